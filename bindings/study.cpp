@@ -85,11 +85,6 @@ Cost CostOfLayers(const ReduceSpec& spec, int world, int rank, const Sizes& size
   return CostOf(spec, world, rank, sizes, chunk, {rows, largest, numbers});
 }
 
-double TimeOfLayers(const ReduceSpec& spec, int world, const Sizes& sizes, double alpha,
-                    double beta, const Sizes& rows, const Floats& largest) {
-  return TimeOf(spec, world, sizes, alpha, beta, {rows, largest});
-}
-
 /// Each round as (steps, bytes, across, within).
 std::vector<std::array<std::int64_t, 4>> Fields(std::span<const Round> rounds) {
   std::vector<std::array<std::int64_t, 4>> fields;
@@ -145,8 +140,6 @@ void BindStudy(py::module_& m) {
         py::arg("per_host"), py::arg("rows"), py::arg("largest"));
   m.def("agreement", &AgreementOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
         py::arg("per_host"), py::arg("rows"));
-  m.def("time", &TimeOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
-        py::arg("alpha"), py::arg("beta"), py::arg("rows"), py::arg("largest"));
 }
 
 }  // namespace

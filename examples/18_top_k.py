@@ -31,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             cpd.Codec(f"top_k {fraction}"),
             cpd.Codec(f"top_k {fraction} qsgd bits=4 bucket=512"),
         ):
-            options = TrainOptions(depth=given.depth, epochs=given.epochs, wire=codec.name)
+            options = TrainOptions(depth=given.depth, epochs=given.epochs, wire=codec.text)
             result = train(options)
             gradients = result.last_gradients[0]
             sent = sum(codec.encode(gradient).bytes for gradient in gradients)
             values = sum(gradient.numel() for gradient in gradients)
-            row = f"{codec.name:46}{8 * sent / values:12.2f}   {result.accuracy:8.3f}"
+            row = f"{codec.text:46}{8 * sent / values:12.2f}   {result.accuracy:8.3f}"
             print(row, flush=True)
 
 

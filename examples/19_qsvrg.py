@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cpd import compress
+import cpd
 from cpd.train import load_digits
 
 Vector = npt.NDArray[np.float64]
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     problem = Ridge()
     n = FEATURES * CLASSES
-    codec = compress.Codec(f"qsgd s={round(n**0.5)} bucket={n} norm=2 coding=elias-dense")
+    codec = cpd.Codec(f"qsgd s={round(n**0.5)} bucket={n} norm=2 coding=elias-dense")
     most = (FLOAT_BITS + BITS * n) * (given.steps + 1) + FLOAT_BITS * n
     print(f"{problem.count} terms of {n} weights, {given.processors} processors, {codec}")
     print(f"L / l = {problem.smooth / problem.decay:.3g}, {given.steps} steps an epoch")
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def epoch(
-    problem: Ridge, y: Vector, codec: compress.Codec, steps: int, processors: int, number: int
+    problem: Ridge, y: Vector, codec: cpd.Codec, steps: int, processors: int, number: int
 ) -> tuple[Vector, float]:
     """The next y, and the bits that a processor has broadcast, on average."""
     whole = broadcast_exactly(problem, y, processors)

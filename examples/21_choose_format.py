@@ -12,7 +12,7 @@ import numpy as np
 from cpd import study
 
 
-def main(arguments: list[str] | None = None) -> study.Row:
+def main(arguments: list[str] | None = None) -> study.SweepRow:
     files = sys.argv[1:] if arguments is None else arguments
     weights = np.random.default_rng(0).standard_t(5, (256, 1024)).astype(np.float32) / 64
     found = study.sweep(

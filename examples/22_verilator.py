@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     vectors = make_vectors(operation, accumulator=accumulator, random=options.lines)
     with tempfile.TemporaryDirectory() as folder:
         write_testbench(vectors, folder, sorted(RTL.glob("*.sv")))
-        print(f"{accumulator}: {', '.join(field.name for field in vectors.fields)}", flush=True)
+        print(f"{accumulator}: {', '.join(name for name, *_ in vectors.fields)}", flush=True)
         command = ["make", "-s", "-C", folder, options.simulator, f"DEFINES={options.bug}"]
         return int(subprocess.run(command).returncode != 0)
 

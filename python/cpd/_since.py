@@ -3,9 +3,12 @@
 
 import importlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
-_HARDWARE = "Command CommandError Mismatch Probed Replay dots_of_matmul probe replay"
+_HARDWARE = "Command Probed Replay probe replay"
+_CODEC = "bucket by_rows is_compressor is_fixed layout needs_gradient"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
 
 GONE: dict[str, dict[str, str]] = {
@@ -17,6 +20,8 @@ GONE: dict[str, dict[str, str]] = {
         "scaled": "cpd.Scaled(…)",
     },
     "cpd.compress": {
+        **dict.fromkeys(("Codec", "CodecLike"), "cpd.Codec"),
+        **dict.fromkeys(("Compressor", "compressors"), "cpd.Codec.named(…)"),
         "codec": "cpd.Codec(…)",
         **{name: f'cpd.Codec("{name}", …)' for name in _MAKERS.split()},
     },
@@ -28,6 +33,9 @@ GONE: dict[str, dict[str, str]] = {
     },
     "cpd.hardware": {
         "HardwareCost": "cpd.hardware.Gates",
+        "CommandError": "RuntimeError",
+        "Mismatch": "cpd.hardware.Replay",
+        "dots_of_matmul": "cpd.hardware.probe(matmul=…)",
         "hardware_cost": "cpd.hardware.gates(…)",
     },
     "cpd.hardware.testbench": {
@@ -55,10 +63,24 @@ GONE: dict[str, dict[str, str]] = {
     "cpd.study": {
         **dict.fromkeys(_STUDY.split(), ""),
         **{name: f"cpd.hardware.{name}" for name in _HARDWARE.split()},
+        "CommandError": "RuntimeError",
         "HardwareCost": "cpd.hardware.Gates",
+        "Mismatch": "cpd.hardware.Replay",
+        "dots_of_matmul": "cpd.hardware.probe(matmul=…)",
         "hardware_cost": "cpd.hardware.gates(…)",
         **{name: f"cpd.{name}" for name in ("ReduceSpec", "StallWarning")},
         **dict.fromkeys(("check_recommended", "choose"), "cpd.study.recommend(…)"),
+        **dict.fromkeys(("Cell", "Losses", "Row"), "cpd.study.SweepRow"),
+        "Tensor": "cpd.study.Sweep",
+        "CodecRate": "cpd.study.step_time(codec_gbps=…)",
+        "Link": "cpd.study.Machine",
+        "MeasuredCost": "cpd.study.Cost",
+        "machine": "cpd.study.Machine(…)",
+        "measured_cost": "cpd.study.cost(ranks=…)",
+        "network": "cpd.study.Network(…)",
+        "recommend_over": "cpd.study.recommend(comm=…)",
+        "roundoff_over": "cpd.study.roundoff(comm=…)",
+        "transfer_time": "cpd.study.step_time(…)",
     },
     "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},
 }
@@ -76,8 +98,32 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "decode": {"f": "format"},
     "gemm": {"acc": "accumulator"},
     "sum": {"acc": "accumulator", "dim": "axis"},
+    "cost": {"sizes": "shapes"},
+    "gates": {"acc": "accumulator"},
+    "recommend": {"alpha": "machine", "beta": "machine", "per_rank": "ranks"},
+    "replay": {"acc": "accumulator"},
+    "roundoff": {"per_layer": "per_tensor", "per_rank": "ranks"},
+    "step_time": {"codec_rate": "codec_gbps", "wire": "spec"},
 }
 """By function, or class, each keyword that is gone and its new name. A method is `Class.method`."""
+
+MEMBERS = {
+    "cpd.Codec": {"name": "text", **dict.fromkeys(_CODEC.split(), "")},
+    "cpd.compress.States": {"used": ""},
+    "cpd.hardware.Gates": {"gates": "total", "normaliser": "normalizer"},
+    "cpd.study.Machine": {
+        "between": "alpha_between, beta_between and port",
+        "seconds": "cpd.study.step_time(…)",
+        "within": "alpha, beta and shared",
+    },
+    "cpd.study.SweepRow": {
+        "cell": "operand, accumulator, rounding, overflow and seed",
+        "losses": "relative_rms, sqnr, mean_error, worst, underflow and dot_error",
+        "tensors": "json(…)",
+    },
+}
+"""By class, each member that is gone and what to use instead; "" for internal ones."""
+
 
 MODULES = {
     "cpd.compress.codec": "cpd.compress.codecs",
@@ -98,6 +144,18 @@ def keep_modules(package: str) -> None:
             sys.modules[old] = importlib.import_module(new)
 
 
+def gone_members(cls: str) -> Callable[[Any, str], Any]:
+    """The `__getattr__` of a class, for members that are gone."""
+
+    def attribute(self: Any, name: str) -> Any:
+        instead = MEMBERS[cls].get(name)
+        if instead is None:
+            raise AttributeError(f"{cls} has no attribute {name!r}")
+        raise AttributeError(f"{cls}.{name} is gone: {_told(instead)}")
+
+    return attribute
+
+
 def missing(module: str, name: str) -> AttributeError:
     """The error for a name that a module does not have.
 
@@ -107,5 +165,8 @@ def missing(module: str, name: str) -> AttributeError:
     instead = GONE.get(module, {}).get(name)
     if instead is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    told = f"use {instead}" if instead else "it was internal, and nothing takes its place"
-    return AttributeError(f"{module}.{name} is gone: {told}")
+    return AttributeError(f"{module}.{name} is gone: {_told(instead)}")
+
+
+def _told(instead: str) -> str:
+    return f"use {instead}" if instead else "it was internal, and nothing takes its place"

@@ -60,7 +60,7 @@ GRAMMARS = {
     "selector of a rule": "cpd.nn.rules.Choice",
     "update and state of an optimizer": "cpd.optim.recipe.parsed",
     "pattern of a sweep": "cpd.study.sweeps.patterns.expand",
-    "machine": "cpd.study.machines.machine",
+    "machine": "cpd.study.machines.Machine",
     "schedule of a rate": "cpd.train.schedules.rate_schedule",
     "ports of a test bench": "cpd.cli.vectors._port_names",
     "calculation": "cpd.cli.format_bench.Operation.parse",
@@ -220,8 +220,8 @@ def spec_keys(names: dict[str, Any]) -> dict[str, list[str]]:
     keys = {name: parameters(last[name]) for name in sorted(SPECS & last.keys())}
     from cpd.compress.table import compressors
 
-    for row in compressors():
-        keys[row.name] = re.findall(r"\b([a-z]\w*)=", row.options)
+    for name, row in compressors().items():
+        keys[name] = re.findall(r"\b([a-z]\w*)=", row["options"])
     return keys
 
 

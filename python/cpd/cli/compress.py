@@ -104,7 +104,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _codecs(options: argparse.Namespace) -> list[str]:
     """The codecs' names in their one form, when all else that was asked is right too."""
-    from cpd.compress import Codec
+    from cpd.compress.codecs import Codec
 
     if options.seeds < 1:
         raise UsageError(f"--seeds must be at least 1, got {options.seeds}")
@@ -113,7 +113,7 @@ def _codecs(options: argparse.Namespace) -> list[str]:
     if options.out is not None and (options.out.suffix != ".npz" or len(options.wire) > 1):
         raise UsageError("--out takes one codec's tensors, into a file that ends in .npz")
     with users_mistakes():
-        return list(dict.fromkeys(Codec(text, seed=options.seed).name for text in options.wire))
+        return list(dict.fromkeys(Codec(text, seed=options.seed).text for text in options.wire))
 
 
 def _tensors(path: Path) -> "dict[str, Values]":

@@ -149,7 +149,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _steps(options: argparse.Namespace) -> int:
-    from cpd.study.machines import machine
+    from cpd.study.machines import Machine
     from cpd.study.step_rows import step_rows
 
     for name, default in _DEFAULTS.items():
@@ -157,8 +157,7 @@ def _steps(options: argparse.Namespace) -> int:
             setattr(options, name, default)
     with users_mistakes():
         ranks = ranks_of(options.ranks)
-        on = machine(options.machine)
-        rate = _codec_rate(options)
+        on = Machine(options.machine)
     _check_wires(options)
     network, largest, roundoffs, measured = _gradients(options)
     quiet = is_stdout(options.csv) or is_stdout(options.json)
@@ -174,7 +173,7 @@ def _steps(options: argparse.Namespace) -> int:
                 group_size=options.group_size,
                 compute=options.compute,
                 batch=options.batch,
-                codec_rate=rate,
+                codec_gbps="measured" if options.measure_codec else options.codec_gbps,
                 bits=options.bits,
                 largest=largest,
                 roundoffs=roundoffs,
@@ -251,16 +250,6 @@ def _between(before: int, last: int, end: int, text: str) -> list[int]:
             raise ValueError(f"{text!r} has more than {_MOST_RANKS} numbers of ranks")
 
 
-def _codec_rate(options: argparse.Namespace) -> Any:
-    from cpd.study.throughput import CodecRate
-
-    if options.measure_codec:
-        return "measured"
-    if options.codec_gbps is None:
-        return None
-    return CodecRate(options.codec_gbps, options.codec_gbps)
-
-
 def _check_wires(options: argparse.Namespace) -> None:
     """Finds out before the work what is wrong with the wires."""
     from cpd.study.throughput import all_reduce_of
@@ -279,7 +268,7 @@ def _gradients(
 
     Also the round-off of each wire, and the number of ranks of these.
     """
-    from cpd.study.networks import Network, network
+    from cpd.study.networks import Network
 
     if options.gradients is None:
         if options.round:
@@ -287,7 +276,7 @@ def _gradients(
         if options.model is None:
             raise UsageError("give a network by --model, gradients by --gradients, or --figure")
         with users_mistakes():
-            return network(options.model), None, None, 0
+            return Network(options.model), None, None, 0
     from cpd.study import roundoff
     from cpd.study.gradients import load_gradients
     from cpd.study.throughput import all_reduce_of
@@ -301,11 +290,11 @@ def _gradients(
             sizes = [size or loaded.ranks]
             errors[wire] = roundoff(loaded.per_rank, spec, sizes)[sizes[0]].relative_rms
         if options.model is not None:
-            return network(options.model), None, errors, loaded.ranks
+            return Network(options.model), None, errors, loaded.ranks
     shapes = tuple(layer.shape for layer in loaded.per_rank[0])
     layers = zip(*loaded.per_rank, strict=True)
     largest = [max(float(np.abs(x).max(initial=0)) for x in ranks) for ranks in layers]
-    return Network(options.gradients.stem, shapes), largest, errors, loaded.ranks
+    return Network._of(name=options.gradients.stem, shapes=shapes), largest, errors, loaded.ranks
 
 
 def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
@@ -386,7 +375,7 @@ def _figure(options: argparse.Namespace) -> int:
         if getattr(options, name) not in (None, False):
             raise UsageError(f"--figure takes no --{name.replace('_', '-')}")
     with users_mistakes():
-        cells = compared(options.figure, _codec_rate(options), options.shared)
+        cells = compared(options.figure, options.codec_gbps, options.shared)
     rows = [{**asdict(cell), "error": cell.error} for cell in cells]
     curve = by_ratio([1, 2, 4, 8, 16, 32, 64, 128]) if options.figure == "grubic-16" else []
     if not (is_stdout(options.csv) or is_stdout(options.json)):
@@ -416,11 +405,10 @@ def _fitted(options: argparse.Namespace) -> list[str]:
     if source is None:
         return []
     found = fit(source, options.shared)
-    shared = f", shared {found.link.shared / 1e9:.3g} GB/s" if found.link.shared else ""
-    bandwidth = found.link.bandwidth / 1e9
+    shared = f", shared {found.shared / 1e9:.3g} GB/s" if found.shared else ""
     lines = [
-        f"fitted to the rows of 32 bits: alpha {_seconds(found.link.alpha)}, "
-        f"beta {bandwidth:.3g} GB/s{shared}; RMS error {percent(found.error)}"
+        f"fitted to the rows of 32 bits: alpha {_seconds(found.alpha)}, "
+        f"beta {found.beta / 1e9:.3g} GB/s{shared}; RMS error {percent(found.error)}"
     ]
     if found.left_out:
         left = ", ".join(f"{name} on {ranks}" for name, ranks in found.left_out)

@@ -99,7 +99,7 @@ def reduce_arguments(
         metavar="TEXT",
         action="append" if several else "store",
         help="a codec in place of the format, such as 'qsgd bits=4 bucket=512': "
-        "cpd.compress.compressors() has them; sums are in fp32"
+        "cpd.Codec.named() has them; sums are in fp32"
         + ("; may be given several times" if several else ""),
     )
     group.add_argument(

@@ -63,7 +63,7 @@ def register(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from cpd._files import write_json
-    from cpd.hardware import Command, CommandError, probe
+    from cpd.hardware import Command, probe
     from cpd.hardware.probing.rules import Known
 
     check_writable(options.json)
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         with users_mistakes():
             found = probe(function, *formats, k=options.k, seed=options.seed)
-    except CommandError as error:
+    except RuntimeError as error:
         raise RunError(str(error)) from error
     if options.json is not None:
         write_json(options.json, found.row())

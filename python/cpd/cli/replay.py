@@ -79,8 +79,8 @@ def _describe(one: "Replay") -> dict[str, Any]:
         "matches": one.matches,
         "total": one.total,
         "first": [
-            {"number": x.number, "published": x.published.hex(), "result": x.result.hex()}
-            for x in one.first
+            {"number": number, "published": published.hex(), "result": result.hex()}
+            for number, published, result in one.first
         ],
         "mutations": one.mutations,
     }
@@ -96,10 +96,10 @@ def _show(found: "list[Replay]") -> None:
         table.add_row(name, str(one.matches), str(one.total), str(one.accumulator))
     console.print(table)
     for one in found:
-        for x in one.first:
+        for number, published, result in one.first:
             console.print(
-                f"{one.name}, number {x.number}: published {x.published.hex()}, "
-                f"the accumulator gives {x.result.hex()}",
+                f"{one.name}, number {number}: published {published.hex()}, "
+                f"the accumulator gives {result.hex()}",
                 soft_wrap=True,
             )
         if one.mutations:

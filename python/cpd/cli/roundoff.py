@@ -336,9 +336,7 @@ def _measure(study: _Study, comm: "Communicator | None", quiet: bool) -> None:
     from cpd.study.series import measure_series
 
     per_rank = study.gradients.per_rank
-    contributions = (
-        Contributions(per_rank) if comm is None else Contributions.over(comm, per_rank[comm.rank])
-    )
+    contributions = Contributions(per_rank if comm is None else per_rank[comm.rank], comm)
     total = sum(len(one.sizes) for one in study.series)
     with new_progress(quiet=quiet, unit="sums") as progress:
         bar = progress.add_task("measuring", total=total, note="")

@@ -50,7 +50,7 @@ front.png and report.html. Interrupted, it goes on from there: only cells that a
 missing, damaged or of other tensors are measured.
 
 The cost is that of the model cpd-2026: bits of multiplier, aligner, adder and
-normaliser for each product, as gates of two inputs. It compares; it does not
+normalizer for each product, as gates of two inputs. It compares; it does not
 predict an area.
 """
 
@@ -91,7 +91,7 @@ def register(commands: Commands) -> None:
     group.add_argument(
         "--accuracy",
         metavar="MODULE:FUNCTION",
-        help="a function of yours that gives the accuracy of a model in a cpd.study.Cell",
+        help="a function of yours that gives the accuracy of a model in a cell",
     )
     integer(group, "jobs", None, "processes, or a cluster's jobs; default: as there is work")
     group.add_argument(
@@ -115,7 +115,7 @@ def register(commands: Commands) -> None:
     group.add_argument(
         "--cost",
         default="gates",
-        choices=("gates", "bits", "multiplier", "aligner", "adder", "normaliser"),
+        choices=("gates", "bits", "multiplier", "aligner", "adder", "normalizer"),
         help="default gates",
     )
     group.add_argument(
@@ -134,8 +134,8 @@ def _run(options: argparse.Namespace) -> int:
     from cpd.study.sweeps.run import sweep
 
     _check(options)
-    choices = options.formats, options.accumulators, options.rounding, options.scales
-    others = {name: getattr(options, name) for name in ("bits", "overflow", "seed")}
+    choices = options.formats, options.accumulators
+    others = {n: getattr(options, n) for n in ("rounding", "scales", "bits", "overflow", "seed")}
     with users_mistakes():
         total = len(fitting(grid(*choices, **others))[0])
     quiet = is_stdout(options.csv) or is_stdout(options.json)
@@ -246,7 +246,7 @@ def _show(found: "Sweep", on_front: int, options: argparse.Namespace) -> None:
         if best or not options.front:
             table.add_row(*texts, "front" if best else "", style="bold" if best else None)
     console.print(table)
-    lost = [f"{one.name} ({one.nonfinite:,})" for one in found.tensors if one.nonfinite]
+    lost = [f"{x['name']} ({x['nonfinite']:,})" for x in found.tensors if x["nonfinite"]]
     if lost:
         console.print(f"NaN and infinities were left out: {', '.join(lost)}", soft_wrap=True)
 

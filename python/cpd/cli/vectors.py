@@ -432,12 +432,13 @@ def _with_operands(acc: str | None, formats: list[str]) -> str | None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from cpd.hardware import check_vectors, make_vectors
+    from cpd.hardware import make_vectors
+    from cpd.hardware.vectors.checking import checked_lines
 
     with users_mistakes():
         rule = None if options.operation is None else make_vectors(**_rule_options(options)).rule
         with _disagreement_told():
-            found = check_vectors(options.check, options.kind, rule)
+            found = checked_lines(options.check, options.kind, rule)
     _note_e4m3(options)
     console = new_console()
     for line in found.shown:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what ranks send in an all-reduce, without values: `cost`, `cost_of_step`."""
+"""Counts what ranks send in an all-reduce, without values: `counted`, `cost_of_step`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 from cpd import _core
 from cpd.comm.layers import row_layouts
 from cpd.comm.schedule import Schedule
-from cpd.comm.spec import ReduceSpec, check_spec
-from cpd.numeric.checked import checked
+from cpd.comm.spec import ReduceSpec
 from cpd.numeric.numbers import int32, int64
 
 DEFAULT_CHUNK = 1 << 20
@@ -35,7 +34,8 @@ class Cost:
         bytes_sent: the bytes of encoded values sent; an upper bound if `exact` is false.
         bytes_received: the bytes of encoded values received; an upper bound if `exact` is false.
         exact: whether the bytes are the same for all values, as far as these are known; default
-            True. Otherwise `measured_cost` counts the bytes for actual layers.
+            True. Otherwise `cpd.study.cost(…, ranks=…)` counts the bytes of actual
+            values.
     """
 
     steps: int
@@ -44,62 +44,7 @@ class Cost:
     exact: bool = True
 
 
-@checked
-def cost(
-    spec: ReduceSpec,
-    world: int,
-    sizes: Sizes,
-    rank: int = 0,
-    *,
-    chunk: int = DEFAULT_CHUNK,
-    largest: Largest = None,
-) -> Cost:
-    """Counts what a rank sends and receives in the all-reduce of layers of these shapes.
-
-    Headers, the handshake and sizes ahead of messages are not included. Neither is what ranks agree
-    on first, such as the largest magnitudes for APS (`cpd.study.costs.agreement`). Every chunk of a
-    layer in a message starts at a byte: a format whose codes are not whole bytes costs up to a byte
-    more at each cut.
-
-    The result is exact for codecs of fixed sizes (`Codec.is_fixed`). For others, such as Elias' or
-    Huffman's codes and `top_k`, the bytes are the most that there can be.
-
-    Args:
-        spec: the all-reduce.
-        world: the number of ranks.
-        sizes: each layer's shape, which matters to codecs of rows or columns, or an int for a
-            vector.
-        rank: the rank whose traffic is counted; default 0.
-        chunk: the communicator's chunk; default 2^20.
-        largest: the largest magnitude, of any layer or of each; infinite or NaN if a value is. It
-            matters if a format or codec has no code for NaN (`e3m0`, `e2m1`) and a sum may leave
-            the range of a format: all values are then sent in binary32. Default None: not known;
-            `exact` is then false and the bytes are the most, for values below 2^96.
-
-    Returns:
-        The rounds of messages and the bytes.
-
-    Raises:
-        ValueError: for an argument out of range.
-        TypeError: for an argument of another type.
-
-    >>> cost(ReduceSpec("e4m3"), 4, [1000])
-    Cost(steps=6, bytes_sent=1500, bytes_received=1500, exact=True)
-    >>> cost(ReduceSpec(wire="int8_rows", exchange="gather"), 2, [(100, 10)]).bytes_sent
-    1400
-    >>> packed, most = (cost(ReduceSpec("e3m0"), 2, [1000], largest=x) for x in (1.0, None))
-    >>> packed.bytes_sent, packed.exact, most.bytes_sent, most.exact
-    (500, True, 4000, False)
-    >>> spec = ReduceSpec("e4m3", order="ring", exchange="hierarchical", group_size=16)
-    >>> cost(spec, 256, [1000]).steps
-    90
-    """
-    check_spec(spec)
-    layers = values_and_rows(spec, sizes)
-    return _counted(spec, world, layers, [], rank, chunk, largest)
-
-
-def _counted(
+def counted(
     spec: ReduceSpec,
     world: int,
     layers: tuple[list[int], list[int]],
@@ -108,9 +53,10 @@ def _counted(
     chunk: int = DEFAULT_CHUNK,
     largest: Largest = None,
 ) -> Cost:
-    """Returns the `cost` of layers, as `values_and_rows` returns them.
+    """Counts what a rank sends and receives (`cpd.study.cost`).
 
-    `numbers`: the layers' numbers in the model; none: 0, 1, …
+    `layers`: as `values_and_rows` returns them. `numbers`: the layers' numbers in the model; none:
+    0, 1, …
     """
     values, rows = layers
     native = _core.cost(
@@ -137,7 +83,7 @@ def cost_of_step(
     shapes = list(layers.values())
     parts = schedule.parts(list(layers), step, [math.prod(shape) for shape in shapes])
     costs = [
-        _counted(spec, world, values_and_rows(spec, [shapes[n] for n in numbers]), numbers)
+        counted(spec, world, values_and_rows(spec, [shapes[n] for n in numbers]), numbers)
         for spec, numbers in parts
     ]
     return Cost(

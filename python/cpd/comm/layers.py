@@ -150,12 +150,12 @@ def row_layouts(
     """
     if wire is not None:
         _warn_of_frozen(wire, shapes, numbers if names is None else names)
-    if wire is None or not wire.by_rows:
+    if wire is None or not wire._by_rows:
         return []
     layouts = []
     for number, shape in zip(numbers, shapes, strict=True):
         try:
-            layouts.append(wire.layout(shape))
+            layouts.append(wire._layout(shape))
         except ValueError as error:
             raise ValueError(f"layer {number}: {error}") from None
     _warn_of_short_rows(wire, layouts, shapes, numbers)
@@ -173,7 +173,7 @@ def _warn_of_frozen(wire: Codec, shapes: Shapes, layers: Sequence[int | str]) ->
     layer, shape = frozen[0]
     others = f" and of layers {', '.join(str(n) for n, _ in frozen[1:])}" if frozen[1:] else ""
     warn(
-        f"{wire.name} makes zero of a value of layer {layer} of shape {shape}{others}: one value "
+        f"{wire.text} makes zero of a value of layer {layer} of shape {shape}{others}: one value "
         "alone has no deviation by which it is clipped, so that such a parameter never changes. "
         "Exempt the layer by cpd.Schedule(…, exempt=[its name]) or min_size=2, or give clip=none",
         WireWarning,
@@ -193,7 +193,7 @@ def _warn_of_short_rows(
     number, shape, bits = costly[0]
     others = f" and of {len(costly) - 1} more layers" if len(costly) > 1 else ""
     warn(
-        f"{wire.name} takes {bits:g} bits a value of layer {number} of shape {shape}{others}, "
+        f"{wire.text} takes {bits:g} bits a value of layer {number} of shape {shape}{others}, "
         "float32 32: rows or columns are short, and each has numbers of its own. Give row=N (of "
         "one_bit bucket=64)",
         WireWarning,

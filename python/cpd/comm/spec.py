@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cpd import _core
-from cpd.compress.codecs import Codec, CodecLike, with_numbers
+from cpd.compress.codecs import Codec, with_numbers
 from cpd.numeric.accumulator import (
     REDUCE_SCHEMES,
     Accumulator,
@@ -142,7 +142,7 @@ class ReduceSpec:
         format: FormatLike | ScaledLike | None = None,
         accumulator: AccumulatorLike | None = None,
         *,
-        wire: CodecLike | None = None,
+        wire: Codec | str | None = None,
         order: str = "sequential",
         exchange: str = "owner",
         group_size: int | None = None,
@@ -164,11 +164,11 @@ class ReduceSpec:
         if wire is not None:
             given = _codec(wire, format, seed, random_bits)
             seed, random_bits = given.seed, given.random_bits
-            if given.is_compressor:
+            if given._is_compressor:
                 by = given
                 _check_cast(by, rounding, overflow, variant)
             else:
-                format = given.name
+                format = given.text
         cast = None if by is not None else format_or_scaled(format)  # type: ignore[arg-type]
         sums = sums_format(cast)
         acc = sum_accumulator(sums if accumulator is None else accumulator, REDUCE_SCHEMES)
@@ -191,7 +191,7 @@ class ReduceSpec:
             result=result._held,
             step=number("step", step),
         )
-        plain = None if by is None else Codec(by.name)  # whose numbers are the spec's own
+        plain = None if by is None else Codec(by.text)  # whose numbers are the spec's own
         take(self, made, format=cast, wire=plain, accumulator=acc, result=result)
 
     def __repr__(self) -> str:
@@ -224,7 +224,7 @@ def sums_format(wire: Format | Scaled | None) -> Format:
     return wire if isinstance(wire, Format) else as_format("fp32")
 
 
-def _codec(wire: CodecLike, format: Any, seed: int, random_bits: int) -> Codec:
+def _codec(wire: Codec | str, format: Any, seed: int, random_bits: int) -> Codec:
     if format is not None:
         raise ValueError(
             f"format and wire exclude each other, got {shown(format)} and {shown(wire)}"
@@ -241,7 +241,7 @@ def _check_cast(by: Codec, rounding: Any, overflow: Any, variant: Any) -> None:
     ):
         if given not in usual:
             raise ValueError(
-                f"{name} is an option of a cast, which codec {by.name!r} is not; got {shown(given)}"
+                f"{name} is an option of a cast, which codec {by.text!r} is not; got {shown(given)}"
             )
 
 

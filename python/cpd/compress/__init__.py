@@ -2,9 +2,10 @@
 """Compressors: codecs of an all-reduce's messages, also for use on their own.
 
 `cpd.Codec` has their texts and options. A codec is an argument of `ReduceSpec(wire=…)`, and encodes
-and decodes a layer on its own. What it keeps between calls is in `States`.
+and decodes a tensor on its own. What it keeps between calls is in `States`.
 
 >>> import numpy as np
+>>> from cpd.compress.codecs import Codec
 >>> packet = Codec("e2m1").encode(np.float32([0.3, 1.0, -2.0]))
 >>> packet.values.tolist(), packet.bits_a_value
 ([0.5, 1.0, -2.0], 5.333333333333333)
@@ -15,11 +16,10 @@ and decodes a layer on its own. What it keeps between calls is in `States`.
 from typing import Any
 
 from cpd._since import keep_modules, missing
-from cpd.compress.codecs import Codec, CodecLike, Packet, decode
+from cpd.compress.codecs import Packet, decode
 from cpd.compress.states import States
-from cpd.compress.table import Compressor, compressors
 
-__all__ = ["Codec", "CodecLike", "Compressor", "Packet", "States", "compressors", "decode"]
+__all__ = ["Packet", "States", "decode"]
 
 keep_modules("cpd.compress")
 

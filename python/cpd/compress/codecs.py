@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
+from cpd._since import gone_members
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
+from cpd.compress.table import compressors
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
@@ -24,7 +26,6 @@ from cpd.numeric.spec import arguments, take
 from cpd.ops.arguments import Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
-CodecLike: TypeAlias = "Codec | str"
 Stream: TypeAlias = bytes
 """The self-describing bytes of one layer."""
 
@@ -70,17 +71,18 @@ class Packet:
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
-@functools.partial(checked, own=("name", "state"))
+@functools.partial(checked, own=("codec", "state"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
     """Turns a tensor's values into the bytes of a message, and back.
 
     Args:
-        name: the text of a codec, or a `Codec`: the name of a format (`cpd.Format`), of a scaled
-            format (`cpd.Scaled`), or of a compressor, with its options.
-        seed: the seed of the random bits, for codecs that round at random; default 0.
-        random_bits: the number of random bits that decide each rounding, 1 to 24 (default); by
-            variant A of stochastic rounding (`cpd.cast`) alone.
+        codec: the text of a codec, or a `Codec`: the name of a format (`cpd.Format`), of a scaled
+            format (`cpd.Scaled`), or of a compressor (`Codec.named()`), with its options.
+        seed: the seed of the random bits, for codecs that round at random, in place of the call's;
+            default: the given `Codec`'s, or 0.
+        random_bits: the number of random bits that decide each rounding, 1 to 24; by variant A of
+            stochastic rounding (`cpd.cast`) alone. Default: the given `Codec`'s, or 24.
         options: options of the compressor: `Codec("qsgd", bits=4)` is `Codec("qsgd bits=4")`. They
             replace those of the text. True and False are `on` and `off`; an option that is None
             has its default.
@@ -136,7 +138,7 @@ class Codec:
     - `feedback CODEC`: any codec, whose errors are added to the next call's values (Seide et al.;
       LoCo).
 
-    The attribute `name` is the canonical text. Immutable, hashable and picklable.
+    The attribute `text` is the canonical text. Immutable, hashable and picklable.
 
     Raises:
         ValueError: the text or an option is invalid or out of range.
@@ -146,83 +148,102 @@ class Codec:
     (cpd.Codec('mxfp8'), cpd.Codec('qsgd s=16 bucket=504 axis=0'))
     """
 
-    name: str
+    text: str
     seed: int
     random_bits: int
     _held: _core.Codec = field(init=False, compare=False)
 
     def __init__(
         self,
-        name: CodecLike,
+        codec: Codec | str,
+        /,
         *,
-        seed: int = 0,
-        random_bits: int = MAX_RANDOM_BITS,
+        seed: int | None = None,
+        random_bits: int | None = None,
         **options: float | str | None,
     ) -> None:
-        if isinstance(name, Codec):
-            if (seed, random_bits) != (0, MAX_RANDOM_BITS):
-                raise ValueError(
-                    f"{shown(name)} has a seed and random_bits of its own: give its name"
-                )
-            seed, random_bits, name = name.seed, name.random_bits, name.name
-        if not isinstance(name, str):
-            raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(name)}")
-        text = _with_options(name, options)
-        made = _core.Codec(text, numbers_of_codec(seed, random_bits))
-        take(self, made, seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
+        text, own = codec, (0, MAX_RANDOM_BITS)
+        if isinstance(codec, Codec):
+            text, own = codec.text, (codec.seed, codec.random_bits)
+        if not isinstance(text, str):
+            raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(codec)}")
+        numbers = (
+            number("seed", own[0] if seed is None else seed),
+            int32("random_bits", own[1] if random_bits is None else random_bits),
+        )
+        made = _core.Codec(_with_options(text, options), numbers_of_codec(*numbers))
+        take(self, made, text=made.name, seed=numbers[0], random_bits=numbers[1])
+
+    def replace(self, **keys: Any) -> Codec:
+        """Returns a copy with these keys changed.
+
+        Args:
+            **keys: options of the compressor, as in the constructor.
+
+        Returns:
+            The codec.
+
+        Raises:
+            ValueError: an option is invalid or out of range.
+            TypeError: an argument has another type.
+
+        >>> Codec("qsgd bits=2 bucket=64").replace(bits=4)
+        cpd.Codec('qsgd bits=4 bucket=64')
+        """
+        return Codec(self, **keys)
+
+    @classmethod
+    def named(cls) -> dict[str, Mapping[str, str]]:
+        """Returns the compressors.
+
+        Returns:
+            Name → a mapping with `summary`, the rule in words, `source`, the paper and section or
+            the implementation that defines the rule, `options`, as written after the name, and
+            `evidence`, which is empty.
+
+        >>> Codec.named()["terngrad"]["source"]
+        'Wen et al., NeurIPS 2017'
+        """
+        return compressors()
 
     @property
-    def text(self) -> str:
-        """The name and everything else that determines the values; ranks compare it."""
+    def _wire_text(self) -> str:
+        """The text and everything else that determines the values; ranks compare it."""
         return self._held.text
 
     @property
-    def is_compressor(self) -> bool:
-        """True if it is one of `compressors`, not a format."""
+    def _is_compressor(self) -> bool:
         return not self._held.is_format
 
     @property
-    def is_fixed(self) -> bool:
-        """True if layers of equal size always take equally many bytes."""
+    def _is_fixed(self) -> bool:
+        """True if tensors of equal size always take equally many bytes."""
         return self._held.is_fixed
 
     @property
-    def by_rows(self) -> bool:
-        """True if the decoded values depend on a layer's rows or columns."""
+    def _by_rows(self) -> bool:
+        """True if the decoded values depend on a tensor's rows or columns."""
         return self._held.by_rows
 
-    def layout(self, shape: Sequence[int]) -> RowLayout:
-        """Returns the layout that the codec needs of a layer, and the length of the layer's rows.
+    def _layout(self, shape: Sequence[int]) -> RowLayout:
+        """Returns the layout that the codec needs of a tensor, and the length of its rows.
 
         A row has the values of one index of the first dimension; a vector is one row. The columns
         of one_bit run along the first dimension of two (matrices of outputs × inputs), along the
         last of three and more (kernels of convolutions), or along `axis`. A vector is one column.
         With `axis`, buckets are values of a column too (`qsgd axis=0`).
 
-        Args:
-            shape: the layer's shape.
-
-        Returns:
-            The axis that is moved last, and the number of values of a row.
-
-        Raises:
-            ValueError: for an axis that the shape does not have.
+        Raises ValueError for an axis that the shape does not have.
         """
-        return self._layout_of(shape)
-
-    def _layout_of(self, shape: Sequence[int]) -> RowLayout:
-        return RowLayout(*self._held.layout(shape)) if self._held.by_rows else _AS_IT_IS
+        return _layout_of(self._held, shape)
 
     @property
-    def needs_gradient(self) -> bool:
-        """True if a call's `States` must have the root mean square of each layer's gradient.
-
-        `States.set_gradient` sets it.
-        """
+    def _needs_gradient(self) -> bool:
+        """True if `States.set_gradient` must have set the gradient's root mean square."""
         return self._held.needs_gradient
 
     @property
-    def bucket(self) -> int:
+    def _bucket(self) -> int:
         """The number of values that share something that costs bytes, such as a norm."""
         return self._held.bucket
 
@@ -237,6 +258,7 @@ class Codec:
         *,
         state: States | None = None,
         number: int = 0,
+        seed: int = 0,
         stream: int = 0,
         shift: int = 0,
         scale: float | None = None,
@@ -251,6 +273,8 @@ class Codec:
             state: holds what a codec that feeds errors back keeps of layer `number`; default None:
                 nothing was stored, and nothing is.
             number: the number of the layer in `state`; default 0.
+            seed: the seed of the random bits, for codecs that round at random; default 0, which
+                is the codec's own.
             stream: the stream of random bits; default 0. Element i has counter i (in row-major
                 order).
             shift: x · 2^shift is encoded, rounded once to binary32, and the decoded values are
@@ -264,7 +288,8 @@ class Codec:
             The stream, and its values.
 
         Raises:
-            ValueError: for an invalid argument; `state` is then unchanged.
+            ValueError: for an invalid argument, and for a seed if the codec has another one;
+                `state` is then unchanged.
             TypeError: for an argument of another type; `state` is then unchanged.
 
         >>> import numpy as np
@@ -273,7 +298,8 @@ class Codec:
         ([0.3125, 16.0], 8.0)
         """
         check_layer("x", x, ("cpu", "cuda"))
-        layout = self._layout_of(x.shape)
+        held = self._held if type(seed) is int and seed == 0 else self._with_seed(seed)
+        layout = _layout_of(held, x.shape)
         values = host_values(layout.move(x.cpu() if is_torch(x) else x))
         with native_states(state) as states:
             given = _core.CodecLayerCall(
@@ -285,7 +311,7 @@ class Codec:
                 random=None if random is None else self._integers(random, x, layout),
                 row=layout.row,
             )
-            data, of_blocks = self._held.encode_stream(values, given)
+            data, of_blocks = held.encode_stream(values, given)
         device = str(x.device) if is_torch(x) else None
         return Packet(data, of_blocks, tuple(x.shape), layout, device)
 
@@ -306,6 +332,15 @@ class Codec:
         """
         return _decoded(data, shape, self)
 
+    def _with_seed(self, seed: Any) -> _core.Codec:
+        """The native codec with the seed of a call."""
+        given = number("seed", seed)
+        if given in (0, self.seed):
+            return self._held
+        if self.seed:
+            raise ValueError(f"seed is given twice: {given}, and {self.seed} in {shown(self)}")
+        return _native(self.text, given, self.random_bits)
+
     def _integers(self, random: Any, x: Any, layout: RowLayout) -> npt.NDArray[np.uint32]:
         integers = np.asarray(random)
         if integers.dtype.kind not in "iu":
@@ -320,19 +355,32 @@ class Codec:
         numbers = f", seed={self.seed}" if self.seed else ""
         if self.random_bits != MAX_RANDOM_BITS:
             numbers += f", random_bits={self.random_bits}"
-        return f"cpd.Codec({self.name!r}{numbers})"
+        return f"cpd.Codec({self.text!r}{numbers})"
 
     def __str__(self) -> str:
-        return self.name
+        return self.text
+
+    if not TYPE_CHECKING:
+        __getattr__ = gone_members("cpd.Codec")
 
     def __getstate__(self) -> dict[str, Any]:
         return arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        text = state.pop("name", None) or state.pop("text")  # 0.7 called it name
+        self.__init__(text, **state)  # type: ignore[misc]
 
 
-def codec(text: CodecLike) -> Codec:
+def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
+    return RowLayout(*held.layout(shape)) if held.by_rows else _AS_IT_IS
+
+
+@functools.lru_cache(maxsize=256)
+def _native(text: str, seed: int, random_bits: int) -> _core.Codec:
+    return _core.Codec(text, numbers_of_codec(seed, random_bits))
+
+
+def codec(text: Codec | str) -> Codec:
     """Returns the codec of a text; a `Codec` as it is."""
     return text if isinstance(text, Codec) else Codec(text)
 
@@ -358,7 +406,7 @@ def _option_text(name: str, value: Any) -> str:
     return repr(value)
 
 
-def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
+def with_numbers(by: Codec | str, seed: int, random_bits: int) -> Codec:
     """Returns the codec with this seed and these random_bits; defaults mean its own.
 
     Raises ValueError if both set one of them and differ.
@@ -372,7 +420,7 @@ def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
         if usual not in (own, ours) and own != ours:
             raise ValueError(f"{name} is given twice: {shown(ours)}, and {own} in {shown(given)}")
         numbers.append(own if ours == usual else ours)
-    return Codec(given.name, seed=numbers[0], random_bits=numbers[1])
+    return Codec(given.text, seed=numbers[0], random_bits=numbers[1])
 
 
 @checked
@@ -405,14 +453,14 @@ def _decoded(data: bytes, shape: Shape | None, by: Codec | None) -> npt.NDArray[
         raise TypeError(f"data must be bytes, got {type(data).__name__}")
     values: npt.NDArray[np.float32]
     values, head = _core.decode_stream(bytes(data))
-    if by is not None and head.codec != by.name:
-        raise ValueError(f"the stream was made by {shown(head.codec)}, not by {shown(by.name)}")
+    if by is not None and head.codec != by.text:
+        raise ValueError(f"the stream was made by {shown(head.codec)}, not by {shown(by.text)}")
     sizes = None if shape is None else shape_of("shape", shape)
     if sizes is not None and math.prod(sizes) != head.count:
         raise ValueError(f"the stream has {head.count} values, not those of shape {sizes}")
     if sizes is None:
         return values
-    restored: npt.NDArray[np.float32] = Codec(head.codec).layout(sizes).restored(values, sizes)
+    restored: npt.NDArray[np.float32] = Codec(head.codec)._layout(sizes).restored(values, sizes)
     return restored
 
 

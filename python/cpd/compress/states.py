@@ -6,11 +6,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cpd import _core
+from cpd._since import gone_members
 from cpd.compress.merging import Kept, merged
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
@@ -68,8 +69,11 @@ class States:
         self._native = _core.CodecStates()
         self._one_call = threading.Lock()
 
+    if not TYPE_CHECKING:
+        __getattr__ = gone_members("cpd.compress.States")
+
     def _owner(self) -> Owner | None:
-        with self.used() as native:
+        with self._used() as native:
             owner = native.owner
         return None if owner is None else Owner(*owner)
 
@@ -84,7 +88,7 @@ class States:
             TypeError: for an argument of another type.
         """
         given = None if number is None else int64("number", number)
-        with self.used() as native:
+        with self._used() as native:
             native.reset(given)
 
     def set_gradient(self, number: int, rms: float, rank: int | None = None) -> None:
@@ -105,10 +109,10 @@ class States:
             TypeError: for an argument of another type.
 
         >>> import numpy as np
-        >>> from cpd import compress
-        >>> states = compress.States()
+        >>> import cpd
+        >>> states = cpd.compress.States()
         >>> states.set_gradient(0, rms=3.0)
-        >>> codec = compress.Codec("uniform bits=gradient c0=1 c1=2 coding=fixed")
+        >>> codec = cpd.Codec("uniform bits=gradient c0=1 c1=2 coding=fixed")
         >>> packet = codec.encode(np.linspace(-1, 1, 65536, dtype=np.float32), state=states)
         >>> round(packet.bits_a_value, 2)  # log2(3 + 1) + 2, and a head of 12 bytes
         4.0
@@ -117,7 +121,7 @@ class States:
             raise TypeError(f"rms must be a number, got {shown(rms)}")
         layer = int64("number", number)
         of = None if rank is None else int32("rank", rank)
-        with self.used() as native:
+        with self._used() as native:
             native.set_gradient(layer, of, float(rms))
 
     def merge(
@@ -167,14 +171,14 @@ class States:
         old = _all_ranks(given)
         flag("average", average)
         with ExitStack() as stack:
-            native = [stack.enter_context(one.used()) for one in given]
+            native = [stack.enter_context(one._used()) for one in given]
             kept = [Kept(*row) for one in native for row in one.save()]
             made = list(merged(kept, old, new.world, average))
             native[0].load([one for one in made if rank in (None, one.rank)], new)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything stored, as a new dict of numbers, texts and bytes."""
-        with self.used() as native:
+        with self._used() as native:
             kept, owner, gradients = native.save(), native.owner, native.gradients
         whose = {} if owner is None else Owner(*owner)._asdict()
         of_gradients = {"gradients": gradients} if gradients else {}
@@ -210,7 +214,7 @@ class States:
             ]
             owner = Owner.checked(state["world"], state["rank"]) if "world" in state else None
             gradients = [(number, rank, rms) for number, rank, rms in state.get("gradients", ())]
-            with self.used() as native:
+            with self._used() as native:
                 native.load(kept, owner)
                 for row in gradients:
                     native.set_gradient(*row)
@@ -218,18 +222,11 @@ class States:
             raise ValueError(f"this is no state of codecs: {error!r}") from None
 
     @contextmanager
-    def used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
-        """Returns the native object, for one call.
+    def _used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
+        """Yields the native object, for one call of `owner`, the ranks of a call of ranks.
 
-        Args:
-            owner: the ranks of a call of ranks; default None.
-
-        Yields:
-            The native object.
-
-        Raises:
-            ValueError: if layers of another owner are stored.
-            RuntimeError: while another call uses the object.
+        Raises ValueError for states of another owner, and RuntimeError while another call uses the
+        object.
         """
         if not self._one_call.acquire(blocking=False):
             raise RuntimeError(
@@ -286,5 +283,5 @@ def native_states(
     if states is None or not wanted:
         yield None
         return
-    with states.used(owner) as native:
+    with states._used(owner) as native:
         yield native

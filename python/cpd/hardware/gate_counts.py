@@ -12,7 +12,7 @@ Operands a and b have significands of p = man + 1 bits (sm8 has 7 bits, an int8 
 - aligner: w (s(w) + 2) multiplexers, of the shifter and of the swap before it. w is the adder's
   window: ps + 3 (guard, round, sticky) for rounded products, max(pp, ps) + 3 for exact ones.
 - adder: 2 w, the sum and its negation.
-- normaliser: w to count zeros, w s(w) to shift up, another w s(w) to shift down if the format has
+- normalizer: w to count zeros, w s(w) to shift up, another w s(w) to shift down if the format has
   subnormals, and ps to round. Rounding toward zero costs nothing; stochastic rounding also costs
   its random bits. A rounded product adds the same again, with pp and the product's format.
 - exponent: e + 1 for the sum of the operands' exponents, 3 (e + 2) for a rounding, 2 (e + 1) for an
@@ -22,15 +22,15 @@ Operands a and b have significands of p = man + 1 bits (sm8 has 7 bits, an int8 
 
 A matrix unit of N products and F fraction bits shifts each product within F + 2 bits. It adds F + 2
 + s(N) bits per term and twice that number at the end. It compares and subtracts exponents, 3 (e +
-2), and has one normaliser for N products.
+2), and has one normalizer for N products.
 
 An integer accumulator of w bits has an adder of 3 w: the sum and the carries ahead of it. It shifts
-products that have exponents. It has no normaliser, but w / 2 bits to saturate.
+products that have exponents. It has no normalizer, but w / 2 bits to saturate.
 
 kahan has four adders with all their parts; chunked has one and 1/chunk.
 
 A partial product counts as 6 two-input gates (an AND and a full adder). A bit of an adder counts as
-5, a bit of an aligner or a normaliser as 3. Compared with the modules in tests/rtl as yosys
+5, a bit of an aligner or a normalizer as 3. Compared with the modules in tests/rtl as yosys
 synthesizes them, the model gives 0.8 to 1.6 of the gates. For integers it gives 0.9 to 1.3, and for
 4-bit formats, whose logic is a small table, twice as many. Wires, registers and timing are left
 out.
@@ -40,11 +40,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from cpd._since import gone_members
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, as_accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike
@@ -52,7 +53,7 @@ from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 
 MODEL = "cpd-2026"
 Parts: TypeAlias = npt.NDArray[np.float64]
-GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normaliser": 3, "exponent": 5, "scales": 6}
+GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normalizer": 3, "exponent": 5, "scales": 6}
 """Two-input gates per bit."""
 
 
@@ -66,7 +67,7 @@ class Gates:
         multiplier: partial products.
         aligner: multiplexers that align the addends.
         adder: bits of the sum and of its negation or carries.
-        normaliser: bits to normalize, round or saturate the sum.
+        normalizer: bits to normalize, round or saturate the sum.
         exponent: bits of the exponents' arithmetic.
         scales: bits of the block scales' arithmetic; default 0.
 
@@ -77,9 +78,16 @@ class Gates:
     multiplier: float
     aligner: float
     adder: float
-    normaliser: float
+    normalizer: float
     exponent: float
     scales: float = 0.0
+
+    if not TYPE_CHECKING:
+        __getattr__ = gone_members("cpd.hardware.Gates")
+
+    def __setstate__(self, state: dict[str, float]) -> None:
+        for name, value in state.items():  # 0.7 spelled one of them otherwise
+            object.__setattr__(self, name.replace("normaliser", "normalizer"), value)
 
     @property
     def total(self) -> float:
@@ -95,19 +103,20 @@ class Gates:
 @checked
 def gates(
     a: FormatLike | ScaledLike,
-    acc: AccumulatorLike = "fp32",
+    accumulator: AccumulatorLike = "fp32",
     b: FormatLike | ScaledLike | None = None,
 ) -> Gates:
     """Estimates the cost of a multiply-accumulate in hardware, by the model `cpd-2026`.
 
-    The unit multiplies a value of format `a` by one of format `b` and adds the product in `acc`.
+    The unit multiplies a value of format `a` by one of format `b` and adds the product in
+    `accumulator`.
     The module's docstring defines the model.
 
     Args:
         a: the format of the first operand, a plain or a scaled one (`"e4m3fn"`, `"mxfp8"`). If
-            `acc` is a matrix unit, the unit's own operand formats count in place of a's and b's
-            elements; block scales still count.
-        acc: the accumulator that adds the products; default fp32.
+            `accumulator` is a matrix unit, the unit's own operand formats count in place of a's and
+            b's elements; block scales still count.
+        accumulator: the accumulator that adds the products; default fp32.
         b: the format of the second operand; default the format of a.
 
     Returns:
@@ -123,7 +132,7 @@ def gates(
     """
     first = format_or_scaled(a)
     second = first if b is None else format_or_scaled(b)
-    total = as_accumulator(acc)
+    total = as_accumulator(accumulator)
     left, right = _element(first), _element(second)
     if total.unit is not None:
         left, right = total.unit.a, total.unit.b
@@ -131,9 +140,9 @@ def gates(
     else:
         parts = _of_sum(total, left, right)
     multiplier = float(_precision(left) * _precision(right))
-    aligner, adder, normaliser, exponent = parts.tolist()
+    aligner, adder, normalizer, exponent = parts.tolist()
     scales = _scales(first, second, total)
-    return Gates(multiplier, aligner, adder, normaliser, exponent, scales)
+    return Gates(multiplier, aligner, adder, normalizer, exponent, scales)
 
 
 def _element(q: Format | Scaled) -> Format:
@@ -154,7 +163,7 @@ def _stages(width: int) -> int:
     return math.ceil(math.log2(width + 1))
 
 
-# Functions below return the bits of aligner, adder, normaliser and exponent.
+# Functions below return the bits of aligner, adder, normalizer and exponent.
 
 
 def _of_sum(total: Accumulator, a: Format, b: Format) -> Parts:

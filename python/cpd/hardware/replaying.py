@@ -28,21 +28,6 @@ _LIKE = {"a2": "a100", "h200": "h100", "l40s": "ada"}
 
 
 @dataclass(frozen=True)
-class Mismatch:
-    """A dot product whose published result differs from the accumulator's.
-
-    Attributes:
-        number: the index of the dot product in its set, from 0.
-        published: the result in the file.
-        result: the accumulator's result.
-    """
-
-    number: int
-    published: float
-    result: float
-
-
-@dataclass(frozen=True)
 class Replay:
     """The replay of one set of a file's dot products; NaN matches any NaN.
 
@@ -52,7 +37,8 @@ class Replay:
         adds_c: whether the addends were added.
         matches: the number of results that are equal.
         total: the number of results.
-        first: the first results that differ, at most five.
+        first: the first results that differ, at most five: the index of the dot product in its
+            set, the published result, and the accumulator's.
         mutations: the changed rule, by name → the number of its results that differ from the
             published ones. Empty unless asked for.
     """
@@ -62,7 +48,7 @@ class Replay:
     adds_c: bool
     matches: int
     total: int
-    first: tuple[Mismatch, ...]
+    first: tuple[tuple[int, float, float], ...]
     mutations: dict[str, int] = field(default_factory=dict)
 
 
@@ -85,7 +71,7 @@ class _Set:
 @checked
 def replay(
     path: Any,
-    acc: AccumulatorLike | None = None,
+    accumulator: AccumulatorLike | None = None,
     *,
     operands: str | None = None,
     output: str | None = None,
@@ -101,8 +87,8 @@ def replay(
             `KIND_d_fp32` and `KIND_d_fp16` (n x 1) of binary32 patterns (uint32). KIND is fp16,
             bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` are as `cpd.hardware.Vectors` writes them,
             of operation dot or block_fma.
-        acc: an accumulator. A preset's name means the unit with each set's operands. Default: the
-            preset for the file's name (`H100.npz`), or the accumulator in its head.
+        accumulator: an accumulator. A preset's name means the unit with each set's operands.
+            Default: the preset for the file's name (`H100.npz`), or the accumulator in its head.
         operands: replays only sets with these operands (`E4M3` or `e4m3fn`); default: all sets.
         output: replays only sets with results of this format (`fp32` or `fp16`); default: all sets.
         adds_c: whether the results include the addends. Default: they do, except fp32 results of
@@ -136,11 +122,11 @@ def replay(
         if output in (None, one.output)
         and operands in (None, one.name.split(" ", 1)[0], str(one.operands[0]))
     ]
-    made = [(one, _accumulator(one, acc)) for one in found]
-    if acc is not None and not _is_preset(acc):
+    made = [(one, _accumulator(one, accumulator)) for one in found]
+    if accumulator is not None and not _is_preset(accumulator):
         made = [(one, unit) for one, unit in made if unit.format == as_format(one.output)]
     if not made:
-        asked = [str(x) for x in (operands, output, acc) if x is not None]
+        asked = [str(x) for x in (operands, output, accumulator) if x is not None]
         raise ValueError(
             f"{path} holds no dot products" + (f" of {', '.join(asked)}" * bool(asked))
         )
@@ -152,9 +138,7 @@ def _replayed(one: _Set, unit: Accumulator, adds_c: bool | None, mutations: bool
     c = cast(one.c, unit.format) if adds_c else np.zeros_like(one.c)
     results = _run(one, c, unit)
     differ = np.flatnonzero(_differing(results, one.results))
-    first = tuple(
-        Mismatch(int(i), float(one.results[i]), float(results[i])) for i in differ[:_SHOWN]
-    )
+    first = tuple((int(i), float(one.results[i]), float(results[i])) for i in differ[:_SHOWN])
     counts = {}
     if mutations and unit.unit is not None:
         for name, changed in _changed(unit.unit):

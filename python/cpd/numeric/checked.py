@@ -325,7 +325,7 @@ _TYPES: dict[str, tuple[Test, str]] = {
 }
 _OURS = re.compile(
     "HookState|Accumulator|BlockFma|FixedPoint|Hadamard|Codec|Communicator|LocalGroup|ReduceSpec|Schedule|States"
-    "|Measurement|Network|Machine|Cell|Losses|Contributions|Roundoff|ElementRule|SumRule|Vectors|Sweep|Row|Field"
+    "|Network|Machine|Roundoff|ElementRule|SumRule|Vectors|Sweep|SweepRow|Field"
 )
 
 

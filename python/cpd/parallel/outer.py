@@ -182,7 +182,7 @@ class _Workers(abc.ABC):
         for spec, part in self.schedule.parts(self.names, step, self._sizes()):
             chosen = [n for n in part if n in numbers]
             if chosen:
-                if spec.wire is not None and spec.wire.needs_gradient:
+                if spec.wire is not None and spec.wire._needs_gradient:
                     self._set_gradients(chosen)
                 averages, reports = self._all_reduce(chosen, spec)
                 yield from zip(chosen, zip(averages, reports, strict=True), strict=True)

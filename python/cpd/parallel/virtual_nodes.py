@@ -202,7 +202,7 @@ class VirtualNodes:
         if not self._reduces:
             self.losses = self._accumulate(loss, micro_batches, parameters)
             return self.losses.mean()
-        with self.states.used(Owner(self.world_size, None)) as states:
+        with self.states._used(Owner(self.world_size, None)) as states:
             folds = self._folds(parameters, self.next_step, states)
             begun = _Step(self, loss, on_gradients, parameters, folds)
             reduced, losses = begun.run(micro_batches)

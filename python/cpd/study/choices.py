@@ -11,15 +11,18 @@ import numpy as np
 
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec_text import reduce_spec
 from cpd.numeric.checked import checked
-from cpd.study.costs import Largest, Sizes, cost, transfer_time
+from cpd.study.costs import cost, transfer_seconds
+from cpd.study.machines import Machine, as_machine
 from cpd.study.reduce import (
     Contributions,
     Measurement,
     Roundoff,
     group_size_of,
     grouped,
+    with_seed,
 )
 from cpd.study.resamples import shares_of_wins, undecided
 
@@ -105,33 +108,39 @@ class Recommendation:
 
 @checked
 def recommend(
-    per_rank: PerRank,
-    spec: ReduceSpec,
+    ranks: PerRank | Layers,
+    spec: ReduceSpec | str,
     group_sizes: Sequence[int],
+    machine: Machine | str,
     *,
-    alpha: float,
-    beta: float,
+    comm: Communicator | None = None,
+    seed: int = 0,
 ) -> Recommendation:
     """Recommends group sizes and exchanges, by round-off and by modelled time.
 
     The error is the relative RMS (see `roundoff`); choices with fewer results that are not finite
-    come first. The time is modelled for exchange `hierarchical`, for `ring` with a group size of W,
-    and for `owner` (see `transfer_time`). The first two sum in order `ring`, so the spec must. Of
-    choices that are equal in error and time the first is used.
+    come first. The time of the messages on the machine is modelled as in `step_time`, without those
+    in which ranks agree on scales, which all choices share. It is that of exchange `hierarchical`,
+    of `ring` with a group size of W, and of `owner`. The first two sum in order `ring`, so the spec
+    must. Of choices that are equal in error and time the first is used.
 
     Errors are taken over `ORDERS` = 8 random orders of the ranks together, which do not depend on
     the order of the argument: the order of a sum changes its error, and no rank has a fixed place.
-    Each layer is cut into `DRAWS` = 16 blocks. Each of 1,000 resamples of the orders and blocks
-    votes for the choice that is best by it. A choice with more than 95 % of the votes is named.
-    Otherwise the choices with most votes, 95 % together, are a tie, and the fastest of these is
-    named. `spread` is the jackknife's standard error, in the argument's order.
+    With `comm` the ranks have one order. Each tensor is cut into `DRAWS` = 16 blocks. Each of 1,000
+    resamples of the orders and blocks votes for the choice that is best by it. A choice with more
+    than 95 % of the votes is named. Otherwise the choices with most votes, 95 % together, are a
+    tie, and the fastest of these is named. `spread` is the jackknife's standard error, in the
+    argument's order.
 
     Args:
-        per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`.
-        spec: the all-reduce, of order `ring`; its exchange and group size are replaced.
+        ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`; with `comm` the
+            tensors of this rank.
+        spec: the all-reduce, of order `ring`, or its text; its exchange and group size are
+            replaced.
         group_sizes: the group sizes to compare, 1…W; W, the number of ranks, means no groups.
-        alpha: seconds per step.
-        beta: seconds per byte.
+        machine: the machine, or its name or text, such as `"alpha=1e-5 beta=1e9"`.
+        comm: the ranks, each of which calls this with its own tensors; default None: virtual ranks.
+        seed: the seed of stochastic rounding; default 0.
 
     Returns:
         The choices for each group size, and the named ones.
@@ -143,71 +152,11 @@ def recommend(
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> ranks = [[rng.random(500, np.float32)] for _ in range(16)]
-    >>> spec = ReduceSpec("e5m2", order="ring", aps=True)
-    >>> best = recommend(ranks, spec, [2, 4, 16], alpha=1e-5, beta=1e-9)
+    >>> best = recommend(ranks, "e5m2 order=ring aps", [2, 4, 16], "alpha=1e-5 beta=1e9")
     >>> best.by_error, best.by_time, [choice.steps for choice in best.choices]
     (4, 2, [18, 18, 30])
     """
-    return _recommended(Contributions(per_rank), spec, group_sizes, alpha, beta)
-
-
-@checked
-def recommend_over(
-    comm: Communicator,
-    layers: Layers,
-    spec: ReduceSpec,
-    group_sizes: Sequence[int],
-    *,
-    alpha: float,
-    beta: float,
-) -> Recommendation:
-    """Recommends group sizes and exchanges over real ranks, each with its own layers.
-
-    All ranks call it with the same arguments but `layers`, and get the same result (see `recommend`
-    and `roundoff_over`). Errors are taken in one order of the ranks.
-
-    Args:
-        comm: the ranks.
-        layers: the contributions of this rank.
-        spec: the all-reduce, of order `ring`; its exchange and group size are replaced.
-        group_sizes: the group sizes to compare, 1…W; W, the number of ranks, means no groups.
-        alpha: seconds per step.
-        beta: seconds per byte.
-
-    Returns:
-        The choices for each group size, and the named ones.
-
-    Raises:
-        ValueError: for a spec of another order, no group sizes, and a group size that is not 1…W.
-        TypeError: for an argument of another type.
-    """
-    return _recommended(Contributions.over(comm, layers), spec, group_sizes, alpha, beta)
-
-
-def _recommended(
-    given: Contributions, spec: ReduceSpec, group_sizes: Sequence[int], alpha: float, beta: float
-) -> Recommendation:
-    check_recommended(spec, group_sizes)
-    sizes = [group_size_of(size, given.world) for size in group_sizes]
-    found = {size: given.measure_orders(spec, size) for size in sizes}
-    return choose(
-        found, spec, given.world, given.shapes, alpha=alpha, beta=beta, largest=given.largest
-    )
-
-
-@checked
-def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
-    """Raises TypeError or ValueError for arguments that `recommend` does not accept.
-
-    Args:
-        spec: the all-reduce.
-        group_sizes: the group sizes to compare.
-
-    Raises:
-        ValueError: for a spec of an order other than `ring`, and for no group sizes.
-        TypeError: for an argument of another type.
-    """
-    check_spec(spec)
+    spec, machine = with_seed(reduce_spec(spec), seed), as_machine(machine)
     if spec.order != "ring":
         raise ValueError(
             "the exchanges ring and hierarchical, whose time is modelled, sum in order 'ring': "
@@ -215,59 +164,23 @@ def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
         )
     if len(group_sizes) == 0:
         raise ValueError("at least one group size is needed, got none")
+    given = Contributions(ranks, comm)
+    sizes = [group_size_of(size, given.world) for size in group_sizes]
+    found = {size: given.measure_orders(spec, size) for size in sizes}
+    return choose(found, spec, machine, given)
 
 
-@checked
 def choose(
-    measured: Mapping[int, Measurement],
-    spec: ReduceSpec,
-    world: int,
-    sizes: Sizes,
-    *,
-    alpha: float,
-    beta: float,
-    largest: Largest = None,
+    measured: Mapping[int, Measurement], spec: ReduceSpec, machine: Machine, given: Contributions
 ) -> Recommendation:
-    """Recommends group sizes and exchanges from measurements.
+    """Recommends group sizes and exchanges from the measurements of contributions.
 
-    Args:
-        measured: group size → its measurement, as from `Contributions.measure_orders`.
-        spec: the all-reduce that was measured, of order `ring`.
-        world: the number of ranks W.
-        sizes: each layer's shape, or the number of values of a vector, as in `cost`.
-        alpha: seconds per step.
-        beta: seconds per byte.
-        largest: the largest magnitude in all layers or in each, as in `cost`; default None: not
-            known.
-
-    Returns:
-        The choices for each group size, and the named ones.
-
-    Raises:
-        ValueError: for no measurements.
-        TypeError: for an argument of another type.
+    `measured`: group size → its measurement, at least one, as from `given.measure_orders`.
     """
-    if not measured:
-        raise ValueError("at least one measurement is needed, got none")
-    for size, one in measured.items():
-        if not isinstance(one, Measurement):
-            raise TypeError(f"measured[{size!r}] must be a Measurement, got {type(one).__name__}")
+    world = given.world
 
     def choice(size: int, way: ReduceSpec) -> Choice:
-        took = cost(way, world, sizes, largest=largest)
-        seconds = transfer_time(way, world, sizes, alpha=alpha, beta=beta, largest=largest)
-        one = measured[size]
-        return Choice(
-            size,
-            one.total,
-            took.steps,
-            took.bytes_sent,
-            seconds,
-            way.exchange,
-            one.spread,
-            one.error,
-            one.non_finite,
-        )
+        return made(size, measured[size], way, machine, given)
 
     plain = dataclasses.replace(spec, exchange="owner", group_size=None)
     owner = [choice(size, plain) for size in measured]
@@ -286,6 +199,24 @@ def choose(
         balanced=balanced[0],
         exact_tie=exact,
         balanced_tie=balanced,
+    )
+
+
+def made(
+    size: int, one: Measurement, way: ReduceSpec, machine: Machine, given: Contributions
+) -> Choice:
+    """Returns the choice of a group size that was measured, exchanged in this way."""
+    took = cost(way, given.world, given.shapes, largest=given.largest)
+    return Choice(
+        size,
+        one.total,
+        took.steps,
+        took.bytes_sent,
+        transfer_seconds(way, machine, given.world, given.shapes, given.largest),
+        way.exchange,
+        one.spread,
+        one.error,
+        one.non_finite,
     )
 
 

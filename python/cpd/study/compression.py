@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpd.compress import Codec
+from cpd.compress.codecs import Codec
 
 Values = npt.NDArray[np.float32]
 

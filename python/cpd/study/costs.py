@@ -3,185 +3,120 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from cpd import _core
 from cpd.comm import local
 from cpd.comm.communicator import Communicator
-from cpd.comm.costs import DEFAULT_CHUNK as DEFAULT_CHUNK
-from cpd.comm.costs import Cost as Cost
-from cpd.comm.costs import Largest as Largest
-from cpd.comm.costs import Sizes as Sizes
-from cpd.comm.costs import cost as cost
-from cpd.comm.costs import largest_of, values_and_rows
+from cpd.comm.costs import (
+    DEFAULT_CHUNK,
+    Cost,
+    Largest,
+    Sizes,
+    counted,
+    largest_of,
+    values_and_rows,
+)
 from cpd.comm.layers import PerRank
-from cpd.comm.spec import ReduceSpec, check_spec
-from cpd.comm.virtual import world_of
+from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec_text import reduce_spec
+from cpd.comm.virtual import Source
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, int64
-
-
-@dataclass(frozen=True)
-class MeasuredCost:
-    """What ranks sent and received in an all-reduce of actual layers: means over the ranks.
-
-    Attributes:
-        steps: the rounds of messages, of the rank that has most, as in `Cost`.
-        bytes_sent: the bytes that a rank sent.
-        bytes_received: the bytes that a rank received.
-        most_sent: the bytes of the rank that sent most.
-
-    >>> MeasuredCost(steps=2, bytes_sent=10.5, bytes_received=10.5, most_sent=11).most_sent
-    11
-    """
-
-    steps: int
-    bytes_sent: float
-    bytes_received: float
-    most_sent: int
-
-
-class Round(NamedTuple):
-    """Steps of an all-reduce that are alike.
-
-    Attributes:
-        steps: the number of steps.
-        bytes: the bytes of the longest message of each step; an upper bound if `cost` gives one.
-        across: the most messages of a step that leave one host, or reach it.
-        within: the most messages of a step that stay in one host.
-    """
-
-    steps: int
-    bytes: float
-    across: int
-    within: int
+from cpd.study.machines import Machine, Round, seconds
 
 
 @checked
-def measured_cost(
-    per_rank: PerRank, spec: ReduceSpec, *, chunk: int = DEFAULT_CHUNK
-) -> MeasuredCost:
-    """Counts what ranks send and receive in the all-reduce of actual layers.
-
-    Runs a first call between threads of this process. Equal to `cost` if that is exact.
-
-    Args:
-        per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`.
-        spec: the all-reduce.
-        chunk: the values that a rank works on at once, as in `cpd.comm.local`; default 2^20.
-
-    Returns:
-        Means over the ranks.
-
-    Raises:
-        ValueError: as `cpd.simulate_all_reduce`.
-        TypeError: as `cpd.simulate_all_reduce`.
-
-    >>> import numpy as np
-    >>> ranks = [[np.float32([0, 0, 0, rank])] for rank in range(4)]
-    >>> measured_cost(ranks, ReduceSpec("e4m3")).bytes_sent
-    6.0
-    """
-    check_spec(spec)
-
-    def moved(comm: Communicator) -> Any:
-        given = per_rank[comm.rank]
-        layers = given() if callable(given) else given
-        return comm.all_reduce(layers, spec, report=True)[1].traffic
-
-    with local(world_of(per_rank), chunk=chunk) as group:
-        ranks = group.run(moved)
-    return MeasuredCost(
-        max(one.steps for one in ranks),
-        sum(one.bytes_sent for one in ranks) / len(ranks),
-        sum(one.bytes_received for one in ranks) / len(ranks),
-        max(one.bytes_sent for one in ranks),
-    )
-
-
-@checked
-def transfer_time(
-    spec: ReduceSpec,
+def cost(
+    spec: ReduceSpec | str,
     world: int,
-    sizes: Sizes,
+    shapes: Sizes,
+    rank: int = 0,
     *,
-    alpha: float,
-    beta: float,
+    ranks: PerRank | None = None,
+    chunk: int = DEFAULT_CHUNK,
     largest: Largest = None,
-) -> float:
-    """Models the seconds that the messages of an all-reduce take, by alpha and beta.
+) -> Cost:
+    """Counts what a rank sends and receives in the all-reduce of tensors of these shapes.
 
-    The steps follow one after the other, all ranks at once. Each step takes `alpha` seconds and
-    `beta` seconds per byte of its longest message. The time is an upper bound if `cost` gives one.
-    Casts and ordered sums are assumed to be hidden.
+    Headers, the handshake and sizes ahead of messages are not included. Neither is what ranks agree
+    on first, such as the largest magnitudes for APS. Every chunk of a tensor in a message starts at
+    a byte: a format whose codes are not whole bytes costs up to a byte more at each cut.
+
+    The result is exact for codecs of fixed sizes. For others, such as Elias' or Huffman's codes and
+    `top_k`, the bytes are the most that there can be, unless `ranks` gives the values.
 
     Args:
-        spec: the all-reduce.
+        spec: the all-reduce, or its text.
         world: the number of ranks.
-        sizes: each layer's shape, or the number of values of a vector, as in `cost`.
-        alpha: seconds per step.
-        beta: seconds per byte.
-        largest: the largest magnitude in all layers or in each, as in `cost`; default None: not
-            known.
+        shapes: each tensor's shape, which matters to codecs of rows or columns, or an int for a
+            vector.
+        rank: the rank whose traffic is counted; default 0.
+        ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`, which are reduced
+            between threads of this process. The bytes are then those of a first call with these
+            values. Default None: counted from the shapes alone.
+        chunk: the values that a communicator works on at once; default 2^20.
+        largest: the largest magnitude, of any tensor or of each; infinite or NaN if a value is. It
+            matters if a format or codec has no code for NaN (`e3m0`, `e2m1`) and a sum may leave
+            the range of a format: all values are then sent in binary32. Default None: not known;
+            `exact` is then false and the bytes are the most, for values below 2^96.
 
     Returns:
-        Seconds.
+        The rounds of messages and the bytes.
 
     Raises:
-        ValueError: for an invalid argument.
+        ValueError: for an argument out of range, and for `ranks` of another number or of other
+            shapes.
         TypeError: for an argument of another type.
 
-    >>> spec = ReduceSpec("e4m3")
-    >>> round(1e6 * transfer_time(spec, 4, [1000], alpha=1e-6, beta=1e-9), 2)  # us
-    7.5
+    >>> cost("e4m3", 4, [1000])
+    Cost(steps=6, bytes_sent=1500, bytes_received=1500, exact=True)
+    >>> cost("int8_rows exchange=gather", 2, [(100, 10)]).bytes_sent
+    1400
+    >>> packed, most = (cost("e3m0", 2, [1000], largest=x) for x in (1.0, None))
+    >>> packed.bytes_sent, packed.exact, most.bytes_sent, most.exact
+    (500, True, 4000, False)
+    >>> cost("e4m3 order=ring exchange=hierarchical group_size=16", 256, [1000]).steps
+    90
+    >>> import numpy as np
+    >>> ranks = [[np.float32([0] * 9 + [rank])] for rank in range(2)]
+    >>> cost("top_k 0.2", 2, [10], ranks=ranks).exact
+    True
     """
-    check_spec(spec)
-    values, rows = values_and_rows(spec, sizes)
-    return _core.time(
-        spec._native(),
-        int32("world", world),
-        values,
-        float(alpha),
-        float(beta),
-        rows,
-        largest_of(largest, len(values)),
-    )
+    spec = reduce_spec(spec)
+    layers = values_and_rows(spec, shapes)
+    predicted = counted(spec, world, layers, [], rank, chunk, largest)
+    if ranks is None:
+        return predicted
+    source = Source(ranks)
+    if (source.world, source.sizes) != (world, layers[0]):
+        raise ValueError(
+            f"ranks must be {world} ranks with tensors of {layers[0]} values, got {source.world} "
+            f"with {source.sizes}"
+        )
+
+    def moved(comm: Communicator) -> Any:
+        given = ranks[comm.rank]
+        tensors = given() if callable(given) else given
+        return comm.all_reduce(tensors, spec, report=True)[1].traffic
+
+    with local(world, chunk=chunk) as group:
+        traffic = group.run(moved)[rank]
+    return Cost(predicted.steps, traffic.bytes_sent, traffic.bytes_received)
 
 
-@checked
 def rounds(
-    spec: ReduceSpec,
-    world: int,
-    sizes: Sizes,
-    *,
-    per_host: int,
-    largest: Largest = None,
+    spec: ReduceSpec, world: int, shapes: Sizes, *, per_host: int, largest: Largest = None
 ) -> list[Round]:
-    """Returns the steps of an all-reduce that `transfer_time` adds up, and between whom.
+    """Returns the steps of an all-reduce, and between whom; arguments are as of `cost`.
 
     Rank r is in host r // per_host. Steps that are alike are one `Round`.
 
-    Args:
-        spec: the all-reduce.
-        world: the number of ranks.
-        sizes: each layer's shape, or the number of values of a vector, as in `cost`.
-        per_host: the number of ranks of a host.
-        largest: the largest magnitude in all layers or in each, as in `cost`; default None: not
-            known.
-
-    Returns:
-        The rounds, in order.
-
-    Raises:
-        ValueError: for an invalid argument.
-        TypeError: for an argument of another type.
-
+    >>> from cpd.comm.spec import ReduceSpec
     >>> rounds(ReduceSpec("fp32"), 4, [1000], per_host=2)
     [Round(steps=4, bytes=1000, across=1, within=1), Round(steps=2, bytes=1000, across=2, within=0)]
     """
-    check_spec(spec)
-    values, rows = values_and_rows(spec, sizes)
+    values, rows = values_and_rows(spec, shapes)
     found = _core.rounds(
         spec._native(),
         int32("world", world),
@@ -193,29 +128,37 @@ def rounds(
     return [Round(*one) for one in found]
 
 
-def agreement(spec: ReduceSpec, world: int, sizes: Sizes, *, per_host: int) -> list[Round]:
+def transfer_seconds(
+    spec: ReduceSpec, machine: Machine, world: int, shapes: Sizes, largest: Largest = None
+) -> float:
+    """Models the seconds of the messages of an all-reduce, one step after the other.
+
+    An upper bound if `cost` gives one. Casts and ordered sums are assumed to be hidden, and what
+    ranks agree on first is not included.
+
+    >>> from cpd.comm.spec import ReduceSpec
+    >>> machine = Machine(alpha=1e-6, beta=1e9)
+    >>> round(1e6 * transfer_seconds(ReduceSpec("e4m3"), machine, 4, [1000]), 2)  # us
+    7.5
+    """
+    found = rounds(spec, world, shapes, per_host=machine.gpus, largest=largest)
+    return seconds(machine, found)
+
+
+def agreement(spec: ReduceSpec, world: int, shapes: Sizes, *, per_host: int) -> list[Round]:
     """Returns the steps ahead of `rounds` in which the ranks agree on what scales need.
 
-    With APS, and for formats without a code for NaN, ranks agree on each layer's largest magnitude:
-    4 bytes a layer and 4 more. For a codec whose scale the ranks share they send 4 bytes a layer.
-    In ceil(log2(world)) steps each rank sends all of these to the rank 1, 2, 4, … after it. There
-    are no steps if nothing is needed. `cost` and `transfer_time` do not include these steps.
+    With APS, and for formats without a code for NaN, ranks agree on each tensor's largest
+    magnitude: 4 bytes a tensor and 4 more. For a codec whose scale the ranks share they send 4
+    bytes a tensor. In ceil(log2(world)) steps each rank sends all of these to the rank 1, 2, 4, …
+    after it. There are no steps if nothing is needed.
 
-    Args:
-        spec: the all-reduce.
-        world: the number of ranks.
-        sizes: each layer's shape, or the number of values of a vector, as in `cost`.
-        per_host: the number of ranks of a host.
-
-    Returns:
-        The rounds, in order.
-
+    >>> from cpd.comm.spec import ReduceSpec
     >>> agreement(ReduceSpec("e4m3", aps=True), 4, [1000], per_host=2)
     [Round(steps=1, bytes=8, across=1, within=1), Round(steps=1, bytes=8, across=2, within=0)]
     >>> agreement(ReduceSpec("e4m3"), 4, [1000], per_host=2)
     []
     """
-    check_spec(spec)
-    values, rows = values_and_rows(spec, sizes)
+    values, rows = values_and_rows(spec, shapes)
     native = spec._native(), int32("world", world), values, int64("per_host", per_host), rows
     return [Round(*one) for one in _core.agreement(*native)]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import shlex
@@ -11,141 +10,177 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cpd._since import gone_members
 from cpd.numeric.checked import checked
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
-from cpd.study.costs import Round
 
 _FILE = Path(__file__).with_name("machines.toml")
+_DEFAULTS: dict[str, Any] = {
+    "shared": 0.0,
+    "gpus": 1,
+    "port": 0.0,
+    "speed": None,
+    "tflops": None,
+    "dollars": 0.0,
+    "codec_gbps": None,
+    "summary": "",
+    "sources": {},
+}
+_NUMBERS = ("alpha", "beta", "alpha_between", "beta_between", *list(_DEFAULTS)[:-2])
+_POSITIVE = ("beta", "beta_between", "speed", "tflops", "codec_gbps")
+_TABLES = {
+    "within": {"alpha": "alpha", "bandwidth": "beta", "shared": "shared", "port": "port"},
+    "between": {
+        "alpha": "alpha_between",
+        "bandwidth": "beta_between",
+        "port": "port",
+        "shared": "",
+    },
+}
+"""The tables of a file of 0.7, and what their keys are now; "" for a key without effect."""
 
 
-@checked
-@dataclass(frozen=True)
-class Link:
-    """A level of a machine's network.
-
-    Numbers out of range raise ValueError.
+class Round(NamedTuple):
+    """Steps of an all-reduce that are alike.
 
     Attributes:
-        alpha: seconds of a message, at least 0.
-        bandwidth: bytes a second, each way, above 0.
-        shared: bytes a second at which all messages of a host pass, in addition, something that its
-            GPUs share, such as its memory. Default 0: there is no such thing.
-        port: bytes a second, each way, of one GPU between hosts, if this is less than the host's
-            `bandwidth`. Default 0: one GPU may use all of it.
-
-    >>> Link(1e-5, 1e9).seconds(1e6)  # 10 us and 1 MB
-    0.00101
+        steps: the number of steps.
+        bytes: the bytes of the longest message of each step; an upper bound if `cost` gives one.
+        across: the most messages of a step that leave one host, or reach it.
+        within: the most messages of a step that stay in one host.
     """
 
-    alpha: float
-    bandwidth: float
-    shared: float = 0.0
-    port: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check("alpha", self.alpha)
-        _check("bandwidth", self.bandwidth, above=True)
-        _check("shared", self.shared)
-        _check("port", self.port)
-
-    def seconds(self, bytes: float, messages: int = 1) -> float:
-        """Returns the seconds of a message within a host.
-
-        Args:
-            bytes: the bytes of the message.
-            messages: the number of such messages that the host has at the same time; default 1.
-
-        Returns:
-            Seconds.
-        """
-        share = messages / self.shared if self.shared else 0.0
-        return self.alpha + bytes * (1 / self.bandwidth + share)
-
-    def seconds_across(self, bytes: float, messages: int) -> float:
-        """Returns the seconds of several messages between hosts.
-
-        Each message is from or to another GPU of one host. All pass the host's link, and each its
-        GPU's port.
-
-        Args:
-            bytes: the bytes of each message.
-            messages: the number of messages.
-
-        Returns:
-            Seconds.
-
-        >>> Link(0, 4e11, port=5e10).seconds_across(1e9, 1)
-        0.02
-        """
-        port = 1 / self.port if self.port else 0.0
-        return self.alpha + bytes * max(messages / self.bandwidth, port)
+    steps: int
+    bytes: float
+    across: int
+    within: int
 
 
 @checked
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Machine:
     """Hosts with GPUs, one rank on each: rank r is in host r // gpus.
 
-    Numbers out of range raise ValueError.
-
-    Attributes:
-        name: the machine's name.
-        within: the link between GPUs of a host; the bandwidth is that of each GPU's own link.
-        between: the link between hosts: the bandwidth of a host's link, and of one GPU's `port`.
+    Args:
+        machine: the name of a machine (`Machine.named()`), the path of a TOML file, or a text such
+            as `"alpha=1e-5 beta=1e9"`. A name or a path in a text may precede the keys that it
+            replaces: `"ec2-p2 dollars=10"`. A file has the keys at its top, or in one table.
+            Default None: the keywords alone.
+        alpha: seconds of a message within a host, at least 0.
+        beta: bytes a second, each way, of a GPU's own link within a host, above 0.
+        shared: bytes a second at which all messages of a host pass, in addition, something that its
+            GPUs share, such as its memory. Default 0: there is no such thing.
         gpus: the number of GPUs of a host; default 1.
+        alpha_between: seconds of a message between hosts; default `alpha`.
+        beta_between: bytes a second, each way, of a host's link to other hosts; default `beta`.
+        port: bytes a second, each way, of one GPU between hosts, if this is less than
+            `beta_between`. Default 0: one GPU may use all of it.
         speed: the speed of a GPU, relative to a K80; default None: not known.
         tflops: the binary32 TFLOP/s of a GPU, by its list; default None: not known.
         dollars: the price of a host for an hour; default 0: not known.
         codec_gbps: the GB of binary32 values that a GPU encodes, and decodes, in a second; default
             None: not known.
-        summary: the machine in words.
-        sources: number → its source.
 
-    >>> two = Machine("two hosts", Link(0, 1e10), Link(0, 1e9), gpus=2)
-    >>> two.seconds([Round(1, 1e9, across=2, within=0)])  # each GPU sends 1 GB to the other host
-    2.0
+    A keyword replaces the number of the text. All keywords are attributes; further attributes are
+    `name`, `summary` (the machine in words) and `sources` (number → its source).
+
+    Raises:
+        ValueError: for an unknown name or key, with the nearest known one, for an invalid file or
+            text, and for a number out of range.
+        TypeError: for an argument of another type.
+        OSError: if the file cannot be read.
+
+    >>> Machine("ec2-p2").gpus
+    16
+    >>> Machine("alpha=1e-5 beta=1e9 gpus=4", beta_between=1.25e8).beta_between
+    125000000.0
+    >>> Machine("ec2p2")
+    Traceback (most recent call last):
+    ...
+    ValueError: no machine 'ec2p2'; did you mean ec2-p2?
     """
 
     name: str
-    within: Link
-    between: Link
-    gpus: int = 1
-    speed: float | None = None
-    tflops: float | None = None
-    dollars: float = 0.0
-    codec_gbps: float | None = None
-    summary: str = ""
-    sources: Mapping[str, str] = field(default_factory=dict)
+    alpha: float
+    beta: float
+    shared: float
+    gpus: int
+    alpha_between: float
+    beta_between: float
+    port: float
+    speed: float | None
+    tflops: float | None
+    dollars: float
+    codec_gbps: float | None
+    summary: str
+    sources: Mapping[str, str] = field(hash=False)
 
-    def __post_init__(self) -> None:
-        if self.gpus < 1:
-            raise ValueError(f"gpus must be at least 1, got {shown(self.gpus)}")
-        for name in ("speed", "tflops", "codec_gbps"):
-            if getattr(self, name) is not None:
-                _check(name, getattr(self, name), above=True)
-        _check("dollars", self.dollars)
+    def __init__(
+        self,
+        machine: str | Path | None = None,
+        /,
+        *,
+        alpha: float | None = None,
+        beta: float | None = None,
+        shared: float | None = None,
+        gpus: int | None = None,
+        alpha_between: float | None = None,
+        beta_between: float | None = None,
+        port: float | None = None,
+        speed: float | None = None,
+        tflops: float | None = None,
+        dollars: float | None = None,
+        codec_gbps: float | None = None,
+    ) -> None:
+        arguments = locals()
+        given = {name: arguments[name] for name in _NUMBERS if arguments[name] is not None}
+        base = {} if machine is None else _read(machine)
+        if machine is None:
+            base["name"] = " ".join(f"{name}={value}" for name, value in given.items())
+        self._set(_replaced(base, given))
 
-    def seconds(self, rounds: Iterable[Round]) -> float:
-        """Returns the seconds of the steps of an all-reduce, one after the other.
+    if not TYPE_CHECKING:
+        __getattr__ = gone_members("cpd.study.Machine")
 
-        Each step is as long as its longest message, within a host or between hosts. The messages of
-        a host share its link, and each passes its GPU's port.
+    def _set(self, values: dict[str, Any]) -> None:
+        missing = [key for key in ("alpha", "beta") if key not in values]
+        if missing:
+            raise ValueError(
+                f"a machine needs alpha and beta, {shown(values['name'])} has no {missing[0]}"
+            )
+        numbers = {key: _number(key, values[key]) for key in _NUMBERS if key in values}
+        between = {"alpha_between": numbers["alpha"], "beta_between": numbers["beta"]}
+        words = {key: values[key] for key in ("name", "summary", "sources") if key in values}
+        for key, value in (_DEFAULTS | between | numbers | words).items():
+            object.__setattr__(self, key, value)
 
-        Args:
-            rounds: the steps, as from `rounds` with `per_host` = `gpus`.
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "within" in state:  # of 0.7, whose links were objects
+            links = {key: vars(state[key]) for key in _TABLES}
+            state = _flat({key: v for key, v in state.items() if v is not None} | links)
+        self._set({key: value for key, value in state.items() if value is not None})
+
+    @classmethod
+    def named(cls) -> dict[str, Mapping[str, str]]:
+        """Returns the named machines.
 
         Returns:
-            Seconds.
+            Name → a mapping with `summary`, the machine in words, and `source`, the sources of its
+            numbers.
+
+        >>> Machine.named()["dgx-1-mpi"]["summary"]
+        "the same machine with MPI through the host's memory"
         """
-        total = 0.0
-        for steps, bytes, across, within in rounds:
-            inside = self.within.seconds(bytes, within) if within else 0.0
-            outside = self.between.seconds_across(bytes, across) if across else 0.0
-            total += steps * max(inside, outside)
-        return total
+        return {
+            name: {
+                "summary": data["summary"],
+                "source": "; ".join(f"{key}: {text}" for key, text in data["sources"].items()),
+            }
+            for name, data in _named().items()
+        }
 
     def hosts(self, ranks: int) -> int:
         """Returns the number of hosts that hold a number of ranks.
@@ -174,56 +209,43 @@ class Machine:
         return self.dollars * self.hosts(ranks)
 
 
-def _check(name: str, value: float, above: bool = False) -> None:
-    if not math.isfinite(value) or value < 0 or (above and value == 0):
-        least = "above 0" if above else "at least 0"
-        raise ValueError(f"{name} must be finite and {least}, got {shown(value)}")
+class Link:
+    """A link of a machine in pickles of 0.7."""
 
 
-@functools.cache
-def machines() -> Mapping[str, Machine]:
-    """Returns the machines of `machines.toml`, by name."""
-    with _FILE.open("rb") as file:
-        return {name: _machine(name, data) for name, data in tomllib.load(file).items()}
+def as_machine(machine: Machine | str) -> Machine:
+    """Returns the machine of a text; a `Machine` as it is."""
+    return machine if isinstance(machine, Machine) else Machine(machine)
 
 
-@checked
-def machine(text: str | Path) -> Machine:
-    """Returns a machine by its name, from a TOML file, or from a text of numbers.
+def seconds(machine: Machine, rounds: Iterable[Round]) -> float:
+    """Returns the seconds of the steps of an all-reduce, one after the other.
 
-    A TOML file has one table of a machine, or a machine's keys at the top. A text has
-    `alpha=SECONDS beta=BYTES_A_SECOND` and, for hosts with several GPUs, `gpus`, `alpha_between`,
-    `beta_between`, `port` (of one GPU between hosts) and `shared`. It may have `speed`, `tflops`,
-    `dollars` and `codec_gbps`. `Machine` and `Link` document the numbers.
+    Each step is as long as its longest message, within a host or between hosts. The messages of a
+    host share its link, and each passes its GPU's port. `rounds` are of hosts of `machine.gpus`.
 
-    Args:
-        text: a name of `machines.toml`, the path of a TOML file, or a text of numbers.
-
-    Returns:
-        The machine.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known one, and for an invalid file or
-            text.
-        OSError: if the file cannot be read.
-
-    >>> machine("ec2-p2").gpus
-    16
-    >>> machine("alpha=1e-5 beta=1e9 gpus=4 beta_between=1.25e8").between.bandwidth
-    125000000.0
-    >>> machine("ec2p2")
-    Traceback (most recent call last):
-    ...
-    ValueError: no machine 'ec2p2'; did you mean ec2-p2?
+    >>> two = Machine(alpha=0, beta=1e10, beta_between=1e9, gpus=2)
+    >>> seconds(two, [Round(1, 1e9, across=2, within=0)])  # each GPU sends 1 GB to the other host
+    2.0
     """
-    known = machines()
-    if isinstance(text, str) and text in known:
-        return known[text]
-    if isinstance(text, Path) or text.endswith(".toml"):
-        return _of_file(Path(text))
-    if "=" in text:
-        return _of_text(text)
-    raise ValueError(f"no machine {shown(text)}{nearest(text, known)}")
+    totals: dict[tuple[float, float], tuple[int, float]] = {}
+    for steps, size, across, within in rounds:
+        longest = max(_links(machine, across, within), key=lambda link: link[0] + size * link[1])
+        counts = totals.get(longest, (0, 0))
+        totals[longest] = counts[0] + steps, counts[1] + steps * size
+    return sum(steps * alpha + size * rate for (alpha, rate), (steps, size) in totals.items())
+
+
+def _links(machine: Machine, across: int, within: int) -> list[tuple[float, float]]:
+    """The links of a step: seconds of a message, and of each of its bytes."""
+    links = []
+    if within:
+        shared = within / machine.shared if machine.shared else 0.0
+        links.append((machine.alpha, 1 / machine.beta + shared))
+    if across:
+        port = 1 / machine.port if machine.port else 0.0
+        links.append((machine.alpha_between, max(across / machine.beta_between, port)))
+    return links or [(0.0, 0.0)]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -232,47 +254,63 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; {did_you_mean(name, names) or 'there are ' + ', '.join(names)}"
 
 
-_LINKS = ("alpha", "beta", "alpha_between", "beta_between", "port", "shared")
-_KEYS = (*_LINKS, "gpus", "speed", "tflops", "dollars", "codec_gbps")
+@functools.cache
+def _named() -> dict[str, dict[str, Any]]:
+    """The machines of `machines.toml`, by name."""
+    with _FILE.open("rb") as file:
+        return {name: {"name": name} | data for name, data in tomllib.load(file).items()}
 
 
-def _of_text(text: str) -> Machine:
-    given: dict[str, float] = {}
+def _read(given: str | Path) -> dict[str, Any]:
+    """The values of a name, a file or a text."""
+    if isinstance(given, Path):
+        return _of_file(given)
     try:
-        words = shlex.split(text)
+        words = shlex.split(given) if "=" in given else [given]
     except ValueError as error:
-        raise ValueError(f"{shown(text)} is no machine: {error}") from None
+        raise ValueError(f"{shown(given)} is no machine: {error}") from None
+    options = [word for word in words if "=" in word]
+    head = " ".join(word for word in words if "=" not in word)
+    if not options or head:
+        values = _of_file(Path(head)) if head.endswith(".toml") else _of_name(head)
+    else:
+        values = {"name": given}
+    return _replaced(values, _of_words(given, options)) if options else values
+
+
+def _replaced(values: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The values with new ones, without the sources of those that they replace."""
+    sources = {key: text for key, text in values.get("sources", {}).items() if key not in new}
+    return values | new | {"sources": sources}
+
+
+def _of_name(name: str) -> dict[str, Any]:
+    known = _named()
+    if name not in known:
+        raise ValueError(f"no machine {shown(name)}{nearest(name, known)}")
+    return known[name]
+
+
+def _of_words(text: str, words: Iterable[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {"name": text}
     for word in words:
         key, _, value = word.partition("=")
-        if key not in _KEYS:
-            raise ValueError(f"{shown(key)} is no number of a machine{nearest(key, _KEYS)}")
+        if key not in _NUMBERS:
+            raise ValueError(
+                f"{shown(key)} is no number of a machine{nearest(key, _NUMBERS)} "
+                f"(allowed: {', '.join(_NUMBERS)})"
+            )
         if key in given:
             raise ValueError(f"{key} is given twice in {shown(text)}")
         try:
             given[key] = int(value) if key == "gpus" else float(value)
         except ValueError:
-            kind = "an integer" if key == "gpus" else "a number"
-            raise ValueError(f"{key} must be {kind}, got {shown(value)}") from None
-    missing = [key for key in ("alpha", "beta") if key not in given]
-    if missing:
-        raise ValueError(f"a machine needs alpha and beta, {shown(text)} has no {missing[0]}")
-    return Machine(
-        text,
-        Link(given["alpha"], given["beta"], given.get("shared", 0.0)),
-        Link(
-            given.get("alpha_between", given["alpha"]),
-            given.get("beta_between", given["beta"]),
-            port=given.get("port", 0.0),
-        ),
-        gpus=int(given.get("gpus", 1)),
-        speed=given.get("speed"),
-        tflops=given.get("tflops"),
-        dollars=given.get("dollars", 0.0),
-        codec_gbps=given.get("codec_gbps"),
-    )
+            given[key] = value
+            _number(key, value)
+    return given
 
 
-def _of_file(path: Path) -> Machine:
+def _of_file(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         try:
             data = tomllib.load(file)
@@ -282,37 +320,44 @@ def _of_file(path: Path) -> Machine:
     if len(data) == 1 and isinstance(next(iter(data.values())), dict) and "within" not in data:
         ((name, data),) = data.items()
     try:
-        return _machine(name, data)
+        values = {"name": name} | _flat(data)
+        Machine.__new__(Machine)._set(values)  # its errors name the file
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
+    return values
 
 
-def _machine(name: str, data: Mapping[str, Any]) -> Machine:
-    values = dict(data)
-    keys = [one.name for one in dataclasses.fields(Machine) if one.name != "name"]
+def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a file, or of a state of 0.7, with the keys of today."""
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        names = _TABLES.get(key)
+        if names is None:
+            values[key] = value
+            continue
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{key} must be a table of {', '.join(names)}, got {shown(value)}")
+        for one, number in value.items():
+            if one not in names:
+                raise ValueError(f"{one} is no key of {key}{nearest(one, names)}")
+            if names[one] and not (one == "port" and key == "within" and "between" in data):
+                values[names[one]] = number
+    keys = (*_NUMBERS, "name", "summary", "sources")
     for key in values:
         if key not in keys:
             raise ValueError(f"{key} is no key of a machine{nearest(key, keys)}")
-    if "within" not in values:
-        raise ValueError("a machine needs the table 'within', with alpha and bandwidth")
-    within = _link("within", values.pop("within"))
-    between = _link("between", values.pop("between")) if "between" in values else within
-    for key in ("speed", "tflops", "dollars", "codec_gbps"):
-        if type(values.get(key)) is int:
-            values[key] = float(values[key])
-    return Machine(name, within, between, **values)
+    return values
 
 
-def _link(name: str, data: Any) -> Link:
-    keys = [one.name for one in dataclasses.fields(Link)]
-    if not isinstance(data, dict):
-        raise ValueError(f"{name} must be a table of {', '.join(keys)}, got {shown(data)}")
-    for key, value in data.items():
-        if key not in keys:
-            raise ValueError(f"{key} is no key of {name}{nearest(key, keys)}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{name}.{key} must be a number, got {shown(value)}")
-    for key in ("alpha", "bandwidth"):
-        if key not in data:
-            raise ValueError(f"{name} needs {key}")
-    return Link(**{key: float(value) for key, value in data.items()})
+def _number(key: str, value: Any) -> float:
+    kinds, noun = (int, "an integer") if key == "gpus" else ((int, float), "a number")
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise ValueError(f"{key} must be {noun}, got {shown(value)}")
+    if key == "gpus":
+        if value < 1:
+            raise ValueError(f"gpus must be at least 1, got {shown(value)}")
+        return value
+    if not math.isfinite(value) or value < 0 or (key in _POSITIVE and value == 0):
+        least = "above 0" if key in _POSITIVE else "at least 0"
+        raise ValueError(f"{key} must be finite and {least}, got {shown(value)}")
+    return float(value)

@@ -6,49 +6,109 @@ from __future__ import annotations
 import functools
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cpd.numeric.checked import checked
+from cpd.numeric.numbers import int64
 from cpd.numeric.shown import shown
 from cpd.study.machines import nearest
 
 _FILE = Path(__file__).with_name("networks.toml")
+_WORDS = ("name", "summary", "published", "source")
 
 
-@dataclass(frozen=True)
+@checked
+@dataclass(frozen=True, init=False)
 class Network:
     """A network whose gradients are summed.
 
-    Attributes:
-        name: the network's name.
+    Args:
+        network: the name of a network (`Network.named()`). Default None: the keywords alone.
         shapes: the shapes of its parameters.
         rate: samples a second on one K80; default None: not published.
         batches: number of ranks → samples of a step; default empty.
         batch: samples of a step on each rank, if `batches` has no number; default None: not known.
         epochs: the epochs of a whole training; default None: not known.
         examples: the samples of an epoch; default None: not known.
-        summary: the network in words.
-        published: the papers' number of parameters.
-        source: where the numbers are from.
 
-    >>> small = Network("small", ((10, 4), (10,)), batch=8)
+    A keyword replaces the named network's. All keywords are attributes; further attributes are
+    `name`, `summary` (the network in words), `published` (the papers' number of parameters) and
+    `source` (where the numbers are from).
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one, for a length below 0, and
+            without a name and shapes.
+        TypeError: for an argument of another type.
+
+    >>> Network("resnet50").values
+    25557032
+    >>> small = Network(shapes=[(10, 4), (10,)], batch=8)
     >>> small.values, small.samples(16)
     (50, 128)
     """
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
-    rate: float | None = None
-    batches: Mapping[int, int] = field(default_factory=dict)
-    batch: int | None = None
-    epochs: int | None = None
-    examples: int | None = None
-    summary: str = ""
-    published: str = ""
-    source: str = ""
+    rate: float | None
+    batches: Mapping[int, int] = field(hash=False)
+    batch: int | None
+    epochs: int | None
+    examples: int | None
+    summary: str
+    published: str
+    source: str
+
+    def __init__(
+        self,
+        network: str | None = None,
+        /,
+        *,
+        shapes: Sequence[Sequence[int]] | None = None,
+        rate: float | None = None,
+        batches: Mapping[int, int] | None = None,
+        batch: int | None = None,
+        epochs: int | None = None,
+        examples: int | None = None,
+    ) -> None:
+        arguments = locals()
+        names = [one.name for one in fields(self) if one.name not in _WORDS]
+        given = {name: arguments[name] for name in names if arguments[name] is not None}
+        if network is None and shapes is None:
+            raise ValueError("a network needs a name or shapes")
+        self._set(({} if network is None else _of_name(network)) | given)
+
+    def _set(self, values: dict[str, Any]) -> None:
+        shapes = tuple(tuple(int64("a length", n) for n in shape) for shape in values["shapes"])
+        if any(length < 0 for shape in shapes for length in shape):
+            raise ValueError(f"lengths of a shape must be at least 0, got {shapes}")
+        defaults = {"name": "a network", "batches": {}} | dict.fromkeys(_WORDS[1:], "")
+        for one in fields(self):
+            value = values.get(one.name, defaults.get(one.name))
+            object.__setattr__(self, one.name, shapes if one.name == "shapes" else value)
+
+    @classmethod
+    def _of(cls, **values: Any) -> Self:
+        """Returns the network of these fields; its name and its words can be chosen, too."""
+        made = object.__new__(cls)
+        made._set(values)
+        return made
+
+    @classmethod
+    def named(cls) -> dict[str, Mapping[str, str]]:
+        """Returns the named networks.
+
+        Returns:
+            Name → a mapping with `summary`, the network in words, and `source`, where its numbers
+            are from.
+
+        >>> Network.named()["lstm"]["summary"]
+        'LSTM of three layers, AN4'
+        """
+        words = ("summary", "source")
+        return {name: {word: data[word] for word in words} for name, data in _named().items()}
 
     @property
     def values(self) -> int:
@@ -79,41 +139,26 @@ class Network:
         return max(1, round(self.batches[near] * ranks / near))
 
 
+def as_network(network: Network | str) -> Network:
+    """Returns the network of a name; a `Network` as it is."""
+    return network if isinstance(network, Network) else Network(network)
+
+
 @functools.cache
-def networks() -> Mapping[str, Network]:
-    """Returns the networks of `networks.toml`, by name."""
+def _named() -> dict[str, dict[str, Any]]:
+    """The networks of `networks.toml`, by name."""
     with _FILE.open("rb") as file:
-        return {name: _network(name, data) for name, data in tomllib.load(file).items()}
+        return {name: _values(name, data) for name, data in tomllib.load(file).items()}
 
 
-@checked
-def network(name: str) -> Network:
-    """Returns the network of this name.
+def _values(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    shapes = [shape for times, *shape in data["shapes"] for _ in range(times)]
+    batches = {int(ranks): batch for ranks, batch in data.get("batches", {}).items()}
+    return data | {"name": name, "shapes": shapes, "batches": batches}
 
-    Args:
-        name: a name of `networks.toml`, such as `resnet50`.
 
-    Returns:
-        The network.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known one.
-
-    >>> network("resnet50").values
-    25557032
-    >>> network("resnet-50")
-    Traceback (most recent call last):
-    ...
-    ValueError: no network 'resnet-50'; did you mean resnet50?
-    """
-    known = networks()
+def _of_name(name: str) -> dict[str, Any]:
+    known = _named()
     if name not in known:
         raise ValueError(f"no network {shown(name)}{nearest(name, known)}")
     return known[name]
-
-
-def _network(name: str, data: Mapping[str, Any]) -> Network:
-    values = dict(data)
-    shapes = tuple(tuple(shape) for times, *shape in values.pop("shapes") for _ in range(times))
-    batches = {int(ranks): batch for ranks, batch in values.pop("batches", {}).items()}
-    return Network(name, shapes, batches=batches, **values)

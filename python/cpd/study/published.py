@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import functools
 import itertools
 import math
@@ -19,9 +18,9 @@ from cpd.comm.layers import WireWarning
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.codecs import codec
 from cpd.numeric.shown import shown
-from cpd.study.machines import Link, Machine, machine, nearest
-from cpd.study.networks import network
-from cpd.study.throughput import CodecRate, StepTime, all_reduce_of, messages_of, step_time
+from cpd.study.machines import Machine, nearest
+from cpd.study.networks import Network
+from cpd.study.throughput import StepTime, all_reduce_of, messages_of, step_time
 
 _FOLDER = Path(__file__).with_name("tables")
 _TABLES = {
@@ -44,7 +43,7 @@ FIGURES = (
     "qsgd-2",
     "terngrad-5",
 )
-_NO_CODEC = CodecRate(math.inf, math.inf)
+_NO_CODEC = math.inf
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,12 @@ class Cell:
 class Fit:
     """Constants of a link, fitted to the 32-bit rows of a table."""
 
-    link: Link
+    alpha: float
+    """Seconds of a message."""
+    beta: float
+    """Bytes a second."""
+    shared: float
+    """Bytes a second that the GPUs of a host share; 0: not fitted."""
     error: float
     """The RMS of the relative errors of these rows' samples a second."""
     left_out: tuple[tuple[str, int], ...]
@@ -125,13 +129,13 @@ def fit(figure: str, shared: bool = False) -> Fit:
     for net, wire, ranks, value in table(figure):
         if wire != "fp32" or ranks == 1:
             continue
-        whole = network(net).samples(ranks) / value
-        computed = _step(net, machine(name), ranks, wire, exchange).computation
+        whole = Network(net).samples(ranks) / value
+        computed = _step(net, Machine(name), ranks, wire, exchange).computation
         if whole <= computed:
             left_out.append((net, ranks))
             continue
         rounds, _ = messages_of(
-            all_reduce_of(wire, exchange), ranks, network(net), machine(name).gpus
+            all_reduce_of(wire, exchange), ranks, Network(net), Machine(name).gpus
         )
         terms = [
             sum(one.steps for one in rounds),
@@ -143,9 +147,10 @@ def fit(figure: str, shared: bool = False) -> Fit:
         cells.append(computed / whole)
     alpha, *inverse = _least_squares(np.array(columns), np.array(wanted))
     rates = [1 / one if one > 0 else 0.0 for one in inverse]
-    link = Link(alpha, rates[0] or 1e15, *rates[1:])
+    beta, shared_rate = rates[0] or 1e15, rates[1] if shared else 0.0
     times = np.array(columns) @ np.array([alpha, *inverse]) + np.array(cells)
-    return Fit(link, math.sqrt(np.mean((1 / times - 1) ** 2)), tuple(left_out))
+    error = math.sqrt(np.mean((1 / times - 1) ** 2))
+    return Fit(alpha, beta, shared_rate, error, tuple(left_out))
 
 
 def _least_squares(columns: np.ndarray, wanted: np.ndarray) -> list[float]:
@@ -164,7 +169,7 @@ def _least_squares(columns: np.ndarray, wanted: np.ndarray) -> list[float]:
     return [float(one) for one in found]
 
 
-def compared(figure: str, codec_rate: CodecRate | None = None, shared: bool = False) -> list[Cell]:
+def compared(figure: str, codec_gbps: float | None = None, shared: bool = False) -> list[Cell]:
     """Returns every published number of a figure, and the model's.
 
     Tables take the constants of `fit`, others those of `machines.toml`. The time of a codec, which
@@ -173,7 +178,7 @@ def compared(figure: str, codec_rate: CodecRate | None = None, shared: bool = Fa
     Raises ValueError for an unknown figure.
     """
     check_figure(figure)
-    rate = codec_rate or _NO_CODEC
+    rate = _NO_CODEC if codec_gbps is None else codec_gbps
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WireWarning)  # of 1bitSGD by columns, as the paper says
         cells = _of_table(figure, rate, shared) if figure in _OF_TABLES else []
@@ -181,10 +186,11 @@ def compared(figure: str, codec_rate: CodecRate | None = None, shared: bool = Fa
     return cells + (_prices(rate) if figure == "grubic-16" else [])
 
 
-def _of_table(figure: str, rate: CodecRate, shared: bool) -> list[Cell]:
+def _of_table(figure: str, rate: float, shared: bool) -> list[Cell]:
     source, quantity = _OF_TABLES[figure]
     name, exchange = _TABLES[source]
-    on = dataclasses.replace(machine(name), within=fit(source, shared).link)
+    found = fit(source, shared)
+    on = Machine(name, alpha=found.alpha, beta=found.beta, shared=found.shared)
     cells = []
     for net, wire, ranks, value in table(source):
         if ranks == 1:
@@ -205,7 +211,7 @@ def _of_table(figure: str, rate: CodecRate, shared: bool) -> list[Cell]:
 
 def _in(quantity: str, net: str, rate: float) -> float:
     """Samples a second as another quantity."""
-    of = network(net)
+    of = Network(net)
     if quantity == "epoch":
         return (of.examples or 0) / rate
     return rate / (of.rate or math.nan) if quantity == "scale" else rate
@@ -218,7 +224,7 @@ def _step(
     wire: str,
     exchange: str,
     *,
-    rate: CodecRate = _NO_CODEC,
+    rate: float = _NO_CODEC,
     group_size: int | None = None,
     bits: float | None = None,
     batch: int | None = None,
@@ -230,13 +236,13 @@ def _step(
         bits = bits or _bits(wire)
         spec = all_reduce_of("fp32", exchange, group_size)
     return step_time(
-        network(net),
+        Network(net),
         on,
         ranks,
         spec,
         compute=compute,
         batch=batch,
-        codec_rate=rate,
+        codec_gbps=rate,
         bits=bits,
     )
 
@@ -251,8 +257,8 @@ def _claims(figure: str) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in rows if row[0] == figure]
 
 
-def _claimed(row: dict[str, str], rate: CodecRate) -> Cell:
-    on = machine(row["machine"])
+def _claimed(row: dict[str, str], rate: float) -> Cell:
+    on = Machine(row["machine"])
     ranks = int(row["ranks"])
     group = int(row["group_size"]) if row["group_size"] else None
     batch = int(row["batch"]) if row["batch"] else None
@@ -278,7 +284,7 @@ def _claimed(row: dict[str, str], rate: CodecRate) -> Cell:
         "messages": lambda: step("fp32", None).messages / (mine.messages + mine.codec),
         "share": lambda: (mine.messages + mine.codec) / mine.apart,
         "scale": lambda: (
-            mine.samples_a_second / (on.speed or 1) / (network(row["network"]).rate or math.nan)
+            mine.samples_a_second / (on.speed or 1) / (Network(row["network"]).rate or math.nan)
         ),
     }[row["quantity"]]()
     wire = row["wire"] if not row["bits"] else f"{float(row['bits']):g} bits"
@@ -298,12 +304,12 @@ _PRICES = (("alexnet", "resnet50", 600.0), ("resnet50", "resnet152", 1500.0))
 """Networks, and how much more dollars the second one's training takes."""
 
 
-def _prices(rate: CodecRate) -> list[Cell]:
+def _prices(rate: float) -> list[Cell]:
     """Returns the prices of whole trainings with 8 bits by NCCL, on the cheapest number of GPUs."""
-    on = machine("ec2-p2-nccl")
+    on = Machine("ec2-p2-nccl")
 
     def price(net: str) -> tuple[float, int]:
-        of = network(net)
+        of = Network(net)
         return min(
             (
                 on.hourly(ranks)
@@ -338,15 +344,15 @@ def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[flo
     2018, Fig. 16 right). Each pair is megabytes a GFLOP, and the speed-up, which is below 32 /
     bits.
     """
-    on, of = machine("ec2-p2-nccl"), network("alexnet")
+    on, of = Machine("ec2-p2-nccl"), Network("alexnet")
     gflops = 3 * 2 * 0.72  # forward and backward, of 0.72e9 multiply-adds (62M parameters)
     samples = of.samples(8) / 8
     points = []
     for times in multiples:
-        large = dataclasses.replace(of, shapes=((round(of.values * times),),))
+        large = Network("alexnet", shapes=[(round(of.values * times),)])
         spec = ReduceSpec("fp32", order="ring", exchange="ring")
         whole, less = (
-            step_time(large, on, 8, spec, codec_rate=_NO_CODEC, bits=one).apart
+            step_time(large, on, 8, spec, codec_gbps=_NO_CODEC, bits=one).apart
             for one in (32.0, bits)
         )
         points.append((4e-6 * large.values / (gflops * samples), whole / less))

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cpd.comm.spec import ReduceSpec
-from cpd.study.choices import Choice, Recommendation, choose
-from cpd.study.costs import cost, transfer_time
+from cpd.study.choices import Choice, Recommendation, choose, made
+from cpd.study.machines import Machine
 from cpd.study.reduce import Contributions, Measurement, Roundoff, roundoff
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ class Network:
 
     @property
     def beta(self) -> float:
-        """Seconds per byte."""
-        return 8e-9 / self.gigabits
+        """Bytes per second."""
+        return self.gigabits * 1e9 / 8
 
 
 @dataclass
@@ -193,19 +193,12 @@ def _choices(
     given: Contributions, series: Series, measured: Mapping[int, Measurement], network: Network
 ) -> Sequence[Choice]:
     """The cost of each group size. Also sets the advice, unless the series is a baseline."""
-    times = {"alpha": network.alpha, "beta": network.beta}
-    largest = given.largest
+    machine = Machine(alpha=network.alpha, beta=network.beta)
     if not series.baseline:
-        best = choose(measured, series.spec, given.world, given.shapes, largest=largest, **times)
+        best = choose(measured, series.spec, machine, given)
         series.advice = Advice(given.world, network, best)
         return best.choices
-    took = cost(series.spec, given.world, given.shapes, largest=largest)
-    seconds = transfer_time(series.spec, given.world, given.shapes, largest=largest, **times)
-    exchange = series.spec.exchange
-    return [
-        Choice(size, one.total, took.steps, took.bytes_sent, seconds, exchange, one.spread)
-        for size, one in measured.items()
-    ]
+    return [made(size, one, series.spec, machine, given) for size, one in measured.items()]
 
 
 @dataclass

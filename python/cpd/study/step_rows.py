@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
+from cpd.comm.costs import Largest
 from cpd.comm.spec import ReduceSpec
-from cpd.study.costs import Largest
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
-from cpd.study.throughput import CodecRate, StepTime, all_reduce_of, step_time
+from cpd.study.throughput import CodecGbps, StepTime, all_reduce_of, step_time
 
 
 @dataclass
@@ -62,7 +62,7 @@ def step_rows(
     group_size: int | None = None,
     compute: float | None = None,
     batch: int | None = None,
-    codec_rate: CodecRate | Literal["measured"] | None = None,
+    codec_gbps: CodecGbps = None,
     bits: float | None = None,
     largest: Largest = None,
     roundoffs: Mapping[str, float] | None = None,
@@ -78,7 +78,7 @@ def step_rows(
 
     def step(wire: str, world: int) -> StepTime:
         spec = _limited(all_reduce_of(wire, exchange, group_size), exchange, group_size, world)
-        varies = spec.wire is not None and not spec.wire.is_fixed
+        varies = spec.wire is not None and not spec.wire._is_fixed
         return step_time(
             network,
             machine,
@@ -86,7 +86,7 @@ def step_rows(
             spec,
             compute=compute,
             batch=batch,
-            codec_rate=codec_rate,
+            codec_gbps=codec_gbps,
             bits=bits if varies else None,
             largest=largest,
         )

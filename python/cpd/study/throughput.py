@@ -8,18 +8,19 @@ import functools
 import math
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.comm.costs import Largest
+from cpd.comm.spec import ReduceSpec
 from cpd.comm.spec_text import reduce_spec
 from cpd.compress.codecs import codec
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
-from cpd.study.costs import Largest, Round, agreement, cost, rounds
-from cpd.study.machines import Machine
-from cpd.study.networks import Network
+from cpd.study.costs import agreement, cost, rounds
+from cpd.study.machines import Machine, Round, as_machine, seconds
+from cpd.study.networks import Network, as_network
 
 _TIMED = 1 << 20
 """The values on which a codec is timed."""
@@ -87,48 +88,11 @@ class StepTime:
         return self.dollars_an_hour * self.apart * steps / 3600
 
 
-@dataclass(frozen=True)
-class CodecRate:
-    """The rate of a codec: GB (10^9 bytes) of binary32 values a second.
+Rate: TypeAlias = tuple[float, float]
+"""GB (10^9 bytes) of binary32 values that a codec encodes, and decodes, in a second."""
+CodecGbps: TypeAlias = "float | tuple[float, float] | Literal['measured'] | None"
 
-    A rate that is not above 0 raises ValueError.
-
-    Attributes:
-        encode: the rate at which values are encoded.
-        decode: the rate at which values are decoded.
-
-    >>> CodecRate(encode=4.0, decode=8.0).seconds(10**9, 10**9)
-    1.5
-    """
-
-    encode: float
-    decode: float
-
-    def __post_init__(self) -> None:
-        for name in ("encode", "decode"):
-            value = getattr(self, name)
-            if math.isnan(value) or value <= 0:
-                raise ValueError(f"a codec's rate must be above 0 GB/s, got {shown(value)}")
-
-    def seconds(self, encoded: float, decoded: float) -> float:
-        """Returns the seconds to encode and to decode values.
-
-        Args:
-            encoded: the number of values to encode.
-            decoded: the number of values to decode.
-
-        Returns:
-            Seconds.
-        """
-        return 4e-9 * (encoded / self.encode + decoded / self.decode)
-
-    def __str__(self) -> str:
-        if self.encode == self.decode:
-            return f"{self.encode:,.4g} GB/s"
-        return f"{self.encode:,.4g} GB/s encoded, {self.decode:,.4g} decoded"
-
-
-H200 = CodecRate(2686.0, 2754.0)
+H200: Rate = (2686.0, 2754.0)
 """The cast to e4m3 on an NVIDIA H200 (benchmarks/GPU.md), in binary32 values."""
 
 
@@ -153,10 +117,10 @@ def codec_values(spec: ReduceSpec, ranks: int) -> tuple[float, float]:
 
 
 @functools.cache
-def measured_rate(text: str) -> CodecRate:
+def measured_rate(text: str) -> Rate:
     """The rate of a codec or a format on this machine, on 2^20 normal values: the best of three.
 
-    >>> measured_rate("e4m3").encode > 0
+    >>> measured_rate("e4m3")[0] > 0
     True
     """
     by = codec(text)
@@ -169,29 +133,46 @@ def measured_rate(text: str) -> CodecRate:
         by.decode(packet.data)
         end = time.perf_counter()
         best = [min(best[0], middle - begin), min(best[1], end - middle)]
-    return CodecRate(*(4e-9 * _TIMED / seconds for seconds in best))
+    return 4e-9 * _TIMED / best[0], 4e-9 * _TIMED / best[1]
 
 
-def _rate_on(
-    machine: Machine, spec: ReduceSpec, given: CodecRate | Literal["measured"] | None
-) -> tuple[CodecRate, str]:
+def _rate_on(machine: Machine, spec: ReduceSpec, given: CodecGbps) -> tuple[Rate, str]:
     """Returns the rate of the spec's codec, and its source."""
     if given == "measured":
         rate = measured_rate(text_of(spec))
         source = f"{text_of(spec)} measured on this CPU"
     elif given is not None:
-        rate, source = given, "given"
+        rate, source = _given(given), "given"
     elif machine.codec_gbps is not None:
-        rate = CodecRate(machine.codec_gbps, machine.codec_gbps)
+        rate = (machine.codec_gbps, machine.codec_gbps)
         source = machine.sources.get("codec_gbps", "the machine's codec_gbps")
     else:
         rate, source = H200, "default, an H200's cast to e4m3 in benchmarks/GPU.md"
-    return rate, f"{source}: {rate}"
+    one = f"{rate[0]:,.4g} GB/s"
+    return (
+        rate,
+        f"{source}: {one}{'' if rate[0] == rate[1] else f' encoded, {rate[1]:,.4g} decoded'}",
+    )
+
+
+def _given(codec_gbps: Any) -> Rate:
+    """Returns the rates of `codec_gbps`, but for `"measured"`; raises ValueError or TypeError."""
+    both = codec_gbps if isinstance(codec_gbps, (tuple, list)) else (codec_gbps, codec_gbps)
+    if len(both) != 2 or not all(isinstance(one, (int, float)) for one in both):
+        error = ValueError if isinstance(codec_gbps, (str, tuple, list)) else TypeError
+        raise error(
+            "codec_gbps must be GB/s, a pair of them (to encode and to decode) or 'measured', got "
+            f"{shown(codec_gbps)}"
+        )
+    for one in both:
+        if math.isnan(one) or one <= 0:
+            raise ValueError(f"codec_gbps must be above 0 GB/s, got {shown(one)}")
+    return float(both[0]), float(both[1])
 
 
 def text_of(spec: ReduceSpec) -> str:
     """Returns the text of the codec or format of a contribution."""
-    return spec.wire.name if spec.wire is not None else str(spec.format)
+    return spec.wire.text if spec.wire is not None else str(spec.format)
 
 
 def all_reduce_of(
@@ -220,79 +201,73 @@ def all_reduce_of(
 
 @checked
 def step_time(
-    network: Network,
-    machine: Machine,
+    network: Network | str,
+    machine: Machine | str,
     ranks: int,
-    wire: str | ReduceSpec = "fp32",
+    spec: ReduceSpec | str = "fp32",
     *,
     compute: float | None = None,
     batch: int | None = None,
-    codec_rate: CodecRate | Literal["measured"] | None = None,
+    codec_gbps: CodecGbps = None,
     bits: float | None = None,
     largest: Largest = None,
 ) -> StepTime:
     """Models the time of a training step: computation, then the all-reduce of all gradients.
 
-    Messages are those of the exchange itself, run without values. Each step is as long as its
-    longest message on the machine's links (`Machine.seconds`). The messages in which the ranks
-    first agree on scales are included: with APS 4 bytes a layer, ceil(log2(ranks)) times.
+    Messages are those of the exchange itself, run without values. Steps follow one after the other.
+    A step is as long as its longest message: `alpha` seconds, and its bytes over `beta`, within a
+    host or between hosts, where the messages of a host share its link. The messages in which the
+    ranks first agree on scales are included: with APS 4 bytes a tensor, ceil(log2(ranks)) times.
 
     Args:
-        network: layers, batch and published rate, from `network(name)` or your own.
-        machine: links and speeds, from `machine(name)` or your own.
+        network: the network, or its name.
+        machine: the machine, or its name or text, such as `"alpha=1e-5 beta=1e9"`.
         ranks: the number of GPUs, at least 1.
-        wire: the encoding of messages: a format, a codec, or a `ReduceSpec`, or its text; default
-            fp32.
+        spec: the all-reduce, or its text; default fp32.
         compute: seconds of a step's computation on one rank. Default: from the network's published
             rate on one K80 and the machine's `speed`.
         batch: samples of each rank; default: the network's.
-        codec_rate: the rate of the codec; `"measured"`: of this CPU (`measured_rate`). Default: the
-            machine's `codec_gbps`, or, if it has none, an H200's cast to e4m3. `codec_source`
-            reports which.
+        codec_gbps: the GB (10^9 bytes) of binary32 values that the codec encodes and decodes in a
+            second, one number or a pair; `"measured"`: of this CPU. Default: the machine's, or, if
+            it has none, an H200's cast to e4m3. `codec_source` reports which.
         bits: the mean of bits a value in messages, both ways, for codecs of variable sizes.
             Default: these codecs count at their most.
-        largest: the largest magnitude in all layers or in each, as in `cost`; default None: not
+        largest: the largest magnitude in all tensors or in each, as in `cost`; default None: not
             known.
 
     Returns:
         The seconds of computation, codec and messages, and the bytes sent.
 
     Raises:
-        ValueError: if the computation is not known, and as `cost`.
-        TypeError: for a name in the place of a network or machine, and as `cost`.
+        ValueError: if the computation is not known, for an unknown network or machine, and as
+            `cost`.
+        TypeError: for an argument of another type.
 
-    >>> from cpd.study.machines import machine
-    >>> two = Network("two values", ((2,),), batch=1)
-    >>> found = step_time(two, machine("alpha=1 beta=4"), 2, compute=10.0)
+    >>> two = Network(shapes=[(2,)], batch=1)
+    >>> found = step_time(two, "alpha=1 beta=4", 2, compute=10.0)
     >>> found.messages, found.apart  # two steps of a message of 4 bytes
     (4.0, 14.0)
     """
-    spec = reduce_spec(wire)
-    check_spec(spec)
+    network, machine, spec = as_network(network), as_machine(machine), reduce_spec(spec)
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, got {ranks}")
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
-    if isinstance(codec_rate, str) and codec_rate != "measured":
-        raise ValueError(f"codec_rate must be a CodecRate or 'measured', got {shown(codec_rate)}")
-    if not (codec_rate is None or isinstance(codec_rate, (CodecRate, str))):
-        raise TypeError(
-            f"codec_rate must be a CodecRate or 'measured', got {type(codec_rate).__name__}"
-        )
+    if codec_gbps not in (None, "measured"):
+        _given(codec_gbps)
     samples = network.samples(ranks, batch)
     found, sent = messages_of(spec, ranks, network, machine.gpus, bits, largest)
-    values = network.values
+    coded, source = 0.0, ""
     encoded, decoded = codec_values(spec, ranks)
-    seconds, source = 0.0, ""
     if encoded or decoded:
-        rate, source = _rate_on(machine, spec, codec_rate)
-        seconds = rate.seconds(encoded * values, decoded * values)
+        rate, source = _rate_on(machine, spec, codec_gbps)
+        coded = 4e-9 * (encoded * network.values / rate[0] + decoded * network.values / rate[1])
     return StepTime(
         ranks,
         samples,
         computation=_computation(network, machine, samples / ranks, compute),
-        codec=seconds,
-        messages=machine.seconds(found),
+        codec=coded,
+        messages=seconds(machine, found),
         bytes_sent=sent[0],
         steps=sum(one.steps for one in found),
         exact=sent[1],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cpd.comm import spec_text
 from cpd.comm.schedule import Schedule, averaging
 from cpd.comm.spec import ReduceSpec, check_world
-from cpd.compress import Codec
+from cpd.compress.codecs import Codec
 from cpd.nn.ready import recipe
 from cpd.numeric.names import checked_name
 from cpd.numeric.scaled import Scaled, format_or_scaled
@@ -141,8 +141,8 @@ class TrainOptions:
             wire = Codec(self.wire)
             if self.format not in (None, "fp32"):
                 raise ValueError(f"format and wire exclude each other, got {self.format}, {wire}")
-            object.__setattr__(self, "wire", wire.name if wire.is_compressor else None)
-            object.__setattr__(self, "format", None if wire.is_compressor else wire.name)
+            object.__setattr__(self, "wire", wire.text if wire._is_compressor else None)
+            object.__setattr__(self, "format", None if wire._is_compressor else wire.text)
         if self.format is not None:
             object.__setattr__(self, "format", str(format_or_scaled(self.format)))
         for name in ("format", "wire"):
@@ -328,7 +328,7 @@ class TrainOptions:
         spec = self.spec
         wire = spec.format
         if wire is None:
-            name = str(spec.wire.name)  # type: ignore[union-attr]
+            name = str(spec.wire.text)  # type: ignore[union-attr]
         elif isinstance(wire, Scaled):
             name = str(wire)
         else:

@@ -217,8 +217,8 @@ def objects() -> dict[str, Any]:
         "encoded by columns": encoded(x, "fp8-row", 0),
         "states": states,
         "packet": cpd.Codec("qsgd bits=4").encode(x[0]),
-        "machine": cpd.study.machine("alpha=1e-5 beta=1e9 gpus=4 beta_between=1.25e8"),
-        "network": cpd.study.network("resnet50"),
+        "machine": cpd.study.Machine("alpha=1e-5 beta=1e9 gpus=4 beta_between=1.25e8"),
+        "network": cpd.study.Network("resnet50"),
     }
 
 
@@ -227,7 +227,7 @@ FIELDS = {
     "all-reduce": f"format wire {REDUCE} seed random_bits variant result step",
     "wire": f"wire {REDUCE} seed random_bits variant result step",
     "fixed point": "width fraction rounding",
-    "machine": "within between gpus speed tflops dollars codec_gbps",
+    "machine": "gpus speed tflops dollars codec_gbps",
 }
 """The fields that describe an object without a text, by its name or its kind of text."""
 
@@ -250,8 +250,12 @@ def plain(name: str, value: Any) -> Any:
         return {"shapes": [list(shape) for shape in value.shapes]}
     if isinstance(value, cpd.Recipe):
         return value.to_dict()
+    links = {}
+    if name == "machine":  # of 0.7, in a list for each level
+        links["within"] = [value.alpha, value.beta, value.shared, 0.0]
+        links["between"] = [value.alpha_between, value.beta_between, 0.0, value.port]
     if name in FIELDS:
-        return {field: shown(getattr(value, field)) for field in FIELDS[name].split()}
+        return links | {field: shown(getattr(value, field)) for field in FIELDS[name].split()}
     return str(value)
 
 
@@ -259,8 +263,6 @@ def shown(value: Any) -> Any:
     """A field as JSON holds it: specs as texts, a machine's links as numbers."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
-    if isinstance(value, cpd.study.Link):
-        return [value.alpha, value.bandwidth, value.shared, value.port]
     return str(value)
 
 

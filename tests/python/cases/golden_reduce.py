@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import cpd
+from cpd.study.costs import transfer_seconds
 from golden import Cases, Make, error_of, floats, numpy, recorded
 from patience import scaled
 
@@ -293,7 +294,7 @@ def study_cases(make: Make) -> Cases:
         for order in ("sequential", "ring", "tree"):
             for average in (False, True):
                 spec = cpd.ReduceSpec(name, order=order, aps=order == "ring", average=average)
-                table = cpd.study.roundoff(given, spec, [1, 2, 3, 8], per_layer=True)
+                table = cpd.study.roundoff(given, spec, [1, 2, 3, 8], per_tensor=True)
                 shown = {
                     str(size): [_figures(one) for one in found] for size, found in table.items()
                 }
@@ -301,11 +302,11 @@ def study_cases(make: Make) -> Cases:
     spec = cpd.ReduceSpec("e5m2", "e5m2 kahan", order="ring", aps=True)
     total = cpd.study.roundoff(given, spec, [2, 8])
     yield "all layers", {str(size): _figures(one) for size, one in total.items()}
-    best = cpd.study.recommend(given, spec, [2, 4, 8], alpha=1e-5, beta=1e-9)
+    best = cpd.study.recommend(given, spec, [2, 4, 8], "alpha=1e-5 beta=1e9")
     yield "recommend", [_choice(one) for one in (*best.choices, *best.owner)]
     named = [_choice(one) for one in (best.most_exact, best.fastest, best.balanced)]
     yield "recommend named", [str(best.draws), best.owner_seconds.hex(), *named]
-    over = _over(8, lambda comm: cpd.study.roundoff_over(comm, given[comm.rank], spec, [2, 8]))
+    over = _over(8, lambda comm: cpd.study.roundoff(given[comm.rank], spec, [2, 8], comm=comm))
     yield "over ranks", {str(size): _figures(one) for size, one in over[3].items()}
 
 
@@ -324,6 +325,7 @@ def _choice(one: Any) -> str:
 
 def cost_cases(make: Make) -> Cases:
     """Steps, bytes sent and bytes received, and the modelled seconds."""
+    machine = cpd.study.Machine("alpha=1e-6 beta=1e9")
     for way in ways():
         label = " ".join(str(value) for value in way.values())
         for name, world in (("e4m3", 4), ("e2m1", 7), ("e6m9", 16), ("fp32", 3)):
@@ -334,5 +336,5 @@ def cost_cases(make: Make) -> Cases:
                 for rank in (0, 1, world - 1)
             ]
             shown = "; ".join(" ".join(map(str, one)) for one in counts)
-            seconds = cpd.study.transfer_time(spec, world, [1000, 3], alpha=1e-6, beta=1e-9)
+            seconds = transfer_seconds(spec, machine, world, [1000, 3])
             yield f"{label} {name} {world}", f"{shown}; {seconds.hex()}"

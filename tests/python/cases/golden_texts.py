@@ -309,16 +309,16 @@ cpd.comm.local(1).run(lambda c: c.subgroup([0, 0]))
 cpd.comm.local(1).run(lambda c: c.subgroup([1]))
 cpd.comm.local(2).all_reduce([[x]], spec)
 cpd.study.roundoff([[x]], spec, [2])
-cpd.study.roundoff([[x]], "e4m3", [1])
+cpd.study.roundoff([[x]], None, [1])
 cpd.study.roundoff([[x]], spec, [1.0])
-cpd.study.recommend([[x]], spec, [1], alpha=1, beta=1)
-cpd.study.recommend([[x]], cpd.ReduceSpec("e4m3", order="ring"), [], alpha=1, beta=1)
+cpd.study.recommend([[x]], spec, [1], "alpha=1 beta=1")
+cpd.study.recommend([[x]], cpd.ReduceSpec("e4m3", order="ring"), [], "alpha=1 beta=1")
 cpd.study.cost(spec, 0, [1])
 cpd.study.cost(spec, 2, [1], 2)
 cpd.study.cost(spec, 2, [-1])
 cpd.study.cost(spec, 2, [1], chunk=0)
-cpd.study.transfer_time(spec, 0, [1], alpha=1, beta=1)
-cpd.study.transfer_time(spec, 2, [1], alpha=-1, beta=1)
+cpd.study.step_time(cpd.study.Network(shapes=[[1]]), "alpha=1 beta=1", 0)
+cpd.study.Machine(alpha=-1, beta=1)
 cpd.nothing
 """
 
@@ -387,8 +387,7 @@ PUBLIC: dict[str, Sequence[str]] = {
         *("Traffic", "TransportError", "local", "mpi", "nccl", "nccl_id", "torch"),
     ),
     "cpd.study": (
-        *("Roundoff", "roundoff", "roundoff_over", "Cost", "cost"),
-        *("transfer_time", "Choice", "Recommendation", "recommend", "recommend_over"),
+        *("Choice", "Cost", "Recommendation", "Roundoff", "cost", "recommend", "roundoff"),
     ),
 }
 TORCH_PUBLIC: dict[str, Sequence[str]] = {

@@ -252,7 +252,6 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
         "source": lambda: "directed",
         "random": lambda: 1,
     },
-    "cpd.hardware.check_vectors": {"rule": lambda: vectors().rule},
     "cpd.decode": {"f": lambda: "e4m3", "shape": lambda: (4,)},
     "cpd.release_cuda_memory": {},
     "cpd.check_cuda": {},
@@ -420,7 +419,7 @@ EXEMPT = {
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
 }
-INTERNAL = ("cpd.study.Sweep.of", "cpd.comm.Communicator")
+INTERNAL = ("cpd.comm.Communicator",)
 """Made of what only the package makes."""
 
 

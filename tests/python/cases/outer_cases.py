@@ -169,7 +169,7 @@ def by_hand(case: Case, world: int) -> list[str]:
                 given = local if case.get("weights") else [start[name] - x for x in local]
                 rule = schedule.spec_of(name, (step - 1) // PERIOD, local[0].size)
                 rule = dataclasses.replace(rule, average=True)
-                if rule.wire is not None and rule.wire.needs_gradient:
+                if rule.wire is not None and rule.wire._needs_gradient:
                     for worker in range(world):
                         gradient = np.float64(_values(named[worker][name].grad))
                         rms = np.sqrt(np.mean(gradient**2))

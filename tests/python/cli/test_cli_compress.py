@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import cpd
 from cpd import compress
 from cpd.cli import main
 
@@ -46,8 +47,8 @@ def test_figures_are_those_of_the_codecs(capsys, checkpoint, tensors):
     wires = ["e4m3", "qsgd bits=4 bucket=64"]
     told = figures(checkpoint, capsys, *(f"--wire={wire}" for wire in wires))
     for wire in wires:
-        codec = compress.Codec(wire)
-        row = told[codec.name]
+        codec = cpd.Codec(wire)
+        row = told[codec.text]
         packets = {name: codec.encode(x) for name, x in tensors.items()}
         assert list(row["tensors"]) == [f"model.{name}" for name in tensors]
         assert row["bytes"] == sum(packet.bytes for packet in packets.values())
@@ -65,14 +66,14 @@ def test_figures_are_those_of_the_codecs(capsys, checkpoint, tensors):
 def test_variance_is_that_of_the_seeds(capsys, tmp_path, tensors):
     x = tensors["weight"]
     np.save(tmp_path / "x.npy", x)
-    codec = compress.Codec("qsgd", bits=2)
-    told = figures(tmp_path / "x.npy", capsys, "--wire", codec.name, "--seeds=5", "--seed=3")
-    drawn = [compress.Codec(codec.name, seed=s).encode(x).values for s in range(3, 8)]
+    codec = cpd.Codec("qsgd", bits=2)
+    told = figures(tmp_path / "x.npy", capsys, "--wire", codec.text, "--seeds=5", "--seed=3")
+    drawn = [cpd.Codec(codec.text, seed=s).encode(x).values for s in range(3, 8)]
     expected = np.var(np.float64(drawn), axis=0, ddof=1).sum() / (np.float64(x) ** 2).sum()
-    assert told[codec.name]["variance"] == pytest.approx(expected, rel=1e-12)
-    assert list(told[codec.name]["tensors"]) == ["x"]
-    once = figures(tmp_path / "x.npy", capsys, "--wire", codec.name, "--seeds=1")
-    assert once[codec.name]["variance"] is None
+    assert told[codec.text]["variance"] == pytest.approx(expected, rel=1e-12)
+    assert list(told[codec.text]["tensors"]) == ["x"]
+    once = figures(tmp_path / "x.npy", capsys, "--wire", codec.text, "--seeds=1")
+    assert once[codec.text]["variance"] is None
 
 
 def test_kinds_of_files(capsys, tmp_path, tensors):
@@ -104,7 +105,7 @@ def test_tables(capsys, monkeypatch, checkpoint, tmp_path):
     by_zstd = importlib.util.find_spec("zstandard") is not None
     rows_of_one = 2 + by_zstd
     assert told.count("model.weight") == rows_of_one == json_file.read_text().count("model.weight")
-    assert compress.Codec("terngrad").name in [
+    assert cpd.Codec("terngrad").text in [
         one["codec"] for one in json.loads(json_file.read_text())["codecs"]
     ]
 
@@ -154,9 +155,9 @@ def test_names_of_tensors_and_of_their_shapes_differ(tmp_path):
 
 def test_encoded_tensors_are_kept(checkpoint, tmp_path, tensors):
     out = tmp_path / "out.npz"
-    codec = compress.Codec("qsgd", bits=4, seed=5)
+    codec = cpd.Codec("qsgd", bits=4, seed=5)
     assert (
-        main(["compress", str(checkpoint), "--wire", codec.name, "--seed=5", f"--out={out}"]) == 0
+        main(["compress", str(checkpoint), "--wire", codec.text, "--seed=5", f"--out={out}"]) == 0
     )
     with np.load(out) as kept:
         for name, x in tensors.items():

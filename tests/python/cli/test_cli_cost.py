@@ -13,7 +13,7 @@ import pytest
 import cpd
 from cpd.cli import main
 from cpd.cli.cost import ranks_of
-from cpd.study import network
+from cpd.study import Network
 
 FAST = ["--codec-gbps", "100"]
 
@@ -49,11 +49,10 @@ def test_rows_are_those_of_the_functions(capsys):
     )  # fmt: skip
     assert [row["wire"] for row in told["rows"]] == ["fp32"] * 2 + ["e5m2"] * 2 + ["terngrad"] * 2
     assert told["machine"]["gpus"] == 8
-    rate = cpd.study.CodecRate(100.0, 100.0)
     for row in told["rows"]:
         step = cpd.study.step_time(
-            network("alexnet"), cpd.study.machine("dgx-1"), row["ranks"], row["wire"],
-            codec_rate=rate,
+            Network("alexnet"), cpd.study.Machine("dgx-1"), row["ranks"], row["wire"],
+            codec_gbps=100.0,
         )  # fmt: skip
         assert row["step_seconds"] == step.apart
         assert row["overlapped_seconds"] == step.overlapped
@@ -141,7 +140,7 @@ def test_round_off_of_gradients(tmp_path, capsys, monkeypatch):
     agreed = 2 * (4 + 4)  # the layer's largest magnitude, and whether any value is infinite
     assert packed["rows"][1]["bytes_sent"] == packed["rows"][0]["bytes_sent"] / 8 + agreed
     other = as_json(capsys, *base, *wires, "--model", "resnet50")
-    assert other["values"] == network("resnet50").values
+    assert other["values"] == Network("resnet50").values
     assert [row["roundoff"] for row in other["rows"]] == errors
 
 

@@ -370,7 +370,7 @@ def test_roundoff():
     ranks = [[np.where(np.arange(x.size).reshape(x.shape) == 3, 0, x) for x in r] for r in ranks]
     spec = cpd.ReduceSpec("e4m3", aps=True, group_size=2)
     table = cpd.study.roundoff(ranks, spec, group_sizes=[3, 5, 12])
-    per_layer = cpd.study.roundoff(ranks, spec, [3, 5, 12], per_layer=True)
+    per_layer = cpd.study.roundoff(ranks, spec, [3, 5, 12], per_tensor=True)
     assert list(table) == [3, 5, 12]
     for size, row in table.items():
         grouped = dataclasses.replace(spec, group_size=None if size == 12 else size)

@@ -32,7 +32,7 @@ def make(request):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_as_codec_casts(name, make):
-    packet = compress.Codec(name).encode(make(X))
+    packet = cpd.Codec(name).encode(make(X))
     assert type(packet.values) is type(make(X))
     wanted = np.asarray(cpd.cast(X.reshape(-1), name)).reshape(X.shape)
     assert np.array_equal(np.asarray(packet.values), wanted)
@@ -43,7 +43,7 @@ def test_a_format_as_codec_casts(name, make):
 
 def test_packets_are_copied_decoded_or_not(make):
     for decoded in (False, True):
-        packet = compress.Codec("int8_rows").encode(make(X.T))
+        packet = cpd.Codec("int8_rows").encode(make(X.T))
         if decoded:
             assert packet.values is packet.values
         for twin in (copy.deepcopy(packet), pickle.loads(pickle.dumps(packet))):
@@ -54,13 +54,13 @@ def test_packets_are_copied_decoded_or_not(make):
 
 @pytest.mark.parametrize("outer", ["feedback", "quantized", "blockwise", "top_k 1 feedback=off"])
 def test_a_scaled_format_saturates_within_a_codec(outer):
-    inner = compress.Codec("mxfp8").encode(X).values
-    values = compress.Codec(f"{outer} mxfp8").encode(X).values
+    inner = cpd.Codec("mxfp8").encode(X).values
+    values = cpd.Codec(f"{outer} mxfp8").encode(X).values
     assert np.array_equal(values, inner)
 
 
 def test_any_layout_and_type(make):
-    e4m3 = compress.Codec("e4m3")
+    e4m3 = cpd.Codec("e4m3")
     wanted = np.asarray(e4m3.encode(X).values)
     assert np.array_equal(np.asarray(e4m3.encode(make(X).T).values), wanted.T)
     half = e4m3.encode(make(X.astype(np.float16)))
@@ -75,7 +75,7 @@ def test_any_layout_and_type(make):
 
 def test_a_shift_is_undone():
     x = np.float32([2.0**-20, 3.0 * 2.0**-20])
-    e4m3 = compress.Codec("e4m3")
+    e4m3 = cpd.Codec("e4m3")
     assert np.array_equal(e4m3.encode(x).values, [0, 0])
     shifted = e4m3.encode(x, shift=20)
     assert np.array_equal(shifted.values, x)
@@ -85,9 +85,9 @@ def test_a_shift_is_undone():
 @pytest.mark.parametrize("name", FORMATS)
 def test_pieces_are_those_of_the_whole(name):
     """The native codec: a piece decodes to what the whole layer does there."""
-    held = compress.Codec(name)._held
+    held = cpd.Codec(name)._held
     flat = X.reshape(-1)
-    wanted = compress.Codec(name).encode(flat).values
+    wanted = cpd.Codec(name).encode(flat).values
     for begin, n in ((0, flat.size), (0, 1), (4096, 600), (64, 32), (flat.size, 0)):
         before = begin % held.bucket
         data = held.encode(flat, begin=begin, n=n)
@@ -101,13 +101,13 @@ def test_pieces_are_those_of_the_whole(name):
 
 
 def test_a_codec_is_a_value():
-    codec = compress.Codec("mxfp8", seed=2**64 - 1, random_bits=7)
+    codec = cpd.Codec("mxfp8", seed=2**64 - 1, random_bits=7)
     copies = [copy.copy(codec), copy.deepcopy(codec), pickle.loads(pickle.dumps(codec))]
-    for other in [*copies, dataclasses.replace(codec), compress.Codec(codec)]:
+    for other in [*copies, cpd.Codec(codec)]:
         assert other == codec
         assert hash(other) == hash(codec)
-    assert dataclasses.replace(codec, seed=1) != codec
-    assert str(codec) == codec.name == "mxfp8"
+    assert codec.replace(seed=1) != codec
+    assert str(codec) == codec.text == "mxfp8"
     assert eval(repr(codec), {"cpd": cpd}) == codec
     with pytest.raises(dataclasses.FrozenInstanceError):
         codec.seed = 3
@@ -115,7 +115,7 @@ def test_a_codec_is_a_value():
 
 def test_torch_loads_codecs_and_states(tmp_path):
     torch = pytest.importorskip("torch")
-    kept = {"codec": compress.Codec("mxfp8", seed=3), "states": compress.States()}
+    kept = {"codec": cpd.Codec("mxfp8", seed=3), "states": compress.States()}
     torch.save(kept, tmp_path / "kept.pt")
     loaded = torch.load(tmp_path / "kept.pt", weights_only=True)
     assert loaded["codec"] == kept["codec"]
@@ -123,10 +123,48 @@ def test_torch_loads_codecs_and_states(tmp_path):
 
 
 def test_the_table():
-    assert compress.compressors() == tuple(compress.Compressor(*row) for row in _core.compressors())
-    for one in compress.compressors():
-        assert one.source
-        assert one.summary
+    found = cpd.Codec.named()
+    assert list(found) == [name for name, *_ in _core.compressors()]
+    for name, one in found.items():
+        assert one["summary"]
+        assert one["source"]
+        assert one["options"]
+        assert name in cpd.Codec.__doc__ or name == "sparse"
+
+
+@pytest.mark.parametrize("text", ["qsgd bits=2", "terngrad", "int4 stochastic"])
+def test_the_seed_of_a_call(text):
+    """It gives the bits of a codec that has this seed."""
+    plain, seeded = (cpd.Codec(text, random_bits=3, seed=seed) for seed in (0, 7))
+    wanted = seeded.encode(X, stream=3).values
+    np.testing.assert_array_equal(plain.encode(X, seed=7, stream=3).values, wanted)
+    np.testing.assert_array_equal(seeded.encode(X, seed=7, stream=3).values, wanted)
+    assert (plain.encode(X, seed=8, stream=3).values != wanted).any()
+    with pytest.raises(ValueError, match="seed is given twice: 8, and 7 in"):
+        seeded.encode(X, seed=8)
+    with pytest.raises(ValueError, match="seed"):
+        plain.encode(X, seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("name", "name is gone: use text"),
+        ("by_rows", "by_rows is gone: it was internal, and nothing takes its place"),
+        ("nothing", "no attribute 'nothing'"),
+    ],
+)
+def test_members_that_are_gone(name, told):
+    with pytest.raises(AttributeError, match=told):
+        getattr(cpd.Codec("e4m3"), name)
+
+
+def test_a_codec_of_a_codec():
+    own = cpd.Codec("qsgd bits=2 bucket=64", seed=3, random_bits=7)
+    assert own.replace(bits=4) == cpd.Codec("qsgd bits=4 bucket=64", seed=3, random_bits=7)
+    assert cpd.Codec(own, random_bits=8, seed=0) == cpd.Codec(
+        "qsgd bucket=64 bits=2", random_bits=8
+    )
 
 
 # ---- errors -------------------------------------------------------------------------------------
@@ -135,45 +173,40 @@ def test_the_table():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: compress.Codec("gzip"), ValueError, "unknown codec 'gzip'"),
-        (lambda: compress.Codec(""), ValueError, "unknown codec"),
-        (lambda: compress.Codec(3), TypeError, "a codec must be a cpd.Codec or its text"),
-        (lambda: compress.Codec("e4m3", random_bits=25), ValueError, "random_bits"),
-        (lambda: compress.Codec("e4m3", seed=-1), ValueError, "seed"),
-        (lambda: compress.Codec("e4m3", seed=1.0), TypeError, "seed"),
+        (lambda: cpd.Codec("gzip"), ValueError, "unknown codec 'gzip'"),
+        (lambda: cpd.Codec(""), ValueError, "unknown codec"),
+        (lambda: cpd.Codec(3), TypeError, "a codec must be a cpd.Codec or its text"),
+        (lambda: cpd.Codec("e4m3", random_bits=25), ValueError, "random_bits"),
+        (lambda: cpd.Codec("e4m3", seed=-1), ValueError, "seed"),
+        (lambda: cpd.Codec("e4m3", seed=1.0), TypeError, "seed"),
+        (lambda: cpd.Codec("e4m3").encode([1.0]), TypeError, "x must be a NumPy array"),
+        (lambda: cpd.Codec("e4m3").encode(np.zeros(3)), TypeError, "got float64"),
+        (lambda: cpd.Codec("e4m3").encode(X, stream=-1), ValueError, "stream"),
+        (lambda: cpd.Codec("e4m3").encode(X, shift=601), ValueError, "shift must be at most"),
+        (lambda: cpd.Codec("e4m3").encode(X, scale=-1.0), ValueError, "scale"),
+        (lambda: cpd.Codec("e4m3").encode(X, state=3), TypeError, "states must be a"),
+        (lambda: cpd.Codec("e4m3").encode(X, random=X), TypeError, "random must be integers"),
         (
-            lambda: compress.Codec(compress.Codec("e4m3"), seed=1),
-            ValueError,
-            "has a seed and random_bits of its own",
-        ),
-        (lambda: compress.Codec("e4m3").encode([1.0]), TypeError, "x must be a NumPy array"),
-        (lambda: compress.Codec("e4m3").encode(np.zeros(3)), TypeError, "got float64"),
-        (lambda: compress.Codec("e4m3").encode(X, stream=-1), ValueError, "stream"),
-        (lambda: compress.Codec("e4m3").encode(X, shift=601), ValueError, "shift must be at most"),
-        (lambda: compress.Codec("e4m3").encode(X, scale=-1.0), ValueError, "scale"),
-        (lambda: compress.Codec("e4m3").encode(X, state=3), TypeError, "states must be a"),
-        (lambda: compress.Codec("e4m3").encode(X, random=X), TypeError, "random must be integers"),
-        (
-            lambda: compress.Codec("e4m3").encode(X, random=np.zeros(3, np.int64)),
+            lambda: cpd.Codec("e4m3").encode(X, random=np.zeros(3, np.int64)),
             ValueError,
             "random must have x's shape",
         ),
         (
-            lambda: compress.Codec("e4m3", random_bits=3).encode(X, random=np.full(X.shape, 8)),
+            lambda: cpd.Codec("e4m3", random_bits=3).encode(X, random=np.full(X.shape, 8)),
             ValueError,
             "random must be 0",
         ),
-        (lambda: compress.Codec("e2m1").encode(np.float32([np.nan])), ValueError, "NaN"),
+        (lambda: cpd.Codec("e2m1").encode(np.float32([np.nan])), ValueError, "NaN"),
         (lambda: compress.decode(b""), ValueError, "cut off"),
         (lambda: compress.decode(bytes(100)), ValueError, "no stream of a codec"),
         (lambda: compress.decode("abc"), TypeError, "data must be bytes"),
         (
-            lambda: compress.decode(compress.Codec("e4m3").encode(X).data, (3, 4)),
+            lambda: compress.decode(cpd.Codec("e4m3").encode(X).data, (3, 4)),
             ValueError,
             "the stream has 4773 values",
         ),
         (
-            lambda: compress.Codec("e4m3").decode(compress.Codec("e5m2").encode(X).data),
+            lambda: cpd.Codec("e4m3").decode(cpd.Codec("e5m2").encode(X).data),
             ValueError,
             "the stream was made by 'e5m2', not by 'e4m3'",
         ),
@@ -190,11 +223,11 @@ def test_errors(call, error, message):
 def test_a_tensor_of_another_device_is_refused():
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match="x must be on the CPU or CUDA, got meta"):
-        compress.Codec("e4m3").encode(torch.zeros(3, device="meta"))
+        cpd.Codec("e4m3").encode(torch.zeros(3, device="meta"))
 
 
 def test_damage_is_an_error():
-    data = compress.Codec("mxfp8").encode(X[:2]).data
+    data = cpd.Codec("mxfp8").encode(X[:2]).data
     for i in range(len(data)):
         with pytest.raises(ValueError, match=r"stream"):
             compress.decode(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
@@ -227,7 +260,7 @@ def test_damage_is_an_error():
     ],
 )
 def test_rows_and_columns(name, shape, layout, make):
-    found = compress.Codec(name).layout(shape)
+    found = cpd.Codec(name)._layout(shape)
     assert found == layout
     x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     moved = found.move(make(x))
@@ -237,14 +270,14 @@ def test_rows_and_columns(name, shape, layout, make):
 
 def test_an_axis_that_is_not_there():
     with pytest.raises(ValueError, match=r"axis must be -2…1 for a layer of shape \(4, 5\), got 2"):
-        compress.Codec("one_bit axis=2").layout((4, 5))
+        cpd.Codec("one_bit axis=2")._layout((4, 5))
     with pytest.raises(ValueError, match=r"got -3, in 'qsgd bits=4 bucket=512 axis=-3'"):
-        compress.Codec("qsgd axis=-3").layout((4, 5))
+        cpd.Codec("qsgd axis=-3")._layout((4, 5))
 
 
 def test_a_codec_without_rows_takes_layers_as_they_are():
     for name in ("e4m3", "qsgd", "one_bit bucket=64"):
-        assert compress.Codec(name).layout((4, 5)) == RowLayout()
+        assert cpd.Codec(name)._layout((4, 5)) == RowLayout()
 
 
 # ---- states -------------------------------------------------------------------------------------
@@ -280,7 +313,7 @@ def test_states_are_saved_and_reset():
 
 def test_states_serve_one_call_at_a_time():
     states = compress.States()
-    with states.used(), pytest.raises(RuntimeError, match="in use by another call"):
+    with states._used(), pytest.raises(RuntimeError, match="in use by another call"):
         states.reset()
 
     def resets():
@@ -296,7 +329,7 @@ def test_states_serve_one_call_at_a_time():
 
 
 def test_threads_encode_side_by_side():
-    codec = compress.Codec("mxfp8")
+    codec = cpd.Codec("mxfp8")
     wanted = codec.encode(X).data
     found = []
 
@@ -314,7 +347,7 @@ def test_threads_encode_side_by_side():
 def test_ten_thousand_calls_keep_no_memory():
     import resource
 
-    codec, states, x = compress.Codec("mxfp8"), compress.States(), X.reshape(-1)[:1000]
+    codec, states, x = cpd.Codec("mxfp8"), compress.States(), X.reshape(-1)[:1000]
 
     def run(count):
         for _ in range(count):

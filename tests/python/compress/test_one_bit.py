@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import compress_oracle_one_bit as oracle
+import cpd
 from compress_oracle_levels import buckets_of_runs, by_columns
 from cpd import compress
 
@@ -37,7 +38,7 @@ def kept(states: compress.States) -> Values:
 
 @pytest.mark.parametrize("bucket", [1, 3, 8, 64, 100, 1000])
 def test_calls_are_those_of_rationals(bucket: int) -> None:
-    codec = compress.Codec(f"one_bit bucket={bucket}")
+    codec = cpd.Codec(f"one_bit bucket={bucket}")
     states = compress.States()
     residual = [0.0] * 450
     for call, shift in enumerate((0, 0, 3)):
@@ -55,7 +56,7 @@ def test_calls_are_those_of_rationals(bucket: int) -> None:
 @pytest.mark.parametrize("words", [False, True])
 @pytest.mark.parametrize("bucket", [3, 64, 100])
 def test_bytes_of_pieces(bucket: int, words: bool) -> None:
-    held = compress.Codec("one_bit" if words else f"one_bit bucket={bucket}")._held
+    held = cpd.Codec("one_bit" if words else f"one_bit bucket={bucket}")._held
     if words:
         held = held.for_rows(bucket)
     x = layer(450, bucket)
@@ -69,8 +70,8 @@ def test_bytes_of_pieces(bucket: int, words: bool) -> None:
 @pytest.mark.parametrize(("bucket", "whole"), [(64, 9), (64, 25), (10, 9)])
 def test_buckets_of_whole_runs(bucket: int, whole: int) -> None:
     x = layer(450, whole)
-    codec = compress.Codec(f"one_bit bucket={bucket} whole={whole}")
-    assert codec.name == f"one_bit bucket={codec.bucket}"
+    codec = cpd.Codec(f"one_bit bucket={bucket} whole={whole}")
+    assert codec.text == f"one_bit bucket={codec._bucket}"
     expected: list[float] = []
     for part in buckets_of_runs(x.size, bucket, whole):
         values = x[part].tolist()
@@ -80,14 +81,14 @@ def test_buckets_of_whole_runs(bucket: int, whole: int) -> None:
 
 def test_runs_are_of_buckets() -> None:
     with pytest.raises(ValueError, match="whole=9 is of buckets: give bucket=N with it, got 'one_"):
-        compress.Codec("one_bit whole=9")
+        cpd.Codec("one_bit whole=9")
     with pytest.raises(ValueError, match="whole must be an integer 1…8, got '9'"):
-        compress.Codec("one_bit bucket=8 whole=9")
+        cpd.Codec("one_bit bucket=8 whole=9")
 
 
 def test_means_are_rounded_once() -> None:
     """Sums beside a tie: three times a number halfway between 1 and the next one."""
-    codec = compress.Codec("one_bit bucket=3")
+    codec = cpd.Codec("one_bit bucket=3")
     for tail in (0.0, 2.0**-49, -(2.0**-49), 2.0**-51, -(2.0**-51), 2.0**-52):
         x = np.array([2, 1 + 3 * 2.0**-23, tail], np.float32)
         same(codec.encode(x).values, oracle.Layer(x.tolist(), [0.0] * 3, 3).values)
@@ -107,7 +108,7 @@ def test_columns(name: str, shape: tuple[int, ...], axis: int) -> None:
     """Each column by itself: of a Linear weight the outputs of one input, of a convolution the
     values along the kernel's last dimension, of a vector all."""
     x = layer(int(np.prod(shape)), 5).reshape(shape)
-    packet = compress.Codec(name).encode(x)
+    packet = cpd.Codec(name).encode(x)
     columns = np.moveaxis(x, axis, -1).reshape(-1, shape[axis])
     got = np.moveaxis(packet.values, axis, -1).reshape(-1, shape[axis])
     for column, values in zip(columns, got, strict=True):
@@ -124,7 +125,7 @@ def test_columns(name: str, shape: tuple[int, ...], axis: int) -> None:
 def test_buckets_of_columns(shape: tuple[int, ...], axis: int, bucket: int) -> None:
     """1bitSGD* as its authors reshape matrices: buckets of a column's consecutive values, with
     residuals, over calls."""
-    codec = compress.Codec(f"one_bit bucket={bucket} axis={axis}")
+    codec = cpd.Codec(f"one_bit bucket={bucket} axis={axis}")
     states = compress.States()
     residual = [0.0] * int(np.prod(shape))
     for call in range(3):
@@ -143,14 +144,14 @@ def test_buckets_of_columns(shape: tuple[int, ...], axis: int, bucket: int) -> N
 
 @pytest.mark.parametrize(("column", "ratio"), [(3, 1.0), (64, 16.0), (512, 28.4)])
 def test_the_papers_ratio(column: int, ratio: float) -> None:
-    packet = compress.Codec("one_bit").encode(np.zeros((column, 33), np.float32))
+    packet = cpd.Codec("one_bit").encode(np.zeros((column, 33), np.float32))
     assert 32 / packet.bits_a_value == pytest.approx(ratio, abs=0.05)
 
 
 @pytest.mark.parametrize("inner", ["e4m3", "int4 32 scale=fp32", "int4", "qsgd bits=2 bucket=128"])
 def test_feedback(inner: str) -> None:
-    plain = compress.Codec(inner, seed=3)
-    codec = compress.Codec(f"feedback {inner}", seed=3)
+    plain = cpd.Codec(inner, seed=3)
+    codec = cpd.Codec(f"feedback {inner}", seed=3)
     states = compress.States()
     calls = 0
 

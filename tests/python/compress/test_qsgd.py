@@ -125,7 +125,7 @@ def test_buckets_of_columns(shape: tuple[int, ...], axis: int, options: str) -> 
     expected = flat.encode(x.reshape(-1)[places], random=random.reshape(-1)[places])
     wanted[places] = expected.values
     codec = cpd.Codec(f"qsgd bucket=16 axis={axis} {options}")
-    assert codec.by_rows
+    assert codec._by_rows
     packet = codec.encode(x, random=random)
     np.testing.assert_array_equal(packet.values.reshape(-1).view(np.uint32), wanted.view(np.uint32))
     assert packet.bytes == expected.bytes
@@ -147,7 +147,7 @@ def test_buckets_of_whole_runs(bucket: int, whole: int, norm: str) -> None:
     codec = cpd.Codec(f"qsgd bucket={bucket} whole={whole} norm={norm}")
     packet = codec.encode(x, random=random.reshape(x.shape))
     np.testing.assert_array_equal(packet.values.reshape(-1), np.concatenate(expected))
-    assert codec.bucket == parts[0].stop
+    assert codec._bucket == parts[0].stop
     assert packet.bytes == 4 * len(parts) + -(-x.size // 2)
 
 
@@ -204,16 +204,16 @@ def test_bits_a_value() -> None:
 
 
 def test_texts_of_levels() -> None:
-    assert cpd.Codec("qsgd norm=2 axis=-1").name == "qsgd bits=4 bucket=512 axis=-1 norm=2"
+    assert cpd.Codec("qsgd norm=2 axis=-1").text == "qsgd bits=4 bucket=512 axis=-1 norm=2"
     whole = cpd.Codec("qsgd whole=9")
-    assert whole.name == "qsgd bits=4 bucket=504"  # 56 kernels of 3 × 3
+    assert whole.text == "qsgd bits=4 bucket=504"  # 56 kernels of 3 × 3
     assert whole == cpd.Codec("qsgd bucket=504 whole=9")
-    assert cpd.Codec("qsgd bucket=tensor whole=1").name == "qsgd bits=4 bucket=tensor"
+    assert cpd.Codec("qsgd bucket=tensor whole=1").text == "qsgd bits=4 bucket=tensor"
     name = {"s=7": "s=7", "bits=4": "bits=4", "": "bits=4", "norm=2 s=16": "s=16"}
     for given, shown in name.items():
-        made = cpd.Codec(f"qsgd {given}").name
+        made = cpd.Codec(f"qsgd {given}").text
         assert made == f"qsgd {shown} bucket=512" + (" norm=2" if "norm" in given else "")
-        assert cpd.Codec(made).name == made
+        assert cpd.Codec(made).text == made
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_states_of_two_versions_are_not_merged():
 
 def test_states_in_use_are_not_read():
     states, _ = owing(2, "one_bit", 1)
-    with states[1].used():
+    with states[1]._used():
         for call in (states[1].state_dict, lambda: states[0].merge(1, others=states[1:])):
             with pytest.raises(RuntimeError, match="in use by another call"):
                 call()

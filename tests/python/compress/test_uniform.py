@@ -123,7 +123,7 @@ def test_no_gradient_no_bits() -> None:
     text = "uniform bits=gradient"
     for name in (text, f"feedback {text}", f"top_k 0.5 {text}"):
         codec, states = cpd.Codec(name), cpd.compress.States()
-        assert codec.needs_gradient
+        assert codec._needs_gradient
         with pytest.raises(ValueError, match="root mean square of the layer's gradient"):
             codec.encode(x)
         with pytest.raises(ValueError, match="of the gradient of layer 3 on rank 0"):
@@ -224,7 +224,7 @@ def test_traffic_of_encoded_results() -> None:
 def test_results_have_no_gradient() -> None:
     with pytest.raises(ValueError, match="results=encoded takes bits=entropy or bits=N"):
         cpd.Codec("uniform bits=gradient results=encoded")
-    assert cpd.Codec("uniform", bits=8, results="exact").name == "uniform bits=8 coding=huffman"
+    assert cpd.Codec("uniform", bits=8, results="exact").text == "uniform bits=8 coding=huffman"
 
 
 def test_what_was_chosen_is_reported() -> None:

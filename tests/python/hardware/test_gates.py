@@ -16,7 +16,7 @@ from cpd.hardware import gates
 
 def parts(*given):
     cost = gates(*given)
-    return cost.multiplier, cost.aligner, cost.adder, cost.normaliser, cost.exponent, cost.scales
+    return cost.multiplier, cost.aligner, cost.adder, cost.normalizer, cost.exponent, cost.scales
 
 
 def test_counted_by_hand():
@@ -114,3 +114,13 @@ def test_what_has_no_cost():
         gates("e4n3")
     with pytest.raises(TypeError, match=r"a format must be a cpd\.Format"):
         gates(3.0)
+
+
+def test_a_cost_of_0_7_loads() -> None:
+    """It spelled one part otherwise."""
+    cost = cpd.hardware.gates("e4m3fn")
+    old = vars(cost) | {"normaliser": cost.normalizer}
+    del old["normalizer"]
+    loaded = object.__new__(cpd.hardware.Gates)
+    loaded.__setstate__(old)
+    assert loaded == cost

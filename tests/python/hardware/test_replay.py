@@ -75,8 +75,8 @@ def test_mismatches_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     np.savez(path, **(arrays | {"fp16_d_fp32": d}))  # type: ignore[arg-type]
     (row,) = replay(path)
     assert (row.matches, row.total) == (53, 60)
-    assert [x.number for x in row.first] == [7, 8, 9, 10, 11]
-    assert np.float32(row.first[0].published).view(np.uint32) == d[7, 0]
+    assert [number for number, *_ in row.first] == [7, 8, 9, 10, 11]
+    assert np.float32(row.first[0][1]).view(np.uint32) == d[7, 0]
     assert main(["replay", str(path)]) == 1
     shown = capsys.readouterr().out
     assert "fp16 fp32, number 7: published" in shown

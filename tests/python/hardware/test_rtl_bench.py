@@ -35,8 +35,8 @@ def looked_up(
     vectors: Any, signals: tuple[str, ...] = (), stages: int = 0, change: Any = None
 ) -> str:
     """A module `dut` that looks its outputs up among the vectors, `stages` cycles later."""
-    inputs = [each for each in vectors.fields if each.role == "input"]
-    outputs = [each for each in vectors.fields if each.name in ("result", "flags", *signals)]
+    inputs = [each for each in vectors.rule.fields if each.role == "input"]
+    outputs = [each for each in vectors.rule.fields if each.name in ("result", "flags", *signals)]
     key = "{" + ", ".join(each.name for each in inputs) + "}"
     rows = {}
     for columns in vectors.batches():
@@ -254,6 +254,11 @@ def test_ports_that_no_module_has(tmp_path: Path, ports: dict[str, Any], said: s
     assert not (tmp_path / "tb").exists()
 
 
+def test_names_of_ports_are_texts() -> None:
+    with pytest.raises(TypeError, match="a port's name must be a str, got int"):
+        Ports(names={"a": 3})  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -309,6 +314,6 @@ def test_every_signal_of_a_unit_has_a_meaning(tmp_path: Path) -> None:
     vectors.write(tmp_path / "x.hex")
     text = (tmp_path / "x_pkg.sv").read_text()
     table = (Path(__file__).parents[3] / "python/HARDWARE.md").read_text()
-    for each in (each for each in vectors.fields if each.role == "signal"):
+    for each in (each for each in vectors.rule.fields if each.role == "signal"):
         assert f"`{each.name}`" in table
         assert each.name == "sum" or re.search(rf" {each.name};  // \w", text)

@@ -73,7 +73,7 @@ def test_oracle_and_kernels_agree(operation: str, case: tuple[str, str, int]) ->
     made = make_vectors(operation, f, directed=True, random=300, **how)
     every = columns(made)
     assert len(every["a"]) + made.left_out >= 300
-    assert all(each.name in every for each in made.fields)
+    assert all(each.name in every for each in made.rule.fields)
     assert every["flags"].max() < 32
 
 
@@ -100,7 +100,7 @@ def test_an_integer_accumulators_c_and_results_are_integers(
     acc = cpd.Accumulator(text)
     width, unit = acc.fixed.width, Fraction(2) ** -acc.fixed.fraction
     of = fixed_of(acc)
-    widths = {field.name: (field.bits, field.signed) for field in made.fields}
+    widths = {field.name: (field.bits, field.signed) for field in made.rule.fields}
     assert widths["c"] == widths["result"] == (width, True)
     every = columns(made)
     a, b = (
@@ -191,7 +191,7 @@ class Block:
     """The signals of one block as numbers."""
 
     def __init__(self, made: Vectors, every: dict[str, Any], line: int, block: int) -> None:
-        fields = {field.name: field for field in made.fields}
+        fields = {field.name: field for field in made.rule.fields}
         blocks = fields["special"].count
         self.value: dict[str, list[int]] = {}
         for name, field in fields.items():
@@ -379,7 +379,9 @@ def test_scales_below_every_normal_number() -> None:
 def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path: Path) -> None:
     """Which are gemm's; a file of them is read again, and a wrong line found."""
     made = make_vectors("block_fma", accumulator=name, random=60, directed=True)
-    assert [(f.name, f.role) for f in made.fields if f.role != "input"] == [("result", "output")]
+    assert [(f.name, f.role) for f in made.rule.fields if f.role != "input"] == [
+        ("result", "output")
+    ]
     every = columns(made)
     a, b, c = (
         values_of(f, every[field]) for field, f in zip("abc", made.rule.formats, strict=True)
@@ -393,8 +395,8 @@ def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path
     assert (found.lines, found.wrong) == (made.count, 0)
     assert found.coverage == made.coverage
     every["result"] = every["result"] ^ np.uint32(1)
-    head = head_text(kind, made.head, made.fields).encode()
-    path.write_bytes(head + lines_of(kind, made.fields, every))
+    head = head_text(kind, made.head, made.rule.fields).encode()
+    path.write_bytes(head + lines_of(kind, made.rule.fields, every))
     assert check_vectors(path, kind).wrong + check_vectors(path, kind).other_nans == made.count
 
 
@@ -402,11 +404,11 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
     """A user's own module has no port of flags; none of those of tests/rtl is such a unit."""
     made = make_vectors("block_fma", accumulator="cdna3-fp16", random=5)
     with pytest.raises(ValueError, match="units that align products and c"):
-        unit_of(made.head, made.fields)
-    unit = plain_unit(made.fields, "mma", Ports())
+        unit_of(made.head, made.rule.fields)
+    unit = plain_unit(made.rule.fields, "mma", Ports())
     assert [f.name for f in unit.outputs] == ["result"]
     with pytest.raises(ValueError, match="these vectors have none"):
-        plain_unit(made.fields, "mma", Ports(signals=("sum",)))
+        plain_unit(made.rule.fields, "mma", Ports(signals=("sum",)))
     unit = cpd.Accumulator(preset="cdna3-fp16").unit
     drawn = cpd.Accumulator("bf16", unit=unit, rounding="stochastic")
     with pytest.raises(ValueError, match="round to nearest, not at random"):

@@ -452,7 +452,7 @@ def test_every_option_of_a_codec_changes_a_message_or_is_refused(head: str) -> N
 
     def parse(text: str) -> str:
         try:
-            return cpd.Codec(text).name
+            return cpd.Codec(text).text
         except ValueError as error:
             raise ValueError(f"{text}: {error}") from None  # an error may quote the value alone
 

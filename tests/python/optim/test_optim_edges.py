@@ -52,12 +52,11 @@ def test_each_state_draws_from_a_stream_of_its_own():
         assert np.array_equal(state[name].numpy(), wanted), name
 
 
-def test_a_codec_keeps_its_own_numbers():
+def test_numbers_replace_those_of_a_codec():
     given = cpd.Codec("qsgd bits=4", seed=3, random_bits=9)
     assert cpd.Codec(given) == given
-    for numbers in ({"seed": 4}, {"random_bits": 8}):
-        with pytest.raises(ValueError, match="of its own: give its name"):
-            cpd.Codec(given, **numbers)
+    assert cpd.Codec(given, seed=0) == cpd.Codec("qsgd bits=4", random_bits=9)
+    assert cpd.Codec(given, random_bits=8) == cpd.Codec("qsgd bits=4", seed=3, random_bits=8)
 
 
 def test_random_integers_of_a_codec_have_xs_shape():

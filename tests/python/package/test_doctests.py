@@ -104,11 +104,10 @@ SHOWN_BY = {
     "Cost": "cost",
     "Roundoff": "roundoff",
     "Sweep": "sweep",
-    "Tensor": "sweep",
-    "Row": "sweep",
+    "SweepRow": "sweep",
 }
 NEED_A_LAUNCHER = {
-    *("mpi", "nccl", "nccl_id", "torch", "roundoff_over", "recommend_over"),
+    *("mpi", "nccl", "nccl_id", "torch"),
     *("ddp_hook", "HookState", "ReduceScatter", "set_reduce_scatter"),
 }
 

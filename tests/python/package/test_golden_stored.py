@@ -63,9 +63,9 @@ def test_a_file_of_vectors_is_written_again(name: str, tmp_path: Path) -> None:
 
 
 def test_a_machine_file_is_read() -> None:
-    made = cpd.study.machine(golden_files.MACHINE)
-    assert (made.name, made.gpus, made.within.alpha) == ("two-racks", 4, 1e-5)
-    assert (made.between.bandwidth, made.between.port, made.codec_gbps) == (1.25e9, 6e8, 90.0)
+    made = cpd.study.Machine(golden_files.MACHINE)
+    assert (made.name, made.gpus, made.alpha) == ("two-racks", 4, 1e-5)
+    assert (made.beta_between, made.port, made.codec_gbps) == (1.25e9, 6e8, 90.0)
 
 
 @pytest.mark.parametrize("name", OBJECTS)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd import _core, compress
+from cpd import _core
 
 E4M3 = cpd.Format("e4m3")._held
 SUM = "fp32 sequential"
@@ -66,7 +66,7 @@ def test_a_spec_is_checked_with_its_new_accumulator():
 
 def test_a_piece_takes_its_own_random_integers():
     """0.4 of a norm of 1 is rounded down with the least integers, up with the greatest."""
-    held = compress.Codec("qsgd bits=2 bucket=4")._held
+    held = cpd.Codec("qsgd bits=2 bucket=4")._held
     x = np.float32([1, 0.4, 0.4, 0.4] * 2)
     call = _core.CodecLayerCall(random=np.repeat(np.uint32([0, 2**24 - 1]), 4))
     assert held.decode(held.encode(x, call), 8).tolist() == [1, 0, 0, 0, 1, 1, 1, 1]
@@ -76,7 +76,7 @@ def test_a_piece_takes_its_own_random_integers():
 
 @pytest.mark.parametrize("count", [7, 9, 0])
 def test_every_value_has_a_random_integer(count):
-    held = compress.Codec("qsgd bits=2 bucket=4")._held
+    held = cpd.Codec("qsgd bits=2 bucket=4")._held
     call = _core.CodecLayerCall(random=np.zeros(count, np.uint32))
     with pytest.raises(
         ValueError, match=f"random must be as many integers as there are values, 8, got {count}"
@@ -86,7 +86,7 @@ def test_every_value_has_a_random_integer(count):
 
 def test_a_piece_leaves_what_is_kept_of_the_layer():
     """0.06 is less than half of int4's step, 1/7: it is kept, and with 0.06 more it is a step."""
-    held = compress.Codec("feedback int4 bucket=4")._held
+    held = cpd.Codec("feedback int4 bucket=4")._held
     x = np.float32([1, 0.06, 0.06, 0.06] * 2)
     call = _core.CodecLayerCall(states=_core.CodecStates())
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_a_piece_leaves_what_is_kept_of_the_layer():
 
 
 def test_a_layer_is_encoded_times_its_shift():
-    held = compress.Codec("e4m3")._held
+    held = cpd.Codec("e4m3")._held
     x = np.float32([2.0**-20, 3 * 2.0**-20])
     assert held.decode(held.encode(x), 2).tolist() == [0, 0]
     assert held.decode(held.encode(x, _core.CodecLayerCall(shift=20)), 2).tolist() == [1, 3]
@@ -153,7 +153,7 @@ def sums_of_integers():
             "element type must be float32, float64, bfloat16 or float16, got 'int8'",
         ),
         (
-            lambda: compress.Codec("e4m3")._held.decode(b"", -1),
+            lambda: cpd.Codec("e4m3")._held.decode(b"", -1),
             "n must not be negative, got -1",
         ),
         (lambda: oracle(1), "add takes 2 operands' formats, got 1"),

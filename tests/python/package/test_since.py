@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd._since import GONE, IN_TEXT, KEYWORDS, MODULES, missing
+from cpd._since import GONE, IN_TEXT, KEYWORDS, MEMBERS, MODULES, missing
 from patience import scaled
 
 EACH = [(module, name, new) for module, names in GONE.items() for name, new in names.items()]
@@ -49,12 +49,31 @@ def test_what_takes_their_place(new: str) -> None:
     for part in path.split("."):
         found = getattr(found, part)
     if keyword := re.search(r"(\w+)=…", arguments or ""):
-        assert keyword[1] in found.__init__.__annotations__
+        assert keyword[1] in inspect.signature(found).parameters
     if text := re.search(r'"(\w+)"', arguments or ""):
-        assert text[1] in {one.name for one in imported("cpd.compress").compressors()}
+        assert text[1] in imported("cpd").Codec.named()
+    if path == "Codec.named":
+        return
     public = imported(f"cpd.{path}".rpartition(".")[0])
     lazy = {*getattr(public, "_NAMES", ()), *getattr(public, "_MODULES", ())}
     assert path.rpartition(".")[2] in {*public.__all__, *lazy}
+
+
+GONE_MEMBERS = [(cls, old, new) for cls, names in MEMBERS.items() for old, new in names.items()]
+
+
+@pytest.mark.parametrize(("cls", "old", "new"), GONE_MEMBERS)
+def test_members_that_are_gone(cls: str, old: str, new: str) -> None:
+    module, _, name = cls.rpartition(".")
+    found = getattr(imported(module), name)
+    assert not hasattr(found, old)
+    made = object.__new__(found)
+    told = f"use {new}" if new else "it was internal, and nothing takes its place"
+    with pytest.raises(AttributeError) as raised:
+        getattr(made, old)
+    assert str(raised.value) == f"{cls}.{old} is gone: {told}"
+    with pytest.raises(AttributeError, match=f"{cls} has no attribute 'powersgd'"):
+        made.powersgd  # noqa: B018
 
 
 def test_names_that_never_were() -> None:

@@ -65,7 +65,7 @@ CODECS = [
 
 def spec_of(text: str, exchange: str) -> cpd.ReduceSpec:
     by = cpd.Codec(text)
-    if by.is_compressor:
+    if by._is_compressor:
         return cpd.ReduceSpec(wire=by, exchange=exchange)
     return cpd.ReduceSpec(text, exchange=exchange, aps=not text.startswith(("mx", "nv")))
 
@@ -87,7 +87,7 @@ def test_what_compressors_take(row: list[str]) -> None:
         for exchange in "owner", "gather":
             spec = spec_of(text.strip("`"), exchange)
             cost = cpd.study.cost(spec, WORLD, [LINEAR])
-            sent = cost if cost.exact else cpd.study.measured_cost(ranks, spec)
+            sent = cost if cost.exact else cpd.study.cost(spec, WORLD, [LINEAR], ranks=ranks)
             found.append(plain / sent.bytes_sent)
     for value, cell in zip(found, told, strict=True):
         places = len(cell.partition(".")[2])

@@ -47,18 +47,18 @@ def tables(comm: Communicator) -> list[Any]:
     layers = layers_of(comm.rank)
     sizes = group_sizes(comm.size)
     return [
-        as_json(cpd.study.roundoff_over(comm, layers, spec, sizes, per_layer=per_layer))
+        as_json(cpd.study.roundoff(layers, spec, sizes, comm=comm, per_tensor=per_tensor))
         for spec in specs()
-        for per_layer in (False, True)
+        for per_tensor in (False, True)
     ]
 
 
 def virtual_tables(world: int) -> list[Any]:
     ranks = [layers_of(rank) for rank in range(world)]
     return [
-        as_json(cpd.study.roundoff(ranks, spec, group_sizes(world), per_layer=per_layer))
+        as_json(cpd.study.roundoff(ranks, spec, group_sizes(world), per_tensor=per_tensor))
         for spec in specs()
-        for per_layer in (False, True)
+        for per_tensor in (False, True)
     ]
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd.study.choices import choose
 
 FORMATS = [
     "e4m3", "e5m2", "e4m3fn", "e4m3fnuz", "e3m0", "e2m1", "e1m2", "e2m3", "e5m7", "bf16", "fp16",
@@ -164,26 +163,27 @@ def test_measured_where_sizes_vary() -> None:
     ranks = [[np.arange(1000, dtype=np.float32) % (rank + 2)] for rank in range(3)]
     spec = cpd.ReduceSpec(wire="uniform bits=5", exchange="gather")
     most = cpd.study.cost(spec, 3, [1000])
-    measured = cpd.study.measured_cost(ranks, spec)
+    measured = [cpd.study.cost(spec, 3, [1000], rank, ranks=ranks) for rank in range(3)]
     assert not most.exact
-    assert measured.steps == most.steps
-    assert 0 < measured.bytes_sent < measured.most_sent < most.bytes_sent
-    assert measured.bytes_sent == pytest.approx(measured.bytes_received)
+    assert {one.steps for one in measured} == {most.steps}
+    assert len({one.bytes_sent for one in measured}) == 3
+    assert all(one.exact and 0 < one.bytes_sent < most.bytes_sent for one in measured)
+    sent, received = (
+        sum(getattr(one, name) for one in measured) for name in ("bytes_sent", "bytes_received")
+    )
+    assert sent == received
+
+
+@pytest.mark.parametrize("wrong", [[[np.zeros(4, np.float32)]], [[np.zeros(3, np.float32)]] * 2])
+def test_measured_ranks_are_of_the_shapes(wrong) -> None:
+    with pytest.raises(ValueError, match=r"ranks must be 2 ranks with tensors of \[4\] values"):
+        cpd.study.cost("e4m3", 2, [4], ranks=wrong)
 
 
 @pytest.mark.parametrize("per_rank", ["two ranks", {0: []}, {"a": 1}, 3])
 def test_ranks_are_a_sequence(per_rank) -> None:
     with pytest.raises(TypeError, match="per_rank must be a sequence of ranks"):
-        cpd.study.measured_cost(per_rank, cpd.ReduceSpec("e4m3"))
-
-
-def test_choices_are_of_measurements() -> None:
-    how = {"alpha": 1e-6, "beta": 1e-9}
-    spec = cpd.ReduceSpec("e4m3", order="ring")
-    with pytest.raises(ValueError, match="at least one measurement is needed"):
-        choose({}, spec, 2, [4], **how)
-    with pytest.raises(TypeError, match="measured\\[1\\] must be a Measurement, got int"):
-        choose({1: 3}, spec, 2, [4], **how)
+        cpd.study.roundoff(per_rank, "e4m3", [1])
 
 
 def test_sums_that_overflow_a_result_without_nan() -> None:

@@ -2,23 +2,23 @@
 """Machines and networks as data: names, files, texts, and what is wrong with them."""
 
 import math
+import pickle
 
 import pytest
 
-import cpd
-from cpd.study import Link, Machine, machine, network
-from cpd.study.costs import Round
-from cpd.study.machines import machines
-from cpd.study.networks import networks
+from cpd.study import Machine, Network
+from cpd.study.machines import Round, seconds
 
 
 def test_each_number_of_a_machine_has_a_source():
-    for name, one in machines().items():
-        assert one.summary, name
-        wanted = {"gpus", "speed", "tflops", "within", "between", "codec_gbps"}
+    for name, told in Machine.named().items():
+        one = Machine(name)
+        assert told["summary"] == one.summary != "", name
+        wanted = {"gpus", "speed", "tflops", "beta", "beta_between", "codec_gbps"}
         wanted |= {"dollars"} if one.dollars else set()
         assert wanted == set(one.sources), name
-        assert one is machine(name)
+        assert all(source in told["source"] for source in one.sources.values())
+        assert (one.name, one) == (name, Machine(name))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_each_number_of_a_machine_has_a_source():
     ],
 )
 def test_parameters(name, values):
-    found = network(name)
+    found = Network(name)
     assert found.values == sum(math.prod(shape) for shape in found.shapes) == values
     published = float(found.published.removesuffix("M"))
     if name != "resnet110":  # 1M in Grubic et al., 1.7M in He et al.
@@ -43,25 +43,27 @@ def test_parameters(name, values):
 
 
 def test_batches():
-    small = network("resnet50")
+    small = Network("resnet50")
     assert [small.samples(ranks) for ranks in (1, 2, 8, 16, 64)] == [32, 64, 256, 256, 1024]
     assert small.samples(4, batch=8) == 32
-    assert network("vgg-a").samples(4) == 128
-    assert set(networks()) >= {"alexnet", "lstm"}
+    assert Network("vgg-a").samples(4) == 128
+    assert set(Network.named()) >= {"alexnet", "lstm"}
+    assert "Grubic" in Machine.named()["ec2-p2"]["source"]
+    assert Network.named()["lstm"]["source"]
 
 
 def test_a_step_takes_the_longer_level():
-    both = Machine("two", Link(1.0, 100.0), Link(2.0, 10.0), gpus=2)
-    assert both.seconds([Round(1, 100, across=0, within=2)]) == 2.0
-    assert both.seconds([Round(1, 100, across=1, within=1)]) == 12.0
-    assert both.seconds([Round(3, 100, across=2, within=0)]) == 3 * 22.0
-    assert both.seconds([Round(1, 0, across=0, within=0)]) == 0.0
-    shared = Machine("bus", Link(0.0, 100.0, shared=50.0), Link(0.0, 1.0), gpus=2)
-    assert shared.seconds([Round(1, 100, across=0, within=2)]) == 1.0 + 4.0
+    both = Machine("alpha=1 beta=100 gpus=2", alpha_between=2.0, beta_between=10.0)
+    assert seconds(both, [Round(1, 100, across=0, within=2)]) == 2.0
+    assert seconds(both, [Round(1, 100, across=1, within=1)]) == 12.0
+    assert seconds(both, [Round(3, 100, across=2, within=0)]) == 3 * 22.0
+    assert seconds(both, [Round(1, 0, across=0, within=0)]) == 0.0
+    shared = Machine(alpha=0, beta=100, shared=50, beta_between=1, gpus=2)
+    assert seconds(shared, [Round(1, 100, across=0, within=2)]) == 1.0 + 4.0
 
 
 def test_dollars_of_hosts():
-    one = machine("ec2-p2")
+    one = Machine("ec2-p2")
     assert one.hourly(16) == 14.4
     assert one.hourly(1) == pytest.approx(0.9)  # p2.xlarge
     assert one.hourly(17) == 2 * 14.4
@@ -69,12 +71,13 @@ def test_dollars_of_hosts():
 
 
 def test_a_machine_in_words():
-    one = machine("alpha=1e-5 beta=1e9")
-    assert (one.within, one.between, one.gpus) == (Link(1e-5, 1e9), Link(1e-5, 1e9), 1)
+    one = Machine("alpha=1e-5 beta=1e9")
+    assert (one.alpha, one.beta, one.alpha_between, one.beta_between) == (1e-5, 1e9) * 2
+    assert (one.gpus, one.shared, one.port, one.name) == (1, 0.0, 0.0, "alpha=1e-5 beta=1e9")
     text = "alpha=1e-5 beta=1e9 gpus=8 alpha_between=2e-5 beta_between=1e8 shared=5e9 dollars=3"
-    one = machine(f"{text} speed=2 tflops=10")
-    assert one.between == Link(2e-5, 1e8)
-    assert one.within == Link(1e-5, 1e9, 5e9)
+    one = Machine(f"{text} speed=2 tflops=10")
+    assert (one.alpha_between, one.beta_between) == (2e-5, 1e8)
+    assert (one.alpha, one.beta, one.shared) == (1e-5, 1e9, 5e9)
     assert (one.gpus, one.dollars, one.speed, one.tflops) == (8, 3.0, 2.0, 10.0)
 
 
@@ -87,44 +90,57 @@ def test_a_machine_in_words():
         ("alpha=1", "has no beta"),
         ("beta=1", "has no alpha"),
         ("alpha=x beta=1", "alpha must be a number"),
-        ("alpha=1 beta=0", "bandwidth must be finite and above 0"),
+        ("alpha=1 beta=0", "beta must be finite and above 0"),
         ("alpha=-1 beta=1", "alpha must be finite and at least 0"),
         ("alpha=nan beta=1", "alpha must be finite"),
-        ("alpha=1 beta=inf", "bandwidth must be finite"),
+        ("alpha=1 beta=inf", "beta must be finite"),
         ("alpha=1 beta=1 gpus=0", "gpus must be at least 1"),
         ("alpha=1 beta=1 gpus=1.5", "gpus must be an integer"),
         ("alpha=1 beta=1 speed=0", "speed must be finite and above 0"),
         ("alpha=1 beta=1 dollars=-1", "dollars must be finite and at least 0"),
         ("alpha=1 alpha=2 beta=1", "given twice"),
-        ("alpha=1 bta=1", "did you mean beta"),
+        (
+            "alpha=1 bta=1",
+            "'bta' is no number of a machine; did you mean beta.*allowed: alpha, beta, ",
+        ),
+        ("ec2-p3 dollars=1", "did you mean ec2-p2"),
         ("alpha='1 beta=1", "is no machine"),
     ],
 )
 def test_wrong_texts(text, told):
     with pytest.raises(ValueError, match=told):
-        machine(text)
+        Machine(text)
 
 
 def test_files(tmp_path):
     good = tmp_path / "mine.toml"
     good.write_text("gpus = 4\ndollars = 3\nwithin = { alpha = 1e-5, bandwidth = 1e9 }\n")
-    one = machine(str(good))
-    assert (one.name, one.gpus, one.between, one.dollars) == ("mine", 4, Link(1e-5, 1e9), 3.0)
+    one = Machine(str(good))
+    assert (one.name, one.gpus, one.alpha_between, one.beta_between, one.dollars) == (
+        *("mine", 4, 1e-5, 1e9, 3.0),
+    )
     good.write_text("[other]\nwithin = { alpha = 0, bandwidth = 1 }\n")
-    assert machine(good).name == "other"
+    assert Machine(good).name == "other"
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("gpus = ", "no TOML"),
-        ("gpus = 4\n", "needs the table 'within'"),
+        ("gpus = 4\n", "needs alpha and beta"),
+        (
+            "alpha = 0\nbeta = 1\ndolars = 2\n",
+            "dolars is no key of a machine; did you mean dollars",
+        ),
         ("within = 3\n", "within must be a table"),
-        ("within = { alpha = 0 }\n", "within needs bandwidth"),
-        ("within = { alpha = 0, bandwith = 1 }\n", "did you mean bandwidth"),
+        ("within = { alpha = 0 }\n", "has no beta"),
+        (
+            "within = { alpha = 0, bandwith = 1 }\n",
+            "bandwith is no key of within; did you mean bandwidth",
+        ),
         ("within = { alpha = true, bandwidth = 1 }\n", "must be a number"),
         ("gpu = 2\nwithin = { alpha = 0, bandwidth = 1 }\n", "did you mean gpus"),
-        ("gpus = 'x'\nwithin = { alpha = 0, bandwidth = 1 }\n", "gpus must be an int"),
+        ("gpus = 'x'\nwithin = { alpha = 0, bandwidth = 1 }\n", "gpus must be an integer"),
         ("gpus = 0\nwithin = { alpha = 0, bandwidth = 1 }\n", "gpus must be at least 1"),
     ],
 )
@@ -132,16 +148,55 @@ def test_wrong_files(tmp_path, text, told):
     path = tmp_path / "bad.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=told):
-        machine(path)
+        Machine(path)
     with pytest.raises(OSError, match="No such file"):
-        machine(tmp_path / "none.toml")
+        Machine(tmp_path / "none.toml")
 
 
 def test_wrong_names_of_networks():
     with pytest.raises(ValueError, match="did you mean resnet50"):
-        network("resnet5")
+        Network("resnet5")
     with pytest.raises(ValueError, match="there are alexnet"):
-        network("transformer-xxl")
-    with pytest.raises(TypeError, match="name must be a str"):
-        network(3)
-    assert cpd.study.machine is machine
+        Network("transformer-xxl")
+    with pytest.raises(TypeError, match="network must be a str"):
+        Network(3)
+    with pytest.raises(ValueError, match="a network needs a name or shapes"):
+        Network(rate=3.0)
+    with pytest.raises(ValueError, match="lengths of a shape must be at least 0"):
+        Network(shapes=[(2, -1)])
+
+
+def test_keywords_replace_numbers():
+    one = Machine("ec2-p2", dollars=10, beta=1e9)
+    assert (one.dollars, one.beta, one.alpha, one.gpus) == (10.0, 1e9, 3.823e-3, 16)
+    assert {"dollars", "beta"}.isdisjoint(one.sources)
+    assert "gpus" in one.sources
+    text = Machine("ec2-p2 dollars=10 beta=1e9")
+    assert (text.dollars, text.beta, text.sources) == (one.dollars, one.beta, one.sources)
+    assert Machine("alpha=1 beta=2", alpha=3).alpha_between == 3.0
+    words = Machine(alpha=1e-5, beta=1e9, gpus=4)
+    assert Machine(words.name) == words
+    net = Network("resnet50", batches={4: 40})
+    assert (net.samples(4), net.shapes) == (40, Network("resnet50").shapes)
+    with pytest.raises(ValueError, match="a machine needs alpha and beta"):
+        Machine(alpha=1.0)
+
+
+def test_machines_are_values():
+    one = Machine("dgx-1")
+    assert pickle.loads(pickle.dumps(one)) == one == Machine("dgx-1")
+    assert hash(one) == hash(Machine("dgx-1")) != hash(Machine("dgx-1", gpus=4))
+    net = Network("lstm")
+    assert pickle.loads(pickle.dumps(net)) == net
+    assert {net: 1}[Network("lstm")] == 1
+
+
+def test_levels_of_files_of_older_versions(tmp_path):
+    """A port within a host counts where no table `between` replaces the link."""
+    path = tmp_path / "old.toml"
+    path.write_text("within = { alpha = 0, bandwidth = 8, port = 2 }\n")
+    assert Machine(path).port == 2.0
+    with path.open("a") as file:
+        file.write("between = { alpha = 1, bandwidth = 4, shared = 3 }\n")
+    one = Machine(path)
+    assert (one.port, one.shared, one.alpha_between, one.beta_between) == (0.0, 0.0, 1.0, 4.0)

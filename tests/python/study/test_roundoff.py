@@ -19,11 +19,15 @@ torch = pytest.importorskip("torch")
 import cpd  # noqa: E402
 import spawn  # noqa: E402
 from cpd.cli import main  # noqa: E402
+from cpd.study import Machine  # noqa: E402
+from cpd.study.costs import transfer_seconds  # noqa: E402
 from cpd.study.gradients import load_gradients, save_gradients  # noqa: E402
 from cpd.study.series import group_sizes_for, hierarchical_steps  # noqa: E402
 from patience import scaled  # noqa: E402
 
 RANKS = 12
+DEFAULT = Machine(alpha=10 * 1e-6, beta=10 * 1e9 / 8)
+"""The machine of `--recommend`, unless it is given."""
 
 
 @pytest.fixture
@@ -231,7 +235,7 @@ def test_recommend_on_a_file(tmp_path, capsys, per_rank):
     assert main(["roundoff", *arguments, "--recommend", "--alpha", "5", "--bandwidth", "2"]) == 0
     written = json.loads(out.read_text())
     spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
-    best = cpd.study.recommend(per_rank, spec, [2, 4, 12], alpha=5 * 1e-6, beta=8e-9 / 2)
+    best = cpd.study.recommend(per_rank, spec, [2, 4, 12], Machine(alpha=5 * 1e-6, beta=2.5e8))
     assert written["order"] == "ring"
     assert written["recommend"] == {
         "by_error": best.by_error,
@@ -403,9 +407,7 @@ def test_baselines_are_todays_stacks(capsys, saved, per_rank):
     assert as_json(capsys, "--gradients", saved, "--no-baselines")["baselines"] == []
     (timed, _) = as_json(capsys, "--gradients", saved, "--recommend")["baselines"]
     spec = cpd.ReduceSpec("bf16", order="ring", exchange="ring")
-    assert timed["roundoff"][0]["seconds"] == cpd.study.transfer_time(
-        spec, RANKS, [35, 11], alpha=10 * 1e-6, beta=8e-9 / 10
-    )
+    assert timed["roundoff"][0]["seconds"] == transfer_seconds(spec, DEFAULT, RANKS, [35, 11])
 
 
 def test_csv_holds_what_json_holds(capsys, saved):
@@ -426,7 +428,7 @@ def test_csv_holds_what_json_holds(capsys, saved):
 def test_per_layer(capsys, saved, per_rank):
     told = as_json(capsys, "--gradients", saved, "--per-layer")
     spec = cpd.ReduceSpec("e5m2", aps=True)
-    expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12], per_layer=True)
+    expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12], per_tensor=True)
     assert [
         (row["layer"], row["group_size"], row["relative_rms"]) for row in told["per_layer"]
     ] == [
@@ -508,9 +510,7 @@ def test_tables_fit_the_screen(capsys, monkeypatch, saved, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     words = ["roundoff", "--gradients", saved, "--format", "e4m3,e5m2", "--per-layer"]
     assert main([*words, "--recommend"]) == 0
-    ring = cpd.study.transfer_time(
-        cpd.ReduceSpec("bf16"), RANKS, [35, 11], alpha=10 * 1e-6, beta=8e-9 / 10
-    )
+    ring = transfer_seconds(cpd.ReduceSpec("bf16"), DEFAULT, RANKS, [35, 11])
     lines = [
         line for line in capsys.readouterr().out.splitlines() if "%" in line and "," not in line
     ]

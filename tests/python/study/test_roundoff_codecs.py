@@ -98,7 +98,7 @@ def test_rows_count_over_real_ranks():
     ranks = [[draw.normal(size=(16, 8)).astype(np.float32) * 2.0**rank] for rank in range(3)]
     spec = cpd.ReduceSpec(wire="int8_rows")
     with cpd.comm.local(3) as group:
-        (told, *_) = group.run(lambda c: cpd.study.roundoff_over(c, ranks[c.rank], spec, [3]))
+        (told, *_) = group.run(lambda c: cpd.study.roundoff(ranks[c.rank], spec, [3], comm=c))
     assert told == cpd.study.roundoff(ranks, spec, [3])
 
 
@@ -122,7 +122,7 @@ def heavy_ranks(seed, world=64):
 
 def recommended(ranks, sizes=(4, 8, 16, 64)):
     spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
-    return cpd.study.recommend(ranks, spec, sizes, alpha=1e-5, beta=8e-10)
+    return cpd.study.recommend(ranks, spec, sizes, "alpha=1e-5 beta=1.25e9")
 
 
 def test_a_recommendation_is_the_same_in_every_order_of_the_ranks():

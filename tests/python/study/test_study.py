@@ -12,11 +12,13 @@ import pytest
 import cpd
 import cpd.comm
 import study_ranks
+from cpd.study.costs import transfer_seconds
 from cpd.study.reduce import DRAWS, Contributions
 from patience import scaled
 from spawn import TRANSPORTS, spawn_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+MACHINE = cpd.study.Machine("alpha=1e-5 beta=1e9")
 
 
 # ---- round-off over ranks ------------------------------------------------------------------------
@@ -45,27 +47,45 @@ def test_ranks_that_are_threads_recommend_alike() -> None:
     spec = cpd.ReduceSpec("e4m3", order="ring")
     with cpd.comm.local(4, timeout=scaled(60)) as group:
         made = group.run(
-            lambda c: cpd.study.recommend_over(
-                c, ranks[c.rank], spec, [1, 2, 4], alpha=1e-6, beta=1e-9
+            lambda c: cpd.study.recommend(
+                ranks[c.rank], spec, [1, 2, 4], "alpha=1e-6 beta=1e9", comm=c
             )
         )
     assert made == made[:1] * 4
 
 
-def test_roundoff_over_takes_torch_layers() -> None:
+def test_roundoff_over_ranks_takes_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
     spec = cpd.ReduceSpec("e4m3", aps=True)
     ranks = [[torch.randn(7, 3), torch.randn(5).bfloat16()] for _ in range(3)]
     wanted = cpd.study.roundoff(ranks, spec, [2, 3])
     with cpd.comm.local(3) as group:
-        got = group.run(lambda c: cpd.study.roundoff_over(c, ranks[c.rank], spec, [2, 3]))
+        got = group.run(lambda c: cpd.study.roundoff(ranks[c.rank], spec, [2, 3], comm=c))
     assert got == [wanted] * 3
 
 
-def test_roundoff_over_refuses_group_sizes_on_all_ranks() -> None:
+def test_roundoff_over_ranks_refuses_group_sizes() -> None:
     layers = [np.ones(3, np.float32)]
     with cpd.comm.local(2) as group, pytest.raises(ValueError, match="1…2"):
-        group.run(lambda c: cpd.study.roundoff_over(c, layers, cpd.ReduceSpec("e4m3"), [3]))
+        group.run(lambda c: cpd.study.roundoff(layers, "e4m3", [3], comm=c))
+
+
+def test_the_seed_of_a_call() -> None:
+    """It draws what a spec with this seed draws, over virtual and real ranks."""
+    rng = np.random.default_rng(0)
+    ranks = [[rng.standard_normal(200).astype(np.float32)] for _ in range(3)]
+    text = "e4m3 rounding=stochastic order=ring"
+    seeded = cpd.ReduceSpec("e4m3", rounding="stochastic", order="ring", seed=5)
+    wanted = cpd.study.roundoff(ranks, seeded, [3])
+    assert cpd.study.roundoff(ranks, text, [3], seed=5) == wanted
+    assert cpd.study.roundoff(ranks, text, [3]) != wanted
+    best = cpd.study.recommend(ranks, text, [3], MACHINE, seed=5)
+    assert best.choices[0].roundoff == wanted[3]
+    with cpd.comm.local(3) as group:
+        over = group.run(lambda c: cpd.study.roundoff(ranks[c.rank], text, [3], comm=c, seed=5))
+    assert over == [wanted] * 3
+    with pytest.raises(ValueError, match="seed is given twice: 6, and 5 in"):
+        cpd.study.roundoff(ranks, seeded, [3], seed=6)
 
 
 # ---- cost ----------------------------------------------------------------------------------------
@@ -105,18 +125,17 @@ def test_cost_is_what_moves_between_processes(transport: str) -> None:
 def test_modelled_time() -> None:
     spec = cpd.ReduceSpec("e4m3")
     n, alpha, beta = 40_000, 3e-6, 2e-9
-    assert cpd.study.transfer_time(spec, 4, [n], alpha=alpha, beta=beta) == pytest.approx(
-        6 * alpha + 2 * 3 / 4 * n * beta
-    )
-    assert cpd.study.transfer_time(spec, 1, [n], alpha=alpha, beta=beta) == 0
-    grouped = cpd.study.transfer_time(hierarchical(4), 16, [n], alpha=alpha, beta=beta)
+    on = cpd.study.Machine(alpha=alpha, beta=1 / beta)
+    assert transfer_seconds(spec, on, 4, [n]) == pytest.approx(6 * alpha + 2 * 3 / 4 * n * beta)
+    assert transfer_seconds(spec, on, 1, [n]) == 0
+    grouped = transfer_seconds(hierarchical(4), on, 16, [n])
     assert grouped == pytest.approx(18 * alpha + (4 * 3 / 4 + 2 * 3 / 4) * n * beta)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "told"),
     [
-        (("e4m3", 4, [10]), TypeError, "ReduceSpec"),
+        ((cpd.Format("e4m3"), 4, [10]), TypeError, "ReduceSpec"),
         ((hierarchical(None), 0, [10]), ValueError, "world"),
         ((hierarchical(None), 4, [-1]), ValueError, "at least 0, got -1"),
         ((hierarchical(None), 4, [10], 4), ValueError, "0…3, got 4"),
@@ -126,12 +145,6 @@ def test_modelled_time() -> None:
 def test_cost_of_nonsense(arguments: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         cpd.study.cost(*arguments)
-
-
-@pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 0.0), (0.0, math.nan), (math.inf, 0.0)])
-def test_time_of_nonsense(alpha: float, beta: float) -> None:
-    with pytest.raises(ValueError, match="alpha and beta"):
-        cpd.study.transfer_time(hierarchical(None), 4, [10], alpha=alpha, beta=beta)
 
 
 # ---- what to take --------------------------------------------------------------------------------
@@ -147,7 +160,7 @@ def test_recommend() -> None:
     ranks = positive_ranks(64)
     spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
     sizes = [2, 4, 8, 16, 64]
-    best = cpd.study.recommend(ranks, spec, sizes, alpha=1e-5, beta=1e-9)
+    best = cpd.study.recommend(ranks, spec, sizes, MACHINE)
     table = cpd.study.roundoff(ranks, spec, sizes)
     assert [choice.group_size for choice in best.choices] == sizes
     for choice in best.choices:
@@ -156,7 +169,7 @@ def test_recommend() -> None:
         cost = cpd.study.cost(way, 64, [300, 80])
         assert choice.roundoff == table[choice.group_size]
         assert (choice.steps, choice.bytes_sent) == (cost.steps, cost.bytes_sent)
-        assert choice.seconds == cpd.study.transfer_time(way, 64, [300, 80], alpha=1e-5, beta=1e-9)
+        assert choice.seconds == transfer_seconds(way, MACHINE, 64, [300, 80])
     assert best.by_error == min(best.choices, key=lambda choice: choice.error).group_size == 8
     assert best.by_time == min(best.choices, key=lambda choice: choice.seconds).group_size == 4
     products = {c.group_size: c.error * c.seconds for c in best.choices}
@@ -165,9 +178,7 @@ def test_recommend() -> None:
     assert {(choice.exchange, choice.seconds) for choice in best.owner} == {
         ("owner", best.owner_seconds)
     }
-    assert best.owner_seconds == cpd.study.transfer_time(
-        cpd.ReduceSpec("e5m2"), 64, [300, 80], alpha=1e-5, beta=1e-9
-    )
+    assert best.owner_seconds == transfer_seconds(cpd.ReduceSpec("e5m2"), MACHINE, 64, [300, 80])
 
 
 def test_recommend_by_what_counts() -> None:
@@ -175,11 +186,11 @@ def test_recommend_by_what_counts() -> None:
     less; dear bytes want one ring."""
     ranks = positive_ranks(16)
     spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
-    steps = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], alpha=1.0, beta=0.0)
+    steps = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], "alpha=1 beta=1e30")
     assert steps.by_time == 4  # as many as 2, and exacter
     assert steps.choices[1].roundoff.relative_rms < steps.choices[0].roundoff.relative_rms
     assert [choice.steps for choice in steps.choices] == [18, 18, 30, 30]
-    dear = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], alpha=0.0, beta=1.0)
+    dear = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], "alpha=0 beta=1")
     assert min(dear.choices, key=lambda choice: choice.seconds).group_size == 16
     assert (
         dear.fastest.exchange == "owner"
@@ -191,7 +202,7 @@ def test_recommend_avoids_what_overflows() -> None:
     """Sums of 200 and 200 are infinite in (4,3): which order of the ranks has fewest of them."""
     ranks = [[np.float32([x, 1.0])] for x in (200.0, 200.0, 200.0, -200.0, -200.0, -200.0)]
     spec = cpd.ReduceSpec("e4m3", order="ring")
-    best = cpd.study.recommend(ranks, spec, [2, 3, 6], alpha=1e-5, beta=1e-9)
+    best = cpd.study.recommend(ranks, spec, [2, 3, 6], MACHINE)
     infinite = {choice.group_size: choice.non_finite for choice in best.choices}
     assert min(infinite.values()) < max(infinite.values())
     assert [choice.error for choice in best.choices] == [0, 0, 0]
@@ -203,7 +214,7 @@ def test_recommend_counts_owner_in() -> None:
     """Where a step costs nothing, owner moves least, and any group size may be had for it."""
     ranks = positive_ranks(64)
     spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
-    best = cpd.study.recommend(ranks, spec, [2, 8, 32], alpha=0.0, beta=1e-9)
+    best = cpd.study.recommend(ranks, spec, [2, 8, 32], "alpha=0 beta=1e9")
     for named in (best.most_exact, best.fastest, best.balanced):
         assert (named.exchange, named.group_size) == ("owner", 8)
         assert named.seconds == best.owner_seconds < min(c.seconds for c in best.choices)
@@ -222,7 +233,7 @@ def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
     named, by_equation_5 = set(), set()
     for seed in range(4):
         ranks = normal_ranks(world, seed)
-        best = cpd.study.recommend(ranks, spec, sizes, alpha=1e-5, beta=8e-10)
+        best = cpd.study.recommend(ranks, spec, sizes, "alpha=1e-5 beta=1.25e9")
         named.add((best.by_error, best.by_time, best.compromise))
         by_equation_5.add(min(best.choices, key=lambda c: c.roundoff.error).group_size)
         assert best.draws == DRAWS
@@ -236,7 +247,7 @@ def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
     rng = np.random.default_rng(0)
     ranks = [[rng.standard_normal(4000).astype(np.float32)] for _ in range(4)]
     spec = cpd.ReduceSpec("e4m3", "fp32", order="ring", result="fp32")
-    best = cpd.study.recommend(ranks, spec, [2, 3, 4], alpha=1e-5, beta=8e-10)
+    best = cpd.study.recommend(ranks, spec, [2, 3, 4], "alpha=1e-5 beta=1.25e9")
     lost = {choice.group_size: choice.roundoff.relative_rms for choice in best.choices}
     assert max(lost.values()) < min(lost.values()) * 1.001
     assert best.most_exact == best.fastest
@@ -254,7 +265,7 @@ def test_the_spread_is_how_far_draws_differ() -> None:
 def test_no_spread_of_few_values() -> None:
     spec = cpd.ReduceSpec("e4m3", order="ring")
     for count, draws in ((63, 0), (64, 16)):
-        best = cpd.study.recommend(normal_ranks(4, 0, count), spec, [2, 4], alpha=1e-5, beta=1e-9)
+        best = cpd.study.recommend(normal_ranks(4, 0, count), spec, [2, 4], MACHINE)
         assert best.draws == draws
         assert all((choice.spread is None) == (draws == 0) for choice in best.choices)
 
@@ -282,8 +293,9 @@ def test_nothing_beats_what_is_named(seed: int) -> None:
     sizes = sorted({int(k) for k in rng.integers(1, world + 1, 4)} | {world})
     name = str(rng.choice(["e4m3", "e5m2", "e3m0", "bf16", "fp32"]))
     spec = cpd.ReduceSpec(name, order="ring", aps=bool(rng.integers(2)))
-    alpha, beta = (float(x) for x in rng.choice([0.0, 1e-9, 1e-6, 1e-5], 2))
-    best = cpd.study.recommend(ranks, spec, sizes, alpha=alpha, beta=beta)
+    alpha, beta = rng.choice([0.0, 1e-9, 1e-6, 1e-5]), rng.choice([1e5, 1e6, 1e9, 1e30])
+    machine = cpd.study.Machine(alpha=float(alpha), beta=float(beta))
+    best = cpd.study.recommend(ranks, spec, sizes, machine)
     everything = best.choices + best.owner
     for named in (best.most_exact, best.fastest, best.balanced):
         assert named in everything
@@ -302,21 +314,18 @@ def test_measurements_are_those_of_roundoff() -> None:
         spec = cpd.ReduceSpec("e4m3", order="tree", aps=True, average=average)
         one = given.measure(spec, 3)
         assert one.total == cpd.study.roundoff(ranks, spec, [3])[3]
-        assert one.layers == cpd.study.roundoff(ranks, spec, [3], per_layer=True)[3]
+        assert one.layers == cpd.study.roundoff(ranks, spec, [3], per_tensor=True)[3]
         errors, references = np.array(one.draws).sum(axis=0)
         assert math.sqrt(errors / references) == pytest.approx(one.total.relative_rms, rel=1e-12)
 
 
-@pytest.mark.parametrize("spec", ["e4m3", cpd.Format("e4m3"), None])
+@pytest.mark.parametrize("spec", [cpd.Format("e4m3"), None])
 def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
     ranks = positive_ranks(2)
-    times = {"alpha": 0.0, "beta": 0.0}
     calls = {
         "roundoff": lambda: cpd.study.roundoff(ranks, spec, [1]),
-        "recommend": lambda: cpd.study.recommend(ranks, spec, [1], **times),
-        "measure": lambda: Contributions(ranks).measure(spec, 1),
+        "recommend": lambda: cpd.study.recommend(ranks, spec, [1], MACHINE),
         "cost": lambda: cpd.study.cost(spec, 2, [3]),
-        "transfer_time": lambda: cpd.study.transfer_time(spec, 2, [3], **times),
         "simulate_all_reduce": lambda: cpd.simulate_all_reduce(ranks, spec),
     }
 
@@ -326,11 +335,11 @@ def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
 
     for name in ("all_reduce", "reduce", "reduce_scatter"):
         calls[name] = lambda name=name: over(lambda c: getattr(c, name)(ranks[c.rank], spec))
-    calls["roundoff_over"] = lambda: over(
-        lambda c: cpd.study.roundoff_over(c, ranks[c.rank], spec, [1])
+    calls["roundoff over ranks"] = lambda: over(
+        lambda c: cpd.study.roundoff(ranks[c.rank], spec, [1], comm=c)
     )
-    calls["recommend_over"] = lambda: over(
-        lambda c: cpd.study.recommend_over(c, ranks[c.rank], spec, [1], **times)
+    calls["recommend over ranks"] = lambda: over(
+        lambda c: cpd.study.recommend(ranks[c.rank], spec, [1], MACHINE, comm=c)
     )
     for call in calls.values():
         with pytest.raises(TypeError, match=r"spec must be a cpd\.ReduceSpec.*got "):
@@ -339,18 +348,16 @@ def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
 
 def test_recommend_takes_what_any_exchange_says() -> None:
     ranks = positive_ranks(6)
-    wanted = cpd.study.recommend(
-        ranks, cpd.ReduceSpec("e4m3", order="ring"), [2, 6], alpha=1e-5, beta=1e-9
-    )
+    wanted = cpd.study.recommend(ranks, cpd.ReduceSpec("e4m3", order="ring"), [2, 6], MACHINE)
     for spec in (hierarchical(3), hierarchical(None)):
-        assert cpd.study.recommend(ranks, spec, [2, 6], alpha=1e-5, beta=1e-9) == wanted
+        assert cpd.study.recommend(ranks, spec, [2, 6], MACHINE) == wanted
 
 
 def test_recommend_refuses() -> None:
     ranks = positive_ranks(4)
     with pytest.raises(ValueError, match=r"order 'ring'.*got 'sequential'"):
-        cpd.study.recommend(ranks, cpd.ReduceSpec("e4m3"), [2], alpha=0, beta=0)
+        cpd.study.recommend(ranks, cpd.ReduceSpec("e4m3"), [2], MACHINE)
     with pytest.raises(ValueError, match="at least one group size"):
-        cpd.study.recommend(ranks, hierarchical(None), [], alpha=0, beta=0)
+        cpd.study.recommend(ranks, hierarchical(None), [], MACHINE)
     with pytest.raises(ValueError, match="1…4"):
-        cpd.study.recommend(ranks, hierarchical(None), [5], alpha=0, beta=0)
+        cpd.study.recommend(ranks, hierarchical(None), [5], MACHINE)

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd.study import Cell, Losses, sweep
+from cpd.study import sweep
 from cpd.study.sweeps import measure, run
-from cpd.study.sweeps.cells import fitting, grid
+from cpd.study.sweeps.cells import Cell, Losses, fitting, grid
 from cpd.study.sweeps.patterns import expand, texts
 from cpd.study.sweeps.tensors import load_workload, workload
 
@@ -100,8 +100,8 @@ def test_matrix_units_multiply_elements_below_a_tensors_scale():
         float(cpd.gemm(a[None], b[:, None], "h100-fp8").item() * factor) - np.float64(u) @ v
         for (a, b), (u, v) in zip(pairs(elements, 64), pairs(np.float64(x), 64), strict=True)
     ]
-    assert row.tensors[0].dot_errors == pytest.approx(np.square(errors).sum(), rel=1e-6)
-    assert row.losses.dot_error < 0.1
+    assert row._tensors[0].dot_errors == pytest.approx(np.square(errors).sum(), rel=1e-6)
+    assert row.dot_error < 0.1
 
 
 def test_a_cells_recipe():
@@ -207,37 +207,42 @@ def test_pieces_change_nothing_of_the_values(monkeypatch, operand, piece):
 def test_transformed_values():
     x = normal(8, 64)
     [row] = sweep(x, "mxfp4 transform=hadamard32").rows
-    q = row.cell.format
+    q = row._cell.format
     turned = cpd.hadamard(x, q.transform)
     y = cpd.cast(x, q)
     expected = ((np.float64(y) - turned) ** 2).sum()
-    assert row.tensors[0].errors == pytest.approx(expected, rel=1e-6)
-    assert row.losses.dot_error < 0.5
+    assert row._tensors[0].errors == pytest.approx(expected, rel=1e-6)
+    assert row.dot_error < 0.5
 
 
 def test_activations_are_multiplied_with_weights():
     x, w = normal(100, 48), normal(20, 48)
     given = {"a/activation": x, "a/weight": w, "b/activation": x, "b/weight": normal(4, 47)}
     [row] = sweep(given, "e4m3fn", "e6m9").rows
-    assert [one.dots for one in row.tensors] == [100, 0, 100, 4]
+    assert [one.dots for one in row._tensors] == [100, 0, 100, 4]
     y, v = cpd.cast(x, "e4m3fn"), cpd.cast(w, "e4m3fn")
     every = cpd.gemm(y, np.ascontiguousarray(v.T), "e6m9") - np.float64(x) @ np.float64(w).T
-    assert row.tensors[0].dot_errors < (every**2).max(1).sum()
-    assert row.tensors[0].dot_errors == pytest.approx((every**2).mean(1).sum(), rel=0.5)
+    assert row._tensors[0].dot_errors < (every**2).max(1).sum()
+    assert row._tensors[0].dot_errors == pytest.approx((every**2).mean(1).sum(), rel=0.5)
 
 
 def test_values_without_errors_and_without_bounds():
     x = np.float32([[1, 2, np.nan, -np.inf], [4, 0.5, 0, 1e30]])
     found = sweep(x, "fp32,e4m3", overflow="ieee")
     [tensor], [exact, lossy] = found.tensors, found.rows
-    assert (tensor.nonfinite, tensor.zeros, found.values) == (2, 3, 8)
-    assert exact.losses.sqnr == math.inf
-    assert lossy.losses.sqnr == -math.inf
-    assert lossy.losses.overflows == 1
-    assert [row.cell.operand for row in found.front("relative_rms")] == ["fp32"]
+    assert (tensor["nonfinite"], tensor["zeros"], found.values) == (2, 3, 8)
+    assert exact.sqnr == math.inf
+    assert lossy.sqnr == -math.inf
+    assert lossy._losses.overflows == 1
+    assert [row.operand for row in found.front("relative_rms")] == ["fp32"]
     assert json.loads(json.dumps(found.json(), default=str))["cells"][1]["dot_error"]
-    zero = sweep(np.zeros((2, 3), np.float32), "e4m3").rows[0].losses
+    zero = sweep(np.zeros((2, 3), np.float32), "e4m3").rows[0]
     assert (zero.relative_rms, zero.dot_error, zero.underflow) == (0, 0, 0)
+
+
+def test_the_share_of_overflows_is_no_mode():
+    row = sweep(np.float32([[1.0, 1e9]]), "e4m3").rows[0]
+    assert (row.overflow, row.value("overflow")) == ("saturate", 0.5)
 
 
 def test_kinds_of_tensors():
@@ -281,9 +286,9 @@ def test_a_sample_is_of_whole_rows_and_only_where_it_is_asked_for(tmp_path):
 def test_integers_sum_elements_below_a_tensors_scale():
     x = normal(24, 64, scale=1e-4)
     found = sweep(x, "int8", "int32,fp32", scales="tensor,row")
-    assert [row.cell.total for row in found] == ["fp32 fixed width=32 fraction=0", "fp32", "fp32"]
+    assert [row._cell.total for row in found] == ["fp32 fixed width=32 fraction=0", "fp32", "fp32"]
     assert "at most with one scale a tensor; not int8 row" in found.left_out[0]
-    by_integers, by_floats = (row.losses.dot_error for row in found.rows[:2])
+    by_integers, by_floats = (row.dot_error for row in found.rows[:2])
     assert by_integers == pytest.approx(by_floats, rel=1e-4)
     assert by_integers < 0.05
 
@@ -299,7 +304,7 @@ def test_cells_are_taken_up(tmp_path):
     assert len(list((tmp_path / "cells").iterdir())) == 8
     again = sweep(x, "e[2-4]m[1-2]", "fp32,fp16", folder=tmp_path, done=count.append)
     assert (len(count), again.reused) == (8 + 12, 8)
-    assert [r.losses for r in again.rows[:8]] == [r.losses for r in first.rows]
+    assert [r._losses for r in again.rows[:8]] == [r._losses for r in first.rows]
     for changed in (
         {"tensors": x + 1},
         {"length": 8},
@@ -340,7 +345,7 @@ def test_damaged_cells_are_told_and_measured_again(tmp_path, damage):
     told = []
     again = sweep(x, "e[2-3]m1", folder=tmp_path, tell=told.append)
     assert again.reused == 1
-    assert [row.losses for row in again] == [row.losses for row in first]
+    assert [row._losses for row in again] == [row._losses for row in first]
     assert len(told) == 1
     assert str(file) in told[0]
     assert "damaged" in told[0]
@@ -369,7 +374,7 @@ def test_accuracy(tmp_path):
 
     found = sweep(x, "e4m[1-3]", folder=tmp_path, accuracy=accuracy)
     assert [row.accuracy for row in found] == [0.25, 0.5, 0.75]
-    assert found.best().cell.operand == "e4m3"
+    assert found.best().operand == "e4m3"
     assert sweep(x, "e4m[1-3]", folder=tmp_path, accuracy=accuracy).reused == 3
     with pytest.raises(ValueError, match="accuracy was not measured"):
         sweep(x, "e4m3").front("accuracy")
@@ -381,18 +386,19 @@ def test_accuracy(tmp_path):
 
 
 def same(one, other):
-    assert [(r.cell, r.losses, r.accuracy) for r in one] == [
-        (r.cell, r.losses, r.accuracy) for r in other
+    assert [(r._cell, r._losses, r.accuracy) for r in one] == [
+        (r._cell, r._losses, r.accuracy) for r in other
     ]
 
 
 def test_processes_give_the_same(tmp_path):
     pytest.importorskip("joblib")
     given = {"a": normal(60, 128), "b": normal(3, 40)}
-    choices = ("e[2-3]m[1-2]", "fp32,e6m9", "nearest_even,stochastic", "none,mx,tensor")
-    alone = sweep(given, *choices, jobs=1)
-    same(alone, sweep(given, *choices, jobs=2, folder=tmp_path, accuracy=None))
-    assert sweep(given, *choices, folder=tmp_path).reused == len(alone)
+    choices = ("e[2-3]m[1-2]", "fp32,e6m9")
+    others = {"rounding": "nearest_even,stochastic", "scales": "none,mx,tensor"}
+    alone = sweep(given, *choices, **others, jobs=1)
+    same(alone, sweep(given, *choices, **others, jobs=2, folder=tmp_path, accuracy=None))
+    assert sweep(given, *choices, **others, folder=tmp_path).reused == len(alone)
 
 
 @pytest.mark.parametrize("cluster", ["debug", "local"])
@@ -462,7 +468,7 @@ def test_files_of_figures(tmp_path):
     with (tmp_path / "cells.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["operand"] for row in rows] == ["e2m1", "e2m1", "e3m1", "e3m1"]
-    assert float(rows[0]["sqnr"]) == found.rows[0].losses.sqnr
+    assert float(rows[0]["sqnr"]) == found.rows[0].sqnr
     assert float(rows[3]["gates"]) == found.rows[3].cost.total
     found.to_json(tmp_path / "sweep.json")
     told = json.loads((tmp_path / "sweep.json").read_text(), parse_constant=pytest.fail)

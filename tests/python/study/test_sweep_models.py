@@ -58,7 +58,7 @@ def test_a_layer_that_is_called_again():
     found = capture(model, {"x": torch.ones(2, 3)})
     assert list(found) == ["layer/activation", "layer/weight", "layer/activation#2"]
     row = sweep(found, "e4m3").rows[0]
-    assert [one.dots for one in row.tensors] == [2, 0, 2]
+    assert [one.dots for one in row._tensors] == [2, 0, 2]
 
 
 def test_what_is_captured_is_swept():
@@ -66,9 +66,9 @@ def test_what_is_captured_is_swept():
     model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 4))
     found = sweep(capture(model, torch.randn(64, 32), torch.sum), "e[3-4]m3", "fp32,e5m6")
     assert len(found.tensors) == 6
-    exact = found.best("relative_rms").cell
+    exact = found.best("relative_rms")
     converted = nn.Sequential(*(layer for layer in model))
-    cpd.convert(converted, exact.recipe())
+    cpd.convert(converted, cpd.Recipe(cpd.Format(exact.operand), sums=exact.accumulator))
     assert converted(torch.ones(1, 32)).shape == (1, 4)
 
 

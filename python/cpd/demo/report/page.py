@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd._files import write_text
-from cpd.compress import compressors
+from cpd.compress.codecs import Codec
 from cpd.demo.report import figures
 from cpd.demo.report.results import ACCURACY, REPORT, Demo, Run, accuracy_range, state_of
 from cpd.demo.shares import percent
@@ -131,7 +131,7 @@ def _depth(demo: Demo, deep: Run) -> dict[str, Any]:
 
 
 def _codecs(demo: Demo, *formats_before: Run) -> dict[str, Any]:
-    sources = {one.name: one.source for one in compressors()}
+    sources = {name: row["source"] for name, row in Codec.named().items()}
     return {
         "rows": [
             (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd._files import write_json
 from cpd.comm.spec import may_stall
-from cpd.compress import Codec
+from cpd.compress.codecs import Codec
 from cpd.demo.report.checked import read_as
 from cpd.numeric import formats
 from cpd.study.series import RoundoffRow
@@ -101,7 +101,7 @@ class Run:
             seconds=seconds,
             may_stall=may_stall(spec, options.nodes),
             seed=options.seed,
-            wire="" if spec.wire is None else spec.wire.name,
+            wire="" if spec.wire is None else spec.wire.text,
             bytes=_bytes(result),
             values=sum(gradient.numel() for gradient in result.last_gradients[0]),
         )

@@ -41,16 +41,6 @@ _TOLD = 200  # characters of a line that an error shows
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
-class CommandError(RuntimeError):
-    """A command gave no valid answers; the text says how many are missing, and why.
-
-    >>> Command(["false"], "fp16")(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1))
-    Traceback (most recent call last):
-    ...
-    cpd.hardware.probing.command.CommandError: 'false' ended with status 1 after 0 of 1 answers
-    """
-
-
 @checked
 class Command:
     """A command as a function of dot products, for `cpd.hardware.probe`.
@@ -71,13 +61,17 @@ class Command:
 
     Raises:
         ValueError: for no arguments, an invalid format, or a timeout that is not above 0.
-        CommandError: from a call, if the command does not start, takes too long, ends with a status
+        RuntimeError: from a call, if the command does not start, takes too long, ends with a status
             other than 0, or writes anything but one code per line. The command is then killed, with
             all processes that it has started.
 
     >>> one = Command(["awk", "{ print $1 }"], "fp16", c=None, result="fp16")   # a0 for a sum
     >>> one(np.float32([[2, 0.5]]), np.float32([[1, 1]])).tolist()
     [2.0]
+    >>> Command(["false"], "fp16")(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1))
+    Traceback (most recent call last):
+    ...
+    RuntimeError: 'false' ended with status 1 after 0 of 1 answers
     """
 
     def __init__(
@@ -115,7 +109,7 @@ class Command:
 
         Raises:
             ValueError: if c is given to a command without addends, or is missing.
-            CommandError: if the command does not start, takes too long, ends with a status other
+            RuntimeError: if the command does not start, takes too long, ends with a status other
                 than 0, or writes anything but one code per line.
         """
         arrays = [a, b] if c is None else [a, b, np.reshape(c, (-1, 1))]
@@ -145,11 +139,11 @@ class Command:
             if len(found) > count:
                 raise self._wrong(number, line, f"is one answer more than {count}")
         if len(found) < count:
-            raise CommandError(f"{self.name!r} gave {len(found)} answers to {count} dot products")
+            raise RuntimeError(f"{self.name!r} gave {len(found)} answers to {count} dot products")
         return np.array(found, np.uint32)
 
-    def _wrong(self, number: int, line: str, what: str) -> CommandError:
-        return CommandError(f"{self.name!r}: line {number} of its output, {_short(line)}, {what}")
+    def _wrong(self, number: int, line: str, what: str) -> RuntimeError:
+        return RuntimeError(f"{self.name!r}: line {number} of its output, {_short(line)}, {what}")
 
     # ---- the process -----------------------------------------------------------------------------
 
@@ -168,7 +162,7 @@ class Command:
             try:
                 return Path(names["{out}"]).read_bytes()
             except OSError as error:
-                raise CommandError(f"{self.name!r} wrote no {{out}}: {error.strerror}") from error
+                raise RuntimeError(f"{self.name!r} wrote no {{out}}: {error.strerror}") from error
 
     def _talk(self, arguments: list[str], given: bytes, count: int) -> bytes:
         try:
@@ -180,7 +174,7 @@ class Command:
                 start_new_session=True,
             )
         except OSError as error:
-            raise CommandError(f"{self.name!r} does not start: {error.strerror}") from error
+            raise RuntimeError(f"{self.name!r} does not start: {error.strerror}") from error
         try:
             most = (self.result.bits // 4 + 64) * count + _CHUNK
             output, said = self._exchanged(process, given, count, most)
@@ -196,7 +190,7 @@ class Command:
                 f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
             )
             answered = len(output.splitlines())
-            raise CommandError(f"{self.name!r} {ended} after {answered} of {count} answers{why}")
+            raise RuntimeError(f"{self.name!r} {ended} after {answered} of {count} answers{why}")
         return output
 
     def _exchanged(
@@ -232,13 +226,13 @@ class Command:
                     if stream is process.stderr:
                         del read[stream][:-_CHUNK]
                     elif len(read[stream]) > most:
-                        raise CommandError(
+                        raise RuntimeError(
                             f"{self.name!r} prints more than {most} bytes for {count} answers"
                         )
         return bytes(read[process.stdout]), bytes(read[process.stderr])
 
-    def _late(self, output: bytes, count: int) -> CommandError:
-        return CommandError(
+    def _late(self, output: bytes, count: int) -> RuntimeError:
+        return RuntimeError(
             f"{self.name!r} has not ended after {self.timeout:g} s; it gave "
             f"{len(output.splitlines())} of {count} answers"
         )

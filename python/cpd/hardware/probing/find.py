@@ -108,6 +108,7 @@ def probe(
     *,
     k: int = 64,
     seed: int = 0,
+    matmul: bool = False,
 ) -> Probed:
     """Finds the rule by which `function` adds products.
 
@@ -120,8 +121,7 @@ def probe(
         function: `function(a, b, c)`, or without an addend `function(a, b)`. It computes n dot
             products at once and returns n numbers, as an array or a tensor. a and b are float32
             arrays of shape (n, k) with values of their formats, c is one of shape (n,).
-            `cpd.hardware.dots_of_matmul` makes such a function of a GPU's matrix product,
-            `cpd.hardware.Command` of a command.
+            `cpd.hardware.Command` makes such a function of a command.
         a: the format of the first operand.
         b: the format of the second operand; default the format of a.
         c: the format of the addend; default fp32. None: there is no addend, and a sum starts from
@@ -129,14 +129,17 @@ def probe(
         k: the number of products of a dot product, 2…1024; default 64. What repeats only after more
             than k products is not found: promotion every 128 products needs k = 256.
         seed: the seed of the random dot products; default 0.
+        matmul: whether `function` is a matrix product, such as a GPU's: it then takes float32
+            arrays of shapes (64, k), (k, 64) and, with an addend, (64, 64), and returns a product
+            of the last shape, on whose diagonal the dot products are. Default False.
 
     Returns:
         The rule, what is unsure of it, and where it does not hold.
 
     Raises:
         TypeError: for an argument of another type.
-        ValueError: for an invalid argument, for a function that returns anything but n numbers, and
-            for a function that returns two results for the same operands.
+        ValueError: for an invalid argument, for a function that returns anything but n numbers or
+            a 64 × 64 product, and for a function that returns two results for the same operands.
 
     >>> import cpd, numpy as np
     >>> def unit(a, b, c):
@@ -155,31 +158,15 @@ def probe(
         raise ValueError("one of a and b must be signed: products of both signs are needed")
     if formats[2] is not None and not formats[2].signed:
         raise ValueError(f"c must be a signed format, got {formats[2]}")
-    return _Probe(function, Inputs(*formats, k), int32("seed", seed)).run()
+    dots = _dots_of(function) if matmul else function
+    return _Probe(dots, Inputs(*formats, k), int32("seed", seed)).run()
 
 
-@checked
-def dots_of_matmul(matmul: Callable[..., Any], size: int = 64) -> Callable[..., Any]:
-    """Makes a function of dot products for `probe` from a matrix product.
+def _dots_of(matmul: Callable[..., Any], size: int = 64) -> Callable[..., Any]:
+    """Makes a function of dot products from a matrix product.
 
-    The dot products, `size` at a time, become the rows of a and the columns of b. Their results are
+    The dot products, `size` at a time, are the rows of a and the columns of b; their results are
     the diagonal of the product.
-
-    Args:
-        matmul: `matmul(a, b, c)`, or without an addend `matmul(a, b)`. It takes float32 arrays of
-            shapes (size, k), (k, size) and (size, size), and returns an array or a tensor of the
-            last shape.
-        size: the rows and columns of the product; default 64.
-
-    Returns:
-        `dots(a, b, c)`, or without an addend `dots(a, b)`: n dot products of float32 arrays of
-        shapes (n, k), (n, k) and (n,), as float32 (n,). A call raises ValueError if the product has
-        another shape.
-
-    >>> import numpy as np
-    >>> dots = dots_of_matmul(lambda a, b: a @ b, size=4)
-    >>> dots(np.float32([[1, 2], [3, 4]]), np.float32([[5, 6], [7, 8]])).tolist()
-    [17.0, 53.0]
     """
 
     def dots(a: F32, b: F32, c: F32 | None = None) -> F32:

@@ -13,6 +13,7 @@ from cpd._files import write_text
 from cpd.hardware.testbench.bench import bench_text
 from cpd.hardware.testbench.ports import Ports, header_ports
 from cpd.hardware.testbench.units import Unit, formats_of, plain_unit, unit_of
+from cpd.hardware.vectors.fields import Field
 from cpd.numeric.checked import checked
 
 _MAKEFILE = """\
@@ -79,7 +80,7 @@ def write_testbench(
         raise TypeError(
             f"vectors must be what cpd.hardware.make_vectors makes, got {type(vectors).__name__}"
         )
-    head, fields = vectors.head, vectors.fields
+    head, fields = vectors.head, tuple(Field(*each) for each in vectors.fields)
     ports = Ports() if ports is None else ports
     if not isinstance(ports, Ports):
         raise TypeError(f"ports must be a cpd.hardware.Ports, got {type(ports).__name__}")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cpd.hardware.vectors.corners import CORNERS, FLAGS, corner_of, count_corners, flags_text
 from cpd.hardware.vectors.fields import Field
-from cpd.hardware.vectors.files import File, VectorFileError
+from cpd.hardware.vectors.files import File
 from cpd.hardware.vectors.making import element_rule, rule_of
 from cpd.hardware.vectors.rules import NO_CODE, OPERANDS, ROUNDING_WORDS, ElementRule
 from cpd.hardware.vectors.sums import SumRule
@@ -65,30 +65,34 @@ class VectorCheck:
 
 
 @checked
-def check_vectors(
-    path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None
-) -> VectorCheck:
+def check_vectors(path: Any, kind: str | None = None) -> VectorCheck:
     """Compares each line of a file with the results of oracle and kernels for its inputs.
 
+    The file's head gives the rule of the lines, or a TestFloat name such as e4m3_mul_rne.tv.
     Nothing in the file is executed.
 
     Args:
         path: the file.
         kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default by its suffix.
-        rule: the rule of its lines, as from `rule_of`. Default: the rule of its head, or of a
-            TestFloat name such as e4m3_mul_rne.tv.
 
     Returns:
         The counts of lines and of wrong lines, and the first wrong lines.
 
     Raises:
-        VectorFileError: if the file cannot be read, has no lines, or gives no rule; the text names
-            the line.
+        ValueError: if the file cannot be read, has no lines, or gives no rule; the text names the
+            line.
         OSError: if the file cannot be opened.
     """
+    return checked_lines(path, kind)
+
+
+def checked_lines(
+    path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None
+) -> VectorCheck:
+    """Returns the check of a file whose lines have this rule; default: as `check_vectors`."""
     given = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if given is None:
-        raise VectorFileError(
+        raise ValueError(
             f"{path}:1: neither a head nor the file's name gives the operation and its formats: "
             f"name them, as in `cpd vectors mul e4m3fn --check {path}`"
         )
@@ -97,7 +101,7 @@ def check_vectors(
     for columns in file.batches():
         _compare(found, given, file, columns)
     if not found.lines:
-        raise VectorFileError(f"{path}: no lines")
+        raise ValueError(f"{path}: no lines")
     return found
 
 
@@ -108,7 +112,7 @@ def _rule_by_head(path: Any, kind: str | None) -> ElementRule | SumRule | None:
     try:
         return rule_of(file.head)
     except ValueError as error:
-        raise VectorFileError(f"{path}:1: {error}") from None
+        raise ValueError(f"{path}:1: {error}") from None
 
 
 def rule_by_name(path: Any) -> ElementRule | None:

@@ -18,10 +18,6 @@ _LONGEST_LINE = 1 << 20
 _MOST_FIELDS = 1024
 
 
-class VectorFileError(ValueError):
-    """A file cannot be read; the text has its name, the line's number, and the fault."""
-
-
 @checked
 class File:
     """The lines of a file, and its head. Nothing in the file is executed.
@@ -36,9 +32,8 @@ class File:
             head's fields; default: the head's fields.
 
     Raises:
-        ValueError: for an unknown kind.
-        VectorFileError: for an invalid head, and without `fields` for a head that does not list
-            them.
+        ValueError: for an unknown kind, for an invalid head, and without `fields` for a head that
+            does not list them.
         OSError: if the file cannot be opened.
     """
 
@@ -56,7 +51,7 @@ class File:
             1.
 
         Raises:
-            VectorFileError: for an invalid line, and if the head gives another number of lines.
+            ValueError: for an invalid line, and if the head gives another number of lines.
         """
         reader = LineReader(self.kind, self.fields, whole=self.head is not None)
         number = count = 0
@@ -143,5 +138,5 @@ class File:
         except ValueError as error:
             raise self._error(1, str(error)) from None
 
-    def _error(self, line: int, text: str) -> VectorFileError:
-        return VectorFileError(f"{self.path}:{line}: {text}")
+    def _error(self, line: int, text: str) -> ValueError:
+        return ValueError(f"{self.path}:{line}: {text}")

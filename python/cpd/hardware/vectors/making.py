@@ -91,7 +91,7 @@ def make_vectors(
         TypeError: for an argument of another type.
 
     >>> vectors = make_vectors("mul", "e4m3fn", exhaustive=True)
-    >>> [(field.name, field.bits) for field in vectors.fields]
+    >>> [(name, bits) for name, bits, *_ in vectors.fields]
     [('a', 8), ('b', 8), ('result', 8), ('flags', 5)]
     >>> batch = next(vectors.batches())
     >>> [hex(batch[name][0x3A3A]) for name in ("a", "b", "result", "flags")]

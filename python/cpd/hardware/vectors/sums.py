@@ -202,7 +202,7 @@ class SumRule:
         return SumLines(self, words).batches()
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """Returns signals and outputs of lines, and their corners; raises DisagreementError."""
+        """Returns signals and outputs of lines, and their corners; raises RuntimeError."""
         integers = self.accumulator.fixed is not None
         c = np.ascontiguousarray(given["c"], np.uint64) if integers and "c" in given else None
         codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}

@@ -18,7 +18,6 @@ from cpd._core import __version__
 from cpd._files import STDOUT, is_replaceable, replaced_together
 from cpd.hardware.vectors import inputs
 from cpd.hardware.vectors.corners import CORNERS, FLAGS, count_corners
-from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.inputs import MOST_LINES
 from cpd.hardware.vectors.lines import SUFFIXES, head_text, kind_of, line_width, lines_of
 from cpd.hardware.vectors.rules import ElementRule
@@ -34,10 +33,14 @@ _NAMES = (*CORNERS, *FLAGS)
 class Vectors:
     """Lines of one operation: inputs and their results.
 
-    `fields` are the fields of a line, in order. `coverage` and `count` count the batches made since
-    the last start of `batches` or `write`. Lines whose result has no code (NaN in a format without
-    NaN) are left out and counted in `left_out`. `write` calls `on_batch`, if it is set, after each
-    batch with the number of lines so far.
+    `fields` are the fields of a line, in order, as tuples (name, bits, count, role, signed).
+    `count` elements have `bits` / `count` bits each; the first one is least significant. The role
+    is `input`, `signal` (inside a unit) or `output`. Signed elements are in two's complement.
+
+    `coverage` and `count` count the batches made since the last start of `batches` or `write`.
+    Lines whose result has no code (NaN in a format without NaN) are left out and counted in
+    `left_out`. `write` calls `on_batch`, if it is set, after each batch with the number of lines so
+    far.
 
     Args:
         rule: the operation and its roundings.
@@ -46,6 +49,8 @@ class Vectors:
         seed: the seed of random lines; default 0.
     """
 
+    fields: tuple[tuple[Any, ...], ...]
+
     def __init__(
         self, rule: ElementRule | SumRule, source: str, random: int = 0, seed: int = 0
     ) -> None:
@@ -53,7 +58,7 @@ class Vectors:
         self.source = source
         self.random = random
         self.seed = seed
-        self.fields: tuple[Field, ...] = rule.fields
+        self.fields = tuple(tuple(field) for field in rule.fields)
         self.on_batch: Callable[[int], None] | None = None
         self._clear()
 
@@ -68,7 +73,7 @@ class Vectors:
         return {
             "cpd": __version__,
             **self.rule.describe(),
-            "fields": [field.describe() for field in self.fields],
+            "fields": [field.describe() for field in self.rule.fields],
             "source": self.source,
             "seed": self.seed,
             "count": self.count,
@@ -82,7 +87,7 @@ class Vectors:
             Field name → n numbers, or n × count elements.
 
         Raises:
-            DisagreementError: if oracle and kernels differ.
+            RuntimeError: if oracle and kernels differ.
         """
         self._clear()
         for given in self._inputs():
@@ -138,7 +143,7 @@ class Vectors:
 
         Raises:
             ValueError: for an unknown kind.
-            DisagreementError: if oracle and kernels differ.
+            RuntimeError: if oracle and kernels differ.
             OSError: if the file cannot be written, and before the first line if the disk has fewer
                 bytes free than the file needs.
         """
@@ -164,7 +169,7 @@ class Vectors:
             else:
                 shutil.copyfileobj(rest, files[0], 1 << 20)
             if both:
-                files[1].write(package_text(stem, self.fields, self.count).encode())
+                files[1].write(package_text(stem, self.rule.fields, self.count).encode())
         return target
 
     @property
@@ -193,7 +198,7 @@ class Vectors:
             ValueError: for an unknown kind.
         """
         lines = self.random if self.planned is None else self.planned
-        return lines, lines * line_width(kind_of(None, kind), self.fields)
+        return lines, lines * line_width(kind_of(None, kind), self.rule.fields)
 
     def _check_room(self, folder: Path, target: Path, kind: str) -> None:
         lines, size = self.size(kind)
@@ -212,13 +217,13 @@ class Vectors:
         """
         begin = file.tell()
         widest = {**self.head, "count": MOST_LINES, "coverage": dict.fromkeys(_NAMES, MOST_LINES)}
-        room = len(head_text(kind, widest, self.fields).encode())
+        room = len(head_text(kind, widest, self.rule.fields).encode())
         file.write(b" " * room)
         for columns in self.batches():
-            file.write(lines_of(kind, self.fields, columns))
+            file.write(lines_of(kind, self.rule.fields, columns))
             if self.on_batch is not None:
                 self.on_batch(self.count + self.left_out)
-        first, *names = head_text(kind, self.head, self.fields).splitlines(keepends=True)
+        first, *names = head_text(kind, self.head, self.rule.fields).splitlines(keepends=True)
         rest = "".join(names).encode()
         head = first.rstrip("\n").encode()
         file.seek(begin)

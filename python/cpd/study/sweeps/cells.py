@@ -369,7 +369,7 @@ class Losses:
         given = list(parts)
         wrong = next((part for part in given if not isinstance(part, Losses)), None)
         if wrong is not None:
-            raise TypeError(f"parts must be of type cpd.study.Losses, got {type(wrong).__name__}")
+            raise TypeError(f"parts must be of type Losses, got {type(wrong).__name__}")
         each = [part.normalised for part in given]
         sums = {one.name: sum(getattr(part, one.name) for part in each) for one in fields(cls)}
         return cls(**sums | {"worst": max((part.worst for part in each), default=0.0)})

@@ -11,12 +11,13 @@ from cpd.hardware.gate_counts import GATES, MODEL
 from cpd.study.pages import fill
 from cpd.study.svg import to_svg
 from cpd.study.sweeps.picture import NAMES, draw
-from cpd.study.sweeps.rows import Row, Rows, Tensor, share
+from cpd.study.sweeps.results import Sweep
+from cpd.study.sweeps.rows import SweepRow, share
 
-_PARTS = ["multiplier", "aligner", "adder", "normaliser", "exponent", "scales"]
+_PARTS = ["multiplier", "aligner", "adder", "normalizer", "exponent", "scales"]
 
 
-def render(found: Rows) -> str:
+def render(found: Sweep) -> str:
     """Returns the whole page.
 
     It has fronts of errors against gates and against bits, all cells, the parts of the costs, and
@@ -31,7 +32,7 @@ def render(found: Rows) -> str:
         found=found,
         error=NAMES[found.error],
         column=found.error.replace("_", " ").capitalize(),
-        cards=[(row.cell.operand, row.cell.total, _value(found, row)) for row in _few(least)],
+        cards=[(row.operand, row._cell.total, _value(found, row)) for row in _few(least)],
         fronts=fronts,
         head=[*head, "Front"],
         rows=[[*texts, "●" if best else ""] for texts, best in rows],
@@ -45,52 +46,52 @@ def render(found: Rows) -> str:
     )
 
 
-def _front(found: Rows, cost: str) -> dict[str, Any]:
+def _front(found: Sweep, cost: str) -> dict[str, Any]:
     rows = found.front(cost=cost)
     return {
         "cost": NAMES[cost],
         "svg": to_svg(draw(found, found.error, cost), f"{NAMES[found.error]} by {NAMES[cost]}"),
         "rows": [
             (
-                row.cell.operand,
-                row.cell.rounding,
-                row.cell.total,
+                row.operand,
+                row.rounding,
+                row._cell.total,
                 f"{row.bits:.4g}",
                 f"{row.cost.total:,.0f}",
                 _value(found, row),
-                f"{row.losses.sqnr:.1f}",
+                f"{row.sqnr:.1f}",
             )
             for row in rows
         ],
     }
 
 
-def _tensor(one: Tensor) -> list[str]:
-    shape = " × ".join(f"{count:,}" for count in one.shape)
-    sizes = f"{one.rms:.3g}", f"{one.amax:.3g}"
-    return [one.name, shape, *sizes, f"{one.zeros:,}", f"{one.nonfinite:,}"]
+def _tensor(one: dict[str, Any]) -> list[str]:
+    shape = " × ".join(f"{count:,}" for count in one["shape"])
+    sizes = f"{one['rms']:.3g}", f"{one['amax']:.3g}"
+    return [one["name"], shape, *sizes, f"{one['zeros']:,}", f"{one['nonfinite']:,}"]
 
 
-def _value(found: Rows, row: Row) -> str:
+def _value(found: Sweep, row: SweepRow) -> str:
     value = row.value(found.error)
     return f"{value:.4f}" if found.error == "accuracy" else share(value)
 
 
-def _few(rows: list[Row], most: int = 4) -> list[Row]:
+def _few(rows: list[SweepRow], most: int = 4) -> list[SweepRow]:
     """Returns up to `most` of the rows, evenly from the cheapest to the best."""
     if len(rows) <= most:
         return rows
     return [rows[round(place * (len(rows) - 1) / (most - 1))] for place in range(most)]
 
 
-def _parts(row: Row) -> list[str]:
+def _parts(row: SweepRow) -> list[str]:
     bits = [f"{getattr(row.cost, name):.3g}" for name in _PARTS]
-    return [row.cell.operand, row.cell.total, *bits, f"{row.cost.total:,.0f}"]
+    return [row.operand, row._cell.total, *bits, f"{row.cost.total:,.0f}"]
 
 
-def _by_tensor(found: Rows, rows: list[Row]) -> list[list[str]]:
+def _by_tensor(found: Sweep, rows: list[SweepRow]) -> list[list[str]]:
     """The SQNR of each tensor in the rows of the front."""
     return [
-        [one.name, *(f"{row.tensors[place].sqnr:.1f}" for row in _few(rows))]
+        [one["name"], *(f"{row._tensors[place].sqnr:.1f}" for row in _few(rows))]
         for place, one in enumerate(found.tensors)
     ]

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from cpd._files import replaced
 from cpd.numeric.scaled import Scaled
 from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
-from cpd.study.sweeps.rows import Row, Rows
+from cpd.study.sweeps.results import Sweep
+from cpd.study.sweeps.rows import SweepRow
 
 NAMES = {
     "dot_error": "relative error of dot products",
@@ -29,7 +30,7 @@ NAMES = {
     "multiplier": "bits of the multiplier (cpd-2026)",
     "aligner": "bits of the aligner (cpd-2026)",
     "adder": "bits of the adder (cpd-2026)",
-    "normaliser": "bits of the normaliser (cpd-2026)",
+    "normalizer": "bits of the normalizer (cpd-2026)",
 }
 _SHARES = ("dot_error", "relative_rms", "underflow", "overflow")
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
@@ -38,7 +39,7 @@ _APART = 0.045
 """The least distance between names of the front's rows, as a share of the picture."""
 
 
-def write(path: Path, found: Rows, error: str, cost: str) -> None:
+def write(path: Path, found: Sweep, error: str, cost: str) -> None:
     """Writes the picture. Raises ValueError for an ending that is not drawn."""
     check_plot_path(path)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "sweep"}):
@@ -48,7 +49,7 @@ def write(path: Path, found: Rows, error: str, cost: str) -> None:
             figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
 
 
-def draw(found: Rows, error: str, cost: str) -> Figure:
+def draw(found: Sweep, error: str, cost: str) -> Figure:
     """Returns the figure.
 
     Colors distinguish scales, markers accumulators. The front is a line, and its rows are named if
@@ -59,12 +60,12 @@ def draw(found: Rows, error: str, cost: str) -> Figure:
         axes = figure.subplots()
         rows = [row for row in found.rows if math.isfinite(row.value(error))]
         colour = _keys([_scale(row) for row in rows], _COLOURS)
-        marker = _keys([row.cell.total for row in rows], _MARKERS)
+        marker = _keys([row._cell.total for row in rows], _MARKERS)
         for row in rows:
             axes.plot(
                 row.value(cost),
                 row.value(error),
-                marker[row.cell.total],
+                marker[row._cell.total],
                 color=colour[_scale(row)],
                 ms=5,
                 alpha=0.75,
@@ -74,7 +75,7 @@ def draw(found: Rows, error: str, cost: str) -> Figure:
         points = [(row.value(cost), row.value(error)) for row in front]
         axes.plot(*zip(*points, strict=True), color=GREY, lw=1.4, zorder=1, drawstyle="steps-post")
         _error_axis(axes, error, [row.value(error) for row in rows])
-        _name(axes, [row.cell.element.name for row in front], points)
+        _name(axes, [row._cell.element.name for row in front], points)
         axes.set_xlabel(NAMES[cost])
         missing = len(found.rows) - len(rows)
         axes.set_title(
@@ -95,9 +96,9 @@ def _name(axes: Any, names: list[str], points: list[tuple[float, float]]) -> Non
             axes.annotate(name, point, xytext=(4, 4), textcoords="offset points", fontsize=8.5)
 
 
-def _scale(row: Row) -> str:
+def _scale(row: SweepRow) -> str:
     """Returns the name of a cell's scales."""
-    q = row.cell.format
+    q = row._cell.format
     if not isinstance(q, Scaled):
         return "no scales"
     if q.block in ("tensor", "row"):

@@ -1,64 +1,175 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Sweep`, the result of a sweep: rows computed from measurements, and files that show them."""
+"""`Sweep`, the result of a sweep: its rows, their Pareto fronts, and files that show them."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cpd._files import write_json, write_text
-from cpd.hardware.gate_counts import gates
+from cpd.hardware.gate_counts import MODEL
 from cpd.numeric.checked import checked
-from cpd.numeric.scaled import Scaled
-from cpd.study.sweeps.cells import Cell, Losses
-from cpd.study.sweeps.rows import Row, Rows, Tensor
+from cpd.numeric.shown import shown
+from cpd.study.sweeps.rows import ERRORS, SweepRow, row_of, share
 from cpd.study.sweeps.store import Measured
 from cpd.study.sweeps.tensors import Workload
 
 
 @checked
 @dataclass(frozen=True)
-class Sweep(Rows):
+class Sweep:
     """The rows of a sweep, in the order of its cells. Printable, as a table.
 
-    - `rows`: one `Row` for each cell.
-    - `tensors`: the tensors on which cells were measured.
-    - `length`: the most terms of a dot product, an argument of `sweep`.
-    - `sample`: the most values of each tensor, an argument of `sweep`; None: all.
-    - `reused`: the number of cells that were read from the folder.
-    - `left_out`: the formats and accumulators that cannot be combined, in words.
+    Attributes:
+        rows: one `SweepRow` for each combination.
+        tensors: a dict for each measured tensor: its `name`, its `shape` (rows and their length),
+            `nonfinite` (the number of NaN and infinities, which were left out), `zeros` (with those
+            in place of NaN and infinities), `amax` (the largest magnitude), and `rms` (the root of
+            the mean of the squares).
+        length: the most terms of a dot product, an argument of `sweep`.
+        sample: the most values of each tensor, an argument of `sweep`; None: all.
+        reused: the number of cells that were read from the folder; default 0.
+        left_out: the formats and accumulators that cannot be combined, in words; default none.
     """
 
-    @classmethod
-    def of(cls, work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
-        """Returns the sweep of measurements.
+    rows: tuple[SweepRow, ...]
+    tensors: tuple[dict[str, Any], ...]
+    length: int
+    sample: int | None
+    reused: int = 0
+    left_out: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[SweepRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def values(self) -> int:
+        """The number of values of all tensors."""
+        return sum(math.prod(one["shape"]) for one in self.tensors)
+
+    @cached_property
+    def error(self) -> str:
+        """The error by which cells are compared by default.
+
+        It is the accuracy if it was measured, else the error of dot products, else the relative
+        RMS.
+        """
+        if any(row.accuracy is not None for row in self.rows):
+            return "accuracy"
+        return (
+            "dot_error" if any(row.dot_error is not None for row in self.rows) else "relative_rms"
+        )
+
+    def front(self, error: str | None = None, cost: str = "gates") -> list[SweepRow]:
+        """Returns the Pareto front, by ascending cost.
+
+        For a row on the front no other row is better in error or cost and no worse in the other. Of
+        equal rows the first is on the front. Infinite and NaN errors are left out.
 
         Args:
-            work: the tensors.
-            found: the measurements, one for each cell.
-            **more: `reused` and `left_out`.
+            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
+                `error`.
+            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+                `normalizer`.
 
         Returns:
-            The sweep.
+            The rows.
+
+        Raises:
+            ValueError: for an unknown error or cost, or one that was not measured.
+
+        >>> import numpy as np
+        >>> from cpd.study import sweep
+        >>> x = np.linspace(-1, 1, 64, dtype=np.float32)[None]
+        >>> [row.operand for row in sweep(x, "e2m[1-3]").front("relative_rms", "bits")]
+        ['e2m1', 'e2m2', 'e2m3']
         """
-        tensors = tuple(
-            Tensor(
-                one.name,
-                (one.x.shape[0], one.x.shape[1]),
-                one.nonfinite,
-                one.zeros,
-                one.amax,
-                math.sqrt(one.squares / one.x.size),
-            )
-            for one in work.matrices
+        by = _lesser(error or self.error)
+        points = [(row.value(cost), by(row), place) for place, row in enumerate(self.rows)]
+        best, found = math.inf, []
+        for _, loss, place in sorted(p for p in points if math.isfinite(p[1])):
+            if loss < best:
+                best = loss
+                found.append(self.rows[place])
+        return found
+
+    def best(
+        self, error: str | None = None, within: float = math.inf, cost: str = "gates"
+    ) -> SweepRow:
+        """Returns the row of least error that costs no more than `within`; of equals the cheapest.
+
+        Args:
+            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
+                `error`.
+            within: the most that the row may cost; default: any cost.
+            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+                `normalizer`.
+
+        Returns:
+            The row.
+
+        Raises:
+            ValueError: if no row costs so little, and for an unknown error or cost.
+        """
+        front = [row for row in self.front(error, cost) if row.value(cost) <= within]
+        if not front:
+            raise ValueError(f"no cell has finite errors and at most {within:g} {cost}")
+        return front[-1]
+
+    def table(self, error: str | None = None, cost: str = "gates") -> tuple[list[str], list[Any]]:
+        """Returns the table of the sweep, by ascending cost.
+
+        Args:
+            error: one of `ERRORS`, for the front; default: the sweep's `error`.
+            cost: one of `COSTS`, by which rows are sorted; default `gates`.
+
+        Returns:
+            The head, and each row's texts with whether the row is on the front.
+        """
+        front = {id(row) for row in self.front(error, cost)}
+        columns = _columns(self)
+        rows = [
+            ([text(row) for _, text in columns], id(row) in front)
+            for row in sorted(self.rows, key=lambda row: row.value(cost))
+        ]
+        return [name for name, _ in columns], rows
+
+    def __str__(self) -> str:
+        head, rows = self.table()
+        lines = [["", *head], *(["*" if best else "", *texts] for texts, best in rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        return "\n".join(
+            "  ".join(
+                text.ljust(width) if i < 2 else text.rjust(width)
+                for i, (text, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
         )
-        rows = tuple(_row(one, tensors) for one in found)
-        return cls(rows, tensors, work.length, work.sample, **more)
+
+    def json(self) -> dict[str, Any]:
+        """All figures, also of each tensor; infinite ones are null in a file."""
+        names = [one["name"] for one in self.tensors]
+        return {
+            "values": self.values,
+            "length": self.length,
+            "sample": self.sample,
+            "cost_model": MODEL,
+            "error": self.error,
+            "left_out": list(self.left_out),
+            "front": [self.rows.index(row) for row in self.front()],
+            "tensors": list(self.tensors),
+            "cells": [row.json(names) for row in self.rows],
+        }
 
     def to_json(self, path: str | Path) -> None:
         """Writes `json()` to a file.
@@ -81,7 +192,7 @@ class Sweep(Rows):
             error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
                 `error`.
             cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
-                `normaliser`.
+                `normalizer`.
 
         Raises:
             ValueError: for an unknown error or cost, or one that was not measured.
@@ -91,13 +202,13 @@ class Sweep(Rows):
         parts = [part for part in self.rows[0].cost.json() if part != "model"]
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
-        shown = [*self.rows[0].losses.json(), "accuracy", "bits"]
-        lines.writerow([*self.rows[0].cell.json(), *shown, *parts, "front"])
+        shown = [*self.rows[0]._losses.json(), "accuracy", "bits"]
+        lines.writerow([*self.rows[0]._cell.json(), *shown, *parts, "front"])
         for row in self.rows:
-            told = row.losses.json() | {"accuracy": row.accuracy, "bits": row.bits}
+            told = row._losses.json() | {"accuracy": row.accuracy, "bits": row.bits}
             parted = row.cost.json()
             figures = [*(told[n] for n in shown), *(parted[p] for p in parts)]
-            lines.writerow([*row.cell.json().values(), *figures, int(id(row) in front)])
+            lines.writerow([*row._cell.json().values(), *figures, int(id(row) in front)])
         write_text(path, text.getvalue())
 
     def plot(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
@@ -108,15 +219,14 @@ class Sweep(Rows):
             error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
                 `error`.
             cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
-                `normaliser`.
+                `normalizer`.
 
         Raises:
             ValueError: for another ending of the file's name, and for an unknown error or cost.
             OSError: if the file cannot be written.
         """
-        from cpd.study.sweeps.picture import write
-
-        write(Path(path), self, error or self.error, cost)
+        picture = importlib.import_module("cpd.study.sweeps.picture")
+        picture.write(Path(path), self, error or self.error, cost)
 
     def report(self, path: str | Path) -> None:
         """Writes one HTML page that needs nothing else. Needs jinja2 and matplotlib.
@@ -129,26 +239,55 @@ class Sweep(Rows):
         Raises:
             OSError: if the file cannot be written.
         """
-        from cpd.study.sweeps.page import render
-
-        write_text(path, render(self))
+        write_text(path, importlib.import_module("cpd.study.sweeps.page").render(self))
 
 
-def _row(measured: Measured, tensors: Sequence[Tensor]) -> Row:
-    cell = measured.cell
-    return Row(
-        cell,
-        Losses.total(measured.losses),
-        measured.losses,
-        measured.accuracy,
-        _bits(cell, tensors),
-        gates(cell.format, cell.sum),
+def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
+    """Returns the sweep of measurements, one for each cell; `more`: `reused` and `left_out`."""
+    shapes = [(one.x.shape[0], one.x.shape[1]) for one in work.matrices]
+    tensors = tuple(
+        {
+            "name": one.name,
+            "shape": shape,
+            "nonfinite": one.nonfinite,
+            "zeros": one.zeros,
+            "amax": one.amax,
+            "rms": math.sqrt(one.squares / one.x.size),
+        }
+        for one, shape in zip(work.matrices, shapes, strict=True)
     )
+    rows = tuple(row_of(one, shapes) for one in found)
+    return Sweep(rows, tensors, work.length, work.sample, **more)
 
 
-def _bits(cell: Cell, tensors: Sequence[Tensor]) -> float:
-    q = cell.format
-    if not isinstance(q, Scaled):
-        return float(q.bits)
-    values = sum(math.prod(one.shape) for one in tensors)
-    return sum(q.bits_per_value(one.shape) * math.prod(one.shape) for one in tensors) / values
+def _lesser(error: str) -> Callable[[SweepRow], float]:
+    """The function of a row that a front minimizes."""
+    if error not in ERRORS:
+        raise ValueError(f"error must be one of {', '.join(ERRORS)}, got {shown(error)}")
+    if error == "accuracy":
+        return lambda row: -row.value(error)
+    return lambda row: row.value(error)
+
+
+def _columns(found: Sweep) -> list[tuple[str, Callable[[SweepRow], str]]]:
+    """A table's columns, without those that are equal in all rows or were not measured."""
+    columns: list[tuple[str, Callable[[SweepRow], str]]] = [("Format", lambda row: row.operand)]
+    chosen: list[tuple[str, Callable[[SweepRow], str]]] = [
+        ("Rounding", lambda row: row.rounding),
+        ("Accumulator", lambda row: row._cell.total),
+    ]
+    columns += [(name, of) for name, of in chosen if len(set(map(of, found.rows))) > 1]
+    columns += [
+        ("Bits", lambda row: f"{row.bits:.4g}"),
+        ("SQNR dB", lambda row: f"{row.sqnr:.1f}"),
+        ("Mean error", lambda row: f"{row.mean_error:.2e}"),
+        ("Max error", lambda row: f"{row.worst:.2e}"),
+        ("Underflow", lambda row: share(row.underflow)),
+        ("Overflow", lambda row: share(row.value("overflow"))),
+    ]
+    if any(row.dot_error is not None for row in found.rows):
+        columns.append(("Dot error", lambda row: share(row.dot_error or 0.0)))
+    if any(row.accuracy is not None for row in found.rows):
+        columns.append(("Accuracy", lambda row: f"{row.accuracy:.4f}"))
+    columns.append(("Gates", lambda row: f"{row.cost.total:.0f}"))
+    return columns

@@ -21,7 +21,7 @@ from cpd.numeric.checked import checked
 from cpd.numeric.warned import warn
 from cpd.study.sweeps.cells import Cell, fitting, grid
 from cpd.study.sweeps.measure import Bench
-from cpd.study.sweeps.results import Sweep
+from cpd.study.sweeps.results import Sweep, swept
 from cpd.study.sweeps.store import Measured, Measurements
 from cpd.study.sweeps.tensors import LENGTH, TensorsLike, Workload, load_workload, workload
 
@@ -40,9 +40,9 @@ def sweep(
     tensors: TensorsLike,
     formats: Any,
     accumulators: Any = "fp32",
+    *,
     rounding: Any = "nearest_even",
     scales: Any = "none",
-    *,
     bits: int | None = None,
     overflow: str = "saturate",
     seed: int = 0,
@@ -91,8 +91,9 @@ def sweep(
         dots: whether to compute dot products; default True. If False, the accumulators have no
             effect.
         sample: the most values of each tensor, in whole rows spread over it; default None: all.
-        accuracy: a function of a `Cell`, whose `recipe` makes a model compute in it, that returns a
-            float; default None.
+        accuracy: a function that returns the accuracy, a float, of a model in a cell; default None.
+            A cell has the attributes `operand`, `accumulator`, `rounding`, `overflow` and `seed`;
+            `cell.recipe()` is the recipe of a model that computes in it.
         folder: keeps each cell in a file, which later calls with the same values and choices read;
             default None. A damaged file is reported (by `tell`) and measured again. The values are
             identified by their SHA-256, an accuracy's function by its name and source. If code that
@@ -117,7 +118,7 @@ def sweep(
     >>> import numpy as np
     >>> x = np.random.default_rng(0).standard_normal((64, 256), np.float32)
     >>> found = sweep(x, "e[2-3]m[2-3]", scales="none,tensor", bits=6)
-    >>> found.best().cell.operand
+    >>> found.best().operand
     'e2m3 tensor scale=fp32'
     """
     cells, left_out = fitting(
@@ -140,7 +141,7 @@ def sweep(
             known[measured.cell] = measured
             done(measured)
     found = [measured for measured in known.values() if measured is not None]
-    return Sweep.of(work, found, reused=len(cells) - len(missing), left_out=tuple(left_out))
+    return swept(work, found, reused=len(cells) - len(missing), left_out=tuple(left_out))
 
 
 @dataclass(frozen=True)
