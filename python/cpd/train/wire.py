@@ -76,7 +76,7 @@ def reduce_text(spec: ReduceSpec, seed: int) -> str:
     if spec.aps:
         words.append("aps=paper" if spec.aps == "paper" else "aps")
     if spec.loss_scale != 1:
-        words.append(f"loss_scale={spec.loss_scale:g}")
+        words.append(f"loss_scale={spec.loss_scale!r}".removesuffix(".0"))
     if spec.seed not in (0, seed):
         words.append(f"seed={spec.seed}")
     for name in _KEYS:

@@ -55,7 +55,7 @@ RUNS += [
     {**SMALL, "model": "fcn", "width": 4, "exempt_types": ["BatchNorm2d"], "schedule": "linear"},
     {**SMALL, "model": "text_lstm", "width": 8, "dropout": 0.5, "length": 8, "optimizer": "lars"},
 ]
-SUMS = "e4m3 aps rounding=stochastic accumulator='e4m3 rounding=stochastic'"
+SUMS = "e4m3 aps rounding=stochastic accumulator='e4m3 sequential rounding=stochastic'"
 WORDS = ["--reduce", SUMS, *"--epochs 1 --batch 90 --depth 2 --seed 5".split()]
 CODEC_WORDS = ["--reduce", "qsgd bits=4 bucket=512", "--min-size", "100"]
 CODEC_WORDS += ["--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]
