@@ -48,7 +48,7 @@ _ZSTD = "zstd"
 def register(commands: Commands) -> None:
     """Adds the command `compress`."""
     parser = add_command(commands, "compress", _run, "what codecs make of a file", _TEXT)
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file of tensors")
     parser.add_argument(
         "--codec",
         action="extend",

@@ -59,7 +59,7 @@ shown: all after one another, and codec and messages at once. The computation is
 published rates of one K80 and the machine's speed unless --compute gives it. The
 codec's speed is the machine's `codec_gbps` unless --codec-gbps gives it; the lines
 below the table say which. Codecs of variable sizes count
-at their most unless --bits gives their mean.
+at their most unless --mean-bits gives their mean.
 
 Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm.
 Machines: ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g,
@@ -107,9 +107,9 @@ def register(commands: Commands) -> None:
         "on this CPU; default: the machine's",
     )
     group.add_argument(
-        "--bits",
+        "--mean-bits",
         type=float,
-        metavar="B",
+        metavar="X",
         help="mean bits a value of codecs of variable sizes; default: their most",
     )
     gradients_arguments(group)
@@ -165,7 +165,7 @@ def _steps(options: argparse.Namespace) -> int:
                 compute=options.compute,
                 batch=options.batch,
                 codec_rate=rate,
-                bits=options.bits,
+                bits=options.mean_bits,
                 largest=largest,
                 roundoffs=roundoffs,
                 done=lambda: progress.advance(bar),
@@ -322,9 +322,9 @@ def _figure(options: argparse.Namespace) -> int:
     for name in ("model", "machine", "ranks", "reduce", "compute", "batch"):
         if getattr(options, name) is not None:
             raise UsageError(f"--figure has its own --{name}")
-    for name in ("bits", "gradients", "plot"):
+    for name in ("mean_bits", "gradients", "plot"):
         if getattr(options, name) is not None:
-            raise UsageError(f"--figure takes no --{name}")
+            raise UsageError(f"--figure takes no --{name.replace('_', '-')}")
     if options.codec_gbps == "measured":
         raise UsageError("--figure takes a number as --codec-gbps, not 'measured'")
     with users_mistakes():

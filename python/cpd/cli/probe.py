@@ -41,13 +41,13 @@ what could not be told apart. The status is 1 where no rule fits.
 def register(commands: Commands) -> None:
     """Adds the command `probe`."""
     parser = add_command(commands, "probe", _run, "how a unit or a kernel adds products", _TEXT)
-    parser.add_argument("--a", default="fp16", metavar="NAME", help="format of a; default fp16")
-    parser.add_argument("--b", metavar="NAME", help="format of b; default a's")
+    parser.add_argument("--a", default="fp16", metavar="FORMAT", help="format of a; default fp16")
+    parser.add_argument("--b", metavar="FORMAT", help="format of b; default a's")
     parser.add_argument(
-        "--c", default="fp32", metavar="NAME", help="format of the addend, or none; default fp32"
+        "--c", default="fp32", metavar="FORMAT", help="format of the addend, or none; default fp32"
     )
     parser.add_argument(
-        "--result", default="fp32", metavar="NAME", help="format of the results; default fp32"
+        "--result", default="fp32", metavar="FORMAT", help="format of the results; default fp32"
     )
     integer(parser, "k", 64, "products of a dot product")
     seed_argument(parser)

@@ -33,9 +33,11 @@ def register(commands: Commands) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a file of dot products")
     accumulator_argument(parser, "the accumulator of the products")
     parser.add_argument(
-        "--operands", metavar="NAME", help="only dot products of these operands, as E4M3"
+        "--operands", metavar="FORMAT", help="only dot products of these operands, as E4M3"
     )
-    parser.add_argument("--output", metavar="NAME", help="only those with these results, as fp16")
+    parser.add_argument(
+        "--result", metavar="FORMAT", help="only dot products with these results, as fp16"
+    )
     parser.add_argument("--no-c", action="store_true", help="the results hold no addends")
     parser.add_argument("--mutations", action="store_true", help="count what changed rules give")
     json_argument(parser)
@@ -51,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
             options.file,
             options.accumulator,
             operands=options.operands,
-            output=options.output,
+            output=options.result,
             adds_c=False if options.no_c else None,
             mutations=options.mutations,
         )

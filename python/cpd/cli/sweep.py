@@ -72,7 +72,7 @@ def register(commands: Commands) -> None:
     parser = add_command(
         commands, "sweep", _run, "formats and accumulators on tensors of one's own", _TEXT
     )
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="tensors")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file of tensors")
     parser.add_argument(
         "--capture",
         metavar="MODULE:FUNCTION",

@@ -150,7 +150,7 @@ def register(commands: Commands) -> None:
     )
     group.add_argument(
         "-o",
-        "--output",
+        "--out",
         type=Path,
         metavar="FILE",
         help="a file, which is overwritten, a folder, or - for standard output; default a name "
@@ -289,7 +289,7 @@ def _progress(vectors: Vectors, options: argparse.Namespace) -> Iterator[None]:
 def _kind(options: argparse.Namespace) -> str:
     from cpd.hardware.vectors.lines import kind_of
 
-    path = options.output
+    path = options.out
     if options.kind is None and (path is None or path == STDOUT or path.is_dir()):
         return "testfloat"
     return kind_of(path, options.kind)
@@ -299,7 +299,7 @@ def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
     from cpd.hardware import Ports, write_testbench
 
     if options.testbench is None:
-        return vectors.write(options.output or Path(), options.kind)
+        return vectors.write(options.out or Path(), options.kind)
     elsewhere = ("module", "rtl", "ports", "signals")
     ports = Ports(
         **{name: getattr(options, name) for name in _BENCH if name not in elsewhere},
@@ -317,7 +317,7 @@ def _check_bench(options: argparse.Namespace) -> None:
     _check_needs(given, _BENCH, options.testbench, "--testbench DIR")
     if options.testbench is None:
         return
-    if options.output is not None or options.kind is not None:
+    if options.out is not None or options.kind is not None:
         raise UsageError("--testbench writes a folder of its own: leave out --as and -o")
     users = set(_BENCH) - {"module", "rtl", "any_nan"}
     _check_needs(given, users, options.module, "--module NAME")

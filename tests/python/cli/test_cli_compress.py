@@ -183,7 +183,10 @@ def status_of(arguments):
         (["x.npy", "--codec=e4m3", "--seeds=0"], "--seeds must be at least 1, got 0"),
         (["x.npy", "--codec=e4m3", "--json=no/such.json"], "cannot write no/such.json"),
         (["x.npy", "--codec=e4m3", "--out=x.bin"], "--out takes one codec's tensors"),
-        (["x.npy", "--codec=e4m3", "--codec=fp32", "--out=y.npz"], "--out takes one codec's tensors"),
+        (
+            ["x.npy", "--codec=e4m3", "--codec=fp32", "--out=y.npz"],
+            "--out takes one codec's tensors",
+        ),
         (["x.npy"], "--codec"),
         (["ints.pt", "--codec=e4m3"], "holds no floating-point tensors"),
         (["nan.npy", "--codec=e2m1"], "'nan' by e2m1: layer 0, value 1 is NaN"),

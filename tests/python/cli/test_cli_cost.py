@@ -111,7 +111,7 @@ def test_mean_bits(capsys):
     base = ["--model", "alexnet", "--ranks", "8", *FAST, "--reduce"]
     wire = "qsgd bits=4 bucket=512 coding=elias-sparse"
     most = as_json(capsys, *base, f"fp32,{wire}")
-    mean = as_json(capsys, *base, f"fp32,{wire}", "--bits", "2.8")
+    mean = as_json(capsys, *base, f"fp32,{wire}", "--mean-bits", "2.8")
     assert most["rows"][0] == mean["rows"][0]
     assert mean["rows"][1]["messages"] < most["rows"][1]["messages"]
     assert not mean["rows"][1]["exact"]
@@ -238,7 +238,7 @@ def test_the_curve_of_larger_models(capsys):
         (["--model", "resnet50", "--compute", "-1"], "at least 0"),
         (["--model", "resnet50", "--batch", "0"], "at least 1"),
         (["--model", "resnet50", "--codec-gbps", "0"], "above 0"),
-        (["--model", "resnet50", "--reduce", "top_k 0.1", "--bits", "0"], "above 0"),
+        (["--model", "resnet50", "--reduce", "top_k 0.1", "--mean-bits", "0"], "above 0"),
         (["--model", "lstm"], "computation of lstm"),
         (["--model", "resnet50", "--machine", "alpha=1 beta=1"], "speed"),
         (["--model", "resnet50", "--round"], "--round needs --gradients"),
@@ -250,7 +250,7 @@ def test_the_curve_of_larger_models(capsys):
         (["--figure", "grubic10"], "did you mean grubic-10"),
         (["--figure", "grubic-10", "--model", "alexnet"], "--model"),
         (["--figure", "grubic-10", "--ranks", "4"], "--ranks"),
-        (["--figure", "grubic-10", "--bits", "4"], "--bits"),
+        (["--figure", "grubic-10", "--mean-bits", "4"], "--mean-bits"),
         (["--figure", "grubic-10", "--plot", "x.png"], "--plot"),
         (["--figure", "grubic-10", "--codec-gbps", "measured"], "--codec-gbps"),
     ],

@@ -37,7 +37,9 @@ def test_a_recipe_reads_back(capsys, tmp_path, name):
     file.write_text(printed(capsys, "show", "--recipes", name))
     assert cpd.recipe(file) == cpd.recipe(name)
     assert printed(capsys, "show", "--recipes", str(file)) == file.read_text()
-    assert cpd.Recipe.from_json(printed(capsys, "show", "--recipes", name, "--json")) == cpd.recipe(name)
+    assert cpd.Recipe.from_json(printed(capsys, "show", "--recipes", name, "--json")) == cpd.recipe(
+        name
+    )
 
 
 def test_a_recipe_of_a_text(capsys):

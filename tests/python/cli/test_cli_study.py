@@ -33,7 +33,9 @@ def test_run_then_report(capsys, tmp_path):
     out = told(capsys, "run", "aps-fig4", "aps-fig12", "--size", "smoke", "--out", tmp_path)
     assert "aps.F4: a factor of 8 rounds nothing, one of 10 does: yes" in out
     assert len(list((tmp_path / "cells").glob("*.json"))) == 3
-    out = told(capsys, "report", "--size", "smoke", "--out", tmp_path, "--store", tmp_path / "stored")
+    out = told(
+        capsys, "report", "--size", "smoke", "--out", tmp_path, "--store", tmp_path / "stored"
+    )
     assert "aps-fig4: 2 of 2 cells" in out
     assert "aps-table4: 0 of" in out
     page = (tmp_path / "report.html").read_text()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cpd._since import GONE, MODULES, missing
+from cpd._since import COMMANDS, FLAGS, GONE, MODULES, gone_flag, missing
 from patience import scaled
 
 EACH = [(module, name, new) for module, names in GONE.items() for name, new in names.items()]
@@ -52,6 +52,63 @@ def test_what_takes_their_place(new: str) -> None:
     public = imported(f"cpd.{path}".rpartition(".")[0])
     lazy = {*getattr(public, "_NAMES", ()), *getattr(public, "_MODULES", ())}
     assert path.rpartition(".")[2] in {*public.__all__, *lazy}
+
+
+@pytest.mark.parametrize(("command", "new"), COMMANDS.items())
+def test_commands_that_are_gone(command: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended([command, "e4m3"]) == 2
+    told = capsys.readouterr()
+    assert told.err == f"cpd: error: cpd {command} is gone: use {new} (see cpd --help)\n"
+    assert told.out == ""
+    assert {command, *COMMANDS}.isdisjoint(commands())
+
+
+@pytest.mark.parametrize(("command", "flag"), [(c, f) for c, flags in FLAGS.items() for f in flags])
+@pytest.mark.parametrize("form", ["{}", "{}=x"])
+def test_flags_that_are_gone(
+    command: str, flag: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that are the beginning of another flag, which argparse would take for it."""
+    assert ended([*command.split(), form.format(flag)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    told = f"{flag} is gone: use {FLAGS[command][flag]}"
+    assert line == f"cpd {command}: error: {told} (see cpd {command} --help)"
+    known = commands()[command]._option_string_actions
+    assert flag not in known
+    assert set(re.findall(r"--[\w-]+", FLAGS[command][flag])) <= known.keys()
+
+
+def test_a_word_behind_two_dashes_is_no_flag() -> None:
+    assert gone_flag("probe", ["--", "./unit", "--acc"]) == ""
+    assert gone_flag("probe", ["--acc", "--"]) == "--acc is gone: use --accumulator TEXT"
+    assert gone_flag("study", ["--acc"]) == ""
+
+
+def ended(words: list[str]) -> int:
+    """The status with which a command line ends."""
+    from cpd.cli import main
+
+    try:
+        return main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def commands() -> dict[str, Any]:
+    """The parsers of commands and of their actions, by name."""
+    import argparse
+
+    from cpd.cli import build_parser
+
+    found: dict[str, Any] = {}
+    waiting = [("", build_parser())]
+    while waiting:
+        name, parser = waiting.pop()
+        found[name] = parser
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += [(f"{name} {n}".strip(), one) for n, one in action.choices.items()]
+    return found
 
 
 def test_names_that_never_were() -> None:

@@ -56,7 +56,7 @@ RUNS += [
     {**SMALL, "model": "text_lstm", "width": 8, "dropout": 0.5, "length": 8, "optimizer": "lars"},
 ]
 SUMS = "e4m3 aps rounding=stochastic accumulator='e4m3 sequential rounding=stochastic'"
-WORDS = ["--reduce", SUMS, *"--epochs 1 --batch 90 --depth 2 --seed 5".split()]
+WORDS = ["--reduce", SUMS, "--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]
 CODEC_WORDS = ["--reduce", "qsgd bits=4 bucket=512", "--min-size", "100"]
 CODEC_WORDS += ["--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]
 # Not spawn's: with recovery mpirun's exit status is 0 whatever the ranks return.

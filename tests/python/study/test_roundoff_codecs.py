@@ -27,7 +27,15 @@ def normal_file(tmp_path):
 def test_recommend_of_codecs(normal_file, tmp_path, wire):
     """They cannot hop, so exchange owner is modelled; bytes and times are columns."""
     out = tmp_path / "table.json"
-    arguments = ["--gradients", str(normal_file), "--reduce", wire, "--recommend", "--json", str(out)]
+    arguments = [
+        "--gradients",
+        str(normal_file),
+        "--reduce",
+        wire,
+        "--recommend",
+        "--json",
+        str(out),
+    ]
     assert main(["roundoff", *arguments]) == 0
     table = json.loads(out.read_text())
     assert table["recommend"]["by_time_exchange"] in ("owner", "ring", "hierarchical")
