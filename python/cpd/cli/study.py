@@ -72,7 +72,7 @@ def _action(actions: Any, name: str, help: str) -> Parser:
 def _sizes(parser: Parser) -> None:
     parser.add_argument(
         "--size",
-        choices=_SEEDS,
+        choices=tuple(_SEEDS),
         default="small",
         help="smoke: one cell of each kind, in seconds; small: minutes on two cores; full: the "
         "papers' settings where they can be had, for a GPU (see list --size full); default small",

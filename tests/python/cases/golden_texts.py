@@ -509,7 +509,7 @@ def torch_texts_cases(make: Make) -> Cases:
         value = _value(expression, {"torch": torch})
         yield expression, f"{value!s} | {value!r}"
     yield from _signatures(TORCH_PUBLIC)
-    yield from _commands(("train --reduce e9m3", "train --reduce group_size=9 --nodes 4"))
+    yield from _commands(("train --reduce e9m3", "train --nodes 4 --batch 1000"))
 
 
 # ---- the command line ----------------------------------------------------------------------------
