@@ -326,7 +326,7 @@ def _figure(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None:
             raise UsageError(f"--figure takes no --{name.replace('_', '-')}")
     if options.codec_gbps == "measured":
-        raise UsageError("--figure takes a number as --codec-gbps, not 'measured'")
+        raise UsageError("--figure takes a codec's rate as a number, not 'measured'")
     with users_mistakes():
         cells = compared(options.figure, _codec_rate(options), options.shared)
     rows = [{**asdict(cell), "error": cell.error} for cell in cells]

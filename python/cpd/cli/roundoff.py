@@ -284,7 +284,8 @@ def _headline(study: _Study, options: argparse.Namespace) -> str:
     values = sum(layer.size for layer in gradients.per_rank[0])
     nodes = counted(gradients.ranks, "node")
     sums = ", ".join(one.label for one in chosen)
-    parts = [sums, nodes, f"{which} ({counted(values, 'value')})"]
+    order = ["order ring"] if options.recommend else []
+    parts = [sums, *order, nodes, f"{which} ({counted(values, 'value')})"]
     zeros = chosen[0].lines[0].row.zero_references
     return f"{', '.join(parts)}; {counted(zeros, 'reference')} {'is' if zeros == 1 else 'are'} zero"
 

@@ -187,7 +187,7 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:
-            raise UsageError(f"no matrix unit {name!r}; {_meant(name, names['units'])}")
+            raise UsageError(f"unknown matrix unit {name!r}; {_meant(name, names['units'])}")
         return _Unit(name)
     if kind == "codecs" or (kind is None and is_compressor(name)):
         from cpd.compress import Codec

@@ -252,7 +252,7 @@ def test_the_curve_of_larger_models(capsys):
         (["--figure", "grubic-10", "--ranks", "4"], "--ranks"),
         (["--figure", "grubic-10", "--mean-bits", "4"], "--mean-bits"),
         (["--figure", "grubic-10", "--plot", "x.png"], "--plot"),
-        (["--figure", "grubic-10", "--codec-gbps", "measured"], "--codec-gbps"),
+        (["--figure", "grubic-10", "--codec-gbps", "measured"], "not 'measured'"),
     ],
 )
 def test_mistakes(capsys, arguments, told):
