@@ -98,6 +98,7 @@ def test_help_in_80_columns(
     [
         ("fp32", ["fp32"]),
         ("(4,3), e5m2", ["(4,3)", "e5m2"]),
+        ("a 'b, c' d,e", ["a 'b, c' d", "e"]),
         ("e[2-3]m[1,3] aps", ["e2m1 aps", "e2m3 aps", "e3m1 aps", "e3m3 aps"]),
         ("e4m3 result='(5,2)', bf16", ["e4m3 result='(5,2)'", "bf16"]),
         (
