@@ -78,6 +78,13 @@ def test_flags_that_are_gone(
     assert set(re.findall(r"--[\w-]+", FLAGS[command][flag])) <= known.keys()
 
 
+def test_the_page_has_every_flag_and_command() -> None:
+    page = (Path(__file__).parents[3] / "python/api/README.md").read_text()
+    table = page.partition("### Flags\n")[2].partition("\n### ")[0]
+    words = {word for flags in FLAGS.values() for word in flags} | set(COMMANDS)
+    assert {word for word in words if not re.search(rf"{word}(?![\w-])", table)} == set()
+
+
 def test_a_word_behind_two_dashes_is_no_flag() -> None:
     assert gone_flag("probe", ["--", "./unit", "--acc"]) == ""
     assert gone_flag("probe", ["--acc", "--"]) == "--acc is gone: use --accumulator TEXT"
