@@ -2,7 +2,7 @@
 # CPD in a container, with torch:
 #
 #   docker build -t cpd .
-#   docker run --rm cpd cpd format e4m3
+#   docker run --rm cpd cpd show e4m3
 #   docker build -t cpd --build-arg CUDA=13.0.1 . && docker run --rm --gpus all cpd cpd --version
 #
 # CUDA: the version of the toolkit that compiles the GPU's kernels; without it there are none. CUDAARCHS: for which GPUs.

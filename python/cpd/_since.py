@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of version 0.7 that are gone, and the error that names what took their place."""
+"""Names, commands and flags of version 0.7 that are gone, and the errors that say what to use."""
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
@@ -170,3 +170,86 @@ def missing(module: str, name: str) -> AttributeError:
 
 def _told(instead: str) -> str:
     return f"use {instead}" if instead else "it was internal, and nothing takes its place"
+
+
+COMMANDS = {
+    "format": "cpd show NAME",
+    "presets": "cpd show --units",
+    "recipe": "cpd show --recipes NAME",
+    "recipes": "cpd show --recipes",
+}
+"""Commands of 0.7 that are gone, and what to use instead."""
+
+_REDUCE = {
+    "--format": "--reduce FORMAT",
+    "--wire": "--reduce CODEC",
+    "--aps": "--reduce 'FORMAT aps'",
+    "--no-aps": "--reduce FORMAT",
+    "--loss-scale": "--reduce 'FORMAT loss_scale=S'",
+    "--kahan": "--reduce \"FORMAT accumulator='FORMAT kahan'\"",
+    "--order": "--reduce 'FORMAT order=ORDER'",
+    "--rounding": "--reduce 'FORMAT rounding=MODE'",
+    "--overflow": "--reduce 'FORMAT overflow=MODE'",
+    "--exchange": "--reduce 'FORMAT exchange=EXCHANGE'",
+    "--group-size": "--reduce 'FORMAT group_size=N'",
+}
+_MACHINE = "--machine 'alpha=SECONDS beta=BYTES_A_SECOND'"
+_SIZES = {f"--{size}": f"--size {size}" for size in ("smoke", "small", "full")}
+
+FLAGS: dict[str, dict[str, str]] = {
+    "train": _REDUCE,
+    "roundoff": {
+        **{name: _REDUCE[name] for name in _REDUCE if name not in ("--exchange", "--group-size")},
+        "--accumulator": "--reduce \"FORMAT accumulator='TEXT'\"",
+        "--result": "--reduce 'FORMAT result=FORMAT'",
+        "--alpha": _MACHINE,
+        "--bandwidth": _MACHINE,
+        "--per-layer": "--per-tensor",
+    },
+    "cost": {
+        "--wire": "--reduce TEXT,…",
+        **{name: _REDUCE[name] for name in ("--exchange", "--group-size")},
+        "--bits": "--mean-bits X",
+        "--measure-codec": "--codec-gbps measured",
+    },
+    "compress": {"--wire": "--codec TEXT,…", "--layers": "--per-tensor"},
+    "replay": {"--as": "--accumulator TEXT", "--output": "--result FORMAT"},
+    "probe": {"--acc": "--accumulator TEXT"},
+    "vectors": {
+        "--acc": "--accumulator TEXT",
+        "--out-format": "--result FORMAT",
+        "--output": "--out FILE",
+    },
+    "sweep": {"--accumulators": "--accumulator TEXT,…"},
+    "study list": _SIZES,
+    "study run": _SIZES,
+    "study report": _SIZES,
+    "show": {
+        "--calc": 'python -c "import cpd; …"',
+        "--neighbours": "--neighbors VALUE",
+        "--rounding": 'python -c "import cpd; …"',
+    },
+}
+"""By command, each flag of 0.7 that is gone and what to use instead."""
+
+
+def gone_command(words: Sequence[str]) -> str:
+    """The error for a command line whose command is gone; empty for other command lines."""
+    instead = COMMANDS.get(words[0]) if words else None
+    return f"cpd {words[0]} is gone: use {instead}" if instead else ""
+
+
+def gone_flag(command: str, words: Sequence[str]) -> str:
+    """The error for the first word that is a flag which is gone; empty if there is none.
+
+    >>> gone_flag("vectors", ["mul", "--out-format=fp32"])
+    '--out-format is gone: use --result FORMAT'
+    """
+    flags = FLAGS.get(command, {})
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag == "--":
+            return ""
+        if flag in flags:
+            return f"{flag} is gone: use {flags[flag]}"
+    return ""

@@ -112,7 +112,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 class RecipeSchema(SphinxDirective):
-    """The JSON schema of recipes, as `cpd recipe --schema` prints it."""
+    """The JSON schema of recipes, as `cpd show --schema` prints it."""
 
     def run(self) -> list[nodes.Node]:
         return [nodes.literal_block(text=recipe_schema(), language="json")]

@@ -143,7 +143,7 @@ def stale_schema(root: Path) -> Iterator[str]:
 
     path = root / "python/docs/api/recipe.schema.json"
     if not path.is_file() or json.loads(path.read_text()) != schema():
-        yield f"{path.relative_to(root)}: not what `cpd recipe --schema` prints"
+        yield f"{path.relative_to(root)}: not what `cpd show --schema` prints"
 
 
 def complaints(root: Path) -> list[str]:

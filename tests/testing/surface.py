@@ -63,7 +63,6 @@ GRAMMARS = {
     "machine": "cpd.study.machines.Machine",
     "schedule of a rate": "cpd.train.schedules.rate_schedule",
     "ports of a test bench": "cpd.cli.vectors._port_names",
-    "calculation": "cpd.cli.format_bench.Operation.parse",
 }
 """The little languages in which a user writes, each with the function that reads it. Options of the
 command line with a reader of their own are found without this table."""

@@ -11,18 +11,15 @@ import sys
 from collections.abc import Sequence
 
 from cpd._core import PARTS, __version__
+from cpd._since import gone_command
 from cpd.cli.errors import RunError, UsageError, one_line, stalls_reported
 from cpd.cli.options import CommandParser, Commands, Parser
 
-_COMMANDS = {
-    "format": "format",
-    "recipes": "recipe",
-    "recipe": "recipe",
-    **{name: name for name in ("presets", "replay", "probe", "vectors", "sweep", "compress")},
-    **{name: name for name in ("train", "roundoff", "cost", "study", "demo", "report", "env")},
-    "completion": "completion",
-}
-"""The module of each command, in the order of the help."""
+_COMMANDS = (
+    *("show", "replay", "probe", "vectors", "sweep", "compress", "train", "roundoff", "cost"),
+    *("study", "demo", "report", "env", "completion"),
+)
+"""The commands, each a module, in the order of the help."""
 _PACKAGES = {"sklearn": "scikit-learn"}
 """Modules whose packages bear another name."""
 
@@ -31,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; without a command, prints the help."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = build_parser(words[0] if words else None)
+    if gone := gone_command(words):
+        parser.error(gone)
     options = parser.parse_args(words)
     if options.command is None:
         parser.print_help()
@@ -85,9 +84,9 @@ def build_parser(command: str | None = None) -> Parser:
         dest="command", metavar="COMMAND", parser_class=CommandParser
     )
     if command is None or command.startswith("-") or command == "completion":
-        _register(commands, parser, *dict.fromkeys(_COMMANDS.values()))
+        _register(commands, parser, *_COMMANDS)
     elif command in _COMMANDS:
-        _register(commands, parser, _COMMANDS[command])
+        _register(commands, parser, command)
     else:
         for name in _COMMANDS:
             commands.add_parser(name)

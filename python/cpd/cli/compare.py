@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd format --compare A B`: two formats side by side.
+"""`cpd show --compare A B`: two formats side by side.
 
 All that is counted follows from binades: in [2^k, 2^(k+1)) a format holds the multiples of one
 power of two up to its largest value. So formats of any width are compared exactly.

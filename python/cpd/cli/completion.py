@@ -15,7 +15,7 @@ Prints a script with which a shell completes commands, options, choices, files a
 the names of recipes, formats and matrix units. Needs the package shtab.
 
   bash   cpd completion bash > ~/.local/share/bash-completion/completions/cpd
-  zsh    cpd completion zsh > ~/.zfunc/_cpd        with fpath+=~/.zfunc before compinit
+  zsh    cpd completion zsh > ~/.zfunc/_cpd   (fpath+=~/.zfunc before compinit)
   tcsh   cpd completion tcsh >> ~/.cshrc
   fish   cpd completion fish > ~/.config/fish/completions/cpd.fish
 """
@@ -54,26 +54,30 @@ def _actions(
 
 def _names() -> dict[str, tuple[str, ...]]:
     """Names that arguments take without being limited to them."""
-    from cpd.cli.format import COMMON
     from cpd.cli.scaled import SOURCES
+    from cpd.cli.show import COMMON
     from cpd.nn.ready import SUMMARIES
     from cpd.numeric.accumulator import presets
 
+    recipes, units = tuple(SUMMARIES), tuple(one.name for one in presets())
+    formats = (*COMMON, *SOURCES)
     return {
-        "recipes": tuple(SUMMARIES),
-        "formats": (*COMMON, *SOURCES),
-        "accumulators": tuple(one.name for one in presets()),
+        "recipes": recipes,
+        "formats": formats,
+        "units": units,
+        "names": tuple(dict.fromkeys((*formats, *units, *recipes))),
     }
 
 
 _TAKEN = {
-    ("recipe", "name"): "recipes",
+    ("show", "names"): "names",
+    ("show", "compare"): "formats",
     ("train", "recipe"): "recipes",
-    ("format", "names"): "formats",
-    ("format", "compare"): "formats",
-    ("train", "format"): "formats",
-    ("roundoff", "format"): "formats",
-    ("replay", "acc"): "accumulators",
+    ("train", "reduce"): "formats",
+    ("roundoff", "reduce"): "formats",
+    ("replay", "accumulator"): "units",
+    ("probe", "accumulator"): "units",
+    ("vectors", "accumulator"): "units",
 }
 """The names that an argument of a command takes."""
 

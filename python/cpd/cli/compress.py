@@ -9,7 +9,7 @@ import numpy as np
 
 from cpd._files import write_json, write_npz
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command, integer
+from cpd.cli.options import Commands, add_command, integer, json_argument, seed_argument, texts
 from cpd.cli.output import (
     check_readable,
     check_writable,
@@ -48,21 +48,22 @@ _ZSTD = "zstd"
 def register(commands: Commands) -> None:
     """Adds the command `compress`."""
     parser = add_command(commands, "compress", _run, "what codecs make of a file", _TEXT)
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file of tensors")
     parser.add_argument(
-        "--wire",
-        action="append",
+        "--codec",
+        action="extend",
+        type=texts,
         required=True,
-        metavar="TEXT",
-        help="a codec, as 'qsgd bits=4 bucket=512', terngrad or mxfp8; may be given again",
+        metavar="TEXT,…",
+        help="codecs (cpd show --codecs) or formats, such as 'qsgd bits=4 bucket=512' or mxfp8; a "
+        "list, or the option again",
     )
-    parser.add_argument("--layers", action="store_true", help="show each tensor by itself too")
-    integer(parser, "seed", 0, "of the first encoding")
-    integer(parser, "seeds", 4, "encodings for the variance, each with a seed of its own")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write all figures as JSON (- is standard output)"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the encoded tensors (.npz)")
+    seed_argument(parser)
+    integer(parser, "seeds", 4, "encodings for the variance, each with the next seed")
+    group = parser.add_argument_group("the results")
+    group.add_argument("--per-tensor", action="store_true", help="show each tensor by itself, too")
+    json_argument(group)
+    group.add_argument("--out", type=Path, metavar="FILE", help="write the encoded tensors (.npz)")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -110,10 +111,10 @@ def _codecs(options: argparse.Namespace) -> list[str]:
         raise UsageError(f"--seeds must be at least 1, got {options.seeds}")
     for path in (options.json, options.out):
         check_writable(path)
-    if options.out is not None and (options.out.suffix != ".npz" or len(options.wire) > 1):
+    if options.out is not None and (options.out.suffix != ".npz" or len(options.codec) > 1):
         raise UsageError("--out takes one codec's tensors, into a file that ends in .npz")
     with users_mistakes():
-        return list(dict.fromkeys(Codec(text, seed=options.seed).text for text in options.wire))
+        return list(dict.fromkeys(Codec(text, seed=options.seed).text for text in options.codec))
 
 
 def _tensors(path: Path) -> "dict[str, Values]":
@@ -162,7 +163,7 @@ def _show(
     for name, figures in whole.items():
         table.add_row(name, *_cells(figures))
     console.print(table)
-    for name, each in layers.items() if options.layers else ():
+    for name, each in layers.items() if options.per_tensor else ():
         table = new_table("Tensor", "Values", *_COLUMNS, title=name)
         for tensor, figures in each.items():
             table.add_row(tensor, f"{figures.values:,}", *_cells(figures))

@@ -9,17 +9,25 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpd._files import STDOUT, write_json, write_text
+from cpd._files import write_json, write_text
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command, integer, names
+from cpd.cli.options import (
+    Commands,
+    add_command,
+    gradients_arguments,
+    integer,
+    integers,
+    machine_argument,
+    reduce_argument,
+    table_arguments,
+)
 from cpd.cli.output import (
     MAY_BREAK,
-    check_writable,
+    check_tables,
     counted,
     is_stdout,
     new_console,
@@ -28,7 +36,7 @@ from cpd.cli.output import (
     percent,
 )
 from cpd.comm.layers import WireWarning
-from cpd.comm.spec import EXCHANGES
+from cpd.comm.spec_text import reduce_spec
 
 if TYPE_CHECKING:
     from cpd.study.machines import Machine
@@ -49,9 +57,9 @@ message passes its GPU's `port`. For APS and formats without NaN the ranks first
 on each layer's largest magnitude, 4 bytes a layer, which counts too. Two times are
 shown: all after one another, and codec and messages at once. The computation is from
 published rates of one K80 and the machine's speed unless --compute gives it. The
-codec's speed is the machine's `codec_gbps`, --codec-gbps's, or with --measure-codec
-that of this CPU; the lines below the table say which. Codecs of variable sizes count
-at their most unless --bits gives their mean.
+codec's speed is the machine's `codec_gbps` unless --codec-gbps gives it; the lines
+below the table say which. Codecs of variable sizes count
+at their most unless --mean-bits gives their mean.
 
 Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm.
 Machines: ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g,
@@ -59,10 +67,8 @@ ethernet-100g, nvlink-like; a .toml file of one (as cpd/study/machines.toml); or
 as 'alpha=1e-5 beta=1e10 gpus=8 alpha_between=5e-6 beta_between=5e10 port=1.25e10
 dollars=30'.
 
-Wires are texts of all-reduces with commas between them, or the option again: fp32,
-'e4m3 aps', 'qsgd bits=4 bucket=512'. Codecs cannot hop: for exchange ring and
-hierarchical they take owner. --gradients measures the round-off of each wire on a
-file's ranks, as cpd roundoff does; without --model its layers are the network.
+--gradients measures the round-off of each all-reduce on a file's ranks, as cpd roundoff
+does; without --model its layers are the network.
 
 --figure shows what the papers publish next to the model, and the error of each cell:
 grubic-6 to grubic-16, qsgd-2, terngrad-5. For tables the constants of the links are
@@ -70,74 +76,59 @@ fitted to the rows of 32 bits alone; a codec's time, which is not published for 
 GPUs, is 0 unless --codec-gbps gives its speed.
 """
 
-_DEFAULTS: dict[str, Any] = {"machine": "ec2-p2", "ranks": "4,8,16", "wire": ["fp32"]}
+_DEFAULTS: dict[str, Any] = {"machine": "ec2-p2", "ranks": [4, 8, 16], "reduce": ["fp32"]}
 
 
 def register(commands: Commands) -> None:
     """Adds the command `cost`."""
     parser = add_command(commands, "cost", _run, "time, bytes and price of a training step", _TEXT)
-    parser.add_argument("--model", metavar="NAME", help="the network")
-    parser.add_argument(
-        "--machine", metavar="NAME|FILE|TEXT", help=f"default {_DEFAULTS['machine']}"
-    )
+    parser.add_argument("--model", metavar="NAME", help="the network, one of those above")
+    machine_argument(parser, _DEFAULTS["machine"])
     parser.add_argument(
         "--ranks",
-        metavar="N,N,…",
-        help=f"'…' or '...' goes on by the same factor: 4,8,…,65536; default {_DEFAULTS['ranks']}",
+        type=integers,
+        metavar="N,…",
+        help="numbers of ranks; '…' or '...' goes on by the same factor: 4,8,…,64; default 4,8,16",
     )
-    parser.add_argument(
-        "--wire",
-        action="extend",
-        type=names,
-        metavar="TEXT,…",
-        help="what is sent; default fp32",
-    )
-    parser.add_argument("--exchange", choices=EXCHANGES, help="default: the wire's, owner")
-    integer(parser, "group-size", None, "ranks of a group")
+    reduce_argument(parser, "fp32", several=True)
     group = parser.add_argument_group("the step")
-    group.add_argument("--compute", type=float, metavar="S", help="seconds of a computation")
+    group.add_argument(
+        "--compute",
+        type=float,
+        metavar="S",
+        help="seconds of the computation; default: the published ones",
+    )
     integer(group, "batch", None, "samples of each rank; default: the published ones")
-    rates = group.add_mutually_exclusive_group()
-    rates.add_argument(
+    group.add_argument(
         "--codec-gbps",
+        type=_rate,
+        metavar="X",
+        help="GB of binary32 values that a codec encodes, and decodes, in a second, or measured: "
+        "on this CPU; default: the machine's",
+    )
+    group.add_argument(
+        "--mean-bits",
         type=float,
         metavar="X",
-        help="GB of binary32 values that a codec encodes, and decodes, in a second; default: the "
-        "machine's",
+        help="mean bits a value of codecs of variable sizes; default: their most",
     )
-    rates.add_argument(
-        "--measure-codec", action="store_true", help="measure each codec's speed on this CPU"
-    )
-    group.add_argument(
-        "--bits", type=float, metavar="B", help="mean bits a value of codecs of variable sizes"
-    )
-    group.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
-    group.add_argument(
-        "--round", action="store_true", help="round a file's binary64 values to binary32 first"
-    )
+    gradients_arguments(group)
     group = parser.add_argument_group("published figures")
-    group.add_argument("--figure", metavar="NAME", help="such as grubic-10")
+    group.add_argument("--figure", metavar="NAME", help="show what a paper publishes, as grubic-10")
     group.add_argument(
         "--shared",
         action="store_true",
         help="fit a third constant: what the GPUs of a host share, such as its memory",
     )
-    group = parser.add_argument_group("files to write (- is standard output)")
-    group.add_argument("--csv", type=Path, metavar="FILE")
-    group.add_argument("--json", type=Path, metavar="FILE")
-    group.add_argument("--plot", type=Path, metavar="FILE", help="samples a second, .png or .svg")
+    table_arguments(parser.add_argument_group("the results"), "samples a second")
+
+
+def _rate(text: str) -> float | str:
+    return text if text == "measured" else float(text)
 
 
 def _run(options: argparse.Namespace) -> int:
-    for path in (options.csv, options.json, options.plot):
-        check_writable(path)
-    if options.csv == options.json == STDOUT:
-        raise UsageError("only one of --csv and --json can go to standard output")
-    if options.plot is not None:
-        from cpd.study.plot import check_plot_path
-
-        with users_mistakes():
-            check_plot_path(options.plot)
+    check_tables(options)
     if options.figure is not None:
         return _figure(options)
     if options.shared:
@@ -156,25 +147,24 @@ def _steps(options: argparse.Namespace) -> int:
         if getattr(options, name) is None:
             setattr(options, name, default)
     with users_mistakes():
-        ranks = ranks_of(options.ranks)
         on = Machine(options.machine)
-    _check_wires(options)
+    _check_reduce(options)
     network, largest, roundoffs, measured = _gradients(options)
     quiet = is_stdout(options.csv) or is_stdout(options.json)
     with new_progress(quiet=quiet, unit="rows") as progress:
-        bar = progress.add_task("modelling", total=len(ranks) * len(options.wire), note="")
+        bar = progress.add_task(
+            "modelling", total=len(options.ranks) * len(options.reduce), note=""
+        )
         with users_mistakes(), _warned_in_lines():
             rows = step_rows(
                 network,
                 on,
-                ranks,
-                options.wire,
-                exchange=options.exchange,
-                group_size=options.group_size,
+                options.ranks,
+                options.reduce,
                 compute=options.compute,
                 batch=options.batch,
-                codec_gbps="measured" if options.measure_codec else options.codec_gbps,
-                bits=options.bits,
+                codec_gbps=options.codec_gbps,
+                bits=options.mean_bits,
                 largest=largest,
                 roundoffs=roundoffs,
                 done=lambda: progress.advance(bar),
@@ -208,57 +198,11 @@ def _warned_in_lines() -> Iterator[None]:
         print(f"cpd cost: warning: {text}", file=sys.stderr)
 
 
-def ranks_of(text: str) -> list[int]:
-    """Returns the numbers of ranks between commas.
-
-    … continues by the factor (or, if that is not whole, the step) of the two numbers before it, to
-    the number after it. Raises ValueError.
-    """
-    words = [word.strip() for word in text.split(",")]
-    ranks: list[int] = []
-    for number, word in enumerate(words):
-        if word in ("…", "..."):
-            if len(ranks) < 2 or number != len(words) - 2:
-                raise ValueError(f"… stands between two ranks and the last one, got {text!r}")
-            continue
-        try:
-            value = int(word)
-        except ValueError:
-            raise ValueError(f"ranks must be integers like 4,8,16, got {text!r}") from None
-        if value < 1:
-            raise ValueError(f"ranks must be at least 1, got {value}")
-        if number and words[number - 1] in ("…", "..."):
-            ranks += _between(ranks[-2], ranks[-1], value, text)
-        ranks.append(value)
-    return ranks
-
-
-_MOST_RANKS = 1000
-
-
-def _between(before: int, last: int, end: int, text: str) -> list[int]:
-    if not before < last < end:
-        raise ValueError(f"ranks on both sides of … must rise, as in 4,8,…,64, got {text!r}")
-    found: list[int] = []
-    while True:
-        after = last * (last // before) if last % before == 0 else 2 * last - before
-        if after >= end:
-            return found
-        found.append(after)
-        before, last = last, after
-        if len(found) > _MOST_RANKS:
-            raise ValueError(f"{text!r} has more than {_MOST_RANKS} numbers of ranks")
-
-
-def _check_wires(options: argparse.Namespace) -> None:
-    """Finds out before the work what is wrong with the wires."""
-    from cpd.study.throughput import all_reduce_of
-
-    if options.exchange == "hierarchical" and options.group_size is None:
-        raise UsageError("--exchange hierarchical needs --group-size")
+def _check_reduce(options: argparse.Namespace) -> None:
+    """Finds out before the work what is wrong with the all-reduces."""
     with users_mistakes():
-        for wire in options.wire:
-            all_reduce_of(wire, options.exchange, options.group_size)
+        for text in options.reduce:
+            reduce_spec(text)
 
 
 def _gradients(
@@ -266,7 +210,7 @@ def _gradients(
 ) -> "tuple[Network, list[float] | None, dict[str, float] | None, int]":
     """Returns the network, and of gradients the largest magnitude of each layer.
 
-    Also the round-off of each wire, and the number of ranks of these.
+    Also the round-off of each all-reduce, and the number of ranks of these.
     """
     from cpd.study.networks import Network
 
@@ -279,16 +223,14 @@ def _gradients(
             return Network(options.model), None, None, 0
     from cpd.study import roundoff
     from cpd.study.gradients import load_gradients
-    from cpd.study.throughput import all_reduce_of
 
     with users_mistakes():
         loaded = load_gradients(options.gradients, options.round)
         errors = {}
-        for wire in options.wire:
-            size = None if options.group_size is None else min(options.group_size, loaded.ranks)
-            spec = all_reduce_of(wire, options.exchange, size)
-            sizes = [size or loaded.ranks]
-            errors[wire] = roundoff(loaded.per_rank, spec, sizes)[sizes[0]].relative_rms
+        for text in options.reduce:
+            spec = reduce_spec(text)
+            size = min(spec.group_size or loaded.ranks, loaded.ranks)
+            errors[text] = roundoff(loaded.per_rank, spec, [size])[size].relative_rms
         if options.model is not None:
             return Network(options.model), None, errors, loaded.ranks
     shapes = tuple(layer.shape for layer in loaded.per_rank[0])
@@ -368,12 +310,14 @@ def _csv(rows: list[dict[str, Any]]) -> str:
 def _figure(options: argparse.Namespace) -> int:
     from cpd.study.published import by_ratio, compared, rms
 
-    for name in ("model", "machine", "ranks", "wire", "exchange", "group_size", "compute", "batch"):
+    for name in ("model", "machine", "ranks", "reduce", "compute", "batch"):
         if getattr(options, name) is not None:
-            raise UsageError(f"--figure has its own --{name.replace('_', '-')}")
-    for name in ("bits", "gradients", "plot", "measure_codec"):
-        if getattr(options, name) not in (None, False):
+            raise UsageError(f"--figure has its own --{name}")
+    for name in ("mean_bits", "gradients", "plot"):
+        if getattr(options, name) is not None:
             raise UsageError(f"--figure takes no --{name.replace('_', '-')}")
+    if options.codec_gbps == "measured":
+        raise UsageError("--figure takes a codec's rate as a number, not 'measured'")
     with users_mistakes():
         cells = compared(options.figure, options.codec_gbps, options.shared)
     rows = [{**asdict(cell), "error": cell.error} for cell in cells]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command, integer
+from cpd.cli.options import Commands, add_command, integer, seed_argument
 from cpd.cli.output import counted, new_console, new_progress, new_table
 from cpd.cli.roundoff_output import roundoff_table
 from cpd.numeric import formats
@@ -28,12 +28,16 @@ def register(commands: Commands) -> None:
         commands, "demo", _run, "accuracy without and with APS, round-off, and an HTML report"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("out/demo"), metavar="DIR", help="default out/demo"
+        "--out",
+        type=Path,
+        default=Path("out/demo"),
+        metavar="DIR",
+        help="the folder of the results; default out/demo",
     )
-    integer(parser, "seed", 0, "the first one")
+    seed_argument(parser)
     integer(parser, "seeds", 3, "seeds of each row of the accuracy table, which gives the range")
-    integer(parser, "epochs", 40, "of every training run")
-    integer(parser, "jobs", None, "training runs at once; default: one for each core, at most 8")
+    integer(parser, "epochs", 40, "epochs of every training run")
+    integer(parser, "jobs", None, "processes; default: one per core, up to 8")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 """`cpd env`: what a report of an error should say of the machine and its packages."""
 
 import argparse
-import json
 import os
 import platform
 from importlib import metadata
@@ -10,7 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from cpd import _core
-from cpd.cli.options import Commands, add_command
+from cpd._files import write_json
+from cpd.cli.options import Commands, add_command, json_argument
+from cpd.cli.output import check_writable, is_stdout
 
 _TEXT = """\
 Prints what a report of an error should hold: versions, the processor and its
@@ -28,13 +29,15 @@ _VARIABLES = ("CPD_", "OMP_", "CUDA_VISIBLE", "CUBLAS_", "NCCL_", "TORCH_", "PYT
 def register(commands: Commands) -> None:
     """Adds the command `env`."""
     parser = add_command(commands, "env", _run, "what to paste into a report", _TEXT)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    json_argument(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
+    check_writable(options.json)
     found = environment()
-    if options.json:
-        print(json.dumps(found, indent=2))
+    if options.json is not None:
+        write_json(options.json, found)
+    if is_stdout(options.json):
         return 0
     width = max(map(len, found))
     for name, value in found.items():

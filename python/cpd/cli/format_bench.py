@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd format` as a workbench.
-
-It shows a value's neighbors, one operation with one rounding, and the formats of a standard.
-"""
+"""A value's neighbors in formats, and the formats of a standard."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +14,7 @@ from cpd.cli.errors import UsageError
 from cpd.cli.output import exact, new_table
 from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format, as_format
-from cpd.ops import add, cast, div, encode, mul, sqrt
+from cpd.ops import cast, encode
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,20 +62,17 @@ def number(text: str) -> float:
     return float.fromhex(word) if "0x" in word else float(word)
 
 
-# ---- neighbours ----------------------------------------------------------------------------------
-
-
-class Neighbours(NamedTuple):
+class Neighbors(NamedTuple):
     """The values that a format holds at and next to a value; NaN if it holds nothing there."""
 
     below: float
     nearest: float
     above: float
     ulp: float
-    """From the neighbour below (of a value that is held: from itself) to the one above."""
+    """From the neighbor below (of a value that is held: from itself) to the one above."""
 
     @classmethod
-    def of(cls, value: float, f: Format) -> Neighbours:
+    def of(cls, value: float, f: Format) -> Neighbors:
         """Returns the neighbors of a value in a format."""
         nearest = _cast(value, f, "nearest_even")
         held = nearest == value
@@ -94,11 +87,11 @@ def _cast(value: float, f: Format, rounding: str) -> float:
     return float(cast(np.array([value]), Cast(f, rounding=rounding))[0])
 
 
-def neighbours_table(value: float, formats: list[Format]) -> Table:
+def neighbors_table(value: float, formats: list[Format]) -> Table:
     """Returns a table of a value's neighbors in each format."""
     table = new_table("Format", "Below", "Nearest", "Above", "Ulp", "Error", "Code")
     for f in formats:
-        found = Neighbours.of(value, f)
+        found = Neighbors.of(value, f)
         error = found.nearest - value
         shown = (found.below, found.nearest, found.above, found.ulp)
         cells = ["none" if math.isnan(x) else exact(x) for x in shown]
@@ -106,9 +99,9 @@ def neighbours_table(value: float, formats: list[Format]) -> Table:
     return table
 
 
-def neighbours_row(value: float, f: Format) -> dict[str, Any]:
+def neighbors_row(value: float, f: Format) -> dict[str, Any]:
     """For JSON."""
-    found = Neighbours.of(value, f)._asdict()
+    found = Neighbors.of(value, f)._asdict()
     return {"name": str(f), **{key: _plain(x) for key, x in found.items()}, "value": _plain(value)}
 
 
@@ -119,104 +112,6 @@ def _code(value: float, f: Format) -> str:
     except ValueError:
         return "-"
     return f"{int.from_bytes(packed.tobytes(), 'little'):0{-(-f.bits // 4)}x}"
-
-
-# ---- one operation -------------------------------------------------------------------------------
-
-
-class Operation(NamedTuple):
-    """Numbers and the operation on them.
-
-    `exact` computes it on rational operands; None if the result is not rational or infinite.
-    """
-
-    sign: str
-    operands: tuple[float, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Operation:
-        """`7/3`, `0.1 + 0.2`, `3*5`, `1 - 1e-3`, `sqrt(2)`."""
-        word = text.strip().lower()
-        root = re.fullmatch(rf"sqrt\s*\(\s*({_NUMBER})\s*\)", word)
-        if root:
-            return cls("sqrt", (number(root[1]),))
-        pair = re.fullmatch(rf"({_NUMBER})\s*([-+*/])\s*({_NUMBER})", word)
-        if not pair:
-            raise UsageError(
-                f"{text!r} is no operation on one or two numbers, such as 7/3, 0.1 + 0.2 or sqrt(2)"
-            )
-        return cls(pair[2], (number(pair[1]), number(pair[3])))
-
-    def result(self, f: Format, rounding: str) -> tuple[list[float], float]:
-        """The operands as the format holds them, and their exact result rounded once."""
-        held = [_cast(x, f, "nearest_even") for x in self.operands]
-        arrays = [np.array([x]) for x in held]
-        operations: dict[str, Any] = {"+": add, "-": add, "*": mul, "/": div, "sqrt": sqrt}
-        if self.sign == "-":
-            arrays[1] = -arrays[1]
-        return held, float(operations[self.sign](*arrays, f, rounding)[0])
-
-    def exactly(self, operands: list[float]) -> Fraction | float | None:
-        """The result without rounding: a fraction, or a root to binary64."""
-        if not all(map(math.isfinite, operands)):
-            return None
-        if self.sign == "sqrt":
-            return math.sqrt(operands[0]) if operands[0] >= 0 else None
-        x, y = map(Fraction, operands)
-        if self.sign == "/":
-            return x / y if y else None
-        return {"+": x + y, "-": x - y, "*": x * y}[self.sign]
-
-    def shown(self, operands: list[float]) -> str:
-        """Returns the operation as text."""
-        words = [exact(x) for x in operands]
-        return f"sqrt({words[0]})" if self.sign == "sqrt" else f" {self.sign} ".join(words)
-
-
-def calculation_table(operation: Operation, formats: list[Format], rounding: str) -> Table:
-    """Returns a table of the operation's result in each format."""
-    table = new_table("Format", "Operands held", "Exact", "Result", "Error in ulps", "Code")
-    for f in formats:
-        held, result = operation.result(f, rounding)
-        value = operation.exactly(held)
-        table.add_row(
-            str(f),
-            operation.shown(held),
-            "-" if value is None else _fraction(value),
-            exact(result),
-            "-" if value is None else _ulps(result, value, f),
-            _code(result, f),
-        )
-    return table
-
-
-def calculation_row(operation: Operation, f: Format, rounding: str) -> dict[str, Any]:
-    """For JSON."""
-    held, result = operation.result(f, rounding)
-    value = operation.exactly(held)
-    return {
-        "name": str(f),
-        "operation": operation.shown(held),
-        "exact": None if value is None else str(value),
-        "result": _plain(result),
-        "rounding": rounding,
-    }
-
-
-def _fraction(value: Fraction | float) -> str:
-    if isinstance(value, float) or value.denominator & (value.denominator - 1) == 0:
-        return exact(float(value))
-    return f"{value} = {float(value):.7g}" if len(str(value)) < 16 else f"{float(value):.9g}"
-
-
-def _ulps(result: float, value: Fraction | float, f: Format) -> str:
-    """The error over the distance of the format's values there."""
-    if not math.isfinite(result):
-        return "-"
-    ulp = Neighbours.of(float(value), f).ulp
-    if not (math.isfinite(ulp) and ulp > 0):
-        return "-"
-    return f"{float(Fraction(result) - Fraction(value)) / ulp:.3g}"
 
 
 def _plain(value: float) -> float | str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd format --picture FILE`: formats as number lines, and the distances of their values."""
+"""`cpd show --picture FILE`: formats as number lines, and the distances of their values."""
 
 from pathlib import Path
 from typing import Any

@@ -4,13 +4,15 @@
 import argparse
 import json
 import math
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from cpd import _core
+from cpd._since import gone_flag
 from cpd.cli.errors import one_line
-from cpd.comm.spec import ORDERS
-from cpd.numeric.names import did_you_mean, listed
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
 
 
@@ -35,7 +37,10 @@ class CommandParser(Parser):
     """Reports unknown options itself, so that the error names the command's own help."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Refuses unknown arguments, with the nearest option."""
+        """Refuses unknown arguments, with the nearest option or the one that took their place."""
+        gone = gone_flag(self.prog.partition(" ")[2], args or ())
+        if gone:
+            self.error(gone)
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [name for name in self._option_string_actions if name.startswith("--")]
@@ -44,6 +49,18 @@ class CommandParser(Parser):
             hint = f"; {meant}" if meant else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known, unknown
+
+
+class Help(argparse.HelpFormatter):
+    """Help whose lines end between words. Indented paragraphs of a description stay as they are."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.strip().split("\n\n")
+        lines = [p if "\n  " in p else "\n".join(self._split_lines(p, width)) for p in parts]
+        return textwrap.indent("\n\n".join(lines), indent)
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
@@ -61,15 +78,211 @@ def add_command(
     made = commands.add_parser(
         name,
         help=help,
-        description=text or help,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=text or f"{help[0].upper()}{help[1:]}.",
+        formatter_class=Help,
     )
     made.set_defaults(run=run)
     return made
 
 
+Group: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
+"""What options are added to."""
+
+
+def reduce_argument(parser: Group, default: str, several: bool) -> None:
+    """Adds the option of an all-reduce, or of `several`; its default is None."""
+    more = "; a list, or the option again" if several else ""
+    parser.add_argument(
+        "--reduce",
+        metavar="TEXT,…" if several else "TEXT",
+        action="extend" if several else "store",
+        type=texts if several else str,
+        help="the all-reduce, as cpd.ReduceSpec takes it: a format or codec, then keys, such as "
+        f"\"e4m3 aps accumulator='fp16 kahan'\"{more}; default {default}",
+    )
+
+
+def accumulator_argument(parser: Group, what: str, **options: Any) -> None:
+    """Adds the option of an accumulator; `what` it is for."""
+    parser.add_argument(
+        "--accumulator",
+        metavar="TEXT,…" if "default" in options else "TEXT",
+        help=f"{what}, such as 'e6m9 kahan' or a matrix unit (cpd show --units)",
+        **options,
+    )
+
+
+def rounding_argument(parser: Group, **options: Any) -> None:
+    """Adds the option of the rounding of casts."""
+    parser.add_argument("--rounding", default="nearest_even", **options)
+
+
+def overflow_argument(parser: Group, default: str) -> None:
+    """Adds the option of the overflow of casts."""
+    parser.add_argument(
+        "--overflow",
+        choices=_core.OVERFLOWS,
+        default=default,
+        help=f"what a cast makes of values beyond the format; default {default}",
+    )
+
+
+def seed_argument(parser: Group) -> None:
+    """Adds the option of a seed."""
+    integer(parser, "seed", 0, "the seed of all that is random")
+
+
+def machine_argument(parser: Group, default: str) -> None:
+    """Adds the option of a machine; its default is None."""
+    parser.add_argument(
+        "--machine",
+        metavar="NAME|FILE|TEXT",
+        help="a machine's name, its .toml file, or its numbers: alpha, the seconds of a message, "
+        f"beta, bytes a second, and more; default {default}",
+    )
+
+
+def gradients_arguments(parser: Group) -> None:
+    """Adds the options of a file of gradients."""
+    parser.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
+    parser.add_argument(
+        "--round", action="store_true", help="round a file's binary64 values to binary32 first"
+    )
+
+
+def json_argument(parser: Group) -> None:
+    """Adds the option of JSON."""
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=Path("-"),
+        type=Path,
+        metavar="FILE",
+        help="write the result as JSON; without FILE or with '-' to standard output, in the place "
+        "of the text",
+    )
+
+
+def table_arguments(parser: Group, plot: str) -> None:
+    """Adds the options of a table's files; `plot` is what the picture shows."""
+    json_argument(parser)
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write the table as CSV; '-' as for --json"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=f"draw {plot}, as .png or .svg")
+
+
+def jobs_arguments(parser: Group, default: str) -> None:
+    """Adds the options of processes and clusters."""
+    integer(parser, "jobs", None, f"processes, or a cluster's jobs; default {default}")
+    parser.add_argument(
+        "--cluster",
+        choices=("slurm", "local", "debug"),
+        help="run as jobs of submitit, in the folder of --out, which all nodes share",
+    )
+    parser.add_argument(
+        "--cluster-options",
+        type=json_object,
+        metavar="JSON",
+        help='parameters of submitit, such as \'{"slurm_partition": "cpu", "timeout_min": 60}\'',
+    )
+
+
+def nodes_arguments(parser: Group) -> None:
+    """Adds the options of the nodes."""
+    parser.add_argument(
+        "--transport",
+        choices=("virtual", "mpi", "torch"),
+        default="virtual",
+        help="how nodes reach each other: all in this process (virtual), by MPI, or by "
+        "torch.distributed with gloo (torch); default virtual",
+    )
+    timeout_argument(parser, 300, "until a silent rank of a transport is lost")
+
+
+def timeout_argument(parser: Group, default: int, until: str) -> None:
+    """Adds the option of a timeout."""
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        default=float(default),
+        metavar="S",
+        help=f"seconds {until}; default {default}",
+    )
+
+
+def integer(parser: Group, name: str, default: int | None, help: str) -> None:
+    """Adds an option of an integer."""
+    if default is not None:
+        help = f"{help}; default {default}"
+    parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
+
+
+def texts(text: str) -> list[str]:
+    """Splits a list at commas outside brackets and quotes, and expands sets such as [2-5].
+
+    >>> texts("e[4-5]m2 aps, fp32")
+    ['e4m2 aps', 'e5m2 aps', 'fp32']
+    """
+    from cpd.study.sweeps import patterns
+
+    try:
+        return patterns.texts("the list", text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def integers(text: str) -> list[int]:
+    """Reads a list of integers, in which … goes on by the same factor (or step) to the next one.
+
+    >>> integers("4,8,…,64")
+    [4, 8, 16, 32, 64]
+    """
+    words = texts(text)
+    found: list[int] = []
+    for number, word in enumerate(words):
+        if word in ("…", "..."):
+            if len(found) < 2 or number != len(words) - 2:
+                raise argparse.ArgumentTypeError(
+                    f"… stands between two numbers and the last one, got {text!r}"
+                )
+            continue
+        try:
+            value = int(word)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"must be integers like 4,8,16, got {text!r}"
+            ) from None
+        if value < 1:
+            raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+        if number and words[number - 1] in ("…", "..."):
+            found += _between(found[-2], found[-1], value, text)
+        found.append(value)
+    return found
+
+
+_MOST = 1000
+"""The most integers that … stands for."""
+
+
+def _between(before: int, last: int, end: int, text: str) -> list[int]:
+    if not before < last < end:
+        raise argparse.ArgumentTypeError(
+            f"numbers on both sides of … must rise, as in 4,8,…,64, got {text!r}"
+        )
+    found: list[int] = []
+    while True:
+        after = last * (last // before) if last % before == 0 else 2 * last - before
+        if after >= end:
+            return found
+        found.append(after)
+        before, last = last, after
+        if len(found) > _MOST:
+            raise argparse.ArgumentTypeError(f"{text!r} has more than {_MOST} numbers")
+
+
 def json_object(text: str) -> dict[str, Any]:
-    """An option's value that is a JSON object."""
+    """Returns the JSON object of a text."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -77,112 +290,6 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
     return found
-
-
-def reduce_arguments(
-    parser: argparse.ArgumentParser, format: str, aps: str, several: bool = False
-) -> None:
-    """`several`: formats may be given, by repetition or with commas; the default is then None."""
-    group = parser.add_argument_group("the all-reduce")
-    if several:
-        group.add_argument(
-            "--format",
-            action="extend",
-            type=names,
-            metavar="NAME,…",
-            help=f"one or several, also by giving the option again; default {format}",
-        )
-    else:
-        group.add_argument("--format", default=format, metavar="NAME", help=f"default {format}")
-    group.add_argument(
-        "--wire",
-        metavar="TEXT",
-        action="append" if several else "store",
-        help="a codec in place of the format, such as 'qsgd bits=4 bucket=512': "
-        "cpd.Codec.named() has them; sums are in fp32"
-        + ("; may be given several times" if several else ""),
-    )
-    group.add_argument(
-        "--aps",
-        nargs="?",
-        const="on",
-        default=aps,
-        choices=("off", "on", "paper"),
-        help="scale each layer by its own power of two, so that contributions fit the wire and "
-        "sums the accumulator and the result; 'paper': so that sums fit the wire, too; "
-        f"default {aps}",
-    )
-    group.add_argument("--no-aps", dest="aps", action="store_const", const="off")
-    group.add_argument(
-        "--loss-scale",
-        type=_loss_scale,
-        default=1.0,
-        metavar="S",
-        help="a constant power of two for all layers, as 4096 or 2^12; default 1",
-    )
-    group.add_argument(
-        "--kahan", action="store_true", help="Kahan summation, each operation rounded"
-    )
-    group.add_argument(
-        "--order",
-        choices=ORDERS,
-        default="sequential",
-        help="of the sum over nodes (over groups, where there are some); default sequential",
-    )
-    group.add_argument(
-        "--rounding", default="nearest_even", choices=_core.ROUNDINGS, metavar="MODE"
-    )
-    group.add_argument(
-        "--overflow",
-        choices=_core.OVERFLOWS,
-        help="of the cast and, where it is given, of the sum; default ieee, saturate for the "
-        "elements of scaled formats",
-    )
-
-
-def nodes_arguments(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
-    """Adds the options of the nodes; returns their group."""
-    group = parser.add_argument_group("the nodes")
-    group.add_argument(
-        "--transport",
-        choices=("virtual", "mpi", "torch"),
-        default="virtual",
-        help="how nodes reach each other: all in this process, by MPI, or by torch.distributed "
-        "with gloo; default virtual",
-    )
-    group.add_argument(
-        "--timeout",
-        type=seconds,
-        default=300.0,
-        metavar="S",
-        help="seconds until a silent rank of a transport is lost; default 300",
-    )
-    return group
-
-
-def integer(
-    parser: "argparse.ArgumentParser | argparse._ArgumentGroup",
-    name: str,
-    default: int | None,
-    help: str = "",
-) -> None:
-    """Adds an option of an integer."""
-    if default is not None:
-        help = f"{help}; default {default}" if help else f"default {default}"
-    parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
-
-
-def names(text: str) -> list[str]:
-    """Words between commas, where these are not in brackets."""
-    return listed(text)
-
-
-def integers(text: str) -> list[int]:
-    """Returns the integers between commas."""
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be integers like 4,8,16, got {text!r}") from None
 
 
 def seconds(text: str) -> float:
@@ -193,15 +300,4 @@ def seconds(text: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"must be seconds above 0, got {text!r}")
-    return value
-
-
-def _loss_scale(text: str) -> float:
-    base, caret, exponent = text.partition("^")
-    try:
-        value = math.ldexp(1.0, int(exponent)) if caret and base == "2" else float(text)
-    except (ValueError, OverflowError):
-        value = math.nan
-    if not (math.isfinite(value) and value > 0 and math.frexp(value)[0] == 0.5):
-        raise argparse.ArgumentTypeError(f"must be a power of two like 4096 or 2^12, got {text!r}")
     return value

@@ -6,6 +6,7 @@ Functions that print import rich, so that a mistake is reported without it.
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cpd._files import STDOUT
-from cpd.cli.errors import UsageError
+from cpd.cli.errors import UsageError, users_mistakes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,6 +91,19 @@ def check_writable(path: Path | None) -> None:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"cannot write {path}: not a file in an existing folder")
+
+
+def check_tables(options: argparse.Namespace) -> None:
+    """Finds out before the work whether the files of `table_arguments` can be written."""
+    for path in (options.json, options.csv, options.plot):
+        check_writable(path)
+    if is_stdout(options.csv) and is_stdout(options.json):
+        raise UsageError("only one of --csv and --json can go to standard output")
+    if options.plot is not None:
+        from cpd.study.plot import check_plot_path
+
+        with users_mistakes():
+            check_plot_path(options.plot)
 
 
 def check_readable(path: Path) -> None:

@@ -1,59 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd presets`: the matrix units that an accumulator can be."""
+"""Matrix units as `cpd show` prints them."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpd.cli.options import Commands, add_command
-from cpd.cli.output import check_writable, is_stdout, new_console, new_table
-from cpd.numeric.accumulator import UNCUT, Accumulator, BlockFma, PresetInfo, presets
+from cpd.cli.output import new_console, new_table
+from cpd.numeric.accumulator import UNCUT, Accumulator, BlockFma, PresetInfo
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_TEXT = """\
-The matrix units that an accumulator can be: `cpd.gemm(a, b, "h100-fp8")`. A
-block of products is aligned with the running sum, cut to so many fraction bits,
-summed exactly and rounded once into the sum's format, as it says; AMD's units
-add in other ways, which the list below the table names (cpd.BlockFma says more).
 
-'replayed' presets give every published result of the unit bit for bit;
-'literature' ones follow what was measured and published of it.
-"""
+def print_units(known: list[PresetInfo]) -> None:
+    """Prints the units' table, and their sources."""
+    console = new_console()
+    console.print(_table(known))
+    for line in _sources(known):
+        console.print(line, soft_wrap=True)
 
 
-def register(commands: Commands) -> None:
-    """Adds the command `presets`."""
-    parser = add_command(commands, "presets", _run, "matrix units and their evidence", _TEXT)
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const=Path("-"),
-        type=Path,
-        metavar="FILE",
-        help="write JSON instead of the table; default and '-': standard output",
-    )
-
-
-def _run(options: argparse.Namespace) -> int:
-    from cpd._files import write_json
-
-    check_writable(options.json)
-    known = presets()
-    if options.json is not None:
-        write_json(options.json, [_describe(one) for one in known])
-    if options.json is None or not is_stdout(options.json):
-        console = new_console()
-        console.print(_table(known))
-        for line in _sources(known):
-            console.print(line, soft_wrap=True)
-    return 0
-
-
-def _describe(preset: PresetInfo) -> dict[str, Any]:
+def describe(preset: PresetInfo) -> dict[str, Any]:
+    """Returns a unit for JSON."""
     made = Accumulator(preset=preset.name)
     unit = _unit(preset)
     cuts = unit.adder not in UNCUT
@@ -130,7 +98,9 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
         names = [preset.name for preset in presets if preset.source == source]
         lines.append(f"{', '.join(names)}: {source}.")
     half = [preset.name for preset in presets if "fp16" in _outputs(preset)]
-    lines.append(f"With fp16 results ({', '.join(half)}) the sum is fp16, rounded to nearest_even.")
+    if half:
+        named = ", ".join(half)
+        lines.append(f"With fp16 results ({named}) the sum is fp16, rounded to nearest_even.")
     adders = {preset.name: _unit(preset).adder for preset in presets}
     for adder in dict.fromkeys(adders.values()):
         names = [name for name, one in adders.items() if one == adder != "aligned"]
@@ -147,10 +117,11 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
                 f"{preset.name} takes {unit.scale} scales of {unit.scale_block} values of k."
             )
     pairs = " and ".join(preset.name for preset in presets if _takes_pairs(preset))
-    lines.append(
-        f"With fp16 results {pairs} take 16 products at a time, of each 32 k first those with "
-        "k mod 4 < 2, and add the sum to one in fp16 every 32."
-    )
+    if pairs:
+        lines.append(
+            f"With fp16 results {pairs} take 16 products at a time, of each 32 k first those with "
+            "k mod 4 < 2, and add the sum to one in fp16 every 32."
+        )
     return lines
 
 

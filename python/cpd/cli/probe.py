@@ -2,11 +2,18 @@
 """`cpd probe`: the rule by which a command adds products."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from cpd.cli.errors import RunError, UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command, integer, seconds
+from cpd.cli.options import (
+    Commands,
+    accumulator_argument,
+    add_command,
+    integer,
+    json_argument,
+    seed_argument,
+    timeout_argument,
+)
 from cpd.cli.output import check_writable, is_stdout
 from cpd.numeric.accumulator import as_accumulator
 from cpd.numeric.formats import as_format
@@ -34,31 +41,22 @@ what could not be told apart. The status is 1 where no rule fits.
 def register(commands: Commands) -> None:
     """Adds the command `probe`."""
     parser = add_command(commands, "probe", _run, "how a unit or a kernel adds products", _TEXT)
-    parser.add_argument("--a", default="fp16", metavar="NAME", help="format of a; default fp16")
-    parser.add_argument("--b", metavar="NAME", help="format of b; default a's")
+    parser.add_argument("--a", default="fp16", metavar="FORMAT", help="format of a; default fp16")
+    parser.add_argument("--b", metavar="FORMAT", help="format of b; default a's")
     parser.add_argument(
-        "--c", default="fp32", metavar="NAME", help="format of the addend, or none; default fp32"
+        "--c", default="fp32", metavar="FORMAT", help="format of the addend, or none; default fp32"
     )
     parser.add_argument(
-        "--result", default="fp32", metavar="NAME", help="format of the results; default fp32"
+        "--result", default="fp32", metavar="FORMAT", help="format of the results; default fp32"
     )
     integer(parser, "k", 64, "products of a dot product")
-    integer(parser, "seed", 0, "of the random ones")
+    seed_argument(parser)
+    timeout_argument(parser, 60, "until a batch has failed")
+    accumulator_argument(parser, "an accumulator in the place of a command")
+    json_argument(parser)
     parser.add_argument(
-        "--timeout", type=seconds, default=60.0, metavar="S", help="for a batch; default 60"
+        "command_line", nargs="*", metavar="COMMAND", help="a command and its words, behind --"
     )
-    parser.add_argument(
-        "--acc", metavar="TEXT", help="probe this accumulator of CPD's in the place of a command"
-    )
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const=Path("-"),
-        type=Path,
-        metavar="FILE",
-        help="write JSON instead of the text; default and '-': standard output",
-    )
-    parser.add_argument("command_line", nargs="*", metavar="COMMAND", help="behind --")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -67,14 +65,14 @@ def _run(options: argparse.Namespace) -> int:
     from cpd.hardware.probing.rules import Known
 
     check_writable(options.json)
-    if bool(options.command_line) == (options.acc is not None):
-        raise UsageError("give a command behind --, or an accumulator by --acc")
+    if bool(options.command_line) == (options.accumulator is not None):
+        raise UsageError("give a command behind --, or an accumulator by --accumulator")
     with users_mistakes():
         formats = [options.a, options.b, None if options.c == "none" else options.c]
         formats = [None if name is None else as_format(name) for name in formats]
         function: Any
-        if options.acc is not None:
-            function = Known(as_accumulator(options.acc)).sums
+        if options.accumulator is not None:
+            function = Known(as_accumulator(options.accumulator)).sums
         else:
             function = Command(
                 options.command_line, *formats, result=options.result, timeout=options.timeout

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd.cli.errors import users_mistakes
-from cpd.cli.options import Commands, add_command
+from cpd.cli.options import Commands, accumulator_argument, add_command, json_argument
 from cpd.cli.output import check_writable, is_stdout, new_console, new_table
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ a matrix unit (.npz with arrays E4M3_a, E4M3_b, E4M3_c, E4M3_d_fp32, … of bina
 patterns), or of `cpd vectors` (.csv, .jsonl; operations dot and block_fma).
 
 The accumulator is the preset that the file's name is of (H100.npz, Ada-fp8.npz), or
-what the file's head says; --as names another one. Exit status 1 where a result
-differs. --mutations counts what changed rules give: one fraction bit more or less,
+what the file's head says; --accumulator names another one. Exit status 1
+where a result differs. --mutations counts what changed rules give: one fraction bit more or less,
 twice or half the block, the other rounding. A count of 0 there says that the file
 does not tell the two rules apart.
 """
@@ -30,24 +30,17 @@ def register(commands: Commands) -> None:
     parser = add_command(
         commands, "replay", _run, "a unit's published dot products through an accumulator", _TEXT
     )
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file of dot products")
+    accumulator_argument(parser, "the accumulator of the products")
     parser.add_argument(
-        "--as", dest="acc", metavar="ACC", help="an accumulator: a preset's name, or a text"
+        "--operands", metavar="FORMAT", help="only dot products of these operands, as E4M3"
     )
     parser.add_argument(
-        "--operands", metavar="NAME", help="only dot products of these operands, as E4M3"
+        "--result", metavar="FORMAT", help="only dot products with these results, as fp16"
     )
-    parser.add_argument("--output", metavar="NAME", help="only those with these results, as fp16")
     parser.add_argument("--no-c", action="store_true", help="the results hold no addends")
     parser.add_argument("--mutations", action="store_true", help="count what changed rules give")
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const=Path("-"),
-        type=Path,
-        metavar="FILE",
-        help="write JSON instead of the table; default and '-': standard output",
-    )
+    json_argument(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -58,9 +51,9 @@ def _run(options: argparse.Namespace) -> int:
     with users_mistakes():
         found = replay(
             options.file,
-            options.acc,
+            options.accumulator,
             operands=options.operands,
-            output=options.output,
+            output=options.result,
             adds_c=False if options.no_c else None,
             mutations=options.mutations,
         )

@@ -2,9 +2,9 @@
 """`cpd roundoff`: the round-off of an all-reduce by group size."""
 
 import argparse
+import shlex
 import sys
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cpd._files import STDOUT, write_json, write_text
@@ -13,18 +13,19 @@ from cpd.cli.nodes import agreed, checked_alone, connected
 from cpd.cli.options import (
     Commands,
     add_command,
+    gradients_arguments,
     integer,
     integers,
+    machine_argument,
     nodes_arguments,
-    reduce_arguments,
+    reduce_argument,
+    seed_argument,
+    table_arguments,
 )
-from cpd.cli.output import check_readable, check_writable, counted, new_console, new_progress
+from cpd.cli.output import check_readable, check_tables, counted, new_console, new_progress
 from cpd.cli.roundoff_output import csv_text, json_of, print_series
 from cpd.comm.spec import ReduceSpec
-from cpd.compress.table import is_compressor
-from cpd.numeric import formats
-from cpd.numeric.accumulator import Accumulator
-from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd.comm.spec_text import reduce_spec
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator
@@ -42,8 +43,7 @@ those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in group
 of k; without groups 2(p - 1).
 
 Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps
-with the same gradients: the mean of their sums. APS is on by default where a format
-has no scales of its own.
+with the same gradients: the mean of their sums.
 
 The first rows are what today's stacks do, without scaling or groups: a ring in
 bf16, whose partial sums are rounded at each hop as NCCL's are, and fp32, each
@@ -54,11 +54,11 @@ between processes; the table is that of as many virtual nodes.
 
 --recommend measures in order ring, models the time of the hierarchical exchange
 (without groups: of a ring; codecs have neither) and of exchange owner as
-steps × alpha + bytes / bandwidth, each step as long as its longest message, and
-names what to take for the least relative RMS, the least time and the least
-product of both: never what another beats in both. Its errors are those over 8
-random orders of the ranks together, so that the order in which they are given
-does not matter; the rows are of that order. A choice that more than 5 % of 1,000
+steps × alpha + bytes / beta, each step as long as its longest message on --machine,
+whose ranks all have one link each, and names what to take for the least relative RMS,
+the least time and the least product of both: never what another beats in both. Its
+errors are those over 8 random orders of the ranks together, so that the order in which
+they are given does not matter; the rows are of that order. A choice that more than 5 % of 1,000
 resamples (of the orders, and of 16 blocks of the values) would change is a tie,
 of which the fastest is named. Between processes the ranks have one order. MB are
 those that a master sends: at most, where a codec's sizes depend on the values.
@@ -76,29 +76,21 @@ MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "widt
 """Options of the digit classifier, whose gradients `cpd roundoff` takes."""
 OTHER_DEFAULTS = {"epochs": 2, "batch": 4, "train_nodes": 8}
 """Options of another model; depth and width are then the model's own."""
-NETWORK_DEFAULTS = {"alpha": 10.0, "bandwidth": 10.0}
-"""Microseconds a step and Gb/s."""
-
-
-_FORMAT = "e5m2"
+_MACHINE = "alpha=1e-5 beta=1.25e9"
+_REDUCE = "e5m2 aps"
 
 
 def register(commands: Commands) -> None:
     """Adds the command `roundoff`."""
     parser = add_command(commands, "roundoff", _run, "round-off by group size", _TEXT)
-    reduce_arguments(parser, _FORMAT, "on", several=True)
-    group = parser.add_argument_group("the sum")
+    group = parser.add_argument_group("the sums")
+    reduce_argument(group, f"'{_REDUCE}'", several=True)
     group.add_argument(
-        "--accumulator",
-        metavar="TEXT",
-        help="of the sum, as 'fp32', 'e6m9 kahan' or 'e6m9 chunked chunk=32 rounding=up'; "
-        "--rounding and --overflow are then of the cast alone; default: the format, sequential",
-    )
-    group.add_argument(
-        "--result",
-        metavar="FORMAT",
-        help="to which a wider accumulator is rounded at each level, and sent on; default: the "
-        "format",
+        "--group-sizes",
+        type=integers,
+        metavar="K,…",
+        help="ranks of a group, each measured for every sum whose text has no group_size; default "
+        "4,8,16,32,64,256 as far as there are nodes, and all nodes (no groups)",
     )
     group.add_argument(
         "--no-baselines",
@@ -106,47 +98,28 @@ def register(commands: Commands) -> None:
         action="store_false",
         help="leave out the rows of today's stacks",
     )
-    parser.set_defaults(order=None)  # sequential; ring to recommend
-    parser.set_defaults(aps=None)  # on for formats; codecs have scales of their own
-    parser.add_argument(
-        "--group-sizes",
-        type=integers,
-        metavar="K,K,…",
-        help="default 4,8,16,32,64,256 as far as there are nodes, and all nodes (no groups)",
+    group.add_argument(
+        "--recommend", action="store_true", help="model the time too and name the best group sizes"
     )
+    machine_argument(group, f"'{_MACHINE}'")
+    group = parser.add_argument_group("the nodes")
     integer(
-        parser,
+        group,
         "nodes",
         None,
-        "default 256, or the file's ranks, or with a transport the processes (and no others)",
+        "the number of nodes; default 256, or the file's ranks, or with a transport the processes "
+        "(and no others)",
     )
-    parser.add_argument(
+    nodes_arguments(group)
+    group = parser.add_argument_group("the gradients")
+    gradients_arguments(group)
+    group.add_argument(
         "--layer",
         metavar="NAME",
         help="that layer alone, or those of a pattern; of a --model also convN and fcN, the weight "
         "of its Nth convolution or linear layer; default: all together",
     )
-    parser.add_argument("--per-layer", action="store_true", help="show each layer by itself too")
-    parser.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
-    parser.add_argument(
-        "--round", action="store_true", help="round a file's binary64 values to binary32 first"
-    )
-    integer(parser, "seed", 0, "of the model and of stochastic rounding")
-    nodes_arguments(parser)
-    group = parser.add_argument_group("which group size to take")
-    group.add_argument(
-        "--recommend", action="store_true", help="model the time too and name the best group sizes"
-    )
-    for name, unit, what in (
-        ("alpha", "US", "microseconds that each step takes"),
-        ("bandwidth", "GBPS", "of each rank's link, each way, in Gb/s"),
-    ):
-        group.add_argument(
-            f"--{name}",
-            type=float,
-            metavar=unit,
-            help=f"{what}; default {NETWORK_DEFAULTS[name]:g}",
-        )
+    seed_argument(group)
     group = parser.add_argument_group("the model's gradients (without --gradients)")
     group.add_argument("--model", metavar="NAME", help="as `cpd train --model`; default mlp")
     for name, what in (
@@ -159,14 +132,9 @@ def register(commands: Commands) -> None:
         other = f", of other models {OTHER_DEFAULTS.get(name, 'their own')}"
         default = f"default {MODEL_DEFAULTS[name]}{'' if name == 'train_nodes' else other}"
         integer(group, name.replace("_", "-"), None, what + default)
-    group = parser.add_argument_group(
-        "files to write (- is standard output, and nothing else then)"
-    )
-    group.add_argument("--csv", type=Path, metavar="FILE", help="the table as CSV")
-    group.add_argument("--json", type=Path, metavar="FILE", help="the table as JSON")
-    group.add_argument(
-        "--plot", type=Path, metavar="FILE", help="relative RMS by group size, as .png or .svg"
-    )
+    group = parser.add_argument_group("the results")
+    group.add_argument("--per-tensor", action="store_true", help="show each tensor by itself, too")
+    table_arguments(group, "relative RMS by group size")
 
 
 @dataclass
@@ -195,7 +163,7 @@ def _check(options: argparse.Namespace) -> None:
     from cpd.study.series import check_group_sizes
 
     _specs(options)
-    _check_files(options)
+    check_tables(options)
     nodes = _nodes(options, None)
     _check_source(options)
     if options.gradients is None:
@@ -203,18 +171,27 @@ def _check(options: argparse.Namespace) -> None:
         _training(options)
 
 
-def _specs(options: argparse.Namespace) -> "tuple[Network | None, list[ReduceSpec]]":
-    """The network that --recommend models, and the sums that are measured."""
+def _specs(options: argparse.Namespace) -> "tuple[Network | None, dict[str, ReduceSpec]]":
+    """The network that --recommend models, and the sums that are measured, by their texts."""
     network = _network(options)
-    order = options.order or ("sequential" if network is None else "ring")
-    if network is not None and order != "ring":
-        raise UsageError(
-            f"--recommend models the time of exchanges that sum in order ring, not in order {order}"
-        )
-    wires = options.wire or []
-    names = options.format or ([] if wires else [_FORMAT])
-    specs = [_spec(options, order, format=name) for name in names]
-    return network, specs + [_spec(options, order, wire=text) for text in wires]
+    return network, {text: _spec(text, options) for text in options.reduce or [_REDUCE]}
+
+
+def _spec(text: str, options: argparse.Namespace) -> ReduceSpec:
+    """The all-reduce of a text, with the command's seed; of --recommend in order ring."""
+    spec = reduce_spec(text)
+    if options.recommend and spec.order != "ring":
+        if any(word.startswith("order=") for word in shlex.split(text)):
+            raise UsageError(
+                "--recommend models the time of exchanges that sum in order ring, not in order "
+                f"{spec.order}"
+            )
+        spec = replace(spec, order="ring")
+    seed = spec.seed or options.seed
+    accumulator = spec.accumulator
+    if accumulator.rounding == "stochastic":
+        accumulator = replace(accumulator, seed=seed)
+    return replace(spec, accumulator=accumulator, seed=seed)
 
 
 def _study(options: argparse.Namespace, world: int | None) -> _Study:
@@ -227,68 +204,13 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
     gradients = _gradients(options, nodes)
     if options.layer is not None:
         gradients = gradients.layer(options.layer)
-    sizes = options.group_sizes or group_sizes_for(gradients.ranks)
-    check_group_sizes(sizes, gradients.ranks)
+    usual = options.group_sizes or group_sizes_for(gradients.ranks)
     series = baselines(gradients.ranks) if options.baselines else []
-    series += [Series(_label(spec, options), spec, sizes) for spec in specs]
+    for text, spec in specs.items():
+        sizes = usual if spec.group_size is None else [spec.group_size]
+        check_group_sizes(sizes, gradients.ranks)
+        series.append(Series(text, spec, sizes))
     return _Study(series, gradients, network)
-
-
-def _spec(
-    options: argparse.Namespace, order: str, format: str = _FORMAT, wire: str | None = None
-) -> ReduceSpec:
-    from cpd.train.wire import reduce_spec
-
-    spec = reduce_spec(
-        format=format,
-        wire=wire,
-        aps=options.aps or ("off" if _has_scales(wire or format) else "on"),
-        loss_scale=options.loss_scale,
-        kahan=options.kahan,
-        order=order,
-        rounding=options.rounding,
-        overflow=options.overflow,
-        seed=options.seed,
-    )
-    if options.result is not None:
-        spec = replace(spec, result=formats.as_format(options.result))
-    if options.accumulator is None:
-        return spec
-    if options.kahan:
-        raise UsageError(
-            "--kahan is of the format's own sum; write the scheme into --accumulator, as "
-            f"'{options.accumulator.split()[0] if options.accumulator.split() else 'fp32'} kahan'"
-        )
-    accumulator = replace(Accumulator.parse(options.accumulator), seed=options.seed)
-    return replace(spec, accumulator=accumulator)
-
-
-def _has_scales(wire: str) -> bool:
-    """Returns whether a format or codec scales its values itself, so that APS is refused."""
-    if is_compressor(wire):
-        return True
-    return isinstance(format_or_scaled(wire), Scaled)
-
-
-def _label(spec: ReduceSpec, options: argparse.Namespace) -> str:
-    """The format, and how its values are scaled; or the codec."""
-    scaling = " + APS" if spec.aps else ""
-    scaling += " (paper)" if spec.aps == "paper" else ""
-    if options.loss_scale != 1:
-        scaling = f" × {options.loss_scale:g}"
-    return f"{spec.format or spec.wire}{scaling}"
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    """Finds out before the work whether its results can be written."""
-    for path in (options.csv, options.json, options.plot):
-        check_writable(path)
-    if options.csv == options.json == STDOUT:
-        raise UsageError("only one of --csv and --json can go to standard output")
-    if options.plot is not None:
-        from cpd.study.plot import check_plot_path
-
-        check_plot_path(options.plot)
 
 
 def _nodes(options: argparse.Namespace, world: int | None) -> int | None:
@@ -313,18 +235,17 @@ def _measure_and_print(
         return
     console = new_console(quiet=STDOUT in (options.csv, options.json))
     console.print(_headline(study, options), soft_wrap=True)
-    print_series(console, study.series, options.per_layer)
+    print_series(console, study.series, options.per_tensor)
     _warn_of_what_is_lost(study)
     if options.csv is not None:
-        write_text(options.csv, csv_text(study.series, options.per_layer))
+        write_text(options.csv, csv_text(study.series, options.per_tensor))
     if options.json is not None:
         setting = {
-            "kahan": options.kahan,
             "nodes": gradients.ranks,
             "layers": gradients.names,
             "not_finite": [asdict(one) for one in not_finite],
         }
-        write_json(options.json, {**setting, **json_of(study.series, options.per_layer)})
+        write_json(options.json, {**setting, **json_of(study.series, options.per_tensor)})
     if options.plot is not None:
         from cpd.study.plot import draw
 
@@ -354,21 +275,15 @@ def _measure(study: _Study, comm: "Communicator | None", quiet: bool) -> None:
 def _headline(study: _Study, options: argparse.Namespace) -> str:
     gradients = study.gradients
     chosen = [one for one in study.series if not one.baseline]
-    spec = chosen[0].spec
-    parts = [", ".join(one.label for one in chosen)]
-    if options.kahan:
-        parts.append("Kahan")
-    if options.accumulator is not None:
-        parts.append(f"summed in {spec.accumulator}")
-    if options.result is not None:
-        parts.append(f"sent on in {spec.result}")
     from cpd.study.gradient_files import shown
 
     layers = len(gradients.names)
     which = f"all {layers} layers" if layers > 1 else shown(gradients.names[0])
     values = sum(layer.size for layer in gradients.per_rank[0])
     nodes = counted(gradients.ranks, "node")
-    parts += [nodes, f"{spec.order} across groups", f"{which} ({counted(values, 'value')})"]
+    sums = ", ".join(one.label for one in chosen)
+    order = ["order ring"] if options.recommend else []
+    parts = [sums, *order, nodes, f"{which} ({counted(values, 'value')})"]
     zeros = chosen[0].lines[0].row.zero_references
     return f"{', '.join(parts)}; {counted(zeros, 'reference')} {'is' if zeros == 1 else 'are'} zero"
 
@@ -396,7 +311,7 @@ def _warn_of_what_is_lost(study: _Study) -> None:
 
 def _remedy(spec: "ReduceSpec") -> str:
     if not spec.aps:
-        return "scale the values (--aps)"
+        return "scale the values (aps)"
     return "take more exponent bits, or a format with a scale of its own (block=tensor scale=e8m0)"
 
 
@@ -406,19 +321,20 @@ def _warn(text: str) -> None:
 
 def _network(options: argparse.Namespace) -> "Network | None":
     """Returns the network that --recommend is asked about; None without it."""
+    from cpd.study.machines import Machine
     from cpd.study.series import Network
 
-    settings = {name: getattr(options, name) for name in NETWORK_DEFAULTS}
-    if options.recommend:
-        chosen = {
-            name: default if settings[name] is None else settings[name]
-            for name, default in NETWORK_DEFAULTS.items()
-        }
-        return Network(chosen["alpha"], chosen["bandwidth"])
-    for name, value in settings.items():
-        if value is not None:
-            raise UsageError(f"--{name} needs --recommend")
-    return None
+    if not options.recommend:
+        if options.machine is not None:
+            raise UsageError("--machine needs --recommend")
+        return None
+    on = Machine(options.machine or _MACHINE)
+    if on.gpus > 1:
+        raise UsageError(
+            f"--recommend models ranks that all have one link each, {on.name} has GPUs that share "
+            "a host"
+        )
+    return Network(on.alpha_between * 1e6, on.beta_between * 8e-9)
 
 
 def _check_source(options: argparse.Namespace) -> None:

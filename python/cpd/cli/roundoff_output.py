@@ -163,7 +163,9 @@ def csv_text(series: Sequence[Series], per_layer: bool) -> str:
 def json_of(series: Sequence[Series], per_layer: bool) -> dict[str, Any]:
     """`roundoff`, `layers` and `recommend` of one format; of several, these in `formats`."""
     found = [(one, _json_of_one(one, per_layer)) for one in series]
-    chosen = [{**one.setting(), **data} for one, data in found if not one.baseline]
+    chosen = [
+        {"name": one.label, **one.setting(), **data} for one, data in found if not one.baseline
+    ]
     chosen_rows: dict[str, Any] = chosen[0] if len(chosen) == 1 else {"formats": chosen}
     against = [{"name": one.label, **one.setting(), **d} for one, d in found if one.baseline]
     return {**chosen_rows, "baselines": against}

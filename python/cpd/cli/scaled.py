@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd format` of scaled formats: what shares a scale, how it follows, what a value costs."""
+"""Scaled formats as `cpd show` prints them: blocks, scales, and bits a value."""
 
 from __future__ import annotations
 

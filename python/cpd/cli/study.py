@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, Parser, add_command, integer, json_object
+from cpd.cli.options import Commands, Help, Parser, add_command, integer, jobs_arguments
 from cpd.cli.output import counted, new_console, new_progress, new_table
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ Measures what five papers on gradients in few bits show: a study is a table of c
 --out, named by the hash of its options. A run that is interrupted loses one cell, and
 the next run goes on. Cells of the same options are shared by all studies.
 
-  cpd study list                       the studies, their cells and minutes
-  cpd study list --full                what --full runs: the paper's settings, or not
-  cpd study run aps-table4             measures its cells, and prints what they say
-  cpd study run all --smoke            seconds: one cell of each kind
-  cpd study report                     out/study/report.html, a row a table and figure
+  cpd study list                    the studies, their cells and minutes
+  cpd study list --size full        what size full runs: the paper's settings, or not
+  cpd study run aps-table4          measures its cells, and prints what they say
+  cpd study run all --size smoke    seconds: one cell of each kind
+  cpd study report                  out/study/report.html
 
 CIFAR-10 is looked for in $CPD_DATA, as `cpd train --model resnet18` says.
 """
@@ -41,17 +41,11 @@ def register(commands: Commands) -> None:
     running = _action(actions, "run", "measure studies")
     running.add_argument("names", nargs="+", metavar="NAME", help="studies; all: every one")
     _sizes(running)
-    integer(running, "jobs", 1, "processes, of one thread each, or a cluster's jobs")
-    running.add_argument("--device", help="where models compute; default cpu")
+    jobs_arguments(running, "1")
+    running.add_argument("--device", help="where models compute: cpu, cuda or cuda:N; default cpu")
     running.add_argument(
         "--stale", action="store_true", help="measure again what other sources measured"
     )
-    running.add_argument(
-        "--cluster",
-        choices=("slurm", "local", "debug"),
-        help="as jobs of submitit, in the folder of --out, which all nodes share",
-    )
-    running.add_argument("--cluster-options", type=json_object, metavar="JSON")
     reporting = _action(actions, "report", "make the page of what is measured")
     _sizes(reporting)
     reporting.add_argument(
@@ -59,25 +53,31 @@ def register(commands: Commands) -> None:
     )
     for one in (running, reporting):
         one.add_argument(
-            "-o", "--out", type=Path, default=_OUT, metavar="DIR", help=f"default {_OUT}"
+            "-o",
+            "--out",
+            type=Path,
+            default=_OUT,
+            metavar="DIR",
+            help=f"the folder of the cells; default {_OUT}",
         )
 
 
 def _action(actions: Any, name: str, help: str) -> Parser:
-    made: Parser = actions.add_parser(name, help=help, description=help)
+    made: Parser = actions.add_parser(
+        name, help=help, description=f"{help[0].upper()}{help[1:]}.", formatter_class=Help
+    )
     return made
 
 
 def _sizes(parser: Parser) -> None:
-    group = parser.add_mutually_exclusive_group()
-    for size, text in (
-        ("smoke", "seconds: one cell of each kind"),
-        ("small", "minutes on two cores (default)"),
-        ("full", "the papers' settings where they can be had, for a GPU: see list --full"),
-    ):
-        group.add_argument(f"--{size}", dest="size", action="store_const", const=size, help=text)
-    integer(parser, "seeds", None, "runs of each cell; default 3, of --smoke 1")
-    parser.set_defaults(size="small")
+    parser.add_argument(
+        "--size",
+        choices=tuple(_SEEDS),
+        default="small",
+        help="smoke: one cell of each kind, in seconds; small: minutes on two cores; full: the "
+        "papers' settings where they can be had, for a GPU (see list --size full); default small",
+    )
+    integer(parser, "seeds", None, "runs of each cell; default 3, of size smoke 1")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -93,7 +93,7 @@ def _list(options: argparse.Namespace) -> int:
     for study in STUDIES.values():
         cells = study.cells(options.size, options.seeds)
         minutes = sum(cell.minutes for cell in cells)
-        text = f"--full: {study.full}" if options.size == "full" else study.text
+        text = f"size full: {study.full}" if options.size == "full" else study.text
         table.add_row(study.name, text, str(len(cells)), f"{minutes:.0f}")
     console = new_console()
     console.print(table)
@@ -122,7 +122,7 @@ def _measure(options: argparse.Namespace) -> int:
             found = run(
                 every,
                 options.out,
-                jobs=options.jobs,
+                jobs=1 if options.jobs is None else options.jobs,
                 stale=options.stale,
                 cluster=options.cluster,
                 cluster_options=options.cluster_options,
@@ -193,7 +193,7 @@ def _print(study: "Study", shown: "Shown", size: str) -> None:
     console = new_console()
     console.print(f"{study.name}: {study.text}", style="bold", soft_wrap=True)
     if size == "full":
-        console.print(f"--full: {study.full}", soft_wrap=True)
+        console.print(f"size full: {study.full}", soft_wrap=True)
     for one in shown.tables:
         table = new_table(*one.head, title=one.title)
         for row in one.rows:

@@ -9,13 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpd import _core
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command, integer, json_object
+from cpd.cli.options import (
+    Commands,
+    accumulator_argument,
+    add_command,
+    integer,
+    jobs_arguments,
+    overflow_argument,
+    rounding_argument,
+    seed_argument,
+    table_arguments,
+)
 from cpd.cli.output import (
     MAY_BREAK,
     check_readable,
-    check_writable,
+    check_tables,
     counted,
     is_stdout,
     new_console,
@@ -39,8 +48,9 @@ and blocks run along the last dimension; each value is cast and multiplied.
 
 A pattern e[2-5]m[1-3] names all formats of these exponent and mantissa bits; so
 do int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Several stand between
-commas. Some short names are finite formats (e2m1, e2m3, e3m2), which a warning says;
-e[2-5]m[1-3]:ieee or :finite has one kind.
+commas (in quotes and brackets commas separate nothing). Some short names are finite
+formats (e2m1, e2m3, e3m2), which a warning says; e[2-5]m[1-3]:ieee or :finite has one
+kind.
 Scales are none, tensor and row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn
 below a tensor's fp32), or what stands behind the element of a scaled format, as
 '64 scale=e8m0'. Scaled formats such as mxfp4 have their own.
@@ -62,7 +72,7 @@ def register(commands: Commands) -> None:
     parser = add_command(
         commands, "sweep", _run, "formats and accumulators on tensors of one's own", _TEXT
     )
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file of tensors")
     parser.add_argument(
         "--capture",
         metavar="MODULE:FUNCTION",
@@ -70,41 +80,33 @@ def register(commands: Commands) -> None:
         "(model, inputs) or (model, inputs, loss)",
     )
     group = parser.add_argument_group("the choices")
-    group.add_argument("--formats", default=_FORMATS, metavar="NAMES", help=f"default {_FORMATS}")
-    group.add_argument("--accumulators", default="fp32", metavar="NAMES", help="default fp32")
     group.add_argument(
-        "--rounding",
-        default="nearest_even",
-        metavar="MODES",
-        help="of the casts; stochastic:8 has 8 random bits; default nearest_even",
+        "--formats", default=_FORMATS, metavar="NAME,…", help=f"formats; default {_FORMATS}"
     )
-    group.add_argument("--scales", default="none", metavar="NAMES", help="default none")
-    integer(group, "bits", None, "formats of so many bits only")
-    group.add_argument("--overflow", choices=_core.OVERFLOWS, default="saturate")
-    integer(group, "seed", 0, "of stochastic rounding")
+    accumulator_argument(group, "accumulators of dot products; default fp32", default="fp32")
+    rounding_argument(
+        group,
+        metavar="MODE,…",
+        help="roundings of the casts; stochastic:8 has 8 random bits; default nearest_even",
+    )
+    group.add_argument(
+        "--scales", default="none", metavar="NAME,…", help="scales of the formats; default none"
+    )
+    integer(group, "bits", None, "take formats of that many bits only; default: all")
+    overflow_argument(group, "saturate")
+    seed_argument(group)
     group = parser.add_argument_group("the measurement")
-    integer(group, "length", 1024, "terms of a dot product at most")
+    integer(group, "length", 1024, "take up to N terms of a dot product")
     group.add_argument(
         "--no-dots", dest="dots", action="store_false", help="leave out dot products"
     )
-    integer(group, "sample", None, "look at so many values of each tensor at most; default all")
+    integer(group, "sample", None, "take up to N values of each tensor; default all")
     group.add_argument(
         "--accuracy",
         metavar="MODULE:FUNCTION",
         help="a function of yours that gives the accuracy of a model in a cell",
     )
-    integer(group, "jobs", None, "processes, or a cluster's jobs; default: as there is work")
-    group.add_argument(
-        "--cluster",
-        choices=("slurm", "local", "debug"),
-        help="as jobs of submitit, in the folder of --out, which all nodes share",
-    )
-    group.add_argument(
-        "--cluster-options",
-        type=json_object,
-        metavar="JSON",
-        help='what submitit calls parameters, as \'{"slurm_partition": "cpu", "timeout_min": 60}\'',
-    )
+    jobs_arguments(group, "one, or one per CPU for large sweeps")
     group = parser.add_argument_group("the front")
     group.add_argument(
         "--error",
@@ -116,16 +118,14 @@ def register(commands: Commands) -> None:
         "--cost",
         default="gates",
         choices=("gates", "bits", "multiplier", "aligner", "adder", "normalizer"),
-        help="default gates",
+        help="the cost that the front weighs; default gates",
     )
     group.add_argument(
         "--front", action="store_true", help="show the front alone; in CSV a column says it"
     )
-    group = parser.add_argument_group("files to write")
+    group = parser.add_argument_group("the results")
     group.add_argument("-o", "--out", type=Path, metavar="DIR", help="cells, figures and a report")
-    group.add_argument("--csv", type=Path, metavar="FILE", help="- is standard output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="- is standard output")
-    group.add_argument("--plot", type=Path, metavar="FILE", help="the front, as .png or .svg")
+    table_arguments(group, "the front")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -134,7 +134,7 @@ def _run(options: argparse.Namespace) -> int:
     from cpd.study.sweeps.run import sweep
 
     _check(options)
-    choices = options.formats, options.accumulators
+    choices = options.formats, options.accumulator
     others = {n: getattr(options, n) for n in ("rounding", "scales", "bits", "overflow", "seed")}
     with users_mistakes():
         total = len(fitting(grid(*choices, **others))[0])
@@ -175,15 +175,7 @@ def _check(options: argparse.Namespace) -> None:
     with users_mistakes():
         for file in options.files:
             check_readable(Path(file))
-    for path in (options.csv, options.json, options.plot):
-        check_writable(path)
-    if is_stdout(options.csv) and is_stdout(options.json):
-        raise UsageError("only one of --csv and --json can go to standard output")
-    if options.plot is not None or options.out is not None:
-        from cpd.study.plot import check_plot_path
-
-        with users_mistakes():
-            check_plot_path(options.plot or Path("front.png"))
+    check_tables(options)
     if options.out is not None:
         importlib.import_module("cpd.study.sweeps.page")  # with what it needs
         with users_mistakes():

@@ -17,8 +17,10 @@ from cpd.cli.options import (
     Parser,
     add_command,
     integer,
+    json_argument,
     nodes_arguments,
-    reduce_arguments,
+    reduce_argument,
+    seed_argument,
 )
 from cpd.cli.output import (
     check_writable,
@@ -28,7 +30,9 @@ from cpd.cli.output import (
     new_progress,
     new_table,
 )
-from cpd.comm.spec import EXCHANGES, StallWarning
+from cpd.comm.spec import StallWarning
+from cpd.comm.spec_text import reduce_spec
+from cpd.numeric.names import listed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -39,14 +43,13 @@ if TYPE_CHECKING:
 
 _TEXT = """\
 Trains a model over several nodes; by default a digit classifier. Its data are
-scikit-learn's 1797 digits, of which a fifth (359 images, the same for all
-options) is held out. Each node computes the gradients of its own micro-batch.
-All gradients then go through one CPD all-reduce, layer by layer (a layer is one
-parameter tensor), in fp32 as well, and the sum is divided by the number of
-nodes (--divide). Each epoch shuffles the 1438 training images and takes nodes × batch of
-them a step; those left over at its end are dropped for that epoch. Training
-ends early where a weight becomes NaN or infinite. The same is trained in fp32
-first, to compare with (not with --no-baseline).
+scikit-learn's 1797 digits. A fifth (359 images, the same for all options) is held out.
+Each node computes the gradients of its own micro-batch. All gradients then go through
+one CPD all-reduce (--reduce), layer by layer (a layer is one parameter tensor), in fp32
+as well, and the sum is divided by the number of nodes (--divide). Each epoch shuffles
+the 1438 training images and takes nodes × batch of them a step; those left over at its
+end are dropped for that epoch. Training ends early where a weight becomes NaN or
+infinite. The same is trained in fp32 first, to compare with (not with --no-baseline).
 
 Models (--model), the data that they take (--data, the first by default) and
 what else they take:
@@ -75,88 +78,64 @@ differ between types of CPU, and with them the hash.
 """
 
 
-_OF_WIRE = ("format", "aps", "loss_scale", "kahan", "order", "rounding", "exchange")
-"""Options that are None where they are not given: then a recipe's wire decides, or the default."""
-
-
 def register(commands: Commands) -> None:
     """Adds the command `train`."""
     parser = add_command(commands, "train", _run, "train over emulated nodes", _TEXT)
-    reduce_arguments(parser, "fp32", "off")
-    parser.add_argument(
-        "--reduce",
-        metavar="TEXT",
-        help="the whole all-reduce as a text of cpd.comm.reduce_spec, in place of --format, such "
-        "as \"e4m3 aps accumulator='fp16 kahan'\"",
-    )
-    _layer_arguments(parser)
+    _reduce_arguments(parser)
     _training_arguments(parser)
     _model_arguments(parser)
-    group = nodes_arguments(parser)
+    group = parser.add_argument_group("the nodes")
+    integer(
+        group,
+        "nodes",
+        None,
+        "the number of nodes; default 8, or with a transport the processes (and no others)",
+    )
+    nodes_arguments(group)
+    group = parser.add_argument_group("the results")
+    json_argument(group)
     group.add_argument(
-        "--exchange",
-        choices=EXCHANGES,
-        default="owner",
-        help="which messages a transport moves; the result is the same; default owner",
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="write the result as JSON; '-': to standard output, and the text to standard error",
-    )
-    parser.add_argument(
         "--save-gradients",
         type=Path,
         metavar="FILE",
         help="write every node's gradients of the last step (.npz or .safetensors)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--tensorboard",
         type=Path,
         metavar="DIR",
         help="write each step's loss, and of each layer what the all-reduce and its codec made of "
         "it, for TensorBoard",
     )
-    parser.add_argument(
+    group.add_argument(
         "--no-baseline",
         dest="baseline",
         action="store_false",
         help="do not train in fp32 first, to compare with",
     )
-    parser.set_defaults(**dict.fromkeys(_OF_WIRE))
 
 
-def _layer_arguments(parser: Parser) -> None:
-    group = parser.add_argument_group("the layers")
-    integer(group, "group-size", None, "sum in groups of that many nodes first; default: none")
+def _reduce_arguments(parser: Parser) -> None:
+    group = parser.add_argument_group("the all-reduce of gradients")
+    reduce_argument(group, "the recipe's, or fp32", several=False)
     group.add_argument(
         "--last-layer-fp32",
         action="store_true",
-        help="sum the output layer's gradients in fp32, without scaling",
+        help="sum the output layer in fp32, without scaling",
     )
-    group.add_argument(
-        "--exempt",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="sum the layers of that name (such as '*.bias') in fp32, without scaling; "
-        "may be given several times",
-    )
-    group.add_argument(
-        "--exempt-types",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="sum the layers of modules of that class of torch (such as BatchNorm2d) in fp32, "
-        "without scaling; may be given several times",
-    )
-    integer(
-        group,
-        "min-size",
-        None,
-        "sum layers of fewer values in fp32, without scaling; default: none",
-    )
+    for name, metavar, what in (
+        ("exempt", "PATTERN", "of these names, such as '*.bias',"),
+        ("exempt-types", "CLASS", "of modules of this class of torch, such as BatchNorm2d,"),
+    ):
+        group.add_argument(
+            f"--{name}",
+            action="extend",
+            type=listed,
+            default=[],
+            metavar=f"{metavar},…",
+            help=f"sum layers {what} in fp32, without scaling; a list, or the option again",
+        )
+    integer(group, "min-size", None, "sum layers of fewer values in fp32; default: none")
     group.add_argument(
         "--quantized-share",
         type=float,
@@ -164,68 +143,81 @@ def _layer_arguments(parser: Parser) -> None:
         help="choose --min-size: the largest that leaves this share of the parameters (such as "
         "0.99) to the format or codec",
     )
-    integer(group, "fp32-epochs", 0, "sum all layers of the first epochs in fp32")
+    integer(group, "fp32-epochs", 0, "sum all layers of that many first epochs in fp32")
     group.add_argument(
         "--divide",
         default="after",
         metavar="WHERE",
-        help="divide the sum by the number of nodes (after), each node's loss (before) or nothing "
+        help="divide by the number of nodes: the sum (after), each node's loss (before) or nothing "
         "(none); default after",
     )
 
 
 def _training_arguments(parser: Parser) -> None:
     group = parser.add_argument_group("the training")
-    integer(group, "nodes", None, "default 8, or with a transport the processes (and no others)")
     _of_model(group, "batch", int, "images for each node and step", "16")
-    _of_model(group, "epochs", int, "", "40")
+    _of_model(group, "epochs", int, "passes over the training images", "40")
     group.add_argument(
         "--recipe",
-        metavar="NAME",
-        help="how layers compute, weights are updated and gradients travel (its wire, which "
-        "--format, --wire or --reduce replaces; --aps, --loss-scale, --group-size, --order and "
-        "--exchange change it): a recipe's name (such as mxfp8; cpd.named_recipes() has them), a "
-        ".toml or .json file, a format, scaled or not, to which the operands of all three GEMMs "
-        "are cast (int8 row), or a recipe's text: the accumulator of the sums, or native for "
-        "torch's, and options ('e6m9 chunked chunk=64; activation=e4m3fn', 'fp32 kahan;'); a file "
-        'has sums = "…"; default: as torch does',
+        metavar="NAME|FILE|TEXT",
+        help="how layers compute, weights are updated and gradients travel: a recipe's name (cpd "
+        "show --recipes), its .toml or .json file, or its text ('e6m9 chunked chunk=64; "
+        "activation=e4m3fn'); a format alone casts the operands of all three GEMMs; default: as "
+        "torch does",
     )
     _of_model(group, "optimizer", str, "sgd, nesterov, adam or lars", "sgd")
-    _of_model(group, "lr", float, "the rate", "0.05")
-    _of_model(group, "momentum", float, "Adam's first beta, too", "0.9")
+    _of_model(group, "lr", float, "the learning rate", "0.05")
+    _of_model(group, "momentum", float, "the momentum, or Adam's first beta", "0.9")
     _of_model(
         group,
         "schedule",
         str,
-        "of the rate: 'constant', 'steps 40 80', 'linear' or 'polynomial', with 'warmup 5' in "
-        "front of any; epochs, or below 1 shares of the training",
+        "the learning rate's schedule: 'constant', 'steps 40 80', 'linear' or 'polynomial', with "
+        "'warmup 5' in front of any; numbers are epochs, below 1 shares of the training",
         "constant",
     )
-    _of_model(group, "weight-decay", float, "the weights' part in their gradients", "0")
-    _of_model(group, "loss-sum", float, "factor of the loss, by which the rate is divided", "1")
+    _of_model(
+        group,
+        "weight-decay",
+        float,
+        "the share of the weights that is added to their gradients",
+        "0",
+    )
+    _of_model(group, "loss-sum", float, "the factor of the loss, by which the rate is divided", "1")
     group.add_argument(
         "--ema",
         type=float,
         default=0.0,
         metavar="X",
-        help="evaluate the moving average of the weights of this decay; default 0: themselves",
+        help="evaluate a moving average of the weights with this decay; default 0: the weights",
     )
-    integer(group, "seed", 0, "of the first weights, the shuffles and stochastic rounding")
+    seed_argument(group)
 
 
 def _model_arguments(parser: Parser) -> None:
     group = parser.add_argument_group("the model and its data")
-    group.add_argument("--model", default="mlp", metavar="NAME", help="default mlp")
-    _of_model(group, "data", str, "", "digits")
-    _of_model(group, "images", int, "of the training part; of a text its runs", "1438")
+    group.add_argument(
+        "--model", default="mlp", metavar="NAME", help="one of the models above; default mlp"
+    )
+    _of_model(group, "data", str, "the data", "digits")
+    _of_model(group, "images", int, "images of the training part; of a text its runs", "1438")
     _of_model(group, "tests", int, "images of the held-out part", "359")
     _of_model(group, "length", int, "characters in a run of a text", "64")
-    _of_model(group, "augment", str, "of cifar10: none, shift, cutout or crop24", "none")
+    _of_model(
+        group,
+        "augment",
+        str,
+        "how images of cifar10 are changed: none, shift, cutout or crop24",
+        "none",
+    )
     _of_model(group, "depth", int, "hidden layers", "6")
     _of_model(group, "width", int, "units in a hidden layer, or channels", "64")
-    _of_model(group, "dropout", float, "its probability", "0")
+    _of_model(group, "dropout", float, "the probability of dropout", "0")
     group.add_argument(
-        "--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N; default cpu"
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help="where the model computes: cpu, cuda or cuda:N; default cpu",
     )
 
 
@@ -234,8 +226,9 @@ def _of_model(
 ) -> None:
     """An option of which each model has a default."""
     metavar = {int: "N", float: "X", str: "NAME"}[kind]
-    text = f"{help}; default of mlp {default}" if help else f"default of mlp {default}"
-    group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+    group.add_argument(
+        f"--{name}", type=kind, metavar=metavar, help=f"{help}; default of mlp {default}"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -374,10 +367,14 @@ def train_options(options: argparse.Namespace, nodes: int) -> TrainOptions:
     from dataclasses import fields
 
     from cpd.train import TrainOptions
+    from cpd.train.wire import reduce_text
 
     if options.nodes not in (None, nodes):
         raise ValueError(f"nodes must be the number of ranks, {nodes}, got {options.nodes}")
-    values = {field.name: getattr(options, field.name) for field in fields(TrainOptions)}
+    names = [field.name for field in fields(TrainOptions)]
+    values = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    if options.reduce is not None:
+        values["reduce"] = reduce_text(reduce_spec(options.reduce), options.seed)
     lists = {name: tuple(values[name]) for name in ("exempt", "exempt_types")}
     return TrainOptions(**{**values, **lists, "nodes": nodes})
 

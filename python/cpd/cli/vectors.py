@@ -11,10 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpd import _core
 from cpd._files import STDOUT
 from cpd.cli.errors import RunError, UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command
+from cpd.cli.options import (
+    Commands,
+    accumulator_argument,
+    add_command,
+    integer,
+    overflow_argument,
+    rounding_argument,
+    seed_argument,
+)
 from cpd.cli.output import counted, new_console, new_progress
 from cpd.numeric.names import listed
 from cpd.numeric.shown import byte_size
@@ -34,9 +41,9 @@ inputs, of sums 2^21), else "not reached".
   cpd vectors mul e4m3fn --exhaustive
   cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
   cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
-  cpd vectors block_fma --acc h100-fp16 --random 5000 --as jsonl -o -
-  cpd vectors dot int8 --acc int32 --length 16 --testbench bench --module mac --rtl mac.sv
-  cpd vectors div fp16 --testbench tb --module div --clock clk --valid-in go --valid-out done
+  cpd vectors block_fma --accumulator h100-fp16 --random 5000 --as jsonl -o -
+  cpd vectors dot int8 --accumulator int32 --testbench tb --rtl mac.sv --module mac
+  cpd vectors div fp16 --testbench tb --module div --clock clk --valid-out done
   cpd vectors --check e4m3fn_mul_rne.tv
 
 Operations: cast, add, mul, fma, div, sqrt; of sums dot (an element of a matrix product),
@@ -45,7 +52,7 @@ scales), each with the signals inside, unless the unit does not align every term
 FORMAT: of the operands, one for all or one each; of a cast the operand's and the
 result's, or the result's alone (from fp32); of a unit by default its own. Results
 are in the first operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn) unless
---out-format says otherwise.
+--result says otherwise.
 
 Kinds: testfloat (`a b result flags`, flags NX 1, UF 2, OF 4, DZ 8, NV 16),
 readmemh (a word a line, first field on top, with a SystemVerilog package), csv,
@@ -85,52 +92,55 @@ _BENCH: dict[str, Any] = {
 def register(commands: Commands) -> None:
     """Adds the command `vectors`."""
     parser = add_command(commands, "vectors", _run, "vectors for hardware", _TEXT)
-    parser.add_argument("operation", nargs="?", metavar="OPERATION")
-    parser.add_argument("formats", nargs="?", metavar="FORMAT[,FORMAT…]")
     parser.add_argument(
-        "--out-format",
-        metavar="FORMAT",
-        help="the result's format; default the first operand's (of fma a's, not c's); a sum takes "
-        "its accumulator's",
+        "operation", nargs="?", metavar="OPERATION", help="one of the operations above"
     )
     parser.add_argument(
-        "--rounding",
+        "formats", nargs="?", metavar="FORMAT,…", help="the formats of the operands, as above"
+    )
+    parser.add_argument(
+        "--result",
+        metavar="FORMAT",
+        help="the format of the results; default the first operand's, of a sum the accumulator's",
+    )
+    rounding_argument(
+        parser,
         type=_rounding,
-        default="nearest_even",
         metavar="MODE",
         help="nearest_even (rne), nearest_away (rna, RMM), toward_zero (rtz), up (rup), down "
         "(rdn), to_odd (rto) or stochastic (sr); default nearest_even; a sum takes its "
         "accumulator's",
     )
-    parser.add_argument("--overflow", default="ieee", choices=_core.OVERFLOWS)
-    parser.add_argument(
-        "--random-bits",
-        type=int,
-        default=24,
-        metavar="N",
-        help="the random bits of stochastic rounding, the field r of a line; default 24",
-    )
+    overflow_argument(parser, "ieee")
+    integer(parser, "random-bits", 24, "random bits of stochastic rounding, a line's field r")
     parser.add_argument(
         "--variant",
         default="A",
         choices=("A", "B", "C"),
-        help="A, B or C of stochastic rounding in IEEE P3109; default A",
+        help="the variant of stochastic rounding in IEEE P3109; default A",
     )
-    parser.add_argument("--tininess", default="after", choices=("after", "before"), help="of UF")
+    parser.add_argument(
+        "--tininess",
+        default="after",
+        choices=("after", "before"),
+        help="whether UF is found after rounding or before; default after",
+    )
     parser.add_argument(
         "--nan-signals",
         action="store_true",
         help="NaN operands raise NV also in formats whose NaN are neither quiet nor signalling",
     )
-    parser.add_argument("--acc", metavar="TEXT", help="of sums: a preset, or as 'e6m9 kahan'")
-    parser.add_argument("--length", type=int, metavar="K", help="of sums: products or terms")
-    group = parser.add_argument_group(
-        "which lines", "default: all up to 2^20, else directed and 10,000 random ones"
+    accumulator_argument(parser, "the accumulator of a sum")
+    integer(
+        parser, "length", None, "the products or terms of a sum; default a unit's block, else 16"
     )
-    group.add_argument("--exhaustive", action="store_true", help="all there are")
-    group.add_argument("--directed", action="store_true", help="those near corners")
-    group.add_argument("--random", type=int, default=0, metavar="N", help="so many random ones")
-    group.add_argument("--seed", type=int, default=0, metavar="S", help="default 0")
+    group = parser.add_argument_group(
+        "which lines", "Default: all up to 2^20, else directed and 10,000 random ones."
+    )
+    group.add_argument("--exhaustive", action="store_true", help="add all lines there are")
+    group.add_argument("--directed", action="store_true", help="add inputs near special values")
+    integer(group, "random", 0, "add N random lines")
+    seed_argument(group)
     group = parser.add_argument_group("files")
     group.add_argument(
         "--as",
@@ -140,7 +150,7 @@ def register(commands: Commands) -> None:
     )
     group.add_argument(
         "-o",
-        "--output",
+        "--out",
         type=Path,
         metavar="FILE",
         help="a file, which is overwritten, a folder, or - for standard output; default a name "
@@ -152,7 +162,7 @@ def register(commands: Commands) -> None:
         metavar="DIR",
         help="a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
     )
-    group.add_argument("--check", type=Path, metavar="FILE", help="compare a file's lines instead")
+    group.add_argument("--check", type=Path, metavar="FILE", help="compare a file's lines")
     _register_bench(parser)
 
 
@@ -190,13 +200,7 @@ def _register_bench(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--any-nan", action="store_true", help="any NaN passes for any other")
     group = parser.add_argument_group("a module with a clock")
     group.add_argument("--clock", metavar="PORT", help="the clock, used at its rising edge")
-    group.add_argument(
-        "--latency",
-        type=int,
-        default=1,
-        metavar="N",
-        help="rising edges from a line to its result, without --valid-out; default 1",
-    )
+    integer(group, "latency", 1, "rising edges from a line to its result, without --valid-out")
     group.add_argument("--valid-in", metavar="PORT", help="an input, 1 with each line")
     group.add_argument(
         "--ready-in", metavar="PORT", help="an output, 1 where the module takes a line"
@@ -217,20 +221,13 @@ def _register_bench(parser: argparse.ArgumentParser) -> None:
         choices=(0, 1),
         help="the value that resets; default 1",
     )
-    group.add_argument(
-        "--reset-cycles",
-        type=int,
-        default=4,
-        metavar="N",
-        help="rising edges in reset, 0 for a pulse between edges (asynchronous); default 4",
+    integer(
+        group,
+        "reset-cycles",
+        4,
+        "rising edges in reset, 0 for a pulse between edges (asynchronous)",
     )
-    group.add_argument(
-        "--interval",
-        type=int,
-        default=1,
-        metavar="N",
-        help="cycles from one line to the next, at least, without --ready-in; default 1",
-    )
+    integer(group, "interval", 1, "cycles from one line to the next, at least, without --ready-in")
     group.add_argument(
         "--gaps",
         type=int,
@@ -292,7 +289,7 @@ def _progress(vectors: Vectors, options: argparse.Namespace) -> Iterator[None]:
 def _kind(options: argparse.Namespace) -> str:
     from cpd.hardware.vectors.lines import kind_of
 
-    path = options.output
+    path = options.out
     if options.kind is None and (path is None or path == STDOUT or path.is_dir()):
         return "testfloat"
     return kind_of(path, options.kind)
@@ -302,7 +299,7 @@ def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
     from cpd.hardware import Ports, write_testbench
 
     if options.testbench is None:
-        return vectors.write(options.output or Path(), options.kind)
+        return vectors.write(options.out or Path(), options.kind)
     elsewhere = ("module", "rtl", "ports", "signals")
     ports = Ports(
         **{name: getattr(options, name) for name in _BENCH if name not in elsewhere},
@@ -320,7 +317,7 @@ def _check_bench(options: argparse.Namespace) -> None:
     _check_needs(given, _BENCH, options.testbench, "--testbench DIR")
     if options.testbench is None:
         return
-    if options.output is not None or options.kind is not None:
+    if options.out is not None or options.kind is not None:
         raise UsageError("--testbench writes a folder of its own: leave out --as and -o")
     users = set(_BENCH) - {"module", "rtl", "any_nan"}
     _check_needs(given, users, options.module, "--module NAME")
@@ -395,14 +392,14 @@ def _rule_options(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "operation": options.operation,
         "formats": formats,
-        "result": options.out_format,
+        "result": options.result,
         "rounding": options.rounding,
         "overflow": options.overflow,
         "random_bits": options.random_bits,
         "variant": options.variant,
         "tininess": options.tininess,
         "nan_signals": options.nan_signals,
-        "accumulator": _with_operands(options.acc, formats),
+        "accumulator": _with_operands(options.accumulator, formats),
         "length": options.length,
     }
 
@@ -416,7 +413,7 @@ _E4M3 = (
 def _note_e4m3(options: argparse.Namespace) -> None:
     """Tells which E4M3 was meant; called after the work, as a mistake is one line."""
     formats = listed(options.formats) if options.formats else []
-    if any(text and text.lower() == "e4m3" for text in (*formats, options.out_format)):
+    if any(text and text.lower() == "e4m3" for text in (*formats, options.result)):
         print(_E4M3, file=sys.stderr)
 
 

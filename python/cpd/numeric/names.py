@@ -11,12 +11,23 @@ from cpd.numeric.shown import shown
 
 
 def listed(text: str) -> list[str]:
-    """The words between commas, except for commas in brackets of any kind.
+    """The words between commas, except for commas in brackets of any kind and in quotes.
 
     >>> listed("(4,3), fixed<32,12>,e[2,3]m4")
     ['(4,3)', 'fixed<32,12>', 'e[2,3]m4']
+    >>> listed("e4m3 result='(5,2)', fp32")
+    ["e4m3 result='(5,2)'", 'fp32']
     """
-    return [word.strip() for word in re.split(r",(?![^(\[<]*[)\]>])", text)]
+    words = [""]
+    for part in _PARTS.findall(text):
+        if part == ",":
+            words.append("")
+        else:
+            words[-1] += part
+    return [word.strip() for word in words]
+
+
+_PARTS = re.compile(r"""'[^']*'|"[^"]*"|\([^)]*\)|\[[^\]]*\]|<[^>]*>|.""", re.S)
 
 
 def checked_name(what: str, name: object, allowed: Iterable[str]) -> str:

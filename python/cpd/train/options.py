@@ -21,7 +21,7 @@ from cpd.train.layers import Layer, exempt_names, largest_min_size, layers_of, s
 from cpd.train.optimizers import OPTIMIZERS
 from cpd.train.schedules import RateSchedule, rate_schedule
 from cpd.train.table import DATA, Sample, defaults_of, model_named, sample_of
-from cpd.train.wire import APS, is_power_of_two, power_of_two, reduce_spec
+from cpd.train.wire import APS, is_power_of_two, power_of_two, reduce_spec, reduce_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -266,7 +266,11 @@ class TrainOptions:
         if self.aps is not None:
             chosen["aps"] = APS[self.aps]
         spec = spec_text.reduce_spec(wire)
-        return replace(spec, average=False, seed=spec.seed or self.seed, **chosen)
+        seed = spec.seed or self.seed
+        accumulator = spec.accumulator
+        if accumulator.rounding == "stochastic":
+            accumulator = replace(accumulator, seed=seed)
+        return replace(spec, accumulator=accumulator, average=False, seed=seed, **chosen)
 
     def reduction(self, steps_per_epoch: int) -> Schedule:
         """Returns how each layer is reduced at each step.
@@ -278,8 +282,8 @@ class TrainOptions:
             group_size=spec.group_size,
             order=spec.order,
             exchange=spec.exchange,
-            rounding=self.rounding or "nearest_even",
-            overflow=self.overflow,
+            rounding=spec.accumulator.rounding,
+            overflow=spec.accumulator.overflow,
             seed=self.seed,
         )
         made = Schedule(
@@ -307,8 +311,12 @@ class TrainOptions:
         """The `cpd train` options, complete, that make exactly this run."""
         default = defaults_of(self.model, self.data)
         words: list[str] = []
+        if any(getattr(self, name) is not None for name in (*_OF_REDUCE, "reduce")):
+            words += ["--reduce", _quoted(reduce_text(self.spec, self.seed))]
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name in (*_OF_REDUCE, "reduce"):
+                continue
             if field.name in default:
                 hidden = field.name not in _SHOWN and value == default[field.name]
                 if field.name == "data":
@@ -352,13 +360,18 @@ def check_data(nodes: int, batch: int, count: int) -> None:
         )
 
 
+_OF_REDUCE = (
+    *("format", "wire", "aps", "loss_scale", "kahan", "group_size", "order", "exchange"),
+    *("rounding", "overflow"),
+)
+"""Options of the all-reduce, which its text holds too."""
 _OF_NUMBERS = (
-    *("format", "aps", "loss_scale", "kahan", "group_size", "order", "exchange", "rounding"),
-    *("overflow", "recipe", "wire", "reduce", "min_size", "quantized_share", "exempt"),
-    *("exempt_types", "last_layer_fp32", "fp32_epochs"),
+    *_OF_REDUCE,
+    *("reduce", "recipe", "min_size", "quantized_share", "exempt", "exempt_types"),
+    *("last_layer_fp32", "fp32_epochs"),
 )
 """Options that say in what numbers a training computes and reduces."""
-_LATER = ("model", "ema", "exempt_types", "quantized_share", "reduce", "device")
+_LATER = ("model", "ema", "exempt_types", "quantized_share", "device")
 """Options that `arguments` leaves out where they are the default."""
 
 
@@ -430,10 +443,13 @@ def _check_model(options: TrainOptions) -> None:
         raise ValueError(f"augment is for cifar10, got {options.augment!r} with {options.data}")
 
 
+def _quoted(text: str) -> str:
+    """The text as a shell's word, in double quotes where it has single ones."""
+    return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
+
+
 def _words(name: str, value: Any) -> list[str]:
     flag = "--" + name.replace("_", "-")
-    if name == "aps":
-        return {None: [], "off": [flag, "off"], "on": [flag], "paper": [flag, "paper"]}[value]
     if isinstance(value, tuple):
         return [word for one in value for word in (flag, shlex.quote(one))]
     if value is None or value is False:

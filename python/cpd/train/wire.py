@@ -2,6 +2,7 @@
 """The all-reduce of a training: `reduce_spec`."""
 
 import math
+import shlex
 from typing import Literal
 
 from cpd.comm.spec import ReduceSpec, sums_format
@@ -65,6 +66,30 @@ def reduce_spec(
         seed=seed,
     )
 
+
+def reduce_text(spec: ReduceSpec, seed: int) -> str:
+    """Returns the text of an all-reduce that a training with this seed has."""
+    plain = ReduceSpec(spec.format) if spec.wire is None else ReduceSpec(wire=spec.wire.text)
+    words = [str(spec.format or spec.wire)]
+    if str(spec.accumulator) != str(plain.accumulator):
+        words.append(f"accumulator={shlex.quote(str(spec.accumulator))}")
+    if spec.aps:
+        words.append("aps=paper" if spec.aps == "paper" else "aps")
+    if spec.loss_scale != 1:
+        words.append(f"loss_scale={spec.loss_scale!r}".removesuffix(".0"))
+    if spec.seed not in (0, seed):
+        words.append(f"seed={spec.seed}")
+    for name in _KEYS:
+        value = getattr(spec, name)
+        if value != getattr(plain, name):
+            words.append(f"{name}={shlex.quote(str(value))}")
+    return " ".join(words)
+
+
+_KEYS = (
+    *("order", "exchange", "group_size", "rounding", "overflow", "random_bits", "variant"),
+    *("result", "step"),
+)
 
 CODECS = (
     "qsgd bits=4 bucket=512",

@@ -499,17 +499,17 @@ def torch_texts_cases(make: Make) -> Cases:
         value = _value(expression, {"torch": torch})
         yield expression, f"{value!s} | {value!r}"
     yield from _signatures(TORCH_PUBLIC)
-    yield from _commands(("train --format e9m3", "train --group-size 9 --nodes 4"))
+    yield from _commands(("train --reduce e9m3", "train --nodes 4 --batch 1000"))
 
 
 # ---- the command line ----------------------------------------------------------------------------
 
 COMMANDS = (
-    *("format e4m3fn", "format e5m2 --json", "format (4,3) bf16 e8m0 e4m3fnuz:bias=11"),
-    *("format binary8p4se e3m2:nosub e4m3:unsigned --json", "format e2m1 --values"),
-    *("format e4m3 --compare e5m2", "format --compare e4m3fn e4m3fnuz", "presets"),
-    *("presets --json", "format e9m3", "format", "roundoff --groups x"),
-    "presets --json a b",
+    *("show e4m3fn", "show e5m2 --json", "show (4,3) bf16 e8m0 e4m3fnuz:bias=11"),
+    *("show binary8p4se e3m2:nosub e4m3:unsigned --json", "show e2m1 --values"),
+    *("show e4m3 --compare e5m2", "show --compare e4m3fn e4m3fnuz", "show --units"),
+    *("show --units --json", "show e9m3", "show", "show --codecs", "roundoff --groups x"),
+    *("show h100-fp8 terngrad", "format e4m3", "train --aps"),
 )
 
 

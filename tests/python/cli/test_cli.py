@@ -24,7 +24,7 @@ def run(*arguments: str) -> int:
 
 
 def formats_as_json(capsys, *arguments: str) -> list[dict]:
-    assert run("format", "--json", *arguments) == 0
+    assert run("show", "--json", *arguments) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -60,8 +60,8 @@ def test_format_values_of_an_eight_bit_format(capsys):
 @pytest.mark.parametrize("columns", [80, 120])
 def test_format_tables_fit_the_screen(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert run("format") == 0
-    assert run("format", "e4m3", "e3m0", "e5m2fnuz", "--values") == 0
+    assert run("show") == 0
+    assert run("show", "e4m3", "e3m0", "e5m2fnuz", "--values") == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
     assert any("e4m3fn" in line and "448" in line for line in lines)
@@ -70,36 +70,37 @@ def test_format_tables_fit_the_screen(capsys, monkeypatch, columns):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["format", "e12m3"], "12"),
-        (["format", "what"], "what"),
-        (["format", "fp16", "--values"], "16"),
-        (["train", "--format", "e4"], "e4"),
-        (["train", "--loss-scale", "3"], "power of two"),
-        (["train", "--loss-scale", "0"], "power of two"),
-        (["train", "--loss-scale", "2^x"], "power of two"),
-        (["train", "--aps", "--loss-scale", "8"], "aps and loss_scale exclude each other"),
+        (["show", "e12m3"], "12"),
+        (["show", "what"], "what"),
+        (["show", "fp16", "--values"], "16"),
+        (["train", "--reduce", "e4"], "e4"),
+        (["train", "--reduce", "e4m3 loss_scale=3"], "power of two"),
+        (["train", "--reduce", "e4m3 loss_scale=0"], "power of two"),
+        (["train", "--reduce", "e4m3 loss_scale=2^x"], "is no value of loss_scale"),
+        (["train", "--reduce", "e4m3 aps loss_scale=8"], "aps and loss_scale exclude each other"),
         (["train", "--nodes", "200"], "1438"),
         (["train", "--nodes", "0"], "at least 1"),
         (["train", "--exempt", "*.scale"], "hidden1.weight, hidden1.bias, "),
         (["train", "--fp32-epochs", "-1"], "at least 0"),
-        (["train", "--order", "star"], "tree"),
-        (["train", "--exchange", "star"], "hierarchical"),
-        (["train", "--exchange", "ring"], "order"),
-        (["train", "--order", "tree", "--kahan"], "sequential"),
+        (["train", "--reduce", "e4m3 order=star"], "tree"),
+        (["train", "--reduce", "e4m3 exchange=star"], "hierarchical"),
+        (["train", "--reduce", "e4m3 exchange=ring"], "order"),
+        (["train", "--reduce", "e4m3 order=tree accumulator='e4m3 kahan'"], "sequential"),
         (["train", "--transport", "carrier"], "mpi"),
         (["train", "--transport", "torch"], "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"),
         (["train", "--timeout", "0"], "seconds above 0"),
-        (["train", "--group-size", "9"], "1…8"),
+        (["train", "--reduce", "fp32 group_size=9"], "group_size must be 1…8"),
         (["train", "--momentum", "1"], "momentum"),
         (["train", "--lr", "nan"], "lr"),
         (["train", "--seed", "-1"], "seed"),
-        (["train", "--rounding", "nearest"], "nearest_even"),
-        (["train", "--aps", "maybe"], "paper"),
+        (["train", "--reduce", "e4m3 rounding=nearest"], "nearest_even"),
+        (["train", "--reduce", "e4m3 aps=maybe"], "is no value of aps"),
         (["train", "--epochs", "two"], "two"),
         (["train", "--json", "no/such/folder/x.json"], "no/such/folder"),
         (["train", "--save-gradients", "x.txt"], ".safetensors"),
         (["roundoff", "--group-sizes", "4,x"], "4,x"),
-        (["roundoff", "--group-sizes", "0"], "1…256"),
+        (["roundoff", "--group-sizes", "0"], "at least 1"),
+        (["roundoff", "--group-sizes", "257"], "1…256"),
         (["roundoff", "--nodes", "0"], "at least 1"),
         (["roundoff", "--gradients", "no-such-file.npz"], "no-such-file.npz"),
         (["demo", "--jobs", "0"], "at least 1"),
@@ -124,7 +125,7 @@ def test_a_mistake_gives_one_line_and_status_2(capsys, arguments, told):
         ["roundoff", "--group-sizes", "4,x"],
         ["roundoff", "--colour", "blue"],
         ["train", "--nodes", "0", "--depth", "1"],
-        ["format", "what"],
+        ["show", "what"],
         ["report", "no-such-folder", "another"],
     ],
 )
@@ -137,7 +138,7 @@ def test_a_mistake_points_to_the_commands_own_help(capsys, arguments):
 
 @pytest.mark.parametrize(
     "command",
-    ["format", "presets", "replay", "compress", "train", "roundoff", "cost", "demo", "report"],
+    ["show", "replay", "compress", "train", "roundoff", "cost", "demo", "report"],
 )
 def test_help(capsys, command):
     assert run(command, "--help") == 0
@@ -146,7 +147,7 @@ def test_help(capsys, command):
 
 def test_module_is_the_same_command():
     done = subprocess.run(
-        [sys.executable, "-m", "cpd", "format", "e4m3", "--json"],
+        [sys.executable, "-m", "cpd", "show", "e4m3", "--json"],
         capture_output=True,
         text=True,
         check=True,
@@ -158,7 +159,7 @@ def test_module_is_the_same_command():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("format e4m3 --values --json", ""),
+        ("show e4m3 --values --json", ""),
         ("vectors mul e4m3fn --random 100000 -o -", "100,000 lines, 1.2 MB\n"),
     ],
 )
@@ -180,15 +181,15 @@ def test_a_closed_pipe_is_no_error(words, said):
 # ---- pipes and terminals ---------------------------------------------------------------------
 
 ESCAPE = "\x1b"
-TRAIN = ["train", "--format", "e3m0", "--epochs", "1", "--depth", "1", "--width", "8"]
+TRAIN = ["train", "--reduce", "e3m0", "--epochs", "1", "--depth", "1", "--width", "8"]
 TRAIN += ["--images", "160"]
 COMMANDS = [
-    ["format"],
-    ["format", "e4m3", "--values"],
-    ["format", "--compare", "e4m3", "e5m2"],
-    ["presets"],
+    ["show"],
+    ["show", "e4m3", "--values"],
+    ["show", "--compare", "e4m3", "e5m2"],
+    ["show", "--units"],
     TRAIN,
-    ["format", "what"],
+    ["show", "what"],
     ["--help"],
     ["train", "--help"],
 ]
@@ -223,7 +224,7 @@ def test_no_escape_codes_in_pipes(arguments):
     assert ESCAPE not in plain
     assert "\r" not in plain
     assert started(arguments, NO_COLOR="1") == plain
-    if arguments in (["format"], ["presets"], TRAIN):
+    if arguments in (["show"], ["show", "--units"], TRAIN):
         assert started(arguments, TERM="xterm-256color", COLORTERM="truecolor") == plain
         assert started(arguments, NO_COLOR="1", FORCE_COLOR="1") == plain
         forced = started(arguments, FORCE_COLOR="1")
@@ -264,10 +265,10 @@ def in_a_terminal(arguments: list[str], columns: int, **environment: str) -> str
 
 
 def test_a_terminal_shows_the_same_text():
-    plain = started(["presets"], COLUMNS="100")
-    shown = in_a_terminal(["presets"], 100)
+    plain = started(["show", "--units"], COLUMNS="100")
+    shown = in_a_terminal(["show", "--units"], 100)
     assert re.sub(ESCAPE + r"\[[0-9;]*m", "", shown).replace("\r\n", "\n") == plain
-    assert ESCAPE not in in_a_terminal(["presets"], 100, NO_COLOR="1")
+    assert ESCAPE not in in_a_terminal(["show", "--units"], 100, NO_COLOR="1")
     trained = in_a_terminal(TRAIN, 80)
     assert "epochs" in trained  # the bar, which is taken away at the end
     assert "accuracy " in trained.splitlines()[-2]
@@ -297,9 +298,9 @@ def test_options_name_the_canonical_format(tmp_path):
     pytest.importorskip("torch")
     results = []
     for name in ("(4,3)", "E4M3", "float8_e4m3", "e4m3"):
-        done = start([*TRAIN[:1], "--format", name, *TRAIN[3:], "--json", "-"])
+        done = start([*TRAIN[:1], "--reduce", name, *TRAIN[3:], "--json", "-"])
         results.append(json.loads(done.stdout))
-        assert "--format e4m3 " in results[-1]["options"]
+        assert "--reduce e4m3 " in results[-1]["options"]
     assert all(result == results[0] for result in results)
 
 

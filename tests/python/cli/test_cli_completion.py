@@ -48,14 +48,16 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 @pytest.mark.parametrize(
     ("words", "some"),
     [
-        (["cpd", "rec"], {"recipe", "recipes"}),
-        (["cpd", "recipe", "nv"], {"nvfp4"}),
-        (["cpd", "format", "mxfp6"], {"mxfp6-e3m2", "mxfp6-e2m3"}),
-        (["cpd", "train", "--ord"], {"--order"}),
-        (["cpd", "train", "--order", "t"], {"tree"}),
+        (["cpd", "re"], {"replay", "report"}),
+        (["cpd", "show", "nv"], {"nvfp4"}),
+        (["cpd", "show", "mxfp6"], {"mxfp6-e3m2", "mxfp6-e2m3"}),
+        (["cpd", "show", "h100-fp"], {"h100-fp16", "h100-fp8"}),
+        (["cpd", "train", "--redu"], {"--reduce"}),
+        (["cpd", "train", "--reduce", "mxfp8-"], {"mxfp8-e5m2"}),
+        (["cpd", "vectors", "--tininess", "b"], {"before"}),
         (["cpd", "train", "--recipe", "te-"], {"te-delayed", "te-current"}),
         (["cpd", "study", "r"], {"run", "report"}),
-        (["cpd", "replay", "--as", "h100-fp8"], {"h100-fp8"}),
+        (["cpd", "replay", "--accumulator", "h100-fp8"], {"h100-fp8"}),
     ],
 )
 def test_bash_completes(script, words, some):

@@ -45,7 +45,7 @@ def figures(path, capsys, *arguments):
 
 def test_figures_are_those_of_the_codecs(capsys, checkpoint, tensors):
     wires = ["e4m3", "qsgd bits=4 bucket=64"]
-    told = figures(checkpoint, capsys, *(f"--wire={wire}" for wire in wires))
+    told = figures(checkpoint, capsys, *(f"--codec={wire}" for wire in wires))
     for wire in wires:
         codec = cpd.Codec(wire)
         row = told[codec.text]
@@ -67,12 +67,12 @@ def test_variance_is_that_of_the_seeds(capsys, tmp_path, tensors):
     x = tensors["weight"]
     np.save(tmp_path / "x.npy", x)
     codec = cpd.Codec("qsgd", bits=2)
-    told = figures(tmp_path / "x.npy", capsys, "--wire", codec.text, "--seeds=5", "--seed=3")
+    told = figures(tmp_path / "x.npy", capsys, "--codec", codec.text, "--seeds=5", "--seed=3")
     drawn = [cpd.Codec(codec.text, seed=s).encode(x).values for s in range(3, 8)]
     expected = np.var(np.float64(drawn), axis=0, ddof=1).sum() / (np.float64(x) ** 2).sum()
     assert told[codec.text]["variance"] == pytest.approx(expected, rel=1e-12)
     assert list(told[codec.text]["tensors"]) == ["x"]
-    once = figures(tmp_path / "x.npy", capsys, "--wire", codec.text, "--seeds=1")
+    once = figures(tmp_path / "x.npy", capsys, "--codec", codec.text, "--seeds=1")
     assert once[codec.text]["variance"] is None
 
 
@@ -82,19 +82,19 @@ def test_kinds_of_files(capsys, tmp_path, tensors):
     save_file(tensors, tmp_path / "x.safetensors")
     np.savez(tmp_path / "x.npz", **tensors)
     torch.save({n: torch.from_numpy(np.array(x)) for n, x in tensors.items()}, tmp_path / "x.pth")
-    rows = [figures(p, capsys, "--wire=mxfp8")["mxfp8"] for p in sorted(tmp_path.iterdir())]
+    rows = [figures(p, capsys, "--codec=mxfp8")["mxfp8"] for p in sorted(tmp_path.iterdir())]
     assert len({row["bytes"] for row in rows}) == 1
     assert [row["relative_rms"] for row in rows] == pytest.approx([rows[0]["relative_rms"]] * 3)
     half = {"a": torch.ones(5, dtype=torch.bfloat16), "b": torch.ones(3, dtype=torch.float64)}
     torch.save(half, tmp_path / "half.pt")
-    row = figures(tmp_path / "half.pt", capsys, "--wire=e4m3")["e4m3"]
+    row = figures(tmp_path / "half.pt", capsys, "--codec=e4m3")["e4m3"]
     assert (row["bytes"], row["relative_rms"]) == (8, 0)
 
 
 def test_tables(capsys, monkeypatch, checkpoint, tmp_path):
     monkeypatch.setenv("COLUMNS", "200")
     json_file = tmp_path / "told.json"
-    arguments = ["compress", str(checkpoint), "--wire=e4m3", "--wire=terngrad", "--layers"]
+    arguments = ["compress", str(checkpoint), "--codec=e4m3", "--codec=terngrad", "--per-tensor"]
     assert main([*arguments, f"--json={json_file}"]) == 0
     told = capsys.readouterr().out
     assert f"{checkpoint}: 3 tensors, 631 values, 2,524 bytes in binary32" in told.replace("\n", "")
@@ -112,12 +112,12 @@ def test_tables(capsys, monkeypatch, checkpoint, tmp_path):
 
 def test_values_that_are_not_finite(capsys, tmp_path):
     np.save(tmp_path / "x.npy", np.float32([1, np.nan, np.inf, 0.3]))
-    row = figures(tmp_path / "x.npy", capsys, "--wire=e5m2")["e5m2"]
+    row = figures(tmp_path / "x.npy", capsys, "--codec=e5m2")["e5m2"]
     assert 0 < row["relative_rms"] < 0.1
     np.save(tmp_path / "zero.npy", np.zeros(4, np.float32))
-    assert figures(tmp_path / "zero.npy", capsys, "--wire=e5m2")["e5m2"]["relative_rms"] == 0
+    assert figures(tmp_path / "zero.npy", capsys, "--codec=e5m2")["e5m2"]["relative_rms"] == 0
     np.save(tmp_path / "none.npy", np.zeros(0, np.float32))
-    assert figures(tmp_path / "none.npy", capsys, "--wire=e5m2")["e5m2"]["bits_a_value"] == 0
+    assert figures(tmp_path / "none.npy", capsys, "--codec=e5m2")["e5m2"]["bits_a_value"] == 0
 
 
 def test_zstd_is_the_baseline_where_it_is_there(capsys, monkeypatch, checkpoint):
@@ -128,11 +128,11 @@ def test_zstd_is_the_baseline_where_it_is_there(capsys, monkeypatch, checkpoint)
     fake.ZstdCompressor = codec(lambda raw: raw[: len(raw) // 2])
     fake.ZstdDecompressor = codec(None)
     monkeypatch.setitem(sys.modules, "zstandard", fake)
-    told = figures(checkpoint, capsys, "--wire=e4m3")
+    told = figures(checkpoint, capsys, "--codec=e4m3")
     assert told["zstd"]["ratio"] == 2
     assert told["zstd"]["relative_rms"] == 0
     monkeypatch.setitem(sys.modules, "zstandard", None)  # then its import fails
-    assert "zstd" not in figures(checkpoint, capsys, "--wire=e4m3")
+    assert "zstd" not in figures(checkpoint, capsys, "--codec=e4m3")
 
 
 def test_names_of_tensors_and_of_their_shapes_differ(tmp_path):
@@ -144,7 +144,7 @@ def test_names_of_tensors_and_of_their_shapes_differ(tmp_path):
     }
     torch.save({name: torch.from_numpy(x) for name, x in given.items()}, tmp_path / "in.pt")
     out = tmp_path / "out.npz"
-    assert main(["compress", str(tmp_path / "in.pt"), "--wire=fp32", f"--out={out}"]) == 0
+    assert main(["compress", str(tmp_path / "in.pt"), "--codec=fp32", f"--out={out}"]) == 0
     with np.load(out) as kept:
         assert len(kept.files) == 2 * len(given)
         for name, x in given.items():
@@ -157,7 +157,7 @@ def test_encoded_tensors_are_kept(checkpoint, tmp_path, tensors):
     out = tmp_path / "out.npz"
     codec = cpd.Codec("qsgd", bits=4, seed=5)
     assert (
-        main(["compress", str(checkpoint), "--wire", codec.text, "--seed=5", f"--out={out}"]) == 0
+        main(["compress", str(checkpoint), "--codec", codec.text, "--seed=5", f"--out={out}"]) == 0
     )
     with np.load(out) as kept:
         for name, x in tensors.items():
@@ -177,18 +177,21 @@ def status_of(arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["missing.pt", "--wire=e4m3"], "missing.pt: No such file or directory"),
-        (["x.txt", "--wire=e4m3"], "must end in .npy"),
-        (["x.npy", "--wire=e99"], "unknown codec 'e99'"),
-        (["x.npy", "--wire=qsgd bits=1"], "bits must be"),
-        (["x.npy", "--wire=e4m3", "--seeds=0"], "--seeds must be at least 1, got 0"),
-        (["x.npy", "--wire=e4m3", "--json=no/such.json"], "cannot write no/such.json"),
-        (["x.npy", "--wire=e4m3", "--out=x.bin"], "--out takes one codec's tensors"),
-        (["x.npy", "--wire=e4m3", "--wire=fp32", "--out=y.npz"], "--out takes one codec's tensors"),
-        (["x.npy"], "--wire"),
-        (["ints.pt", "--wire=e4m3"], "holds no floating-point tensors"),
-        (["nan.npy", "--wire=e2m1"], "'nan' by e2m1: layer 0, value 1 is NaN"),
-        (["broken.npy", "--wire=e4m3"], "broken.npy: not a readable .npy file"),
+        (["missing.pt", "--codec=e4m3"], "missing.pt: No such file or directory"),
+        (["x.txt", "--codec=e4m3"], "must end in .npy"),
+        (["x.npy", "--codec=e99"], "unknown codec 'e99'"),
+        (["x.npy", "--codec=qsgd bits=1"], "bits must be"),
+        (["x.npy", "--codec=e4m3", "--seeds=0"], "--seeds must be at least 1, got 0"),
+        (["x.npy", "--codec=e4m3", "--json=no/such.json"], "cannot write no/such.json"),
+        (["x.npy", "--codec=e4m3", "--out=x.bin"], "--out takes one codec's tensors"),
+        (
+            ["x.npy", "--codec=e4m3", "--codec=fp32", "--out=y.npz"],
+            "--out takes one codec's tensors",
+        ),
+        (["x.npy"], "--codec"),
+        (["ints.pt", "--codec=e4m3"], "holds no floating-point tensors"),
+        (["nan.npy", "--codec=e2m1"], "'nan' by e2m1: layer 0, value 1 is NaN"),
+        (["broken.npy", "--codec=e4m3"], "broken.npy: not a readable .npy file"),
     ],
 )
 def test_mistakes(capsys, monkeypatch, tmp_path, arguments, told):

@@ -13,11 +13,12 @@ from cpd.cli import main
 
 EARLY = [
     "trian",
-    "train --formt e4m3",
-    "train --format e4",
-    "train --format nf4",
-    "train --format 'int8 row'",
-    "train --wire qsgdd",
+    "train --reduc e4m3 --formt e4m3",
+    "train --format e4m3",
+    "train --reduce e4",
+    "train --reduce nf4",
+    "train --reduce 'int8 row'",
+    "train --reduce 'qsgdd bits=4'",
     "train --reduce 'e4m3 apps'",
     "train --recipe nvpf4",
     "train --model resnet",
@@ -26,30 +27,31 @@ EARLY = [
     "train --schedule polinomial",
     "train --nodes 200",
     "train --nodes 0",
-    "train --group-size 9",
-    "train --exchange ring",
-    "train --aps --loss-scale 8",
+    "train --reduce 'fp32 group_size=9'",
+    "train --reduce 'fp32 exchange=ring'",
+    "train --reduce 'e4m3 aps loss_scale=8'",
     "train --width 8 --model resnet18 --depth 3",
     "train --json no/such/folder/x.json",
     "train --save-gradients x.txt",
     "train --transport torch",
-    "roundoff --format e5m",
+    "roundoff --reduce e5m",
     "roundoff --group-sizes 0",
     "roundoff --nodes 0",
     "roundoff --model mpl",
     "roundoff --gradients nowhere.npz",
     "roundoff --plot x.txt",
-    "compress nowhere.npz --wire mxfp8",
-    "compress nowhere.npz --wire qsgdd",
-    "compress nowhere.txt --wire mxfp8",
+    "compress nowhere.npz --codec mxfp8",
+    "compress nowhere.npz --codec qsgdd",
+    "compress nowhere.txt --codec mxfp8",
     "cost --model alexnt",
     "cost --machine ec2",
-    "cost --wire e9m9",
+    "cost --reduce e9m9",
     "sweep nowhere.npz",
     "sweep nowhere.npz --formats e9m1",
-    "format e4m3fm",
-    "recipe nvpf4",
-    "recipe nowhere.toml",
+    "show e4m3fm",
+    "show --recipes nvpf4",
+    "show nowhere.toml",
+    "presets",
     "vectors mull e4m3",
     "replay nowhere.npz",
     "study run aps",
@@ -102,16 +104,16 @@ def test_what_is_not_imported(found, text):
     ("text", "meant"),
     [
         ("trian", "did you mean train?"),
-        ("train --formt e4m3", "did you mean --format?"),
+        ("train --reduc e4m3 --formt e4m3", "unrecognized arguments: --formt e4m3"),
         ("train --recipe nvpf4", "did you mean nvfp4?"),
         ("train --model resnet", "did you mean resnet18?"),
         ("train --optimizer adm", "did you mean adam?"),
         ("train --data cifar", "did you mean cifar10?"),
         ("cost --model alexnt", "did you mean alexnet?"),
-        ("format e4m3fm", "did you mean 'e4m3fn'?"),
+        ("show e4m3fm", "did you mean 'e4m3fn'?"),
         ("completion fsh", "did you mean fish?"),
         ("study run aps", "did you mean aps-fcn?"),
-        ("train --format 'int8 row'", "a codec of rows, int8_rows or fp8_rows"),
+        ("train --reduce 'int8 row'", "a codec of rows, int8_rows or fp8_rows"),
     ],
 )
 def test_the_name_that_was_meant(found, text, meant):
@@ -120,14 +122,14 @@ def test_the_name_that_was_meant(found, text, meant):
 
 @pytest.mark.parametrize(
     ("text", "modules"),
-    [("trian", set()), ("train --formt e4m3", {"train"}), ("recipe nvpf4", {"recipe"})],
+    [("trian", set()), ("train --formt e4m3", {"train"}), ("show nvpf4", {"show"})],
 )
 def test_only_the_command_s_module_is_imported(text, modules):
     program = (
         "import sys; from cpd import cli\n"
         "try: cli.main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        "of = set(cli._COMMANDS.values()); print(*(n for n in of if f'cpd.cli.{n}' in sys.modules))"
+        "of = set(cli._COMMANDS); print(*(n for n in of if f'cpd.cli.{n}' in sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *text.split()], capture_output=True, text=True, check=True
@@ -139,5 +141,5 @@ def test_help_without_a_command(capsys):
     assert main([]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("usage: cpd ")
-    assert "recipes" in printed.out
+    assert "show" in printed.out
     assert printed.err == ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd presets` and `cpd format --compare`: what they tell is what the package says."""
+"""`cpd show` of units and formats, `--compare`: what they tell is what the package says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cpd.cli import main
 from cpd.cli.compare import Comparison, comparison_rows, only_in, specials
 from cpd.cli.scaled import SOURCES, largest, least
 
-# ---- cpd presets ---------------------------------------------------------------------------------
+# ---- matrix units --------------------------------------------------------------------------------
 
 WITH_FP16_RESULTS = (
     *("v100", "turing-fp16", "a100", "ada-fp16", "ada-fp8", "h100-fp16", "hopper-mma-fp8"),
@@ -24,7 +24,7 @@ WITH_FP16_RESULTS = (
 
 
 def test_presets_as_json(capsys, tmp_path):
-    assert main(["presets", "--json"]) == 0
+    assert main(["show", "--units", "--json"]) == 0
     text = capsys.readouterr().out
     rows = json.loads(text)
     assert [row["name"] for row in rows] == [one.name for one in cpd.presets()]
@@ -44,10 +44,10 @@ def test_presets_as_json(capsys, tmp_path):
         assert row["nan"] == {name: nans[name] for name in row["outputs"] if name in nans}
         assert row.get("adder", "aligned") == acc.unit.adder
         assert is_amd == ("adder" in row)
-    assert main(["presets", "--json", "-"]) == 0
+    assert main(["show", "--units", "--json", "-"]) == 0
     assert capsys.readouterr().out == text
     file = tmp_path / "presets.json"
-    assert main(["presets", "--json", str(file)]) == 0
+    assert main(["show", "--units", "--json", str(file)]) == 0
     assert file.read_text() == text
     assert "h100-fp8" in capsys.readouterr().out  # the table, too
 
@@ -55,7 +55,7 @@ def test_presets_as_json(capsys, tmp_path):
 @pytest.mark.parametrize("columns", [30, 80, 120])
 def test_presets_table_cuts_nothing(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert main(["presets"]) == 0
+    assert main(["show", "--units"]) == 0
     told = capsys.readouterr().out
     table, notes = told.split("v100, h100-fp16", 1)
     assert columns < 80 or max(map(len, table.splitlines())) <= 80
@@ -70,7 +70,7 @@ def test_presets_table_cuts_nothing(capsys, monkeypatch, columns):
         assert one.source in notes
 
 
-# ---- cpd format --compare ------------------------------------------------------------------------
+# ---- two formats ---------------------------------------------------------------------------------
 
 PAIRS = [
     *(
@@ -153,7 +153,7 @@ def test_special_values(name, infinity, nan, negative_zero, subnormals):
 
 
 def test_comparing_prints_both(capsys):
-    assert main(["format", "--compare", "E4M3", "float8_e4m3fn"]) == 0
+    assert main(["show", "--compare", "E4M3", "float8_e4m3fn"]) == 0
     told = capsys.readouterr().out
     for line in (
         "Max                    240      448",
@@ -163,12 +163,12 @@ def test_comparing_prints_both(capsys):
         "14 in e4m3fn alone: ±(256, 288, 320, 352, 384, 416, 448)",
     ):
         assert line in told
-    assert main(["format", "--compare", "e4m3", "fp16"]) == 0
+    assert main(["show", "--compare", "e4m3", "fp16"]) == 0
     assert "±(2^-24, 2^-23, 3·2^-24, " in capsys.readouterr().out
 
 
 def test_comparing_a_format_with_itself(capsys):
-    assert main(["format", "--compare", "(4,3)", "float8_e4m3"]) == 0
+    assert main(["show", "--compare", "(4,3)", "float8_e4m3"]) == 0
     told = capsys.readouterr().out
     assert "both names are of the same format, e4m3" in told
     assert "alone" not in told
@@ -176,7 +176,7 @@ def test_comparing_a_format_with_itself(capsys):
 
 def test_comparison_as_json(capsys):
     for tail in ([], ["-"]):
-        assert main(["format", "--compare", "e4m3", "e5m2", "--json", *tail]) == 0
+        assert main(["show", "--compare", "e4m3", "e5m2", "--json", *tail]) == 0
         found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
         assert [one["name"] for one in found["formats"]] == ["e4m3", "e5m2"]
         assert found["formats"][0]["max"] == 240
@@ -197,28 +197,28 @@ def test_comparison_as_json(capsys):
 )
 def test_mistakes(capsys, arguments, told):
     try:
-        status = main(["format", *arguments])
+        status = main(["show", *arguments])
     except SystemExit as stop:
         status = stop.code
     captured = capsys.readouterr()
     assert (status, captured.out, captured.err.count("\n")) == (2, "", 1)
     assert told in captured.err
-    assert captured.err.endswith(" (see cpd format --help)\n")
+    assert captured.err.endswith(" (see cpd show --help)\n")
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60])
 def test_a_narrow_window_cuts_no_number(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert main(["format", "e4m3", "fp32"]) == 0
+    assert main(["show", "e4m3", "fp32"]) == 0
     words = capsys.readouterr().out.split()
     for word in ("e4m3", "4,3,7", "240", "2^-9", "0.125", "8,23,127", "3.40282e+38", "4278190079"):
         assert word in words
-    assert main(["format", "--compare", "e4m3", "fp16"]) == 0
+    assert main(["show", "--compare", "e4m3", "fp16"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["2^-14", "…", "2^-10", "-", "2^-10", "0", "5120", "0"] in lines
 
 
-# ---- cpd format of scaled formats ----------------------------------------------------------------
+# ---- scaled formats ------------------------------------------------------------------------------
 
 SCALED = (
     *("mxfp8", "mxfp4", "mxint8", "nvfp4", "fp8-row", "fp8-block", "int8 row", "bfp8"),
@@ -234,7 +234,7 @@ SCALED = (
 
 @pytest.mark.parametrize("name", SCALED)
 def test_scaled_formats_as_json(capsys, name):
-    assert main(["format", name, "--json"]) == 0
+    assert main(["show", name, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     q = cpd.Scaled(name)
     assert cpd.Scaled(row["name"]) == q
@@ -284,7 +284,7 @@ def test_least_and_largest_of_scaled_formats(name):
 @pytest.mark.parametrize("columns", [20, 80])
 def test_scaled_formats_as_tables(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert main(["format", "nvfp4", "e4m3", "mxfp8", "int8 row"]) == 0
+    assert main(["show", "nvfp4", "e4m3", "mxfp8", "int8 row"]) == 0
     told = capsys.readouterr().out
     lines = [line.split() for line in told.splitlines()]
     assert ["Element", "e2m1", "e4m3fn", "int8"] in lines
@@ -309,24 +309,24 @@ def test_scaled_formats_as_tables(capsys, monkeypatch, columns):
 def test_all_terms_are_told(capsys):
     """Every rule, arithmetic and choice that there is has words."""
     for rule in ("floor", "ceil", "rceil", "even", "max", "max_pow2", "up"):
-        assert main(["format", f"mxfp8 rule={rule}"]) == 0
+        assert main(["show", f"mxfp8 rule={rule}"]) == 0
         assert f"\n{rule}: " in capsys.readouterr().out
     for arithmetic in ("exact", "te", "torchao", "deepgemm", "microxcaling"):
         name = "fp8-block arithmetic=deepgemm" if arithmetic == "deepgemm" else "mxfp8"
-        assert main(["format", f"{name.split()[0]} arithmetic={arithmetic}"]) == 0
+        assert main(["show", f"{name.split()[0]} arithmetic={arithmetic}"]) == 0
         assert f"\n{arithmetic}: " in capsys.readouterr().out
     for choose in ("mae", "mse"):
-        assert main(["format", f"nvfp4 choose={choose}"]) == 0
+        assert main(["show", f"nvfp4 choose={choose}"]) == 0
         assert f"\n{choose}: " in capsys.readouterr().out
     for name, stands_for in SOURCES.items():
-        assert main(["format", name]) == 0
+        assert main(["show", name]) == 0
         assert f": {stands_for}\n" in capsys.readouterr().out
 
 
 def test_elements_of_scaled_formats(capsys):
-    assert main(["format", "nvfp4", "--values"]) == 0
+    assert main(["show", "nvfp4", "--values"]) == 0
     assert "e2m1: codes (hexadecimal) and values" in capsys.readouterr().out
-    assert main(["format", "nvfp4", "--values", "--json"]) == 0
+    assert main(["show", "nvfp4", "--values", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert [one["value"] for one in row["elements"]["values"]][:4] == [0, 0.5, 1, 1.5]
 
@@ -346,13 +346,13 @@ def test_elements_of_scaled_formats(capsys):
     ],
 )
 def test_mistakes_about_scaled_formats(capsys, arguments, told):
-    assert main(["format", *arguments]) == 2
+    assert main(["show", *arguments]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert told in captured.err
 
 
 def test_json_to_standard_output(capsys):
-    assert main(["format", "e4m3", "--json", "-"]) == 0
+    assert main(["show", "e4m3", "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert math.isclose(row["max"], 240)

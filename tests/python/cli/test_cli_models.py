@@ -65,7 +65,7 @@ def test_weights_by_their_place():
 
 
 def test_what_a_codec_chose_is_printed_and_written(tmp_path, capsys):
-    words = ["train", "--epochs", "1", "--wire", "uniform bits=4 coding=fixed", "--nodes", "2"]
+    words = ["train", "--epochs", "1", "--reduce", "uniform bits=4 coding=fixed", "--nodes", "2"]
     written = _json(tmp_path, *words)
     out = capsys.readouterr().out
     assert "codec " in out
@@ -78,12 +78,12 @@ def test_what_a_codec_chose_is_printed_and_written(tmp_path, capsys):
 
 
 def test_a_format_has_no_such_line(capsys):
-    assert main(["train", "--epochs", "1", "--format", "e4m3", "--nodes", "2"]) == 0
+    assert main(["train", "--epochs", "1", "--reduce", "e4m3", "--nodes", "2"]) == 0
     assert "codec" not in capsys.readouterr().out
 
 
 def test_bits_of_weights_are_refused_for_gradients(capsys):
-    assert main(["train", "--wire", "uniform bits=gradient"]) != 0
+    assert main(["train", "--reduce", "uniform bits=gradient"]) != 0
     assert "chooses its bits for weights" in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -117,7 +117,7 @@ def test_steps_for_tensorboard(tmp_path, monkeypatch):
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = _Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    words = ["train", "--epochs", "1", "--wire", "uniform bits=4 coding=fixed", "--nodes", "2"]
+    words = ["train", "--epochs", "1", "--reduce", "uniform bits=4 coding=fixed", "--nodes", "2"]
     written = _json(tmp_path, *words, "--tensorboard", str(tmp_path / "runs"))
     writer = _Writer.made
     assert writer.closed

@@ -10,20 +10,21 @@ from cpd.cli import main
 from cpd.cli.tables import _parted
 
 COMMANDS = [
-    "format",
-    "format --tables p3109",
-    "format --tables ocp",
-    "format e4m3 e5m2fnuz --calc 7/3",
-    "format --compare e4m3 e5m2fnuz",
-    "presets",
-    "recipes",
-    "compress t.npz --wire mxfp8 --wire 'qsgd bits=4 bucket=512' --layers",
+    "show",
+    "show --tables p3109",
+    "show --tables ocp",
+    "show e4m3 e5m2fnuz --neighbors 0.3",
+    "show --compare e4m3 e5m2fnuz",
+    "show --units",
+    "show --codecs",
+    "show --recipes",
+    "compress t.npz --codec mxfp8 --codec 'qsgd bits=4 bucket=512' --per-tensor",
     "cost --model resnet50 --codec-gbps 1",
-    "cost --model resnet50 --codec-gbps 1 --wire 'e4m3 aps,qsgd bits=4 bucket=512'",
+    "cost --model resnet50 --codec-gbps 1 --reduce 'e4m3 aps,qsgd bits=4 bucket=512'",
     "cost --figure qsgd-2",
     "cost --figure grubic-10",
     "sweep t.npz --formats e[2-3]m[1-2],mxfp4",
-    "roundoff --gradients g.npz --format e5m2 --wire 'qsgd bits=4 bucket=512' --per-layer",
+    "roundoff --gradients g.npz --reduce 'e5m2 aps,qsgd bits=4 bucket=512' --per-tensor",
     "study list",
 ]
 
@@ -81,7 +82,7 @@ def test_words_break_at_signs(capsys, monkeypatch):
     """A wire of 18 letters in a column of 8."""
     monkeypatch.setenv("COLUMNS", "80")
     wire = "qsgd bits=4 bucket=512 coding=elias-dense"
-    lines = tables(capsys, f"cost --model resnet50 --codec-gbps 1 --ranks 4 --wire '{wire}'")
+    lines = tables(capsys, f"cost --model resnet50 --codec-gbps 1 --ranks 4 --reduce '{wire}'")
     words = [line.split()[0] for line in lines if line.strip()]
     begin = words.index("qsgd")
     assert words[begin:] == ["qsgd", "bits=4", "bucket=", "512", "coding=", "elias-", "dense"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd recipes` and `cpd recipe`: a list, TOML that reads back, and the schema of it."""
+"""`cpd show` of recipes: a list, TOML that reads back, and the schema of it."""
 
 import json
 
@@ -17,7 +17,7 @@ def printed(capsys, *arguments: str) -> str:
 
 def test_recipes_are_one_line_each(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    lines = printed(capsys, "recipes").splitlines()
+    lines = printed(capsys, "show", "--recipes").splitlines()
     assert list(SUMMARIES) == list(cpd.named_recipes())
     for name, summary in SUMMARIES.items():
         (line,) = (line for line in lines if line.strip().startswith(f"{name} "))
@@ -26,7 +26,7 @@ def test_recipes_are_one_line_each(capsys, monkeypatch):
 
 
 def test_recipes_as_json(capsys):
-    found = json.loads(printed(capsys, "recipes", "--json"))
+    found = json.loads(printed(capsys, "show", "--recipes", "--json"))
     made = {name: cpd.Recipe.from_dict(data) for name, data in found.items()}
     assert made == cpd.named_recipes()
 
@@ -34,14 +34,16 @@ def test_recipes_as_json(capsys):
 @pytest.mark.parametrize("name", cpd.named_recipes())
 def test_a_recipe_reads_back(capsys, tmp_path, name):
     file = tmp_path / "mine.toml"
-    file.write_text(printed(capsys, "recipe", name))
+    file.write_text(printed(capsys, "show", "--recipes", name))
     assert cpd.recipe(file) == cpd.recipe(name)
-    assert printed(capsys, "recipe", str(file)) == file.read_text()
-    assert cpd.Recipe.from_json(printed(capsys, "recipe", name, "--json")) == cpd.recipe(name)
+    assert printed(capsys, "show", "--recipes", str(file)) == file.read_text()
+    assert cpd.Recipe.from_json(printed(capsys, "show", "--recipes", name, "--json")) == cpd.recipe(
+        name
+    )
 
 
 def test_a_recipe_of_a_text(capsys):
-    assert printed(capsys, "recipe", "native; weight=e4m3fn") == (
+    assert printed(capsys, "show", "--recipes", "native; weight=e4m3fn") == (
         'forward = "native"\nweight = "e4m3fn"\n'
     )
 
@@ -49,27 +51,31 @@ def test_a_recipe_of_a_text(capsys):
 def test_the_schema_is_that_of_the_library(capsys):
     from cpd.nn.recipe_schema import schema
 
-    assert json.loads(printed(capsys, "recipe", "--schema")) == schema()
+    assert json.loads(printed(capsys, "show", "--schema")) == schema()
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "cpd recipes lists"),
+        (["mxfp8", "nvfp4"], "one recipe at a time"),
         (["nvpf4"], "did you mean nvfp4?"),
         (["nowhere.toml"], "No such file or directory"),
-        (["mxfp8", "--schema"], "got 'mxfp8' too"),
         (["native; weigth=mxfp8"], "weigth"),
     ],
 )
 def test_mistakes(capsys, arguments, told):
-    assert main(["recipe", *arguments]) == 2
+    assert main(["show", "--recipes", *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_schema_takes_no_name(capsys):
+    assert main(["show", "mxfp8", "--schema"]) == 2
+    assert "--schema is of all recipes, got 'mxfp8' too" in capsys.readouterr().err
 
 
 def test_a_mistake_in_a_file_names_the_key(capsys, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('forward = "native"\nweight = "e4m3fm"\n')
-    assert main(["recipe", str(file)]) == 2
+    assert main(["show", "--recipes", str(file)]) == 2
     told = capsys.readouterr().err
     assert "weight: unknown format 'e4m3fm'; did you mean 'e4m3fn'?" in told

@@ -25,15 +25,17 @@ def test_the_list_has_every_study(capsys):
 
 
 def test_the_list_of_full_sizes_says_what_they_are(capsys):
-    out = " ".join(told(capsys, "list", "--full").split())
+    out = " ".join(told(capsys, "list", "--size", "full").split())
     assert "as small: Cityscapes" in out
 
 
 def test_run_then_report(capsys, tmp_path):
-    out = told(capsys, "run", "aps-fig4", "aps-fig12", "--smoke", "--out", tmp_path)
+    out = told(capsys, "run", "aps-fig4", "aps-fig12", "--size", "smoke", "--out", tmp_path)
     assert "aps.F4: a factor of 8 rounds nothing, one of 10 does: yes" in out
     assert len(list((tmp_path / "cells").glob("*.json"))) == 3
-    out = told(capsys, "report", "--smoke", "--out", tmp_path, "--store", tmp_path / "stored")
+    out = told(
+        capsys, "report", "--size", "smoke", "--out", tmp_path, "--store", tmp_path / "stored"
+    )
     assert "aps-fig4: 2 of 2 cells" in out
     assert "aps-table4: 0 of" in out
     page = (tmp_path / "report.html").read_text()
@@ -78,10 +80,10 @@ def test_smoke_measures_every_cell(capsys, tmp_path, data):
         pytest.skip("CIFAR-10 is not at hand ($CPD_DATA)")
     names = [name for name in STUDIES if (name in IMAGES) == (data == "CIFAR-10")]
     assert len(names) >= 5
-    out = told(capsys, "run", *names, "--smoke", "--out", tmp_path)
+    out = told(capsys, "run", *names, "--size", "smoke", "--out", tmp_path)
     cells = {cell.key for name in names for cell in STUDIES[name].cells("smoke", 1)}
     assert {path.stem for path in (tmp_path / "cells").glob("*.json")} == cells
-    reported = told(capsys, "report", "--smoke", "--out", tmp_path)
+    reported = told(capsys, "report", "--size", "smoke", "--out", tmp_path)
     for name in names:
         assert f"{name}: " in out
         count = len(STUDIES[name].cells("smoke", 1))

@@ -53,7 +53,7 @@ def test_files_of_a_sweep(checkpoint, tmp_path, capsys, monkeypatch):
     pytest.importorskip("jinja2")
     monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "out"
-    choices = ["--formats=e[2-3]m[1-2],mxfp4", "--accumulators=fp32,fp16", "--scales=none,mx"]
+    choices = ["--formats=e[2-3]m[1-2],mxfp4", "--accumulator=fp32,fp16", "--scales=none,mx"]
     said = told(capsys, checkpoint, *choices, "-o", out)
     assert "2 tensors, 6240 values; 16 cells; " in said.out
     assert said.out.count(" front") >= 2
@@ -250,7 +250,7 @@ def test_csv_marks_the_front(checkpoint, capsys):
 
 def test_names_are_whole_where_there_is_room(checkpoint, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    arguments = ["--formats=e4m3", "--scales=nv", "--accumulators=e6m9 kahan,fp32"]
+    arguments = ["--formats=e4m3", "--scales=nv", "--accumulator=e6m9 kahan,fp32"]
     said = told(capsys, checkpoint, *arguments, "--rounding=stochastic:8,nearest_even")
     assert said.out.count("(4,3) 16 scale=e4m3fn tensor_scale=fp32 ") == 4
 
@@ -258,7 +258,7 @@ def test_names_are_whole_where_there_is_room(checkpoint, capsys, monkeypatch):
 def test_commas_in_brackets_are_no_lists(tmp_path, capsys):
     """`fixed<32,12>` can stand in a list of accumulators, `(4,3)` in one of formats."""
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((4, 32)).astype("f"))
-    lists = ["--formats=(4,3),e5m2", "--accumulators=fixed<32,12>,fp32"]
+    lists = ["--formats=(4,3),e5m2", "--accumulator=fixed<32,12>,fp32"]
     assert main(["sweep", str(tmp_path / "x.npy"), *lists, f"--csv={tmp_path / 'cells.csv'}"]) == 0
     written = (tmp_path / "cells.csv").read_text(encoding="utf-8")
     assert written.count("fixed width=32 fraction=12") == 2

@@ -149,5 +149,5 @@ def test_ranks_that_differ():
 @pytest.mark.parametrize("words", [["roundoff", "--depth", "1"], ["train", "--epochs", "1"]])
 def test_commands(capsys, words):
     pytest.importorskip("torch")
-    assert main([*words, "--format", "nvfp4 choose=mse", "--no-aps", "--nodes", "4"]) == 0
+    assert main([*words, "--reduce", "nvfp4 choose=mse", "--nodes", "4"]) == 0
     assert "nvfp4" in capsys.readouterr().out

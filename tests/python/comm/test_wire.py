@@ -314,7 +314,7 @@ def test_roundoff_of_codecs(tmp_path, capsys):
     wires = ["qsgd bits=4 bucket=8", "fp8_rows"]
     arguments = ["roundoff", "--gradients", str(path), "--group-sizes", "4,12", "--seed", "3"]
     for wire in wires:
-        arguments += ["--wire", wire]
+        arguments += ["--reduce", wire]
     assert main([*arguments, "--no-baselines", "--json", str(out)]) == 0
     written = json.loads(out.read_text())["formats"]
     for wire, told in zip(wires, written, strict=True):
@@ -324,7 +324,7 @@ def test_roundoff_of_codecs(tmp_path, capsys):
         rows = {row["group_size"]: row["relative_rms"] for row in told["roundoff"]}
         assert rows == {k: one.relative_rms for k, one in expected.items()}
     capsys.readouterr()
-    assert main([*arguments, "--aps"]) == 2
+    assert main([*arguments, "--reduce", "fp8_rows aps"]) == 2
     assert "has scales of its own" in capsys.readouterr().err
 
 

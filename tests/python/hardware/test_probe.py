@@ -308,12 +308,15 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_command_line_of_an_accumulator(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "--acc", "e6m9 chunked chunk=4", "--c", "none", "--k", "16"]) == 0
+    assert main(["probe", "--accumulator", "e6m9 chunked chunk=4", "--c", "none", "--k", "16"]) == 0
     assert "rule       e6m9 chunked chunk=4\n" in capsys.readouterr().out
-    for arguments in ([], ["--acc", "fp32", "--", "true"]):
+    for arguments in ([], ["--accumulator", "fp32", "--", "true"]):
         assert main(["probe", *arguments]) == 2
-        assert "give a command behind --, or an accumulator by --acc" in capsys.readouterr().err
-    assert main(["probe", "--acc", "e4n3"]) == 2
+        assert (
+            "give a command behind --, or an accumulator by --accumulator"
+            in capsys.readouterr().err
+        )
+    assert main(["probe", "--accumulator", "e4n3"]) == 2
 
 
 FAILURES = [

@@ -111,7 +111,16 @@ def test_any_accumulator_and_chosen_sets(
     assert 0 < row.matches < 60
     (row,) = replay(path, "cdna1-fp16", output="fp32", adds_c=False)
     assert row.matches < 60
-    command = ["replay", str(path), "--as", "b200-fp8", "--operands", "E4M3", "--output", "fp16"]
+    command = [
+        "replay",
+        str(path),
+        "--accumulator",
+        "b200-fp8",
+        "--operands",
+        "E4M3",
+        "--result",
+        "fp16",
+    ]
     assert main(command) == 0
     capsys.readouterr()
     assert main([*command, "--no-c"]) == 1

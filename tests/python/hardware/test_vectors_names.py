@@ -19,7 +19,7 @@ def test_a_unit_takes_the_operands_of_the_command(tmp_path: Path) -> None:
     text = "fp32 block_fma block=4 fraction_bits=6"
     short, whole = tmp_path / "short.tv", tmp_path / "whole.tv"
     for acc, path in ((text, short), (f"{text} a=e4m3fn b=e5m2", whole)):
-        given = ["vectors", "block_fma", "e4m3fn,e5m2", "--acc", acc, "--length", "4"]
+        given = ["vectors", "block_fma", "e4m3fn,e5m2", "--accumulator", acc, "--length", "4"]
         assert main([*given, "--random", "300", "-o", str(path)]) == 0
     assert _lines(short) == _lines(whole)
     with pytest.raises(ValueError, match="needs a= and b="):

@@ -181,18 +181,18 @@ def test_arrays_of_any_name(tmp_path: Path) -> None:
 
 SHORT = ["--nodes=2", "--batch=600", "--epochs=1", "--depth=1", "--width=4"]
 COMMANDS = {
-    "compress --out": ["compress", "IN", "--wire=e4m3", "--out=x.npz"],
-    "compress --json": ["compress", "IN", "--wire=e4m3", "--json=x.json"],
+    "compress --out": ["compress", "IN", "--codec=e4m3", "--out=x.npz"],
+    "compress --json": ["compress", "IN", "--codec=e4m3", "--json=x.json"],
     "vectors testfloat": ["vectors", "mul", "e2m2", "-ox.tv"],
     "vectors readmemh": ["vectors", "mul", "e2m2", "-ox.hex", "x_pkg.sv"],
     "vectors csv": ["vectors", "mul", "e2m2", "-ox.csv"],
     "vectors jsonl": ["vectors", "mul", "e2m2", "-ox.jsonl"],
-    "presets": ["presets", "--json=x.json"],
-    "format": ["format", "e4m3", "--picture=x.svg"],
+    "show": ["show", "--units", "--json=x.json"],
+    "show --picture": ["show", "e4m3", "--picture=x.svg"],
     "roundoff --csv": ["roundoff", "--gradients=IN", "--csv=x.csv"],
     "roundoff --json": ["roundoff", "--gradients=IN", "--json=x.json"],
     "roundoff --plot": ["roundoff", "--gradients=IN", "--plot=x.png"],
-    "probe": ["probe", "--acc=e6m9", "--c=none", "--k=4", "--json=x.json"],
+    "probe": ["probe", "--accumulator=e6m9", "--c=none", "--k=4", "--json=x.json"],
     "replay": ["replay", "DOTS", "--json=x.json"],
     "train --json": ["train", *SHORT, "--json=x.json"],
     "train --save-gradients": ["train", *SHORT, "--save-gradients=x.npz"],

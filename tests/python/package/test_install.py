@@ -96,7 +96,7 @@ def bare(tmp_path: Path) -> Venv:
 def test_pip_install_in_a_bare_venv_then_the_command_that_a_tensor_names(bare):
     bare.pip(str(ROOT))
     bare.python(NUMPY_WORKS)
-    assert "e4m3" in bare.run("cpd", "format", "e4m3").stdout
+    assert "e4m3" in bare.run("cpd", "show", "e4m3").stdout
     told = bare.run("cpd", "train", "--epochs", "1", check=False)
     assert told.returncode == 1
     assert "needs the Python package" in told.stderr

@@ -161,7 +161,7 @@ def test_ctrl_c_in_a_transports_own_python_code() -> None:
 
 
 def train(transport: str, **settings: str) -> forked.Program:
-    words = f"--transport {transport} --format e4m3 --epochs 10000 --batch 90 --depth 2"
+    words = f"--transport {transport} --reduce e4m3 --epochs 10000 --batch 90 --depth 2"
     return forked.Program(
         ["-m", "cpd", "train", *words.split(), "--timeout", str(scaled(60))],
         env=os.environ | {"CPD_NUM_THREADS": "1"} | settings,

@@ -17,7 +17,17 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd._since import GONE, IN_TEXT, KEYWORDS, MEMBERS, MODULES, missing
+from cpd._since import (
+    COMMANDS,
+    FLAGS,
+    GONE,
+    IN_TEXT,
+    KEYWORDS,
+    MEMBERS,
+    MODULES,
+    gone_flag,
+    missing,
+)
 from patience import scaled
 
 EACH = [(module, name, new) for module, names in GONE.items() for name, new in names.items()]
@@ -74,6 +84,70 @@ def test_members_that_are_gone(cls: str, old: str, new: str) -> None:
     assert str(raised.value) == f"{cls}.{old} is gone: {told}"
     with pytest.raises(AttributeError, match=f"{cls} has no attribute 'powersgd'"):
         made.powersgd  # noqa: B018
+
+
+@pytest.mark.parametrize(("command", "new"), COMMANDS.items())
+def test_commands_that_are_gone(command: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended([command, "e4m3"]) == 2
+    told = capsys.readouterr()
+    assert told.err == f"cpd: error: cpd {command} is gone: use {new} (see cpd --help)\n"
+    assert told.out == ""
+    assert {command, *COMMANDS}.isdisjoint(commands())
+
+
+@pytest.mark.parametrize(("command", "flag"), [(c, f) for c, flags in FLAGS.items() for f in flags])
+@pytest.mark.parametrize("form", ["{}", "{}=x"])
+def test_flags_that_are_gone(
+    command: str, flag: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that are the beginning of another flag, which argparse would take for it."""
+    assert ended([*command.split(), form.format(flag)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    told = f"{flag} is gone: use {FLAGS[command][flag]}"
+    assert line == f"cpd {command}: error: {told} (see cpd {command} --help)"
+    known = commands()[command]._option_string_actions
+    assert flag not in known
+    assert set(re.findall(r"--[\w-]+", FLAGS[command][flag])) <= known.keys()
+
+
+def test_the_page_has_every_flag_and_command() -> None:
+    page = (Path(__file__).parents[3] / "python/api/README.md").read_text()
+    table = page.partition("### Flags\n")[2].partition("\n### ")[0]
+    words = {word for flags in FLAGS.values() for word in flags} | set(COMMANDS)
+    assert {word for word in words if not re.search(rf"{word}(?![\w-])", table)} == set()
+
+
+def test_a_word_behind_two_dashes_is_no_flag() -> None:
+    assert gone_flag("probe", ["--", "./unit", "--acc"]) == ""
+    assert gone_flag("probe", ["--acc", "--"]) == "--acc is gone: use --accumulator TEXT"
+    assert gone_flag("study", ["--acc"]) == ""
+
+
+def ended(words: list[str]) -> int:
+    """The status with which a command line ends."""
+    from cpd.cli import main
+
+    try:
+        return main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def commands() -> dict[str, Any]:
+    """The parsers of commands and of their actions, by name."""
+    import argparse
+
+    from cpd.cli import build_parser
+
+    found: dict[str, Any] = {}
+    waiting = [("", build_parser())]
+    while waiting:
+        name, parser = waiting.pop()
+        found[name] = parser
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += [(f"{name} {n}".strip(), one) for n, one in action.choices.items()]
+    return found
 
 
 def test_names_that_never_were() -> None:

@@ -276,14 +276,16 @@ def test_nested_recipes(depth):
 
 LONG = ["x" * 20_000, "x " * 10_000, "9" * 5000, "e4m" + "9" * 5000, "two\nlines"]
 COMMANDS = [
-    "format LONG",
-    "format e4m3 --cast LONG",
-    "presets LONG",
+    "show LONG",
+    "show e4m3 --cast LONG",
+    "show --units LONG",
+    "show --recipes LONG",
+    "show --codecs LONG",
     "roundoff --nodes LONG",
-    "roundoff --format LONG",
-    "roundoff --wire LONG",
+    "roundoff --reduce LONG",
+    "cost --reduce LONG --model resnet50",
     "roundoff --seed LONG",
-    "roundoff --loss-scale 2^LONG",
+    "train --reduce LONG",
     "compress LONG --codec fp32",
     "vectors LONG e4m3",
     "vectors mul LONG",

@@ -55,8 +55,9 @@ RUNS += [
     {**SMALL, "model": "fcn", "width": 4, "exempt_types": ["BatchNorm2d"], "schedule": "linear"},
     {**SMALL, "model": "text_lstm", "width": 8, "dropout": 0.5, "length": 8, "optimizer": "lars"},
 ]
-WORDS = "--format e4m3 --aps --epochs 1 --batch 90 --depth 2 --seed 5 --rounding stochastic"
-CODEC_WORDS = ["--wire", "qsgd bits=4 bucket=512", "--min-size", "100"]
+SUMS = "e4m3 aps rounding=stochastic accumulator='e4m3 sequential rounding=stochastic'"
+WORDS = ["--reduce", SUMS, "--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]
+CODEC_WORDS = ["--reduce", "qsgd bits=4 bucket=512", "--min-size", "100"]
 CODEC_WORDS += ["--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]
 # Not spawn's: with recovery mpirun's exit status is 0 whatever the ranks return.
 MPI_SETTINGS = {
@@ -108,9 +109,9 @@ def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("transport", "words"),
     [
-        ("mpi", WORDS.split()),
+        ("mpi", WORDS),
         pytest.param("mpi", CODEC_WORDS, marks=LATER),
-        pytest.param("torch", WORDS.split(), marks=LATER),
+        pytest.param("torch", WORDS, marks=LATER),
         pytest.param("torch", CODEC_WORDS, marks=LATER),
     ],
 )

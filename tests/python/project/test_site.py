@@ -104,7 +104,7 @@ def test_a_schema_of_recipes_that_is_not_the_package_s(tmp_path: Path) -> None:
     assert len(list(site.stale_schema(tmp_path))) == 1
     path.write_text(text.replace("forward", "forwards"))
     (complaint,) = site.stale_schema(tmp_path)
-    assert complaint == "python/docs/api/recipe.schema.json: not what `cpd recipe --schema` prints"
+    assert complaint == "python/docs/api/recipe.schema.json: not what `cpd show --schema` prints"
     path.write_text(text)
     assert list(site.stale_schema(tmp_path)) == []
 

@@ -59,7 +59,7 @@ def test_types_that_numpy_cannot_name(tmp_path, capsys, dtype, way_out):
         load_gradients(path)
     assert way_out in str(caught.value)
     assert ".safetensors" in str(caught.value)
-    assert main(["roundoff", "--gradients", str(path), "--format", "e5m2"]) == 2
+    assert main(["roundoff", "--gradients", str(path), "--reduce", "e5m2"]) == 2
     assert way_out in capsys.readouterr().err.replace("\n", " ")
 
 

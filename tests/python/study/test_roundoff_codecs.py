@@ -27,7 +27,15 @@ def normal_file(tmp_path):
 def test_recommend_of_codecs(normal_file, tmp_path, wire):
     """They cannot hop, so exchange owner is modelled; bytes and times are columns."""
     out = tmp_path / "table.json"
-    arguments = ["--gradients", str(normal_file), "--wire", wire, "--recommend", "--json", str(out)]
+    arguments = [
+        "--gradients",
+        str(normal_file),
+        "--reduce",
+        wire,
+        "--recommend",
+        "--json",
+        str(out),
+    ]
     assert main(["roundoff", *arguments]) == 0
     table = json.loads(out.read_text())
     assert table["recommend"]["by_time_exchange"] in ("owner", "ring", "hierarchical")
@@ -43,35 +51,23 @@ def test_recommend_of_codecs(normal_file, tmp_path, wire):
 def test_groups_that_change_nothing_are_not_recommended(normal_file, capsys):
     """A codec's sums cannot hop: every group size has the error, steps and time of `owner`."""
     arguments = ["roundoff", "--gradients", str(normal_file), "--recommend", "--no-baselines"]
-    assert main([*arguments, "--wire", "int4", "--group-sizes", "2,4,8"]) == 0
+    assert main([*arguments, "--reduce", "int4", "--group-sizes", "2,4,8"]) == 0
     printed = capsys.readouterr().out
     rows = [line.split() for line in printed.splitlines() if line.startswith(" int4")]
-    assert [row[2] for row in rows] == ["2", "4", "8"]
-    assert {row[7] for row in rows} == {"14"}  # 2 (8 - 1)
+    assert [row[1] for row in rows] == ["2", "4", "8"]
+    assert {row[6] for row in rows} == {"14"}  # 2 (8 - 1)
     assert "groups change nothing: exchange owner, relative RMS " in printed
     assert "by error" not in printed
-    assert main([*arguments, "--wire", "e5m2"]) == 0
+    assert main([*arguments, "--reduce", "e5m2 aps"]) == 0
     assert "by error" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4"])
 def test_scaled_formats_have_no_aps(normal_file, tmp_path, name):
     out = tmp_path / "table.json"
-    arguments = ["--gradients", str(normal_file), "--format", name, "--json", str(out)]
+    arguments = ["--gradients", str(normal_file), "--reduce", name, "--json", str(out)]
     assert main(["roundoff", *arguments]) == 0
     assert json.loads(out.read_text())["aps"] is False
-
-
-def test_a_format_by_wire_is_the_format(normal_file, tmp_path):
-    """`--wire e5m2` sums in e5m2, as `ReduceSpec(wire="e5m2")` does."""
-    tables = []
-    for option in "--format", "--wire":
-        out = tmp_path / f"{option}.json"
-        arguments = ["--gradients", str(normal_file), option, "e5m2", "--json", str(out)]
-        assert main(["roundoff", *arguments]) == 0
-        tables.append(json.loads(out.read_text()))
-    assert tables[0] == tables[1]
-    assert tables[0]["accumulator"] == str(cpd.ReduceSpec(wire="e5m2").accumulator)
 
 
 @pytest.mark.parametrize("wire", ["one_bit bucket=64", "top_k 0.1", "feedback int4"])
@@ -105,9 +101,9 @@ def test_rows_count_over_real_ranks():
 def test_everything_lost_is_a_warning(tmp_path, capsys):
     path = tmp_path / "tiny.npz"
     np.savez(path, a=np.full((4, 100), 1e-30, "f4"))
-    assert main(["roundoff", "--gradients", str(path), "--format", "e4m3", "--no-aps"]) == 0
+    assert main(["roundoff", "--gradients", str(path), "--reduce", "e4m3"]) == 0
     assert "e4m3: everything is lost, every sum is 0" in capsys.readouterr().err
-    assert main(["roundoff", "--gradients", str(path), "--format", "e4m3"]) == 0
+    assert main(["roundoff", "--gradients", str(path), "--reduce", "e4m3 aps"]) == 0
     assert "lost" not in capsys.readouterr().err
 
 
@@ -169,8 +165,8 @@ def test_a_tie_is_printed(tmp_path, capsys):
     draw = np.random.default_rng(0)
     path, out = tmp_path / "g.npz", tmp_path / "table.json"
     np.savez(path, a=draw.normal(size=(8, 4000)).astype("f4"))
-    arguments = ["--gradients", str(path), "--format", "e4m3", "--accumulator", "e5m6"]
-    arguments += ["--result", "e5m6", "--alpha", "1", "--group-sizes", "2,3,4", "--no-baselines"]
+    arguments = ["--gradients", str(path), "--reduce", "e4m3 aps accumulator=e5m6 result=e5m6"]
+    arguments += ["--machine", "alpha=1e-6 beta=1.25e9", "--group-sizes", "2,3,4", "--no-baselines"]
     assert main(["roundoff", *arguments, "--recommend", "--json", str(out)]) == 0
     told = json.loads(out.read_text())["recommend"]
     printed = capsys.readouterr().out

@@ -2,6 +2,7 @@
 """Trainings of every model, and what the loop's options do."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -232,10 +233,10 @@ def test_real_ranks_on_a_gpu_are_refused(digits):
 )
 def test_a_command_prints_and_writes_the_result(name, lines, tmp_path, capsys):
     depth = {"depth": 1} if name == "gpt" else {}
-    options = quick(name, format="e4m3", aps="on", quantized_share=0.9, **depth)
+    options = quick(name, reduce="e4m3 aps", quantized_share=0.9, **depth)
     files = {"--json": tmp_path / "run.json", "--save-gradients": tmp_path / "last.npz"}
     extra = [str(word) for pair in files.items() for word in pair]
-    assert main(["train", *options.arguments().split(), *extra]) == 0
+    assert main(["train", *shlex.split(options.arguments()), *extra]) == 0
     said = capsys.readouterr().out
     for line in (*lines, f"(min size {options.chosen_min_size})", "bytes sent by node 0 in a step"):
         assert line in said

@@ -17,6 +17,18 @@ from cpd.cli.train import _TEXT, train_options
 from cpd.train import DATA, MODELS, OPTIMIZERS, TrainOptions
 from cpd.train.layers import Layer, largest_min_size, share_of
 
+OF_REDUCE = (
+    *("format", "wire", "aps", "loss_scale", "kahan", "group_size", "order", "exchange"),
+    *("rounding", "overflow", "reduce"),
+)
+
+
+def assert_same_run(one: TrainOptions, other: TrainOptions) -> None:
+    """All options are equal, but that an all-reduce may be a text or options of its own."""
+    apart = dict.fromkeys(OF_REDUCE)
+    assert replace(one, **apart) == replace(other, **apart)
+    assert one.reduction(steps_per_epoch=7) == other.reduction(steps_per_epoch=7)
+
 
 @pytest.mark.parametrize(
     "options",
@@ -31,16 +43,33 @@ from cpd.train.layers import Layer, largest_min_size, share_of
         TrainOptions(model="gpt", quantized_share=0.9, length=32, momentum=0.5),
         TrainOptions(reduce="e4m3 aps accumulator='fp16 kahan'", order="ring", divide="none"),
         TrainOptions(model="text_lstm", device="cuda:1", wire="qsgd bits=4"),
+        TrainOptions(format="e4m3", loss_scale=4096.0, kahan=True, group_size=4),
+        TrainOptions(format="e3m0", aps="paper", order="ring", rounding="stochastic", seed=7),
+        TrainOptions(format="e3m0", rounding="stochastic", seed=7, last_layer_fp32=True),
+        TrainOptions(loss_scale=2.0**-3, overflow="saturate", last_layer_fp32=True, lr=0.125),
+        TrainOptions(format="mxfp8", overflow="ieee", exempt=("*.bias", "output.*")),
+        TrainOptions(recipe="aps-e3m0", aps="off", order="ring"),
+        TrainOptions(recipe="aps-e3m0", format="fp32"),
+        TrainOptions(recipe="aps-e3m0"),
+        TrainOptions(recipe="e6m9 chunked;"),
+        TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),
+        TrainOptions(order="tree", exchange="gather", fp32_epochs=3, exempt=("*.bias", "output.*")),
+        TrainOptions(wire="qsgd bits=4 bucket=512", min_size=10_000, exchange="gather"),
+        TrainOptions(wire="mxfp8"),
+        TrainOptions(format="e5m2", loss_scale=2.0**100),
+        TrainOptions(
+            reduce="e4m3 accumulator='e5m7 sequential rounding=stochastic' seed=3", seed=2
+        ),
     ],
 )
 def test_arguments_give_the_same_options_back(options):
     parsed = build_parser().parse_args(["train", *shlex.split(options.arguments())])
-    assert train_options(parsed, options.nodes) == options
+    assert_same_run(train_options(parsed, options.nodes), options)
 
 
 def test_arguments_are_complete():
     assert TrainOptions(format="e4m3", aps="on").arguments() == (
-        "--format e4m3 --aps --fp32-epochs 0 --seed 0 --epochs 40 --depth 6 --width 64 --nodes 8 "
+        "--reduce 'e4m3 aps' --fp32-epochs 0 --seed 0 --epochs 40 --depth 6 --width 64 --nodes 8 "
         "--batch 16 --lr 0.05 --momentum 0.9 --divide after"
     )
 
@@ -211,3 +240,23 @@ def test_optimizers_are_named_in_the_help():
     command = build_parser()._subparsers._group_actions[0].choices["train"]
     help = {action.dest: action.help for action in command._actions}
     assert all(name in help["optimizer"] for name in OPTIMIZERS)
+
+
+def test_all_reduces_that_are_refused():
+    with pytest.raises(ValueError, match=r"^group size must be 1…4 \(the nodes\), got 9$"):
+        TrainOptions(nodes=4, group_size=9)
+    with pytest.raises(ValueError, match=r"^format and reduce exclude each other, got e5m2, 'e4m3'"):
+        TrainOptions(format="e5m2", reduce="e4m3")
+
+
+def test_exempt_layers_round_as_the_sums_do():
+    """By options of their own and by a text: in fp32, with the accumulator's rounding and seed."""
+    sums = "accumulator='e3m0 sequential rounding=stochastic'"
+    for options in (
+        TrainOptions(format="e3m0", rounding="stochastic", seed=7, last_layer_fp32=True),
+        TrainOptions(reduce=f"e3m0 rounding=stochastic {sums}", seed=7, last_layer_fp32=True),
+    ):
+        spec = options.reduction(steps_per_epoch=1).exempt_spec
+        wanted = cpd.Accumulator("fp32", rounding="stochastic", seed=7)
+        assert (spec.format, spec.accumulator) == (cpd.Format("fp32"), wanted)
+        assert options.spec.accumulator.seed == 7

@@ -205,7 +205,8 @@ def study_roundoff(
         format=options.format,
         nodes=options.nodes,
         options=(
-            f"--format {options.format} --aps {options.aps} --order ring --nodes {options.nodes} "
+            f"--reduce '{options.format}{' aps' if options.aps == 'on' else ''} order=ring' "
+            f"--nodes {options.nodes} "
             f"--batch {training.batch} --train-nodes {training.nodes} "
             f"--epochs {training.epochs} --seed {training.seed}"
         ),

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd show`: formats, matrix units, codecs and recipes, by name or text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cpd._files import STDOUT, write_json, write_text
+from cpd.cli import presets
+from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.format import LISTED_BITS, check_formats, describe, print_formats
+from cpd.cli.format_bench import STANDARDS, names_of, number
+from cpd.cli.options import Commands, Parser, add_command, json_argument
+from cpd.cli.output import check_writable, is_stdout, new_console, new_table
+from cpd.cli.scaled import find_format
+from cpd.compress.table import compressors, is_compressor
+from cpd.nn.ready import SUMMARIES, recipe
+from cpd.numeric.accumulator import presets as units
+from cpd.numeric.formats import Format
+from cpd.numeric.names import did_you_mean
+from cpd.numeric.scaled import Scaled
+
+if TYPE_CHECKING:
+    from cpd.nn.recipe import Recipe
+
+_TEXT = """\
+Shows what names and texts mean: a format or scaled format with its range and spacing, a
+matrix unit with its rule and evidence, a codec with its options, a recipe as TOML.
+Without a NAME it shows common formats.
+
+Some names are formats and recipes (nvfp4). They are shown as formats, unless --recipes
+stands beside them.
+
+  cpd show e4m3fn '(4,3)' e6m9:bias=40 fp8-block 'int8 row'
+  cpd show e4m3fn --neighbors 0.3
+  cpd show h100-fp8
+  cpd show 'qsgd bits=4'
+  cpd show --recipes nvfp4 > mine.toml, then cpd show mine.toml
+  cpd show 'native; weight=mxfp8; output=bf16'
+"""
+COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
+
+
+def register(commands: Commands) -> None:
+    """Adds the command `show`."""
+    help = "formats, matrix units, codecs and recipes, by name"
+    parser = add_command(commands, "show", _run, help, _TEXT)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="a name, a text or a recipe's file"
+    )
+    _lists(parser)
+    group = parser.add_argument_group("formats")
+    group.add_argument(
+        "--values",
+        action="store_true",
+        help=f"list every code and its value, of formats of up to {LISTED_BITS} bits or a scaled "
+        "format's elements",
+    )
+    group.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A", "B"),
+        help="show two formats side by side: figures, spacing, and the values that one alone has",
+    )
+    group.add_argument(
+        "--neighbors",
+        metavar="VALUE",
+        help="show the values next to a number, such as 0.3 or 0x1.8p-3; a negative one as "
+        "--neighbors=-1",
+    )
+    group.add_argument(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="draw number lines and the distances of values, as .png or .svg",
+    )
+    json_argument(parser)
+
+
+def _lists(parser: Parser) -> None:
+    group = parser.add_argument_group("lists").add_mutually_exclusive_group()
+    group.add_argument(
+        "--tables",
+        choices=STANDARDS,
+        help="show a standard's formats: IEEE P3109's of 3 to 8 bits, or OCP's FP8 and MX",
+    )
+    for kind, what in (
+        ("units", "matrix units that an accumulator can be"),
+        ("codecs", "codecs with options, which all-reduces send in the place of a format"),
+        ("recipes", "recipes"),
+    ):
+        group.add_argument(
+            f"--{kind}",
+            dest="kind",
+            action="store_const",
+            const=kind,
+            help=f"show the {what}, or those of each NAME",
+        )
+    group.add_argument(
+        "--schema",
+        dest="kind",
+        action="store_const",
+        const="schema",
+        help="print the JSON schema of a recipe's TOML and JSON, for editors and checks",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.json not in (None, STDOUT) and options.json.suffix != ".json":
+        options.names.insert(0, str(options.json))  # `--json e4m3`: the value is a name
+        options.json = STDOUT
+    for path in (options.json, options.picture):
+        check_writable(path)
+    _check(options)
+    if options.kind == "schema":
+        from cpd.nn.recipe_schema import schema
+
+        print(json.dumps(schema(), indent=2, ensure_ascii=False))
+        return 0
+    given = options.names
+    if options.tables is not None:
+        given = [*given, *names_of(options.tables)]
+    given = options.compare or given or _listed(options.kind)
+    with users_mistakes():
+        found = {name: _find(name, options.kind) for name in given}
+    if options.names and len(_recipes(list(found.values()))) > 1:
+        raise UsageError("one recipe at a time, as its TOML is a file")
+    formats = [one for one in found.values() if isinstance(one, Format | Scaled)]
+    check_formats(options, formats)
+    if options.picture is not None:
+        from cpd.cli.format_picture import draw
+
+        with users_mistakes():
+            draw(options.picture, [f for f in formats if isinstance(f, Format)])
+    if options.json is not None:
+        write_json(options.json, _json(options, found))
+    if options.json is None or not is_stdout(options.json):
+        _print(options, found)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuses options that exclude each other."""
+    if options.compare is not None and options.names:
+        shown = " ".join(options.names)
+        raise UsageError(f"--compare takes two formats and no more, got {shown} too")
+    if options.compare is not None and options.tables is not None:
+        raise UsageError("--compare takes two formats and no table")
+    of_formats = {n: getattr(options, n) for n in ("values", "compare", "neighbors", "picture")}
+    asked = [f"--{name}" for name, value in of_formats.items() if value not in (None, False)]
+    if options.kind is not None and asked:
+        raise UsageError(f"{asked[0]} shows formats, --{options.kind} does not")
+    if options.kind == "schema" and options.names:
+        raise UsageError(f"--schema is of all recipes, got {options.names[0]!r} too")
+    if options.neighbors is not None:
+        options.neighbors = number(options.neighbors)
+
+
+def _listed(kind: str | None) -> tuple[str, ...]:
+    """The names that are shown where none is given."""
+    return _names().get(kind, COMMON) if kind else COMMON
+
+
+def _names() -> dict[str, tuple[str, ...]]:
+    return {
+        "units": tuple(one.name for one in units()),
+        "codecs": tuple(one.name for one in compressors()),
+        "recipes": tuple(SUMMARIES),
+    }
+
+
+class _Unit(str):
+    """The name of a matrix unit."""
+
+
+class _Codec(str):
+    """A codec's text."""
+
+
+def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Recipe:
+    """What a name means, or what it means among the things of a kind."""
+    names = _names()
+    if kind == "units" or (kind is None and name in names["units"]):
+        if name not in names["units"]:
+            raise UsageError(f"unknown matrix unit {name!r}; {_meant(name, names['units'])}")
+        return _Unit(name)
+    if kind == "codecs" or (kind is None and is_compressor(name)):
+        from cpd.compress.codecs import Codec
+
+        if not is_compressor(name):
+            raise UsageError(f"no codec {name!r}; {_meant(name, names['codecs'])}")
+        return _Codec(name if name in names["codecs"] else Codec(name))
+    if kind == "recipes":
+        return recipe(name)
+    try:
+        return find_format(name)
+    except (ValueError, UsageError) as error:
+        if name in SUMMARIES or name.endswith((".toml", ".json")) or ";" in name:
+            return recipe(name)
+        meant = did_you_mean(name, [one for some in names.values() for one in some], 0.7)
+        if meant and str(error).startswith("unknown") and "did you mean" not in str(error):
+            raise UsageError(f"unknown name {name!r}; {meant}") from error
+        raise
+
+
+def _meant(name: str, known: tuple[str, ...]) -> str:
+    return did_you_mean(name, known) or f"there are {', '.join(known)}"
+
+
+_Found = dict[str, Any]
+"""What names mean."""
+
+
+def _json(options: argparse.Namespace, found: _Found) -> Any:
+    things = list(found.values())
+    if options.kind == "recipes":
+        rows = {name: one.to_dict() for name, one in found.items()}
+        return rows if not options.names or len(rows) > 1 else next(iter(rows.values()))
+    formats = [one for one in things if isinstance(one, Format | Scaled)]
+    described = describe(options, formats)
+    if not isinstance(described, list):
+        return described
+    left = iter(described)
+    return [next(left) if isinstance(one, Format | Scaled) else _row(one) for one in things]
+
+
+def _row(one: _Unit | _Codec | Recipe) -> dict[str, Any]:
+    if isinstance(one, _Unit):
+        return presets.describe(*_units([one]))
+    if isinstance(one, _Codec):
+        return {"text": one, **asdict(_compressor(one))}
+    return one.to_dict()
+
+
+def _print(options: argparse.Namespace, found: _Found) -> None:
+    """Prints formats, then units, codecs and recipes, each in the order given."""
+    things = list(found.values())
+    formats = [one for one in things if isinstance(one, Format | Scaled)]
+    if formats:
+        print_formats(options, formats)
+        for name in options.names if options.kind is None else ():
+            if name in SUMMARIES and isinstance(found[name], Format | Scaled):
+                print(f"note: {name} is a recipe, too: cpd show --recipes {name}", file=sys.stderr)
+    if some := [one for one in things if isinstance(one, _Unit)]:
+        presets.print_units(_units(some))
+    if options.kind == "codecs" and not options.names:
+        rows = {one.name: one.summary for one in compressors()}
+        _print_list("Codec", rows, "cpd show NAME prints one with its options and its source.")
+    elif options.kind == "recipes" and not options.names:
+        then = "cpd show --recipes NAME prints one as TOML, with its source."
+        _print_list("Recipe", SUMMARIES, then)
+    else:
+        _print_codecs([one for one in things if isinstance(one, _Codec)])
+        for one in _recipes(things):
+            write_text(STDOUT, one.to_toml())
+
+
+def _recipes(things: list[Any]) -> list[Recipe]:
+    return [one for one in things if not isinstance(one, Format | Scaled | str)]
+
+
+def _units(names: list[Any]) -> list[Any]:
+    return [one for one in units() if one.name in names]
+
+
+def _compressor(text: str) -> Any:
+    return next(one for one in compressors() if one.name == text.partition(" ")[0])
+
+
+def _print_codecs(texts: list[_Codec]) -> None:
+    console = new_console()
+    for text in texts:
+        row = _compressor(text)
+        lines = [f"{text}: {row.summary}", f"written {row.name} {row.options}", f"of {row.source}"]
+        console.print("\n  ".join(lines), soft_wrap=True)
+
+
+def _print_list(kind: str, rows: dict[str, str], then: str) -> None:
+    console = new_console()
+    table = new_table(kind, "What it does")
+    table.columns[0].no_wrap = True
+    table.columns[1].justify = "left"
+    for name, summary in rows.items():
+        table.add_row(name, summary)
+    console.print(table)
+    console.print(then)

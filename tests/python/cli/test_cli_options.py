@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands have: one definition, one help, one grammar of lists."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import re
+
+import pytest
+
+import cpd
+from cpd.cli import build_parser, main
+from cpd.cli.options import integers, texts
+
+OWN = {"--a", "--b", "--c", "-h", "--help"}
+"""Options whose letters are those of a formula."""
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """Each command and each action of `cpd study`."""
+    (found,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    made = dict(found.choices)
+    for action in made["study"]._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            made |= {f"study {name}": one for name, one in action.choices.items()}
+    return made
+
+
+def options() -> list[tuple[str, argparse.Action]]:
+    """The options and arguments of all commands."""
+    return [(name, one) for name, parser in commands().items() for one in parser._actions]
+
+
+def test_every_option_says_what_it_does() -> None:
+    for command, action in options():
+        if isinstance(action, argparse._SubParsersAction):
+            continue
+        assert len(action.help or "") > 10, (command, action.dest)
+        assert not action.help.endswith("."), (command, action.dest)
+
+
+def test_every_default_is_told() -> None:
+    """An option with a default other than None or False says it."""
+    for command, action in options():
+        if action.default in (None, False, argparse.SUPPRESS, []) or action.nargs == 0:
+            continue
+        shown = f"{action.default:g}" if isinstance(action.default, float) else str(action.default)
+        assert f"default {shown}" in str(action.help), (command, action.dest)
+
+
+def test_values_of_one_word_are_told() -> None:
+    for command, action in options():
+        if action.choices and not isinstance(action, argparse._SubParsersAction):
+            said = action.metavar or str(action.help)
+            told = action.metavar is None or all(str(c) in said for c in action.choices)
+            assert told or all(str(c) in str(action.help) for c in action.choices), (command, said)
+
+
+@pytest.mark.parametrize("name", ["--json", "--csv", "--seed", "--gradients", "--round", "--jobs"])
+def test_shared_options_have_one_help(name: str) -> None:
+    """Except for defaults, which stand behind the last semicolon."""
+    helps = {
+        str(action.help).rpartition("; default")[0] or str(action.help)
+        for _, action in options()
+        if name in action.option_strings
+    }
+    assert len(helps) == 1 or name == "--jobs", helps
+
+
+def test_one_name_has_one_metavar() -> None:
+    """A name takes a value of one kind in all commands; `,…` says that it takes a list of such."""
+    metavars: dict[str, set[str]] = collections.defaultdict(set)
+    for _, action in options():
+        for flag in action.option_strings:
+            if isinstance(action.metavar, str) and flag not in OWN:
+                metavars[flag].add(action.metavar.removesuffix(",…"))
+    several = {name: found for name, found in metavars.items() if len(found) > 1}
+    assert several == {"-o": {"DIR", "FILE"}, "--out": {"DIR", "FILE"}}
+
+
+@pytest.mark.parametrize("command", ["", *commands()])
+def test_help_in_80_columns(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line is longer than the window, and none ends within a word, as at a hyphen."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([*command.split(), "--help"])
+    for line in capsys.readouterr().out.partition("\n\n")[2].splitlines():
+        assert len(line) <= 88, line
+        assert not re.search(r"\w-$", line), line
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("fp32", ["fp32"]),
+        ("(4,3), e5m2", ["(4,3)", "e5m2"]),
+        ("a 'b, c' d,e", ["a 'b, c' d", "e"]),
+        ("e[2-3]m[1,3] aps", ["e2m1 aps", "e2m3 aps", "e3m1 aps", "e3m3 aps"]),
+        ("e4m3 result='(5,2)', bf16", ["e4m3 result='(5,2)'", "bf16"]),
+        (
+            "e4m3 accumulator='e6m[8-9] kahan',fp32",
+            ["e4m3 accumulator='e6m8 kahan'", "e4m3 accumulator='e6m9 kahan'", "fp32"],
+        ),
+        ('e4m3 accumulator="fixed<32,12>"', ['e4m3 accumulator="fixed<32,12>"']),
+    ],
+)
+def test_lists(text: str, found: list[str]) -> None:
+    assert texts(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "a,,b", "e[2", "e]2[", "e[3-2]", "e[x]", "e[0-9999]m[0-9]"])
+def test_lists_that_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"the list|pattern"):
+        texts(text)
+
+
+def test_lists_of_integers() -> None:
+    assert integers("[2-4],8") == [2, 3, 4, 8]
+    for text in ("x", "4,0", "1.5", "4,…,8", "…"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            integers(text)
+
+
+# ---- cpd show --------------------------------------------------------------------------------
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["show", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_show_finds_what_a_name_is(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["e4m3fn", "h100-fp8", "qsgd bits=2", "mxfp4", "te-delayed"]
+    rows = json.loads(shown(capsys, *names, "--json"))
+    assert [row.get("name", row.get("text")) for row in rows[:2]] == names[:2]
+    assert (rows[1]["block"], rows[1]["fraction_bits"]) == (32, 13)
+    assert rows[2]["text"] == "qsgd bits=2 bucket=512"
+    assert rows[3]["element"] == "e2m1"
+    assert cpd.Recipe.from_dict(rows[4]) == cpd.recipe("te-delayed")
+    out = shown(capsys, *names)
+    places = [out.index(word) for word in ("e4m3fn", "e2m1", "toward_zero", "qsgd", "forward =")]
+    assert places == sorted(places)
+
+
+def test_a_name_of_two_things(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "nvfp4"]) == 0
+    told = capsys.readouterr()
+    assert "Second level" in told.out
+    assert told.err == "note: nvfp4 is a recipe, too: cpd show --recipes nvfp4\n"
+    assert shown(capsys, "nvfp4", "--recipes") == cpd.recipe("nvfp4").to_toml()
+
+
+def test_codecs(capsys: pytest.CaptureFixture[str]) -> None:
+    from cpd.compress.table import compressors
+
+    out = shown(capsys, "--codecs")
+    rows = json.loads(shown(capsys, "--codecs", "--json"))
+    assert [row["name"] for row in rows] == [one.name for one in compressors()]
+    for one in compressors():
+        assert f" {one.name} " in out
+        said = " ".join(shown(capsys, "--codecs", one.name).split())
+        for part in (one.summary, f"written {one.name} {one.options}", one.source):
+            assert " ".join(part.split()) in said
