@@ -21,7 +21,7 @@ from cpd._core import __version__, backend
 from cpd._since import missing
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
-from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
+from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard
@@ -74,15 +74,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accumulator",
-    "BlockFma",
     "CastSpec",
     "Codec",
     "Encoded",
-    "FixedPoint",
     "Format",
     "Hadamard",
     "LayerReport",
-    "PresetInfo",
     "Recipe",
     "ReduceSpec",
     "Scaled",
@@ -104,7 +101,6 @@ __all__ = [
     "hadamard",
     "mul",
     "named_recipes",
-    "presets",
     "random_integers",
     "recipe",
     "release_cuda_memory",

@@ -57,12 +57,12 @@ def _names() -> dict[str, tuple[str, ...]]:
     from cpd.cli.format import COMMON
     from cpd.cli.scaled import SOURCES
     from cpd.nn.ready import SUMMARIES
-    from cpd.numeric.accumulator import presets
+    from cpd.numeric.accumulator import Accumulator
 
     return {
         "recipes": tuple(SUMMARIES),
         "formats": (*COMMON, *SOURCES),
-        "accumulators": tuple(one.name for one in presets()),
+        "accumulators": tuple(Accumulator.named()),
     }
 
 

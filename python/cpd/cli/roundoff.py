@@ -259,7 +259,7 @@ def _spec(
             "--kahan is of the format's own sum; write the scheme into --accumulator, as "
             f"'{options.accumulator.split()[0] if options.accumulator.split() else 'fp32'} kahan'"
         )
-    accumulator = replace(Accumulator.parse(options.accumulator), seed=options.seed)
+    accumulator = Accumulator(options.accumulator, seed=options.seed)
     return replace(spec, accumulator=accumulator)
 
 

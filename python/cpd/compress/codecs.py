@@ -15,6 +15,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
+from cpd.compress.table import compressors
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
@@ -315,6 +316,42 @@ class Codec:
         if integers.size:
             check_random_range(int(integers.min()), int(integers.max()), self.random_bits)
         return np.ascontiguousarray(layout.move(integers), np.uint32).reshape(-1)
+
+    def replace(self, **keys: Any) -> Codec:
+        """Returns a copy with these options changed.
+
+        Args:
+            keys: keywords of the constructor. None keeps an option.
+
+        Raises:
+            ValueError: for an invalid option.
+            TypeError: for an option of another type.
+
+        >>> Codec("qsgd bits=4").replace(bits=2)
+        cpd.Codec('qsgd bits=2')
+        """
+        keys = {name: key for name, key in keys.items() if key is not None}
+        return Codec(self.name, **{"seed": self.seed, "random_bits": self.random_bits, **keys})
+
+    @classmethod
+    def named(cls) -> dict[str, dict[str, str]]:
+        """Returns the compressors by name; names of formats and scaled formats are codecs, too.
+
+        Each has a `summary` of its rule, its `source` (the paper and section, or the
+        implementation), its `evidence`, `literature`, and its `options` as a text has them.
+
+        >>> Codec.named()["qsgd"]["source"].split(",")[0]
+        'Alistarh et al.'
+        """
+        return {
+            one.name: {
+                "summary": one.summary,
+                "source": one.source,
+                "evidence": "literature",
+                "options": one.options,
+            }
+            for one in compressors()
+        }
 
     def __repr__(self) -> str:
         numbers = f", seed={self.seed}" if self.seed else ""

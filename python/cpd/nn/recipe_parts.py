@@ -83,7 +83,7 @@ def unit_scales_at(parts: dict[str, Any]) -> str:
     forward = parts["forward"]
     casts = [parts[name] for name in (*OPERANDS, *OVERRIDES)]
     scaled = [cast.scaled for cast in casts if isinstance(cast, ScaledCast)]
-    if is_native(forward) or forward.unit is None or not scaled:
+    if is_native(forward) or forward.form != "unit" or not scaled:
         return "operand"
     is_whole = all(q.block in ("tensor", "row") and q.tensor_scale is None for q in scaled)
     return "epilogue" if is_whole else "block"

@@ -11,11 +11,11 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, named
 from cpd.numeric.numbers import Number, integer, plain_number
 from cpd.numeric.options import Options, cast_text
-from cpd.numeric.spec import Spec
+from cpd.numeric.spec import Parsed
 
 
 @dataclass(frozen=True, init=False, eq=False)
-class CastSpec(Spec):
+class CastSpec(Parsed):
     """A cast: the format and how it rounds; the arguments are those of `cpd.cast`.
 
     Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and do not

@@ -12,12 +12,12 @@ from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer
-from cpd.numeric.spec import Spec
+from cpd.numeric.spec import Parsed
 
 
 @functools.partial(checked, own=("signs",))
 @dataclass(frozen=True, init=False, eq=False)
-class Hadamard(Spec):
+class Hadamard(Parsed):
     """A Hadamard transform of groups of `size` neighboring values: x' = 1/√size · H · diag(s) · x.
 
     H is Sylvester's matrix: entry (i, j) is −1 to the number of ones that i and j share in binary.

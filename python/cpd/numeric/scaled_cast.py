@@ -13,11 +13,11 @@ from cpd.numeric.formats import Format, FormatLike
 from cpd.numeric.numbers import Number, int32
 from cpd.numeric.scaled import Scaled, ScaledLike, as_scaled, format_or_scaled, named_scaled
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Spec
+from cpd.numeric.spec import Parsed
 
 
 @dataclass(frozen=True, init=False, eq=False)
-class ScaledCast(Spec):
+class ScaledCast(Parsed):
     """A cast to a scaled format: the format and how its elements round.
 
     Immutable, hashable, picklable; seed and stream count as in `CastSpec`.

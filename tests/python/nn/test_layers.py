@@ -303,7 +303,7 @@ def test_layers_can_be_parametrized():
 def test_a_deep_copy_goes_on_with_its_stream():
     stream = torch.zeros((), dtype=torch.int64)
     how = cpd.Recipe(
-        sums=cpd.Accumulator.parse(SOME, 1, stream),
+        sums=cpd.Accumulator(SOME, seed=1, stream=stream),
         activation=cpd.CastSpec("e4m3", "stochastic", stream=stream, random_bits=4),
     )
     model = nn.Sequential(linear(40, 30, recipe=how))
@@ -322,7 +322,7 @@ def test_a_deep_copy_goes_on_with_its_stream():
 
 def test_copies_of_specs_look_at_the_same_stream():
     stream = torch.zeros((), dtype=torch.int64)
-    acc = cpd.Accumulator.parse(SOME, 1, stream)
+    acc = cpd.Accumulator(SOME, seed=1, stream=stream)
     cast = cpd.CastSpec("e4m3", "stochastic", stream=stream)
     for spec in (acc, cast, cpd.Recipe(sums=acc, weight=cast)):
         assert copy.copy(spec) is spec
@@ -331,7 +331,7 @@ def test_copies_of_specs_look_at_the_same_stream():
 
 def test_a_loaded_layer_gets_a_stream_of_its_own():
     stream = torch.tensor(5 << 36)
-    layer = linear(40, 30, recipe=cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)))
+    layer = linear(40, 30, recipe=cpd.Recipe(sums=cpd.Accumulator(SOME, seed=1, stream=stream)))
     loaded = pickle.loads(pickle.dumps(layer))
     x = values(20, 40)
     assert same(loaded(x), layer(x))
@@ -347,9 +347,9 @@ def test_a_loaded_layer_gets_a_stream_of_its_own():
 
 SPECS = {
     "format": cpd.Format("e4m3fn:bias=11"),
-    "accumulator": cpd.Accumulator("e6m9", "chunked", product="exact"),
-    "unit": cpd.Accumulator(preset="h100-fp8"),
-    "rule": cpd.BlockFma("e4m3", "e5m2"),
+    "accumulator": cpd.Accumulator("e6m9 chunked", product="exact"),
+    "unit": cpd.Accumulator("h100-fp8"),
+    "rule": cpd.Accumulator(a="e4m3", b="e5m2"),
     "cast": cpd.CastSpec("e5m2", "stochastic", seed=3),
     "recipe": cpd.Recipe(
         sums="h100-fp8", grad_weight=SOME, weight="e4m3fn", output="bf16", layer=3
@@ -372,7 +372,7 @@ def test_torch_loads_specs_by_default(name):
 def test_torch_loads_a_recipe_with_a_tensor():
     stream = torch.tensor(7 << 36)
     file = io.BytesIO()
-    torch.save(cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)), file)
+    torch.save(cpd.Recipe(sums=cpd.Accumulator(SOME, seed=1, stream=stream)), file)
     file.seek(0)
     assert torch.load(file).forward.stream == stream
 

@@ -97,7 +97,7 @@ def test_layers_of_one_recipe_draw_different_bits():
 
 def test_checkpointing_repeats_the_bits():
     stream = torch.tensor(3 << 36)
-    model = network(cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)))
+    model = network(cpd.Recipe(sums=cpd.Accumulator(SOME, seed=1, stream=stream)))
     x = values(3, 1, 8, 8).requires_grad_()
     leaves = [x, *model.parameters()]
     wanted = torch.autograd.grad(model(x).sum(), leaves)
@@ -112,7 +112,7 @@ def test_compiled_training(backend):
     """Steps with new streams do not recompile; loss and gradients have eager's bits."""
     torch._dynamo.reset()
     stream = torch.zeros((), dtype=torch.int64)
-    acc = cpd.Accumulator.parse(SOME, 1, stream)
+    acc = cpd.Accumulator(SOME, seed=1, stream=stream)
     cast = cpd.CastSpec("e5m2", "stochastic", random_bits=8, stream=stream)
     model = network(cpd.Recipe(sums=acc, grad_weight="e6m9 chunked", gradient=cast, weight="(4,3)"))
     counter = CompileCounterWithBackend(backend)
