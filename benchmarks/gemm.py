@@ -32,28 +32,28 @@ class Scheme:
 
 def _stochastic(random_bits: int, scheme: str = "sequential") -> Callable[[str], cpd.Accumulator]:
     return lambda f: cpd.Accumulator(
-        f, scheme, rounding="stochastic", random_bits=random_bits, seed=SEED, stream=STREAM
+        f, scheme=scheme, rounding="stochastic", random_bits=random_bits, seed=SEED, stream=STREAM
     )
 
 
 def _preset(name: str) -> Callable[[str], cpd.Accumulator]:
-    return lambda f: cpd.Accumulator(preset=name, operands=(f, f))
+    return lambda f: cpd.Accumulator(name, a=f, b=f)
 
 
 SCHEMES = {
     "sequential": Scheme(cpd.Accumulator, 1 / 4),
-    "fma": Scheme(lambda f: cpd.Accumulator(f, "fma"), 1 / 4),
-    "kahan": Scheme(lambda f: cpd.Accumulator(f, "kahan"), 1 / 13),
+    "fma": Scheme(lambda f: cpd.Accumulator(f, scheme="fma"), 1 / 4),
+    "kahan": Scheme(lambda f: cpd.Accumulator(f, scheme="kahan"), 1 / 13),
     "stochastic8": Scheme(_stochastic(8), 1 / 22),
     "stochastic16": Scheme(_stochastic(16), 1 / 30),
     "stochastic24": Scheme(_stochastic(24), 1 / 60),
     "h100-fp16": Scheme(_preset("h100-fp16"), 1 / 40),
     "h100-fp8": Scheme(_preset("h100-fp8"), 1 / 40),
-    "chunked64": Scheme(lambda f: cpd.Accumulator(f, "chunked", chunk=64)),
-    "pairwise": Scheme(lambda f: cpd.Accumulator(f, "pairwise")),
+    "chunked64": Scheme(lambda f: cpd.Accumulator(f, scheme="chunked", chunk=64)),
+    "pairwise": Scheme(lambda f: cpd.Accumulator(f, scheme="pairwise")),
     "int32": Scheme(lambda _: cpd.Accumulator("int32")),
-    "int32-saturate": Scheme(lambda _: cpd.Accumulator.parse("int32 overflow=saturate")),
-    "kulisch": Scheme(lambda f: cpd.Accumulator("fp32", fixed=cpd.FixedPoint.kulisch(f, f, 1024))),
+    "int32-saturate": Scheme(lambda _: cpd.Accumulator("int32 overflow=saturate")),
+    "kulisch": Scheme(lambda f: cpd.Accumulator.exact(f, f, 1024).replace(format="fp32")),
     "stochastic8-kahan": Scheme(_stochastic(8, "kahan")),
     "stochastic8-fma": Scheme(_stochastic(8, "fma")),
     "stochastic8-pairwise": Scheme(_stochastic(8, "pairwise")),

@@ -86,7 +86,7 @@ def _samples(m: int, k: int, n: int, seed: int) -> Iterator[tuple[int, int]]:
 
 
 def _plain(acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, n: int) -> Right:
-    if acc.fixed is not None:
+    if acc.form == "integer":
         integer = fixed_of(acc)
         return lambda i, j: fixed_oracle.dot(patterns(a[i]), patterns(b[:, j]), None, integer)[0]
     described = accumulation_of(acc)

@@ -68,7 +68,7 @@ def main() -> None:
             if options.name not in figure:
                 continue
             for text in texts:
-                acc = cpd.Accumulator.parse(text)
+                acc = cpd.Accumulator(text)
                 product = Side(lambda acc=acc: cpd.gemm(a, b, acc), SIZE**3)  # type: ignore[misc]
                 row = timed(text, gemm.UNIT, product, "torch sgemm", sgemm, REPEATS)
                 print(f"{figure:24} {text:42} {acc.slowdown:8.1f} {1 / row['ratio']:8.1f}")

@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,8 +23,7 @@
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
-#include "cpd/spec/accumulator_arguments.h"
-#include "cpd/spec/block_fma.h"
+#include "cpd/spec/accumulator.h"
 #include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/fixed_point.h"
@@ -94,7 +92,8 @@ void BindFormats(py::module_& m) {
       .def_property_readonly("epsilon", &Format::epsilon)
       .def_property_readonly("num_values", &num_values_of)
       .def("values", &Values)
-      .def("packed_bytes", &PackedBytes, py::arg("n"));
+      .def("packed_bytes", &PackedBytes, py::arg("n"))
+      .def_static("named", [] { return AsDict(NamedFormats()); });
 }
 
 // ---- options --------------------------------------------------------------------------------
@@ -155,6 +154,7 @@ void BindScaled(py::module_& m) {
              s.transform.reset();
              return s;
            })
+      .def_static("named", [] { return AsDict(NamedScaledFormats()); })
       .def(
           "grid",
           [](const Scaled& s, const std::vector<std::int64_t>& shape, int axis) {
@@ -179,20 +179,20 @@ void BindScaled(py::module_& m) {
 
 // ---- accumulators ---------------------------------------------------------------------------
 
-void BindUnits(py::module_& m) {
-  BindSpec<BlockFma>(m, "BlockFma", &ParseBlockFma)
-      .def(py::init([](const std::vector<Option>& options) { return MakeBlockFma(options); }),
-           py::arg("options"));
-  BindSpec<FixedPoint>(m, "FixedPoint", &ParseFixedPoint)
-      .def(py::init([](const std::vector<Option>& options) { return MakeFixedPoint(options); }),
-           py::arg("options"))
-      .def_static("kulisch", &Kulisch, py::arg("a"), py::arg("b"), py::arg("terms"));
+/// The matrix units by name, each also with the pattern of its NaN.
+NamedDict NamedUnits() {
+  NamedDict all = AsDict(Presets());
+  for (const auto& [name, unit] : all) unit["nan"] = PresetNan(name.cast<std::string>());
+  return all;
+}
+
+/// The accumulator of an integer that loses nothing.
+Accumulator Exact(const Format& a, const Format& b, std::int64_t terms) {
+  return {.scheme = Scheme::fixed, .fixed = Kulisch(a, b, terms)};
 }
 
 void BindAccumulators(py::module_& m) {
   BindSpec<Accumulator>(m, "Accumulator", &ParseAccumulator)
-      .def(py::init([](const std::vector<Option>& options) { return MakeAccumulator(options); }),
-           py::arg("options"))
       .def(
           "with_numbers",
           [](Accumulator a, std::uint64_t seed, std::uint64_t stream) {
@@ -201,24 +201,36 @@ void BindAccumulators(py::module_& m) {
             return a;
           },
           py::arg("seed"), py::arg("stream"))
+      .def_static("exact", &Exact, py::arg("a"), py::arg("b"), py::arg("terms"))
+      .def_static("named", &NamedUnits)
+      .def_static("keys",
+                  [] {
+                    pybind11::typing::Dict<py::str, py::str> keys;
+                    for (const auto& [name, kind] : AccumulatorKeys()) keys[py::str(name)] = kind;
+                    return keys;
+                  })
       .def("swapped", &Swapped)
       .def("of_terms", &OfTerms)
-      .def("sum_draws", &DrawsOfSum, py::arg("terms"))
-      .def("gemm_draws", &DrawsOfGemm, py::arg("depth"))
+      .def("sum_integers", &DrawsOfSum, py::arg("terms"))
+      .def("gemm_integers", &DrawsOfGemm, py::arg("depth"))
       .def_property_readonly("slowdown", &SlowdownOf);
   m.attr("SCHEMES") = Tuple(SchemeNames());
   m.attr("SUM_SCHEMES") = Tuple(SumSchemeNames());
-  m.attr("SCHEME_CHUNK") = Accumulator{}.chunk;
-  m.def("presets", [] {
-    std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
-    for (const PresetInfo& one : Presets()) {
-      all.emplace_back(one.name, one.evidence, one.source, PresetNan(one.name));
-    }
-    return all;
-  });
 }
 
 }  // namespace
+
+NamedDict AsDict(const std::vector<NamedSpec>& specs) {
+  NamedDict all;
+  for (const NamedSpec& spec : specs) {
+    pybind11::typing::Dict<py::str, py::str> one;
+    one["summary"] = spec.summary;
+    one["source"] = spec.source;
+    one["evidence"] = spec.evidence;
+    all[py::str(spec.name)] = one;
+  }
+  return all;
+}
 
 void BindSpecs(py::module_& m) {
   m.def("shortened", &Shortened, py::arg("text"), py::arg("most"));
@@ -228,7 +240,6 @@ void BindSpecs(py::module_& m) {
   BindCastSpec(m);
   BindHadamard(m);
   BindScaled(m);
-  BindUnits(m);
   BindAccumulators(m);
 }
 

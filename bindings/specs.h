@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cpd/spec/fields.h"
+#include "cpd/spec/names.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -40,6 +41,11 @@ pybind11::typing::Dict<pybind11::str, pybind11::object> FieldsAsDict(const Spec&
   }
   return fields;
 }
+
+/// Named specs as `named()` returns them: by name, what each is.
+using NamedDict =
+    pybind11::typing::Dict<pybind11::str, pybind11::typing::Dict<pybind11::str, pybind11::str>>;
+NamedDict AsDict(const std::vector<NamedSpec>& specs);
 
 /// What every spec has: fields, and the canonical text of which `parse` makes it again.
 template <class Spec, class Parse>

@@ -24,8 +24,8 @@ LOSS_SCALE = 2.0**10
 OPERANDS = cpd.Cast("e4m3", overflow="saturate")
 ACCUMULATORS = {
     "(4,3) sequential": cpd.Accumulator("e4m3", overflow="saturate"),
-    "(6,9) chunked by 64": cpd.Accumulator("e6m9", "chunked"),
-    "h100-fp8": cpd.Accumulator(preset="h100-fp8"),
+    "(6,9) chunked by 64": cpd.Accumulator("e6m9 chunked"),
+    "h100-fp8": cpd.Accumulator("h100-fp8"),
 }
 
 

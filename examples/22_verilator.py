@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"skipped: no {program} on this machine")
             return 0
     accumulator = cpd.Accumulator(options.accumulator)
-    unit = accumulator.unit
+    unit = accumulator
     operation = "mma" if unit is not None and unit.scale is not None else "block_fma"
     vectors = make_vectors(operation, accumulator=accumulator, random=options.lines)
     with tempfile.TemporaryDirectory() as folder:

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"--- {name}: {cpd.hardware.probe(function, 'fp16', c=None, k=options.k)}\n")
     found = cpd.hardware.probe(unit, "fp16", k=options.k)
     print(f"--- a unit: {found}\n")
-    assert found.unit == cpd.Accumulator(HIDDEN).unit
+    assert found.accumulator == cpd.Accumulator(HIDDEN)
     command = cpd.hardware.Command([sys.executable, __file__, "--answer"], "fp16")
     print(f"--- a command: {cpd.hardware.probe(command, 'fp16', k=8)}")
 

@@ -3,7 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
+#include <optional>
 #include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "cpd/spec/block_fma.h"
 #include "cpd/spec/fixed_point.h"
@@ -20,17 +25,6 @@ constexpr std::array<std::string_view, 6> kSchemes{"sequential", "kahan",     "c
 constexpr std::array<std::string_view, 7> kSchemeWords{"sequential", "kahan", "chunked", "pairwise",
                                                        "block_fma",  "fixed", "fma"};
 constexpr std::size_t kFma = kSchemeWords.size() - 1;
-/// Options of the text form, those of a unit, then those of an integer, last.
-constexpr std::array<std::string_view, 25> kOptions{"product",      "inner",    "chunk",
-                                                    "rounding",     "overflow", "variant",
-                                                    "random_bits",  "a",        "b",
-                                                    "block",        "sum",      "fraction_bits",
-                                                    "min_exponent", "promote",  "sum_rounding",
-                                                    "addend",       "scale",    "scale_block",
-                                                    "dot",          "adder",    "group",
-                                                    "stride",       "take",     "width",
-                                                    "fraction"};
-
 constexpr std::int64_t kDefaultChunk = Accumulator{}.chunk;
 
 /// Fields that only one scheme has, and products, which block_fma has its own way with.
@@ -45,11 +39,12 @@ void CheckFields(const Accumulator& accumulator) {
   if (accumulator.chunk != kDefaultChunk && !is_chunked) refuse("chunk is for scheme chunked");
   if (accumulator.unit && !is_unit) refuse("a unit is for scheme block_fma");
   if (!accumulator.unit && is_unit) {
-    throw Error("scheme block_fma needs its unit: a preset (v100, h100-fp8, …) or a BlockFma");
+    throw Error(
+        "scheme block_fma needs its unit: a name (v100, h100-fp8, …) or its keys a, b, block, …");
   }
   if (accumulator.fixed && !is_fixed) refuse("an integer is for scheme fixed");
   if (!accumulator.fixed && is_fixed) {
-    throw Error("scheme fixed needs its integer: a width and a fraction, or a FixedPoint");
+    throw Error("scheme fixed needs its integer: a width and a fraction");
   }
   if (accumulator.product && accumulator.exact_products) {
     throw Error("product must be a format or exact, got both " + ToString(*accumulator.product) +
@@ -81,60 +76,174 @@ void CheckFormatsOfSums(const Accumulator& accumulator) {
   if (accumulator.inner) check("inner", *accumulator.inner);
 }
 
-/// Sets the scheme, and what it implies; true for fma.
-bool ParseSchemeWord(Accumulator& accumulator, std::string_view word) {
-  const auto number = ParseName<std::size_t>("scheme", kSchemeWords, word);
-  accumulator.exact_products = number == kFma;
-  if (accumulator.exact_products) return true;
-  accumulator.scheme = static_cast<Scheme>(number);
-  if (accumulator.scheme == Scheme::block_fma) accumulator.unit.emplace();
-  if (accumulator.scheme == Scheme::fixed) accumulator.fixed.emplace();
-  return false;
+// ---- the keys of a text ---------------------------------------------------------------------
+
+/// The forms of an accumulator; a key's row has the sum of those that have it.
+enum Form : unsigned { kOrdered = 1, kUnit = 2, kInteger = 4 };
+constexpr unsigned kEveryForm = kOrdered | kUnit | kInteger;
+
+Form FormOf(const Accumulator& accumulator) {
+  if (accumulator.unit) return kUnit;
+  return accumulator.fixed ? kInteger : kOrdered;
 }
 
-void ParseProduct(Accumulator& accumulator, std::string_view text) {
+/// A key of an accumulator's text: who has it, its kind, what sets it, and what it holds.
+struct Key {
+  std::string_view name;
+  unsigned forms;
+  std::string_view kind;
+  void (*set)(Accumulator& accumulator, std::string_view text);
+  FieldValue (*get)(const Accumulator& accumulator);
+};
+
+template <class T>
+void Read(T& field, std::string_view name, std::string_view text) {
+  if constexpr (std::integral<T>) {
+    field = ParseInteger<T>(name, text);
+  } else if constexpr (std::same_as<T, Adder>) {
+    field = ParseAdder(text);
+  } else if constexpr (std::same_as<T, Rounding>) {
+    field = ParseRounding(text);
+  } else {
+    field = ParseFormat(text);
+  }
+}
+
+/// The kind of a member: what AccumulatorKeys says of its key.
+template <class T>
+constexpr std::string_view KindOf() {
+  if (std::integral<T>) return "integer";
+  return std::is_enum_v<T> ? "word" : "format";
+}
+template <class Part, class T>
+constexpr std::string_view KindOfMember(T Part::*) {
+  return KindOf<T>();
+}
+
+/// The name of a key as a constant, which its reader quotes in errors.
+template <std::size_t N>
+struct Name {
+  constexpr Name(const char (&text)[N]) { std::copy_n(text, N, letters); }  // NOLINT
+  char letters[N];
+};
+
+/// The key of a member of an accumulator's unit, integer or rounding.
+template <Name name, auto part, auto member>
+constexpr Key Of(unsigned forms) {
+  return {name.letters, forms, KindOfMember(member),
+          [](Accumulator& accumulator, std::string_view text) {
+            Read(part(accumulator).*member, name.letters, text);
+          },
+          [](const Accumulator& accumulator) { return FieldOf(part(accumulator).*member); }};
+}
+constexpr auto kUnitOf = [](auto& accumulator) -> auto& { return *accumulator.unit; };
+constexpr auto kFixedOf = [](auto& accumulator) -> auto& { return *accumulator.fixed; };
+
+template <Name name, auto member>
+constexpr Key OfUnit() {
+  return Of<name, kUnitOf, member>(kUnit);
+}
+
+/// The key of one of the options of each operation's rounding.
+template <Name name, auto member>
+constexpr Key OfRounding() {
+  return {name.letters, kEveryForm, KindOfMember(member),
+          [](Accumulator& accumulator, std::string_view text) {
+            ParseRoundingOption(accumulator.rounding, name.letters, text);
+          },
+          [](const Accumulator& accumulator) { return FieldOf(accumulator.rounding.*member); }};
+}
+
+void SetProduct(Accumulator& accumulator, std::string_view text) {
   accumulator.exact_products = text == "exact";
   accumulator.product.reset();
   if (!accumulator.exact_products) accumulator.product = ParseFormat(text);
 }
 
-/// Refuses an option that only another scheme has.
-void RefuseOtherSchemesOption(const Accumulator& accumulator, std::string_view name) {
-  if (std::ranges::find(kOptions, name) == kOptions.end()) return;
-  const char* scheme = name == "width" || name == "fraction" ? "scheme fixed"
-                       : name == "sum_rounding"              ? "schemes block_fma and fixed"
-                                                             : "scheme block_fma";
-  throw Error(std::string(name) + " is for " + scheme + ", got scheme " +
-              ToString(accumulator.scheme));
+FieldValue ProductOf(const Accumulator& accumulator) {
+  if (accumulator.exact_products) return FieldOf("exact");
+  return FieldOf(accumulator.product.value_or(accumulator.format));
 }
 
-void ParseOption(Accumulator& accumulator, std::string_view name, std::string_view text) {
-  if (name == "product") return ParseProduct(accumulator, text);
-  if (name == "inner") {
-    accumulator.inner = ParseFormat(text);
-    return;
+void SetAddend(Accumulator& accumulator, std::string_view text) {
+  constexpr std::array<std::string_view, 2> kAddends{"separate", "aligned"};
+  accumulator.unit->aligns_addend = ParseName<int>("addend", kAddends, text) == 1;
+}
+
+FieldValue AddendOf(const Accumulator& accumulator) {
+  return FieldOf(accumulator.unit->aligns_addend ? "aligned" : "separate");
+}
+
+void SetSumRounding(Accumulator& accumulator, std::string_view text) {
+  Rounding& rounding = accumulator.unit ? accumulator.unit->rounding : accumulator.fixed->rounding;
+  rounding = ParseRounding(text);
+}
+
+FieldValue SumRoundingOf(const Accumulator& accumulator) {
+  return FieldOf(accumulator.unit ? accumulator.unit->rounding : accumulator.fixed->rounding);
+}
+
+/// Every key in the order in which a front end shows them. `format` and `scheme` are set first,
+/// because they decide the form.
+constexpr std::array<Key, 27> kKeys{{
+    {"format", kEveryForm, "format", nullptr,
+     [](const Accumulator& a) { return FieldOf(a.format); }},
+    {"scheme", kOrdered, "word", nullptr, [](const Accumulator& a) { return FieldOf(a.scheme); }},
+    {"product", kOrdered, "format", &SetProduct, &ProductOf},
+    {"inner", kOrdered, "format",
+     [](Accumulator& a, std::string_view text) { a.inner = ParseFormat(text); },
+     [](const Accumulator& a) { return FieldOf(a.inner.value_or(a.format)); }},
+    {"chunk", kOrdered, "integer",
+     [](Accumulator& a, std::string_view text) { Read(a.chunk, "chunk", text); },
+     [](const Accumulator& a) { return FieldOf(a.chunk); }},
+    OfRounding<"rounding", &RoundingOptions::mode>(),
+    OfRounding<"overflow", &RoundingOptions::overflow>(),
+    OfRounding<"random_bits", &RoundingOptions::random_bits>(),
+    OfRounding<"variant", &RoundingOptions::variant>(),
+    OfUnit<"a", &BlockFma::a>(),
+    OfUnit<"b", &BlockFma::b>(),
+    OfUnit<"block", &BlockFma::block>(),
+    OfUnit<"fraction_bits", &BlockFma::fraction_bits>(),
+    {"addend", kUnit, "word", &SetAddend, &AddendOf},
+    OfUnit<"min_exponent", &BlockFma::min_exponent>(),
+    OfUnit<"sum", &BlockFma::sum>(),
+    {"sum_rounding", kUnit | kInteger, "word", &SetSumRounding, &SumRoundingOf},
+    OfUnit<"promote", &BlockFma::promote>(),
+    OfUnit<"scale", &BlockFma::scale>(),
+    OfUnit<"scale_block", &BlockFma::scale_block>(),
+    OfUnit<"dot", &BlockFma::dot>(),
+    OfUnit<"adder", &BlockFma::adder>(),
+    OfUnit<"group", &BlockFma::group>(),
+    OfUnit<"stride", &BlockFma::stride>(),
+    OfUnit<"take", &BlockFma::take>(),
+    Of<"width", kFixedOf, &FixedPoint::width>(kInteger),
+    Of<"fraction", kFixedOf, &FixedPoint::fraction>(kInteger),
+}};
+
+const Key& KeyNamed(std::string_view name) {
+  const auto* const found = std::ranges::find(kKeys, name, &Key::name);
+  if (found != kKeys.end()) return *found;
+  std::array<std::string_view, kKeys.size()> names;
+  std::ranges::transform(kKeys, names.begin(), &Key::name);
+  std::string known;
+  for (const std::string_view one : names) known += (known.empty() ? "" : ", ") + std::string(one);
+  throw Error("unknown option " + Quoted(name) + " of an accumulator; there are " + known +
+              DidYouMean(name, names));
+}
+
+void SetKey(Accumulator& accumulator, const Key& key, std::string_view text) {
+  const unsigned form = FormOf(accumulator);
+  if ((key.forms & form) != 0) return key.set(accumulator, text);
+  if (key.name == "product") {
+    throw Error("scheme " + ToString(accumulator.scheme) +
+                " forms its products exactly: leave product out");
   }
-  if (name == "chunk") {
-    accumulator.chunk = ParseInteger<std::int64_t>(name, text);
-    return;
-  }
-  if (ParseRoundingOption(accumulator.rounding, name, text)) return;
-  if (accumulator.unit && ParseUnitOption(*accumulator.unit, name, text)) return;
-  if (accumulator.fixed) {
-    if (ParseFixedOption(*accumulator.fixed, name, text)) return;
-    RefuseOtherSchemesOption(accumulator, name);
-    throw Error("unknown option " + Quoted(name) +
-                " of an integer's sum; there are width, fraction, sum_rounding, "
-                "rounding and overflow" +
-                DidYouMean(name, kOptions));
-  }
-  RefuseOtherSchemesOption(accumulator, name);
-  throw Error(
-      "unknown option " + Quoted(name) +
-      " of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "
-      "random_bits, and with block_fma a, b, block, fraction_bits, min_exponent, sum, "
-      "sum_rounding, addend, promote, scale, scale_block, dot, adder, group, stride and take" +
-      DidYouMean(name, kOptions));
+  const char* schemes = key.forms == kOrdered   ? "scheme chunked"
+                        : key.forms == kUnit    ? "scheme block_fma"
+                        : key.forms == kInteger ? "scheme fixed"
+                                                : "schemes block_fma and fixed";
+  throw Error(std::string(key.name) + " is for " + schemes + ", got scheme " +
+              ToString(accumulator.scheme));
 }
 
 /// Whether a unit's sums are rounded once more, into the accumulator's format.
@@ -169,38 +278,109 @@ void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
   }
 }
 
-/// Refuses a unit without its operands' formats.
-void CheckUnitText(std::span<const std::string_view> given) {
-  const auto has = [&](std::string_view name) {
-    return std::ranges::find(given, name) != given.end();
-  };
-  if (!(has("a") && has("b"))) {
-    throw Error(
-        "block_fma needs a= and b=, the formats that its operands hold, as in 'fp32 block_fma "
-        "a=e4m3fn b=e4m3fn block=4': exponents follow from them");
+// ---- texts ----------------------------------------------------------------------------------
+
+/// A text in parts. Empty: not given.
+struct Parts {
+  std::string_view format, scheme;
+  std::vector<std::pair<const Key*, std::string_view>> options;  ///< all but format and scheme
+
+  [[nodiscard]] bool Has(std::string_view name) const {
+    return std::ranges::any_of(options, [&](const auto& one) { return one.first->name == name; });
   }
+  [[nodiscard]] bool HasAnyOf(unsigned forms) const {
+    return std::ranges::any_of(options, [&](const auto& one) { return one.first->forms == forms; });
+  }
+};
+
+/// True for a format's text, whose own options follow a colon: `e4m3:bias=9`.
+bool IsFormatText(std::string_view word) {
+  return !IsOption(word) || word.find(':') < word.find('=');
 }
 
-/// Takes the scheme out of the words behind a format: the first that is no option.
-std::string_view TakeScheme(std::vector<std::string_view>& words, std::string_view text) {
-  const auto found = std::ranges::find_if_not(words, IsOption);
-  if (found == words.end()) {
-    throw Error(
-        "an accumulator is a format, a scheme and options, as in 'e6m9 chunked chunk=64', "
-        "or a preset and options, as in 'h100-fp8 a=e5m2'; got " +
-        Quoted(text));
+/// The format is the first word, unless that is an option; the scheme is the first other word that
+/// is no option. Options `format` and `scheme` replace these words.
+Parts PartsOf(std::string_view text) {
+  std::vector<std::string_view> words = Words(text);
+  Parts parts;
+  if (!words.empty() && IsFormatText(words[0])) {
+    parts.format = words[0];
+    words.erase(words.begin());
   }
-  const std::string_view scheme = *found;
-  words.erase(found);
-  return scheme;
-}
-
-/// Whether a scheme follows the first word, which is then a format: `int8 fixed width=32` sums in
-/// 32 bits and rounds the sum into int8.
-bool NamesScheme(std::span<const std::string_view> words) {
-  return std::ranges::any_of(words.subspan(1), [](std::string_view word) {
-    return std::ranges::find(kSchemeWords, word) != kSchemeWords.end();
+  if (const auto found = std::ranges::find_if_not(words, IsOption); found != words.end()) {
+    parts.scheme = *found;
+    words.erase(found);
+  }
+  std::string_view format;
+  ParseOptions(words, "an accumulator", [&](std::string_view name, std::string_view value) {
+    if (name == "format") {
+      format = value;
+    } else if (name == "scheme") {
+      parts.scheme = value;
+    } else {
+      parts.options.emplace_back(&KeyNamed(name), value);
+    }
   });
+  if (parts.scheme.empty() && (NamesPreset(parts.format) || NamesFixed(parts.format))) {
+    std::swap(parts.format, parts.scheme);
+  }
+  if (!format.empty()) parts.format = format;
+  return parts;
+}
+
+/// The format of a sum; `is_alone`: the text is one word, which might have been meant as more.
+Format FormatOf(std::string_view word, bool is_alone) {
+  try {
+    return ParseFormat(word);
+  } catch (const Error& error) {
+    const std::string why = error.what();
+    if (!is_alone || !why.starts_with("unknown format")) throw;
+    throw Error(why +
+                "; an accumulator may also be a text such as 'e4m3 kahan', or a matrix unit such "
+                "as 'h100-fp8' (see cpd.Accumulator.named())");
+  }
+}
+
+/// The word of the scheme that is given, or that the options are for.
+std::string_view SchemeOf(const Parts& parts) {
+  if (!parts.scheme.empty()) return parts.scheme;
+  if (parts.HasAnyOf(kUnit)) return "block_fma";
+  return parts.HasAnyOf(kInteger) ? "fixed" : "sequential";
+}
+
+/// An accumulator of a scheme, or of a matrix unit or an integer by its name.
+Accumulator WithScheme(std::string_view word, const Parts& parts) {
+  Accumulator accumulator;
+  const bool is_scheme = std::ranges::find(kSchemeWords, word) != kSchemeWords.end();
+  if (!is_scheme && NamesFixed(word)) {
+    accumulator.scheme = Scheme::fixed;
+    accumulator.fixed = FixedNamed(word);
+    return accumulator;
+  }
+  if (!is_scheme && NamesPreset(word)) {
+    return Preset(word, parts.format.empty() ? kFp32 : ParseFormat(parts.format));
+  }
+  const auto number = ParseName<std::size_t>("scheme", kSchemeWords, word);
+  accumulator.exact_products = number == kFma;
+  if (number == kFma) return accumulator;
+  accumulator.scheme = static_cast<Scheme>(number);
+  if (accumulator.scheme == Scheme::block_fma) accumulator.unit.emplace();
+  if (accumulator.scheme == Scheme::fixed) accumulator.fixed.emplace();
+  return accumulator;
+}
+
+/// Refuses a unit without its operands' formats.
+void CheckUnitText(const Parts& parts) {
+  if (parts.Has("a") && parts.Has("b")) return;
+  throw Error(
+      "block_fma needs a= and b=, the formats that its operands hold, as in 'fp32 block_fma "
+      "a=e4m3fn b=e4m3fn block=4': exponents follow from them");
+}
+
+/// Without what is said twice: a product or an inner sum of the sum's own format.
+void DropWhatIsSaidTwice(Accumulator& accumulator) {
+  if (accumulator.product == accumulator.format) accumulator.product.reset();
+  if (accumulator.inner == accumulator.format) accumulator.inner.reset();
 }
 
 }  // namespace
@@ -257,52 +437,59 @@ std::string ToString(const Accumulator& accumulator) {
 }
 
 Accumulator ParseAccumulator(std::string_view text) {
-  std::vector<std::string_view> words = Words(text);
-  Accumulator accumulator;
-  std::vector<std::string_view> given;
-  bool is_fma = false;
-  const bool is_preset = !words.empty() && NamesPreset(words[0]);
-  if (!words.empty() && NamesFixed(words[0]) && !NamesScheme(words)) {
-    accumulator.scheme = Scheme::fixed;
-    accumulator.fixed = FixedNamed(words[0]);
-    words.erase(words.begin());
-  } else if (is_preset) {
-    accumulator = Preset(words[0]);
-    words.erase(words.begin());
-  } else {
-    const std::string_view format = words.empty() ? "" : words[0];
-    if (!words.empty()) words.erase(words.begin());
-    const std::string_view scheme = TakeScheme(words, text);
-    accumulator.format = ParseFormat(format);
-    is_fma = ParseSchemeWord(accumulator, scheme);
+  const Parts parts = PartsOf(text);
+  const std::string_view scheme = SchemeOf(parts);
+  Accumulator accumulator = WithScheme(scheme, parts);
+  const bool has_format = !parts.format.empty();
+  if (has_format) accumulator.format = FormatOf(parts.format, text == parts.format);
+  if (!has_format && FormOf(accumulator) == kOrdered) {
+    throw Error(
+        "an accumulator is a format, a scheme and options, as in 'e6m9 chunked chunk=64', or a "
+        "matrix unit and options, as in 'h100-fp8 a=e5m2'; got " +
+        Quoted(text));
   }
-  ParseOptions(words, "an accumulator", [&](std::string_view name, std::string_view value) {
-    ParseOption(accumulator, name, value);
-    given.push_back(name);
-  });
-  if (is_fma && accumulator.product) {
+  for (const auto& [key, value] : parts.options) SetKey(accumulator, *key, value);
+  if (scheme == "fma" && accumulator.product) {
     throw Error("scheme fma has exact products, got product=" + ToString(*accumulator.product));
   }
+  const bool is_rule = scheme == "block_fma";  // not a unit's name
+  if (is_rule && !has_format) accumulator.format = accumulator.unit->sum;
+  DropWhatIsSaidTwice(accumulator);
   Check(accumulator);
   CheckDraws(accumulator.rounding);
-  if (accumulator.unit && !is_preset) CheckUnitText(given);
-  const bool rounds = std::ranges::find(given, "rounding") != given.end();
-  CheckEffect(accumulator, rounds, accumulator.rounding.overflow != Overflow::ieee);
+  if (is_rule) CheckUnitText(parts);
+  CheckEffect(accumulator, parts.Has("rounding"), accumulator.rounding.overflow != Overflow::ieee);
   return accumulator;
 }
 
 Fields FieldsOf(const Accumulator& accumulator) {
-  const bool is_exact = accumulator.exact_products || accumulator.unit || accumulator.fixed;
-  const Format product = accumulator.product.value_or(accumulator.format);
-  Fields fields{{"format", FieldOf(accumulator.format)},
-                {"scheme", FieldOf(accumulator.scheme)},
-                {"product", is_exact ? FieldOf("exact") : FieldOf(product)},
-                {"inner", FieldOf(accumulator.inner.value_or(accumulator.format))},
-                {"chunk", FieldOf(accumulator.chunk)},
-                {"unit", FieldOf(accumulator.unit)},
-                {"fixed", FieldOf(accumulator.fixed)}};
-  PutFields(fields, accumulator.rounding);
+  const Form form = FormOf(accumulator);
+  Fields fields{{"form", FieldOf(form == kUnit      ? "unit"
+                                 : form == kInteger ? "integer"
+                                                    : "ordered")}};
+  for (const Key& key : kKeys) {
+    const bool has = (key.forms & form) != 0;
+    fields.emplace_back(key.name, has ? key.get(accumulator) : FieldValue{});
+  }
   return fields;
+}
+
+std::vector<Option> AccumulatorKeys() {
+  std::vector<Option> keys;
+  for (const Key& key : kKeys) keys.emplace_back(key.name, key.kind);
+  return keys;
+}
+
+Accumulator Swapped(Accumulator accumulator) {
+  if (accumulator.unit) std::swap(accumulator.unit->a, accumulator.unit->b);
+  return accumulator;
+}
+
+Accumulator OfTerms(Accumulator accumulator) {
+  if (accumulator.unit || accumulator.fixed) return accumulator;
+  accumulator.product.reset();
+  accumulator.exact_products = true;
+  return accumulator;
 }
 
 }  // namespace cpd

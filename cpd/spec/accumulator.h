@@ -6,8 +6,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cpd/spec/block_fma.h"
+#include "cpd/spec/fields.h"
 #include "cpd/spec/fixed_point.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
@@ -55,10 +57,23 @@ CPD_API void Check(const Accumulator& accumulator, bool on_gpu = false);
 /// format, scheme, then every option that is not its default; seed and stream are left out.
 /// ParseAccumulator(ToString(a)) gives a, but for seed and stream.
 CPD_API std::string ToString(const Accumulator& accumulator);
-/// Also takes the scheme `fma`, sequential with exact products, and a preset with options,
-/// `h100-fp8 a=e5m2`.
+/// Reads a text: a format, a scheme (default: sequential) and options, in which `fma` is the scheme
+/// sequential with exact products. The name of a matrix unit or an integer may stand for the
+/// scheme, and then the format may be left out: `h100-fp8 a=e5m2`, `fp16 v100`, `fixed<40,12>`.
+/// Keys of a unit or of an integer alone name that form: `a=fp16 b=fp16 block=4`. Options `format`
+/// and `scheme` replace those words.
 CPD_API Accumulator ParseAccumulator(std::string_view text);
-/// Without seed and stream; `product` is a format's text or `exact`, `inner` what counts.
+/// `form` (`ordered`, `unit` or `integer`), then every key of a text; those that the form lacks are
+/// not set. `product` is a format's text or `exact`, `inner` what counts.
 CPD_API Fields FieldsOf(const Accumulator& accumulator);
+
+/// The keys of a text in the order of the fields, each with its kind: `format`, `integer` or
+/// `word`.
+CPD_API std::vector<Option> AccumulatorKeys();
+
+/// The sum of a product's transpose: a unit's a and b change places.
+CPD_API Accumulator Swapped(Accumulator accumulator);
+/// The same sum of terms that are no products: they are rounded only as they are added.
+CPD_API Accumulator OfTerms(Accumulator accumulator);
 
 }  // namespace cpd

@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 
-#include "cpd/spec/accumulator.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 
@@ -206,79 +205,6 @@ std::string ToString(const BlockFma& unit) {
     Put(text, "take", unit.take);
   }
   return text.substr(1);
-}
-
-bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view text) {
-  constexpr std::array<std::string_view, 2> kAddends{"separate", "aligned"};
-  if (name == "a") {
-    unit.a = ParseFormat(text);
-  } else if (name == "b") {
-    unit.b = ParseFormat(text);
-  } else if (name == "block") {
-    unit.block = ParseInteger<int>(name, text);
-  } else if (name == "fraction_bits") {
-    unit.fraction_bits = ParseInteger<int>(name, text);
-  } else if (name == "min_exponent") {
-    unit.min_exponent = ParseInteger<int>(name, text);
-  } else if (name == "sum") {
-    unit.sum = ParseFormat(text);
-  } else if (name == "sum_rounding") {
-    unit.rounding = ParseRounding(text);
-  } else if (name == "addend") {
-    unit.aligns_addend = ParseName<int>("addend", kAddends, text) == 1;
-  } else if (name == "promote") {
-    unit.promote = ParseInteger<std::int64_t>(name, text);
-  } else if (name == "scale") {
-    unit.scale = ParseFormat(text);
-  } else if (name == "scale_block") {
-    unit.scale_block = ParseInteger<int>(name, text);
-  } else if (name == "dot") {
-    unit.dot = ParseInteger<int>(name, text);
-  } else if (name == "adder") {
-    unit.adder = ParseAdder(text);
-  } else if (name == "group") {
-    unit.group = ParseInteger<int>(name, text);
-  } else if (name == "stride") {
-    unit.stride = ParseInteger<int>(name, text);
-  } else if (name == "take") {
-    unit.take = ParseInteger<int>(name, text);
-  } else {
-    return false;
-  }
-  return true;
-}
-
-BlockFma ParseBlockFma(std::string_view text) {
-  return MakeBlockFma(OptionsOf(Words(text), "a unit"));
-}
-
-BlockFma MakeBlockFma(std::span<const Option> options) {
-  BlockFma unit;
-  for (const auto& [name, value] : options) {
-    if (ParseUnitOption(unit, name, value)) continue;
-    throw Error("unknown option " + Quoted(name) + " of a unit");
-  }
-  Check(unit);
-  return unit;
-}
-
-Fields FieldsOf(const BlockFma& unit) {
-  return {{"a", FieldOf(unit.a)},
-          {"b", FieldOf(unit.b)},
-          {"block", FieldOf(unit.block)},
-          {"fraction_bits", FieldOf(unit.fraction_bits)},
-          {"aligns_addend", FieldOf(unit.aligns_addend)},
-          {"min_exponent", FieldOf(unit.min_exponent)},
-          {"sum", FieldOf(unit.sum)},
-          {"rounding", FieldOf(unit.rounding)},
-          {"promote", FieldOf(unit.promote)},
-          {"scale", FieldOf(unit.scale)},
-          {"scale_block", FieldOf(unit.scale_block)},
-          {"dot", FieldOf(unit.dot)},
-          {"adder", FieldOf(unit.adder)},
-          {"group", FieldOf(unit.group)},
-          {"stride", FieldOf(unit.stride)},
-          {"take", FieldOf(unit.take)}};
 }
 
 }  // namespace cpd

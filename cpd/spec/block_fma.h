@@ -3,11 +3,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
-#include "cpd/spec/fields.h"
+#include "cpd/export.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
 
@@ -64,14 +63,6 @@ CPD_API std::string ToString(Adder adder);
 CPD_API void Check(const BlockFma& unit);
 
 /// The options of a unit as they stand in an accumulator's text, `a=fp16 b=fp16 block=4 …`.
-/// ParseBlockFma(ToString(u)) gives u.
 CPD_API std::string ToString(const BlockFma& unit);
-CPD_API BlockFma ParseBlockFma(std::string_view text);
-/// The unit of such options. Throws Error as ParseBlockFma does.
-CPD_API BlockFma MakeBlockFma(std::span<const Option> options);
-CPD_API Fields FieldsOf(const BlockFma& unit);
-
-/// Sets the field of an option of a unit's text; false where no option has that name.
-bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view text);
 
 }  // namespace cpd

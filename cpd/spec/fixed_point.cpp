@@ -58,39 +58,6 @@ std::string ToString(const FixedPoint& point) {
   return text.substr(1);
 }
 
-bool ParseFixedOption(FixedPoint& point, std::string_view name, std::string_view text) {
-  if (name == "width") {
-    point.width = ParseInteger<int>(name, text);
-  } else if (name == "fraction") {
-    point.fraction = ParseInteger<int>(name, text);
-  } else if (name == "sum_rounding") {
-    point.rounding = ParseRounding(text);
-  } else {
-    return false;
-  }
-  return true;
-}
-
-FixedPoint ParseFixedPoint(std::string_view text) {
-  return MakeFixedPoint(OptionsOf(Words(text), "an integer"));
-}
-
-FixedPoint MakeFixedPoint(std::span<const Option> options) {
-  FixedPoint point;
-  for (const auto& [name, value] : options) {
-    if (ParseFixedOption(point, name, value)) continue;
-    throw Error("unknown option " + Quoted(name) + " of an integer");
-  }
-  Check(point);
-  return point;
-}
-
-Fields FieldsOf(const FixedPoint& point) {
-  return {{"width", FieldOf(point.width)},
-          {"fraction", FieldOf(point.fraction)},
-          {"rounding", FieldOf(point.rounding)}};
-}
-
 bool NamesFixed(std::string_view word) {
   return Lower(word).starts_with(kFixed) || WidthNamed(word) != 0;
 }

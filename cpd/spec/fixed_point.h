@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
-#include "cpd/spec/fields.h"
+#include "cpd/export.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
 
@@ -31,15 +30,7 @@ struct FixedPoint {
 CPD_API void Check(const FixedPoint& point);
 
 /// The options of an integer as they stand in an accumulator's text, `width=40 fraction=12 …`.
-/// ParseFixedPoint(ToString(p)) gives p.
 CPD_API std::string ToString(const FixedPoint& point);
-CPD_API FixedPoint ParseFixedPoint(std::string_view text);
-/// The integer of such options. Throws Error as ParseFixedPoint does.
-CPD_API FixedPoint MakeFixedPoint(std::span<const Option> options);
-CPD_API Fields FieldsOf(const FixedPoint& point);
-
-/// Sets the field of an option of an integer's text; false where no option has that name.
-bool ParseFixedOption(FixedPoint& point, std::string_view name, std::string_view text);
 
 /// Whether a text's first word is an integer's short name: `fixed<40,12>` (width and fraction), or
 /// `int26` and wider (fraction 0): narrower ones are formats.

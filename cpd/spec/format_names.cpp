@@ -185,6 +185,38 @@ std::string Meant(std::string_view text) {
 
 }  // namespace
 
+std::vector<NamedSpec> NamedFormats() {
+  const std::string ieee = "IEEE 754-2019";
+  const std::string ocp8 = "OCP 8-bit floating point (OFP8) 1.0; arXiv 2209.05433";
+  const std::string mx = "OCP Microscaling formats (MX) 1.0";
+  const std::string fnuz = "arXiv 2206.02915";
+  const std::string p3109 = "IEEE P3109, interim report";
+  const std::string types = "ml_dtypes";
+  const std::string standard = "standard";
+  const std::string literature = "literature";
+  const std::string library = "library";
+  return {
+      {"fp64", "binary64, double precision", ieee, standard},
+      {"fp32", "binary32, single precision", ieee, standard},
+      {"tf32", "fp32's range with fp16's precision", "NVIDIA A100 white paper", literature},
+      {"bf16", "fp32's range with 8 significant bits", "Intel BFLOAT16 white paper", literature},
+      {"fp16", "binary16, half precision", ieee, standard},
+      {"e4m3fn", "8 bits, max 448, a NaN, no Inf", ocp8, standard},
+      {"e5m2", "8 bits, max 57344, Inf and NaN", ocp8, standard},
+      {"e4m3fnuz", "8 bits, max 240, one NaN in place of -0", fnuz, literature},
+      {"e5m2fnuz", "8 bits, max 57344, one NaN in place of -0", fnuz, literature},
+      {"e4m3fnuz:bias=11", "8 bits, max 30, one NaN in place of -0", types, library},
+      {"e4m3", "8 bits, max 240, IEEE-like: Inf and NaN", types, library},
+      {"e3m4", "8 bits, max 15.5, IEEE-like: Inf and NaN", types, library},
+      {"e3m2", "6 bits, max 28, all codes finite", mx, standard},
+      {"e2m3", "6 bits, max 7.5, all codes finite", mx, standard},
+      {"e2m1", "4 bits, max 6, all codes finite", mx, standard},
+      {"e8m0", "powers of two from 2^-127 to 2^127 and NaN, for scales", mx, standard},
+      {"binary8p4se", "8 bits, precision 4, signed, with Inf", p3109, standard},
+      {"binary8p3se", "8 bits, precision 3, signed, with Inf", p3109, standard},
+  };
+}
+
 std::string_view OwnNameOf(std::string_view name) {
   for (const auto& [theirs, ours] : kAliases) {
     if (theirs == name) return ours;

@@ -9,14 +9,20 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cpd/spec/format.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 
 /// The format of that name, in any letter case; nullopt where it is none. Throws Error for a name
 /// whose numbers or options no format has.
 std::optional<Format> FindFormat(std::string_view name);
+
+/// The formats that a standard, a paper or a library defines, by their canonical names. Evidence is
+/// `standard`, `literature` or `library`.
+CPD_API std::vector<NamedSpec> NamedFormats();
 
 /// The project's own text for a name of another library, in lower case; empty for any other name.
 std::string_view OwnNameOf(std::string_view name);

@@ -11,6 +11,14 @@
 
 namespace cpd {
 
+/// A spec that has a name of its own.
+struct NamedSpec {
+  std::string name;
+  std::string summary;   ///< what it is, in a line
+  std::string source;    ///< who defines it
+  std::string evidence;  ///< `standard`, `library`, `replayed` or `literature`: what that stands on
+};
+
 /// `name` with A…Z as a…z.
 std::string Lower(std::string_view name);
 

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "cpd/spec/format_names.h"
-#include "cpd/spec/names.h"
 
 namespace cpd {
 namespace {
@@ -173,6 +172,12 @@ void MakeHalf(BlockFma& rule, const Unit& unit) {
   rule.promote = rule.group = 32;
 }
 
+std::string SummaryOf(const Unit& unit) {
+  std::string text = std::to_string(unit.block) + " products of " + ToString(unit.operand);
+  if (unit.scale) text += " with " + ToString(*unit.scale) + " scales";
+  return text + " a block, results in fp32" + (unit.half == Half::none ? "" : " or fp16");
+}
+
 }  // namespace
 
 bool NamesPreset(std::string_view word) {
@@ -207,11 +212,14 @@ Accumulator Preset(std::string_view name, const Format& output) {
   return accumulator;
 }
 
-std::vector<PresetInfo> Presets() {
-  std::vector<PresetInfo> all;
+std::vector<NamedSpec> Presets() {
+  std::vector<NamedSpec> all;
   all.reserve(kUnits.size());
   for (const Unit& unit : kUnits) {
-    all.push_back({std::string(unit.name), std::string(unit.evidence), std::string(unit.source)});
+    all.push_back({.name = std::string(unit.name),
+                   .summary = SummaryOf(unit),
+                   .source = std::string(unit.source),
+                   .evidence = std::string(unit.evidence)});
   }
   return all;
 }

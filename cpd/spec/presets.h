@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 
@@ -16,13 +17,9 @@ namespace cpd {
 /// for which the unit has no known rule.
 CPD_API Accumulator Preset(std::string_view name, const Format& output = kFp32);
 
-/// What a preset stands on.
-struct PresetInfo {
-  std::string name;
-  std::string evidence;  ///< `replayed` (against published results of the unit) or `literature`
-  std::string source;
-};
-CPD_API std::vector<PresetInfo> Presets();
+/// The matrix units. Evidence is `replayed` (against published results of the unit) or
+/// `literature`.
+CPD_API std::vector<NamedSpec> Presets();
 
 /// The binary32 pattern of the NaN that a preset's unit gives, `7FFFFFFF`; of fp16 results its
 /// first half. Empty where nothing tells. CPD's own results hold its one quiet NaN.

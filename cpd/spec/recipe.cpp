@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/spec/accumulator_arguments.h"
+#include "cpd/spec/accumulator.h"
 #include "cpd/spec/format_names.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
@@ -61,7 +61,7 @@ std::string TextOf(const OwnCast& cast) { return cast ? TextOf(*cast) : "same"; 
 
 void Read(Sum& sum, std::string_view text) {
   sum.reset();
-  if (text != "native") sum = MakeAccumulator({.format = std::string(text)});
+  if (text != "native") sum = ParseAccumulator(text);
 }
 
 /// A cast in a recipe, where a bare e4m3 is refused.

@@ -48,19 +48,25 @@ Scaled Fp8(BlockShape block, Arithmetic arithmetic = Arithmetic::exact) {
 }
 
 struct Named {
-  std::string name;
+  std::string_view name;
   Scaled scaled;
+  std::string_view summary, source, evidence = "library";
 };
+
+constexpr std::string_view kMxSource = "OCP Microscaling formats (MX) 1.0";
+constexpr std::string_view kTeSource = "NVIDIA TransformerEngine";
+constexpr std::string_view kDeepGemm = "DeepSeek DeepGEMM; arXiv 2412.19437, section 3.3";
+constexpr std::string_view kStandard = "standard";
 
 /// The names that stand by themselves.
 const std::vector<Named>& NamedScaled() {
   static const std::vector<Named> all{
-      {"mxfp8", Mx(kE4m3fn)},
-      {"mxfp8-e5m2", Mx(kE5m2)},
-      {"mxfp6-e3m2", Mx(kE3m2)},
-      {"mxfp6-e2m3", Mx(kE2m3)},
-      {"mxfp4", Mx(kE2m1)},
-      {"mxint8", Mx(kMxInt8)},
+      {"mxfp8", Mx(kE4m3fn), "32 values of e4m3fn share a power of two", kMxSource, kStandard},
+      {"mxfp8-e5m2", Mx(kE5m2), "32 values of e5m2 share a power of two", kMxSource, kStandard},
+      {"mxfp6-e3m2", Mx(kE3m2), "32 values of e3m2 share a power of two", kMxSource, kStandard},
+      {"mxfp6-e2m3", Mx(kE2m3), "32 values of e2m3 share a power of two", kMxSource, kStandard},
+      {"mxfp4", Mx(kE2m1), "32 values of e2m1 share a power of two", kMxSource, kStandard},
+      {"mxint8", Mx(kMxInt8), "32 steps of 2^-6 share a power of two", kMxSource, kStandard},
       {"nvfp4",
        {.element = kE2m1,
         .block = {.columns = 16},
@@ -68,10 +74,14 @@ const std::vector<Named>& NamedScaled() {
         .rule = ScaleRule::max,
         .tensor_scale = kFp32,
         .arithmetic = Arithmetic::te,
-        .non_finite = NonFinite::element}},
-      {"fp8-tensor", Fp8({.kind = Kind::tensor})},
-      {"fp8-row", Fp8({.kind = Kind::row})},
-      {"fp8-block", Fp8({.columns = 128}, Arithmetic::deepgemm)},
+        .non_finite = NonFinite::element},
+       "16 values of e2m1 share a scale in e4m3fn, under a tensor's in fp32",
+       kTeSource},
+      {"fp8-tensor", Fp8({.kind = Kind::tensor}), "a tensor of e4m3fn has one scale in fp32",
+       kTeSource},
+      {"fp8-row", Fp8({.kind = Kind::row}), "each row of e4m3fn has a scale in fp32", "torchao"},
+      {"fp8-block", Fp8({.columns = 128}, Arithmetic::deepgemm),
+       "128 values of e4m3fn share a scale in fp32", kDeepGemm},
   };
   return all;
 }
@@ -204,7 +214,7 @@ std::string TextFrom(std::string head, Scaled base, const Scaled& scaled) {
 
 std::string AllNames() {
   std::string names;
-  for (const Named& one : NamedScaled()) names += one.name + ", ";
+  for (const Named& one : NamedScaled()) names += std::string(one.name) + ", ";
   return names + "bfp8, or an element format and its block, as in 'int8 row' or 'e4m3fn 1x128'";
 }
 
@@ -455,12 +465,12 @@ std::string ToString(const Scaled& scaled) {
     const std::string text = TextFrom(head, base, scaled);
     if (best.empty() || text.size() < best.size()) best = text;
   };
-  for (const auto& [name, base] : NamedScaled()) {
-    if (base == scaled) return name;
+  for (const auto& [name, base, summary, source, evidence] : NamedScaled()) {
+    if (base == scaled) return std::string(name);
     const bool is_its_kind = base.element == scaled.element && base.scale == scaled.scale &&
                              base.tensor_scale == scaled.tensor_scale &&
                              base.block.kind == scaled.block.kind;
-    if (is_its_kind) offer(name, base);
+    if (is_its_kind) offer(std::string(name), base);
   }
   const std::string element = Unambiguous(ToString(scaled.element));
   if (const int bits = IntegerBits(element, "sm")) offer("bfp" + std::to_string(bits), Bfp(bits));
@@ -498,6 +508,17 @@ Scaled MakeScaled(std::span<const Option> options) {
   for (const auto& [name, value] : options) ParseOption(scaled, is_set, name, value);
   Check(scaled);
   return scaled;
+}
+
+std::vector<NamedSpec> NamedScaledFormats() {
+  std::vector<NamedSpec> all;
+  for (const Named& one : NamedScaled()) {
+    all.push_back({.name = std::string(one.name),
+                   .summary = std::string(one.summary),
+                   .source = std::string(one.source),
+                   .evidence = std::string(one.evidence)});
+  }
+  return all;
 }
 
 Fields FieldsOf(const Scaled& scaled) {

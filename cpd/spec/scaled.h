@@ -15,6 +15,7 @@
 #include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/hadamard.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 
@@ -127,6 +128,8 @@ CPD_API Scaled MakeScaled(std::span<const Option> options);
 CPD_API Fields FieldsOf(const Scaled& scaled);
 /// The names of the options.
 CPD_API std::span<const std::string_view> ScaledOptionNames();
+/// The scaled formats that stand by a name alone. Evidence is `standard` or `library`.
+CPD_API std::vector<NamedSpec> NamedScaledFormats();
 /// Whether a text can only be meant for ParseScaled: a name of one, or more than one word.
 CPD_API bool NamesScaled(std::string_view text);
 

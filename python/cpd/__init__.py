@@ -21,7 +21,7 @@ from cpd._core import __version__, backend
 from cpd._since import keep_modules, missing
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
-from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
+from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard
@@ -73,15 +73,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accumulator",
-    "BlockFma",
     "Cast",
     "Codec",
     "Encoded",
-    "FixedPoint",
     "Format",
     "Hadamard",
     "LayerReport",
-    "PresetInfo",
     "Recipe",
     "ReduceSpec",
     "Scaled",
@@ -102,7 +99,6 @@ __all__ = [
     "hadamard",
     "mul",
     "named_recipes",
-    "presets",
     "random_integers",
     "recipe",
     "release_cuda_memory",

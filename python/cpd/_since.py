@@ -14,6 +14,9 @@ _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized ter
 GONE: dict[str, dict[str, str]] = {
     "cpd": {
         **dict.fromkeys(("CastSpec", "ScaledCast"), "cpd.Cast"),
+        "BlockFma": "cpd.Accumulator(a=…, b=…)",
+        "FixedPoint": "cpd.Accumulator(width=…, fraction=…)",
+        **dict.fromkeys(("PresetInfo", "presets"), "cpd.Accumulator.named()"),
         "ddp": "cpd.ddp_hook",
         "format": "cpd.Format(…)",
         "outer": "cpd.optim",
@@ -135,6 +138,19 @@ MODULES = {
     "cpd.numeric.scaled_cast": "cpd.numeric.cast",
 }
 """Modules that pickles of 0.7 name, and what they are now."""
+
+
+class Gone:
+    """A member of 0.7: reading it raises AttributeError, which names what to use instead."""
+
+    def __init__(self, instead: str) -> None:
+        self.instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(f"{owner.__name__}.{self.name} is gone: use {self.instead}")
 
 
 def keep_modules(package: str) -> None:

@@ -240,7 +240,7 @@ TEST_F(GemmGpu, LayoutsTypesAndBatches) {
 
 TEST_F(GemmGpu, MatrixUnits) {
   std::size_t turn = 0;
-  for (const PresetInfo& info : Presets()) {
+  for (const NamedSpec& info : Presets()) {
     for (const std::int64_t k : {0, 1, 16, 33, 65, 200}) {
       Accumulator accumulator = Preset(info.name);
       const bool aligned = accumulator.unit->adder == Adder::aligned;

@@ -372,7 +372,7 @@ TEST_F(GemmTile, FewProducts) {
 }
 
 TEST_F(GemmTile, MatrixUnits) {
-  for (const PresetInfo& info : testing::few(Presets(), 5)) {
+  for (const NamedSpec& info : testing::few(Presets(), 5)) {
     for (const std::int64_t k : {0, 1, 5, 16, 33, 64, 65, 130, 200}) {
       Accumulator accumulator = Preset(info.name);
       const Tensor a = MakeRounded({5, k}, Values::mixed, accumulator.unit->a);

@@ -14,7 +14,7 @@
 #include "cpd/compress/stream.h"
 #include "cpd/compress/terngrad.h"
 #include "cpd/ops/reduce.h"
-#include "cpd/spec/accumulator_arguments.h"
+#include "cpd/spec/accumulator.h"
 #include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/hadamard.h"
@@ -77,9 +77,8 @@ TEST(Texts, Digits) {
                  "qsgd axis=#", "qsgd axis=-#", "terngrad clip=#", "one_bit bucket=#", "top_k #",
                  "int4 bucket=#", "quantized e4m# row", "feedback e4m#", "uniform bits=#",
                  "uniform bits=entropy c=#", "sparse e4m#", "int8_rows row=#"});
-  expect_digits(
-      [](const std::string& text) { return MakeAccumulator({.format = text, .inner = text}); },
-      {"e4m#", "int#", "e#m# kahan"});
+  expect_digits([](const std::string& text) { return ParseAccumulator(text + " inner=e4m3"); },
+                {"e4m# chunked", "int#", "e#m# kahan"});
 }
 
 TEST(Texts, NumbersHaveLimits) {

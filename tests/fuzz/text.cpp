@@ -11,7 +11,7 @@
 
 #include "cpd/comm/spec.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/spec/accumulator_arguments.h"
+#include "cpd/spec/accumulator.h"
 #include "cpd/spec/block_fma.h"
 #include "cpd/spec/cast_spec.h"
 #include "cpd/spec/fixed_point.h"
@@ -38,18 +38,6 @@ void CheckCodec(std::string_view text) {
   const SharedCodec codec = MakeCodec(text);
   const std::string name = codec->name();
   if (MakeCodec(name)->text() != codec->text() && codec->text().starts_with(name)) std::abort();
-}
-
-/// Arguments behind `|`: an accumulator's format, scheme, product, inner and preset.
-void CheckArguments(std::string_view text) {
-  AccumulatorArguments given;
-  for (auto* const argument :
-       {&given.format, &given.scheme, &given.product, &given.inner, &given.preset}) {
-    const std::string_view one = text.substr(0, text.find('|'));
-    if (!one.empty()) *argument = one;
-    text.remove_prefix(std::min(text.size(), one.size() + 1));
-  }
-  CheckText(ToString(MakeAccumulator(given)), ParseAccumulator);
 }
 
 /// What GEMMs take of a recipe is a recipe too.
@@ -94,9 +82,6 @@ const std::map<std::string_view, Run> kGrammars{
     {"format", [](std::string_view text) { CheckText(text, ParseFormat); }},
     {"cast", [](std::string_view text) { CheckText(text, ParseCastSpec); }},
     {"accumulator", [](std::string_view text) { CheckText(text, ParseAccumulator); }},
-    {"arguments", CheckArguments},
-    {"unit", [](std::string_view text) { CheckText(text, ParseBlockFma); }},
-    {"integer", [](std::string_view text) { CheckText(text, ParseFixedPoint); }},
     {"scaled", [](std::string_view text) { CheckText(text, ParseScaled); }},
     {"recipe", CheckRecipe},
     {"block", [](std::string_view text) { CheckText(text, ParseBlockShape); }},

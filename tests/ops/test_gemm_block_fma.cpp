@@ -24,7 +24,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 std::vector<Accumulator> units() {
   std::vector<Accumulator> all;
-  for (const PresetInfo& preset : Presets()) all.push_back(Preset(preset.name));
+  for (const NamedSpec& preset : Presets()) all.push_back(Preset(preset.name));
   const auto push = [&](const char* a, const char* b, int block, int f, bool aligns, int least,
                         const char* sum, Rounding rounding, std::int64_t promote) {
     Accumulator accumulator;

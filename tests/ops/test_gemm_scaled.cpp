@@ -149,7 +149,7 @@ TEST(GemmScaled, ScalesOfAllSizes) {
 
 TEST(GemmScaled, Units) {
   int failures = 0;
-  for (const PresetInfo& preset : testing::thinned(Presets())) {
+  for (const NamedSpec& preset : testing::thinned(Presets())) {
     const Accumulator accumulator = Preset(preset.name);
     if (accumulator.unit->scale) continue;
     Maker make(ParseFormat("e2m1"));

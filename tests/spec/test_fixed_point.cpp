@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cpd/spec/accumulator_arguments.h"
+#include "cpd/spec/accumulator.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/fixed_point.h"
 
@@ -16,7 +16,7 @@ TEST(TextFixed, ReadsWhatItPrints) {
       for (const Rounding mode : {Rounding::toward_zero, Rounding::nearest_even, Rounding::down}) {
         for (const Overflow overflow : {Overflow::ieee, Overflow::saturate}) {
           const FixedPoint point{width, fraction, mode};
-          EXPECT_EQ(ParseFixedPoint(ToString(point)), point);
+          EXPECT_EQ(ParseAccumulator(ToString(point)).fixed, point);
           Accumulator accumulator;
           accumulator.scheme = Scheme::fixed;
           accumulator.fixed = point;

@@ -38,7 +38,7 @@ inline std::vector<Accumulator> few_product_sums() {
       }
     }
   }
-  for (const PresetInfo& preset : Presets()) {
+  for (const NamedSpec& preset : Presets()) {
     all.push_back(Preset(preset.name));
     all.back().format = ParseFormat("bf16");
   }

@@ -39,7 +39,7 @@ APART = ("cpd.compat", "cpd.train")
 """The modules whose names are counted apart."""
 
 SPECS = {
-    *("Accumulator", "BlockFma", "Cast", "Codec", "FixedPoint", "Format", "Hadamard"),
+    *("Accumulator", "Cast", "Codec", "Format", "Hadamard"),
     *("Recipe", "Reduce", "ReduceSpec", "Scaled", "Schedule"),
 }
 """The public classes that say how to compute. Their keys are their constructors' keywords."""
@@ -48,9 +48,7 @@ GRAMMARS = {
     "scaled format": "cpd.numeric.scaled.scaled",
     "block of a scaled format": "cpd.numeric.scaled.block_text",
     "cast": "cpd.numeric.cast.Cast",
-    "accumulator": "cpd.numeric.accumulator.Accumulator.parse",
-    "matrix unit": "cpd.numeric.accumulator.BlockFma.parse",
-    "integer accumulator": "cpd.numeric.accumulator.FixedPoint.parse",
+    "accumulator": "cpd.numeric.accumulator.Accumulator",
     "Hadamard transform": "cpd.numeric.hadamard.Hadamard.parse",
     "codec": "cpd.Codec",
     "all-reduce": "cpd.comm.spec_text.reduce_spec",

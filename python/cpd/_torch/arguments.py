@@ -18,10 +18,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrapped
-from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.accumulator import Accumulator, numbers_of_call
 from cpd.numeric.cast import Cast, Drawing, elements
 from cpd.numeric.formats import dtype_name
-from cpd.numeric.numbers import Number, plain_number
+from cpd.numeric.numbers import Number, is_zero, plain_number
 from cpd.ops.arguments import (
     MAX_RANK,
     NARROW_FLOATS,
@@ -162,6 +162,18 @@ def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor |
     if options.rounding != "stochastic":
         return None, None
     return number_of("seed", options.seed, x), number_of("stream", options.stream, x)
+
+
+def sum_numbers(
+    call: str, acc: Accumulator, seed: Number, stream: Number, x: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Seed and stream of a sum, where its accumulator uses them: a call's or the accumulator's."""
+    if acc.rounding != "stochastic":
+        if not torch.compiler.is_compiling() and not is_zero(seed, stream):
+            numbers_of_call(call, acc, seed, stream)
+        return None, None
+    seed, stream = numbers_of_call(call, acc, seed, stream)
+    return number_of("seed", seed, x), number_of("stream", stream, x)
 
 
 def number_of(name: str, value: Number, x: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ from cpd._torch.arguments import check_product as check_product
 from cpd._torch.arguments import name_of as name_of
 from cpd._torch.arguments import random_numbers as random_numbers
 from cpd._torch.arguments import result_type as result_type
+from cpd._torch.arguments import sum_numbers as sum_numbers
 from cpd._torch.derivatives import OUT_AND_AUTOGRAD as OUT_AND_AUTOGRAD
 from cpd._torch.derivatives import (
     Tangents,
@@ -166,7 +167,15 @@ def flags(
     return _ops.flags(*padded, operation, *arguments, integers, tininess)
 
 
-def sum(x: Tensor, acc: Accumulator, axis: Any, random: Any, tininess: str | None = None) -> Any:
+def sum(
+    x: Tensor,
+    acc: Accumulator,
+    axis: Any,
+    seed: Number,
+    stream: Number,
+    random: Any,
+    tininess: str | None = None,
+) -> Any:
     check("x", x, FLOATS)
     if axis is None:
         x, axis = x.reshape(-1), 0
@@ -175,9 +184,9 @@ def sum(x: Tensor, acc: Accumulator, axis: Any, random: Any, tininess: str | Non
     integers = None
     if random is not None:
         shape = x.shape[:axis] + x.shape[axis + 1 :]
-        integers = checked_draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
+        integers = checked_draws(random, x, shape, acc, lambda: acc.sum_integers(x.shape[axis]))
         integers = integers.contiguous()
-    numbers = random_numbers(acc, x)
+    numbers = sum_numbers("sum", acc, seed, stream, x)
     if tininess is None:
         return run("sum", x, axis, acc.text, *numbers, integers)
     raised = _ops.sum_flags(x, axis, acc.text, *numbers, integers, tininess)
@@ -189,6 +198,8 @@ def gemm(
     b: Any,
     acc: Accumulator,
     c: Any,
+    seed: Number,
+    stream: Number,
     dtype: Any,
     blas: bool,
     random: Any,
@@ -200,12 +211,12 @@ def gemm(
     if random is not None:
         shape = product_shape(a.shape, b.shape)
         integers = checked_draws(
-            random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a"
+            random, a, shape, acc, lambda: acc.gemm_integers(a.shape[-1]), like="a"
         )
         integers = integers.contiguous()
     if a.is_cpu and not torch.compiler.is_compiling():
         warn_if_slow(acc, a, b)
-    numbers = random_numbers(acc, a)
+    numbers = sum_numbers("gemm", acc, seed, stream, a)
     product = a, b, c, acc.text, *numbers, element
     if tininess is None:
         return run("gemm", *product, blas, integers)

@@ -29,9 +29,9 @@ from cpd._torch.arguments import (
     checked_integers,
     describe,
     name_of,
-    random_numbers,
     result_element,
     sizes_of,
+    sum_numbers,
     wider_type,
 )
 from cpd._torch.derivatives import differentiable, run, write, writes_into_out
@@ -39,6 +39,7 @@ from cpd._torch.library import ops
 from cpd._torch.vmap import BatchedCall, batched, widen_blocks
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Drawing
+from cpd.numeric.numbers import Number
 from cpd.numeric.scaled import Scaled, named_scaled
 from cpd.ops.arguments import (
     LEVELS,
@@ -166,6 +167,8 @@ def gemm_scaled(
     acc: Accumulator,
     epilogue: bool,
     c: Any,
+    seed: Number,
+    stream: Number,
     random: Any,
 ) -> Tensor:
     """The operands are those of `products.Operand`, decoded."""
@@ -175,7 +178,7 @@ def gemm_scaled(
         c = c.detach()
     of_a = a, a_scales, a_block, a_lines, a_factor
     of_b = b, b_scales, b_block, b_lines, b_factor
-    numbers = random_numbers(acc, a)
+    numbers = sum_numbers("gemm", acc, seed, stream, a)
     return ops.gemm_scaled.default(*of_a, *of_b, c, acc.text, epilogue, *numbers, random)
 
 

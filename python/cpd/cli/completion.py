@@ -57,9 +57,9 @@ def _names() -> dict[str, tuple[str, ...]]:
     from cpd.cli.scaled import SOURCES
     from cpd.cli.show import COMMON
     from cpd.nn.ready import SUMMARIES
-    from cpd.numeric.accumulator import presets
+    from cpd.numeric.accumulator import Accumulator
 
-    recipes, units = tuple(SUMMARIES), tuple(one.name for one in presets())
+    recipes, units = tuple(SUMMARIES), tuple(Accumulator.named())
     formats = (*COMMON, *SOURCES)
     return {
         "recipes": recipes,

@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cpd.cli.output import new_console, new_table
-from cpd.numeric.accumulator import UNCUT, Accumulator, BlockFma, PresetInfo
+from cpd.numeric.accumulator import UNCUT, Accumulator, Unit, as_unit
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-def print_units(known: list[PresetInfo]) -> None:
+def print_units(known: list[str]) -> None:
     """Prints the units' table, and their sources."""
     console = new_console()
     console.print(_table(known))
@@ -20,58 +20,59 @@ def print_units(known: list[PresetInfo]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def describe(preset: PresetInfo) -> dict[str, Any]:
+def describe(preset: str) -> dict[str, Any]:
     """Returns a unit for JSON."""
-    made = Accumulator(preset=preset.name)
+    told = Accumulator.named()[preset]
     unit = _unit(preset)
     cuts = unit.adder not in UNCUT
     scales = (
         {} if unit.scale is None else {"scale": str(unit.scale), "scale_block": unit.scale_block}
     )
     return {
-        "name": preset.name,
+        "name": preset,
         "operands": [str(unit.a), str(unit.b)],
         "block": unit.block,
         "fraction_bits": unit.fraction_bits if cuts else None,
         "min_exponent": unit.min_exponent if cuts else None,
         "sum": str(unit.sum),
-        "rounding": unit.rounding,
+        "rounding": unit.sum_rounding,
         "promote": unit.promote,
         **scales,
         **({} if unit.adder == "aligned" else {"adder": unit.adder}),
         "outputs": _outputs(preset),
         "nan": _nans(preset),
-        "evidence": preset.evidence,
-        "source": preset.source,
-        "text": str(made),
+        "evidence": told["evidence"],
+        "source": told["source"],
+        "text": str(unit),
     }
 
 
-def _unit(preset: PresetInfo) -> BlockFma:
-    unit = Accumulator(preset=preset.name).unit
-    assert unit is not None  # so are all presets
+def _unit(preset: str) -> Unit:
+    unit = as_unit(Accumulator(preset))
+    assert unit is not None
     return unit
 
 
-def _outputs(preset: PresetInfo) -> list[str]:
+def _outputs(preset: str) -> list[str]:
     """The formats of results that the unit has, and CPD knows the rule of."""
     known = []
     for name in ("fp32", "fp16"):
         try:
-            Accumulator(name, preset=preset.name)
+            Accumulator(name, scheme=preset)
         except ValueError:
             continue
         known.append(name)
     return known
 
 
-def _nans(preset: PresetInfo) -> dict[str, str]:
+def _nans(preset: str) -> dict[str, str]:
     """The unit's NaN as each of its results holds it, where that is known."""
+    nan = Accumulator.named()[preset]["nan"]
     digits = {"fp32": 8, "fp16": 4}
-    return {name: preset.nan[: digits[name]] for name in _outputs(preset) if preset.nan}
+    return {name: nan[: digits[name]] for name in _outputs(preset) if nan}
 
 
-def _table(presets: list[PresetInfo]) -> Table:
+def _table(presets: list[str]) -> Table:
     table = new_table("Preset", "Oper-\nand", "Block", "Kept\nbits", "Sum", "Rounding", "Evidence")
     table.columns[0].no_wrap = True
     table.collapse_padding = True
@@ -80,28 +81,29 @@ def _table(presets: list[PresetInfo]) -> Table:
     for preset in presets:
         unit = _unit(preset)
         table.add_row(
-            preset.name,
+            preset,
             str(unit.a),
             str(unit.block),
             "-" if unit.adder in UNCUT else str(unit.fraction_bits),
             str(unit.sum),
-            unit.rounding,
-            preset.evidence,
+            unit.sum_rounding,
+            Accumulator.named()[preset]["evidence"],
         )
     return table
 
 
-def _sources(presets: list[PresetInfo]) -> list[str]:
+def _sources(presets: list[str]) -> list[str]:
     """Each source with its presets, and what the table has no column for."""
     lines = []
-    for source in dict.fromkeys(preset.source for preset in presets):
-        names = [preset.name for preset in presets if preset.source == source]
+    sources = {preset: told["source"] for preset, told in Accumulator.named().items()}
+    for source in dict.fromkeys(sources[preset] for preset in presets):
+        names = [preset for preset in presets if sources[preset] == source]
         lines.append(f"{', '.join(names)}: {source}.")
-    half = [preset.name for preset in presets if "fp16" in _outputs(preset)]
+    half = [preset for preset in presets if "fp16" in _outputs(preset)]
     if half:
         named = ", ".join(half)
         lines.append(f"With fp16 results ({named}) the sum is fp16, rounded to nearest_even.")
-    adders = {preset.name: _unit(preset).adder for preset in presets}
+    adders = {preset: _unit(preset).adder for preset in presets}
     for adder in dict.fromkeys(adders.values()):
         names = [name for name, one in adders.items() if one == adder != "aligned"]
         if names:
@@ -109,14 +111,10 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
     for preset in presets:
         unit = _unit(preset)
         if unit.promote:
-            lines.append(
-                f"{preset.name} adds its sum to one in fp32 every {unit.promote} products."
-            )
+            lines.append(f"{preset} adds its sum to one in fp32 every {unit.promote} products.")
         if unit.scale is not None:
-            lines.append(
-                f"{preset.name} takes {unit.scale} scales of {unit.scale_block} values of k."
-            )
-    pairs = " and ".join(preset.name for preset in presets if _takes_pairs(preset))
+            lines.append(f"{preset} takes {unit.scale} scales of {unit.scale_block} values of k.")
+    pairs = " and ".join(preset for preset in presets if _takes_pairs(preset))
     if pairs:
         lines.append(
             f"With fp16 results {pairs} take 16 products at a time, of each 32 k first those with "
@@ -125,9 +123,8 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
     return lines
 
 
-def _takes_pairs(preset: PresetInfo) -> bool:
+def _takes_pairs(preset: str) -> bool:
     """Returns whether its fp16 results come from another order of k."""
     if "fp16" not in _outputs(preset):
         return False
-    unit = Accumulator("fp16", preset=preset.name).unit
-    return unit is not None and unit.group > 0
+    return bool(Accumulator("fp16", scheme=preset).group)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from cpd.cli.output import check_writable, is_stdout, new_console, new_table
 from cpd.cli.scaled import find_format
 from cpd.compress.table import compressors, is_compressor
 from cpd.nn.ready import SUMMARIES, recipe
-from cpd.numeric.accumulator import presets as units
+from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.scaled import Scaled
@@ -168,8 +168,8 @@ def _listed(kind: str | None) -> tuple[str, ...]:
 
 def _names() -> dict[str, tuple[str, ...]]:
     return {
-        "units": tuple(one.name for one in units()),
-        "codecs": tuple(one.name for one in compressors()),
+        "units": tuple(Accumulator.named()),
+        "codecs": tuple(compressors()),
         "recipes": tuple(SUMMARIES),
     }
 
@@ -233,7 +233,7 @@ def _row(one: _Unit | _Codec | Recipe) -> dict[str, Any]:
     if isinstance(one, _Unit):
         return presets.describe(*_units([one]))
     if isinstance(one, _Codec):
-        return {"text": one, **asdict(_compressor(one))}
+        return {"text": one, **_compressor(one)}
     return one.to_dict()
 
 
@@ -249,7 +249,7 @@ def _print(options: argparse.Namespace, found: _Found) -> None:
     if some := [one for one in things if isinstance(one, _Unit)]:
         presets.print_units(_units(some))
     if options.kind == "codecs" and not options.names:
-        rows = {one.name: one.summary for one in compressors()}
+        rows = {name: row["summary"] for name, row in compressors().items()}
         _print_list("Codec", rows, "cpd show NAME prints one with its options and its source.")
     elif options.kind == "recipes" and not options.names:
         then = "cpd show --recipes NAME prints one as TOML, with its source."
@@ -265,18 +265,22 @@ def _recipes(things: list[Any]) -> list[Recipe]:
 
 
 def _units(names: list[Any]) -> list[Any]:
-    return [one for one in units() if one.name in names]
+    return [name for name in Accumulator.named() if name in names]
 
 
-def _compressor(text: str) -> Any:
-    return next(one for one in compressors() if one.name == text.partition(" ")[0])
+def _compressor(text: str) -> Mapping[str, str]:
+    return compressors()[text.partition(" ")[0]]
 
 
 def _print_codecs(texts: list[_Codec]) -> None:
     console = new_console()
     for text in texts:
-        row = _compressor(text)
-        lines = [f"{text}: {row.summary}", f"written {row.name} {row.options}", f"of {row.source}"]
+        row, name = _compressor(text), text.partition(" ")[0]
+        lines = [
+            f"{text}: {row['summary']}",
+            f"written {name} {row['options']}",
+            f"of {row['source']}",
+        ]
         console.print("\n  ".join(lines), soft_wrap=True)
 
 

@@ -165,7 +165,7 @@ def quant_gemm(a: Tensor, b: Tensor, man: int = 23, exp: int = 8) -> Tensor:
     """
     if a.dim() != 2 or b.dim() != 2:
         raise ValueError(f"a and b must be matrices, got {tuple(a.shape)}, {tuple(b.shape)}")
-    product: Tensor = ops.gemm(a, b, Accumulator(Format(exp=exp, man=man), "kahan"))
+    product: Tensor = ops.gemm(a, b, Accumulator(Format(exp=exp, man=man), scheme="kahan"))
     return product
 
 
@@ -221,7 +221,7 @@ def sum_gradients(
 
 def _reduction(aps: bool, exp: int, man: int, kahan: bool) -> ReduceSpec:
     f = Format(exp=exp, man=man)
-    sums = Accumulator(f, "kahan" if kahan else "sequential")
+    sums = Accumulator(f, scheme="kahan" if kahan else "sequential")
     return ReduceSpec(f, sums, aps="paper") if aps else ReduceSpec("fp32", sums, result=f)
 
 

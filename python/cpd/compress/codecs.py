@@ -190,7 +190,7 @@ class Codec:
         >>> Codec("qsgd bits=2 bucket=64").replace(bits=4)
         cpd.Codec('qsgd bits=4 bucket=64')
         """
-        return Codec(self, **keys)
+        return Codec(self, **{key: value for key, value in keys.items() if value is not None})
 
     @classmethod
     def named(cls) -> dict[str, Mapping[str, str]]:
@@ -199,7 +199,7 @@ class Codec:
         Returns:
             Name → a mapping with `summary`, the rule in words, `source`, the paper and section or
             the implementation that defines the rule, `options`, as written after the name, and
-            `evidence`, which is empty.
+            `evidence`, `literature`.
 
         >>> Codec.named()["terngrad"]["source"]
         'Wen et al., NeurIPS 2017'

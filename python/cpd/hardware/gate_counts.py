@@ -46,7 +46,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd._since import gone_members
-from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, as_accumulator
+from cpd.numeric.accumulator import (
+    Accumulator,
+    AccumulatorLike,
+    Unit,
+    as_accumulator,
+    as_integer,
+    as_unit,
+)
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
@@ -134,9 +141,10 @@ def gates(
     second = first if b is None else format_or_scaled(b)
     total = as_accumulator(accumulator)
     left, right = _element(first), _element(second)
-    if total.unit is not None:
-        left, right = total.unit.a, total.unit.b
-        parts = _of_unit(total.unit, left, right)
+    unit = as_unit(total)
+    if unit is not None:
+        left, right = unit.a, unit.b
+        parts = _of_unit(unit, left, right)
     else:
         parts = _of_sum(total, left, right)
     multiplier = float(_precision(left) * _precision(right))
@@ -168,15 +176,16 @@ def _stages(width: int) -> int:
 
 def _of_sum(total: Accumulator, a: Format, b: Format) -> Parts:
     e, product = _exponent(a, b), _precision(a) + _precision(b)
-    if total.fixed is not None:
-        width = total.fixed.width
+    integer = as_integer(total)
+    if integer is not None:
+        width = integer.width
         ends = width / 2 if total.overflow == "saturate" else 0
         shifter = width * _stages(width) if e else 0
         return np.array([shifter, 3 * width, ends, e + 1 if e else 0.0])
     parts: Parts = _addition(total, total.format, product)
     if total.scheme == "kahan":
         parts = 4 * parts
-    elif total.scheme == "chunked":
+    elif total.scheme == "chunked" and total.inner is not None and total.chunk is not None:
         parts = _addition(total, total.inner, product) + parts / total.chunk
     if isinstance(total.product, Format):
         parts += _rounding(product, total.product, total.rounding, total.random_bits)
@@ -200,7 +209,7 @@ def _rounding(width: int, f: Format, rounding: str, random_bits: int = 0) -> Par
     return np.array([0, 0, bits, 3 * (f.exp + 2)], np.float64)
 
 
-def _of_unit(unit: BlockFma, a: Format, b: Format) -> Parts:
+def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
     """Returns the parts for one of the unit's products.
 
     A dot product that is formed before the alignment is aligned once, as a sum.
@@ -211,8 +220,13 @@ def _of_unit(unit: BlockFma, a: Format, b: Format) -> Parts:
     aligned = unit.block // unit.dot
     exponents = unit.block * (_exponent(a, b) + 1) + 3 * aligned * (_exponent(a, b) + 2)
     parts = np.array([aligned * shifter, unit.block * width, 0, exponents], np.float64)
-    parts += [kept * _stages(kept) * unit.aligns_addend, 2 * width, 0, 2 * (unit.sum.exp + 2)]
-    return (parts + _rounding(width, unit.sum, unit.rounding)) / unit.block
+    parts += [
+        kept * _stages(kept) * (unit.addend == "aligned"),
+        2 * width,
+        0,
+        2 * (unit.sum.exp + 2),
+    ]
+    return (parts + _rounding(width, unit.sum, unit.sum_rounding)) / unit.block
 
 
 def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float:

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, as_accumulator, presets
+from cpd.numeric.accumulator import (
+    Accumulator,
+    AccumulatorLike,
+    Unit,
+    as_accumulator,
+    as_integer,
+    as_unit,
+    unit_fields,
+)
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, as_format
 from cpd.ops import cast, gemm
@@ -140,9 +148,9 @@ def _replayed(one: _Set, unit: Accumulator, adds_c: bool | None, mutations: bool
     differ = np.flatnonzero(_differing(results, one.results))
     first = tuple((int(i), float(one.results[i]), float(results[i])) for i in differ[:_SHOWN])
     counts = {}
-    if mutations and unit.unit is not None:
-        for name, changed in _changed(unit.unit):
-            other = Accumulator(unit.format, unit=changed)
+    rule = as_unit(unit)
+    if mutations and rule is not None:
+        for name, other in _changed(rule):
             counts[name] = int(np.count_nonzero(_differing(_run(one, c, other), one.results)))
     total = len(one.results)
     return Replay(one.name, unit, adds_c, total - len(differ), total, first, counts)
@@ -160,24 +168,23 @@ def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
     return different
 
 
-def _changed(unit: BlockFma) -> Iterator[tuple[str, BlockFma]]:
+def _changed(unit: Unit) -> Iterator[tuple[str, Accumulator]]:
     """Yields the valid rules that differ from the unit's in one thing."""
-    other = "toward_zero" if unit.rounding == "nearest_even" else "nearest_even"
+    other = "toward_zero" if unit.sum_rounding == "nearest_even" else "nearest_even"
     changes: dict[str, dict[str, Any]] = {
         "F - 1": {"fraction_bits": unit.fraction_bits - 1},
         "F + 1": {"fraction_bits": unit.fraction_bits + 1},
         "twice the block": {"block": 2 * unit.block},
         "half the block": {"block": unit.block // 2},
-        other: {"rounding": other},
+        other: {"sum_rounding": other},
     }
     if unit.group:
         changes["k ascending"] = {"group": 0, "stride": 4, "take": 2}
-    names = [one for one in BlockFma.__dataclass_fields__ if one not in ("text", "_held")]
     for name, change in changes.items():
-        given = {one: getattr(unit, one) for one in names} | change
+        given = unit_fields(unit) | change
         given["promote"] = math.lcm(given["promote"], given["block"]) if given["promote"] else 0
         try:
-            yield name, BlockFma(**given)
+            yield name, Accumulator(unit.format, **given)
         except ValueError:
             continue
 
@@ -186,7 +193,7 @@ def _changed(unit: BlockFma) -> Iterator[tuple[str, BlockFma]]:
 
 
 def _is_preset(acc: Any) -> bool:
-    return isinstance(acc, str) and acc.lower() in {one.name for one in presets()}
+    return isinstance(acc, str) and acc.lower() in Accumulator.named()
 
 
 def _accumulator(one: _Set, acc: AccumulatorLike | None) -> Accumulator:
@@ -198,7 +205,8 @@ def _accumulator(one: _Set, acc: AccumulatorLike | None) -> Accumulator:
             )
         return one.unit
     if isinstance(acc, str) and _is_preset(acc):
-        return Accumulator(one.output, preset=acc, operands=one.operands)
+        a, b = one.operands
+        return Accumulator(one.output, scheme=acc, a=a, b=b)
     return as_accumulator(acc)
 
 
@@ -235,8 +243,8 @@ def _published(path: Path) -> Iterator[_Set]:
             raise ValueError(f"{path}: {kind}'s arrays must be n x k and n x 1, got {shapes}")
         f = as_format(_KINDS[kind])
         preset = _unit_of(gpu, kind, output)
-        known = preset in {one.name for one in presets()}
-        unit = Accumulator(output, preset=preset, operands=(f, f)) if known else None
+        known = preset in Accumulator.named()
+        unit = Accumulator(output, scheme=preset, a=f, b=f) if known else None
         holds_c = (_LIKE.get(gpu, gpu), preset, output) != ("h100", "h100-fp8", "fp32")
         label = f"{kind} {output}"
         yield _Set(label, (f, f), output, a, b, c[:, 0], results[:, 0], unit, holds_c)
@@ -276,7 +284,7 @@ def _of_vectors(path: Path) -> _Set:
     formats = dict(zip(plain, rule.formats, strict=False)) | {"result": rule.result}
     values = {}
     for name, column in columns.items():
-        fixed = rule.accumulator.fixed
+        fixed = as_integer(rule.accumulator)
         if fixed is None or name in "ab" or (name == "result" and not rule.has_integer_result):
             values[name] = values_of(formats[name], column.astype(np.uint32))
             continue

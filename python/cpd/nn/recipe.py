@@ -136,7 +136,7 @@ class Recipe:
     cpd.Format('e6m9')
     >>> fp8 = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
     >>> h100 = Recipe(sums=("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2"), **fp8)
-    >>> h100.grad_input.unit.a
+    >>> h100.grad_input.a
     cpd.Format('e5m2')
     >>> Recipe("e6m9 kahan")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -392,7 +392,7 @@ class Recipe:
         A matrix unit leaves rules, schedule and attention unchanged.
         """
         made = self.replace(sums=sums)
-        if not is_native(made.forward) and made.forward.unit is not None:  # type: ignore[union-attr]
+        if not is_native(made.forward) and made.forward.form == "unit":  # type: ignore[union-attr]
             return made
 
         def summed(how: Recipe | None) -> Recipe | None:
@@ -539,7 +539,7 @@ _SHOWN = (
 def _with_stream(value: Any, stream: Number) -> Any:
     """An accumulator or a cast with another stream; anything else as it is."""
     if isinstance(value, Accumulator):
-        return Accumulator.parse(value.text, value.seed, stream)
+        return Accumulator(value.text, seed=value.seed, stream=stream)
     if isinstance(value, Cast):
         return Cast(value, stream=stream)
     return value.with_stream(stream) if isinstance(value, Recipe) else value
@@ -581,7 +581,7 @@ def product_recipe(given: RecipeLike | SumLike) -> Recipe:
     accumulator, or a format for the sequential sum in it, throughout.
 
     >>> product_recipe("bf16").forward, product_recipe("mxfp8").weight.text
-    (cpd.Accumulator.parse('bf16 sequential'), 'mxfp8 rule=rceil arithmetic=te')
+    (cpd.Accumulator('bf16 sequential'), 'mxfp8 rule=rceil arithmetic=te')
     """
     if isinstance(given, Recipe):
         return given

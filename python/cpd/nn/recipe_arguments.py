@@ -15,10 +15,7 @@ from cpd.numeric.accumulator import (
     SCHEMES,
     Accumulator,
     AccumulatorLike,
-    BlockFma,
-    FixedPoint,
     as_accumulator,
-    presets,
 )
 from cpd.numeric.cast import Cast, CastLike, as_cast, element_of, refuse_e4m3
 from cpd.numeric.numbers import integer
@@ -45,8 +42,8 @@ def formats(value: Any) -> Cast | None:
     """
     if isinstance(value, str) and value == NATIVE:
         return None
-    if isinstance(value, (Accumulator, BlockFma, FixedPoint)):
-        raise TypeError(_is_sum(str(as_accumulator(value))))
+    if isinstance(value, Accumulator):
+        raise TypeError(_is_sum(str(value)))
     try:
         as_cast(value)
     except TypeError:
@@ -87,7 +84,7 @@ def _names_sum(text: str) -> bool:
         as_accumulator(text)
     except ValueError:
         head, *rest = text.split() or [""]
-        is_preset = bool(rest) and head in [one.name for one in presets()]
+        is_preset = bool(rest) and head in Accumulator.named()
         return is_preset or not set(SCHEMES).isdisjoint(rest)
     return True
 

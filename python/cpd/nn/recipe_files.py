@@ -218,7 +218,7 @@ def _spec(key: str, value: Any) -> Any:
         raise ValueError(f"must have the keys text, seed and stream, got {sorted(value)}")
     text, seed, stream = value["text"], value.get("seed", 0), value.get("stream", 0)
     if key in _OF_SUMS:
-        return Accumulator.parse(text, seed, stream)
+        return Accumulator(text, seed=seed, stream=stream)
     refuse_e4m3(key, text)
     return Cast(text, seed=seed, stream=stream)
 

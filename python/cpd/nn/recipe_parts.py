@@ -84,7 +84,7 @@ def unit_scales_at(parts: dict[str, Any]) -> str:
     scaled = [
         q for q in (scaled_of(cast) for cast in casts if isinstance(cast, Cast)) if q is not None
     ]
-    if is_native(forward) or forward.unit is None or not scaled:
+    if is_native(forward) or forward.form != "unit" or not scaled:
         return "operand"
     is_whole = all(q.block in ("tensor", "row") and q.tensor_scale is None for q in scaled)
     return "epilogue" if is_whole else "block"

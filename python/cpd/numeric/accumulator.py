@@ -1,65 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulators of sums: `Accumulator`.
-
-`BlockFma` is the rule of a matrix unit, `FixedPoint` an integer.
-"""
+"""Accumulators of sums: `Accumulator`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 from cpd import _core
+from cpd._since import Gone
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, as_format, flag, format_text, named
-from cpd.numeric.numbers import Number, int32, int64, integer, is_torch, number, plain_number
-from cpd.numeric.options import Options
-from cpd.numeric.spec import Option, Spec, named_word, options, texts, word
+from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
+from cpd.numeric.numbers import Number, int64, is_torch, number, plain_number
+from cpd.numeric.spec import Option, Spec, named_word, options, with_options
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
 """The schemes that `cpd.sum` supports: its terms are given, not products."""
 REDUCE_SCHEMES: tuple[str, ...] = tuple(one for one in SUM_SCHEMES if one != "fixed")
 """The schemes that all-reduce supports: its sums are floating-point numbers."""
-DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
 UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that cut no term, and so refuse `fraction_bits` and `min_exponent`."""
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class BlockFma(Spec):
-    """The rule of a matrix unit: a block of products is aligned, cut and summed at once.
+class Accumulator(Spec):
+    """The rule of a sum: its format and scheme, a matrix unit's rule, or an integer's width.
 
-    Per block, each product is exact, with the exponent ea + eb of its operands (not normalized;
-    subnormals keep the format's least exponent). E is the greatest of these, of the addend's (if
-    aligned) and of `min_exponent`. Every term is cut toward zero to `fraction_bits` below 2^E; the
-    exact sum of the cut terms is rounded once into `sum`. Blocks along k are chained through it. A
-    sum of zeros is +0, also if all terms and the addend are -0; a sum that rounds to zero is +0,
-    too. A NaN is the format's one positive quiet NaN, whatever the operands' (fp32: 0x7FC00000).
+    There are three forms. Keys of one form do not go with another; `form` says which it is, and
+    attributes that a form does not have are None.
+
+    - `ordered`: a format and a scheme. The sum is rounded in every step.
+    - `unit`: a matrix unit. A block of products is aligned, cut and summed at once.
+    - `integer`: a two's complement integer in whole units of 2^-fraction.
 
     Args:
-        a: the format of the first operand; its least exponent counts.
-        b: the format of the second operand; its least exponent counts.
-        block: products per block, 1…64.
-        fraction_bits: 1…30.
-        aligns_addend: True aligns the running sum with the terms; else it is added exactly later.
-        min_exponent: E is at least this.
-        sum: format of the unit's running sum.
-        rounding: into `sum`: `toward_zero` or `nearest_even`.
+        format: the text of an accumulator or an `Accumulator`, whose keys keywords replace; or a
+            format (what `cpd.Format` takes). It is the format of an ordered sum, of a unit's result
+            and promoted sums (default: its `sum`), and of an integer's result (default: fp32).
+            Texts are:
+
+            - A format, a scheme and keys: `e4m3`, `e4m3 kahan`, `e6m9 chunked chunk=32
+              product=exact`.
+            - The name of a matrix unit (`Accumulator.named()`) and keys: `h100-fp8 a=e5m2`; with
+              the format of its results before it: `fp16 h100-fp16`.
+            - A two's complement integer: `int8` … `int1024`, or `fixed<40,12>`, its width and
+              fraction.
+            - Keys of a unit or an integer alone: `a=fp16 b=fp16 block=4`, `width=40 fraction=12`.
+
+        scheme: how the terms are added, or the name of a unit or an integer. In `cpd.gemm` the
+            terms p are products, k ascending, and the sum s starts from c (+0 without c), rounded:
+
+            - `sequential` (default): s = round(s + p).
+            - `kahan`: y = p - c; t = s + y; c = (t - s) - y; s = t, each operation one exact result
+              rounded once. Where s becomes infinite or NaN, c is +0 from there on.
+            - `fma`: sequential with exact products: s + a * b is rounded once. The same as
+              `product="exact"`, and stored as that.
+            - `chunked`: t starts from +0 in each chunk, t = round_inner(t + p); after a chunk's
+              last term s = round(s + t).
+            - `pairwise`: a tree over all p: neighbors first, an odd one passes up, each sum
+              rounded; then s = round(s + tree).
+            - `block_fma`: as matrix units do; needs `a` and `b`.
+            - `fixed`: in an integer. c, too, is rounded to units. A sum with a term that is NaN or
+              infinite, or a product of one, is NaN; a zero is +0. Without stochastic rounding.
+
+            `cpd.sum` takes all but `block_fma`, all-reduce neither that nor `fixed`. Sums there
+            start from the first term, rounded (of each chunk, and of the chunks' sums); a tree's
+            first sums are of unrounded terms.
+        product: each product is rounded into this format first (default: `format`), or is "exact".
+        inner: of `chunked`: the format within a chunk; default: `format`.
+        chunk: of `chunked`: terms per chunk; default 64.
+        rounding: as in `cpd.cast`, for each operation; default `nearest_even`. Of a unit and an
+            integer: of the result.
+        overflow: as in `cpd.cast`, for each operation; default `ieee`. Of an integer: of the
+            result; `saturate` also of the integer, after each term, which else wraps.
+        random_bits: as in `cpd.cast`, for each operation; default 24.
+        variant: as in `cpd.cast`, for each operation; default "A".
+        a: the format of a unit's first operand; its least exponent counts.
+        b: the format of a unit's second operand; its least exponent counts.
+        block: products per block, 1…64; default 16.
+        fraction_bits: 1…30, default 25; below the greatest exponent E, as said below.
+        addend: `aligned` (default): the running sum is one of the aligned terms; `separate`: it is
+            added exactly later.
+        min_exponent: E is at least this, -400…127; default -133.
+        sum: the format of a unit's running sum; default fp32.
+        sum_rounding: of a unit: into `sum`, `toward_zero` (default) or `nearest_even`. Of an
+            integer: of terms to units, any but `stochastic`. (Two's complement's cut is `down`.)
         promote: after this number of k (a multiple of `block`) the unit's sum is added to the
-            accumulator and starts again from +0; 0: never.
+            accumulator and starts again from +0; default 0: never.
         scale: the format of scales, for a unit that takes them. Each product is multiplied by its
             two scales' magnitudes, exactly, and its exponent is ea + eb plus the scales'; a scale
             that is NaN makes the sum NaN. Missing scales are 1. A sum beyond the range of `sum` is
             Inf, also toward zero. `fraction_bits` may be as many as binary64 holds a block's sum
             with.
-        scale_block: values of k that share a scale: `block` or a divisor of it.
+        scale_block: values of k that share a scale: `block` or a divisor of it; default 32.
         dot: a divisor of `scale_block`: above 1 the terms are exact sums of `dot` scaled products,
-            and a term's exponent is the scales' alone.
+            and a term's exponent is the scales' alone; default 1.
         adder: how a block's products and the running sum are added:
 
-            - `aligned` (default): as said above.
+            - `aligned` (default): as said below.
             - `exact`: the exact sum, rounded once (CDNA1).
             - `flushed_pairs`: in binary32 without subnormals, ((p0 + p1) + (p2 + p3)) + sum, or
               with a block of 2 (p0 + p1) + sum; subnormal operands and a subnormal sum count as +0,
@@ -77,142 +116,209 @@ class BlockFma(Spec):
             `nearest_even`. `exact` and `flushed_pairs` cut no term, and refuse `fraction_bits` and
             `min_exponent`.
         group: the order of k is permuted within each `group` of k, a multiple of `block` up to 64;
-            0: ascending. Indices of a last group beyond the last k hold 0.
-        stride: in a group, k with k mod `stride` < `take` come first, ascending.
-        take: then the next `take`, and so on; blocks are of successive k in that order.
+            default 0: ascending. Indices of a last group beyond the last k hold 0.
+        stride: in a group, k with k mod `stride` < `take` come first, ascending; default 4.
+        take: then the next `take`, and so on; blocks are of successive k in that order; default 2.
+        width: an integer's bits, 2…1024; default 32.
+        fraction: an integer's unit is 2^-fraction, -1024…1024; default 0.
+        seed: of stochastic rounding; an int or a one-element integer tensor; default 0. Calls have
+            a seed, too: give it there.
+        stream: as `seed`.
 
-    >>> BlockFma("fp16", "fp16", block=4, fraction_bits=23).sum
-    cpd.Format('fp32')
+    Raises:
+        ValueError: for an invalid text or key, or a key that changes no sum; the error names the
+            key to use.
+        TypeError: for an argument of another type.
+
+    **A unit's sum.** Per block, each product is exact, with the exponent ea + eb of its operands
+    (not normalized; subnormals keep the format's least exponent). E is the greatest of these, of
+    the addend's (if aligned) and of `min_exponent`. Every term is cut toward zero to
+    `fraction_bits` below 2^E; the exact sum of the cut terms is rounded once into `sum`. Blocks
+    along k are chained through it. A sum of zeros is +0, also if all terms and the addend are -0; a
+    sum that rounds to zero is +0, too. A NaN is the format's one positive quiet NaN, whatever the
+    operands' (fp32: 0x7FC00000).
+
+    **An integer's sum.** It is hardware's int32, or Kulisch's accumulator. Each term, an exact
+    product, is rounded once to units; the integer sum is at last rounded once into `format`. A sum
+    beyond the range wraps, right modulo 2^width in any order.
+
+    `str()` returns the canonical text. Functions that take an accumulator also take such a text, or
+    a format for its sequential sum. `smN` may be the format of a sum, `intN` not. Immutable,
+    hashable, picklable; equal if all fields are. Seed and stream count by their values, which may
+    change in a tensor: they do not enter the hash.
+
+    >>> Accumulator("e4m3 kahan").scheme, Accumulator("e4m3 rounding=stochastic").scheme
+    ('kahan', 'sequential')
+    >>> str(Accumulator("e6m9", scheme="chunked", product="exact", chunk=32))
+    'e6m9 chunked chunk=32 product=exact'
+    >>> Accumulator("e4m3 fma") == Accumulator("e4m3", product="exact")
+    True
+    >>> Accumulator("h100-fp8", a="e5m2").a, Accumulator("h100-fp8").scheme
+    (cpd.Format('e5m2'), None)
+    >>> Accumulator(a="fp16", b="fp16", block=4, fraction_bits=23).form
+    'unit'
+    >>> str(Accumulator("fixed<40,12> overflow=saturate"))
+    'fp32 fixed width=40 fraction=12 overflow=saturate'
+    >>> Accumulator(width=40, fraction=12)
+    cpd.Accumulator('fp32 fixed width=40 fraction=12')
     """
 
-    a: Format
-    b: Format
-    block: int
-    fraction_bits: int
-    aligns_addend: bool
-    min_exponent: int
-    sum: Format
+    form: str
+    """`ordered`, `unit` or `integer`."""
+    format: Format
+    scheme: str | None
+    product: Format | str | None
+    inner: Format | None
+    chunk: int | None
     rounding: str
-    promote: int
+    overflow: str
+    random_bits: int
+    variant: str
+    a: Format | None
+    b: Format | None
+    block: int | None
+    fraction_bits: int | None
+    addend: str | None
+    min_exponent: int | None
+    sum: Format | None
+    sum_rounding: str | None
+    promote: int | None
     scale: Format | None
-    scale_block: int
-    dot: int
-    adder: str
-    group: int
-    stride: int
-    take: int
-    text: str = field(init=False, repr=False, compare=False)
-    """Its options as they stand in an accumulator's text."""
-    _held: _core.BlockFma = field(init=False, repr=False, compare=False)
-    _SPECS = {"a": named, "b": named, "sum": named, "scale": named}  # noqa: RUF012 - an annotation would make it a field
+    scale_block: int | None
+    dot: int | None
+    adder: str | None
+    group: int | None
+    stride: int | None
+    take: int | None
+    width: int | None
+    fraction: int | None
+    seed: Number
+    stream: Number
+    text: str = field(init=False, compare=False)
+    """The text that str() returns."""
+    _held: _core.Accumulator = field(init=False, repr=False, compare=False)
+    _NUMBERS = ("seed", "stream")
+    parse = Gone("Accumulator(text)")
+    options = Gone("its attributes rounding, overflow, random_bits and variant")
+    unit = Gone("its attributes a, b, block, …, which are None without a matrix unit")
+    fixed = Gone("its attributes width, fraction and sum_rounding")
+    sum_draws = Gone("sum_integers(terms)")
+    gemm_draws = Gone("gemm_integers(k)")
 
     def __init__(
         self,
-        a: FormatLike,
-        b: FormatLike,
-        *,
-        block: int = 16,
-        fraction_bits: int = 25,
-        aligns_addend: bool = True,
-        min_exponent: int = -133,
-        sum: FormatLike = "fp32",
-        rounding: str = "toward_zero",
-        promote: int = 0,
+        format: AccumulatorLike | None = None,
+        /,
+        *others: Never,
+        scheme: str | None = None,
+        product: FormatLike | None = None,
+        inner: FormatLike | None = None,
+        chunk: int | None = None,
+        rounding: str | None = None,
+        overflow: str | None = None,
+        random_bits: int | None = None,
+        variant: str | None = None,
+        a: FormatLike | None = None,
+        b: FormatLike | None = None,
+        block: int | None = None,
+        fraction_bits: int | None = None,
+        addend: str | None = None,
+        min_exponent: int | None = None,
+        sum: FormatLike | None = None,
+        sum_rounding: str | None = None,
+        promote: int | None = None,
         scale: FormatLike | None = None,
-        scale_block: int = 32,
-        dot: int = 1,
-        adder: str = "aligned",
-        group: int = 0,
-        stride: int = 4,
-        take: int = 2,
+        scale_block: int | None = None,
+        dot: int | None = None,
+        adder: str | None = None,
+        group: int | None = None,
+        stride: int | None = None,
+        take: int | None = None,
+        width: int | None = None,
+        fraction: int | None = None,
+        seed: Number | None = None,
+        stream: Number | None = None,
+        **renamed: Never,
     ) -> None:
-        made = made_unit(
-            options(
-                a=as_format(a).name,
-                b=as_format(b).name,
-                block=int32("block", block),
-                fraction_bits=int32("fraction_bits", fraction_bits),
-                addend="aligned" if flag("aligns_addend", aligns_addend) else "separate",
-                min_exponent=int32("min_exponent", min_exponent),
-                sum=as_format(sum).name,
-                sum_rounding=named_word("rounding", rounding),
-                promote=int64("promote", promote),
-                scale=None if scale is None else as_format(scale).name,
-                scale_block=int32("scale_block", scale_block),
-                dot=int32("dot", dot),
-                adder=named_word("adder", adder),
-                group=int32("group", group),
-                stride=int32("stride", stride),
-                take=int32("take", take),
+        if others:
+            raise TypeError(
+                "Accumulator takes its scheme in its text, as in 'e4m3 kahan', or by scheme="
             )
+        for keyword in renamed:
+            raise TypeError(f"Accumulator() {_RENAMED.get(keyword, _UNKNOWN)}, not {keyword}=")
+        given = _given(
+            scheme=scheme,
+            product=product,
+            inner=inner,
+            chunk=chunk,
+            rounding=rounding,
+            overflow=overflow,
+            random_bits=random_bits,
+            variant=variant,
+            a=a,
+            b=b,
+            block=block,
+            fraction_bits=fraction_bits,
+            addend=addend,
+            min_exponent=min_exponent,
+            sum=sum,
+            sum_rounding=sum_rounding,
+            promote=promote,
+            scale=scale,
+            scale_block=scale_block,
+            dot=dot,
+            adder=adder,
+            group=group,
+            stride=stride,
+            take=take,
+            width=width,
+            fraction=fraction,
         )
-        self._share(made)
-
-    def __repr__(self) -> str:
-        hidden: list[str] = []
-        if self.scale is None:
-            hidden += ["scale", "scale_block", "dot"]
-        if self.adder == "aligned":
-            hidden += ["adder"]
-        if self.adder in UNCUT:
-            hidden += ["fraction_bits", "min_exponent"]
-        if self.group == 0:
-            hidden += ["group", "stride", "take"]
-        shown = [one.name for one in fields(self) if one.repr and one.name not in hidden]
-        return f"BlockFma({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
-
-    def __str__(self) -> str:
-        return repr(self)
-
-
-@dataclass(frozen=True, init=False, eq=False)
-class FixedPoint(Spec):
-    """A sum in a two's complement integer, in whole units of 2^-fraction.
-
-    It is hardware's int32, or Kulisch's accumulator. Each term, an exact product, is rounded once
-    to units; the integer sum is at last rounded once into the accumulator's format. A sum beyond
-    the range wraps, right modulo 2^width in any order; with the accumulator's `overflow="saturate"`
-    it becomes the range's nearest end, after each term.
-
-    Args:
-        width: bits, 2…1024.
-        fraction: the unit is 2^-fraction; -1024…1024.
-        rounding: of terms to units, any but `stochastic`. (Two's complement's cut is `down`.)
-
-    >>> FixedPoint(width=40, fraction=12).text
-    'width=40 fraction=12'
-    """
-
-    width: int
-    fraction: int
-    rounding: str
-    text: str = field(init=False, repr=False, compare=False)
-    """Its options as they stand in an accumulator's text."""
-    _held: _core.FixedPoint = field(init=False, repr=False, compare=False)
-
-    def __init__(
-        self,
-        width: int = 32,
-        fraction: int = 0,
-        rounding: str = "toward_zero",
-    ) -> None:
-        made = made_fixed(
-            options(
-                width=int32("width", width),
-                fraction=int32("fraction", fraction),
-                sum_rounding=named_word("rounding", rounding),
+        own = format if isinstance(format, Accumulator) else None
+        if own is not None:
+            text = own.text
+        elif format is not None:
+            text = _text("an accumulator", format)
+        elif given:
+            text = ""
+        else:
+            raise TypeError(
+                "Accumulator takes a text, a format, or the keys of a matrix unit or an integer"
             )
-        )
-        self._share(made)
+        made = _replaced(text, given) if given else parsed(text)
+        if seed is None:
+            seed = 0 if own is None else own.seed
+        if stream is None:
+            stream = 0 if own is None else own.stream
+        self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
 
-    def __str__(self) -> str:
-        return repr(self)
+    def replace(self, **keys: Any) -> Accumulator:
+        """Returns a copy with these keys changed.
+
+        Args:
+            keys: keywords of the constructor, or `format`. None keeps a key.
+
+        Raises:
+            ValueError: for a key that does not go with the others.
+            TypeError: for an unknown key.
+
+        >>> Accumulator("e4m3 kahan").replace(format="bf16", rounding="up")
+        cpd.Accumulator('bf16 kahan rounding=up')
+        """
+        format = keys.pop("format", None)
+        numbers = {n: keys.pop(n, getattr(self, n)) for n in self._NUMBERS}
+        changed = {n: key for n, key in keys.items() if key != getattr(self, n, None)}
+        text = self.text
+        if format is not None:
+            text = with_options(text, options(format=format_text("format", format)))
+        return Accumulator(text, **numbers, **changed)
 
     @classmethod
-    def kulisch(cls, a: FormatLike, b: FormatLike, terms: int) -> FixedPoint:
-        """Returns the integer in which a sum of `terms` products loses nothing (Kulisch 1971).
+    def exact(cls, a: FormatLike, b: FormatLike, terms: int) -> Accumulator:
+        """Returns the narrowest integer that sums this many products of a and b exactly.
 
-        Its unit is the product of the factors' least spacings, and no sum leaves its range.
+        Its unit is the product of the factors' least spacings, and no sum leaves its range (Kulisch
+        1971).
 
         Args:
             a: the format of the first factor.
@@ -222,178 +328,12 @@ class FixedPoint(Spec):
         Raises:
             ValueError: if that takes more than 1024 bits.
 
-        >>> FixedPoint.kulisch("e4m3fn", "e4m3fn", 4096)
-        FixedPoint(width=49, fraction=18, rounding='toward_zero')
+        >>> Accumulator.exact("e4m3fn", "e4m3fn", 4096)
+        cpd.Accumulator('fp32 fixed width=49 fraction=18')
         """
-        return kulisch(as_format(a).name, as_format(b).name, int64("terms", terms))
+        return _exact(as_format(a).name, as_format(b).name, int64("terms", terms))
 
-
-@dataclass(frozen=True, init=False, repr=False, eq=False)
-class Accumulator(Spec):
-    """An ordered sum: its format, its scheme, and how each of its operations is rounded.
-
-    Args:
-        format: of the running sum (anything `cpd.Format` takes). With `preset` or `unit`: of the
-            result and of promoted sums; default: the unit's own. With `fixed`: of the result;
-            default: fp32. Or, alone: a `BlockFma` (the same as `unit`), a `FixedPoint` (the same as
-            `fixed`), the name of a preset (the same as `preset`) or of an integer, or the text of
-            an accumulator, with `seed` and `stream` only.
-        scheme: how the terms are added; in `cpd.gemm` the terms p are products, k ascending, and
-            the sum s starts from c (+0 without c), rounded:
-
-            - `sequential` (default): s = round(s + p).
-            - `kahan`: y = p - c; t = s + y; c = (t - s) - y; s = t, each operation one exact result
-              rounded once. Where s becomes infinite or NaN, c is +0 from there on.
-            - `fma`: sequential with exact products: s + a * b is rounded once. The same as
-              `product="exact"`, and stored as that.
-            - `chunked`: t starts from +0 in each chunk, t = round_inner(t + p); after a chunk's
-              last term s = round(s + t).
-            - `pairwise`: a tree over all p: neighbors first, an odd one passes up, each sum
-              rounded; then s = round(s + tree).
-            - `block_fma`: as matrix units do: see `BlockFma`; with `preset` or `unit`.
-            - `fixed`: in an integer: see `FixedPoint`; with `fixed`. c, too, is rounded to units. A
-              sum with a term that is NaN or infinite, or a product of one, is NaN; a zero is +0.
-              Without stochastic rounding.
-
-            `cpd.sum` takes all but `block_fma`, all-reduce neither that nor `fixed`. Sums there
-            start from the first term, rounded (of each chunk, and of the chunks' sums); a tree's
-            first sums are of unrounded terms.
-        product: each product is rounded into this format first (default: `format`), or is "exact".
-        inner: of `chunked`: the format within a chunk; default: `format`.
-        chunk: of `chunked`: terms per chunk.
-        preset: a matrix unit by name: see `presets`. It determines the rounding.
-        unit: a matrix unit by its rule, a `BlockFma`.
-        operands: with `preset`: the formats that a and b hold, if they are not the preset's.
-        fixed: an integer, a `FixedPoint`.
-        rounding: as in `cpd.cast`, for each operation. Of `fixed`: of the result.
-        overflow: as in `cpd.cast`, for each operation. Of `fixed`: of the result; `saturate` also
-            of the integer, after each term.
-        seed: of stochastic rounding; an int or a one-element integer tensor; default 0.
-        stream: as `seed`.
-        random_bits: as in `cpd.cast`, for each operation; default 24.
-        variant: as in `cpd.cast`, for each operation; default "A".
-
-    Raises:
-        ValueError: for an invalid text or option, or an option that changes no sum; the error names
-            the option to use.
-        TypeError: for an argument of another type.
-
-    `str()` returns the canonical text (without seed and stream). A text is a format, a scheme and
-    options, `e6m9 chunked chunk=32 product=exact`; options may also stand before the scheme. Or it
-    is the name of a preset and options, `h100-fp8 a=e5m2`; or that of a two's complement integer
-    and options: `int8` … `int1024`, or `fixed<40,12>`, its width and fraction; it wraps unless
-    `overflow=saturate`. Functions that take an accumulator also take such a text, a `BlockFma`, a
-    `FixedPoint`, or a format for its sequential sum. `smN` may be that of the sum, `intN` not.
-
-    Immutable, hashable, picklable; equal if all fields are. Seed and stream count by their values,
-    which may change in a tensor: they do not enter the hash. `dataclasses.replace` preserves
-    `product` and `inner`: give them along with another `format`.
-
-    >>> Accumulator("e4m3", "kahan").scheme
-    'kahan'
-    >>> str(Accumulator("e6m9", "chunked", product="exact", chunk=32))
-    'e6m9 chunked chunk=32 product=exact'
-    >>> Accumulator("e4m3", "fma") == Accumulator("e4m3", product="exact")
-    True
-    >>> Accumulator(preset="h100-fp16").unit.block
-    16
-    >>> Accumulator("h100-fp8") == Accumulator(preset="h100-fp8")
-    True
-    >>> str(Accumulator("e4m3 rounding=stochastic kahan", seed=7))
-    'e4m3 kahan rounding=stochastic'
-    >>> str(Accumulator("fixed<40,12> overflow=saturate"))
-    'fp32 fixed width=40 fraction=12 overflow=saturate'
-    """
-
-    format: Format
-    scheme: str
-    product: Format | str
-    inner: Format
-    chunk: int
-    unit: BlockFma | None
-    fixed: FixedPoint | None
-    rounding: str
-    overflow: str
-    seed: Number
-    stream: Number
-    random_bits: int
-    variant: str
-    text: str = field(init=False, compare=False)
-    """The text that str() returns."""
-    _held: _core.Accumulator = field(init=False, repr=False, compare=False)
-    _NUMBERS = ("seed", "stream")
-
-    def __init__(
-        self,
-        format: FormatLike | BlockFma | FixedPoint | None = None,
-        scheme: str | None = None,
-        *,
-        product: FormatLike | None = None,
-        inner: FormatLike | None = None,
-        chunk: int = DEFAULT_CHUNK,
-        preset: str | None = None,
-        unit: BlockFma | None = None,
-        operands: tuple[FormatLike, FormatLike] | None = None,
-        fixed: FixedPoint | None = None,
-        rounding: str = "nearest_even",
-        overflow: str = "ieee",
-        seed: Number = 0,
-        stream: Number = 0,
-        random_bits: int = 24,
-        variant: str = "A",
-    ) -> None:
-        Options(rounding, overflow, seed, stream, random_bits, variant).check()
-        if isinstance(format, BlockFma) and unit is None:
-            format, unit = None, format
-        if isinstance(format, FixedPoint) and fixed is None:
-            format, fixed = None, format
-        others = (format, preset, unit, operands, fixed)
-        if all(one is None for one in others) and scheme not in ("block_fma", "fixed"):
-            format_text("format", format)  # raises
-        a, b = _pair(operands)
-        made = resolved(
-            options(
-                format=None if format is None else format_text("format", format),
-                scheme=word("scheme", scheme),
-                product=None if product is None else format_text("product", product),
-                inner=None if inner is None else format_text("inner", inner),
-                chunk=int64("chunk", chunk),
-                preset=word("preset", preset),
-                unit=_unit_text(unit),
-                a=a,
-                b=b,
-                fixed=_fixed_text(fixed),
-                rounding=rounding,
-                overflow=overflow,
-                random_bits=integer("random_bits", random_bits),
-                variant=variant,
-            )
-        )
-        self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
-
-    @classmethod
-    def parse(cls, text: str, seed: Number = 0, stream: Number = 0) -> Accumulator:
-        """The accumulator of which str() gave `text`.
-
-        >>> Accumulator.parse("e6m9 chunked product=exact").chunk
-        64
-        """
-        if not isinstance(text, str):
-            raise TypeError(f"text must be a str, got {type(text).__name__}")
-        made = object.__new__(cls)
-        made._share(
-            parsed(text), seed=plain_number("seed", seed), stream=plain_number("stream", stream)
-        )
-        return made
-
-    @property
-    def options(self) -> Options:
-        """The options of each operation's rounding."""
-        return Options(
-            self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
-        )
-
-    def sum_draws(self, terms: int) -> int:
+    def sum_integers(self, terms: int) -> int:
         """Returns the number of random integers that `cpd.sum` takes for each sum.
 
         It is the last dimension of `random=`, in the order of the sum's operations. 0 unless the
@@ -402,12 +342,12 @@ class Accumulator(Spec):
         Args:
             terms: the number of terms of a sum.
 
-        >>> Accumulator("e4m3", "kahan", rounding="stochastic").sum_draws(3)
+        >>> Accumulator("e4m3 kahan rounding=stochastic").sum_integers(3)
         9
         """
-        return self._held.sum_draws(_count("terms", terms))
+        return self._held.sum_integers(_count("terms", terms))
 
-    def gemm_draws(self, k: int) -> int:
+    def gemm_integers(self, k: int) -> int:
         """Returns the number of random integers that `cpd.gemm` takes for each element.
 
         It is the last dimension of `random=`. The first integer is for the rounding of c (without
@@ -417,19 +357,32 @@ class Accumulator(Spec):
         Args:
             k: the number of products of an element.
 
-        >>> Accumulator("e4m3", rounding="stochastic").gemm_draws(3)
+        >>> Accumulator("e4m3 rounding=stochastic").gemm_integers(3)
         7
         """
-        return self._held.gemm_draws(_count("k", k))
+        return self._held.gemm_integers(_count("k", k))
 
     @cached_property
     def slowdown(self) -> float:
         """About how many times a BLAS's time in fp32 `cpd.gemm` takes: a Xeon's figures, not timed.
 
-        >>> Accumulator("e4m3").slowdown < 100 < Accumulator("e5m12", "kahan").slowdown
+        >>> Accumulator("e4m3").slowdown < 100 < Accumulator("e5m12 kahan").slowdown
         True
         """
         return self._held.slowdown
+
+    @classmethod
+    def named(cls) -> dict[str, dict[str, str]]:
+        """Returns the matrix units by name.
+
+        Each has a `summary`, a `source`, its `evidence` (`replayed`: it gives published results of
+        the unit bit for bit; `literature`), and `nan`: the pattern of the unit's NaN, "7FFFFFFF",
+        of fp16 results its first half, "" if unknown. CPD's own results hold its one quiet NaN.
+
+        >>> Accumulator.named()["v100"]["evidence"]
+        'replayed'
+        """
+        return _core.Accumulator.named()
 
     def _native(self) -> _core.Accumulator:
         """With seed and stream."""
@@ -448,64 +401,152 @@ class Accumulator(Spec):
             for name, value in (("seed", self.seed), ("stream", self.stream))
             if is_torch(value) or value != 0
         )
-        return f"cpd.Accumulator.parse({self.text!r}{numbers})"
+        return f"cpd.Accumulator({self.text!r}{numbers})"
 
 
-AccumulatorLike: TypeAlias = "Accumulator | BlockFma | FixedPoint | FormatLike"
-"""An `Accumulator`, its text, a preset's name, a matrix unit's rule, an integer, or a format, whose
-sequential sum is then meant."""
+if TYPE_CHECKING:
+
+    class Unit(Accumulator):
+        """An accumulator of form `unit`, whose keys are not None."""
+
+        a: Format
+        b: Format
+        block: int
+        fraction_bits: int
+        addend: str
+        min_exponent: int
+        sum: Format
+        sum_rounding: str
+        promote: int
+        scale_block: int
+        dot: int
+        adder: str
+        group: int
+        stride: int
+        take: int
+
+    class Integer(Accumulator):
+        """An accumulator of form `integer`, whose keys are not None."""
+
+        width: int
+        fraction: int
+        sum_rounding: str
+
+else:
+    Unit = Integer = Accumulator
+
+
+AccumulatorLike: TypeAlias = "Accumulator | FormatLike"
+"""An `Accumulator`, its text, or a format, whose sequential sum is then meant."""
 
 
 def as_accumulator(acc: AccumulatorLike) -> Accumulator:
     """`acc` itself, what a text says, or the sequential accumulator of a format."""
     if isinstance(acc, Accumulator):
         return acc
-    if isinstance(acc, str):
-        return parsed(acc)
-    if isinstance(acc, BlockFma):
-        return Accumulator(unit=acc)
-    if isinstance(acc, FixedPoint):
-        return Accumulator(fixed=acc)
-    try:
-        return parsed(format_text("format", acc))
-    except TypeError:
-        raise TypeError(
-            "an accumulator must be a cpd.Accumulator, its text, a preset's name, a cpd.BlockFma, "
-            f"or a format, got {type(acc).__name__}"
-        ) from None
+    return parsed(acc if isinstance(acc, str) else _text("an accumulator", acc))
 
 
 def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES) -> Accumulator:
     """`acc` where it can sum terms that are given, with one of these schemes."""
     made = as_accumulator(acc)
-    if made.scheme not in schemes:
-        others = " and cpd.sum" if made.scheme in SUM_SCHEMES else ""
+    scheme = scheme_of(made)
+    if scheme not in schemes:
+        others = " and cpd.sum" if scheme in SUM_SCHEMES else ""
         raise ValueError(
             f"the scheme of a sum must be {', '.join(schemes[:-1])} or {schemes[-1]}, got "
-            f"{made.scheme!r}, which is for cpd.gemm{others}"
+            f"{scheme!r}, which is for cpd.gemm{others}"
         )
     return made
 
 
-class PresetInfo(NamedTuple):
-    """The evidence of a preset."""
-
-    name: str
-    evidence: str
-    """`replayed` against published results of the unit, or `literature`."""
-    source: str
-    nan: str = ""
-    """The pattern of the unit's NaN, "7FFFFFFF", of fp16 results its first half; "" where nothing
-    tells. CPD's own results hold its one quiet NaN."""
+def scheme_of(acc: Accumulator) -> str:
+    """The scheme as a text has it, of a unit and an integer too."""
+    return acc.scheme or ("block_fma" if acc.form == "unit" else "fixed")
 
 
-def presets() -> list[PresetInfo]:
-    """The matrix units that `Accumulator(preset=…)` knows, each with its evidence.
+def as_unit(acc: Accumulator) -> Unit | None:
+    """`acc` if it is a matrix unit, else None."""
+    return cast("Unit", acc) if acc.form == "unit" else None
 
-    >>> [p.evidence for p in presets() if p.name == "v100"]
-    ['replayed']
+
+def unit_fields(acc: Accumulator) -> dict[str, Any]:
+    """The keys of a matrix unit that are not None, as the constructor takes them."""
+    fields = {name: getattr(acc, name) for name in _UNIT}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def as_integer(acc: Accumulator) -> Integer | None:
+    """`acc` if it is an integer, else None."""
+    return cast("Integer", acc) if acc.form == "integer" else None
+
+
+def numbers_of_call(
+    call: str, acc: Accumulator, seed: Number, stream: Number
+) -> tuple[Number, Number]:
+    """The seed and stream of a call, or the accumulator's where the call's is 0.
+
+    Raises ValueError or TypeError for a number that is none, or that differs from the
+    accumulator's.
     """
-    return [PresetInfo(*one) for one in _core.presets()]
+    return (
+        _number_of_call(call, "seed", seed, acc.seed),
+        _number_of_call(call, "stream", stream, acc.stream),
+    )
+
+
+def _number_of_call(call: str, name: str, given: Number, own: Number) -> Number:
+    given = plain_number(name, given)
+    if not is_torch(own) and own == 0:
+        return given
+    if not is_torch(given) and given == 0:
+        return own
+    if given is not own and (is_torch(given) or is_torch(own) or given != own):
+        raise ValueError(
+            f"{name} is given twice: {call}({name}={given}), and {own} in the accumulator: give it "
+            "to the call alone"
+        )
+    return given
+
+
+# ---- texts ---------------------------------------------------------------------------------------
+
+_KINDS: dict[str, str] = _core.Accumulator.keys()
+"""Of each key: `format`, `integer` or `word`."""
+_RENAMED = {
+    "preset": "takes a unit's name as its first argument or by scheme=",
+    "unit": "takes a unit's keys, a=, b=, block= and so on",
+    "fixed": "takes an integer's keys, width=, fraction= and sum_rounding=",
+    "operands": "takes a= and b=",
+    "aligns_addend": "takes addend='aligned' or addend='separate'",
+}
+"""Keywords of version 0.7, and what the constructor takes in their place."""
+_UNKNOWN = f"takes {', '.join(_KINDS)}"
+_NAMES = list(_KINDS)
+_UNIT = _NAMES[_NAMES.index("a") : _NAMES.index("width")]
+"""The keys of a matrix unit."""
+
+
+def _given(**keys: Any) -> tuple[Option, ...]:
+    """The keys that are not None, as a text has them."""
+    return tuple((name, _plain(name, key)) for name, key in keys.items() if key is not None)
+
+
+def _plain(name: str, value: Any) -> str:
+    kind = _KINDS[name]
+    if kind == "format":
+        return format_text(name, value)
+    return str(int64(name, value)) if kind == "integer" else named_word(name, value)
+
+
+def _text(what: str, value: Any) -> str:
+    try:
+        return format_text("format", value)
+    except TypeError:
+        raise TypeError(
+            f"{what} must be a cpd.Accumulator, its text, a matrix unit's name, or a format, got "
+            f"{type(value).__name__}"
+        ) from None
 
 
 # ---- by plain values: constants to torch.compile -------------------------------------------------
@@ -513,88 +554,50 @@ def presets() -> list[PresetInfo]:
 
 @constant
 def parsed(text: str) -> Accumulator:
-    """The accumulator of a text, a preset's or a format's name."""
-    return resolved(options(format=text))
+    """The accumulator of a text, a unit's or a format's name."""
+    return Accumulator._of(_core.Accumulator.parse(text))
 
 
 @constant
-def resolved(options: tuple[Option, ...]) -> Accumulator:
-    """The accumulator of these arguments of `Accumulator`, by name."""
-    return Accumulator._of(_core.Accumulator(texts(options)))
+def _replaced(text: str, given: tuple[Option, ...]) -> Accumulator:
+    """The accumulator of a text, with the given keys in place of its own."""
+    return parsed(with_options(text, given))
 
 
 @constant
-def made_unit(options: tuple[Option, ...]) -> BlockFma:
-    """The unit of these options, checked."""
-    return BlockFma._of(_core.BlockFma(texts(options)))
-
-
-@constant
-def parsed_unit(text: str) -> BlockFma:
-    """The unit of a text."""
-    return BlockFma._of(_core.BlockFma.parse(text))
-
-
-@constant
-def made_fixed(options: tuple[Option, ...]) -> FixedPoint:
-    """The integer of these options, checked."""
-    return FixedPoint._of(_core.FixedPoint(texts(options)))
-
-
-@constant
-def parsed_fixed(text: str) -> FixedPoint:
-    """The integer of a text."""
-    return FixedPoint._of(_core.FixedPoint.parse(text))
-
-
-@constant
-def kulisch(a: str, b: str, terms: int) -> FixedPoint:
-    """`FixedPoint.kulisch` of formats by their names."""
-    return FixedPoint._of(_core.FixedPoint.kulisch(named(a)._held, named(b)._held, terms))
+def _exact(a: str, b: str, terms: int) -> Accumulator:
+    return Accumulator._of(_core.Accumulator.exact(named(a)._held, named(b)._held, terms))
 
 
 def _product(text: str) -> Format | str:
     return text if text == "exact" else named(text)
 
 
-BlockFma._parsed, FixedPoint._parsed = parsed_unit, parsed_fixed
 Accumulator._parsed = parsed
 Accumulator._SPECS = {
-    "format": named,
-    "product": _product,
-    "inner": named,
-    "unit": parsed_unit,
-    "fixed": parsed_fixed,
+    name: _product if name == "product" else named
+    for name, kind in _KINDS.items()
+    if kind == "format"
 }
-
-
-def _unit_text(unit: Any) -> str | None:
-    if unit is not None and not isinstance(unit, BlockFma):
-        raise TypeError(f"unit must be a cpd.BlockFma, got {type(unit).__name__}")
-    return None if unit is None else unit.text
-
-
-def _fixed_text(fixed: Any) -> str | None:
-    if fixed is not None and not isinstance(fixed, FixedPoint):
-        raise TypeError(f"fixed must be a cpd.FixedPoint, got {type(fixed).__name__}")
-    return None if fixed is None else fixed.text
-
-
-def _pair(operands: Any) -> tuple[str, str] | tuple[None, None]:
-    """Two formats by their texts."""
-    if operands is None:
-        return None, None
-    if not isinstance(operands, (tuple, list)) or len(operands) != 2:
-        raise TypeError(f"operands must be a pair of formats, got {operands!r}")
-    a, b = operands
-    if a is None or b is None:
-        raise TypeError(f"operands must be a pair of formats, got {operands!r}")
-    return format_text("operands", a), format_text("operands", b)
 
 
 def _count(name: str, value: Any) -> int:
     """A number of terms."""
     count = int64(name, value)
-    if not 0 <= count < 2**58:  # a few draws each are still an int64
+    if not 0 <= count < 2**58:  # a few integers each are still an int64
         raise ValueError(f"{name} must be 0…2^58 - 1, got {count}")
     return count
+
+
+# ---- pickles of version 0.7 ----------------------------------------------------------------------
+
+
+class BlockFma:
+    """Reads a matrix unit: an accumulator is made of its text."""
+
+    def __new__(cls) -> Any:
+        """Returns an accumulator, which pickle then gives its text."""
+        return object.__new__(Accumulator)
+
+
+FixedPoint = BlockFma

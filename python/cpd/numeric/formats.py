@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
+from cpd._since import Gone
 from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
@@ -154,6 +155,20 @@ class Format(Spec):
             object.__setattr__(made, name, getattr(held, name))
         object.__setattr__(made, "name", made.text)
         return made
+
+    parse = Gone("Format(name)")
+
+    @classmethod
+    def named(cls) -> dict[str, dict[str, str]]:
+        """Returns the formats that a standard, a paper or a library defines.
+
+        Each has a `summary`, a `source` and its `evidence`: `standard`, `literature` or `library`.
+        More names are valid: see the constructor.
+
+        >>> Format.named()["e4m3fn"]["summary"]
+        '8 bits, max 448, a NaN, no Inf'
+        """
+        return _core.Format.named()
 
     def values(self) -> npt.NDArray[np.float32]:
         """All distinct finite values, ascending, as float32. For formats of up to 24 bits.

@@ -12,7 +12,7 @@ from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer
-from cpd.numeric.spec import Spec
+from cpd.numeric.spec import Spec, named_word
 
 
 @functools.partial(checked, own=("signs",))
@@ -54,6 +54,11 @@ class Hadamard(Spec):
     def __init__(self, size: int, signs: int | str | None = None, bf16: bool = False) -> None:
         made = _made(int32("size", size), _signs_text(signs), flag("bf16", bf16))
         self._share(made)
+
+    @classmethod
+    def parse(cls, text: str) -> Hadamard:
+        """Returns the transform of a text."""
+        return cls._parsed(named_word("text", text))
 
 
 HadamardLike: TypeAlias = "Hadamard | str"

@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cpd import _core
+from cpd._since import Gone
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.numbers import int32
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Option, Spec, options, texts, word
+from cpd.numeric.spec import Option, Spec, options, texts, with_options, word
 
 
 @checked
@@ -156,6 +157,19 @@ class Scaled(Spec):
         )
         self._share(_made(given) if whole is None else _replaced(whole, given))
 
+    parse = Gone("Scaled(text)")
+
+    @classmethod
+    def named(cls) -> dict[str, dict[str, str]]:
+        """Returns the scaled formats that stand by a name alone.
+
+        Each has a `summary`, a `source` and its `evidence`: `standard` or `library`.
+
+        >>> Scaled.named()["mxfp8"]["source"]
+        'OCP Microscaling formats (MX) 1.0'
+        """
+        return _core.Scaled.named()
+
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Returns the shape of the grid of blocks of a tensor of that shape.
 
@@ -289,6 +303,4 @@ def _is_scaled(text: str) -> bool:
 @constant
 def _replaced(text: str, given: tuple[Option, ...]) -> Scaled:
     """The scaled format of a text, with the given options in place of its own."""
-    replaced = dict(texts(given))
-    words = [word for word in text.split() if word.partition("=")[0] not in replaced]
-    return named_scaled(" ".join([*words, *(f"{name}={v}" for name, v in replaced.items())]))
+    return named_scaled(with_options(text, given))

@@ -33,17 +33,27 @@ class Spec:
     _parsed: ClassVar[Callable[[str], Any]]
     """Gives the spec of a text, with numbers 0: one object for each text."""
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The spec of a text, such as its attribute `text`. Raises ValueError or TypeError."""
-        made: Self = cls._parsed(named_word("text", text))
-        return made
-
     def replace(self, **keys: Any) -> Self:
-        """Returns a copy with these keys changed."""
-        make: Any = type(self)
-        changed: Self = make(self, **keys)
-        return changed
+        """Returns a copy with these keys changed.
+
+        Args:
+            keys: keywords of the constructor. None keeps a key.
+
+        Raises:
+            ValueError: for a key that does not go with the others.
+            TypeError: for an unknown key.
+        """
+        return type(self)(self, **keys)  # type: ignore[call-arg]
+
+    @classmethod
+    def named(cls) -> dict[str, dict[str, str]]:
+        """Returns the named specs of this class.
+
+        Each has a `summary`, a `source`, and its `evidence`: `standard` (a published
+        specification), `library` (a library's own type), `literature` (papers), or `replayed`
+        (published results of the hardware, given bit for bit).
+        """
+        return {}
 
     @classmethod
     def _of(cls, held: Any) -> Self:
@@ -73,7 +83,7 @@ class Spec:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         text = _with_effect(state["text"])
-        self._share(type(self)._parsed(text), **{n: state[n] for n in self._NUMBERS})
+        self._share(type(self)._parsed(text), **{n: state.get(n, 0) for n in self._NUMBERS})
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -130,6 +140,13 @@ def options(**values: str | float | None) -> tuple[Option, ...]:
 def texts(options: tuple[Option, ...]) -> list[tuple[str, str]]:
     """Options as the native objects take them, without those whose value is None."""
     return [(name, str(value)) for name, value in options if value is not None]
+
+
+def with_options(text: str, given: tuple[Option, ...]) -> str:
+    """A spec's text with these options in place of its own of the same names."""
+    replaced = dict(texts(given))
+    words = [word for word in text.split() if word.partition("=")[0] not in replaced]
+    return " ".join([*words, *(f"{name}={value}" for name, value in replaced.items())])
 
 
 def take(spec: Any, held: Any, **others: Any) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.accumulator import Accumulator, numbers_of_call
 from cpd.numeric.cast import Drawing
 from cpd.numeric.formats import Format, dtype_name
 from cpd.numeric.hadamard import Hadamard
+from cpd.numeric.numbers import Number, is_zero, number
 from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import (
     FLOATS,
@@ -235,7 +236,15 @@ def flags(
     return raised
 
 
-def sum(x: Any, acc: Accumulator, axis: Any, random: Any, tininess: str | None = None) -> Any:
+def sum(
+    x: Any,
+    acc: Accumulator,
+    axis: Any,
+    seed: Number,
+    stream: Number,
+    random: Any,
+    tininess: str | None = None,
+) -> Any:
     """The ordered sum; with `tininess` a pair of it and the flags of its roundings."""
     x = _array("x", x)
     if axis is None:
@@ -245,13 +254,14 @@ def sum(x: Any, acc: Accumulator, axis: Any, random: Any, tininess: str | None =
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     integers = None
     if random is not None:
-        integers = _draws(random, shape, acc, acc.sum_draws(x.shape[axis]))
+        integers = _draws(random, shape, acc, acc.sum_integers(x.shape[axis]))
+    native = _numbered("sum", acc, seed, stream)
     y = np.empty(shape, x.dtype)
     if tininess is None:
-        _core.sum(x, axis, acc._native(), y, integers)
+        _core.sum(x, axis, native, y, integers)
         return y
     raised = np.empty(shape, np.uint8)
-    _core.sum_flagged(x, axis, acc._native(), tininess, y, raised, integers)
+    _core.sum_flagged(x, axis, native, tininess, y, raised, integers)
     return y, raised
 
 
@@ -260,6 +270,8 @@ def gemm(
     b: Any,
     acc: Accumulator,
     c: Any,
+    seed: Number,
+    stream: Number,
     dtype: Any,
     blas: bool,
     random: Any,
@@ -276,17 +288,18 @@ def gemm(
     check_result(_name(element), acc.format.name)
     integers = None
     if random is not None:
-        integers = _draws(random, shape, acc, acc.gemm_draws(a.shape[-1]))
+        integers = _draws(random, shape, acc, acc.gemm_integers(a.shape[-1]))
+    native = _numbered("gemm", acc, seed, stream)
     warn_if_slow(acc, a, b)
     y = np.empty(shape, element)
     if tininess is not None:
         raised = np.empty(shape, np.uint8)
-        _core.gemm_flagged(a, b, acc._native(), tininess, y, raised, c, integers)
+        _core.gemm_flagged(a, b, native, tininess, y, raised, c, integers)
         return y, raised
     if blas:
-        _core.gemm_by_blas(a, b, acc._native(), y, c)
+        _core.gemm_by_blas(a, b, native, y, c)
     else:
-        _core.gemm(a, b, acc._native(), y, c, integers)
+        _core.gemm(a, b, native, y, c, integers)
     return y
 
 
@@ -317,6 +330,8 @@ def gemm_scaled(
     acc: Accumulator,
     epilogue: bool,
     c: Any,
+    seed: Number,
+    stream: Number,
     random: Any,
 ) -> Array:
     """The matrix product of scaled operands, with the fields of two `products.Operand`."""
@@ -328,7 +343,8 @@ def gemm_scaled(
     of_a = a_scales, a_block, a_lines, a_factor
     of_b = b_scales, b_block, b_lines, b_factor
     integers = None if random is None else np.ascontiguousarray(random, np.uint32)
-    _core.gemm_scaled(a, of_a, b, of_b, acc._native(), epilogue, y, c, integers)
+    native = _numbered("gemm", acc, seed, stream)
+    _core.gemm_scaled(a, of_a, b, of_b, native, epilogue, y, c, integers)
     return y
 
 
@@ -429,6 +445,14 @@ def _check_out(
         x is not out and np.may_share_memory(out, x) for x in arrays.values()
     ):
         check_out_memory(_region(out), {name: _region(x) for name, x in arrays.items()})
+
+
+def _numbered(call: str, acc: Accumulator, seed: Number, stream: Number) -> _core.Accumulator:
+    """The accumulator with a call's seed and stream."""
+    if is_zero(seed, stream):
+        return acc._native()
+    one, other = numbers_of_call(call, acc, seed, stream)
+    return acc._held.with_numbers(number("seed", one), number("stream", other))
 
 
 def _draws(random: Any, shape: tuple[int, ...], acc: Accumulator, count: int) -> Array | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
-from cpd.numeric.numbers import int32
+from cpd.numeric.numbers import Number, int32
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import scale_levels, shape_of
@@ -32,6 +32,7 @@ def gemm_encoded(
     b: Encoded,
     acc: Accumulator,
     c: Any,
+    numbers: tuple[Number, Number],
     dtype: Any,
     at: Any,
     random: Any,
@@ -47,12 +48,12 @@ def gemm_encoded(
     _check_axis("b", b, -2)
     if at == "operand":
         return front_end.gemm(
-            _values(front_end, a), _values(front_end, b), acc, c, dtype, False, random
+            _values(front_end, a), _values(front_end, b), acc, c, *numbers, dtype, False, random
         )
     if dtype is not None and str(dtype).rpartition(".")[2].rstrip("'>") != "float32":
         raise ValueError(f"products of scaled elements are float32, got dtype={dtype}")
     operands = (*encoded_operand(front_end, a), *encoded_operand(front_end, b))
-    return front_end.gemm_scaled(*operands, acc, at == "epilogue", c, random)
+    return front_end.gemm_scaled(*operands, acc, at == "epilogue", c, *numbers, random)
 
 
 def _values(front_end: Any, x: Encoded) -> Any:

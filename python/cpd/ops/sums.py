@@ -7,6 +7,7 @@ from typing import Any, Never
 
 from cpd.numeric.accumulator import AccumulatorLike, as_accumulator, sum_accumulator
 from cpd.numeric.formats import flag
+from cpd.numeric.numbers import Number
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
 from cpd.ops.arguments import ArrayT
 from cpd.ops.arithmetic import front_end_of
@@ -20,6 +21,8 @@ def sum(
     accumulator: AccumulatorLike = REQUIRED,
     axis: int | None = None,
     *,
+    seed: Number = 0,
+    stream: Number = 0,
     random: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
@@ -37,8 +40,12 @@ def sum(
         accumulator: a `cpd.Accumulator` or its text, or a format for its sequential sum.
         axis: the axis to sum over, index ascending, negative from the end. Default None: all
             elements, in row-major order.
+        seed: of stochastic rounding; an int or a one-element integer tensor, whose value a compiled
+            program reads at each call; default 0. Where the accumulator has a seed of its own, both
+            must be equal, or one of them 0.
+        stream: as `seed`. Each pair has random bits of its own.
         random: for stochastic rounding, integers in [0, 2^random_bits) in place of the generated
-            ones, of the result's shape and, last, `accumulator.sum_draws(terms)`. An element's
+            ones, of the result's shape and, last, `accumulator.sum_integers(terms)`. An element's
             integers are used by its roundings in program order: sequential, term by term; kahan,
             the first term's, then four for each further term; chunked, each chunk's terms and after
             its last the outer sum's; pairwise, as soon as two neighboring trees are of equal size,
@@ -65,14 +72,17 @@ def sum(
     40.0
     >>> sum(x.reshape(8, 5), "e4m3", axis=0).tolist()
     [8.0, 8.0, 8.0, 8.0, 8.0]
-    >>> acc = "e4m3 sequential rounding=stochastic random_bits=1"
+    >>> acc = "e4m3 rounding=stochastic random_bits=1"
     >>> sum(np.float32([16, 1, 1]), acc, random=np.array([0, 1, 0])).item()
+    18.0
+    >>> sum(np.float32([16, 1, 1]), acc, seed=3).item()
     18.0
     """
     if _renamed or accumulator is REQUIRED:
         refuse("sum", _renamed, accumulator)
     when = (tininess,) if flag("flags", flags) else ()
-    return front_end_of(x).sum(x, sum_accumulator(accumulator), axis, random, *when)
+    acc = sum_accumulator(accumulator)
+    return front_end_of(x).sum(x, acc, axis, seed, stream, random, *when)
 
 
 @refuses_old
@@ -82,6 +92,8 @@ def gemm(
     accumulator: AccumulatorLike = REQUIRED,
     c: ArrayT | None = None,
     *,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: Any = None,
     blas: bool = False,
     scales_at: str | None = None,
@@ -107,6 +119,10 @@ def gemm(
         b: … × K × N, like a; the dimensions before the last two broadcast.
         accumulator: a `cpd.Accumulator`, its text, or a format for its sequential sum.
         c: the addend, which broadcasts to the result; default None.
+        seed: of stochastic rounding; an int or a one-element integer tensor, whose value a compiled
+            program reads at each call; default 0. Where the accumulator has a seed of its own, both
+            must be equal, or one of them 0.
+        stream: as `seed`. Each pair has random bits of its own.
         dtype: the type of the result, which holds the accumulator's format; default a's. bfloat16
             matrices summed in fp32 need `dtype=torch.float32`, say.
         blas: True computes the product by a BLAS (cuBLAS for CUDA tensors, else OpenBLAS), at its
@@ -115,13 +131,13 @@ def gemm(
         scales_at: where the scales of encoded operands are applied, as below: `operand` (default),
             `block` or `epilogue`.
         random: for stochastic rounding, integers in [0, 2^random_bits) in place of the generated
-            ones, of the result's shape and, last, `accumulator.gemm_draws(K)`. An element's first
-            is for the rounding of c (not used without c). Its roundings use the others in program
-            order: for each k the product's, unless products are exact, then its sum's (kahan: four;
-            pairwise: of each two neighboring trees of equal size, and at the end of those that
-            remain and of c; chunked: after a chunk's last also the outer sum's); of a matrix unit,
-            the promotions or the result. By the general path, which is slower. Gradients draw from
-            seed and stream. Default None.
+            ones, of the result's shape and, last, `accumulator.gemm_integers(K)`. An element's
+            first is for the rounding of c (not used without c). Its roundings use the others in
+            program order: for each k the product's, unless products are exact, then its sum's
+            (kahan: four; pairwise: of each two neighboring trees of equal size, and at the end of
+            those that remain and of c; chunked: after a chunk's last also the outer sum's); of a
+            matrix unit, the promotions or the result. By the general path, which is slower.
+            Gradients draw from seed and stream. Default None.
         flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
             flags that the roundings of each sum raise: 1 inexact, 2 underflow, 4 overflow, 16
             invalid (`help(cpd.ops)`). On the CPU; default False.
@@ -184,11 +200,10 @@ def gemm(
             taker = "a BLAS" if blas else "flags=True"
             raise ValueError(f"{taker} takes no encoded operands")
         codes = a.codes if isinstance(a, Encoded) else b.codes
-        how = as_accumulator(accumulator), c, dtype, scales_at, random
+        how = as_accumulator(accumulator), c, (seed, stream), dtype, scales_at, random
         return gemm_encoded(front_end_of(codes), a, b, *how)
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     when = tininess if flags else None
-    return front_end_of(a).gemm(
-        a, b, as_accumulator(accumulator), c, dtype, flag("blas", blas), random, when
-    )
+    acc = as_accumulator(accumulator)
+    return front_end_of(a).gemm(a, b, acc, c, seed, stream, dtype, flag("blas", blas), random, when)

@@ -47,7 +47,7 @@ def reduce_spec(
     cast = None if wire is not None else format_or_scaled(format)
     accumulator = Accumulator(
         sums_format(cast),
-        "kahan" if kahan else "sequential",
+        scheme="kahan" if kahan else "sequential",
         rounding=rounding,
         overflow=overflow or "ieee",
         seed=seed,

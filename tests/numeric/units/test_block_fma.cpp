@@ -317,7 +317,7 @@ Product random_product(Source& source, const Accumulator& accumulator, int depth
 
 TEST(BlockFma, PresetsMatchTheModel) {
   Source source(1);
-  for (const PresetInfo& info : Presets()) {
+  for (const NamedSpec& info : Presets()) {
     std::vector<Accumulator> forms{Preset(info.name)};
     const bool is_aligned = unit_of(forms[0]).adder == Adder::aligned;
     const bool is_fp8 = info.name == "ada-fp8" || info.name == "b200-tcgen05-fp8";
@@ -449,7 +449,7 @@ TEST(BlockFma, BothEndsMeet) {
 }
 
 TEST(BlockFma, LargestSums) {
-  for (const PresetInfo& info : Presets()) {
+  for (const NamedSpec& info : Presets()) {
     const Accumulator accumulator = Preset(info.name);
     const auto top = static_cast<float>(2 - unit_of(accumulator).a.epsilon());
     const auto sum_top = static_cast<float>(2 - unit_of(accumulator).sum.epsilon());

@@ -32,7 +32,7 @@ def step_arithmetic(x, step):
 
 
 def step_sum(x, step):
-    acc = cpd.Accumulator("e4m3", "kahan", rounding="stochastic", stream=step)
+    acc = cpd.Accumulator("e4m3 kahan", rounding="stochastic", stream=step)
     return cpd.sum(x, acc, axis=-1)
 
 

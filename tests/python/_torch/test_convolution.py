@@ -229,13 +229,13 @@ def test_delayed_scales(name):
 
 
 def drawing(purpose, layer):
-    return cpd.Accumulator.parse(SOME, 3, 9 ^ purpose << 60 ^ layer << 20)
+    return cpd.Accumulator(SOME, seed=3, stream=9 ^ purpose << 60 ^ layer << 20)
 
 
 @pytest.mark.parametrize("name", ["1d moved", "2d transposed, moved", "3d"])
 def test_stochastic_sums_draw_by_places_in_the_padded_result(name):
     case = CASES[name]
-    recipe = cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 3, 9), layer=2)
+    recipe = cpd.Recipe(sums=cpd.Accumulator(SOME, seed=3, stream=9), layer=2)
     leaves = leaves_of(case)
     (y, *grads), g = run(case, leaves, recipe=recipe)
     x, w, b = (t.detach() for t in leaves)

@@ -217,7 +217,7 @@ def test_tangents_of_products_are_products(text):
     stream = 5 << 40
 
     def sums(purpose):
-        return cpd.Accumulator.parse(text, seed=2, stream=stream ^ (purpose << 60))
+        return cpd.Accumulator(text, seed=2, stream=stream ^ (purpose << 60))
 
     y, tangent = jvp(
         lambda a, b, c: cpd.gemm(a, b, sums(0), c, dtype=torch.float32),
@@ -345,7 +345,7 @@ DRAWING = {
     "cast": lambda x: cpd.cast(x, "e4m3 stochastic", seed=3),
     "mul": lambda x: cpd.mul(x, x, "e4m3 stochastic", seed=3),
     "div": lambda x: cpd.div(x, x * x, "e4m3 stochastic", seed=3),
-    "sum": lambda x: cpd.sum(x, cpd.Accumulator("e4m3", "kahan", rounding="stochastic"), 0),
+    "sum": lambda x: cpd.sum(x, cpd.Accumulator("e4m3 kahan", rounding="stochastic"), 0),
     "gemm": lambda x: cpd.gemm(x, x.mT, cpd.Accumulator("e4m3", rounding="stochastic")),
     "linear": lambda x: F.linear(
         x, x, recipe=cpd.Recipe(sums=cpd.Accumulator("e4m3", rounding="stochastic"))

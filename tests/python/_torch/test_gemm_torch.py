@@ -52,7 +52,7 @@ def test_seed_and_stream():
     a, b = values(6, 40), values(40, 5, seed=1)
     seen = set()
     for seed, stream in itertools.product((0, 7, 2**64 - 1), repeat=2):
-        acc = cpd.Accumulator.parse(STOCHASTIC, seed, stream)
+        acc = cpd.Accumulator(STOCHASTIC, seed=seed, stream=stream)
         got = cpd.gemm(a, b, acc)
         assert same(got, torch.from_numpy(cpd.gemm(a.numpy(), b.numpy(), acc)))
         numbers = [
@@ -147,7 +147,7 @@ def test_empty(m, k, n):
         assert got.shape == (m, n)
         assert same(got, torch.from_numpy(cpd.gemm(a.numpy(), b.numpy(), acc, c.numpy())))
         if k == 0 and "stochastic" not in acc:
-            start = cpd.cast(c, cpd.Accumulator.parse(acc).format)
+            start = cpd.cast(c, cpd.Accumulator(acc).format)
             assert same(got, start.expand(m, n))
             assert same(cpd.gemm(a, b, acc), torch.zeros(m, n))
 
@@ -178,14 +178,14 @@ def test_blas():
 
 
 def tagged(acc, purpose):
-    acc = cpd.Accumulator.parse(acc) if isinstance(acc, str) else acc
+    acc = cpd.Accumulator(acc) if isinstance(acc, str) else acc
     stream = acc.stream ^ (purpose << 60)
-    return cpd.Accumulator.parse(acc.text, acc.seed, stream)
+    return cpd.Accumulator(acc.text, seed=acc.seed, stream=stream)
 
 
 @pytest.mark.parametrize("acc", ["e4m3", "e4m3 kahan", "e6m9 chunked chunk=3", STOCHASTIC])
 def test_gradients_are_gemms(acc):
-    acc = cpd.Accumulator.parse(acc, 5, 77)
+    acc = cpd.Accumulator(acc, seed=5, stream=77)
     a, b, c = values(5, 7), values(7, 4, seed=1), values(4, seed=2)
     leaves = [x.clone().requires_grad_() for x in (a, b, c)]
     g = values(5, 4, seed=3)
@@ -259,7 +259,7 @@ def test_random_bits_differ_between_the_gemms():
     """Forward and both backward products of the same numbers draw different bits."""
     x = torch.full((40, 40), 1.03).requires_grad_()
     w = x.detach().clone().requires_grad_()
-    acc = cpd.Accumulator.parse(STOCHASTIC, 1, 2)
+    acc = cpd.Accumulator(STOCHASTIC, seed=1, stream=2)
     y = cpd.gemm(x, w, acc)
     for_x, for_w = torch.autograd.grad(y, (x, w), torch.full((40, 40), 1.03))
     assert len({t.detach().numpy().tobytes() for t in (y, for_x, for_w)}) == 3
@@ -267,7 +267,7 @@ def test_random_bits_differ_between_the_gemms():
 
 def test_checkpointing_repeats_the_bits():
     stream = torch.tensor(3)
-    acc = cpd.Accumulator.parse(STOCHASTIC, 1, stream)
+    acc = cpd.Accumulator(STOCHASTIC, seed=1, stream=stream)
 
     def block(x, w):
         return torch.relu(cpd.gemm(torch.relu(cpd.gemm(x, w, acc)), w, acc))
@@ -281,7 +281,7 @@ def test_checkpointing_repeats_the_bits():
 def test_a_stream_changed_before_the_backward_pass_is_noticed():
     stream = torch.tensor(3)
     x, w = values(9, 6).requires_grad_(), values(6, 6, seed=1)
-    y = cpd.gemm(x, w, cpd.Accumulator.parse(STOCHASTIC, 1, stream))
+    y = cpd.gemm(x, w, cpd.Accumulator(STOCHASTIC, seed=1, stream=stream))
     stream += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
@@ -316,7 +316,7 @@ def operators():
     )
     ops = torch.ops.cpd
     drawing = STOCHASTIC, number, number, torch.float16, False
-    random = torch.full((2, 3, 4, cpd.Accumulator.parse(STOCHASTIC).gemm_draws(5)), 5)
+    random = torch.full((2, 3, 4, cpd.Accumulator(STOCHASTIC).gemm_integers(5)), 5)
     yield ops.gemm, (a, b, None, "e4m3 sequential", None, None, torch.float32, False, None)
     yield ops.gemm, (a, b, c, plain, None, None, torch.bfloat16, False, None)
     yield ops.gemm, (a, b.t().contiguous().t(), c, *drawing, None)
@@ -362,11 +362,11 @@ def test_fake_and_meta_tensors():
             cpd.gemm(a[..., 1:], b, "e4m3")
         x = torch.empty(3, 5, device="cuda:0")
         number = torch.zeros(1, dtype=torch.int64, device="cuda:0")
-        acc = cpd.Accumulator.parse(STOCHASTIC, number, number)
+        acc = cpd.Accumulator(STOCHASTIC, seed=number, stream=number)
         assert cpd.gemm(x, x.t(), acc).device == x.device
         other = torch.zeros((), dtype=torch.int64, device="cuda:1")
         with pytest.raises(ValueError, match="on x's device, got cuda:1"):
-            cpd.gemm(x, x.t(), cpd.Accumulator.parse(STOCHASTIC, other))
+            cpd.gemm(x, x.t(), cpd.Accumulator(STOCHASTIC, seed=other))
     x = torch.empty(4, 5, device="meta", requires_grad=True)
     y = cpd.gemm(x, x.t(), "e4m3", dtype=torch.float16)
     assert (y.device.type, y.shape, y.dtype) == ("meta", (4, 4), torch.float16)
@@ -378,16 +378,14 @@ def test_fake_and_meta_tensors():
 
 
 def step(x, w, stream):
-    acc = cpd.Accumulator(
-        "e4m3", "fma", rounding="stochastic", random_bits=8, seed=3, stream=stream
-    )
+    acc = cpd.Accumulator("e4m3 fma", rounding="stochastic", random_bits=8, seed=3, stream=stream)
     return torch.relu(cpd.gemm(x, w, acc, x[:1, :1]))
 
 
 def step_of_units(x, w, stream):
-    unit = cpd.BlockFma("bf16", "bf16", block=4, fraction_bits=20)
-    y = cpd.gemm(x, w, cpd.Accumulator(unit=unit)) + cpd.gemm(x, w, "h100-bf16")
-    return y + cpd.gemm(x, w, cpd.Accumulator.parse(STOCHASTIC, 3, stream))
+    unit = cpd.Accumulator(a="bf16", b="bf16", block=4, fraction_bits=20)
+    y = cpd.gemm(x, w, cpd.Accumulator(unit)) + cpd.gemm(x, w, "h100-bf16")
+    return y + cpd.gemm(x, w, cpd.Accumulator(STOCHASTIC, seed=3, stream=stream))
 
 
 @pytest.mark.few("", 2)
@@ -455,7 +453,7 @@ def test_cuda_graph_takes_new_streams():
     require_gpu_itself("graphs")
     a, b = values(33, 40).cuda(), values(40, 20, seed=1).cuda()
     stream = torch.zeros((), dtype=torch.int64, device="cuda")
-    acc = cpd.Accumulator.parse(STOCHASTIC, 1, stream)
+    acc = cpd.Accumulator(STOCHASTIC, seed=1, stream=stream)
     cpd.gemm(a, b, acc)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -464,5 +462,5 @@ def test_cuda_graph_takes_new_streams():
     for number in (5, 6):
         stream.fill_(number)
         graph.replay()
-        wanted = cpd.gemm(a.cpu(), b.cpu(), cpd.Accumulator.parse(STOCHASTIC, 1, number))
+        wanted = cpd.gemm(a.cpu(), b.cpu(), cpd.Accumulator(STOCHASTIC, seed=1, stream=number))
         assert same(y.cpu(), wanted)

@@ -86,7 +86,9 @@ def test_operations_are_the_cpus(name: str, rounding: str, dtype: torch.dtype) -
 @pytest.mark.parametrize("rounding", ["nearest_even", "down", "stochastic"])
 @pytest.mark.parametrize("scheme", ["sequential", "kahan", "chunked", "pairwise"])
 def test_sums_are_the_cpus(scheme: str, rounding: str, dtype: torch.dtype) -> None:
-    acc = cpd.Accumulator("e6m9" if dtype != torch.bfloat16 else "e4m3", scheme, rounding=rounding)
+    acc = cpd.Accumulator(
+        "e6m9" if dtype != torch.bfloat16 else "e4m3", scheme=scheme, rounding=rounding
+    )
     x = inputs(60 * 77).to(dtype).view(60, 77)
     for dim in (0, 1):
         assert same(cpd.sum(x, acc, dim), cpd.sum(x.cuda(), acc, dim))
@@ -96,8 +98,8 @@ def test_sums_and_products_take_given_integers() -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(6, 7, generator=generator)
     for scheme in ("sequential", "kahan", "pairwise", "chunked chunk=3"):
-        acc = cpd.Accumulator.parse(f"e4m3 {scheme} rounding=stochastic random_bits=5")
-        shapes = (6, acc.sum_draws(7)), (6, 6, acc.gemm_draws(7))
+        acc = cpd.Accumulator(f"e4m3 {scheme} rounding=stochastic random_bits=5")
+        shapes = (6, acc.sum_integers(7)), (6, 6, acc.gemm_integers(7))
         of_sum, of_gemm = (
             torch.randint(0, 32, shape, generator=generator).to(torch.uint32) for shape in shapes
         )
@@ -110,7 +112,7 @@ def test_sums_and_products_take_given_integers() -> None:
                 cpd.gemm(x, x.t(), acc, random=of_gemm),
                 cpd.gemm(x.cuda(), x.cuda().t(), acc, random=turned(of_gemm.cuda())),
             )
-    greater = torch.full((6, acc.sum_draws(7)), 32, dtype=torch.uint32, device="cuda")
+    greater = torch.full((6, acc.sum_integers(7)), 32, dtype=torch.uint32, device="cuda")
     with pytest.raises(ValueError, match=r"random must be 0…2\^5 - 1"):
         cpd.sum(x.cuda(), acc, 1, random=greater)
 

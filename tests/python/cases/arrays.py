@@ -15,6 +15,7 @@ import fixed_oracle
 import gemm_oracle
 import oracle
 from by_keywords import by_keywords
+from cpd.numeric.accumulator import scheme_of
 from rationals import Fraction
 
 SPECIAL_BITS = [
@@ -34,42 +35,41 @@ def spec_of(f: cpd.Format) -> oracle.Spec:
 
 def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
     """An accumulator of scheme `fixed` for its oracle."""
-    point = acc.fixed
-    assert point is not None
+    assert acc.form == "integer"
     options = oracle.Options(acc.rounding, acc.overflow)
     return fixed_oracle.Fixed(
-        spec_of(acc.format), point.width, point.fraction, point.rounding, options
+        spec_of(acc.format), acc.width, acc.fraction, acc.sum_rounding, options
     )
 
 
 def accumulation_of(acc: cpd.Accumulator, given: Any = None) -> gemm_oracle.Accumulation:
     """The same accumulator for the oracle, with the integers that random= gives, if any."""
-    unit = acc.unit and gemm_oracle.Unit(
-        spec_of(acc.unit.a),
-        spec_of(acc.unit.b),
-        acc.unit.block,
-        acc.unit.fraction_bits,
-        spec_of(acc.unit.sum),
-        acc.unit.rounding,
-        acc.unit.aligns_addend,
-        acc.unit.min_exponent,
-        acc.unit.promote,
-        acc.unit.scale and spec_of(acc.unit.scale),
-        acc.unit.scale_block,
-        acc.unit.dot,
-        acc.unit.adder,
-        acc.unit.group,
-        acc.unit.stride,
-        acc.unit.take,
+    unit = acc.form == "unit" and gemm_oracle.Unit(
+        spec_of(acc.a),
+        spec_of(acc.b),
+        acc.block,
+        acc.fraction_bits,
+        spec_of(acc.sum),
+        acc.sum_rounding,
+        acc.addend == "aligned",
+        acc.min_exponent,
+        acc.promote,
+        acc.scale and spec_of(acc.scale),
+        acc.scale_block,
+        acc.dot,
+        acc.adder,
+        acc.group,
+        acc.stride,
+        acc.take,
     )
     rows = None if given is None else given.reshape(-1, given.shape[-1]).tolist()
     return gemm_oracle.Accumulation(
         spec_of(acc.format),
-        acc.scheme,
-        "exact" if acc.product == "exact" else spec_of(cpd.Format(acc.product)),
-        spec_of(acc.inner),
-        acc.chunk,
-        unit,
+        scheme_of(acc),
+        "exact" if acc.product in ("exact", None) else spec_of(cpd.Format(acc.product)),
+        spec_of(acc.inner or acc.format),
+        acc.chunk or 64,
+        unit or None,
         oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits),
         int(acc.seed),
         int(acc.stream),

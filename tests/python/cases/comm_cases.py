@@ -61,12 +61,12 @@ def accumulators(f: str, way: dict[str, Any], seed: int) -> list[cpd.Accumulator
     ]
     if way["order"] != "tree":
         sums += [
-            cpd.Accumulator(f, "kahan"),
-            cpd.Accumulator("e5m10", "kahan", **random_sum),
-            cpd.Accumulator("e6m9", "chunked", inner=f, chunk=2),
+            cpd.Accumulator(f, scheme="kahan"),
+            cpd.Accumulator("e5m10 kahan", **random_sum),
+            cpd.Accumulator("e6m9 chunked", inner=f, chunk=2),
         ]
         if way["exchange"] in ("owner", "gather"):
-            sums.append(cpd.Accumulator(f, "pairwise"))
+            sums.append(cpd.Accumulator(f, scheme="pairwise"))
     return sums
 
 
@@ -269,7 +269,7 @@ def others(comm: Communicator) -> list[str]:
     wrong."""
     wrong = []
     sizes = sizes_for(comm.size)
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
+    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
     wanted, _ = virtual(spec, comm.size, sizes, 5)
     mine = layers_of(comm.rank, sizes, 5)
     for root in range(comm.size):
@@ -346,7 +346,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "random_bits": {"random_bits": 8},
     "variant": {"variant": "B"},
     "sum's format": _sum(format="e6m9"),
-    "sum's scheme": {"accumulator": cpd.Accumulator("e5m10", "kahan")},
+    "sum's scheme": {"accumulator": cpd.Accumulator("e5m10 kahan")},
     "sum's inner format": _sum(inner="e5m10"),
     "sum's chunk": _sum(chunk=5),
     "sum's rounding": _sum(rounding="up"),

@@ -94,7 +94,7 @@ def operations() -> None:
         for acc in ["fp32 sequential", "e8m7 kahan", "e5m2 pairwise", "e8m3 chunked chunk=3"]:
             keep(
                 f"sum {front_end} {acc}",
-                cpd.sum(x.reshape(40, 10), cpd.Accumulator.parse(acc), axis=0),
+                cpd.sum(x.reshape(40, 10), cpd.Accumulator(acc), axis=0),
             )
             keep(f"gemm {front_end} {acc}", cpd.gemm(x.reshape(20, 20), x.reshape(20, 20), acc))
         for acc in ["fp32 fma", "a100-tf32", "e8m7 block_fma a=tf32 b=tf32 sum=fp32"]:

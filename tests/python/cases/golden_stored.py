@@ -15,7 +15,7 @@ from golden import FOLDER, floats, tensor
 
 PICKLE, CHECKPOINT, MODULES = (FOLDER / n for n in ("specs.pickle", "checkpoint.pt", "modules.pt"))
 SPECS = (
-    *(cpd.Format, cpd.Accumulator, cpd.BlockFma, cpd.Cast, cpd.Recipe, cpd.ReduceSpec),
+    *(cpd.Format, cpd.Accumulator, cpd.Cast, cpd.Recipe, cpd.ReduceSpec),
     cpd.Schedule,
 )
 

@@ -35,7 +35,7 @@ def sum_cases(make: Make) -> Cases:
             acc = cpd.Accumulator(f"e4m3 {scheme} rounding={rounding}", seed=3, stream=2**40)
             yield f"{acc}", cpd.sum(make(x), acc, 0)
         acc = cpd.Accumulator(f"e3m4 {scheme} rounding=stochastic random_bits=5 variant=B")
-        given = make(integers((5, acc.sum_draws(37)), 51, 5))
+        given = make(integers((5, acc.sum_integers(37)), 51, 5))
         yield f"{acc} random given", cpd.sum(make(x), acc, 0, random=given)
         yield f"{scheme} specials", cpd.sum(make(points(cpd.Format("e4m3"))), f"e4m3 {scheme}")
         yield f"{scheme} saturate", cpd.sum(make(x * 64), f"e4m3fn {scheme} overflow=saturate", 0)
@@ -77,27 +77,27 @@ def gemm_cases(make: Make) -> Cases:
 
 def _units(make: Make) -> Cases:
     """Matrix units."""
-    for preset in cpd.presets():
+    for preset in cpd.Accumulator.named():
         for outputs in ("fp32", "fp16"):
             try:
-                acc = cpd.Accumulator(outputs, preset=preset.name)
+                acc = cpd.Accumulator(outputs, scheme=preset)
             except ValueError:
                 continue
-            assert acc.unit is not None
-            a = cpd.cast(floats((4, 200), 65, -8, 4), acc.unit.a)
-            b = cpd.cast(floats((200, 3), 66, -8, 4), acc.unit.b)
-            yield f"{preset.name} {outputs}", cpd.gemm(make(a), make(b), acc)
+            assert acc.form == "unit"
+            a = cpd.cast(floats((4, 200), 65, -8, 4), acc.a)
+            b = cpd.cast(floats((200, 3), 66, -8, 4), acc.b)
+            yield f"{preset} {outputs}", cpd.gemm(make(a), make(b), acc)
     a, b = cpd.cast(floats((4, 96), 67), "e5m2"), cpd.cast(floats((96, 3), 68), "e4m3fn")
-    mixed = cpd.Accumulator(preset="h100-fp8", operands=("e5m2", "e4m3fn"))
+    mixed = cpd.Accumulator("h100-fp8", a="e5m2", b="e4m3fn")
     yield "h100-fp8 e5m2 e4m3fn", cpd.gemm(make(a), make(b), mixed, make(floats((4, 3), 69)))
     for index, options in enumerate(
         (
             {"block": 8, "fraction_bits": 12},
-            {"block": 5, "fraction_bits": 9, "aligns_addend": False, "rounding": "nearest_even"},
+            {"block": 5, "fraction_bits": 9, "addend": "separate", "sum_rounding": "nearest_even"},
             {"block": 16, "fraction_bits": 20, "min_exponent": -5, "promote": 32, "sum": "e8m11"},
         )
     ):
-        unit = cpd.BlockFma("e5m2", "e4m3fn", **options)  # type: ignore[arg-type]
+        unit = cpd.Accumulator(a="e5m2", b="e4m3fn", **options)  # type: ignore[arg-type]
         yield f"unit {index}", cpd.gemm(make(a), make(b), unit)
 
 
@@ -123,5 +123,5 @@ def _layouts(make: Make) -> Cases:
         yield f"points {scheme}", y
         acc = cpd.Accumulator(f"e3m4 {scheme} rounding=stochastic random_bits=5 variant=C")
         x, y = floats((3, 9), 81), floats((9, 2), 82)
-        given = make(integers((3, 2, acc.gemm_draws(9)), 83, 5))
+        given = make(integers((3, 2, acc.gemm_integers(9)), 83, 5))
         yield f"{acc} random given", cpd.gemm(make(x), make(y), acc, random=given)

@@ -24,22 +24,21 @@ SPACE: dict[str, Any] = {"cpd": cpd, "np": np}
 
 TEXTS = """
 cpd.Accumulator("e4m3")
-cpd.Accumulator("e4m3", "kahan", rounding="stochastic", random_bits=8, seed=3, stream=2**63)
-cpd.Accumulator("e6m9", "chunked", product="exact", chunk=32)
-cpd.Accumulator("e6m9", "chunked", inner="e5m2", product="fp32", overflow="saturate")
-cpd.Accumulator("e5m2", "pairwise", rounding="up")
-cpd.Accumulator("e4m3", "fma")
+cpd.Accumulator("e4m3 kahan", rounding="stochastic", random_bits=8, seed=3, stream=2**63)
+cpd.Accumulator("e6m9 chunked", product="exact", chunk=32)
+cpd.Accumulator("e6m9 chunked", inner="e5m2", product="fp32", overflow="saturate")
+cpd.Accumulator("e5m2 pairwise", rounding="up")
+cpd.Accumulator("e4m3 fma")
 cpd.Accumulator("e4m3 rounding=stochastic kahan", seed=7)
-cpd.Accumulator(cpd.BlockFma("fp16", "fp16", block=4, fraction_bits=23))
-cpd.Accumulator("fp16", preset="h100-fp16")
+cpd.Accumulator(a="fp16", b="fp16", block=4, fraction_bits=23)
+cpd.Accumulator("fp16 h100-fp16")
 cpd.Accumulator("h100-fp8 a=e5m2")
-cpd.Accumulator(preset="deepseek-promoted")
-cpd.Accumulator("e4m3 kahan").options
-cpd.Accumulator.parse("e6m9 chunked product=exact")
-[cpd.Accumulator(f"e4m3 {s} rounding=stochastic").sum_draws(9) for s in ("sequential", "kahan", "chunked chunk=2", "pairwise")]
-[cpd.Accumulator(f"e4m3 {s} rounding=stochastic").gemm_draws(9) for s in ("sequential", "kahan", "fma", "chunked chunk=2", "pairwise")]
-cpd.BlockFma("fp16", "bf16")
-cpd.BlockFma("e4m3fn", "e5m2", block=32, fraction_bits=13, aligns_addend=False, sum="e8m13", rounding="nearest_even", promote=128)
+cpd.Accumulator("deepseek-promoted")
+cpd.Accumulator("e6m9 chunked product=exact")
+[cpd.Accumulator(f"e4m3 {s} rounding=stochastic").sum_integers(9) for s in ("sequential", "kahan", "chunked chunk=2", "pairwise")]
+[cpd.Accumulator(f"e4m3 {s} rounding=stochastic").gemm_integers(9) for s in ("sequential", "kahan", "fma", "chunked chunk=2", "pairwise")]
+cpd.Accumulator(a="fp16", b="bf16")
+cpd.Accumulator(a="e4m3fn", b="e5m2", block=32, fraction_bits=13, addend="separate", sum="e8m13", sum_rounding="nearest_even", promote=128)
 cpd.Cast("e5m2")
 cpd.Cast("e5m2", rounding="stochastic", overflow="saturate", seed=3, stream=4, random_bits=8, variant="B")
 cpd.Recipe(sums="e4m3")
@@ -102,27 +101,27 @@ cpd.Format(exp=4, man=3, signed=1)
 cpd.Format(exp=1, man=0, subnormals=False)
 cpd.Format("fp32").values()
 cpd.Accumulator()
-cpd.Accumulator(None, "kahan")
+cpd.Accumulator(scheme="kahan")
 cpd.Accumulator(3)
-cpd.Accumulator("e4m3", "tree")
+cpd.Accumulator("e4m3 tree")
 cpd.Accumulator("e4m3", 3)
-cpd.Accumulator("e4m3", "block_fma")
+cpd.Accumulator("e4m3 block_fma")
 cpd.Accumulator("e4m3", chunk=3)
-cpd.Accumulator("e4m3", "chunked", chunk=0)
-cpd.Accumulator("e4m3", "chunked", chunk=2**63)
-cpd.Accumulator("e4m3", "chunked", chunk=2.0)
+cpd.Accumulator("e4m3 chunked", chunk=0)
+cpd.Accumulator("e4m3 chunked", chunk=2**63)
+cpd.Accumulator("e4m3 chunked", chunk=2.0)
 cpd.Accumulator("e4m3", inner="e5m2")
-cpd.Accumulator("e4m3", "kahan", inner="e5m2")
-cpd.Accumulator("e4m3", "fma", product="e5m2")
+cpd.Accumulator("e4m3 kahan", inner="e5m2")
+cpd.Accumulator("e4m3 fma", product="e5m2")
 cpd.Accumulator("e4m3", product="exakt")
 cpd.Accumulator("e4m3", product=3)
 cpd.Accumulator("e4m3", preset="h200")
 cpd.Accumulator("e4m3", preset="h100-fp8")
-cpd.Accumulator(preset="h100-fp8", unit=cpd.BlockFma("fp16", "fp16"))
-cpd.Accumulator(preset="h100-fp8", operands=("fp32", "e5m2"))
-cpd.Accumulator(preset="h100-fp8", operands="e5m2")
-cpd.Accumulator("e4m3", operands=("e4m3", "e5m2"))
-cpd.Accumulator(preset="h100-fp8", rounding="up")
+cpd.Accumulator("h100-fp8", width=8)
+cpd.Accumulator("h100-fp8", a="fp32", b="e5m2")
+cpd.Accumulator("h100-fp8", operands="e5m2")
+cpd.Accumulator("e4m3", a="e4m3", scheme="kahan")
+cpd.Accumulator("h100-fp8", rounding="up")
 cpd.Accumulator(unit="fp16")
 cpd.Accumulator("e4m3 kahan kahan")
 cpd.Accumulator("e4m3 kahan chunk=x")
@@ -139,21 +138,20 @@ cpd.Accumulator("e4m3", seed=-1)
 cpd.Accumulator("e4m3", seed=2**64)
 cpd.Accumulator("e4m3", stream="3")
 cpd.Accumulator("e4m3", rounding="to_odd", variant="B")
-cpd.Accumulator.parse(3)
-cpd.Accumulator.parse("")
-cpd.Accumulator.parse("kahan")
-cpd.Accumulator("e4m3").sum_draws(-1)
-cpd.Accumulator("e4m3").gemm_draws(1.5)
-cpd.BlockFma("fp16", "fp16", block=0)
-cpd.BlockFma("fp16", "fp16", block=65)
-cpd.BlockFma("fp16", "fp16", block=2**40)
-cpd.BlockFma("fp16", "fp16", fraction_bits=31)
-cpd.BlockFma("fp16", "fp16", rounding="up")
-cpd.BlockFma("fp16", "fp16", rounding=1)
-cpd.BlockFma("fp16", "fp16", promote=5)
-cpd.BlockFma("fp16", "fp16", aligns_addend=1)
-cpd.BlockFma("fp32", "fp32")
-cpd.BlockFma("fp16", None)
+cpd.Accumulator("")
+cpd.Accumulator("kahan")
+cpd.Accumulator("e4m3").sum_integers(-1)
+cpd.Accumulator("e4m3").gemm_integers(1.5)
+cpd.Accumulator(a="fp16", b="fp16", block=0)
+cpd.Accumulator(a="fp16", b="fp16", block=65)
+cpd.Accumulator(a="fp16", b="fp16", block=2**40)
+cpd.Accumulator(a="fp16", b="fp16", fraction_bits=31)
+cpd.Accumulator(a="fp16", b="fp16", sum_rounding="up")
+cpd.Accumulator(a="fp16", b="fp16", sum_rounding=1)
+cpd.Accumulator(a="fp16", b="fp16", promote=5)
+cpd.Accumulator(a="fp16", b="fp16", addend=1)
+cpd.Accumulator(a="fp32", b="fp32")
+cpd.Accumulator(a="fp16")
 cpd.Cast("e9m3")
 cpd.Cast("e4m3", rounding="nearest")
 cpd.Cast("e4m3", overflow=True)
@@ -377,9 +375,9 @@ cpd.Cast("e4m3", seed=torch.tensor(3))
 
 PUBLIC: dict[str, Sequence[str]] = {
     "cpd": (
-        *("Accumulator", "BlockFma", "Cast", "Format", "LayerReport", "PresetInfo", "Recipe"),
+        *("Accumulator", "Cast", "Format", "LayerReport", "Recipe"),
         *("ReduceSpec", "Schedule", "StallWarning", "add", "cast", "decode", "encode", "fma"),
-        *("gemm", "mul", "presets", "random_integers", "simulate_all_reduce", "sum"),
+        *("gemm", "mul", "random_integers", "simulate_all_reduce", "sum"),
         *("Encoded", "Scaled"),
     ),
     "cpd.comm": (
@@ -426,9 +424,8 @@ def texts_cases(make: Make) -> Cases:
     for expression in _lines(TEXTS):
         value = _value(expression, {})
         yield expression, f"{value!s} | {value!r}"
-    for preset in cpd.presets():
-        acc = cpd.Accumulator(preset=preset.name)
-        yield f"preset {preset.name}", f"{preset} | {acc} | {acc.unit}"
+    for preset, told in cpd.Accumulator.named().items():
+        yield f"preset {preset}", f"{told} | {cpd.Accumulator(preset)}"
     yield from _signatures(PUBLIC)
 
 

@@ -296,9 +296,7 @@ class OneRank:
 INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.comm.Communicator": OneRank,
     "cpd.Accumulator": lambda: cpd.Accumulator("e4m3"),
-    "cpd.BlockFma": lambda: cpd.BlockFma("e4m3", "e4m3"),
     "cpd.Cast": lambda: cpd.Cast("e4m3"),
-    "cpd.FixedPoint": cpd.FixedPoint,
     "cpd.Format": lambda: cpd.Format("e4m3"),
     "cpd.Hadamard": lambda: cpd.Hadamard(4),
     "cpd.Recipe": lambda: cpd.Recipe(sums="e4m3"),

@@ -160,7 +160,7 @@ def by_nodes(
 
 # ---- the same as ranks of DistributedDataParallel (node_ranks.py) ------------------------------
 
-KAHAN = cpd.Accumulator("e4m3", "kahan")
+KAHAN = cpd.Accumulator("e4m3 kahan")
 STOCHASTIC = cpd.Recipe("native", gradient="e5m2 rounding=stochastic random_bits=8")
 DDP_CASES: dict[str, dict[str, Any]] = {
     "one pass": {"spec": cpd.ReduceSpec("e4m3", KAHAN, rounding="stochastic", seed=3)},

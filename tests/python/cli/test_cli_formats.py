@@ -27,22 +27,24 @@ def test_presets_as_json(capsys, tmp_path):
     assert main(["show", "--units", "--json"]) == 0
     text = capsys.readouterr().out
     rows = json.loads(text)
-    assert [row["name"] for row in rows] == [one.name for one in cpd.presets()]
-    for row, one in zip(rows, cpd.presets(), strict=True):
-        acc = cpd.Accumulator(preset=one.name)
-        assert (row["evidence"], row["source"], row["text"]) == (one.evidence, one.source, str(acc))
-        assert row["operands"] == [str(acc.unit.a), str(acc.unit.b)]
-        for name in ("block", "rounding", "promote"):
-            assert row[name] == getattr(acc.unit, name)
-        cuts = acc.unit.adder not in ("exact", "flushed_pairs")
+    assert [row["name"] for row in rows] == [*cpd.Accumulator.named()]
+    for row, (one, told) in zip(rows, cpd.Accumulator.named().items(), strict=True):
+        acc = cpd.Accumulator(one)
+        given = row["evidence"], row["source"], row["text"]
+        assert given == (told["evidence"], told["source"], str(acc))
+        assert row["operands"] == [str(acc.a), str(acc.b)]
+        for name in ("block", "promote"):
+            assert row[name] == getattr(acc, name)
+        assert row["rounding"] == acc.sum_rounding
+        cuts = acc.adder not in ("exact", "flushed_pairs")
         for name in ("fraction_bits", "min_exponent"):
-            assert row[name] == (getattr(acc.unit, name) if cuts else None)
-        assert cpd.Format(row["sum"]) == acc.unit.sum
-        assert row["outputs"] == ["fp32", *["fp16"] * (one.name in WITH_FP16_RESULTS)]
-        is_amd = one.name.startswith("cdna")
+            assert row[name] == (getattr(acc, name) if cuts else None)
+        assert cpd.Format(row["sum"]) == acc.sum
+        assert row["outputs"] == ["fp32", *["fp16"] * (one in WITH_FP16_RESULTS)]
+        is_amd = one.startswith("cdna")
         nans = {} if is_amd else {"fp32": "7FFFFFFF", "fp16": "7FFF"}
         assert row["nan"] == {name: nans[name] for name in row["outputs"] if name in nans}
-        assert row.get("adder", "aligned") == acc.unit.adder
+        assert row.get("adder", "aligned") == acc.adder
         assert is_amd == ("adder" in row)
     assert main(["show", "--units", "--json", "-"]) == 0
     assert capsys.readouterr().out == text
@@ -60,14 +62,13 @@ def test_presets_table_cuts_nothing(capsys, monkeypatch, columns):
     table, notes = told.split("v100, h100-fp16", 1)
     assert columns < 80 or max(map(len, table.splitlines())) <= 80
     lines = [line.split() for line in table.splitlines()]
-    for one in cpd.presets():
-        unit = cpd.Accumulator(preset=one.name).unit
-        assert unit is not None
+    for one, named in cpd.Accumulator.named().items():
+        unit = cpd.Accumulator(one)
         kept = "-" if unit.adder in ("exact", "flushed_pairs") else unit.fraction_bits
         figures = [str(unit.a), *map(str, (unit.block, kept, unit.sum))]
-        assert [*figures, unit.rounding, one.evidence] in [line[1:] for line in lines]
-        assert columns < 80 or one.name in [line[0] for line in lines if line]
-        assert one.source in notes
+        assert [*figures, unit.sum_rounding, named["evidence"]] in [line[1:] for line in lines]
+        assert columns < 80 or one in [line[0] for line in lines if line]
+        assert named["source"] in notes
 
 
 # ---- two formats ---------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_all_reduce_is_the_virtual_ranks(world):
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_chunks_do_not_change_the_bits(chunk):
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
+    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
     wanted, _ = comm_cases.virtual(spec, 3, (100, 0, 31), 1)
     for got in run(
         3, lambda c: c.all_reduce(comm_cases.layers_of(c.rank, (100, 0, 31), 1), spec), chunk=chunk
@@ -380,7 +380,7 @@ def test_a_sum_that_may_stall_warns(call):
     for fine in (
         {"order": "tree"},
         {"group_size": 2},
-        {"accumulator": cpd.Accumulator("e3m0", "kahan")},
+        {"accumulator": cpd.Accumulator("e3m0 kahan")},
         {"accumulator": "fp32"},
         {"accumulator": cpd.Accumulator("e3m0", rounding="stochastic")},
     ):

@@ -58,7 +58,7 @@ def test_all_reduce(world: int) -> None:
 
 
 def test_other_operations() -> None:
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
+    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
     sizes = (1001, 0, 70_000)
     wanted, _ = comm_cases.virtual(spec, 3, sizes, 5)
 

@@ -111,7 +111,7 @@ def test_streams_of_the_second() -> None:
 
 
 def test_other_operations() -> None:
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
+    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
     wanted, _ = comm_cases.virtual(spec, 2, SIZES, 5)
 
     def calls(comm: Any) -> None:

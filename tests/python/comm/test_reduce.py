@@ -29,12 +29,12 @@ def accumulators(f, **options):
     """Every scheme that an all-reduce can have, chunks of several lengths among them."""
     return [
         cpd.Accumulator(f, **options),
-        cpd.Accumulator(f, "kahan", **options),
-        cpd.Accumulator(f, "chunked", chunk=1, **options),
-        cpd.Accumulator(f, "chunked", chunk=3, inner="e5m1", **options),
-        cpd.Accumulator(f, "chunked", chunk=4, inner="e6m9", **options),
-        cpd.Accumulator(f, "chunked", **options),
-        cpd.Accumulator(f, "pairwise", **options),
+        cpd.Accumulator(f, scheme="kahan", **options),
+        cpd.Accumulator(f, scheme="chunked", chunk=1, **options),
+        cpd.Accumulator(f, scheme="chunked", chunk=3, inner="e5m1", **options),
+        cpd.Accumulator(f, scheme="chunked", chunk=4, inner="e6m9", **options),
+        cpd.Accumulator(f, scheme="chunked", **options),
+        cpd.Accumulator(f, scheme="pairwise", **options),
     ]
 
 
@@ -348,7 +348,7 @@ def test_large_layers_equal_the_fold():
     """More values than one block, and more than one thread takes."""
     ranks = [[np.random.default_rng(r).normal(size=200_003).astype(np.float32)] for r in range(5)]
     for scheme in ("sequential", "kahan"):
-        acc = cpd.Accumulator("e5m2", scheme)
+        acc = cpd.Accumulator("e5m2", scheme=scheme)
         (got,) = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e4m3", acc, result="e5m2"))
         stacked = np.stack([cpd.cast(r[0], "e4m3") for r in ranks])
         assert np.array_equal(got, cpd.sum(stacked, acc, 0))

@@ -386,7 +386,7 @@ def test_cpds_quantizers():
 def test_products_are_kahans():
     a, b = normal(7, 33), normal(33, 5, seed=1)
     y = cpd2020.quant_gemm(a, b, man=3, exp=4)
-    assert same(y, cpd.gemm(a, b, cpd.Accumulator((4, 3), "kahan")))
+    assert same(y, cpd.gemm(a, b, cpd.Accumulator((4, 3), scheme="kahan")))
     assert same(cpd2020.quant_gemm(a, b, 3, 4), y)
     q = lambda x: cpd2020.float_quantize(x, 4, 3)  # noqa: E731
     total, rest = torch.zeros(7, 5), torch.zeros(7, 5)

@@ -36,7 +36,7 @@ def test_counted_by_hand():
     assert parts("e4m3", "fp32 kahan")[1:3] == (4 * 27 * 7, 4 * 54)
     assert parts("e4m3", "fp32 chunked inner=e6m9 chunk=32")[2] == 2 * 13 + 54 / 32
     # 16 products of 8 bits, 14 of whose fraction bits are kept; the addend of 16 bits; a sum of 21
-    unit = cpd.BlockFma("e4m3fn", "e4m3fn", block=16, fraction_bits=14)
+    unit = cpd.Accumulator(a="e4m3fn", b="e4m3fn", block=16, fraction_bits=14)
     assert parts("e4m3fn", unit)[1:] == (
         (16 * 16 * 5 + 16 * 5) / 16,
         (16 * 21 + 2 * 21) / 16,
@@ -80,7 +80,7 @@ def synthesized():
             element, _, bits = rest.partition(" F")
             f = {"e4m3": "e4m3fn"}.get(element, element)
             wide = "e8m13" if bits == "13" else "fp32"
-            unit = cpd.BlockFma(f, f, block=16, fraction_bits=int(bits), sum=wide)
+            unit = cpd.Accumulator(a=f, b=f, block=16, fraction_bits=int(bits), sum=wide)
             yield name, count, 16 * gates(f, unit).total
 
 

@@ -160,7 +160,7 @@ def test_either_scale_has_every_corner_beside_a_scale_of_one():
 
 
 def unit(**fields):
-    return Known(cpd.Accumulator(unit=cpd.BlockFma("e4m3fn", "e4m3fn", block=16, **fields)))
+    return Known(cpd.Accumulator(cpd.Accumulator(a="e4m3fn", b="e4m3fn", block=16, **fields)))
 
 
 def test_fields_of_a_unit_that_are_reported_one_by_one():

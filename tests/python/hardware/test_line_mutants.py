@@ -159,4 +159,4 @@ def test_the_bugs_are_listed() -> None:
     assert {mutant["vectors"] for mutant in MUTANTS.values()} == set(OPERATIONS)
     assert len(MUTANTS) - len(EQUAL) >= 115
     assert all(len(MUTANTS[name]["equal"]) > 20 for name in EQUAL)
-    assert cpd.Accumulator(DOT4).unit is not None
+    assert cpd.Accumulator(DOT4).form == "unit"

@@ -27,7 +27,7 @@ DEEP = 128
 
 def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int = 0) -> Probed:
     """What is found of an accumulator of which only the sums are seen."""
-    unit = acc.unit
+    unit = acc
     a, b = ("fp16", "fp16") if unit is None else (unit.a, unit.b)
     return probe(Known(acc).sums, a, b, c, k=k, seed=seed)
 
@@ -50,13 +50,13 @@ def differences(found: Probed, acc: cpd.Accumulator, seed: int = 99) -> int:
 def outputs() -> list[tuple[str, str]]:
     """Every preset with each of its outputs; of several with one rule the first."""
     found: dict[str, tuple[str, str]] = {}
-    for one in cpd.presets():
+    for name in cpd.Accumulator.named():
         for output in ("fp32", "fp16"):
             try:
-                acc = cpd.Accumulator(output, preset=one.name)
+                acc = cpd.Accumulator(output, scheme=name)
             except ValueError:
                 continue
-            found.setdefault(f"{acc} {output}", (one.name, output))
+            found.setdefault(f"{acc} {output}", (name, output))
     return list(found.values())
 
 
@@ -76,27 +76,28 @@ QUICK = {
     ],
 )
 def test_presets(name: str, output: str) -> None:
-    acc = cpd.Accumulator(output, preset=name)
-    unit = acc.unit
+    acc = cpd.Accumulator(output, scheme=name)
+    unit = acc
     assert unit is not None
     k = 2 * DEEP if unit.promote == DEEP else 64 if max(unit.block, unit.group) >= 32 else 32
     found = hidden(acc, output, k)
-    assert found.unit is not None
+    assert found.accumulator is not None
+    assert found.accumulator.form == "unit"
     assert found.notes == ()
-    if unit.scale is None or found.unit.scale is not None:
+    if unit.scale is None or found.accumulator.scale is not None:
         assert (name if output == "fp32" else f"{name} in fp16") in found.presets
     assert differences(found, acc) == 0
     if unit.scale is None:
-        assert found.unit.block == unit.block
-        assert found.unit.adder == unit.adder
-        assert found.unit.promote == unit.promote
-        assert found.unit.sum == unit.sum
-        assert found.unit.rounding == unit.rounding
+        assert found.accumulator.block == unit.block
+        assert found.accumulator.adder == unit.adder
+        assert found.accumulator.promote == unit.promote
+        assert found.accumulator.sum == unit.sum
+        assert found.accumulator.sum_rounding == unit.sum_rounding
         for field in ("group", "stride", "take"):
-            assert getattr(found.unit, field) == getattr(unit, field)
+            assert getattr(found.accumulator, field) == getattr(unit, field)
         if unit.adder not in ("exact", "flushed_pairs"):
-            assert found.unit.fraction_bits == unit.fraction_bits
-    if found.unit.min_exponent != unit.min_exponent and unit.adder == "aligned":
+            assert found.accumulator.fraction_bits == unit.fraction_bits
+    if found.accumulator.min_exponent != unit.min_exponent and unit.adder == "aligned":
         told = [one for one in found.unsure if one.startswith("min_exponent: any below ")]
         assert unit.min_exponent < int(told[0].split()[-1])
 
@@ -114,14 +115,14 @@ def random_unit(seed: int) -> tuple[cpd.Accumulator, str]:
         "fraction_bits": int(rng.integers(8, 28)),
         "min_exponent": int(rng.choice([-133, -20, -60])),
         "sum": total,
-        "rounding": str(rng.choice(["toward_zero", "nearest_even"])),
+        "sum_rounding": str(rng.choice(["toward_zero", "nearest_even"])),
         "promote": int(rng.choice([0, 0, block, 2 * block])),
     }
     if fields["promote"] == 0 and rng.random() < 0.3:
-        fields["aligns_addend"] = False
-    unit = cpd.BlockFma(operand, operand, **fields)
+        fields["addend"] = "separate"
+    unit = cpd.Accumulator(a=operand, b=operand, **fields)
     promoted = "fp32" if fields["promote"] and total != "fp16" else total
-    return cpd.Accumulator(promoted, unit=unit), "fp16" if total == "fp16" else "fp32"
+    return unit.replace(format=promoted), "fp16" if total == "fp16" else "fp32"
 
 
 @pytest.mark.parametrize(
@@ -197,8 +198,13 @@ def test_the_addend_at_the_end() -> None:
         return sums + c
 
     found = probe(after, "fp16", k=32)
-    assert found.unit is not None
-    assert (found.unit.block, found.unit.promote, found.unit.fraction_bits) == (16, 32, 25)
+    assert found.accumulator is not None
+    assert found.accumulator.form == "unit"
+    assert (
+        found.accumulator.block,
+        found.accumulator.promote,
+        found.accumulator.fraction_bits,
+    ) == (16, 32, 25)
     assert found.order == "(c + [[0…15] 16…31])"
 
 
@@ -217,17 +223,17 @@ def test_a_narrow_result_of_a_wide_sum() -> None:
 
 def test_what_follows_no_rule_is_told_so() -> None:
     def nearly(a: Any, b: Any, c: Any) -> Any:
-        sums = Known(cpd.Accumulator(preset="h100-fp16")).sums(a, b, c)
+        sums = Known(cpd.Accumulator("h100-fp16")).sums(a, b, c)
         return np.where(np.abs(sums) > 100, np.round(sums), sums)  # a fault of its own
 
     found = probe(nearly, "fp16", k=32)
-    assert (found.accumulator, found.rule, found.unit) == (None, "", None)
+    assert (found.accumulator, found.rule) == (None, "")
     assert "none of CPD's gives these sums" in str(found)
     assert json.loads(json.dumps(found.row()))["accumulator"] is None
 
 
 def test_faults_beyond_the_range_are_noted() -> None:
-    acc = cpd.Accumulator(preset="h100-bf16")
+    acc = cpd.Accumulator("h100-bf16")
 
     def saturating(a: Any, b: Any, c: Any) -> Any:
         sums = Known(acc).sums(a, b, c)
@@ -235,7 +241,7 @@ def test_faults_beyond_the_range_are_noted() -> None:
         return np.where(np.isinf(sums), np.sign(sums) * largest, sums).astype(np.float32)
 
     found = probe(saturating, "bf16", k=32)
-    assert found.unit == acc.unit
+    assert found.accumulator == acc
     assert [note.split(":")[0] for note in found.notes] == [
         "sums near and beyond the range",
         "sums of Inf and NaN",
@@ -270,7 +276,7 @@ def test_shapes_are_checked() -> None:
 
 
 def test_matmul() -> None:
-    acc = cpd.Accumulator(preset="a100")
+    acc = cpd.Accumulator("a100")
     found = probe(lambda a, b, c: cpd.gemm(a, b, acc, c), "fp16", k=16, matmul=True)
     assert "a100" in found.presets
     with pytest.raises(ValueError, match=r"must be of shape \(64, 64\), got \(1,\)"):
@@ -291,7 +297,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dots = Inputs(*map(cpd.Format, ("tf32", "tf32", "fp32")), 8).random(
         np.random.default_rng(0), 50, [list(range(8))], (-3, 3)
     )
-    wanted = Known(cpd.Accumulator(preset="a100-tf32"))(Dots(dots.a, dots.b, dots.c))
+    wanted = Known(cpd.Accumulator("a100-tf32"))(Dots(dots.a, dots.b, dots.c))
     assert np.array_equal(command(dots.a, dots.b, dots.c), wanted)
     assert np.array_equal(Command(served("{in}", "{out}"), "tf32")(dots.a, dots.b, dots.c), wanted)
 
@@ -304,7 +310,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "rule       fp32 block_fma a=tf32 b=tf32 block=4 fraction_bits=24" in told
     found = json.loads(file.read_text())
     assert found["unit"]["block"] == 4
-    assert cpd.Accumulator(found["accumulator"]).unit is not None
+    assert cpd.Accumulator(found["accumulator"]).form == "unit"
 
 
 def test_command_line_of_an_accumulator(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,13 +24,13 @@ _VECTORS = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data")) / 
 
 def _archive(path: Path, preset: str, kind: str = "fp16", output: str = "fp32") -> dict[str, U32]:
     """60 dot products of a preset's, two blocks long."""
-    acc = cpd.Accumulator(output, preset=preset)
-    assert acc.unit is not None
+    acc = cpd.Accumulator(output, scheme=preset)
+    assert acc.form == "unit"
     rng = np.random.default_rng(3)
-    shape = 60, 2 * max(acc.unit.block, acc.unit.group)
+    shape = 60, 2 * max(acc.block, acc.group)
     a, b, c = (
         cpd.cast(np.ldexp(rng.standard_normal(n), rng.integers(-4, 4, n)).astype(np.float32), f)
-        for n, f in ((shape, acc.unit.a), (shape, acc.unit.b), ((60, 1), acc.format))
+        for n, f in ((shape, acc.a), (shape, acc.b), ((60, 1), acc.format))
     )
     d = cpd.gemm(a[:, None, :], b[:, :, None], acc, c[:, :, None])[:, :, 0]
     names = (f"{kind}_a", f"{kind}_b", f"{kind}_c", f"{kind}_d_{output}")
@@ -56,7 +56,7 @@ def test_the_unit_is_the_files(
     path = tmp_path / f"{name}.npz"
     _archive(path, preset, kind, output)
     (row,) = replay(path, mutations=True)
-    assert row.accumulator == cpd.Accumulator(output, preset=preset)
+    assert row.accumulator == cpd.Accumulator(output, scheme=preset)
     assert (row.name, row.matches, row.total, row.first) == (f"{kind} {output}", 60, 60, ())
     assert row.adds_c
     assert any(row.mutations.values())
@@ -83,7 +83,7 @@ def test_mismatches_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["replay", str(path), "--json", "-", "--mutations"]) == 1
     (told,) = json.loads(capsys.readouterr().out)
     assert told["matches"] == 53
-    assert told["accumulator"] == str(cpd.Accumulator(preset="h100-fp16"))
+    assert told["accumulator"] == str(cpd.Accumulator("h100-fp16"))
     assert set(told["mutations"]) == set(replay(path, mutations=True)[0].mutations)
 
 
@@ -158,7 +158,7 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_vectors_of_cpd(tmp_path: Path, kind: str) -> None:
     from cpd.hardware import make_vectors
 
-    acc = cpd.Accumulator(preset="h100-fp16")
+    acc = cpd.Accumulator("h100-fp16")
     path = tmp_path / f"unit.{kind}"
     made = make_vectors("block_fma", "fp16", accumulator=acc, length=20, random=200, seed=1)
     made.write(path, kind)

@@ -28,17 +28,17 @@ FEW = {"directed": True, "random": 40}
 
 def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
     """The vectors of one block of a preset."""
-    accumulator = cpd.Accumulator(output, preset=name)
-    assert accumulator.unit is not None
-    operation = "block_fma" if accumulator.unit.scale is None else "mma"
+    accumulator = cpd.Accumulator(output, scheme=name)
+    assert accumulator.form == "unit"
+    operation = "block_fma" if accumulator.scale is None else "mma"
     return make_vectors(operation, accumulator=accumulator, **lines)
 
 
 def of(unit: str, operation: str = "block_fma") -> Any:
     """The vectors of one block of a unit by its options."""
     accumulator = cpd.Accumulator(f"fp32 block_fma {unit}")
-    assert accumulator.unit is not None
-    formats = str(accumulator.unit.a), str(accumulator.unit.b), "fp32"
+    assert accumulator.form == "unit"
+    formats = str(accumulator.a), str(accumulator.b), "fp32"
     return make_vectors(operation, formats, accumulator=accumulator, random=9)
 
 

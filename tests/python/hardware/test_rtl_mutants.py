@@ -77,7 +77,7 @@ def library_vectors(name: str) -> Any:
     """Of all pairs of 8 bits, or directed and random ones: what `cpd vectors` writes."""
     if name in PRESETS:
         preset, output = PRESETS[name]
-        accumulator = cpd.Accumulator(output, preset=preset)
+        accumulator = cpd.Accumulator(output, scheme=preset)
         operation = "mma" if name == "mx" else "block_fma"
         return make_vectors(operation, accumulator=accumulator, directed=True, random=200)
     operation, rounding = name.split()

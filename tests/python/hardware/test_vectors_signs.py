@@ -82,9 +82,9 @@ def test_the_sign_of_a_sum_of_zeros(
 @pytest.mark.parametrize("preset", ["h100-fp16", "v100", "turing-fp16"])
 def test_a_block_that_rounds_to_zero_is_positive(preset: str) -> None:
     """One negative product, below half of fp16's least number."""
-    unit = cpd.Accumulator(preset).unit
+    unit = cpd.Accumulator(preset)
     assert unit is not None
-    accumulator = cpd.Accumulator("fp16", preset=preset)
+    accumulator = cpd.Accumulator("fp16", scheme=preset)
     a, b = np.zeros((1, unit.block), np.float32), np.zeros((unit.block, 1), np.float32)
     a[0, 0], b[0, 0] = -(2.0**-14), 2.0**-14
     assert -(2.0**-25) < float(a[0] @ b[:, 0]) < 0

@@ -18,11 +18,7 @@ from cpd.hardware.vectors.lines import SUFFIXES, head_text, lines_of
 from cpd.hardware.vectors.values import values_of
 from rationals import Fraction
 
-UNITS = {
-    one.name: unit
-    for one in cpd.presets()
-    if (unit := cpd.Accumulator(preset=one.name).unit) is not None
-}
+UNITS = {name: cpd.Accumulator(name) for name in cpd.Accumulator.named()}
 ALIGNED = [name for name, unit in UNITS.items() if unit.adder == "aligned"]
 OTHERS = [name for name in UNITS if name not in ALIGNED]
 
@@ -98,7 +94,7 @@ def test_an_integer_accumulators_c_and_results_are_integers(
     """By Python's integers, from the codes on."""
     made = make_vectors("dot", formats, accumulator=text, length=length, directed=True, random=300)
     acc = cpd.Accumulator(text)
-    width, unit = acc.fixed.width, Fraction(2) ** -acc.fixed.fraction
+    width, unit = acc.width, Fraction(2) ** -acc.fraction
     of = fixed_of(acc)
     widths = {field.name: (field.bits, field.signed) for field in made.rule.fields}
     assert widths["c"] == widths["result"] == (width, True)
@@ -215,7 +211,7 @@ def two(k: int) -> Fraction:
 
 def exact_terms(made: Vectors, every: dict[str, Any], line: int, block: int) -> list[Fraction]:
     """Each term of a block, from the operands."""
-    unit = made.rule.accumulator.unit
+    unit = made.rule.accumulator
     a, b = (values_of(cpd.Format(getattr(unit, n)), every[n][line]) for n in "ab")
     k = range(block * unit.block, min((block + 1) * unit.block, len(a)))
     products = [Fraction(float(a[i])) * Fraction(float(b[i])) for i in k]
@@ -232,7 +228,7 @@ def exact_terms(made: Vectors, every: dict[str, Any], line: int, block: int) -> 
 
 
 def fraction_bits_of(made: Vectors) -> int:
-    unit = made.rule.accumulator.unit
+    unit = made.rule.accumulator
     a, b = cpd.Format(unit.a), cpd.Format(unit.b)
     fraction = a.man + b.man
     if unit.dot > 1:
@@ -258,7 +254,7 @@ def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
 
 
 def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -> None:
-    unit = made.rule.accumulator.unit
+    unit = made.rule.accumulator
     f = fraction_bits_of(made)
     terms = exact_terms(made, every, line, 0)
     total, cuts = 0, 0
@@ -278,7 +274,7 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
     man = cpd.Format(unit.sum).man
     c = (-1) ** block.c_sign * block.c_sig * two(block.c_exp - man)
     exact = total * two(block.max_exp - unit.fraction_bits)
-    if unit.aligns_addend:
+    if unit.addend == "aligned":
         greatest = max(greatest, block.c_exp)
         drop = block.c_shift + man - unit.fraction_bits
         kept = block.c_sig >> drop if drop >= 0 else block.c_sig << -drop
@@ -295,14 +291,14 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
         assert block.n_sig >> (width - 1) == 1
         normalised = block.n_sig * two(block.n_exp - width + 1)
         assert normalised <= abs(exact) < normalised + two(block.n_exp - width + 1)
-        assert unit.aligns_addend == (normalised == abs(exact)) or not unit.aligns_addend
+        assert (unit.addend == "aligned") == (normalised == abs(exact)) or unit.addend != "aligned"
         assert block.n_sign == (exact < 0)
     inexact = check_rounded(unit, exact, every["block_sum"][line])
     if cuts or inexact:
         assert every["flags"][line] & 1
 
 
-def check_rounded(unit: cpd.BlockFma, exact: Fraction, code: Any) -> bool:
+def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
     """Whether the rounding of the block's sum is inexact; its result is a neighbour."""
     f = cpd.Format(unit.sum)
     value = float(values_of(f, np.uint32([np.atleast_1d(code)[0]]))[0])
@@ -345,17 +341,17 @@ def test_promotion_adds_the_units_sum() -> None:
 def test_a_unit_by_its_rule() -> None:
     """Any operands, block and number of fraction bits; the addend aligned or not."""
     for separate in (False, True):
-        unit = cpd.BlockFma(
-            "e5m2",
-            "e5m2",
+        unit = cpd.Accumulator(
+            a="e5m2",
+            b="e5m2",
             block=16,
             fraction_bits=9,
             sum="e6m9",
-            aligns_addend=not separate,
-            rounding="nearest_even",
+            addend="separate" if separate else "aligned",
+            sum_rounding="nearest_even",
             min_exponent=-20,
         )
-        made = make_vectors("block_fma", accumulator=cpd.Accumulator("fp16", unit=unit), random=150)
+        made = make_vectors("block_fma", accumulator=unit.replace(format="fp16"), random=150)
         every = columns(made)
         for line in range(made.count):
             block = Block(made, every, line, 0)
@@ -409,8 +405,8 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
     assert [f.name for f in unit.outputs] == ["result"]
     with pytest.raises(ValueError, match="these vectors have none"):
         plain_unit(made.rule.fields, "mma", Ports(signals=("sum",)))
-    unit = cpd.Accumulator(preset="cdna3-fp16").unit
-    drawn = cpd.Accumulator("bf16", unit=unit, rounding="stochastic")
+    unit = cpd.Accumulator("cdna3-fp16")
+    drawn = unit.replace(format="bf16", rounding="stochastic")
     with pytest.raises(ValueError, match="round to nearest, not at random"):
         make_vectors("block_fma", accumulator=drawn, random=5)
 
@@ -461,7 +457,7 @@ def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
 
 def test_the_oracle_takes_strided_addends() -> None:
     """Integers that do not follow one another in memory are those of their indices."""
-    e4m3, fixed = _core.Format.parse("e4m3"), _core.Accumulator.parse("fixed<32,12>")
+    e4m3, fixed = _core.Format.parse("e4m3"), _core.Accumulator("fixed<32,12>")
     rule = _core.SumRule(fixed, [e4m3, e4m3], 1, "before")
     addends, zeros = np.arange(8, dtype=np.uint64)[::2], np.zeros(4, np.uint32)
     signals = _core.oracle_sums(rule, 4, zeros, zeros, c_units=addends)[3]

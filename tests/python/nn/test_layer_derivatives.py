@@ -164,10 +164,10 @@ def test_tangents_draw_bits_of_their_own():
     """The table in cpd.Recipe's documentation."""
     x, w, _ = operands(((6, 9), (5, 9), ()))
     of_x, of_w = x.cos(), w.cos()
-    acc = cpd.Accumulator.parse(SOME, 3, 9)
+    acc = cpd.Accumulator(SOME, seed=3, stream=9)
 
     def drawing(purpose):
-        return cpd.Accumulator.parse(SOME, 3, 9 ^ purpose << 60 ^ 2 << 20)
+        return cpd.Accumulator(SOME, seed=3, stream=9 ^ purpose << 60 ^ 2 << 20)
 
     how = cpd.Recipe(sums=acc, layer=2)
     _, tangent = jvp(lambda *a: functional.linear(*a, recipe=how), (x, w), (of_x, of_w))
@@ -272,7 +272,7 @@ def test_a_batch_of_streams():
     streams = torch.arange(4) << 36
 
     def f(stream):
-        how = cpd.Accumulator.parse(SOME, 1, stream)
+        how = cpd.Accumulator(SOME, seed=1, stream=stream)
         return functional.linear(x, w, b, recipe=cpd.Recipe(sums=how, activation="(4,3)"))
 
     got = vmap(f)(streams)

@@ -45,7 +45,7 @@ def operators() -> dict[str, Run]:
     codes = cpd.encode(x, "e4m3")
     scaled_codes, scales = cpd.encode(x, "mxfp8")
     out = torch.empty_like(x)
-    kahan = cpd.Accumulator("e4m3", "kahan")
+    kahan = cpd.Accumulator("e4m3 kahan")
     plain, aps = cpd.ReduceSpec("e4m3"), cpd.ReduceSpec("e4m3", aps=True, group_size=2)
     qsgd = cpd.ReduceSpec(wire="qsgd bits=4 bucket=64")
     return {

@@ -14,7 +14,7 @@ import cpd
 RICH = cpd.Recipe(
     forward="e6m9 chunked",
     grad_input="native",
-    grad_weight=cpd.Accumulator("e6m9", "chunked", rounding="stochastic", seed=3, stream=9),
+    grad_weight=cpd.Accumulator("e6m9 chunked", rounding="stochastic", seed=3, stream=9),
     activation="mxfp8",
     weight=cpd.Cast("e4m3", rounding="stochastic", seed=5),
     gradient=cpd.Cast("nvfp4", rounding="stochastic", seed=1, stream=2, random_bits=8),
@@ -190,7 +190,7 @@ def test_what_is_no_recipe():
 
 def test_other_sums():
     given = cpd.recipe("nvfp4", sums="e6m9 chunked")
-    assert given.grad_weight == cpd.Accumulator.parse("e6m9 chunked")
+    assert given.grad_weight == cpd.Accumulator("e6m9 chunked")
     assert given.rules[0][1].forward == given.grad_weight
     assert given.gradient == cpd.recipe("nvfp4").gradient
 

@@ -25,7 +25,7 @@ def recipe(seed=0, stream=0):
     numbers = {"seed": seed, "stream": stream}
     cast = cpd.Cast("e5m2", rounding="stochastic", random_bits=8, **numbers)
     operands = {
-        "sums": cpd.Accumulator.parse(SOME, seed, stream),
+        "sums": cpd.Accumulator(SOME, seed=seed, stream=stream),
         "activation": cast,
         "weight": cpd.Cast("mxfp4", rounding="stochastic", **numbers),
         "gradient": cpd.Cast("mxfp8", rounding="stochastic", **numbers),
@@ -117,7 +117,7 @@ def test_a_calls_numbers_are_those_that_specs_had(name):
 
 
 def test_sums_alone_are_of_native_products():
-    for sums in (SOME, cpd.Accumulator.parse(SOME), (SOME, "fp32", "e5m2 kahan")):
+    for sums in (SOME, cpd.Accumulator(SOME), (SOME, "fp32", "e5m2 kahan")):
         wanted = run("linear", recipe=cpd.Recipe(sums=sums), seed=3)
         assert same(run("linear", sums=sums, seed=3), wanted)
         both = cpd.Recipe("native", weight="e4m3fn").replace(sums=sums)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.Accumulator`, `cpd.BlockFma`, `cpd.Cast` and `cpd.Recipe` as values: what their
+"""`cpd.Accumulator`, `cpd.Cast` and `cpd.Recipe` as values: what their
 arguments mean, their text, equality, copies and errors."""
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ import pytest
 import cpd
 from cpd.numeric.accumulator import as_accumulator
 
-UNIT = cpd.BlockFma("fp16", "e5m2", block=4, fraction_bits=23, rounding="nearest_even", promote=8)
+UNIT = cpd.Accumulator(
+    a="fp16", b="e5m2", block=4, fraction_bits=23, sum_rounding="nearest_even", promote=8
+)
 
 SOME = [
     cpd.Accumulator("e4m3"),
-    cpd.Accumulator("e4m3", "kahan", product="e5m2"),
-    cpd.Accumulator("e4m3", "fma"),
+    cpd.Accumulator("e4m3 kahan", product="e5m2"),
+    cpd.Accumulator("e4m3 fma"),
     cpd.Accumulator("e4m3", product="exact", rounding="stochastic", random_bits=8, variant="B"),
-    cpd.Accumulator("e6m9", "chunked", chunk=32, inner="e4m3", overflow="saturate"),
-    cpd.Accumulator("e3m2ieee", "pairwise", rounding="toward_zero"),
-    cpd.Accumulator(preset="v100"),
-    cpd.Accumulator("fp16", preset="h100-fp16"),
-    cpd.Accumulator(preset="h100-fp8", operands=("e5m2", "e4m3fn")),
-    cpd.Accumulator(preset="deepseek-promoted"),
-    cpd.Accumulator(unit=UNIT),
-    cpd.Accumulator("e5m10", unit=UNIT, rounding="up"),
+    cpd.Accumulator("e6m9 chunked", chunk=32, inner="e4m3", overflow="saturate"),
+    cpd.Accumulator("e3m2ieee pairwise", rounding="toward_zero"),
+    cpd.Accumulator("v100"),
+    cpd.Accumulator("fp16 h100-fp16"),
+    cpd.Accumulator("h100-fp8", a="e5m2", b="e4m3fn"),
+    cpd.Accumulator("deepseek-promoted"),
+    cpd.Accumulator(UNIT),
+    UNIT.replace(format="e5m10", rounding="up"),
     cpd.Accumulator(cpd.Format(exp=4, man=3, bias=9, subnormals=False)),
 ]
 
 
 @pytest.mark.parametrize("acc", SOME, ids=str)
 def test_text_copies_and_equality(acc):
-    assert cpd.Accumulator.parse(str(acc)) == acc
-    assert str(cpd.Accumulator.parse(str(acc))) == str(acc)
+    assert cpd.Accumulator(str(acc)) == acc
+    assert str(cpd.Accumulator(str(acc))) == str(acc)
     assert eval(repr(acc), {"cpd": cpd}) == acc
-    for same in (copy.deepcopy(acc), pickle.loads(pickle.dumps(acc)), dataclasses.replace(acc)):
+    for same in (copy.deepcopy(acc), pickle.loads(pickle.dumps(acc)), acc.replace()):
         assert same == acc
         assert hash(same) == hash(acc)
         assert str(same) == str(acc)
@@ -54,35 +56,33 @@ def test_all_are_different():
 
 def test_what_the_arguments_mean():
     plain = cpd.Accumulator("e4m3")
-    assert (plain.scheme, plain.product, plain.inner, plain.chunk, plain.unit) == (
+    assert (plain.scheme, plain.product, plain.inner, plain.chunk, plain.block) == (
         "sequential",
         cpd.Format("e4m3"),
         cpd.Format("e4m3"),
         64,
         None,
     )
-    assert plain == cpd.Accumulator(cpd.Format(exp=4, man=3), "sequential", product="e4m3")
-    fused = cpd.Accumulator("e4m3", "fma")
+    assert plain == cpd.Accumulator(cpd.Format(exp=4, man=3), scheme="sequential", product="e4m3")
+    fused = cpd.Accumulator("e4m3 fma")
     assert (fused.scheme, fused.product) == ("sequential", "exact")
-    assert fused == cpd.Accumulator("e4m3", "fma", product="exact")
-    assert fused == cpd.Accumulator.parse("e4m3 fma")
+    assert fused == cpd.Accumulator("e4m3 fma", product="exact")
+    assert fused == cpd.Accumulator("e4m3 fma")
     assert str(fused) == "e4m3 sequential product=exact"
-    chunked = cpd.Accumulator("e6m9", "chunked", inner="e5m2")
+    chunked = cpd.Accumulator("e6m9 chunked", inner="e5m2")
     assert (chunked.inner.name, chunked.chunk, chunked.product.name) == ("e5m2", 64, "e6m9")
 
 
 def test_a_text_a_preset_or_a_unit_alone_says_it_all():
     """As GEMM takes them."""
     for text in ("h100-fp8", "H100-FP8", "v100", "h100-fp8 a=e5m2", "e4m3 kahan", "e4m3"):
-        assert cpd.Accumulator(text) == as_accumulator(text) == cpd.Accumulator.parse(text)
-    assert cpd.Accumulator("h100-fp8") == cpd.Accumulator(preset="h100-fp8")
-    assert cpd.Accumulator("h100-fp8", operands=("e5m2", "e4m3fn")) == as_accumulator(
-        "h100-fp8 a=e5m2"
-    )
-    assert cpd.Accumulator(UNIT) == cpd.Accumulator(unit=UNIT) == as_accumulator(UNIT)
-    assert cpd.Recipe(sums=UNIT).grad_weight == cpd.Accumulator(unit=UNIT)
+        assert cpd.Accumulator(text) == as_accumulator(text) == cpd.Accumulator(text)
+    assert cpd.Accumulator("h100-fp8") == cpd.Accumulator("h100-fp8")
+    assert cpd.Accumulator("h100-fp8", a="e5m2", b="e4m3fn") == as_accumulator("h100-fp8 a=e5m2")
+    assert cpd.Accumulator(UNIT) == cpd.Accumulator(UNIT) == as_accumulator(UNIT)
+    assert cpd.Recipe(sums=UNIT).grad_weight == cpd.Accumulator(UNIT)
     seeded = cpd.Accumulator("e4m3 rounding=stochastic kahan", seed=3, stream=4)
-    assert seeded == cpd.Accumulator("e4m3", "kahan", rounding="stochastic", seed=3, stream=4)
+    assert seeded == cpd.Accumulator("e4m3 kahan", rounding="stochastic", seed=3, stream=4)
     a, b = np.ones((2, 8), np.float32), np.ones((8, 2), np.float32)
     for acc in (UNIT, "H100-FP8", cpd.Accumulator("h100-fp8")):
         assert (cpd.gemm(a, b, acc) == 8).all()
@@ -93,9 +93,9 @@ def test_units_that_are_not_known_are_refused_alike():
     told = set()
     for call in (
         lambda: cpd.Accumulator("b300-fp4"),
-        lambda: cpd.Accumulator(preset="b300-fp4"),
-        lambda: cpd.Accumulator.parse("b300-fp4"),
-        lambda: cpd.Accumulator.parse("b300-fp4 a=e5m2"),
+        lambda: cpd.Accumulator("b300-fp4"),
+        lambda: cpd.Accumulator("b300-fp4"),
+        lambda: cpd.Accumulator("b300-fp4 a=e5m2"),
         lambda: cpd.gemm(a, a, "b300-fp4"),
         lambda: cpd.Recipe(sums="b300-fp4"),
     ):
@@ -106,18 +106,18 @@ def test_units_that_are_not_known_are_refused_alike():
 
 
 def test_orders_of_k_and_adders():
-    half = cpd.Accumulator("fp16", preset="b200-fp8")
-    assert (half.unit.group, half.unit.stride, half.unit.take) == (32, 4, 2)
-    assert (half.unit.block, half.unit.promote, half.unit.min_exponent) == (16, 32, -21)
-    assert repr(half.unit).endswith("promote=32, group=32, stride=4, take=2)")
-    assert "adder" not in repr(half.unit)
-    amd = cpd.Accumulator(preset="cdna3-fp8").unit
+    half = cpd.Accumulator("fp16 b200-fp8")
+    assert (half.group, half.stride, half.take) == (32, 4, 2)
+    assert (half.block, half.promote, half.min_exponent) == (16, 32, -21)
+    assert repr(half).endswith("promote=32 group=32 stride=4 take=2')")
+    assert "adder" not in repr(half)
+    amd = cpd.Accumulator("cdna3-fp8")
     assert amd.adder == "two_steps_even"
-    assert repr(amd).endswith("promote=0, adder='two_steps_even')")
-    for unit in (half.unit, amd):
+    assert repr(amd).endswith("sum_rounding=nearest_even adder=two_steps_even')")
+    for unit in (half, amd):
         assert pickle.loads(pickle.dumps(unit)) == unit
-        assert cpd.Accumulator.parse(str(cpd.Accumulator(unit=unit))).unit == unit
-    assert dataclasses.replace(amd, adder="two_steps").adder == "two_steps"
+        assert cpd.Accumulator(str(unit)) == unit
+    assert amd.replace(adder="two_steps").adder == "two_steps"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def numbers(value):
     "make",
     [
         lambda **n: cpd.Accumulator("e4m3", rounding="stochastic", **n),
-        lambda **n: cpd.Accumulator.parse("e4m3 kahan", **n),
+        lambda **n: cpd.Accumulator("e4m3 kahan", **n),
         lambda **n: cpd.Cast("e4m3", rounding="stochastic", **n),
         lambda **n: cpd.Recipe(sums=cpd.Accumulator("e4m3", **n), weight=cpd.Cast("e5m2", **n)),
     ],
@@ -200,15 +200,14 @@ def test_a_tensor_may_change_under_a_hash():
 
 def test_numpy_numbers_are_kept_as_ints():
     acc = cpd.Accumulator(
-        "e4m3",
-        "chunked",
+        "e4m3 chunked",
         chunk=np.int32(8),
         rounding="stochastic",
         seed=np.uint64(2**64 - 1),
         random_bits=np.int8(8),
     )
     assert repr(acc) == (
-        "cpd.Accumulator.parse('e4m3 chunked chunk=8 rounding=stochastic random_bits=8', "
+        "cpd.Accumulator('e4m3 chunked chunk=8 rounding=stochastic random_bits=8', "
         "seed=18446744073709551615)"
     )
     assert type(acc.seed) is type(acc.chunk) is type(acc.random_bits) is int
@@ -222,107 +221,219 @@ def test_numpy_numbers_are_kept_as_ints():
 def test_replacing_a_part(acc):
     torch = pytest.importorskip("torch")
     seed = torch.tensor(5)
-    again = dataclasses.replace(acc, seed=seed, stream=np.int64(2))
+    again = acc.replace(seed=seed, stream=np.int64(2))
     assert again.seed is seed
-    assert again == cpd.Accumulator.parse(str(acc), seed=5, stream=2)
-    assert dataclasses.replace(again, seed=0, stream=0) == acc
+    assert again == cpd.Accumulator(str(acc), seed=5, stream=2)
+    assert again.replace(seed=0, stream=0) == acc
     if acc.rounding == "stochastic":
         with pytest.raises(ValueError, match="are for rounding=stochastic"):
-            dataclasses.replace(acc, rounding="up")
-        plain = dataclasses.replace(acc, rounding="up", random_bits=24, variant="A")
+            acc.replace(rounding="up")
+        plain = acc.replace(rounding="up", random_bits=24, variant="A")
         assert str(plain) == "e4m3 sequential product=exact rounding=up"
-    elif acc.unit is None or acc.unit.promote:
-        assert dataclasses.replace(acc, rounding="up").rounding == "up"
+    elif acc.form != "unit" or acc.promote:
+        assert acc.replace(rounding="up").rounding == "up"
     else:  # its format holds every sum of the unit
         with pytest.raises(ValueError, match=r"rounding= has no effect, .*: sum_rounding="):
-            dataclasses.replace(acc, rounding="up")
-    assert str(dataclasses.replace(acc, rounding=acc.rounding)) == str(acc)
+            acc.replace(rounding="up")
+    assert str(acc.replace(rounding=acc.rounding)) == str(acc)
 
 
-def test_replacing_the_format_leaves_the_others():
-    """`product` and `inner` are formats of their own."""
-    acc = cpd.Accumulator("e4m3", "chunked", chunk=8)
-    wider = dataclasses.replace(acc, format="e6m9")
-    assert str(wider) == "e6m9 chunked chunk=8 inner=e4m3 product=e4m3"
-    whole = {"format": "e6m9", "product": "e6m9", "inner": "e6m9"}
-    assert str(dataclasses.replace(acc, **whole)) == "e6m9 chunked chunk=8"
-    with pytest.raises(ValueError, match="inner and chunk are for scheme 'chunked' only"):
-        dataclasses.replace(cpd.Accumulator("e4m3"), format="e6m9")
+def test_replacing_the_format_keeps_the_keys_of_the_text():
+    acc = cpd.Accumulator("e4m3 chunked chunk=8 product=e5m2", seed=3)
+    wider = acc.replace(format="e6m9")
+    assert repr(wider) == "cpd.Accumulator('e6m9 chunked chunk=8 product=e5m2', seed=3)"
+    assert str(acc.replace(format="e6m9", chunk=4)) == "e6m9 chunked chunk=4 product=e5m2"
+    assert cpd.Accumulator("v100").replace(format="bf16").block == 4
+    with pytest.raises(TypeError, match=r"takes format, scheme, .*not color="):
+        acc.replace(color=3)
+
+
+def test_keywords_replace_the_keys_of_a_text():
+    """In every way that a text may be given."""
+    for given in ("e4m3 kahan", cpd.Accumulator("e4m3 kahan rounding=down")):
+        assert str(cpd.Accumulator(given, rounding="up")) == "e4m3 kahan rounding=up"
+        assert cpd.Accumulator(given, scheme="pairwise").scheme == "pairwise"
+    assert cpd.Accumulator("h100-fp8", a="e5m2").a == cpd.Format("e5m2")
+    assert cpd.Accumulator("h100-fp8 b=e5m2", b="e4m3fn") == cpd.Accumulator("h100-fp8")
+    assert str(cpd.Accumulator("fixed<40,12>", fraction=8)) == "fp32 fixed width=40 fraction=8"
+    assert cpd.Accumulator("e4m3", scheme="fma").product == "exact"
+    seeded = cpd.Accumulator("e4m3", seed=3, stream=4)
+    assert cpd.Accumulator(seeded, scheme="kahan") == cpd.Accumulator(
+        "e4m3 kahan", seed=3, stream=4
+    )
+    assert cpd.Accumulator(seeded, seed=0).stream == 4
+
+
+FORMS = {
+    "e4m3 kahan": "ordered",
+    "e4m3 rounding=stochastic": "ordered",
+    "h100-fp8": "unit",
+    "fp16 h100-fp16": "unit",
+    "a=fp16 b=fp16 block=4": "unit",
+    "bf16 a=fp16 b=fp16 promote=16 rounding=up": "unit",
+    "int8": "integer",
+    "bf16 fixed<40,12>": "integer",
+    "width=40 fraction=12": "integer",
+    "bf16 width=40": "integer",
+}
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_a_form_has_its_keys_and_no_others(text):
+    acc = cpd.Accumulator(text)
+    assert acc.form == FORMS[text]
+    keys = {
+        "ordered": "scheme product inner chunk",
+        "unit": "a b block fraction_bits addend min_exponent sum sum_rounding promote scale_block "
+        "dot adder group stride take",
+        "integer": "width fraction sum_rounding",
+    }
+    every = {name for names in keys.values() for name in names.split()}
+    has = {name for name in every if getattr(acc, name) is not None}
+    assert has == set(keys[acc.form].split())
+    assert acc.scale is None
+    assert (acc.random_bits, acc.variant, acc.overflow) == (24, "A", "ieee")
+
+
+def test_units_and_integers_by_their_keys():
+    """The same as by their texts, whose fields are written by hand here."""
+    unit = cpd.Accumulator(a="fp16", b="fp16", block=4, fraction_bits=23, min_exponent=-133)
+    assert unit == cpd.Accumulator("v100")
+    assert cpd.Accumulator("bf16", a="fp16", b="fp16", promote=16).format.name == "bf16"
+    assert cpd.Accumulator(a="fp16", b="fp16", sum="bf16").format.name == "bf16"
+    assert cpd.Accumulator(width=40, fraction=12) == cpd.Accumulator("fixed<40,12>")
+    assert cpd.Accumulator("bf16", width=40) == cpd.Accumulator("bf16 int40")
+    x = np.float32([[0.5, 2.0**-13]])
+    assert cpd.gemm(x, np.ones((2, 1), np.float32), "width=40 fraction=12").item() == 0.5
+
+
+def test_an_unknown_key_names_the_allowed_ones_and_the_nearest():
+    with pytest.raises(ValueError, match="unknown option 'fractoin' of an accumulator") as raised:
+        cpd.Accumulator("e4m3 fractoin=3")
+    told = str(raised.value)
+    assert "did you mean 'fraction'?" in told
+    assert "; there are format, scheme, product, inner, chunk, rounding, overflow" in told
+    assert ", stride, take, width, fraction; did" in told
 
 
 def test_matrix_units():
-    v100 = cpd.Accumulator(preset="v100")
-    assert (v100.scheme, v100.product, v100.format.name) == ("block_fma", "exact", "fp32")
-    assert (v100.unit.block, v100.unit.fraction_bits) == (4, 23)
-    assert v100 == cpd.Accumulator("fp32", "block_fma", preset="v100")
-    assert v100 == cpd.Accumulator(unit=v100.unit)
+    v100 = cpd.Accumulator("v100")
+    assert (v100.form, v100.scheme, v100.product, v100.format.name) == ("unit", None, None, "fp32")
+    assert (v100.block, v100.fraction_bits) == (4, 23)
+    assert v100 == cpd.Accumulator("fp32 v100")
+    assert v100 == cpd.Accumulator(v100)
     assert v100 == as_accumulator("v100")
-    half = cpd.Accumulator("fp16", preset="v100")
-    assert (half.unit.sum.name, half.unit.rounding) == ("fp16", "nearest_even")
-    mixed = cpd.Accumulator(preset="h100-fp8", operands=(cpd.Format("e5m2"), "e4m3fn"))
-    assert (mixed.unit.a.name, mixed.unit.b.name) == ("e5m2", "e4m3fn")
+    half = cpd.Accumulator("fp16 v100")
+    assert (half.sum.name, half.sum_rounding) == ("fp16", "nearest_even")
+    mixed = cpd.Accumulator("h100-fp8", a=cpd.Format("e5m2"), b="e4m3fn")
+    assert (mixed.a.name, mixed.b.name) == ("e5m2", "e4m3fn")
     assert mixed == as_accumulator("h100-fp8 a=e5m2")
-    assert cpd.Accumulator(unit=UNIT).format == UNIT.sum == cpd.Format("fp32")
-    assert dataclasses.replace(UNIT, promote=0).promote == 0
+    assert cpd.Accumulator(UNIT).format == UNIT.sum == cpd.Format("fp32")
+    assert UNIT.replace(promote=0).promote == 0
 
 
-def test_presets_name_their_evidence():
-    presets = {one.name: one for one in cpd.presets()}
-    replayed = {name for name, one in presets.items() if one.evidence == "replayed"}
+def test_units_name_their_evidence():
+    units = cpd.Accumulator.named()
+    replayed = {name for name, one in units.items() if one["evidence"] == "replayed"}
     assert {"v100", "h100-fp16", "h100-fp8"} <= replayed
-    assert {one.evidence for one in presets.values()} == {"replayed", "literature"}
-    for name, one in presets.items():
-        assert one.source
-        assert cpd.Accumulator(preset=name).unit is not None
+    assert {one["evidence"] for one in units.values()} == {"replayed", "literature"}
+    for name, one in units.items():
+        acc = cpd.Accumulator(name)
+        assert acc.form == "unit"
+        assert one["source"]
+        assert one["summary"].startswith(f"{acc.block} products of {acc.a}")
+        assert one["nan"] in ("", "7FFFFFFF")
 
 
 GOOD = {"format": "e4m3"}
 WRONG = [
-    ({}, TypeError, "format must be a cpd.Format or its name, got NoneType"),
-    ({"format": 8}, TypeError, "format must be"),
-    ({"format": "v100", "scheme": "kahan"}, ValueError, "go with scheme 'block_fma', got 'kahan'"),
-    ({"format": "v100", "rounding": "up"}, ValueError, "preset 'v100' says how it rounds"),
+    ({}, TypeError, "takes a text, a format, or the keys of a matrix unit or an integer"),
+    ({"format": 8}, TypeError, "an accumulator must be a cpd.Accumulator, its text"),
+    ({"format": "v100", "scheme": "kahan"}, ValueError, "unknown format 'v100'"),
+    ({"format": "v100", "rounding": "up"}, ValueError, r"no effect.*sum_rounding= is how"),
     ({"format": "b200-fp4"}, ValueError, "unknown preset 'b200-fp4'"),
     ({"format": "h200-fp8"}, ValueError, "unknown preset 'h200-fp8'; there are v100"),
-    ({"format": "h200"}, ValueError, "unknown format 'h200'.*a text such as.*cpd.presets"),
-    ({"format": "e4m3 kahan", "rounding": "up"}, ValueError, "'e4m3 kahan' is a whole accumulator"),
-    ({"format": "e4m3 kahan", "chunk": 8}, ValueError, "'e4m3 kahan' is a whole accumulator"),
-    ({"format": UNIT, "unit": UNIT}, TypeError, "format must be a cpd.Format or its name"),
-    ({"format": UNIT, "preset": "v100"}, ValueError, "preset and unit both name"),
-    (GOOD | {"scheme": "tree"}, ValueError, "scheme must be one of sequential.*got 'tree'"),
+    ({"format": "h200"}, ValueError, r"unknown format 'h200'.*a text such as.*named\(\)"),
+    ({"format": "e4m3 kahan", "chunk": 8}, ValueError, "chunk is for scheme chunked, got .*kahan"),
+    ({"format": "e4m3 kahan", "width": 8}, ValueError, "width is for scheme fixed, got .*kahan"),
+    (
+        {"format": "v100", "fraction": 8},
+        ValueError,
+        "fraction is for scheme fixed, got .*block_fma",
+    ),
+    ({"format": "v100", "width": 8, "b": "fp16"}, ValueError, "width is for scheme fixed"),
+    ({"a": "fp16", "b": "fp16", "width": 8}, ValueError, "width is for scheme fixed"),
+    ({"width": 8, "sum": "fp32"}, ValueError, "width is for scheme fixed, got scheme block_fma"),
+    ({"a": "fp16"}, ValueError, "needs a= and b=, the formats"),
+    ({"scheme": "kahan"}, ValueError, "an accumulator is a format, a scheme and options"),
+    ({"rounding": "up"}, ValueError, "an accumulator is a format, a scheme and options"),
+    ({"sum_rounding": "down"}, ValueError, "an accumulator is a format, a scheme and options"),
+    (GOOD | {"sum_rounding": "down"}, ValueError, "is for schemes block_fma and fixed, got .*seq"),
+    (GOOD | {"scheme": "tree"}, ValueError, "scheme must be sequential.*got 'tree'"),
     (GOOD | {"scheme": 1}, TypeError, "scheme must be a str, got int"),
-    (GOOD | {"scheme": "block_fma"}, ValueError, "needs preset"),
-    (GOOD | {"scheme": "fma", "product": "e4m3"}, ValueError, "exact products, got product='e4m3'"),
+    (GOOD | {"scheme": "block_fma"}, ValueError, "needs a= and b="),
+    (GOOD | {"scheme": "fma", "product": "e5m2"}, ValueError, "exact products, got product=e5m2"),
     (GOOD | {"product": "exactly"}, ValueError, "exactly"),
     (GOOD | {"product": 3}, TypeError, "product must be a cpd.Format or its name, got int"),
-    (GOOD | {"inner": "e5m2"}, ValueError, "inner and chunk are for scheme 'chunked' only"),
-    (GOOD | {"chunk": 32}, ValueError, "inner and chunk are for scheme 'chunked' only"),
+    (GOOD | {"inner": "e5m2"}, ValueError, "inner is for scheme chunked, got scheme sequential"),
+    (GOOD | {"chunk": 32}, ValueError, "chunk is for scheme chunked, got scheme sequential"),
     (GOOD | {"scheme": "chunked", "chunk": 0}, ValueError, "chunk must be at least 1, got 0"),
     (GOOD | {"scheme": "chunked", "chunk": 2**63}, ValueError, "chunk must fit in 64 bits"),
     (GOOD | {"scheme": "chunked", "chunk": 8.0}, TypeError, "chunk must be an int, got float"),
     (GOOD | {"scheme": "chunked", "inner": "e9m3"}, ValueError, "e9m3|exp"),
-    (GOOD | {"operands": ("e4m3", "e4m3")}, ValueError, "operands goes with preset"),
     (GOOD | {"rounding": "nearest"}, ValueError, "rounding"),
-    ({"preset": "z80"}, ValueError, "unknown preset 'z80'; there are v100"),
-    ({"preset": 100}, TypeError, "preset must be a str, got int"),
-    ({"preset": "v100", "scheme": "kahan"}, ValueError, "go with scheme 'block_fma', got 'kahan'"),
-    ({"preset": "v100", "unit": UNIT}, ValueError, "preset and unit both name"),
-    ({"preset": "v100", "rounding": "up"}, ValueError, "preset 'v100' says how it rounds"),
-    ({"preset": "v100", "product": "e4m3"}, ValueError, "exact products"),
-    ({"preset": "v100", "operands": "fp16"}, TypeError, "operands must be a pair of formats"),
-    ({"preset": "v100", "operands": ("fp16", None)}, TypeError, "operands must be a pair"),
-    ({"preset": "v100", "format": "e4m3"}, ValueError, "output must be fp32 or fp16, got e4m3"),
-    ({"preset": "h100-fp8", "format": "fp16"}, ValueError, "no known rule"),
-    ({"preset": "b200-fp8", "format": "bf16"}, ValueError, "must be fp32 or fp16, got bf16"),
-    ({"unit": "v100"}, TypeError, "unit must be a cpd.BlockFma, got str"),
-    ({"unit": UNIT, "operands": ("fp16", "fp16")}, ValueError, "operands goes with preset"),
+    (
+        {"format": "fp32", "scheme": "z80-fp8"},
+        ValueError,
+        "unknown preset 'z80-fp8'; there are v100",
+    ),
+    ({"format": "v100", "product": "e4m3"}, ValueError, "forms its products exactly"),
+    ({"format": "e4m3 v100"}, ValueError, "output must be fp32 or fp16, got e4m3"),
+    ({"format": "fp16", "scheme": "h100-fp8"}, ValueError, "no known rule"),
+    ({"format": "bf16", "scheme": "b200-fp8"}, ValueError, "must be fp32 or fp16, got bf16"),
+    ({"preset": "v100"}, TypeError, "takes a unit's name as its first argument or by scheme=, not"),
+    ({"unit": UNIT}, TypeError, "takes a unit's keys, a=, b=, block= and so on, not unit="),
+    ({"fixed": "int8"}, TypeError, "takes an integer's keys, width=, fraction= and sum_rounding="),
+    ({"format": "v100", "operands": ("fp16", "fp16")}, TypeError, "takes a= and b=, not operands="),
+    ({"aligns_addend": False}, TypeError, "takes addend='aligned' or addend='separate', not"),
+    ({"color": 3}, TypeError, "takes format, scheme, product.*, fraction, not color="),
 ]
+
+
+def accumulator(format=None, **keys):
+    return cpd.Accumulator(**keys) if format is None else cpd.Accumulator(format, **keys)
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), WRONG)
 def test_errors(arguments, error, message):
     with pytest.raises(error, match=message):
-        cpd.Accumulator(**arguments)
+        accumulator(**arguments)
+
+
+def test_what_is_gone_names_what_took_its_place():
+    with pytest.raises(
+        TypeError, match="its scheme in its text, as in 'e4m3 kahan', or by scheme="
+    ):
+        cpd.Accumulator("e4m3 kahan")
+    acc = cpd.Accumulator("e4m3")
+    for name, instead in (
+        ("parse", r"Accumulator\(text\)"),
+        ("options", "attributes rounding, overflow"),
+        ("unit", "attributes a, b, block"),
+        ("fixed", "attributes width, fraction"),
+        ("sum_draws", "sum_integers"),
+        ("gemm_draws", "gemm_integers"),
+    ):
+        for owner in (cpd.Accumulator, acc):
+            with pytest.raises(
+                AttributeError, match=f"Accumulator.{name} is gone: use .*{instead}"
+            ):
+                getattr(owner, name)
+    for spec, instead in ((cpd.Format, "name"), (cpd.Scaled, "text")):
+        with pytest.raises(
+            AttributeError, match=rf"parse is gone: use {spec.__name__}\({instead}\)"
+        ):
+            spec.parse  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -331,12 +442,12 @@ def test_errors(arguments, error, message):
         ({"block": 0}, ValueError, "block must be 1…64, got 0"),
         ({"block": 65}, ValueError, "block must be 1…64, got 65"),
         ({"block": 4.0}, TypeError, "block must be an int"),
-        ({"block": 2**40}, ValueError, "block must fit in 32 bits"),
+        ({"block": 2**40}, ValueError, "block must be an integer -2147483648…2147483647"),
         ({"fraction_bits": 31}, ValueError, "fraction_bits must be 1…30, got 31"),
-        ({"rounding": "up"}, ValueError, "toward_zero or nearest_even, got up"),
-        ({"rounding": None}, TypeError, "rounding must be a str"),
+        ({"sum_rounding": "up"}, ValueError, "toward_zero or nearest_even, got up"),
+        ({"sum_rounding": 1}, TypeError, "sum_rounding must be a str"),
         ({"promote": 6, "block": 4}, ValueError, "promote must be 0 or a multiple of block = 4"),
-        ({"aligns_addend": 1}, TypeError, "aligns_addend must be a bool"),
+        ({"addend": 1}, TypeError, "addend must be a str"),
         ({"sum": "e8m0"}, ValueError, "sum must be"),
         ({"a": "e8m0"}, ValueError, "a must be a format with a zero"),
         (
@@ -355,23 +466,22 @@ def test_errors(arguments, error, message):
 )
 def test_unit_errors(arguments, error, message):
     with pytest.raises(error, match=message):
-        cpd.BlockFma(**{"a": "fp16", "b": "fp16"} | arguments)
+        cpd.Accumulator(**{"a": "fp16", "b": "fp16"} | arguments)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "e4m3 ", "e4m3 tree", "e4m3 kahan chunk=3", "e4m3 kahan x=3", "e4m3 kahan kahan"]
+    "text",
+    ["", "e4m3 tree", "e4m3 chunk", "e4m3 kahan chunk=3", "e4m3 kahan x=3", "e4m3 kahan kahan"],
 )
 def test_text_that_does_not_parse(text):
     with pytest.raises(ValueError, match=r"format|scheme|chunk|option"):
-        cpd.Accumulator.parse(text)
-    with pytest.raises(TypeError, match="text must be a str"):
-        cpd.Accumulator.parse(None)
+        cpd.Accumulator(text)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("h200", "unknown format 'h200'.*a text such as.*cpd.presets"),
+        ("h200", r"unknown format 'h200'.*a text such as.*named\(\)"),
         ("h200-fp8", "unknown preset 'h200-fp8'; there are v100"),
         ("b200-fp4", "unknown preset 'b200-fp4'; there are v100"),
         ("e9m3", "^exp must be 1…8, got 9; formats of encoding ieee with exp up to 11"),
@@ -393,7 +503,7 @@ def test_matrix_units_sum_no_terms(acc):
 def test_every_other_scheme_sums_terms():
     x = np.ones(3, np.float32)
     for scheme in ("sequential", "kahan", "fma", "chunked", "pairwise"):
-        assert cpd.sum(x, cpd.Accumulator("e4m3", scheme)).item() == 3
+        assert cpd.sum(x, cpd.Accumulator("e4m3", scheme=scheme)).item() == 3
     assert cpd.sum(x, "e4m3 kahan").item() == 3
     assert cpd.sum(x, "e4m3 chunked chunk=2").item() == 3
 

@@ -201,8 +201,8 @@ def wherever(f: Any) -> list[cpd.Format]:
     held = cpd.Format(f)  # a recipe refuses a bare e4m3
     recipe = cpd.Recipe(sums=f, grad_bias=f, weight=held, output=held)
     assert cpd.Recipe(held).weight == recipe.weight
-    unit = cpd.BlockFma(f, f, sum=f)
-    chunked = cpd.Accumulator(f, "chunked", product=f, inner=f)
+    unit = cpd.Accumulator(a=f, b=f, sum=f)
+    chunked = cpd.Accumulator(f, scheme="chunked", product=f, inner=f)
     spec = cpd.ReduceSpec(f, f, result=f)
     assert chunked.product == chunked.inner
     assert cpd.cast(x, f).tolist() == x.tolist()
@@ -213,8 +213,8 @@ def wherever(f: Any) -> list[cpd.Format]:
     assert cpd.gemm(x.reshape(1, 2), x.reshape(2, 1), f).item() == 5
     assert cpd.simulate_all_reduce([[x], [x]], spec)[0].tolist() == [2.0, 4.0]
     assert cpd.nn.recipe.product_recipe(f).forward == recipe.forward
-    operands = cpd.Accumulator(preset="h100-fp8", operands=(f, f))
-    assert operands.unit is not None
+    operands = cpd.Accumulator("h100-fp8", a=f, b=f)
+    assert operands.form == "unit"
     return [
         cpd.Format(f),
         cpd.Cast(f).format,
@@ -222,7 +222,7 @@ def wherever(f: Any) -> list[cpd.Format]:
         cpd.numeric.accumulator.as_accumulator(f).format,
         chunked.format,
         chunked.inner,
-        *(unit.a, unit.b, unit.sum, operands.unit.a, operands.unit.b),
+        *(unit.a, unit.b, unit.sum, operands.a, operands.b),
         *(recipe.forward.format, recipe.grad_bias.format),
         *(recipe.weight.format, recipe.output.format),  # type: ignore[union-attr]
         *(spec.format, spec.accumulator.format, spec.result),
@@ -272,7 +272,7 @@ def test_types_of_no_format_are_refused_by_their_kind() -> None:
         ):
             cpd.Format(bad)
         if bad in (np.int64, torch.int64, torch.int, "int32"):
-            assert cpd.Accumulator(bad).scheme == "fixed"  # sums in integers, not a format
+            assert cpd.Accumulator(bad).form == "integer"  # sums in integers, not a format
             continue
         with pytest.raises(ValueError, match="of integers there are"):
             cpd.Accumulator(bad)

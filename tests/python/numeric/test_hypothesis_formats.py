@@ -125,7 +125,7 @@ def test_sum(data: st.DataObject, f: cpd.Format, o: oracle.Options, kahan: bool)
     assume(o.rounding != "stochastic")
     terms = data.draw(st.lists(st.one_of(BITS, near(f)), min_size=1, max_size=10))
     acc = cpd.Accumulator(
-        f, "kahan" if kahan else "sequential", rounding=o.rounding, overflow=o.overflow
+        f, scheme="kahan" if kahan else "sequential", rounding=o.rounding, overflow=o.overflow
     )
     got = cpd.sum(from_bits(terms), acc).reshape(1)
     assert_same_bits(got, [oracle.fold(spec_of(f), terms, o, kahan)], f"{f} {o} {terms}")

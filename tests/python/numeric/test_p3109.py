@@ -158,7 +158,7 @@ def test_signed_finite_formats_are_fnuz_that_saturates() -> None:
     for finite, fnuz in (("binary8p4sf", "e4m3fnuz"), ("binary8p3sf", "e5m2fnuz")):
         for scheme in ("sequential", "fma", "kahan", "pairwise"):
             for mode in oracle.MODES:
-                one = cpd.Accumulator(finite, scheme, rounding=mode)
-                other = cpd.Accumulator(fnuz, scheme, rounding=mode, overflow="saturate")
+                one = cpd.Accumulator(finite, scheme=scheme, rounding=mode)
+                other = cpd.Accumulator(fnuz, scheme=scheme, rounding=mode, overflow="saturate")
                 made, wanted = cpd.gemm(a, b.T, one), cpd.gemm(a, b.T, other)
                 np.testing.assert_array_equal(made.view(np.uint32), wanted.view(np.uint32))

@@ -5,11 +5,10 @@ integers; their texts and errors."""
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
 import random
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,25 +27,25 @@ F32 = npt.NDArray[np.float32]
 TO_UNITS = oracle.DETERMINISTIC_MODES
 
 
-made_of: Any = cpd.FixedPoint
+made_of: Any = cpd.Accumulator
 
 
 def floats(values: Any) -> F32:
     return np.array(values, np.float32)
 
 
-def accumulated(name: str, point: cpd.FixedPoint, rounding: str, overflow: str) -> cpd.Accumulator:
+def accumulated(name: str, point: cpd.Accumulator, rounding: str, overflow: str) -> cpd.Accumulator:
     """With that rounding of the sum or, where the format holds every sum, without one."""
     try:
-        return cpd.Accumulator(name, fixed=point, rounding=rounding, overflow=overflow)
+        return point.replace(format=name, rounding=rounding, overflow=overflow)
     except ValueError as refused:
         if "rounding= has no effect" not in str(refused):
             raise
-        return cpd.Accumulator(name, fixed=point, overflow=overflow)
+        return point.replace(format=name, overflow=overflow)
 
 
-def fixed(width: int, fraction: int, **more: Any) -> cpd.FixedPoint:
-    return cpd.FixedPoint(width=width, fraction=fraction, **more)
+def fixed(width: int, fraction: int, rounding: str | None = None) -> cpd.Accumulator:
+    return cpd.Accumulator(width=width, fraction=fraction, sum_rounding=rounding)
 
 
 def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> Call:
@@ -141,7 +140,7 @@ def test_deep_products_on_every_backend(kind: str, backend: str) -> None:
     try:
         for width, saturates in ((32, False), (30, True), (64, True), (200, False)):
             point = fixed(width, fraction, rounding="nearest_even")
-            acc = cpd.Accumulator("fp32", fixed=point, overflow="saturate" if saturates else "ieee")
+            acc = point.replace(format="fp32", overflow="saturate" if saturates else "ieee")
             got = to_bits(cpd.gemm(a, b, acc, c))
             for _ in range(16):
                 i, j = generator.randrange(11), generator.randrange(37)
@@ -221,7 +220,7 @@ def test_sums(front_end: FrontEnd, cases: list[Any]) -> None:
     st.sampled_from(TO_UNITS),
 )
 def test_any_sum(terms: list[float], width: int, fraction: int, overflow: str, to: str) -> None:
-    acc = cpd.Accumulator("bf16", fixed=fixed(width, fraction, rounding=to), overflow=overflow)
+    acc = fixed(width, fraction, rounding=to).replace(format="bf16", overflow=overflow)
     x = np.array(terms, np.float64).reshape(-1, 1)
     FrontEnd().check([sum_call(x, acc)])
 
@@ -266,41 +265,41 @@ SOME = [
 
 @pytest.mark.parametrize("text", SOME)
 def test_text_and_copies(text: str) -> None:
-    acc = cpd.Accumulator.parse(text)
+    acc = cpd.Accumulator(text)
     assert str(acc) == text
-    assert acc.scheme == "fixed"
-    assert acc.product == "exact"
+    assert acc.form == "integer"
+    assert (acc.scheme, acc.product, acc.block) == (None, None, None)
     assert eval(repr(acc), {"cpd": cpd}) == acc
-    assert eval(repr(acc.fixed), {"FixedPoint": cpd.FixedPoint}) == acc.fixed
-    for same in (copy.deepcopy(acc), pickle.loads(pickle.dumps(acc)), dataclasses.replace(acc)):
+    for same in (copy.deepcopy(acc), pickle.loads(pickle.dumps(acc)), acc.replace()):
         assert same == acc
-        assert same.fixed == acc.fixed
-    assert pickle.loads(pickle.dumps(acc.fixed)) == acc.fixed
-    assert (acc.sum_draws(5), acc.gemm_draws(5)) == (0, 0)
-    made = cpd.Accumulator(
-        acc.format, "fixed", fixed=acc.fixed, rounding=acc.rounding, overflow=acc.overflow
-    )
-    assert made == acc
+        assert (same.width, same.fraction) == (acc.width, acc.fraction)
+    assert (acc.sum_integers(5), acc.gemm_integers(5)) == (0, 0)
+    keys = {name: getattr(acc, name) for name in ("width", "fraction", "sum_rounding", "overflow")}
+    assert accumulated(acc.format.name, cpd.Accumulator(**keys), acc.rounding, acc.overflow) == acc
 
 
 def test_short_names() -> None:
-    plain = cpd.Accumulator(fixed=cpd.FixedPoint())
+    plain = cpd.Accumulator(cpd.Accumulator(width=32))
     assert str(plain) == SOME[0]
     for same in (
         "int32",
         "fixed<32,0>",
-        cpd.FixedPoint(),
+        cpd.Accumulator(width=32),
         "INT32",
         "int32 overflow=ieee",
     ):
         assert cpd.Accumulator(same) == plain, same
         assert as_accumulator(same) == plain
-    assert cpd.Accumulator("int1024").fixed == cpd.FixedPoint(1024)
-    assert cpd.Accumulator("fixed<40,-3>", rounding="up").fixed == cpd.FixedPoint(40, -3)
-    assert cpd.Accumulator("fixed<8,-1> sum_rounding=down").fixed == cpd.FixedPoint(8, -1, "down")
+    assert cpd.Accumulator("int1024") == cpd.Accumulator(width=1024)
+    assert cpd.Accumulator("fixed<40,-3>", rounding="up") == cpd.Accumulator(
+        width=40, fraction=-3, rounding="up"
+    )
+    assert cpd.Accumulator("fixed<8,-1> sum_rounding=down") == cpd.Accumulator(
+        width=8, fraction=-1, sum_rounding="down"
+    )
     assert cpd.Accumulator("fixed<26,0> rounding=down").rounding == "down"
     for width in (2, 8, 16, 24, 25):
-        assert cpd.Accumulator(f"int{width}").fixed == cpd.FixedPoint(width)
+        assert cpd.Accumulator(f"int{width}") == cpd.Accumulator(width=width)
     assert str(cpd.Accumulator("int8 overflow=saturate")).startswith("fp32 fixed width=8")
     # with a scheme it is the format of the result; of sign and magnitude there is any scheme
     assert cpd.Accumulator("int8 fixed width=20").format == cpd.Format("int8")
@@ -310,13 +309,29 @@ def test_short_names() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: cpd.FixedPoint(1), ValueError, "fixed: width must be 2…1024, got 1"),
-        (lambda: cpd.FixedPoint(1025), ValueError, "fixed: width must be 2…1024, got 1025"),
-        (lambda: cpd.FixedPoint(8, 1025), ValueError, "fraction must be -1024…1024, got 1025"),
-        (lambda: cpd.FixedPoint(8, rounding="stochastic"), ValueError, "without random bits"),
-        (lambda: cpd.FixedPoint(8, rounding="even"), ValueError, "rounding must be nearest_even"),
-        (lambda: made_of(8, rounding=1), TypeError, "rounding must be a str, got int"),
-        (lambda: made_of(8.0), TypeError, "width must be an int"),
+        (lambda: cpd.Accumulator(width=1), ValueError, "fixed: width must be 2…1024, got 1"),
+        (lambda: cpd.Accumulator(width=1025), ValueError, "fixed: width must be 2…1024, got 1025"),
+        (
+            lambda: cpd.Accumulator(width=8, fraction=1025),
+            ValueError,
+            "fraction must be -1024…1024, got 1025",
+        ),
+        (
+            lambda: cpd.Accumulator(width=8, sum_rounding="stochastic"),
+            ValueError,
+            "without random bits",
+        ),
+        (
+            lambda: cpd.Accumulator(width=8, sum_rounding="even"),
+            ValueError,
+            "rounding must be nearest_even",
+        ),
+        (
+            lambda: made_of(width=8, sum_rounding=1),
+            TypeError,
+            "sum_rounding must be a str, got int",
+        ),
+        (lambda: made_of(width=8.0), TypeError, "width must be an int"),
         (lambda: cpd.Accumulator("int1025"), ValueError, "width must be 2…1024, got 1025"),
         (lambda: cpd.Accumulator("int99999999999"), ValueError, "width must be 2…1024"),
         (lambda: cpd.Accumulator("int1"), ValueError, "width must be 2…1024, got 1"),
@@ -342,23 +357,21 @@ def test_short_names() -> None:
         ),
         (lambda: cpd.ReduceSpec("int8"), ValueError, "fixed"),
         (lambda: cpd.Accumulator("int32 sum_overflow=saturate"), ValueError, "unknown option"),
-        (lambda: cpd.Accumulator("int32", "kahan"), ValueError, "goes with scheme 'fixed'"),
-        (lambda: cpd.Accumulator("int32", product="e4m3"), ValueError, "has exact products"),
+        (lambda: made_of("e4m3", fixed="int32"), TypeError, "takes an integer's keys, width="),
+        (
+            lambda: cpd.Accumulator("int32", product="e4m3"),
+            ValueError,
+            "forms its products exactly",
+        ),
         (
             lambda: cpd.Accumulator("int32", rounding="stochastic"),
             ValueError,
             "without random bits",
         ),
-        (lambda: cpd.Accumulator("fp32", "fixed"), ValueError, "scheme 'fixed' needs fixed"),
         (
-            lambda: cpd.Accumulator(fixed=cast(Any, "int32")),
-            TypeError,
-            "fixed must be a cpd.FixedPoint, got str",
-        ),
-        (
-            lambda: cpd.Accumulator(preset="v100", fixed=cpd.FixedPoint()),
+            lambda: cpd.Accumulator("v100", width=32),
             ValueError,
-            "goes with scheme 'fixed' and no matrix unit",
+            "width is for scheme fixed, got scheme block_fma",
         ),
         (
             lambda: cpd.Accumulator("e4m3 width=8 kahan"),
@@ -370,8 +383,8 @@ def test_short_names() -> None:
             ValueError,
             "kahan, chunked or pairwise, got 'fixed', which is for cpd.gemm and cpd.sum",
         ),
-        (lambda: cpd.FixedPoint.kulisch("fp32", "fp32", 2**57), ValueError, None),
-        (lambda: cpd.FixedPoint.kulisch("fp32", "fp32", 0), ValueError, "terms must be at least 1"),
+        (lambda: cpd.Accumulator.exact("fp32", "fp32", 2**57), ValueError, None),
+        (lambda: cpd.Accumulator.exact("fp32", "fp32", 0), ValueError, "terms must be at least 1"),
     ],
 )
 def test_errors(make: Any, error: type[Exception], message: str | None) -> None:
@@ -387,7 +400,7 @@ def test_errors(make: Any, error: type[Exception], message: str | None) -> None:
 @pytest.mark.parametrize("terms", [1, 2, 3, 1000, 2**40])
 def test_kulisch(a: str, b: str, terms: int) -> None:
     """The greatest sum is there, in whole units, and hardly a bit is to spare."""
-    point = cpd.FixedPoint.kulisch(a, b, terms)
+    point = cpd.Accumulator.exact(a, b, terms)
     of_a, of_b = spec_of(cpd.Format(a)), spec_of(cpd.Format(b))
     unit = oracle.power_of_two(-point.fraction)
     greatest = of_a.max * of_b.max * terms / unit
@@ -415,7 +428,7 @@ def test_what_hardware_does() -> None:
     assert saturated == 2.0**31
     x = cpd.cast(floats([[448, 2.0**-9, -448, 2.0**-9]]), "e4m3fn")
     y = cpd.cast(floats([[448], [2.0**-9], [448], [2.0**-9]]), "e4m3fn")
-    assert cpd.gemm(x, y, cpd.FixedPoint.kulisch("e4m3fn", "e4m3fn", 4)).item() == 2.0**-17
+    assert cpd.gemm(x, y, cpd.Accumulator.exact("e4m3fn", "e4m3fn", 4)).item() == 2.0**-17
 
 
 def test_layers_take_integers() -> None:

@@ -192,12 +192,12 @@ def test_sums(name: str, scheme: str) -> None:
         for rounding in oracle.MODES:
             drawn = {"random_bits": 9} if rounding == "stochastic" else {}
             acc = cpd.Accumulator(
-                name, scheme, rounding=rounding, seed=2, stream=6, **drawn, **chunks
+                name, scheme=scheme, rounding=rounding, seed=2, stream=6, **drawn, **chunks
             )
             expected = [wanted_sum(acc, column, i) for i, column in enumerate(x.T)]
             same(every(cpd.sum, x, acc, 0), expected, f"{acc} of {terms}")
             same(every(cpd.sum, x.T, acc, -1), expected, f"{acc} of {terms}")
-    empty = cpd.sum(np.zeros((0, 2)), cpd.Accumulator(name, scheme, **chunks), 0)
+    empty = cpd.sum(np.zeros((0, 2)), cpd.Accumulator(name, scheme=scheme, **chunks), 0)
     same(empty, [0, 0], "empty")
 
 
@@ -226,7 +226,7 @@ def test_every_front_end(front_end: FrontEnd) -> None:
         for operation, n in ((cpd.add, 2), (cpd.mul, 2), (cpd.fma, 3)):
             given = (*(x, y, z)[:n], "e4m3")
             calls.append(Call(operation, given, more, operation(*given, **more)))
-        acc = cpd.Accumulator("e4m3", "kahan", **more)
+        acc = cpd.Accumulator("e4m3 kahan", **more)
         rows = x.reshape(10, 30)
         calls.append(Call(cpd.sum, (rows, acc, 0), {}, cpd.sum(rows, acc, 0)))
     front_end.check(calls)

@@ -74,7 +74,9 @@ def products(name: str, scheme: str) -> list[Call]:
             }
         else:
             options["rounding"] = generator.choice(oracle.DETERMINISTIC_MODES)
-        acc = cpd.Accumulator(f, scheme, overflow=generator.choice(oracle.POLICIES), **options)
+        acc = cpd.Accumulator(
+            f, scheme=scheme, overflow=generator.choice(oracle.POLICIES), **options
+        )
         near = around_one(generator, min(f.man + 1, 24))
         wide = around_one(generator, 24)
         special = boundary_bits(spec_of(f), 4, 20)
@@ -112,7 +114,7 @@ def problems(draw: st.DrawFn) -> tuple[F32, F32, F32 | None, cpd.Accumulator]:
         options["variant"] = draw(st.sampled_from("ABC"))
     acc = cpd.Accumulator(
         name,
-        scheme,
+        scheme=scheme,
         rounding=rounding,
         overflow=draw(st.sampled_from(oracle.POLICIES)),
         seed=draw(st.integers(0, 2**64 - 1)),
@@ -154,18 +156,18 @@ def unit_products(promote: int, aligns_addend: bool, rounding: str) -> list[Call
     calls = []
     for operands, total in (("fp16", "fp32"), ("e5m2", "e8m13"), ("e4m3", "fp16")):
         for block in (1, 2, 4, 7):
-            unit = cpd.BlockFma(
-                operands,
-                operands,
+            unit = cpd.Accumulator(
+                a=operands,
+                b=operands,
                 block=block,
                 fraction_bits=generator.choice((1, 7, 13, 25, 30)),
-                aligns_addend=aligns_addend,
+                addend="aligned" if aligns_addend else "separate",
                 min_exponent=generator.choice((-133, -20, 3)),
                 sum=total,
-                rounding=rounding,
+                sum_rounding=rounding,
                 promote=promote * block,
             )
-            acc = cpd.Accumulator("fp32", unit=unit)
+            acc = unit.replace(format="fp32")
             spec = spec_of(unit.a)
             codes = [generator.randrange(1 << spec.bits) for _ in range(40)]
             any_value = [oracle.bits_from_value(spec.decode(code)) for code in codes]
@@ -193,11 +195,11 @@ def test_block_fma(front_end: FrontEnd, cases: list[Any]) -> None:
 
 
 ADDERS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
-    "exact": (("fp16", "bf16"), {"block": 4, "sum": "fp16", "rounding": "nearest_even"}),
+    "exact": (("fp16", "bf16"), {"block": 4, "sum": "fp16", "sum_rounding": "nearest_even"}),
     "exact to zero": (("fp32", "fp32"), {"block": 3, "adder": "exact", "promote": 6}),
-    "flushed_pairs": (("bf16", "bf16"), {"block": 4, "rounding": "nearest_even"}),
-    "two_steps": (("bf16", "fp16"), {"block": 8, "rounding": "nearest_even"}),
-    "two_steps_even": (("e4m3fnuz", "e5m2fnuz"), {"block": 16, "rounding": "nearest_even"}),
+    "flushed_pairs": (("bf16", "bf16"), {"block": 4, "sum_rounding": "nearest_even"}),
+    "two_steps": (("bf16", "fp16"), {"block": 8, "sum_rounding": "nearest_even"}),
+    "two_steps_even": (("e4m3fnuz", "e5m2fnuz"), {"block": 16, "sum_rounding": "nearest_even"}),
     "order": (("e4m3fn", "e5m2"), {"block": 4, "group": 8}),
     "order by pairs": (("e4m3fn", "e5m2"), {"block": 3, "group": 12, "stride": 6, "take": 3}),
     "order, promoted": (
@@ -213,9 +215,10 @@ def adder_products(name: str) -> list[Call]:
     adder = name if "_" in name or name == "exact" else "aligned"
     uncut = options.get("adder", adder) in ("exact", "flushed_pairs")
     cut = {} if uncut else {"fraction_bits": 24}
-    unit = cpd.BlockFma(*operands, **{"adder": adder} | cut | options)
-    acc = cpd.Accumulator("fp32", unit=unit)
-    assert cpd.Accumulator.parse(str(acc)) == acc
+    a, b = operands
+    unit = cpd.Accumulator(a=a, b=b, **{"adder": adder} | cut | options)
+    acc = unit.replace(format="fp32")
+    assert cpd.Accumulator(str(acc)) == acc
     generator = random.Random(name)
     calls = []
     for k in (1, 3, 19):
@@ -250,7 +253,7 @@ def test_batches_broadcast(front_end: FrontEnd) -> None:
     a = generator.standard_normal((2, 1, 3, 5)).astype(np.float32)
     b = generator.standard_normal((4, 5, 2)).astype(np.float32)
     c = generator.standard_normal((4, 1, 2)).astype(np.float32)
-    acc = cpd.Accumulator("e4m3", "kahan", rounding="stochastic", random_bits=8, seed=3)
+    acc = cpd.Accumulator("e4m3 kahan", rounding="stochastic", random_bits=8, seed=3)
     view = accumulation_of(acc)
     expected = []
     for index, (i, j, row, column) in enumerate(np.ndindex(2, 4, 3, 2)):
@@ -331,7 +334,7 @@ def shapes(text: str) -> list[Call]:
     calls = []
     for m, k, n in ((3, 7, 5), (1, 33, 17), (9, 1, 4)):
         a, b, c = some(m, k), some(k, n), np.broadcast_to(some(n), (m, n))
-        acc = cpd.Accumulator.parse(text)
+        acc = cpd.Accumulator(text)
         calls += [product_of(a, b, acc), product_of(a, b, acc, c)]
     return calls
 
@@ -348,7 +351,7 @@ def test_seeds_and_streams(front_end: FrontEnd, text: str) -> None:
     generator = np.random.default_rng(8)
     a, b = (generator.standard_normal(s).astype(np.float32) for s in ((6, 40), (40, 5)))
     numbers = (0, 7, 2**64 - 1)
-    accs = [cpd.Accumulator.parse(text, p, q) for p in numbers for q in numbers]
+    accs = [cpd.Accumulator(text, seed=p, stream=q) for p in numbers for q in numbers]
     calls = [Call(cpd.gemm, (a, b, acc), {}, cpd.gemm(a, b, acc)) for acc in accs]
     assert len({call.expected.tobytes() for call in calls}) == 9
     front_end.check(calls[: front_end.few])
@@ -358,7 +361,7 @@ def test_fma_is_sequential_with_exact_products() -> None:
     generator = np.random.default_rng(4)
     a = generator.standard_normal((5, 30)).astype(np.float32)
     b = generator.standard_normal((30, 6)).astype(np.float32)
-    fma = cpd.gemm(a, b, cpd.Accumulator("e5m2", "fma"))
+    fma = cpd.gemm(a, b, cpd.Accumulator("e5m2 fma"))
     exact = cpd.gemm(a, b, cpd.Accumulator("e5m2", product="exact"))
     rounded = cpd.gemm(a, b, cpd.Accumulator("e5m2"))
     np.testing.assert_array_equal(fma, exact)

@@ -129,7 +129,7 @@ def test_every_backend_gives_the_same(backend):
                 yield cpd.cast(x, cpd.Cast(f, rounding=mode))
                 yield cpd.mul(x, y, cpd.Cast(f, rounding=mode))
                 yield cpd.add(x, y, cpd.Cast(f, rounding=mode))
-                acc = cpd.Accumulator(f, "kahan", rounding=mode)
+                acc = cpd.Accumulator(f, scheme="kahan", rounding=mode)
                 yield cpd.sum(np.stack([x, y, x]), acc, 0)
 
     wanted = [a.tobytes() for a in everything()]

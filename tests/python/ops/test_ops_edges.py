@@ -154,7 +154,7 @@ def test_sums_take_the_integers_that_are_given():
     up."""
     acc = cpd.Accumulator("(5,1)", rounding="stochastic")
     x = np.repeat(np.float32([[1], [0.25]]), 32, axis=1)
-    draws = np.repeat(np.array([[0], [2**24 - 1]]), 16, axis=0) + np.zeros(acc.sum_draws(2), int)
+    draws = np.repeat(np.array([[0], [2**24 - 1]]), 16, axis=0) + np.zeros(acc.sum_integers(2), int)
     assert cpd.sum(x, acc, 0, random=draws).tolist() == [1] * 16 + [1.5] * 16
 
 
@@ -182,10 +182,10 @@ def test_calls_of_objects_are_checked():
 
 def test_random_integers_are_counted_below_2_58():
     acc = cpd.Accumulator("e5m10", rounding="stochastic")
-    assert acc.sum_draws(2**58 - 1) >= 2**58 - 1
+    assert acc.sum_integers(2**58 - 1) >= 2**58 - 1
     for count in (2**58, -1):
         with pytest.raises(ValueError, match=r"must be 0…2\^58 - 1"):
-            acc.sum_draws(count)
+            acc.sum_integers(count)
 
 
 def test_a_warning_from_a_thread_of_torchs_points_behind_the_package():

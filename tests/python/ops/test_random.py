@@ -141,10 +141,10 @@ def test_sums(front_end: FrontEnd, scheme: str) -> None:
         ("e4m3", 5, "A", 2),
     ):
         chunks = {"inner": "e5m2", "chunk": 3} if scheme == "chunked" else {}
-        acc = cpd.Accumulator(name, scheme, **options(bits, variant), **chunks)
+        acc = cpd.Accumulator(name, scheme=scheme, **options(bits, variant), **chunks)
         x = (generator.standard_normal((terms, 21)) * 4).astype(np.float32)
         x[0, :3] = 200, np.inf, np.nan
-        r = integers((21, acc.sum_draws(terms)), bits, seed=terms)
+        r = integers((21, acc.sum_integers(terms)), bits, seed=terms)
         columns = x.view(np.uint32).T.tolist()
         expected = [given_sum(acc, column, k) for column, k in zip(columns, r, strict=True)]
         calls.append(Call(cpd.sum, (x, acc, 0), {"random": r}, expected))
@@ -160,10 +160,12 @@ def test_sums_given_what_the_seed_gives(scheme: str) -> None:
     x = (np.random.default_rng(5).standard_normal((9, 300)) * 3).astype(np.float32)
     for bits in (7, 14, 24):
         chunks = {"chunk": 4} if scheme == "chunked" else {}
-        drawing = cpd.Accumulator("e4m3", scheme, **options(bits, "A"), **chunks, seed=3, stream=8)
-        draws = range(drawing.sum_draws(9))
+        drawing = cpd.Accumulator(
+            "e4m3", scheme=scheme, seed=3, stream=8, **options(bits, "A"), **chunks
+        )
+        draws = range(drawing.sum_integers(9))
         r = [[reduce_oracle.fold_integer(i, t, bits, 3, 8) for t in draws] for i in range(300)]
-        got = cpd.sum(x, cpd.Accumulator.parse(str(drawing)), 0, random=np.array(r))
+        got = cpd.sum(x, cpd.Accumulator(str(drawing)), 0, random=np.array(r))
         assert to_bits(got) == to_bits(cpd.sum(x, drawing, 0))
 
 
@@ -198,18 +200,18 @@ ACCUMULATORS = [
 
 @pytest.mark.parametrize("text", ACCUMULATORS)
 def test_products(front_end: FrontEnd, text: str) -> None:
-    acc = cpd.Accumulator.parse(text + " rounding=stochastic")
+    acc = cpd.Accumulator(text + " rounding=stochastic")
     calls = []
     for rows, k, columns in ((3, 7, 5), (1, 4, 19), (2, 1, 2)):
         a, b, c = products(rows, k, columns, "e4m3")
-        r = integers((rows, columns, acc.gemm_draws(k)), acc.random_bits, seed=k)
+        r = integers((rows, columns, acc.gemm_integers(k)), acc.random_bits, seed=k)
         patterns = [m.view(np.uint32).tolist() for m in (a, b, c)]
         for addend, start in ((c, patterns[2]), (None, None)):
             expected = gemm_oracle.gemm(*patterns[:2], start, accumulation_of(acc, r))
             shaped = from_bits(expected).reshape(rows, columns)
             calls.append(Call(cpd.gemm, (a, b, acc, addend), {"random": r}, shaped))
     a, b, c = products(2, 0, 3, "e4m3")  # no column of b tells how many there are
-    r = integers((2, 3, acc.gemm_draws(0)), acc.random_bits)
+    r = integers((2, 3, acc.gemm_integers(0)), acc.random_bits)
     how = options(acc.random_bits, acc.variant)
     rounded = by_keywords(cpd.cast, c, acc.format, **how, random=r[..., 0])
     front_end.check([*calls, Call(cpd.gemm, (a, b, acc, c), {"random": r}, rounded)])
@@ -217,10 +219,10 @@ def test_products(front_end: FrontEnd, text: str) -> None:
 
 @pytest.mark.parametrize("promote", [0, 8])
 def test_matrix_units(front_end: FrontEnd, promote: int) -> None:
-    unit = cpd.BlockFma("e4m3", "e4m3", block=4, fraction_bits=13, promote=promote)
-    acc = cpd.Accumulator("e4m3", unit=unit, rounding="stochastic", random_bits=5)
+    unit = cpd.Accumulator(a="e4m3", b="e4m3", block=4, fraction_bits=13, promote=promote)
+    acc = unit.replace(format="e4m3", rounding="stochastic", random_bits=5)
     a, b, c = products(5, 19, 9, "e4m3")
-    r = integers((5, 9, acc.gemm_draws(19)), 5)
+    r = integers((5, 9, acc.gemm_integers(19)), 5)
     assert r.shape[-1] == (4 if promote else 2)
     patterns = [m.view(np.uint32).tolist() for m in (a, b, c)]
     expected = gemm_oracle.gemm(*patterns[:2], patterns[2], accumulation_of(acc, r))
@@ -231,19 +233,19 @@ def test_matrix_units(front_end: FrontEnd, promote: int) -> None:
 def test_products_given_what_the_seed_gives(text: str) -> None:
     """Also across tiles, blocks of k and a batch, where the seed takes the short routes."""
     text += " rounding=stochastic"
-    drawing = cpd.Accumulator.parse(text, seed=6, stream=2)
+    drawing = cpd.Accumulator(text, seed=6, stream=2)
     rows, k, columns = 11, 150, 37
     a, b, c = products(rows, k, columns, "e4m3")
     a, b, c = np.stack([a, a[::-1]]), b / 4, c[0]
     bits = drawing.random_bits
     first = 4 * (1 if bits > 16 else 2 if bits > 8 else 4)
-    draws = [0, *range(first, first + drawing.gemm_draws(k) - 1)]
+    draws = [0, *range(first, first + drawing.gemm_integers(k) - 1)]
     chosen = [(0, 0, 0), (0, 10, 36), (1, 3, 31), (1, 8, 32)]
     r = integers((2, rows, columns, len(draws)), bits)
     for batch, i, j in chosen:
         index = (batch * rows + i) * columns + j
         r[batch, i, j] = [reduce_oracle.fold_integer(index, t, bits, 6, 2) for t in draws]
-    got = cpd.gemm(a, b, cpd.Accumulator.parse(text), c, random=r)
+    got = cpd.gemm(a, b, cpd.Accumulator(text), c, random=r)
     wanted = cpd.gemm(a, b, drawing, c)
     for at in chosen:
         assert got[at].tobytes() == wanted[at].tobytes(), f"{text} at {at}"
@@ -273,9 +275,9 @@ def test_gradients_go_through() -> None:
     cpd.sum(x, acc, 0, random=r).backward()
     assert x.grad.tolist() == [1.0, 1.0]
     x.grad = None
-    draws = torch.zeros((1, 1, acc.gemm_draws(2)), dtype=torch.int32)
+    draws = torch.zeros((1, 1, acc.gemm_integers(2)), dtype=torch.int32)
     cpd.gemm(x[None], y[:, None], acc, random=draws).sum().backward()
-    backward = cpd.Accumulator.parse(str(acc), stream=4 << 60)
+    backward = cpd.Accumulator(str(acc), stream=4 << 60)
     assert torch.equal(x.grad[None], cpd.gemm(torch.ones(1, 1), y.detach()[None], backward))
 
 
@@ -296,7 +298,7 @@ def test_a_batch_takes_its_own_integers() -> None:
     def product(x: Any, r: Any) -> Any:
         return cpd.gemm(x, y[1].T, acc, y[2, 0, :3], random=r)
 
-    for call, shape in ((add, (3, 5)), (total, (3, 5)), (product, (3, 3, acc.gemm_draws(5)))):
+    for call, shape in ((add, (3, 5)), (total, (3, 5)), (product, (3, 3, acc.gemm_integers(5)))):
         r = torch.randint(0, 64, (4, *shape), generator=generator)
         wanted = torch.stack([call(x[i], r[i]) for i in range(4)])
         assert torch.equal(torch.vmap(call)(x, r), wanted)
@@ -381,8 +383,8 @@ def test_the_library_checks_what_a_compiled_call_cannot() -> None:
 
 def test_draws() -> None:
     def draws(text: str, n: int) -> tuple[int, int]:
-        acc = cpd.Accumulator.parse(text + " rounding=stochastic")
-        return acc.sum_draws(n), acc.gemm_draws(n)
+        acc = cpd.Accumulator(text + " rounding=stochastic")
+        return acc.sum_integers(n), acc.gemm_integers(n)
 
     assert [draws("e4m3 sequential", n) for n in (0, 1, 5)] == [(0, 1), (1, 3), (5, 11)]
     assert [draws("e4m3 kahan", n) for n in (0, 1, 5)] == [(0, 1), (1, 6), (17, 26)]
@@ -390,11 +392,11 @@ def test_draws() -> None:
     assert [draws("e4m3 pairwise", n) for n in (0, 1, 5)] == [(0, 1), (1, 3), (4, 11)]
     assert draws("e4m3 sequential product=exact", 5) == (5, 6)
     nearest = cpd.Accumulator("e4m3")
-    assert nearest.sum_draws(5) == nearest.gemm_draws(5) == 0
+    assert nearest.sum_integers(5) == nearest.gemm_integers(5) == 0
     for bad, error in ((-1, ValueError), (2**63, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match="terms"):
-            nearest.sum_draws(bad)  # type: ignore[arg-type]
+            nearest.sum_integers(bad)  # type: ignore[arg-type]
         with pytest.raises(error, match="k "):
-            nearest.gemm_draws(bad)  # type: ignore[arg-type]
+            nearest.gemm_integers(bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="block_fma"):
-        cpd.Accumulator(preset="h100-fp8").sum_draws(3)
+        cpd.Accumulator("h100-fp8").sum_integers(3)

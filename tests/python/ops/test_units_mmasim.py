@@ -205,7 +205,7 @@ def _values(f: cpd.Format, kind: str, shape: tuple[int, ...], rng: np.random.Gen
 
 @functools.cache
 def _operands(case: Case, kind: str, count: int = 400) -> tuple[F32, F32, F32]:
-    unit = case.accumulator().unit
+    unit = case.accumulator()
     assert unit is not None
     rng = np.random.default_rng(zlib.crc32(f"{case.id} {kind}".encode()))
     # The model of CDNA3's FP8 drops an addend that is NaN or Inf as though its exponent were -1.
@@ -248,7 +248,7 @@ def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_presets_match_the_model(case: Case, kind: str) -> None:
     a, b, c = _operands(case, kind)
-    unit = case.accumulator().unit
+    unit = case.accumulator()
     assert unit is not None
     names = {str(cpd.Format(name)): name for name in DTYPES}
     model = case.model()
@@ -291,7 +291,7 @@ def test_the_cases_reach_the_corners() -> None:
 def test_units_with_scales_are_the_same_in_both_instructions(name: str, kinds: str) -> None:
     """The presets of RTX Blackwell's are replayed elsewhere."""
     scale = "ue4m3" if name == "nvfp4" else "ue8m0"
-    units = [cpd.Accumulator(f"{gpu}-{name}").unit for gpu in ("rtx-blackwell", "b200-tcgen05")]
+    units = [cpd.Accumulator(f"{gpu}-{name}") for gpu in ("rtx-blackwell", "b200-tcgen05")]
     assert units[0] == units[1]
     models = [
         MMABlockScale("RTX Blackwell", f"m16n8{kinds}.f32.{scale}"),

@@ -189,7 +189,7 @@ def corners(spec: Spec) -> list[int]:
 
 @dataclass(frozen=True)
 class Block:
-    """A matrix unit's block, as `cpd.BlockFma` words it; with scales, an MX dot product."""
+    """A matrix unit's block, as `cpd.Accumulator` words it; with scales, an MX dot product."""
 
     operands: str = "fp16"
     products: int = 16

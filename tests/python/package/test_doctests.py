@@ -98,7 +98,6 @@ SHOWN_BY = {
     "LayerReport": "Communicator",
     "ReduceReport": "Communicator",
     "Traffic": "Communicator",
-    "PresetInfo": "presets",
     "Choice": "recommend",
     "Recommendation": "recommend",
     "Cost": "cost",

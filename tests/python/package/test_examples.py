@@ -321,7 +321,7 @@ def run_notebook(name: str, within: float | None) -> dict[str, Any]:
 def test_notebook_of_hardware() -> None:
     names = run_notebook("26_hardware.ipynb", 0.02)
     assert names["raised"].tolist() == [0, 5, 3, 0]
-    unit = names["rule"].accumulator.unit
+    unit = names["rule"].accumulator
     assert (unit.block, unit.fraction_bits, str(unit.sum)) == (16, 13, "e8m13")
     assert names["best"].value("dot_error") < 0.05
 

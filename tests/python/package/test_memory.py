@@ -70,7 +70,9 @@ def growth(run, calls: int) -> tuple[int, int]:
 
 
 def stochastic(f):
-    return cpd.Accumulator(f, "chunked", chunk=2, inner="e5m2", rounding="stochastic", seed=3)
+    return cpd.Accumulator(
+        f, scheme="chunked", chunk=2, inner="e5m2", rounding="stochastic", seed=3
+    )
 
 
 def forward():

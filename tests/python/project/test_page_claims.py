@@ -41,7 +41,7 @@ def test_the_version_lists_the_parts() -> None:
 
 
 def test_the_number_of_matrix_units() -> None:
-    assert f"{len(cpd.presets())} matrix units by name" in README
+    assert f"{len(cpd.Accumulator.named())} matrix units by name" in README
 
 
 def test_the_number_of_architectures() -> None:

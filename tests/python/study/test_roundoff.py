@@ -163,7 +163,7 @@ def test_table_of_a_file(tmp_path, capsys, per_rank, kahan, order):
     arguments = ["--gradients", str(path), "--json", str(out), "--reduce", text]
     assert main(["roundoff", *arguments]) == 0
     written = json.loads(out.read_text())
-    accumulator = cpd.Accumulator("e5m2", "kahan" if kahan else "sequential")
+    accumulator = cpd.Accumulator("e5m2", scheme="kahan" if kahan else "sequential")
     spec = cpd.ReduceSpec("e5m2", accumulator, order=order, aps=True)
     expected = cpd.study.roundoff(per_rank, spec, group_sizes=[4, 8, 12])
     assert [row["group_size"] for row in written["roundoff"]] == [4, 8, 12]

@@ -38,8 +38,8 @@ def test_patterns():
     assert texts("formats", "(4,3),e[2,3]m1 , mxfp4,e2m1") == ["(4,3)", "e2m1", "e3m1", "mxfp4"]
     assert texts("formats", (4, 3)) == ["(4,3)"]
     assert texts("formats", [(4, 3), cpd.Format("e5m2"), cpd.Scaled("mxfp4")])[2] == "mxfp4"
-    unit = cpd.BlockFma("e4m3fn", "e4m3fn")
-    assert cpd.Accumulator.parse(texts("accumulators", [unit])[0]).unit == unit
+    unit = cpd.Accumulator(a="e4m3fn", b="e4m3fn")
+    assert cpd.Accumulator(texts("accumulators", [unit])[0]) == unit
 
 
 @pytest.mark.parametrize(

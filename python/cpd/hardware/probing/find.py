@@ -13,11 +13,10 @@ from cpd.hardware.probing import fit
 from cpd.hardware.probing.dots import F32, Dots, Inputs, Powers, joined
 from cpd.hardware.probing.rules import Known, Rule, nodes, same
 from cpd.hardware.probing.tree import Mask, Node, OrderError, Tree, text, tree_of
-from cpd.numeric.accumulator import Accumulator, BlockFma
+from cpd.numeric.accumulator import Accumulator, as_unit, unit_fields
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.numeric.numbers import int32
-from cpd.numeric.spec import arguments
 
 _MOST_TERMS = 1024
 _ROUNDS = 3
@@ -66,14 +65,9 @@ class Probed:
     verified: int
     asked: int
 
-    @property
-    def unit(self) -> BlockFma | None:
-        """The matrix unit, if the rule is one; else None."""
-        return None if self.accumulator is None else self.accumulator.unit
-
     def row(self) -> dict[str, Any]:
         """Returns the fields as plain data, for JSON."""
-        unit = None if self.unit is None else arguments(self.unit)
+        unit = self.accumulator and as_unit(self.accumulator)
         texts = {"accumulator": None if self.accumulator is None else str(self.accumulator)}
         texts |= {name: str(getattr(self, name)) for name in ("a", "b")}
         texts["c"] = None if self.c is None else str(self.c)
@@ -81,7 +75,9 @@ class Probed:
             name: list(value) if isinstance(value := getattr(self, name), tuple) else value
             for name in ("k", "order", "rule", "unsure", "presets", "notes", "verified", "asked")
         }
-        held = unit and {name: str(v) if isinstance(v, Format) else v for name, v in unit.items()}
+        held = unit and {
+            name: str(v) if isinstance(v, Format) else v for name, v in unit_fields(unit).items()
+        }
         return {**plain, **texts, "unit": held}
 
     def __str__(self) -> str:
@@ -145,7 +141,7 @@ def probe(
     >>> def unit(a, b, c):
     ...     return cpd.gemm(a[:, None, :], b[:, :, None], "h100-fp16", c[:, None, None])[:, 0, 0]
     >>> found = probe(unit, "fp16", k=32)
-    >>> found.unit.block, found.unit.fraction_bits, found.unit.rounding
+    >>> found.accumulator.block, found.accumulator.fraction_bits, found.accumulator.sum_rounding
     (16, 25, 'toward_zero')
     >>> found.unsure[0]
     'min_exponent: any below -123'

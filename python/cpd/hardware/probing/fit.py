@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,17 +14,16 @@ import numpy as np
 from cpd.hardware.probing.dots import F32, Dots, Inputs, Powers, joined
 from cpd.hardware.probing.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
 from cpd.hardware.probing.tree import Ask, Mask, Tree, is_binary
-from cpd.numeric.accumulator import UNCUT, Accumulator, BlockFma, FixedPoint, presets
+from cpd.numeric.accumulator import UNCUT, Accumulator, Unit, as_unit, unit_fields
 from cpd.numeric.formats import Format, as_format
-from cpd.numeric.spec import arguments
 
 STANDARD = ("fp32", "fp16", "bf16", "tf32")
 _ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "up", "down", "to_odd")
-_FRACTIONS = range(1, 31)  # of BlockFma
+_FRACTIONS = range(1, 31)  # of a matrix unit
 _MOST_TOLD = 6  # other rules that are reported
 _FIRST = 32  # rows on which every candidate is tested
 _MOST_KEPT = 12  # candidates of a group that are kept
-_LEAST_EXPONENT, _MOST_EXPONENT = -400, 127  # of BlockFma
+_LEAST_EXPONENT, _MOST_EXPONENT = -400, 127  # of a matrix unit
 _MOST_CUT = 48  # binades between the greatest min_exponent that may be and the least
 _USUAL_EXPONENT, _USUAL_FRACTION = -133, 25
 _MOST_NEAR = 24  # values of min_exponent that are kept
@@ -224,11 +222,11 @@ def stages(
 
 def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
     """The presets for such operands, with their names."""
-    for one in presets():
+    for name in Accumulator.named():
         for output in ("fp32", "fp16"):
             with suppress(ValueError):
-                acc = Accumulator(output, preset=one.name, operands=(inputs.a, inputs.b))
-                yield (one.name if output == "fp32" else f"{one.name} in {output}"), acc
+                acc = Accumulator(output, scheme=name, a=inputs.a, b=inputs.b)
+                yield (name if output == "fp32" else f"{name} in {output}"), acc
 
 
 def _floats(
@@ -260,9 +258,9 @@ def _integers(figures: Figures) -> Iterator[Rule]:
     kinds = [(high - low + 2, False), (high - low + 2, True), (high - low + 1, True)]
     for f, (width, saturates), rounding in itertools.product(results, kinds, _ROUNDINGS):
         with suppress(ValueError):
-            fixed = FixedPoint(width, -low, rounding)
             overflow = "saturate" if saturates else "ieee"
-            yield Known(Accumulator(f, fixed=fixed, overflow=overflow))
+            keys = {"fraction": -low, "sum_rounding": rounding, "overflow": overflow}
+            yield Known(Accumulator(f, width=width, **keys))
 
 
 def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:
@@ -313,32 +311,34 @@ def _units(
         dict.fromkeys([*sums, *wider]), ("toward_zero", "nearest_even"), fractions
     ):
         unit = unit_of(
-            inputs, shape, sum=total, rounding=rounding, fraction_bits=fraction, **fields
+            inputs, shape, sum=total, sum_rounding=rounding, fraction_bits=fraction, **fields
         )
         if unit is None:
             continue
         if not (narrower or shape.promote):
-            yield Known(Accumulator(unit=unit))
+            yield Known(unit)
             continue
         for f, last in itertools.product(dict.fromkeys(results), ("nearest_even", "toward_zero")):
             if last == "nearest_even" or rounds_sums(unit, f):
-                yield Known(Accumulator(f, unit=unit, rounding=last))
+                rounding = None if last == "nearest_even" else last
+                yield Known(unit.replace(format=f, rounding=rounding))
 
 
 def _adders(shape: Blocks) -> list[dict[str, Any]]:
     if shape.adder == "aligned":
         return [{}]
     if shape.adder == "separate":
-        return [{"aligns_addend": False}, {"adder": "two_steps"}]
+        return [{"addend": "separate"}, {"adder": "two_steps"}]
     return [{"adder": shape.adder}]
 
 
-def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> BlockFma | None:
+def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> Unit | None:
     """The unit with these fields, or None where they are invalid."""
     if shape.group:
         fields |= {"group": shape.group, "stride": shape.stride, "take": shape.take}
     try:
-        return BlockFma(inputs.a, inputs.b, block=shape.block, promote=shape.promote, **fields)
+        keys = {"block": shape.block, "promote": shape.promote, **fields}
+        return as_unit(Accumulator(a=inputs.a, b=inputs.b, **keys))
     except (ValueError, TypeError):
         return None
 
@@ -359,19 +359,20 @@ def fitting(rules: Iterable[Rule], seen: Seen, most: int = _MOST_KEPT) -> list[R
 
 def has_unit(rule: Rule) -> bool:
     """Returns whether the rule is a matrix unit."""
-    return isinstance(rule, Known) and rule.accumulator.unit is not None
+    return isinstance(rule, Known) and rule.accumulator.form == "unit"
 
 
-def rounds_sums(unit: BlockFma, f: Format) -> bool:
+def rounds_sums(unit: Unit, f: Format) -> bool:
     """Returns whether the sums of a unit are rounded once more, into f."""
     return bool(unit.promote) or f.man < unit.sum.man or f.max < unit.sum.max
 
 
-def unit_in(rule: Rule) -> BlockFma:
+def unit_in(rule: Rule) -> Unit:
     """Returns the matrix unit of the rule, which must have one."""
     assert isinstance(rule, Known)
-    assert rule.accumulator.unit is not None
-    return rule.accumulator.unit
+    unit = as_unit(rule.accumulator)
+    assert unit is not None
+    return unit
 
 
 def changed(rule: Rule, **fields: Any) -> Rule | None:
@@ -379,10 +380,12 @@ def changed(rule: Rule, **fields: Any) -> Rule | None:
     assert isinstance(rule, Known)
     acc = rule.accumulator
     try:
-        unit = dataclasses.replace(unit_in(rule), **fields)
+        unit = as_unit(Accumulator(**unit_fields(acc) | fields))
+        assert unit is not None
         f = unit.sum if "sum" in fields and not unit.promote else acc.format
-        rounding = acc.rounding if rounds_sums(unit, f) else "nearest_even"
-        return Known(Accumulator(f, unit=unit, rounding=rounding))
+        rounds = acc.rounding != "nearest_even" and rounds_sums(unit, f)
+        rounding = acc.rounding if rounds else None
+        return Known(unit.replace(format=f, rounding=rounding))
     except ValueError:
         return None
 
@@ -415,7 +418,7 @@ def with_exponents(
 ) -> list[Rule]:
     """Returns the rule if it agrees; for a unit, one rule for each min_exponent that agrees.
 
-    If all small values agree, the rules have BlockFma's default and the greatest values. The least
+    If all small values agree, the rules have the default and the greatest values. The least
     powers that pass show where to search.
     """
     if not has_unit(rule) or unit_in(rule).adder in UNCUT or unit_in(rule).scale is not None:
@@ -480,9 +483,9 @@ def _one_field(rule: Rule, other: Rule) -> bool:
     """Returns whether two units differ only in fields that `unsure` reports field by field."""
     if not (has_unit(rule) and has_unit(other)):
         return False
-    x, y = (arguments(unit_in(one)) for one in (rule, other))
+    x, y = (unit_fields(unit_in(one)) for one in (rule, other))
     differing = [name for name in x if x[name] != y[name]]
-    return set(differing) <= {"fraction_bits", "min_exponent", "sum", "rounding"}
+    return set(differing) <= {"fraction_bits", "min_exponent", "sum", "sum_rounding"}
 
 
 def _unsure_unit(rule: Rule, alike: Callable[[Rule | None], bool]) -> Iterator[str]:
@@ -499,9 +502,9 @@ def _unsure_unit(rule: Rule, alike: Callable[[Rule | None], bool]) -> Iterator[s
     ]
     if fractions:
         yield f"fraction_bits: also {', '.join(map(str, fractions))}"
-    other = "nearest_even" if unit.rounding == "toward_zero" else "toward_zero"
-    if alike(changed(rule, rounding=other)):
-        yield f"rounding: also {other}"
-    for name, value in (("aligns_addend", not unit.aligns_addend),):
-        if alike(changed(rule, **{name: value})):
-            yield f"{name}: also {value}"
+    other = "nearest_even" if unit.sum_rounding == "toward_zero" else "toward_zero"
+    if alike(changed(rule, sum_rounding=other)):
+        yield f"sum_rounding: also {other}"
+    other = "separate" if unit.addend == "aligned" else "aligned"
+    if alike(changed(rule, addend=other)):
+        yield f"addend: also {other}"

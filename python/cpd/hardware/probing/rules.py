@@ -141,7 +141,7 @@ def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 class Blocks:
     """The order in which a matrix unit sums along k.
 
-    `adder` is as in BlockFma, or `separate`: aligned products, to which the running sum is added.
+    `adder` is as in Accumulator; or `separate`: the running sum is added to aligned products.
     """
 
     block: int
@@ -193,7 +193,7 @@ class Blocks:
         return join([total, join(block)])
 
 
-_WIDEST = 64  # block and group of BlockFma
+_WIDEST = 64  # block and group of a matrix unit
 ADDERS = ("aligned", "separate", "exact", "flushed_pairs", "two_steps_even")
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from cpd.hardware.testbench.ports import Ports
 from cpd.hardware.vectors.systemverilog import check_identifier
-from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.accumulator import Accumulator, as_integer, as_unit
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import Format
 from cpd.numeric.formats import as_format as format_of
@@ -213,8 +213,8 @@ def _elementwise(head: Head, widths: Mapping[str, int]) -> Parts:
 def _block(head: Head, widths: Mapping[str, int]) -> Parts:
     """Parameters and constants of one block of a matrix unit."""
     accumulator = Accumulator(head["accumulator"])
-    unit = accumulator.unit
-    aligned = unit is not None and unit.adder == "aligned" and unit.aligns_addend
+    unit = as_unit(accumulator)
+    aligned = unit is not None and unit.adder == "aligned" and unit.addend == "aligned"
     if unit is None or not aligned or unit.promote or unit.dot != 1:
         raise ValueError(
             f"no test bench for {accumulator}: it takes units that align products and c"
@@ -232,14 +232,14 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
         parameters |= {"OUT_EXP": wide["EXP"], "OUT_MAN": wide["MAN"], "SUM_MAN": narrow["MAN"]}
     elif unit.scale_block != unit.block or {str(result), str(kept)} != {"fp32"}:
         raise ValueError("a test bench takes units with a scale a block, and sums in fp32")
-    return parameters, {"rounding": (3, ROUNDINGS.index(unit.rounding))}
+    return parameters, {"rounding": (3, ROUNDINGS.index(unit.sum_rounding))}
 
 
 def _integer(head: Head, widths: Mapping[str, int]) -> Parts:
     """Parameters of a dot product in an integer."""
     accumulator = Accumulator(head["accumulator"])
     operands = [format_of(name) for name in head["formats"]]
-    fixed = accumulator.fixed
+    fixed = as_integer(accumulator)
     whole = [f for f in operands if f.encoding in ("int", "int_full") and f.min_subnormal == 1]
     plain = fixed is not None and fixed.fraction == 0 and accumulator.format.name == "fp32"
     if fixed is None or not plain or len(whole) != 2 or whole[0].bits != whole[1].bits:

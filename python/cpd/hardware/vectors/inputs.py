@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from cpd.hardware.vectors.corners import CORNERS, FLAGS, is_integer, largest_code
 from cpd.hardware.vectors.fields import Field
+from cpd.numeric.accumulator import as_integer
 from cpd.numeric.formats import Format
 
 BATCH = 1 << 17
@@ -170,15 +171,16 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
     for field, f in zip(rule.inputs, (*rule.formats, *(rule.scale,) * 2), strict=False):
         if field.name in ("a", "b", "c") and not field.signed:
             lines[field.name] = _operand(f, field.count, style, field.name == "a", words)
-    if rule.accumulator.fixed is not None and rule.operation != "sum":
-        lines["c"] = _integers(rule.accumulator.fixed.width, words, n)[:, None]
+    fixed = as_integer(rule.accumulator)
+    if fixed is not None and rule.operation != "sum":
+        lines["c"] = _integers(fixed.width, words, n)[:, None]
     if rule.scale is not None:
         for name in ("a_scale", "b_scale"):
             lines[name] = _scales(rule.scale, rule.scales, style, words)
     if "c" in lines:
         lines["c"] = lines["c"][:, 0]
     if rule.draws:
-        bits = rule.accumulator.options.random_bits
+        bits = rule.accumulator.random_bits
         lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
     return lines
 
@@ -198,7 +200,7 @@ def alike(rule: Any, words: Words) -> Lines:
         elif field.name == "c":
             lines["c"] = np.zeros(n, np.uint64 if field.signed else np.uint32)
         elif field.name == "r":
-            bits = rule.accumulator.options.random_bits
+            bits = rule.accumulator.random_bits
             lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
         else:
             lines[field.name] = np.full((n, field.count), rule.scale.bias << rule.scale.man)

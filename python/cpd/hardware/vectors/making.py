@@ -11,7 +11,7 @@ from cpd.hardware.vectors.inputs import MOST_LINES, exhaustive_lines
 from cpd.hardware.vectors.rules import OPERANDS, ElementRule
 from cpd.hardware.vectors.sums import SUMS, SumRule
 from cpd.hardware.vectors.vectors import Vectors
-from cpd.numeric.accumulator import AccumulatorLike, as_accumulator
+from cpd.numeric.accumulator import AccumulatorLike, as_accumulator, as_integer, as_unit
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.numeric.numbers import integer
@@ -153,7 +153,7 @@ def sum_rule(
     if acc is None:
         raise ValueError(f"{operation} needs an accumulator, such as h100-fp8 or 'e6m9 kahan'")
     made = as_accumulator(acc)
-    unit = made.unit
+    unit = as_unit(made)
     if operation in ("block_fma", "mma") and unit is None:
         raise ValueError(f"{operation} is of matrix units, such as h100-fp8, got {made}")
     if operation != "sum" and unit is not None and (unit.scale is None) == (operation == "mma"):
@@ -167,15 +167,16 @@ def sum_rule(
     else:
         if len(given) == 1:
             given *= 2
-        if made.fixed is not None:
+        fixed = as_integer(made)
+        if fixed is not None:
             if len(given) != 2:
                 raise ValueError(
                     f"{operation} in an integer takes one format or two, since c is an integer of "
-                    f"{made.fixed.width} bits, got {len(given)}"
+                    f"{fixed.width} bits, got {len(given)}"
                 )
         elif len(given) == 2:
             given.append(as_format(made.format))
-        if made.fixed is None and len(given) != 3:
+        if fixed is None and len(given) != 3:
             raise ValueError(
                 f"{operation} takes one format, two, or three with c's, got {len(given)}"
             )

@@ -27,6 +27,7 @@ from cpd.hardware.vectors.near import (
     stepped,
     targets,
 )
+from cpd.numeric.accumulator import as_integer, as_unit
 from cpd.numeric.formats import Format
 
 I64: TypeAlias = "npt.NDArray[np.int64]"
@@ -61,11 +62,11 @@ class SumLines:
         self.words = words
         self.length: int = rule.length
         self.formats: tuple[Format, ...] = rule.formats[: 1 if rule.operation == "sum" else 2]
-        self.fixed = rule.accumulator.fixed
+        self.fixed = as_integer(rule.accumulator)
         self.of_c: Format | None = None
         if rule.operation != "sum" and self.fixed is None:
             self.of_c = rule.formats[2]
-        unit = rule.accumulator.unit
+        unit = as_unit(rule.accumulator)
         self.sum = rule.result if unit is None else unit.sum
         self.window = self.sum.man + 1 if unit is None else unit.fraction_bits
 
@@ -80,7 +81,7 @@ class SumLines:
                 kind = np.uint64 if field.signed else np.uint32
                 lines["c"] = np.zeros(n, kind) if c is None else np.asarray(c).astype(kind)
             elif field.name == "r":
-                bits = rule.accumulator.options.random_bits
+                bits = rule.accumulator.random_bits
                 r = generated.random_integers(bits, self.words, n * rule.draws)
                 lines["r"] = r.reshape(n, rule.draws)
             elif field.name.endswith("_scale"):

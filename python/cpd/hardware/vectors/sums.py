@@ -28,7 +28,7 @@ from cpd.hardware.vectors.rules import (
     invalid_of_nan,
 )
 from cpd.hardware.vectors.values import packed, values_of
-from cpd.numeric.accumulator import Accumulator, FixedPoint
+from cpd.numeric.accumulator import Accumulator, Integer, as_integer, as_unit
 from cpd.numeric.formats import Format, as_format
 from cpd.numeric.scaled import Scaled
 from cpd.ops.encoded import Encoded
@@ -71,7 +71,7 @@ class SumRule:
     _core_rule: Any = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        fixed = self.accumulator.fixed
+        fixed = as_integer(self.accumulator)
         if fixed is not None and abs(fixed.fraction) > _MOST_FRACTION:
             raise ValueError(
                 f"fraction must be -{_MOST_FRACTION}…{_MOST_FRACTION} in vectors, got "
@@ -92,7 +92,7 @@ class SumRule:
     @property
     def has_integer_result(self) -> bool:
         """True if the result is an integer accumulator's own number, in two's complement."""
-        return self.accumulator.fixed is not None and self.result.name == "fp32"
+        return as_integer(self.accumulator) is not None and self.result.name == "fp32"
 
     @functools.cached_property
     def has_trace(self) -> bool:
@@ -110,13 +110,13 @@ class SumRule:
     @property
     def scale(self) -> Format | None:
         """The format of the scales; None for a rule without scales."""
-        unit = self.accumulator.unit
+        unit = as_unit(self.accumulator)
         return None if unit is None or unit.scale is None else as_format(unit.scale)
 
     @property
     def scales(self) -> int:
         """The number of scales of one operand of a line."""
-        unit = self.accumulator.unit
+        unit = as_unit(self.accumulator)
         return 0 if unit is None or unit.scale is None else -(-self.length // unit.scale_block)
 
     @functools.cached_property
@@ -128,14 +128,14 @@ class SumRule:
             for name, f in zip(names, self.formats, strict=False)
         ]
         if self.operation != "sum":
-            fixed = self.accumulator.fixed
+            fixed = as_integer(self.accumulator)
             of_c = Field("c", self.formats[2].bits) if fixed is None else _integer("c", fixed)
             made.append(of_c)
         if self.scale is not None:
             bits = self.scales * self.scale.bits
             made += [Field(f"{name}_scale", bits, self.scales) for name in names]
         if self.draws:
-            bits = self.accumulator.options.random_bits
+            bits = self.accumulator.random_bits
             made.append(Field("r", self.draws * bits, self.draws))
         return tuple(made)
 
@@ -150,7 +150,7 @@ class SumRule:
     @property
     def outputs(self) -> tuple[Field, ...]:
         """The fields of the result and, with a trace, of the flags."""
-        fixed = self.accumulator.fixed
+        fixed = as_integer(self.accumulator)
         result = Field("result", self.result.bits, role="output")
         if fixed is not None and self.has_integer_result:
             result = _integer("result", fixed, "output")
@@ -165,7 +165,7 @@ class SumRule:
     def stem(self) -> str:
         """The name of a file of such lines, without suffix."""
         names = list(dict.fromkeys(f.name for f in self.formats[:2]))
-        mode = ROUNDING_WORDS[self.accumulator.options.rounding]
+        mode = ROUNDING_WORDS[self.accumulator.rounding]
         label = self.label or str(self.accumulator)
         text = "_".join([*names, self.operation, label, f"k{self.length}", mode])
         return re.sub(r"[^\w.-]+", "-", text)[:_LONGEST_NAME]
@@ -203,7 +203,7 @@ class SumRule:
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """Returns signals and outputs of lines, and their corners; raises RuntimeError."""
-        integers = self.accumulator.fixed is not None
+        integers = as_integer(self.accumulator) is not None
         c = np.ascontiguousarray(given["c"], np.uint64) if integers and "c" in given else None
         codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}
         n = len(codes["a"])
@@ -240,9 +240,10 @@ class SumRule:
     ) -> None:
         kernel, raised = self._kernel(codes, c)
         missing = self.missing(results)
-        if self.accumulator.fixed is not None and self.has_integer_result:
+        fixed = as_integer(self.accumulator)
+        if fixed is not None and self.has_integer_result:
             missing = np.isnan(kernel)  # of a term that is not finite, which the integer leaves out
-            expected, inexact = as_binary32(self.accumulator.fixed, results)
+            expected, inexact = as_binary32(fixed, results)
             flags = np.where(inexact & ~missing, flags | _NX, flags).astype(np.uint8)
             raised = np.where(missing, flags, raised)
         else:
@@ -263,7 +264,7 @@ class SumRule:
         how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
         if self.operation == "sum":
             return ops.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
-        fixed = self.accumulator.fixed
+        fixed = as_integer(self.accumulator)
         if integers is not None and fixed is not None:
             b = values_of(self.formats[1], codes["b"])
             first, second = _as_products(fixed, integers)
@@ -284,7 +285,7 @@ class SumRule:
         return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
 
     def _scaled(self, codes: Columns, c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        unit = self.accumulator.unit
+        unit = as_unit(self.accumulator)
         assert unit is not None
         assert self.scale is not None
         n, k = codes["a"].shape
@@ -302,7 +303,7 @@ class SumRule:
         return np.ascontiguousarray(product[:, 0, 0])
 
     def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:
-        fixed = self.accumulator.fixed
+        fixed = as_integer(self.accumulator)
         if fixed is not None and self.has_integer_result:
             corners = corner_of_integer(fixed.width, columns["result"], "out")
         else:
@@ -316,18 +317,18 @@ class SumRule:
         return corners
 
 
-def _integer(name: str, fixed: FixedPoint, role: str = "input") -> Field:
+def _integer(name: str, fixed: Integer, role: str = "input") -> Field:
     return Field(name, fixed.width, role=role, signed=True)
 
 
-def _signed(fixed: FixedPoint, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+def _signed(fixed: Integer, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """The numbers of two's complement codes."""
     unused = np.uint64(64 - fixed.width)
     shifted: npt.NDArray[np.int64] = (numbers << unused).view(np.int64) >> np.int64(unused)
     return shifted
 
 
-def _as_products(fixed: FixedPoint, c: npt.NDArray[np.uint64]) -> tuple[F32, F32]:
+def _as_products(fixed: Integer, c: npt.NDArray[np.uint64]) -> tuple[F32, F32]:
     """Returns factors of three products of binary32 values whose sum is c in units.
 
     The greatest product comes first, so that no partial sum leaves the range.
@@ -341,7 +342,7 @@ def _as_products(fixed: FixedPoint, c: npt.NDArray[np.uint64]) -> tuple[F32, F32
 
 
 def as_binary32(
-    fixed: FixedPoint, numbers: npt.NDArray[np.uint64]
+    fixed: Integer, numbers: npt.NDArray[np.uint64]
 ) -> tuple[F32, npt.NDArray[np.bool_]]:
     """Returns integers rounded to nearest binary32 values, as by gemm, and where it is inexact."""
     units = _signed(fixed, numbers)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpd import ops
-from cpd.numeric.accumulator import Accumulator, BlockFma, as_accumulator
+from cpd.numeric.accumulator import Accumulator, Unit, as_accumulator, as_unit
 from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, as_format, is_scaled
@@ -80,7 +80,7 @@ class Cell:
     @cached_property
     def sum(self) -> Accumulator:
         """The accumulator, with the cell's seed."""
-        return Accumulator.parse(self.accumulator, seed=self.seed)
+        return Accumulator(self.accumulator, seed=self.seed)
 
     @cached_property
     def to(self) -> Cast:
@@ -176,7 +176,7 @@ def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
         if multiplies(cell.sum, cell.format):
             kept.append(cell)
         else:
-            taken = f"{cell.total} takes {_taken(cell.sum.unit)}"
+            taken = f"{cell.total} takes {_taken(as_unit(cell.sum))}"
             left.setdefault(taken, []).append(cell.operand)
     told = [f"{taken}; not {', '.join(dict.fromkeys(names))}" for taken, names in left.items()]
     if not kept:
@@ -189,7 +189,7 @@ def takes_elements(total: Accumulator) -> bool:
 
     Such an accumulator sums products of elements, and its result is multiplied by scales.
     """
-    return total.unit is not None or total.fixed is not None
+    return total.form != "ordered"
 
 
 def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
@@ -199,7 +199,7 @@ def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
             return True
         whole = operand.block == "tensor" and operand.tensor_scale is None
         return whole and multiplies(total, operand.element)
-    unit = total.unit
+    unit = as_unit(total)
     return unit is None or all(_within(operand, f) for f in (unit.a, unit.b))
 
 
@@ -211,7 +211,7 @@ def _within(narrow: Format, wide: Format) -> bool:
     return np.array_equal(ops.cast(values, wide), values)
 
 
-def _taken(unit: BlockFma | None) -> str:
+def _taken(unit: Unit | None) -> str:
     formats = "any format" if unit is None else str(unit.a)
     if unit is not None and unit.a != unit.b:
         formats += f" and {unit.b}"
@@ -247,7 +247,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
 def _sum(text: str) -> str:
     """The canonical text of an accumulator; a matrix unit keeps its name."""
     made = as_accumulator(text)
-    return made.text if made.unit is None else text
+    return text if made.form == "unit" else made.text
 
 
 def _element(name: str) -> Format:

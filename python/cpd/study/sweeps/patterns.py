@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from cpd.numeric.accumulator import Accumulator, BlockFma, as_accumulator
+from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import as_format, format_text
 from cpd.numeric.names import listed
 from cpd.numeric.scaled import Scaled
@@ -103,8 +103,6 @@ def _each(given: Any) -> Iterable[Any]:
 
 def _text(what: str, value: Any) -> str:
     """The text of a format, a scaled format, an accumulator or a dtype."""
-    if isinstance(value, BlockFma):
-        return as_accumulator(value).text
     return value.text if isinstance(value, Scaled | Accumulator) else format_text(what, value)
 
 
