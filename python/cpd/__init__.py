@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
 from cpd._since import missing
-from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
@@ -103,10 +102,8 @@ __all__ = [
     "gemm",
     "hadamard",
     "mul",
-    "named_recipes",
     "presets",
     "random_integers",
-    "recipe",
     "release_cuda_memory",
     "simulate_all_reduce",
     "sqrt",

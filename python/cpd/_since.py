@@ -12,7 +12,9 @@ GONE: dict[str, dict[str, str]] = {
     "cpd": {
         "ddp": "cpd.ddp_hook",
         "format": "cpd.Format(…)",
+        "named_recipes": "cpd.Recipe.named()",
         "outer": "cpd.optim",
+        "recipe": "cpd.Recipe(…)",
         "scaled": "cpd.Scaled(…)",
     },
     "cpd.compress": {
@@ -23,7 +25,7 @@ GONE: dict[str, dict[str, str]] = {
         **dict.fromkeys(("AccumulatorLike", "PADDING_MODES", "Pair", "RecipeLike"), ""),
         "CastSpec": "cpd.CastSpec",
         "Recipe": "cpd.Recipe",
-        "recipe": "cpd.recipe",
+        "recipe": "cpd.Recipe(…)",
     },
     "cpd.hardware": {
         "HardwareCost": "cpd.hardware.Gates",
@@ -44,6 +46,10 @@ GONE: dict[str, dict[str, str]] = {
         "check": "cpd.hardware.check_vectors(…)",
         "make": "cpd.hardware.make_vectors(…)",
         "rule_of": "",
+    },
+    "cpd.optim": {
+        f"Kahan{name}": f'cpd.optim.LowPrecision({name}(…), weight="bf16", update="kahan")'
+        for name in ("AdamW", "SGD")
     },
     "cpd.parallel.ddp": {"all_reduce_hook": "cpd.ddp_hook"},
     "cpd.study": {

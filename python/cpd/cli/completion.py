@@ -56,11 +56,11 @@ def _names() -> dict[str, tuple[str, ...]]:
     """Names that arguments take without being limited to them."""
     from cpd.cli.format import COMMON
     from cpd.cli.scaled import SOURCES
-    from cpd.nn.ready import SUMMARIES
+    from cpd.nn.ready import READY
     from cpd.numeric.accumulator import presets
 
     return {
-        "recipes": tuple(SUMMARIES),
+        "recipes": tuple(READY),
         "formats": (*COMMON, *SOURCES),
         "accumulators": tuple(one.name for one in presets()),
     }

@@ -7,20 +7,21 @@ import json
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import new_console, new_table
-from cpd.nn.ready import SUMMARIES, named_recipes, recipe
+from cpd.nn.ready import READY
+from cpd.nn.recipe import Recipe
 
 _LIST = """\
 The named recipes: how others have trained, from the formats of the operands to
 the sums. `cpd recipe NAME` prints one as TOML.
 """
 _TEXT = """\
-Prints a recipe as TOML, which `cpd.recipe("FILE.toml")` and `cpd train --recipe
+Prints a recipe as TOML, which `cpd.Recipe("FILE.toml")` and `cpd train --recipe
 FILE.toml` read: the named one to begin one's own with, or a file's or a text's, to
 see what it means.
 
   cpd recipe nvfp4 > mine.toml
   cpd recipe mine.toml
-  cpd recipe 'native; weight=mxfp8; output=bf16'
+  cpd recipe 'native weight=mxfp8 output=bf16'
   cpd recipe --schema > recipe.schema.json
 """
 
@@ -42,15 +43,15 @@ def register(commands: Commands) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     if options.json:
-        found = {name: how.to_dict() for name, how in named_recipes().items()}
+        found = {name: Recipe(name).to_dict() for name in READY}
         print(json.dumps(found, indent=2, ensure_ascii=False))
         return 0
     console = new_console()
     table = new_table("Recipe", "Operands, sums and scales")
     table.columns[0].no_wrap = True
     table.columns[1].justify = "left"
-    for name, summary in SUMMARIES.items():
-        table.add_row(name, summary)
+    for name, one in READY.items():
+        table.add_row(name, one.summary)
     console.print(table)
     console.print("cpd recipe NAME prints one as TOML, with its source.")
     return 0
@@ -67,6 +68,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.name is None:
         raise UsageError("which recipe? cpd recipes lists the named ones")
     with users_mistakes():
-        found = recipe(options.name)
+        found = Recipe(options.name)
     print(found.to_json() if options.json else found.to_toml(), end="")
     return 0

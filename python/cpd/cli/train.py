@@ -182,12 +182,12 @@ def _training_arguments(parser: Parser) -> None:
     group.add_argument(
         "--recipe",
         metavar="NAME",
-        help="how layers compute, weights are updated and gradients travel (its wire, which "
+        help="how layers compute, weights are updated and gradients travel (its reduce, which "
         "--format, --wire or --reduce replaces; --aps, --loss-scale, --group-size, --order and "
-        "--exchange change it): a recipe's name (such as mxfp8; cpd.named_recipes() has them), a "
+        "--exchange change it): a recipe's name (such as mxfp8; cpd.Recipe.named() has them), a "
         ".toml or .json file, a format, scaled or not, to which the operands of all three GEMMs "
-        "are cast (int8 row), or a recipe's text: the accumulator of the sums, or native for "
-        "torch's, and options ('e6m9 chunked chunk=64; activation=e4m3fn', 'fp32 kahan;'); a file "
+        "are cast (int8 row), or a recipe's text: one of these, and keys (\"int8 row sums='e6m9 "
+        "chunked' weight=mxfp8\", \"native sums='fp32 kahan'\"); a file "
         'has sums = "…"; default: as torch does',
     )
     _of_model(group, "optimizer", str, "sgd, nesterov, adam or lars", "sgd")

@@ -47,8 +47,7 @@ from cpd.nn.arguments import autocast_type, check_operand, check_types
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.delayed import attending_at
 from cpd.nn.functional import linear, matmul
-from cpd.nn.recipe import Recipe, RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recipe import Recipe, RecipeLike, as_recipe
 from cpd.nn.streams import at, stream_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
@@ -219,7 +218,7 @@ def multi_head_attention(
     >>> y[0].tolist()
     [[4.0, 4.0, 4.0, 4.0]]
     """
-    how = _recipe(recipe)
+    how = as_recipe(recipe)
     base = stream_of(how, stream)
     _check_dense(query, key, value)
     batched = _mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
@@ -270,7 +269,7 @@ def multi_head_attention(
 
 def _attending(recipe: RecipeLike) -> Recipe:
     """The recipe of an attention; an accumulator is that of its products."""
-    how = _recipe(recipe)
+    how = as_recipe(recipe)
     return how if isinstance(recipe, Recipe) else Recipe(sums=how, attention=how)
 
 
@@ -313,7 +312,7 @@ def _are_cast(how: Recipe) -> bool:
     of = how.attention
     if of is None:
         return False
-    return any(of.operand(name) is not None for name in ("activation", "grad_weight_activation"))
+    return any(of._operand(name) is not None for name in ("activation", "grad_weight_activation"))
 
 
 def _weights(

@@ -22,9 +22,8 @@ from cpd.nn.converted.state import State
 from cpd.nn.coverage import WARN_BELOW, Census, forget
 from cpd.nn.coverage import detach as detach_census
 from cpd.nn.delayed import Delayed, keep_from_ddp
+from cpd.nn.notes import name_of, title_of
 from cpd.nn.quantizers import Quantizer
-from cpd.nn.ready import name_of, title_of
-from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, Row
@@ -60,7 +59,7 @@ def convert(
     Args:
         model: any module, also a single layer. If DistributedDataParallel or torch.compile wraps
             it, the module within is converted.
-        recipe: anything that `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or a
+        recipe: anything that `cpd.Recipe` takes: a `cpd.Recipe`, the name of one, a file, or a
             format, scaled or not, to which activation, weight and gradient of all three GEMMs are
             cast, with torch's own sums. Default: no casts, for `sums` alone.
         rules: pairs (selector, recipe or None) or a dict of them; None: torch computes the layer.
@@ -70,7 +69,7 @@ def convert(
             and its name; both also match everything within such a module; "first N", "last N" of
             the layers with products; "first N blocks", "last N blocks" of the longest ModuleList or
             Sequential; N may be a share, "15%", rounded up. Default: no rules.
-        sums: the accumulator of the three GEMMs of every layer, as for `cpd.recipe`; default: the
+        sums: the accumulator of the three GEMMs of every layer, as for `cpd.Recipe`; default: the
             recipe's.
         coverage: the first training step counts the products of `model` that run emulated
             (`Report.coverage`), and warns (`CoverageWarning`) if their share is below this number,
@@ -119,7 +118,7 @@ def convert(
     root = _within(model)
     warn_below = _share(coverage)
     group = ranks.named(amax_group)
-    plan = _Plan(root, _recipe(recipe, sums), _pairs(rules), rules if callable(rules) else None)
+    plan = _Plan(root, Recipe(recipe, sums=sums), _pairs(rules), rules if callable(rules) else None)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
@@ -395,7 +394,7 @@ class _Plan:
             state.counts = (
                 state.delayed is not None
                 or bool(state.given.schedule)
-                or any(how.draws for how in state.phases())
+                or any(how._draws for how in state.phases())
             )
         if not any(state.counts for state in states):
             return None

@@ -27,7 +27,7 @@ from cpd.nn.arguments import (
     finished,
     pair_of,
 )
-from cpd.nn.recipe import RecipeLike, recipe
+from cpd.nn.recipe import RecipeLike, as_recipe
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number, integer
 from cpd.numeric.purposes import Purpose
@@ -45,8 +45,6 @@ PADDING_MODES = {
     "circular": "circular",
 }
 """Torch's names of padding modes in a layer, and in torch.nn.functional.pad."""
-
-_recipe = recipe  # the parameter of the same name hides it
 
 
 _refused_by_torch = functools.partial(refused_by_torch, own=("input", "weight", "bias"))
@@ -414,7 +412,7 @@ def _convolve(
 ) -> Tensor:
     """A convolution over `rank` dimensions. `how`: recipe, dtype, stream and delayed."""
     recipe, dtype, stream, delayed = how
-    made = _recipe(recipe)
+    made = as_recipe(recipe)
     transposed = geometry.output_padding is not None
     _check_images(rank, transposed, input, weight, bias)
     moves, edges = _moves(rank, geometry, input, weight)

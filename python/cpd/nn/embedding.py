@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch.rounding import rounded
-from cpd.nn.recipe import RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recipe import RecipeLike, as_recipe
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
 
@@ -60,7 +59,7 @@ def embedding(
     >>> embedding(torch.tensor([1, 0]), table, recipe=how).tolist()
     [[1.0, 1.125], [0.3125, 16.0]]
     """
-    how = _recipe(recipe)
+    how = as_recipe(recipe)
     rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     y = rounded(rows, how.embedding, None, stream=stream, layer=how.layer)
     return y if dtype is None else y.to(dtype)

@@ -59,13 +59,11 @@ from cpd.nn.convolution import conv_transpose1d as conv_transpose1d
 from cpd.nn.convolution import conv_transpose2d as conv_transpose2d
 from cpd.nn.convolution import conv_transpose3d as conv_transpose3d
 from cpd.nn.delayed import at as delayed_at
-from cpd.nn.recipe import Recipe, RecipeLike, SumLike, product_recipe, recipe
+from cpd.nn.recipe import Recipe, RecipeLike, SumLike, as_recipe, product_recipe
 from cpd.nn.streams import at, stream_of
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.numbers import Number
 from cpd.ops.arguments import product_shape
-
-_recipe = recipe  # the parameter of the same name hides it
 
 
 def matmul(
@@ -200,7 +198,7 @@ def linear(
     >>> linear(x, w, torch.full((3,), 0.5), recipe=cpd.Recipe(sums="e4m3"))[0].tolist()
     [16.0, 16.0, 16.0]
     """
-    how = _recipe(recipe)
+    how = as_recipe(recipe)
     check_operand("input", input, like="input")
     check_operand("weight", weight, like="input")
     if weight.dim() != 2 or input.dim() == 0 or input.shape[-1] != weight.shape[1]:
@@ -258,7 +256,7 @@ def bilinear(
     >>> bilinear(x, torch.ones(1, 40), w, recipe=cpd.Recipe(sums="e4m3")).tolist()
     [[64.0]]
     """
-    how = _recipe(recipe)
+    how = as_recipe(recipe)
     for name, x in (("input1", input1), ("input2", input2), ("weight", weight)):
         check_operand(name, x, like="input1")
     if weight.dim() != 3 or (input1.shape[-1:], input2.shape[-1:]) != (

@@ -11,8 +11,7 @@ from torch import Tensor
 from cpd.nn.arguments import check_operand
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import matmul
-from cpd.nn.recipe import RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recipe import RecipeLike, as_recipe
 from cpd.nn.streams import at, stream_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
@@ -64,7 +63,7 @@ def grouped_mm(
     >>> grouped_mm(a, b, offs=ends, recipe=cpd.Recipe(sums="e4m3")).flatten().tolist()
     [16.0, 16.0, 16.0]
     """
-    how = _recipe(recipe)
+    how = as_recipe(recipe)
     check_operand("mat_a", mat_a, like="mat_a")
     check_operand("mat_b", mat_b, like="mat_a")
     if bias is not None:

@@ -15,8 +15,7 @@ from cpd.nn import bypasses
 from cpd.nn.arguments import mixes_types
 from cpd.nn.convolution import Pair
 from cpd.nn.functional import conv2d, linear
-from cpd.nn.recipe import Recipe, RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recipe import Recipe, RecipeLike, as_recipe
 from cpd.numeric.checked import checked, refused_by_torch
 
 LayerT = TypeVar("LayerT", bound="Linear | Conv2d")
@@ -249,8 +248,8 @@ def _device(device: Any) -> torch.device | None:
 
 
 def _of_layer(recipe: RecipeLike, layer: int | None) -> Recipe:
-    how = _recipe(recipe)
-    return how if layer is None else how.for_layer(layer)
+    how = as_recipe(recipe)
+    return how if layer is None else how._for_layer(layer)
 
 
 # ---- from torch's layers -------------------------------------------------------------------------

@@ -22,8 +22,7 @@ from cpd._torch import operators
 from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
 from cpd.nn.arguments import check_operand
-from cpd.nn.recipe import RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recipe import RecipeLike, as_recipe
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
 from cpd.ops.arguments import check_storage
@@ -325,7 +324,7 @@ class _Rounding(NamedTuple):
 
         Its further results are new values of the first `others`, into which they are copied.
         """
-        how = _recipe(self.recipe)
+        how = as_recipe(self.recipe)
         if how.norm is None:
             y, *statistics = compute(input, *_values(others), sizes=sizes, numbers=numbers)
             y = y if self.dtype is None else y.to(self.dtype)

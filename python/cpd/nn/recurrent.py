@@ -39,8 +39,7 @@ from cpd._torch.kept import kept
 from cpd.nn import recurrent_native
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import linear
-from cpd.nn.recipe import Recipe, RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recipe import Recipe, RecipeLike, as_recipe
 from cpd.nn.recurrent_native import Examples
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 from cpd.numeric.checked import refused_by_torch
@@ -448,7 +447,7 @@ class _How(NamedTuple):
 
     @classmethod
     def of(cls, recipe: RecipeLike, stream: Number | None, delayed: Any) -> _How:
-        how = _recipe(recipe)
+        how = as_recipe(recipe)
         return cls(how, stream_of(how, stream), delayed)
 
 

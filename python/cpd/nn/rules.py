@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from cpd.nn.ready import recipe
-from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.recipe import Recipe, RecipeLike, as_recipe
 from cpd.numeric.shown import shown
 
 Selector: TypeAlias = "str | type[nn.Module]"
@@ -65,10 +64,10 @@ class Choice:
         """The recipe of the module of that name, and the selector that gave it; "": none did."""
         decided = ... if self._decide is None else self._decide(name, self._modules[name])
         if decided is not ...:
-            return None if decided is None else recipe(decided), "a function"
+            return None if decided is None else as_recipe(decided), "a function"
         for text, matches, how in self._rules:
             if matches(name):
-                return None if how is None else recipe(how), text
+                return None if how is None else as_recipe(how), text
         return self._otherwise, ""
 
     def unused(self) -> list[tuple[int, str]]:

@@ -23,7 +23,7 @@ def stream_of(how: Recipe, stream: Number | None) -> Number | None:
 
     It is `stream`, or the stream of the recipe's first stochastic rounding; None without such.
     """
-    if not how.draws:
+    if not how._draws:
         return None
     if stream is None:
         stream = next(_drawing(how)).stream
@@ -39,6 +39,6 @@ def at(stream: Number | None, position: int) -> Number | None:
 
 def _drawing(how: Recipe) -> Iterator[Any]:
     """The sums and casts of a recipe that draw, those of its attention last."""
-    yield from filter(draws, (*how.sums, *how.casts))
+    yield from filter(draws, (*how._sums, *how._casts))
     if how.attention is not None:
         yield from _drawing(how.attention)

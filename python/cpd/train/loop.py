@@ -19,8 +19,7 @@ from torch import nn
 from cpd.comm.schedule import Schedule
 from cpd.nn.convert import convert, set_step
 from cpd.nn.coverage import coverage_of
-from cpd.nn.ready import recipe
-from cpd.nn.recipe import Recipe
+from cpd.nn.recipe import Recipe, as_recipe
 from cpd.optim.recipe import from_recipe
 from cpd.parallel.nodes import (
     Ranks,
@@ -154,7 +153,7 @@ class _Run:
         self.ranks = ranks
         self.keep_gradients = keep_gradients
         self.model = seeded(options.seed, options.make_model)
-        how = Recipe("native") if options.recipe is None else recipe(options.recipe)
+        how = Recipe("native") if options.recipe is None else as_recipe(options.recipe)
         emulated = options.recipe is not None and convert(self.model, how, coverage=0).emulated
         self.has_phases = bool(emulated) and any(
             each is not None and each.schedule for each in (how, *(rule for _, rule in how.rules))

@@ -408,7 +408,7 @@ def test_attention_that_the_recipe_leaves_to_torch():
     report = cpd.convert(model, "mxfp8", coverage=0)
     model(torch.randn(2, 5, 16)).sum().backward()
     assert {p.module for p in report.coverage().left} == {"self_attn"}
-    with_attention = cpd.recipe("mxfp8").replace(attention=cpd.recipe("bf16"))
+    with_attention = cpd.Recipe("mxfp8").replace(attention=cpd.Recipe("bf16"))
     report = cpd.convert(model, with_attention, coverage=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -337,12 +337,12 @@ def test_a_loaded_layer_gets_a_stream_of_its_own():
     assert same(loaded(x), layer(x))
     stream.fill_(6 << 36)
     assert not torch.equal(loaded(x), layer(x))
-    loaded.recipe = loaded.recipe.with_stream(stream)
+    loaded.recipe = loaded.recipe._with_stream(stream)
     assert loaded.recipe.forward.stream is stream
     assert loaded.recipe.forward.seed == 1
     assert same(loaded(x), layer(x))
     with pytest.raises(TypeError, match="stream"):
-        layer.recipe.with_stream(1.5)
+        layer.recipe._with_stream(1.5)
 
 
 SPECS = {

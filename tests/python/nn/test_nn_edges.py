@@ -105,7 +105,7 @@ def test_a_title_names_one_format_where_all_are_equal():
 
 def test_nvfp4s_gradients_are_stochastic():
     """As its source has it: gradients of both GEMMs, and nothing else."""
-    how = cpd.recipe("nvfp4")
+    how = cpd.Recipe("nvfp4")
     found = {name: "rounding=stochastic" in str(getattr(how, name)) for name in (
         "activation", "weight", "gradient", "grad_weight_activation", "grad_weight_gradient"
     )}  # fmt: skip
@@ -154,8 +154,8 @@ def test_encoders_leave_the_fast_path_where_one_layer_is_emulated():
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
     x = torch.rand(2, 3, 8)
     plain = model(x)
-    later = cpd.recipe("mxfp8").replace(schedule=[("step", 0, None)])
-    cpd.convert(model, cpd.recipe("mxfp8").replace(rules=[("layers.1.*", later)]))
+    later = cpd.Recipe("mxfp8").replace(schedule=[("step", 0, None)])
+    cpd.convert(model, cpd.Recipe("mxfp8").replace(rules=[("layers.1.*", later)]))
     with torch.no_grad():
         emulated = model(x)
     assert not torch.allclose(emulated, plain, rtol=1e-5)

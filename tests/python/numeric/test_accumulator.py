@@ -415,7 +415,7 @@ def test_recipe_means_one_accumulator_for_all():
     )
     assert (other.grad_input.format.name, other.grad_weight.scheme) == ("e5m2", "chunked")
     assert other.activation == cpd.CastSpec("e4m3fn")
-    assert other.for_layer(7) == dataclasses.replace(other, layer=7) != other
+    assert other._for_layer(7) == dataclasses.replace(other, layer=7) != other
 
 
 def test_recipe_copies_and_text():

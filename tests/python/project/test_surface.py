@@ -30,7 +30,7 @@ PAGE = """# Models
 .. autoclass:: observe
    :members:
 """
-GUIDE = """Give `cpd.Recipe.parse(text)` to `cpd.nn.functional.linear`, see python/cpd/README.md.
+GUIDE = """Give `cpd.Recipe(text)` to `cpd.nn.functional.linear`, see python/cpd/README.md.
 >>> from cpd.train.models import Gpt, TextLstm as Lstm
 >>> from cpd.comm import (
 ...     local,

@@ -84,7 +84,7 @@ def test_first_weights_depend_on_the_seed_alone():
         TrainOptions(loss_scale=2.0**-3, overflow="saturate", last_layer_fp32=True, lr=0.125),
         TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),
         TrainOptions(order="tree", exchange="gather", fp32_epochs=3, exempt=("*.bias", "output.*")),
-        TrainOptions(recipe="e6m9 chunked;"),
+        TrainOptions(recipe="native sums='e6m9 chunked'"),
         TrainOptions(wire="qsgd bits=4 bucket=512", min_size=10_000, exchange="gather"),
         TrainOptions(wire="mxfp8"),
         TrainOptions(recipe="aps-e3m0"),
@@ -313,7 +313,7 @@ def test_command_prints_and_writes_the_result(digits, capsys, tmp_path):
 
 def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_path):
     weights = {train(QUICK, data=digits).weights}
-    recipes = ("mxfp8", "te-delayed", "nvfp4", "ibm-fp8-2018", "fp16", "e4m3 kahan;")
+    recipes = ("mxfp8", "te-delayed", "nvfp4", "ibm-fp8-2018", "fp16", "native sums='e4m3 kahan'")
     for name in recipes:
         options = replace(QUICK, recipe=name)
         result = train(options, data=digits)
@@ -322,13 +322,13 @@ def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_p
         weights.add(result.weights)
     assert len(weights) == 1 + len(recipes)
     file = tmp_path / "mine.toml"
-    file.write_text(cpd.recipe("nvfp4").to_toml())
+    file.write_text(cpd.Recipe("nvfp4").to_toml())
     assert train(replace(QUICK, recipe=str(file)), data=digits).weights in weights
 
 
 @pytest.mark.parametrize(("name", "format"), [("aps-e4m3", "e4m3"), ("aps-e3m0", "e3m0")])
 def test_a_recipes_wire_is_applied(digits, name, format):
-    assert cpd.recipe(name).is_native
+    assert cpd.Recipe(name).is_native
     by_recipe = replace(QUICK, recipe=name)
     assert by_recipe.label() == f"({format[1]},{format[3]}) + APS, by {name}"
     weights = train(by_recipe, data=digits).weights

@@ -116,5 +116,5 @@ def numbered(how: Recipe, layer: int) -> Recipe:
 
     Rules and schedule have been followed.
     """
-    attention = None if how.attention is None else how.attention.for_layer(layer)
+    attention = None if how.attention is None else how.attention._for_layer(layer)
     return replace(how, layer=layer, attention=attention, rules=(), schedule=())
