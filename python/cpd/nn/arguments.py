@@ -130,7 +130,7 @@ class Arguments(NamedTuple):
         numbers = _numbers(how, x, stream)
         before, gemms = how._kept.before, how._kept.gemms
         if _casts_within(how, x.dtype, w.dtype, element):
-            before, gemms = (None, None), _gemms_within(how.text)
+            before, gemms = (None, None), _gemms_within(how._kept.text)
         return cls(how, *before, dtype, element, narrow, gemms, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:

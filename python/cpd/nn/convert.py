@@ -65,7 +65,7 @@ def convert(
         rules: pairs (selector, recipe or None) or a dict of them; None: torch computes the layer.
             The first matching rule decides; the recipe's own rules come after these. Or a function
             of a layer's name and module that returns its recipe, None, or ... where the recipe's
-            own rules decide. Selectors: a pattern of qualified names; a class of modules or "type:"
+            own rules decide. Selectors: a pattern of qualified names; a class of modules or "type"
             and its name; both also match everything within such a module; "first N", "last N" of
             the layers with products; "first N blocks", "last N blocks" of the longest ModuleList or
             Sequential; N may be a share, "15%", rounded up. Default: no rules.

@@ -220,8 +220,8 @@ class Recipe:
             refuse_renamed("Recipe", renamed, {})
         given = {name: value for name, value in said.items() if not _is_usual(name, value)}
         try:
-            if isinstance(format, str) and not given and not recipe_files.is_file(format):
-                parts = _fields(_of_text(format))
+            if _are_texts(format, *given.values()):
+                parts = _fields(_of_text(str(format), tuple(given.items())))
             else:
                 parts = _parts(format, given)
         except RecursionError:
@@ -403,12 +403,19 @@ def _names() -> dict[str, str]:
     return names
 
 
+def _are_texts(*values: Any) -> bool:
+    """Returns whether all are texts, and none names a file, the contents of which may change."""
+    return all(
+        isinstance(one, str) and ".toml" not in one and ".json" not in one for one in values
+    )
+
+
 @constant
-def _of_text(text: str) -> Recipe:
-    """Returns the recipe of a text, or of a name."""
-    if text.lower() in READY:
+def _of_text(text: str, given: tuple[tuple[str, str], ...] = ()) -> Recipe:
+    """Returns the recipe of a text, or of a name, and of other arguments."""
+    if text.lower() in READY and not given:
         return _named(text.lower())
-    return _new(_parts(text, {}))
+    return _new(_parts(text, dict(given)))
 
 
 def _new(parts: dict[str, Any]) -> Recipe:
@@ -511,8 +518,9 @@ def _nested(name: str, value: Any) -> Recipe | None:
     try:
         is_keys = isinstance(value, dict)  # whose depth the outermost call tells
         return _new(_parts(value, {})) if is_keys else as_recipe(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    except (ValueError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {error}") from None
 
 
 def _rules(name: str, value: Any) -> tuple[tuple[str, Recipe | None], ...]:
@@ -570,9 +578,7 @@ def as_recipe(given: RecipeLike) -> Recipe:
     """
     if isinstance(given, Recipe):
         return given
-    if not isinstance(given, str) or recipe_files.is_file(given):
-        return Recipe(given)
-    return _of_text(given)
+    return _of_text(str(given)) if _are_texts(given) else Recipe(given)
 
 
 def product_recipe(given: RecipeLike | SumLike) -> Recipe:

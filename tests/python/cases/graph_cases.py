@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 import cpd
-from cpd.nn.ready import NAMED
+from cpd.nn.ready import READY
 from tensors import normal, same
 
 
@@ -102,7 +102,7 @@ def trained(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tenso
 def training_steps() -> list[str]:
     """Three replays and three eager steps: random integers and delayed scales go on in both."""
     wrong = []
-    for recipe in NAMED:
+    for recipe in READY:
         eager = converted(recipe)
         captured = copy.deepcopy(eager)
         x = normal(32, 64).cuda()
