@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,11 +34,9 @@ from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
-from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.renamed import refuse_renamed
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast
-from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
@@ -221,7 +218,7 @@ class Recipe:
         given = {name: value for name, value in said.items() if not _is_usual(name, value)}
         try:
             if _are_texts(format, *given.values()):
-                parts = _fields(_of_text(str(format), tuple(given.items())))
+                parts = _fields(_of_text(str(format), *given.items()))
             else:
                 parts = _parts(format, given)
         except RecursionError:
@@ -405,13 +402,11 @@ def _names() -> dict[str, str]:
 
 def _are_texts(*values: Any) -> bool:
     """Returns whether all are texts, and none names a file, the contents of which may change."""
-    return all(
-        isinstance(one, str) and ".toml" not in one and ".json" not in one for one in values
-    )
+    return all(isinstance(one, str) and ".toml" not in one and ".json" not in one for one in values)
 
 
 @constant
-def _of_text(text: str, given: tuple[tuple[str, str], ...] = ()) -> Recipe:
+def _of_text(text: str, *given: tuple[str, str]) -> Recipe:
     """Returns the recipe of a text, or of a name, and of other arguments."""
     if text.lower() in READY and not given:
         return _named(text.lower())
@@ -451,30 +446,9 @@ def _sums_of(sums: Any) -> tuple[Any, ...]:
     return sums._sums if isinstance(sums, Recipe) else read.sums(sums)
 
 
-def _cast_of_all(format: Any) -> OperandSpec | None:
-    """Reads the first argument. A ValueError for an unknown name has the nearest one."""
-    try:
-        return read.formats(format)
-    except ValueError as error:
-        if not isinstance(format, str) or not str(error).startswith(_UNKNOWN):
-            raise  # the format or the accumulator exists
-        near = re.search("did you mean [^;?]*[?]", str(error))  # a format
-        meant = _MEANT.get(format.lower()) or did_you_mean(format, READY, cutoff=0.75)
-        meant = meant or (near[0] if near else did_you_mean(format, READY))
-        hint = f"; {meant}" if meant else ""
-        raise ValueError(
-            f"unknown recipe {shown(format)}: expected one of {', '.join(sorted(READY))}, a "
-            f".toml or .json file, or a format of operands{hint}"
-        ) from error
-
-
-_UNKNOWN = ("unknown", "no format", "a scaled format's options")
-_MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
-
-
 def _read_parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The fields of a recipe of a format and other arguments."""
-    cast = _cast_of_all(format)
+    cast = read.operands(format)
     said = _USUAL | given
     sums = _sums_of(said.pop("sums"))
     for name in OPERANDS:

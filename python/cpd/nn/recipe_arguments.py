@@ -8,11 +8,13 @@ what a recipe holds.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from cpd import _core
+from cpd.nn.ready import READY
 from cpd.numeric.accumulator import (
     SCHEMES,
     Accumulator,
@@ -23,6 +25,7 @@ from cpd.numeric.accumulator import (
     presets,
 )
 from cpd.numeric.cast import CastLike, CastSpec, cast_spec, parsed_cast
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import (
@@ -48,6 +51,27 @@ SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Nested: TypeAlias = "Callable[[str, Any], Any]"
 """A function that reads a recipe within a recipe, or None; the first argument names it in errors.
 """
+
+
+def operands(value: Any) -> OperandSpec | None:
+    """Reads a recipe's first argument, as `formats`; of an unknown name with the nearest one."""
+    try:
+        return formats(value)
+    except ValueError as error:
+        if not isinstance(value, str) or not str(error).startswith(_UNKNOWN):
+            raise  # the format or the accumulator exists
+        near = re.search("did you mean [^;?]*[?]", str(error))  # a format
+        meant = _MEANT.get(value.lower()) or did_you_mean(value, READY, cutoff=0.75)
+        meant = meant or (near[0] if near else did_you_mean(value, READY))
+        hint = f"; {meant}" if meant else ""
+        raise ValueError(
+            f"unknown recipe {shown(value)}: expected one of {', '.join(sorted(READY))}, a "
+            f".toml or .json file, or a format of operands{hint}"
+        ) from error
+
+
+_UNKNOWN = ("unknown", "no format", "a scaled format's options")
+_MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
 
 
 def formats(value: Any) -> OperandSpec | None:

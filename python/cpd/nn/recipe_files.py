@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,12 @@ def keys_of(given: Any) -> dict[str, Any] | None:
 
 def is_file(given: Any) -> bool:
     """Returns whether a recipe is given by a path."""
-    is_path = isinstance(given, os.PathLike)
-    return is_path or (isinstance(given, str) and given.endswith((".toml", ".json")))
+    if isinstance(given, str):
+        return given.endswith((".toml", ".json")) and not _KEY.search(given)
+    return isinstance(given, os.PathLike)
+
+
+_KEY = re.compile(rf"(^|\s)({'|'.join(KEYS)})=")
 
 
 def _of_file(path: Path) -> dict[str, Any]:

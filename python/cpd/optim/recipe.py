@@ -59,7 +59,7 @@ def from_recipe(
         head, options = head_and_keys(how.optimizer, OPTIMIZER)
         formats: dict[str, Any] = {"weight": head or None, **options}
         if not head and not options:
-            raise ValueError(f"it needs a weight's format or one of {', '.join(OPTIMIZER)}")
+            raise ValueError("an optimizer's text is empty")
         made = LowPrecision(optimizer, **formats, seed=seed)
     except ValueError as error:
         raise ValueError(f"the recipe's optimizer={how.optimizer!r}: {error}") from None

@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: E402
 
 import cpd  # noqa: E402
 from cpd.nn.converted.replaced import run_with  # noqa: E402
-from cpd.nn.observed_rows import Row, _cells  # noqa: E402
 from cpd.nn.notes import title_of  # noqa: E402
+from cpd.nn.observed_rows import Row, _cells  # noqa: E402
 
 K = 16
 

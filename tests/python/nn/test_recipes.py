@@ -10,6 +10,7 @@ import tomllib
 import pytest
 
 import cpd
+from cpd.nn.recipe import as_recipe
 
 RICH = cpd.Recipe(
     forward="e6m9 chunked",
@@ -324,3 +325,52 @@ def test_wires_are_texts_of_reductions(text):
 def test_errors_of_wires(text, message):
     with pytest.raises(ValueError, match=message):
         cpd.comm.reduce_spec(text)
+
+
+@pytest.mark.parametrize("given", range(5))
+def test_recipes_are_constructed_in_compiled_programs(given):
+    """The results are those of the recipe outside, which keywords change."""
+    torch = pytest.importorskip("torch")
+
+    def make():
+        return (
+            cpd.Recipe("native weight=mxfp8 output=bf16"),
+            cpd.Recipe("mxfp8"),
+            cpd.Recipe("mxfp8 sums='e6m9 kahan' output=bf16"),
+            cpd.Recipe("int8 row weight=mxfp8", output="bf16"),
+            cpd.Recipe(sums="e4m3 kahan", weight="mxfp8"),
+        )
+
+    def product(x, w):
+        return cpd.functional.linear(x, w, recipe=make()[given])
+
+    x, w = torch.randn(4, 64), torch.randn(8, 64)
+    got = torch.compile(product, fullgraph=True, backend="eager")(x, w)
+    assert torch.equal(got, product(x, w))
+
+
+def test_a_text_is_read_once(monkeypatch):
+    """Warm calls look a text up; the file that a text names is read each time."""
+    text = "native weight=mxfp4 norm=e5m2"
+    made = as_recipe(text)
+    monkeypatch.setattr("cpd.nn.recipe_files.keys_of", None)
+    assert as_recipe(text) is made
+    assert cpd.Recipe(text) == made
+
+
+def test_a_file_is_read_each_time(tmp_path):
+    path = tmp_path / "mine.toml"
+    for weight in ("mxfp8", "mxfp4"):
+        path.write_text(f'weight = "{weight}"')
+        assert as_recipe(str(path)).weight.text == weight
+        assert cpd.Recipe(f"native attention={path}").attention.weight.text == weight
+
+
+@pytest.mark.parametrize("sums", ["e6m9 kahan", "h100-fp8"])
+def test_sums_beside_a_whole_recipe_are_those_of_its_parts(sums):
+    """But for a matrix unit, which takes elements."""
+    how = cpd.Recipe("native rules='head bf16' schedule='step 3 mxfp8' attention=bf16", sums=sums)
+    wanted = cpd.Accumulator(sums if sums == "e6m9 kahan" else "h100-fp8")
+    assert how.forward == wanted
+    within = how.attention, how.rules[0][1], how.schedule[0][2]
+    assert {str(one.forward) for one in within} == {"e6m9 kahan" if " " in sums else "native"}

@@ -262,7 +262,7 @@ def test_ready_recipes(name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "optimizer='': it needs a weight's format or one of update, master, momentum, "),
+        ("", "optimizer='': an optimizer's text is empty"),
         ("update=kahan", "update and master go with a weight's format, got weight=None"),
         ("bf16 update=kahan update=kahan", "update is given twice"),
         ("blub", "optimizer='blub': weight: .*blub"),

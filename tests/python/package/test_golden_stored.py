@@ -132,7 +132,7 @@ def test_every_state_has_its_case(states: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", golden_training.GONE)
 def test_a_state_of_an_optimizer_that_is_gone_is_refused(states: dict[str, Any], name: str) -> None:
     optimizer = golden_training.GONE[name](golden_training.linear(900))
-    with pytest.raises(ValueError, match="KahanSGD or KahanAdamW .* without the state"):
+    with pytest.raises(ValueError, match="KahanSGD or KahanAdamW of version"):
         optimizer.load_state_dict(states[name]["state"]["optimizer"])
 
 

@@ -41,12 +41,14 @@ def sweep_pattern(text):
     return texts("formats", text)
 
 
+FOLDER = tempfile.TemporaryDirectory()
+
+
 def recipe_file(kind, text):
     """The recipe of a file with that text."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"recipe.{kind}"
-        path.write_text(text)
-        return cpd.Recipe(path)
+    path = Path(FOLDER.name) / f"recipe.{kind}"
+    path.write_text(text)
+    return cpd.Recipe(path)
 
 
 GRAMMARS = {
