@@ -111,7 +111,7 @@ class Linear(nn.Linear):
 
     def extra_repr(self) -> str:
         """Returns the arguments, as `repr` shows them."""
-        return f"{super().extra_repr()}, {self.recipe}"
+        return f"{super().extra_repr()}, recipe={str(self.recipe)!r}"
 
 
 @checked
@@ -232,7 +232,7 @@ class Conv2d(nn.Conv2d):
 
     def extra_repr(self) -> str:
         """Returns the arguments, as `repr` shows them."""
-        return f"{super().extra_repr()}, {self.recipe}"  # type: ignore[no-untyped-call]
+        return f"{super().extra_repr()}, recipe={str(self.recipe)!r}"  # type: ignore[no-untyped-call]
 
 
 def _device(device: Any) -> torch.device | None:

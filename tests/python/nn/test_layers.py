@@ -192,8 +192,8 @@ def test_from_torch_keeps_the_rest():
     assert not ours.weight.requires_grad
     assert ours.bias.requires_grad
     again = cpd.nn.Conv2d.from_torch(ours, cpd.Recipe(sums="e5m2"))
-    assert str(again.recipe) == "forward='e5m2 sequential'"
-    assert str(ours.recipe) == "forward='e4m3 sequential'"
+    assert str(again.recipe) == "native sums='e5m2 sequential'"
+    assert str(ours.recipe) == "native sums='e4m3 sequential'"
     ours.register_parameter("more", nn.Parameter(torch.ones(1)))
     assert "more" not in dict(module.named_parameters())
 

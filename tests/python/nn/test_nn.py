@@ -73,7 +73,7 @@ def test_from_torch_shares_the_parameters():
         wide = kind.from_torch(layer, "bf16" if x.dtype == torch.bfloat16 else "fp32")
         assert torch.allclose(wide(x), layer(x), rtol=2e-2, atol=2e-2)
         assert repr(ours).startswith(repr(layer)[:-1])
-        assert "forward='e4m3 sequential'" in repr(ours)
+        assert "native sums='e4m3 sequential'" in repr(ours)
     with pytest.raises(TypeError, match=r"module must be a torch.nn.Linear, got Conv2d"):
         cpd.nn.Linear.from_torch(torch.nn.Conv2d(1, 1, 1), cpd.Recipe(sums="fp32"))
 

@@ -424,10 +424,10 @@ def test_recipe_copies_and_text():
     assert pickle.loads(pickle.dumps(recipe)) == copy.deepcopy(recipe) == recipe
     assert hash(copy.deepcopy(recipe)) == hash(recipe)
     assert str(recipe) == (
-        "forward='e4m3 sequential', grad_weight='fp32 sequential', weight='(4,3)', "
-        "gradient='e5m2 rounding=stochastic overflow=saturate random_bits=8', layer=2"
+        "native sums='e4m3 sequential' grad_weight='fp32 sequential' weight=(4,3) "
+        "gradient='e5m2 rounding=stochastic overflow=saturate random_bits=8'"
     )
-    assert repr(cpd.Recipe(sums="e4m3")) == "cpd.Recipe(forward='e4m3 sequential')"
+    assert repr(cpd.Recipe(sums="e4m3")) == """cpd.Recipe("native sums='e4m3 sequential'")"""
 
 
 @pytest.mark.parametrize(

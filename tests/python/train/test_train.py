@@ -328,7 +328,7 @@ def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_p
 
 @pytest.mark.parametrize(("name", "format"), [("aps-e4m3", "e4m3"), ("aps-e3m0", "e3m0")])
 def test_a_recipes_wire_is_applied(digits, name, format):
-    assert cpd.Recipe(name).is_native
+    assert cpd.Recipe(name)._is_native
     by_recipe = replace(QUICK, recipe=name)
     assert by_recipe.label() == f"({format[1]},{format[3]}) + APS, by {name}"
     weights = train(by_recipe, data=digits).weights
@@ -341,7 +341,7 @@ def test_a_recipes_wire_is_applied(digits, name, format):
 def test_options_change_a_recipes_wire(tmp_path):
     file = tmp_path / "mine.json"
     text = "e4m3 average accumulator=e5m7 order=tree seed=3"
-    file.write_text(cpd.Recipe("native", wire=text).to_json())
+    file.write_text(cpd.Recipe("native", reduce=text).to_json())
     options = TrainOptions(recipe=str(file), nodes=4)
     assert options.spec == replace(cpd.comm.reduce_spec(text), average=False)
     for changes, wanted in (
