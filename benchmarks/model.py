@@ -206,7 +206,7 @@ def _grouped_rows(options: Namespace) -> Iterator[Row]:
             return cpd.functional.grouped_mm(rows, b, offs=offs, recipe=recipe)
 
         def batch(recipe: str = recipe) -> Tensor:
-            return cpd.functional.matmul(a, b, recipe=cpd.recipe(recipe))
+            return cpd.functional.matmul(a, b, recipe=cpd.Recipe(recipe))
 
         if not torch.equal(grouped(), batch().flatten(0, 1)):
             yield {"name": full, "wrong": "not the batch's bits"}

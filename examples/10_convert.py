@@ -67,11 +67,11 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, cpd.Rec
     parser.add_argument("--list", action="store_true", help="show the recipes that have a name")
     options = parser.parse_args(arguments)
     if options.list:
-        for name, recipe in cpd.named_recipes().items():
-            print(f"{name:13} {recipe.source}")
+        for name, about in cpd.Recipe.named().items():
+            print(f"{name:13} {about['source']}")
         parser.exit()
     try:
-        return options, cpd.recipe(options.recipe, sums=options.sums)
+        return options, cpd.Recipe(options.recipe, sums=options.sums)
     except (ValueError, OSError) as error:
         parser.error(str(error))
 

@@ -160,7 +160,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
         for wire in options.wires:
             cpd.comm.reduce_spec(wire)
         if options.recipe:
-            cpd.recipe(options.recipe)
+            cpd.Recipe(options.recipe)
         return options, load_cifar10(options.data, options.images, options.tests)
     except (ValueError, OSError) as error:
         parser.error(str(error))

@@ -46,9 +46,9 @@ def cases() -> dict[str, cpd.Recipe | None]:
     )
     made: dict[str, cpd.Recipe | None] = {"fp32, native": None}
     for name in ("te-delayed", "mxfp8", "nvfp4"):
-        made[f"{name}, native"] = cpd.recipe(name)
-        made[f"{name}, (6,9)"] = cpd.recipe(name, sums=CHUNKED)
-    made["te-delayed, h100-fp8"] = cpd.recipe("te-delayed", sums=h100).replace(scales_at="epilogue")
+        made[f"{name}, native"] = cpd.Recipe(name)
+        made[f"{name}, (6,9)"] = cpd.Recipe(name, sums=CHUNKED)
+    made["te-delayed, h100-fp8"] = cpd.Recipe("te-delayed", sums=h100).replace(scales_at="epilogue")
     return made
 
 

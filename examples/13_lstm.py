@@ -67,7 +67,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=5e-3)
     options = parser.parse_args(arguments)
     try:
-        options.recipes = {name: cpd.recipe(name) for name in options.recipes}
+        options.recipes = {name: cpd.Recipe(name) for name in options.recipes}
     except (ValueError, OSError) as error:
         parser.error(str(error))
     return options

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"{error}: pip install transformers accelerate")
         return 0
-    print(cpd.convert(model, cpd.recipe("mxfp8"), rules=[("lm_head", None)]))
+    print(cpd.convert(model, cpd.Recipe("mxfp8"), rules=[("lm_head", None)]))
 
     logs = ROOT / "out" / "accelerate"
     log_with = "tensorboard" if find_spec("tensorboard") else None

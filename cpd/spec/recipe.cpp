@@ -2,7 +2,7 @@
 #include "cpd/spec/recipe.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -101,20 +101,50 @@ void ReadOption(Recipe& recipe, std::string_view name, std::string_view text) {
     recipe.scales_at = ParseName<ScalesAt>("scales_at", kPlaces, text);
     return;
   }
-  if (ReadField(recipe, std::span(kSumFields).subspan(1), name, text) ||
-      ReadField(recipe, kCastFields, name, text) || ReadField(recipe, kOwnFields, name, text) ||
-      ReadField(recipe, kResultFields, name, text)) {
-    return;
+  ReadField(recipe, kSumFields, name, text);
+  ReadField(recipe, kCastFields, name, text);
+  ReadField(recipe, kOwnFields, name, text);
+  ReadField(recipe, kResultFields, name, text);
+}
+
+/// The names of the options of a text.
+std::vector<std::string> OptionNames() {
+  std::vector<std::string> names{"sums"};
+  for (const auto& [name, text] : FieldsOf(Recipe{})) names.push_back(name);
+  return names;
+}
+
+/// What follows the head of a text: its values in quotes, where they have spaces.
+std::string Written(std::string_view name, std::string_view value) {
+  const char* const quote = value.find(' ') == std::string_view::npos ? "" : "'";
+  return " " + std::string(name) + "=" + quote + std::string(value) + quote;
+}
+
+/// The words between spaces; those within quotes or parentheses do not count. Quotes are left out.
+std::vector<std::string> QuotedWords(std::string_view text) {
+  std::vector<std::string> words;
+  char until = 0;
+  bool begins = true;
+  for (const char c : text) {
+    if (until == 0 && c == ' ') {
+      begins = true;
+      continue;
+    }
+    if (begins) words.emplace_back();
+    begins = false;
+    if (until != 0 && c == until) {
+      until = 0;
+      if (c != ')') continue;
+    } else if (until == 0 && (c == '\'' || c == '"')) {
+      until = c;
+      continue;
+    } else if (until == 0 && c == '(') {
+      until = ')';
+    }
+    words.back() += c;
   }
-  const auto fields = FieldsOf(recipe);
-  std::vector<std::string_view> names;
-  std::string known;
-  for (const auto& [one, text_of_one] : std::span(fields).subspan(1)) {
-    names.push_back(one);
-    known += (known.empty() ? "" : ", ") + one;
-  }
-  throw Error("unknown option " + Quoted(name) + " of a recipe; there are " + known +
-              DidYouMean(name, names));
+  if (until == '\'' || until == '"') throw Error("a quote is not closed in " + Quoted(text));
+  return words;
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -123,11 +153,22 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
-/// Takes what stands before the next semicolon out of `text`.
-std::string_view TakePart(std::string_view& text) {
-  const std::string_view part = text.substr(0, text.find(';'));
-  text.remove_prefix(std::min(text.size(), part.size() + 1));
-  return Trimmed(part);
+/// A text of version 0.7, in which semicolons follow the forward sum and each option, as it is
+/// written now.
+std::string WithoutSemicolons(std::string_view text) {
+  std::string written = "native";
+  for (bool first = true; !text.empty(); first = false) {
+    const std::string_view part = text.substr(0, text.find(';'));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const std::string_view said = Trimmed(part);
+    const std::size_t equals = first ? std::string_view::npos : said.find('=');
+    if (equals != std::string_view::npos) {
+      written += Written(Trimmed(said.substr(0, equals)), Trimmed(said.substr(equals + 1)));
+    } else if (!said.empty() && said != "native") {
+      written += Written("sums", said);
+    }
+  }
+  return written;
 }
 
 // ---- fields ---------------------------------------------------------------------------------
@@ -160,6 +201,19 @@ std::vector<std::pair<std::string_view, const CastSpec*>> ScaledCasts(const Reci
     if (const OwnCast& own = recipe.*field.value) add(field.name, *own);
   }
   return all;
+}
+
+/// The default of scales_at beside `sums`: for a matrix unit what the operands' blocks allow.
+ScalesAt UsualScalesAt(const Recipe& recipe) {
+  if (!recipe.forward || !recipe.forward->unit) return ScalesAt::operand;
+  const auto casts = ScaledCasts(recipe);
+  if (casts.empty()) return ScalesAt::operand;
+  const bool whole = std::ranges::all_of(casts, [](const auto& each) {
+    const Scaled& to = each.second->scaled;
+    using Kind = BlockShape::Kind;
+    return (to.block.kind == Kind::tensor || to.block.kind == Kind::row) && !to.tensor_scale;
+  });
+  return whole ? ScalesAt::epilogue : ScalesAt::block;
 }
 
 void CheckHistories(const Recipe& recipe) {
@@ -249,31 +303,64 @@ std::vector<std::pair<std::string, std::string>> FieldsOf(const Recipe& recipe) 
 
 std::string ToString(const Recipe& recipe) {
   Check(recipe);
+  Recipe usual = Usual(recipe.forward);
+  usual.scales_at = UsualScalesAt(recipe);
   const auto fields = FieldsOf(recipe);
-  const auto usual = FieldsOf(Usual(recipe.forward));
-  std::string text = fields[0].second;
+  const auto left_out = FieldsOf(usual);
+  std::string text = "native";
+  if (recipe.forward) text += Written("sums", fields[0].second);
   for (std::size_t i = 1; i < fields.size(); ++i) {
-    if (fields[i] != usual[i]) text += "; " + fields[i].first + "=" + fields[i].second;
+    if (fields[i] != left_out[i]) text += Written(fields[i].first, fields[i].second);
   }
   return text;
 }
 
 Recipe ParseRecipe(std::string_view text) {
+  if (text.find(';') != std::string_view::npos) {
+    throw Error("a recipe's text has no semicolons: write " + Quoted(WithoutSemicolons(text)));
+  }
+  const std::vector<std::string> keys = OptionNames();
+  const std::vector<std::string_view> names(keys.begin(), keys.end());
+  std::string head;
+  std::map<std::string, std::string, std::less<>> given;
+  for (const std::string& word : QuotedWords(text)) {
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const bool is_option = equals != std::string::npos;
+    if (is_option && std::ranges::find(names, name) != names.end()) {
+      if (!given.emplace(name, word.substr(equals + 1)).second) {
+        throw Error("option " + Quoted(name) + " of a recipe is given twice");
+      }
+      continue;
+    }
+    if (is_option && (head == "native" || !Nearest(name, names).empty())) {
+      std::string known;
+      for (const std::string& one : keys) known += (known.empty() ? "" : ", ") + one;
+      throw Error("unknown option " + Quoted(name) + " of a recipe; there are " + known +
+                  DidYouMean(name, names));
+    }
+    if (head == "native") {
+      throw Error("a recipe's text is a format or native, and options, name=value, got " +
+                  Quoted(word));
+    }
+    head += (head.empty() ? "" : " ") + word;
+  }
+  if (head.empty() && given.empty()) throw Error("a recipe's text is empty");
   Recipe first;
-  ReadField(first, kSumFields, "forward", TakePart(text));
+  const auto sum =
+      given.find("forward") != given.end() ? given.find("forward") : given.find("sums");
+  if (sum != given.end()) ReadField(first, kSumFields, "forward", sum->second);
   Recipe recipe = Usual(first.forward);
-  std::set<std::string_view> given;
-  while (!text.empty()) {
-    const std::string_view part = TakePart(text);
-    const std::size_t equals = part.find('=');
-    if (equals == std::string_view::npos) {
-      throw Error("a recipe is its forward sum and options, '; name=value', got " + Quoted(part));
-    }
-    const std::string_view name = Trimmed(part.substr(0, equals));
-    if (!given.insert(name).second) {
-      throw Error("option " + Quoted(name) + " of a recipe is given twice");
-    }
-    ReadOption(recipe, name, Trimmed(part.substr(equals + 1)));
+  if (const auto sums = given.find("sums"); sums != given.end()) {
+    Read(recipe.grad_input, sums->second);
+    recipe.grad_weight = recipe.grad_input;
+  }
+  if (!head.empty() && head != "native") {
+    recipe.activation = recipe.weight = recipe.gradient = ParseCast(head);
+  }
+  for (const auto& [name, value] : given) ReadOption(recipe, name, value);
+  if (given.contains("sums") && !given.contains("scales_at")) {
+    recipe.scales_at = UsualScalesAt(recipe);
   }
   Check(recipe);
   return recipe;

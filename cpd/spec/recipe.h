@@ -45,12 +45,17 @@ CPD_API void Check(const Recipe& recipe);
 
 /// Every field's name and text, the forward sum's first.
 CPD_API std::vector<std::pair<std::string, std::string>> FieldsOf(const Recipe& recipe);
-/// The canonical text, `h100-fp8; grad_input=native; weight=mxfp8; output=bf16`: the forward sum,
-/// then `; name=value` for every field that is not its default, which of grad_input and grad_weight
-/// is the forward sum, and of grad_bias `fp32 sequential`, or `native` where the forward sum is.
-/// ParseRecipe(ToString(r)) gives r, but for seeds and streams.
+/// The canonical text, `native sums='h100-fp8 …' weight=mxfp8 output=bf16`: `native`, then
+/// `name=value` for every field that is not its default, values of several words in quotes. `sums`
+/// is the forward sum, which is the default of grad_input and grad_weight; that of grad_bias is
+/// `fp32 sequential`, or `native` where the forward sum is; that of scales_at `operand`, or for a
+/// matrix unit what the blocks of the operands allow. ParseRecipe(ToString(r)) gives r, but for
+/// seeds and streams.
 CPD_API std::string ToString(const Recipe& recipe);
-/// Throws Error. The forward sum may be whatever makes an accumulator alone: a format, say.
+/// The recipe of a text: `native`, or the cast of all operands and its options, then `name=value`
+/// in any order, the names being `sums` and those of the fields. A sum may be whatever makes an
+/// accumulator alone: a format, say. Throws Error, for semicolons, which version 0.7 had, with the
+/// text that says the same now.
 CPD_API Recipe ParseRecipe(std::string_view text);
 
 /// A sum or an operand of the GEMMs: what its rounding is for, and the field that says how it

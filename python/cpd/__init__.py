@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
 from cpd._since import keep_modules, missing
-from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast
@@ -98,9 +97,7 @@ __all__ = [
     "gemm",
     "hadamard",
     "mul",
-    "named_recipes",
     "random_integers",
-    "recipe",
     "release_cuda_memory",
     "simulate_all_reduce",
     "sqrt",

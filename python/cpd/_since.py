@@ -19,7 +19,9 @@ GONE: dict[str, dict[str, str]] = {
         **dict.fromkeys(("PresetInfo", "presets"), "cpd.Accumulator.named()"),
         "ddp": "cpd.ddp_hook",
         "format": "cpd.Format(…)",
+        "named_recipes": "cpd.Recipe.named()",
         "outer": "cpd.optim",
+        "recipe": "cpd.Recipe(…)",
         "scaled": "cpd.Scaled(…)",
     },
     "cpd.compress": {
@@ -32,7 +34,7 @@ GONE: dict[str, dict[str, str]] = {
         **dict.fromkeys(("AccumulatorLike", "PADDING_MODES", "Pair", "RecipeLike"), ""),
         "CastSpec": "cpd.Cast",
         "Recipe": "cpd.Recipe",
-        "recipe": "cpd.recipe",
+        "recipe": "cpd.Recipe(…)",
     },
     "cpd.hardware": {
         "HardwareCost": "cpd.hardware.Gates",
@@ -61,6 +63,10 @@ GONE: dict[str, dict[str, str]] = {
         "Conv2d": "cpd.convert(torch.nn.Conv2d(…), recipe)",
         "Linear": "cpd.convert(torch.nn.Linear(…), recipe)",
         "Quantizer": "cpd.quantizer(…)",
+    },
+    "cpd.optim": {
+        f"Kahan{name}": f'cpd.optim.LowPrecision({name}(…), weight="bf16", update="kahan")'
+        for name in ("AdamW", "SGD")
     },
     "cpd.parallel.ddp": {"all_reduce_hook": "cpd.ddp_hook"},
     "cpd.study": {

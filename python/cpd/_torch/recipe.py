@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe as the operators torch.ops.cpd.matmul and convolution take it.
 
-They take its text (`cpd.Recipe.gemms`), which says how each operand of their three GEMMs is cast
-and summed, and tensors, whose values may change from call to call.
+They take a text, which says how each operand of their three GEMMs is cast and summed, and tensors,
+whose values may change from call to call.
 """
 
 # torch's registries are untyped.

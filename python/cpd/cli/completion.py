@@ -56,10 +56,10 @@ def _names() -> dict[str, tuple[str, ...]]:
     """Names that arguments take without being limited to them."""
     from cpd.cli.scaled import SOURCES
     from cpd.cli.show import COMMON
-    from cpd.nn.ready import SUMMARIES
+    from cpd.nn.ready import READY
     from cpd.numeric.accumulator import Accumulator
 
-    recipes, units = tuple(SUMMARIES), tuple(Accumulator.named())
+    recipes, units = tuple(READY), tuple(Accumulator.named())
     formats = (*COMMON, *SOURCES)
     return {
         "recipes": recipes,

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cpd._files import STDOUT, write_json, write_text
 from cpd.cli import presets
@@ -19,14 +19,12 @@ from cpd.cli.options import Commands, Parser, add_command, json_argument
 from cpd.cli.output import check_writable, is_stdout, new_console, new_table
 from cpd.cli.scaled import find_format
 from cpd.compress.table import compressors, is_compressor
-from cpd.nn.ready import SUMMARIES, recipe
+from cpd.nn.ready import READY
+from cpd.nn.recipe import NATIVE, Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.scaled import Scaled
-
-if TYPE_CHECKING:
-    from cpd.nn.recipe import Recipe
 
 _TEXT = """\
 Shows what names and texts mean: a format or scaled format with its range and spacing, a
@@ -170,7 +168,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     return {
         "units": tuple(Accumulator.named()),
         "codecs": tuple(compressors()),
-        "recipes": tuple(SUMMARIES),
+        "recipes": tuple(READY),
     }
 
 
@@ -196,12 +194,13 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
             raise UsageError(f"no codec {name!r}; {_meant(name, names['codecs'])}")
         return _Codec(name if name in names["codecs"] else Codec(name))
     if kind == "recipes":
-        return recipe(name)
+        return Recipe(name)
     try:
         return find_format(name)
     except (ValueError, UsageError) as error:
-        if name in SUMMARIES or name.endswith((".toml", ".json")) or ";" in name:
-            return recipe(name)
+        head = name.partition(" ")[0]
+        if head in (*READY, NATIVE) or name.endswith((".toml", ".json")):
+            return Recipe(name)
         meant = did_you_mean(name, [one for some in names.values() for one in some], 0.7)
         if meant and str(error).startswith("unknown") and "did you mean" not in str(error):
             raise UsageError(f"unknown name {name!r}; {meant}") from error
@@ -244,7 +243,7 @@ def _print(options: argparse.Namespace, found: _Found) -> None:
     if formats:
         print_formats(options, formats)
         for name in options.names if options.kind is None else ():
-            if name in SUMMARIES and isinstance(found[name], Format | Scaled):
+            if name in READY and isinstance(found[name], Format | Scaled):
                 print(f"note: {name} is a recipe, too: cpd show --recipes {name}", file=sys.stderr)
     if some := [one for one in things if isinstance(one, _Unit)]:
         presets.print_units(_units(some))
@@ -253,7 +252,7 @@ def _print(options: argparse.Namespace, found: _Found) -> None:
         _print_list("Codec", rows, "cpd show NAME prints one with its options and its source.")
     elif options.kind == "recipes" and not options.names:
         then = "cpd show --recipes NAME prints one as TOML, with its source."
-        _print_list("Recipe", SUMMARIES, then)
+        _print_list("Recipe", {name: one.summary for name, one in READY.items()}, then)
     else:
         _print_codecs([one for one in things if isinstance(one, _Codec)])
         for one in _recipes(things):

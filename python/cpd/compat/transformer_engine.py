@@ -36,8 +36,7 @@ from cpd import ops
 from cpd._torch.arguments import name_of, random_numbers
 from cpd._torch.operands import cast_operand
 from cpd.nn.clock import SHIFT
-from cpd.nn.ready import recipe
-from cpd.nn.recipe import NATIVE, Recipe, RecipeLike
+from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, as_recipe
 from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
 from cpd.ops.arguments import holds
@@ -95,16 +94,13 @@ def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
     >>> qfactory(cpd.Recipe(sums="e6m9 kahan"))
     cpd.compat.transformer_engine.qfactory(cpd.Recipe(forward='e6m9 kahan'))
     """
-    how = _recipe(recipe)
-    if how.delays:
+    how = as_recipe(recipe)
+    if how._kept.delays:
         raise ValueError(
             "a recipe with a history needs state in each layer, which TransformerEngine keeps only "
             "for its own DelayedScaling: use that one, or cpd.convert"
         )
     return _Factory(how)
-
-
-_recipe = recipe  # the parameter of the same name hides it
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,8 +117,8 @@ class _Factory:
         along_rows, along_columns = OPERANDS.get(kind, (None, None))
         return _classes()[0](
             self.how,
-            None if along_rows is None else self.how.operand(along_rows),
-            None if along_columns is None else self.how.operand(along_columns),
+            None if along_rows is None else self.how._operand(along_rows),
+            None if along_columns is None else self.how._operand(along_columns),
         )
 
     def __repr__(self) -> str:

@@ -19,8 +19,7 @@ from cpd._torch.arguments import call_numbers, stacked_numbers
 from cpd._torch.derivatives import run
 from cpd._torch.operands import cast_operand, type_of_cast
 from cpd._torch.sums import tagged
-from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, as_recipe, is_native
 from cpd.numeric.cast import Cast, format_of
 from cpd.numeric.checked import is_compiling
 from cpd.numeric.compiling import constant
@@ -35,8 +34,8 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
     if sums is None:
         if recipe is None:
             raise TypeError("give recipe=, such as a format of operands, or sums=, got neither")
-        return recipe if isinstance(recipe, Recipe) else _recipe(recipe)
-    how = _recipe(NATIVE if recipe is None else recipe)
+        return recipe if isinstance(recipe, Recipe) else as_recipe(recipe)
+    how = as_recipe(NATIVE if recipe is None else recipe)
     if isinstance(sums, str) and not is_compiling():
         return _summed(how, sums)
     return how.with_sums(sums)
@@ -142,22 +141,22 @@ class Arguments(NamedTuple):
         narrow = None if dtype is not None else autocast_type(x)
         dtype = narrow if dtype is None else dtype
         element = _element(how, x, dtype)
-        if how.delays and delayed is None:
+        if how._kept.delays and delayed is None:
             raise ValueError(
                 "the recipe's scales follow from former steps: cpd.convert keeps that state, or "
                 "give delayed= a cpd.nn.delayed.Delayed of the recipe"
             )
         numbers = _numbers(how, x, seed, stream)
-        before, gemms = how.cast_before, how.gemms
+        before, gemms = how._kept.before, how._kept.gemms
         if _casts_within(how, x.dtype, w.dtype, element):
-            before, gemms = (None, None), _gemms_within(how.text)
+            before, gemms = (None, None), _gemms_within(how._kept.text)
         return cls(how, *before, dtype, element, narrow, gemms, seed, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
         """The operator's recipe, numbers, multipliers, narrow and dtype (`cpd._torch.recipe`)."""
         for watch in watchers:
             watch(self.how)
-        multipliers = self.delayed.multipliers() if self.how.delays else None
+        multipliers = self.delayed.multipliers() if self.how._kept.delays else None
         return self.gemms, self.numbers, multipliers, self.narrow, self.element
 
 
@@ -169,7 +168,7 @@ def _casts_within(how: Recipe, *dtypes: torch.dtype) -> bool:
     """
     if not is_native(how.forward) or all(dtype == torch.float32 for dtype in dtypes):
         return False
-    return not any(spec is not None and spec.rounding == "stochastic" for spec in how.cast_before)
+    return not any(spec is not None and spec.rounding == "stochastic" for spec in how._kept.before)
 
 
 @constant
@@ -181,7 +180,7 @@ def _gemms_within(text: str) -> str:
 
 def entering(arguments: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """Input and weight as they enter the operator."""
-    if arguments.how.delays:
+    if arguments.how._kept.delays:
         _note_delayed(arguments, x, w)
     return (
         cast_before(arguments, x, arguments.activation, Purpose.cast_activation),
@@ -203,7 +202,7 @@ def _note_delayed(arguments: Arguments, x: Tensor, w: Tensor) -> None:
 def finished(arguments: Arguments, y: Tensor, x: Tensor) -> Tensor:
     """The layer's result: the sums, cast to the recipe's `output`. `x`: the first operand."""
     how = arguments.how
-    if how.delays:
+    if how._kept.delays:
         y = arguments.delayed.watch(y)
     if how.output is None:
         return y
@@ -269,7 +268,9 @@ _SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 def _numbers(how: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:
     """Seeds and streams as the operators take them, a row for each purpose; None: nothing draws."""
-    if not how.drawing:
+    if not how._kept.drawing:
         return None
-    drawn = {purpose: pair_of(spec, purpose, how, x, seed, stream) for purpose, spec in how.drawing}
+    drawn = {
+        purpose: pair_of(spec, purpose, how, x, seed, stream) for purpose, spec in how._kept.drawing
+    }
     return stacked_numbers([drawn.get(purpose, (None, None)) for purpose in Purpose], x)

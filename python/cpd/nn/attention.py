@@ -320,7 +320,7 @@ def _are_cast(how: Recipe) -> bool:
     of = how.attention
     if of is None:
         return False
-    return any(of.operand(name) is not None for name in ("activation", "grad_weight_activation"))
+    return any(of._operand(name) is not None for name in ("activation", "grad_weight_activation"))
 
 
 def _weights(

@@ -21,8 +21,7 @@ from cpd.nn import attention, contractions, convolution, embedding, functional, 
 from cpd.nn.arguments import autocast_type
 from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.products import is_ours, is_product, name_of
-from cpd.nn.ready import recipe as _recipe
-from cpd.nn.recipe import RecipeLike
+from cpd.nn.recipe import RecipeLike, as_recipe
 from cpd.nn.streams import check_seeds
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
@@ -97,8 +96,10 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         coverage: bool = True,
     ) -> None:
         super().__init__()
-        self.recipe = _recipe(recipe)
-        if any(how is not None and how.delays for how in (self.recipe, self.recipe.attention)):
+        self.recipe = as_recipe(recipe)
+        if any(
+            how is not None and how._kept.delays for how in (self.recipe, self.recipe.attention)
+        ):
             raise ValueError(
                 "autocast keeps no scales of former steps, which the recipe asks for: cpd.convert "
                 "does, in each layer"
@@ -181,7 +182,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
         Returns the keywords of its functional form: the recipe, the seed, the stream.
         """
-        if not self.recipe.draws:
+        if not self.recipe._draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
         self._calls += 1

@@ -22,9 +22,8 @@ from cpd.nn.converted.state import State
 from cpd.nn.coverage import WARN_BELOW, Census, forget
 from cpd.nn.coverage import detach as detach_census
 from cpd.nn.delayed import Delayed, keep_from_ddp
+from cpd.nn.notes import name_of, title_of
 from cpd.nn.quantizers import Quantizer
-from cpd.nn.ready import name_of, title_of
-from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, ReportRow
@@ -63,17 +62,17 @@ def convert(
     Args:
         model: any module, also a single layer. If DistributedDataParallel or torch.compile wraps
             it, the module within is converted.
-        recipe: anything that `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or a
+        recipe: anything that `cpd.Recipe` takes: a `cpd.Recipe`, the name of one, a file, or a
             format, scaled or not, to which activation, weight and gradient of all three GEMMs are
             cast, with torch's own sums. Default: no casts, for `sums` alone.
         rules: pairs (selector, recipe or None) or a dict of them; None: torch computes the layer.
             The first matching rule decides; the recipe's own rules come after these. Or a function
             of a layer's name and module that returns its recipe, None, or ... where the recipe's
-            own rules decide. Selectors: a pattern of qualified names; a class of modules or "type:"
+            own rules decide. Selectors: a pattern of qualified names; a class of modules or "type"
             and its name; both also match everything within such a module; "first N", "last N" of
             the layers with products; "first N blocks", "last N blocks" of the longest ModuleList or
             Sequential; N may be a share, "15%", rounded up. Default: no rules.
-        sums: the accumulator of the three GEMMs of every layer, as for `cpd.recipe`; default: the
+        sums: the accumulator of the three GEMMs of every layer, as for `cpd.Recipe`; default: the
             recipe's.
         seed: the seed of all random bits of the model; default 0.
         coverage: the first training step counts the products of `model` that run emulated
@@ -129,7 +128,7 @@ def convert(
     group = ranks.named(amax_group)
     check_number("seed", seed)
     decide = rules if callable(rules) else None
-    plan = _Plan(root, _recipe(recipe, sums), _pairs(rules), decide, seed)
+    plan = _Plan(root, Recipe(recipe, sums=sums), _pairs(rules), decide, seed)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)

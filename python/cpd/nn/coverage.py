@@ -28,9 +28,9 @@ from cpd.nn.clock import recomputes_or_transforms
 from cpd.nn.converted.state import State
 from cpd.nn.coverage_result import Coverage as Coverage
 from cpd.nn.coverage_result import Products as Products
+from cpd.nn.notes import name_of
 from cpd.nn.products import is_ours, macs
 from cpd.nn.products import name_of as operation_name
-from cpd.nn.ready import name_of
 from cpd.nn.recipe import Recipe
 from cpd.numeric.warned import warn
 
@@ -306,8 +306,8 @@ def _text_of(func: Any, args: Sequence[Any]) -> str:
 
 def _described(how: Recipe) -> str:
     """The recipe's name or text; "" where it rounds nothing in products."""
-    casts = (*how.operands, how.output)
-    rounds = not how.is_native or any(cast is not None for cast in casts)
+    casts = (*how._kept.operands, how.output)
+    rounds = not how._is_native or any(cast is not None for cast in casts)
     return name_of(how) if rounds else ""
 
 

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes on a recipe that `cpd.convert` adds to its report."""
+"""Names of recipes in reports, and notes on a recipe that `cpd.convert` adds to its report."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from torch import Tensor, nn
 
 from cpd._torch import operators
-from cpd.nn.recipe import OPERANDS, Recipe
-from cpd.numeric.cast import format_of
+from cpd.nn.ready import READY
+from cpd.nn.recipe import NATIVE, OPERANDS, Recipe, as_recipe
+from cpd.numeric.cast import format_of, operand_text
 from cpd.ops.arguments import holds
 
 
 def on_recipe(how: Recipe) -> list[str]:
     """Returns notes on the recipe as a whole."""
     found = []
-    if how.is_native and not how.rounds and not how.schedule:
+    if how._is_native and not how._rounds and not how.schedule:
         found.append("the recipe rounds nothing in layers: they compute as torch does")
     if how.residual is not None:
         found.append(
@@ -52,13 +54,39 @@ def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
 def elsewhere(how: Recipe) -> list[str]:
     """Returns notes on the parts of the recipe that other functions apply."""
     found = []
-    beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]
+    beside = [n for n in ("optimizer", "loss_scale") if getattr(how, n) is not None]
     if beside:
         arguments = ", ".join(f"{name}={getattr(how, name)!r}" for name in beside)
         found.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
-    if how.wire is not None:
+    if how.reduce is not None:
         found.append(
-            f"wire={how.wire!r}: the exchange of gradients, by cpd.comm.reduce_spec and what takes "
-            "its spec (VirtualNodes, ddp_hook)"
+            f"reduce={how.reduce!r}: the exchange of gradients, by cpd.comm.reduce_spec and what "
+            "takes its spec (VirtualNodes, ddp_hook)"
         )
     return found
+
+
+def name_of(how: Recipe) -> str:
+    """The name of the recipe whose products compute as those of `how`, or its text."""
+    return _names().get(how._kept.text, how._kept.text)
+
+
+def title_of(how: Recipe) -> str:
+    """Returns a recipe as a report's first line names it."""
+    name = _names().get(how._kept.text)
+    if name is not None:
+        return f"recipe {name}"
+    operands, sums = set(how._kept.operands), {str(sum_) for sum_ in how._sums[:3]}
+    if operands == {None} and sums != {NATIVE} and len(sums) == 1:
+        return f"sums in {sums.pop()}, operands not cast"
+    cast = how.activation
+    if cast is None or {how.activation, how.weight, how.gradient, *operands} != {cast}:
+        return f"recipe {how._kept.text}"
+    summed = "native sums" if sums == {NATIVE} else f"sums {', '.join(sorted(sums))}"
+    return f"activation, weight and gradient of all three GEMMs in {operand_text(cast)}, {summed}"
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    made = {name: as_recipe(name) for name in READY}
+    return {how._kept.text: name for name, how in made.items() if how._rounds}

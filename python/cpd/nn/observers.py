@@ -28,8 +28,7 @@ from cpd.nn.observed import (
     weights_of,
 )
 from cpd.nn.observed_rows import EXEMPT, Key, WatchRow
-from cpd.nn.ready import recipe
-from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.recipe import Recipe, RecipeLike, as_recipe
 from cpd.nn.rules import Choice
 from cpd.numeric.cast import Cast, is_whole
 from cpd.numeric.checked import checked
@@ -252,7 +251,7 @@ class Watch:
         kept = multiplier_of(module, role) if name == OWN else None
         known: set[tuple[str, str]] = set()
         for gemm, operand in GEMMS[role]:
-            spec: Cast | None = how.operand(operand)
+            spec: Cast | None = how._operand(operand)
             if spec is None:
                 continue
             which = spec.text, "" if is_whole(spec.text) else gemm
@@ -470,9 +469,9 @@ def _named(what_if: Any) -> dict[str, Recipe]:
     if isinstance(what_if, (str, Recipe)):
         raise TypeError(f"what_if must be a sequence or dict of recipes, got {shown(what_if)}")
     if isinstance(what_if, Mapping):
-        found = {name: recipe(how) for name, how in what_if.items()}
+        found = {name: as_recipe(how) for name, how in what_if.items()}
     else:
-        pairs = [(how if isinstance(how, str) else str(how), recipe(how)) for how in what_if]
+        pairs = [(how if isinstance(how, str) else str(how), as_recipe(how)) for how in what_if]
         found = dict(pairs)
         if len(found) < len(pairs):
             raise ValueError(f"what_if has a recipe twice: {[name for name, _ in pairs]}")

@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, Never, Self, TypeAlias
 
-from cpd import _core
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
+from cpd.nn.ready import READY
 from cpd.nn.recipe_arguments import NATIVE as NATIVE
-from cpd.nn.recipe_arguments import Sum
+from cpd.nn.recipe_arguments import NONE, Sum
 from cpd.nn.recipe_arguments import SumLike as SumLike
 from cpd.nn.recipe_parts import OPERANDS as OPERANDS
 from cpd.nn.recipe_parts import OVERRIDES as OVERRIDES
 from cpd.nn.recipe_parts import ROUNDED as ROUNDED
 from cpd.nn.recipe_parts import SUMS as SUMS
-from cpd.nn.recipe_parts import Kept, kept, unit_scales_at
+from cpd.nn.recipe_parts import Kept, put_kept
 from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
@@ -33,20 +32,15 @@ from cpd.numeric.accumulator import Accumulator, as_accumulator
 from cpd.numeric.cast import Cast as Cast
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import as_cast as as_cast
-from cpd.numeric.cast import operand_text
-from cpd.numeric.checked import checked, is_compiling
-from cpd.numeric.names import did_you_mean
+from cpd.numeric.checked import checked
+from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number, check_number
-from cpd.numeric.purposes import Purpose
-from cpd.numeric.shown import shown
+from cpd.numeric.renamed import refuse
 from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
-NAMED: dict[str, Callable[[], Recipe]] = {}
-"""Functions that make the named recipes, by name; `cpd.nn.ready` adds them."""
-
 Rules: TypeAlias = (
-    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None]"
+    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None] | str"
 )
 
 
@@ -59,13 +53,24 @@ class Recipe:
 
     Args:
         format: the cast of activation, weight and gradient in all three GEMMs: a format, scaled or
-            not, a dtype, a cast, or a text of one. Or the name of a recipe (`cpd.named_recipes`),
-            which is then the whole recipe, `sums` apart. Default `"native"`: no casts. A bare
-            `e4m3` is refused, here and in all casts of a recipe: OCP's is `e4m3fn`, the IEEE-like
-            one `(4,3)`.
+            not, a dtype, a cast, or a text of one. Default `"native"`: no casts. A bare `e4m3` is
+            refused, here and in all casts of a recipe: OCP's is `e4m3fn`, the IEEE-like one
+            `(4,3)`. Or a whole recipe, whose keys other arguments replace:
+
+            - the name of one (`Recipe.named`), which wins over a format of that name;
+            - a text: a format or a name and then keys, the arguments below, each as `key=value`,
+              values of several words in quotes: `"mxfp8 sums='e6m9 kahan' output=bf16"`, `"int8 row
+              weight=mxfp8"`. A format's own options follow it without quotes; a name with such
+              options is the format. `none` stands for None; rules and schedule are lists with
+              commas, `rules="'type Linear' none, 'last 15%' bf16"`;
+            - a file, the path of which ends in .toml or .json, or plain data (`to_dict`);
+            - a `Recipe`.
+
         sums: the sums of the three GEMMs: an `Accumulator`, its text, a preset's name, or a format
             for the sequential sum in it; or a tuple for forward, grad_input and grad_weight; or a
-            recipe with the sums. Default `"native"`, torch's own kernel.
+            recipe with the sums. Default `"native"`, torch's own kernel. Beside a whole recipe it
+            replaces the sums in rules, schedule and attention too, except where it is a matrix
+            unit, which takes elements.
         forward: the sum of the forward GEMM; default `sums`.
         grad_input: the sum of the GEMM that gives the gradient of the input; default `sums`, or
             else `forward`.
@@ -90,6 +95,7 @@ class Recipe:
             (see `cpd.gemm`). The last two are for linear layers and products of matrices with
             accumulators; matrix units, which take elements, need one of them. Default `operand`;
             for a matrix unit given as `sums`, what its operands' blocks allow.
+        renamed: no keyword; keys of version 0.7 raise TypeError with those of now.
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
@@ -101,16 +107,16 @@ class Recipe:
         residual: the rounding of residual additions, as `norm`.
         attention: the recipe of attention's two products, query by key and weights by value; None:
             as torch computes.
-        update: text for `cpd.optim.from_recipe`: how weights are stored and updated; None: fp32.
-        state: text for `cpd.optim.from_recipe`: the optimizer's state; None: fp32, as torch does.
-        wire: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
+        optimizer: text for `cpd.optim.from_recipe`: how weights and the optimizer's state are
+            stored and updated, `"bf16 update=stochastic momentum=bf16"`; None: fp32, as torch does.
+        reduce: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
         loss_scale: None, a number, or `"dynamic"`.
         rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
         schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
             layers) that holds from then on; before the first, this one does. Here, in rules and as
-            attention, a recipe may be anything that `cpd.recipe` takes.
-        source: where the recipe comes from, in words.
+            attention, a recipe may be anything that `Recipe` takes.
+        source: where the recipe comes from, in words. Recipes that differ in it alone are equal.
 
     Raises:
         ValueError: for an invalid argument.
@@ -130,8 +136,8 @@ class Recipe:
     step stays compiled (`cpd.convert` does). The same stream gives the same bits: recomputation
     under activation checkpointing repeats them.
 
-    >>> Recipe("int8 row")
-    cpd.Recipe(forward='native', activation='int8 row', weight='int8 row', gradient='int8 row')
+    >>> Recipe("int8 row weight=mxfp8", output="bf16").text
+    "native activation='int8 row' weight=mxfp8 gradient='int8 row' output=bf16"
     >>> Recipe("e4m3fn", sums="e6m9 chunked", grad_weight="fp32", gradient="e5m2").grad_input.format
     cpd.Format('e6m9')
     >>> fp8 = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
@@ -161,19 +167,19 @@ class Recipe:
     embedding: Cast | None
     residual: Cast | None
     attention: Recipe | None
-    update: str | None
-    state: str | None
-    wire: str | None
+    optimizer: str | None
+    reduce: str | None
     loss_scale: float | Literal["dynamic"] | None
     rules: tuple[tuple[str, Recipe | None], ...]
     schedule: tuple[tuple[str, int, Recipe | None], ...]
-    source: str
+    source: str = field(compare=False)
     scales_at: str
     _kept: Kept = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
-        format: CastLike | Literal["native"] = NATIVE,
+        format: RecipeLike | Path | Literal["native"] = NATIVE,
+        /,
         *,
         sums: Sums | None = None,
         forward: SumLike | None = None,
@@ -194,226 +200,89 @@ class Recipe:
         embedding: CastLike | None = None,
         residual: CastLike | None = None,
         attention: RecipeLike | None = None,
-        update: str | None = None,
-        state: str | None = None,
-        wire: str | None = None,
+        optimizer: str | None = None,
+        reduce: str | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
         rules: Rules = (),
-        schedule: Iterable[tuple[str, int, RecipeLike | None]] = (),
+        schedule: Iterable[tuple[str, int, RecipeLike | None]] | str = (),
         source: str = "",
         scales_at: str | None = None,
+        **renamed: Never,
     ) -> None:
         said = dict(locals())
-        del said["self"]
-        is_named = isinstance(format, str) and format.lower() in NAMED
-        for name, part in (_named_parts(said) if is_named else _read_parts(said)).items():
+        del said["self"], said["format"], said["renamed"]
+        if renamed:
+            recipe_files.refuse_gone(renamed, TypeError)
+            refuse("Recipe", renamed)
+        given = {name: value for name, value in said.items() if not _is_usual(name, value)}
+        try:
+            if _are_texts(format, *given.values()):
+                parts = _fields(_of_text(str(format), *given.items()))
+            else:
+                parts = _parts(format, given)
+        except RecursionError:
+            raise ValueError("the recipe has too many recipes within recipes") from None
+        for name, part in parts.items():
             object.__setattr__(self, name, part)
-
-    def operand(self, name: str) -> Cast | None:
-        """Returns the cast of an operand, by its name here; for "same" its tensor's cast.
-
-        >>> Recipe("native", weight="e4m3fn").operand("grad_input_weight").text
-        'e4m3fn'
-        """
-        known = (*OPERANDS, "output", *OVERRIDES, *ROUNDED)
-        if name not in known:
-            raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}")
-        value = getattr(self, name)
-        found: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
-        return found
 
     @property
     def text(self) -> str:
-        """The canonical text of sums, casts and `scales_at`, for `parse`.
+        """The canonical text, a recipe's name where it has one; it has no `source`.
 
-        It has no seeds and streams, and nothing of the rest of a training step.
+        `Recipe(r.text) == r`, but for seeds, streams and `layer`.
 
-        >>> Recipe("native", weight="mxfp8", output="bf16", source="measured").text
-        'native; weight=mxfp8; output=bf16'
+        >>> Recipe("native", weight="mxfp8 rule=up", rules=[("head", None)], source="mine").text
+        "native weight='mxfp8 rule=up' rules='head none'"
         """
-        return self._kept.text
+        return recipe_files.text_of(self, _names())
 
     @classmethod
-    def parse(cls, text: str) -> Recipe:
-        """Returns the recipe of a text as `text` gives it; a ValueError names the key.
+    def named(cls) -> dict[str, Mapping[str, str]]:
+        """Returns the named recipes with their `summary`, `source` and `evidence`.
 
-        >>> Recipe.parse("e4m3 sequential; weight=mxfp8; grad_input_weight=none")
-        cpd.Recipe(forward='e4m3 sequential', weight='mxfp8', grad_input_weight=None)
+        `evidence` is what they were made from: the code of a library, or a paper's text.
+
+        >>> Recipe.named()["mxfp8"]["summary"]
+        'MX E4M3 in blocks of 32, scales rounded up'
         """
-        first = text.partition(";")[0].strip()
-        if read.names_cast(first):
-            raise ValueError(
-                f"a recipe's text begins with its forward sum, as 'native' or '{first} sequential'"
-                f", got the format {first!r}; cpd.Recipe({first!r}, …) casts operands to it"
-            )
-        texts = _core.Recipe.parse(text).fields().items()
-        said: dict[str, Any] = {name: None if one == "none" else one for name, one in texts}
-        return cls(**said)
+        return {name: one.about() for name, one in READY.items()}
 
-    @classmethod
-    def of(cls, given: Any) -> Recipe:
-        """Returns the recipe of a name, file, plain data, text or format, as `cpd.recipe`.
-
-        >>> Recipe.of("mxfp8").gradient
-        cpd.Cast('mxfp8 rule=rceil arithmetic=te')
-        """
-        if isinstance(given, cls):
-            return given
-        if isinstance(given, dict):
-            return cls.from_dict(given)
-        if isinstance(given, os.PathLike) or (
-            isinstance(given, str) and given.endswith((".toml", ".json"))
-        ):
-            return recipe_files.from_file(os.fspath(given), cls)
-        if not isinstance(given, str):
-            return cls(given)
-        if ";" in given:
-            return cls.parse(given)
-        try:
-            return cls(given)
-        except ValueError as error:
-            if not str(error).startswith(("unknown", "no format", "a scaled format's options")):
-                raise  # the format or the accumulator exists
-            near = re.search("did you mean [^;?]*[?]", str(error))  # a format
-            meant = _MEANT.get(given.lower()) or did_you_mean(given, NAMED, cutoff=0.75)
-            meant = meant or (near[0] if near else did_you_mean(given, NAMED))
-            hint = f"; {meant}" if meant else ""
-            raise ValueError(
-                f"unknown recipe {shown(given)}: expected one of {', '.join(sorted(NAMED))}, a "
-                f".toml or .json file, or a format of operands{hint}"
-            ) from error
-
-    @property
-    def gemms(self) -> str:
-        """The text of what a layer's GEMMs take: sums, casts of operands, `scales_at`.
-
-        It does not have the casts before the GEMMs.
-
-        >>> Recipe("native", activation="mxfp8", weight="e4m3fn", output="bf16").gemms
-        'native; activation=mxfp8'
-        """
-        return self._kept.gemms
-
-    @property
-    def cast_before(self) -> tuple[Cast | None, Cast | None]:
-        """The casts of activation and weight that serve for both GEMMs that the tensor enters."""
-        return self._kept.before
-
-    @property
-    def drawing(self) -> tuple[tuple[Purpose, Any], ...]:
-        """The sums and casts of the GEMMs whose rounding is stochastic, each with its purpose."""
-        return self._kept.drawing
-
-    @property
-    def operands(self) -> tuple[Cast | None, ...]:
-        """The casts of the six operands: two for each GEMM, in order of GEMMs."""
-        return self._kept.operands
-
-    def __getstate__(self) -> dict[str, Any]:
-        return arguments(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        own = Recipe.__dataclass_fields__
-        self.__init__(**{name: one for name, one in state.items() if name in own})  # type: ignore[misc]
-
-    def __hash__(self) -> int:
-        return hash((self.text, self.layer))
-
-    @property
-    def sums(self) -> tuple[Sum, ...]:
-        """The four sums: forward, grad_input, grad_weight, grad_bias."""
-        return tuple(getattr(self, name) for name in SUMS)
-
-    @property
-    def is_native(self) -> bool:
-        """True if all sums are torch's own."""
-        return all(map(is_native, self.sums))
-
-    @property
-    def casts(self) -> tuple[Cast | None, ...]:
-        """The casts of the six operands, and of the results of all kinds of layers."""
-        return (*self.operands, self.output, *(getattr(self, name) for name in ROUNDED))
-
-    @property
-    def rounds(self) -> bool:
-        """True if an operand or a result of a layer is cast."""
-        return any(spec is not None for spec in self.casts) or self.attention is not None
-
-    @property
-    def draws(self) -> bool:
-        """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
-        return any(draws(part) for part in (*self.sums, *self.casts)) or (
-            self.attention is not None and self.attention.draws
-        )
-
-    @property
-    def delays(self) -> bool:
-        """True if an operand's scale follows from former steps."""
-        return self._kept.delays
-
-    def for_layer(self, layer: int) -> Recipe:
-        """Returns the recipe with another layer number.
-
-        >>> Recipe("e4m3fn").for_layer(3).layer
-        3
-        """
-        return replace(self, layer=layer)
-
-    def with_stream(self, stream: Number) -> Recipe:
-        """Returns the recipe with this stream in all its accumulators and casts.
-
-        >>> drawing = Recipe(sums="e4m3 sequential rounding=stochastic", gradient="e5m2")
-        >>> drawing.with_stream(5).grad_weight.stream
-        5
-        """
-        check_number("stream", stream)
-        parts = arguments(self)
-        return Recipe(**{name: _with_stream(value, stream) for name, value in parts.items()})
-
-    def replace(self, **changes: Any) -> Recipe:
+    def replace(self, **keys: Any) -> Self:
         """Returns the recipe with other arguments.
 
-        `format` replaces all operands' casts, `sums` all sums.
+        Args:
+            **keys: arguments of `Recipe`; `format` replaces all operands' casts, `sums` all sums of
+                this recipe itself.
+
+        Returns:
+            The new recipe.
+
+        Raises:
+            ValueError: for an invalid argument.
+            TypeError: for an argument of another type, or that does not exist.
 
         >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
         cpd.Format('e5m2')
         >>> Recipe("int8 row").replace(sums="int32").grad_weight.text
         'fp32 fixed width=32 fraction=0'
         """
-        dropped = (*OPERANDS, *OVERRIDES) if "format" in changes else ()
-        dropped += SUMS if "sums" in changes else ()
-        dropped += ("scales_at",) if "sums" in changes and self.scales_at == "operand" else ()
+        dropped = (*OPERANDS, *OVERRIDES) if "format" in keys else ()
+        dropped += SUMS if "sums" in keys else ()
+        dropped += ("scales_at",) if "sums" in keys and self.scales_at == "operand" else ()
         parts = {name: part for name, part in arguments(self).items() if name not in dropped}
-        return Recipe(**parts | changes)
-
-    def with_sums(self, sums: Sums) -> Recipe:
-        """Returns the recipe with these sums, also in its rules, schedule and attention.
-
-        A matrix unit leaves rules, schedule and attention unchanged.
-        """
-        made = self.replace(sums=sums)
-        if not is_native(made.forward) and made.forward.form == "unit":  # type: ignore[union-attr]
-            return made
-
-        def summed(how: Recipe | None) -> Recipe | None:
-            return None if how is None else how.with_sums(sums)
-
-        return made.replace(
-            attention=summed(self.attention),
-            rules=tuple((selector, summed(how)) for selector, how in self.rules),
-            schedule=tuple((unit, start, summed(how)) for unit, start, how in self.schedule),
-        )
+        cast = read.formats(keys.pop("format", NATIVE))
+        return type(self)(NATIVE if cast is None else cast, **parts | keys)
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain data, for `from_dict`: what differs from the defaults."""
+        """Returns the keys that differ from the defaults, as plain data, which `Recipe` takes."""
         return recipe_files.to_dict(self)
 
     def to_json(self) -> str:
-        """The recipe as JSON, for `from_json`."""
+        """Returns `to_dict` as JSON, for a file that `Recipe` takes."""
         return recipe_files.to_json(self)
 
     def to_toml(self) -> str:
-        """The recipe as TOML, for `from_toml`; needs the package tomli_w.
+        """Returns `to_dict` as TOML, for a file that `Recipe` takes; needs the package tomli_w.
 
         >>> print(Recipe("native", weight="mxfp8").to_toml().strip())
         forward = "native"
@@ -421,84 +290,210 @@ class Recipe:
         """
         return recipe_files.to_toml(self)
 
-    @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> Recipe:
-        """Returns the recipe of plain data: keys are the arguments, None is the text `none`."""
-        return recipe_files.from_dict(given, cls)
+    def __getstate__(self) -> dict[str, Any]:
+        return arguments(self)
 
-    @classmethod
-    def from_json(cls, text: str) -> Recipe:
-        """Returns the recipe of a JSON text; errors as `from_dict`'s."""
-        return recipe_files.from_json(text, cls)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = Recipe.__dataclass_fields__
+        state = recipe_files.renewed(state)
+        self.__init__(**{name: one for name, one in state.items() if name in own})  # type: ignore[misc]
 
-    @classmethod
-    def from_toml(cls, text: str) -> Recipe:
-        """Returns the recipe of a TOML text; errors as `from_dict`'s."""
-        return recipe_files.from_toml(text, cls)
+    def __hash__(self) -> int:
+        return hash((self._kept.text, self.layer))
 
-    def __copy__(self) -> Recipe:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Recipe:
+    def __deepcopy__(self, memo: Any) -> Self:
         return self
 
     def __str__(self) -> str:
-        said = recipe_files.said(self)
-        return ", ".join(f"{name}={_quoted(said[name])}" for name in _SHOWN if name in said)
+        return self.text
 
     def __repr__(self) -> str:
-        return f"cpd.Recipe({self})"
+        return f"cpd.Recipe({self.text!r})"
+
+    # ---- for layers ------------------------------------------------------------------------------
+
+    def _operand(self, name: str) -> Cast | None:
+        """Returns the cast of an operand, by its name here; for "same" its tensor's cast."""
+        value = getattr(self, name)
+        found: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
+        return found
+
+    @property
+    def _sums(self) -> tuple[Sum, ...]:
+        """The four sums: forward, grad_input, grad_weight, grad_bias."""
+        return tuple(getattr(self, name) for name in SUMS)
+
+    @property
+    def _is_native(self) -> bool:
+        """True if all sums are torch's own."""
+        return all(map(is_native, self._sums))
+
+    @property
+    def _casts(self) -> tuple[Cast | None, ...]:
+        """The casts of the six operands, and of the results of all kinds of layers."""
+        return (*self._kept.operands, self.output, *(getattr(self, name) for name in ROUNDED))
+
+    @property
+    def _rounds(self) -> bool:
+        """True if an operand or a result of a layer is cast."""
+        return any(spec is not None for spec in self._casts) or self.attention is not None
+
+    @property
+    def _draws(self) -> bool:
+        """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
+        return any(part.rounding == "stochastic" for part in (*self._sums, *self._casts)) or (
+            self.attention is not None and self.attention._draws
+        )
+
+    def _for_layer(self, layer: int) -> Recipe:
+        """Returns the recipe with another layer number."""
+        return replace(self, layer=layer)
+
+    def _with_stream(self, stream: Number) -> Recipe:
+        """Returns the recipe with this stream in all its accumulators and casts."""
+        check_number("stream", stream)
+        parts = arguments(self)
+        return Recipe(**{name: _with_stream(value, stream) for name, value in parts.items()})
 
 
-def _quoted(value: Any) -> str:
-    if isinstance(value, Cast):
-        return repr(operand_text(value))
-    return repr(str(value) if isinstance(value, Accumulator) else value)
+def _parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe, of its first argument and of the others that are given."""
+    if isinstance(format, str) and format.lower() in READY:
+        format = _named(format.lower())
+    if isinstance(format, Recipe):
+        return _fields(_changed(format, given) if given else format)
+    where = f"{format}: " if recipe_files.is_file(format) else ""
+    try:
+        keys = recipe_files.keys_of(format)
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from None
+    if keys is None:
+        return _read_parts(format, given)
+    head = keys.pop("format", NATIVE)
+    try:
+        if "sums" in given:
+            return _fields(_changed(Recipe(head, **keys), given))
+        return _parts(head, keys | given)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}{error}") from None
 
 
-def _read_parts(said: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe with these arguments."""
-    cast, given = read.formats(said.pop("format")), said.pop("sums")
-    sums = given.sums if isinstance(given, Recipe) else read.sums(given)
+def _fields(recipe: Recipe) -> dict[str, Any]:
+    return {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}
+
+
+@constant
+def _named(name: str) -> Recipe:
+    return Recipe(READY[name].keys, source=READY[name].source)
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    """The names of recipes by their texts."""
+    names: dict[str, str] = {}
+    for name in sorted(READY, key=lambda name: "rules" in READY[name].keys):
+        names[recipe_files.text_of(_named(name), names)] = name
+    return names
+
+
+def _are_texts(*values: Any) -> bool:
+    """Returns whether all are texts, and none names a file, the contents of which may change."""
+    return all(isinstance(one, str) and ".toml" not in one and ".json" not in one for one in values)
+
+
+@constant
+def _of_text(text: str, *given: tuple[str, str]) -> Recipe:
+    """Returns the recipe of a text, or of a name, and of other arguments."""
+    if text.lower() in READY and not given:
+        return _named(text.lower())
+    return _new(_parts(text, dict(given)))
+
+
+def _new(parts: dict[str, Any]) -> Recipe:
+    made = object.__new__(Recipe)
+    for name, part in parts.items():
+        object.__setattr__(made, name, part)
+    return made
+
+
+def _changed(recipe: Recipe, given: dict[str, Any]) -> Recipe:
+    """The recipe with other arguments; `sums` change in its rules, schedule and attention too."""
+    sums = given.get("sums")
+    if sums is None or _is_unit(sums):
+        return recipe.replace(**given)
+
+    def summed(how: Recipe | None) -> Recipe | None:
+        return None if how is None else _changed(how, {"sums": sums})
+
+    within = {
+        "attention": summed(recipe.attention),
+        "rules": tuple((selector, summed(how)) for selector, how in recipe.rules),
+        "schedule": tuple((unit, start, summed(how)) for unit, start, how in recipe.schedule),
+    }
+    return recipe.replace(**within | given)
+
+
+def _is_unit(sums: Any) -> bool:
+    forward = read.sum_("sums", _sums_of(sums)[0])
+    return not is_native(forward) and forward.unit is not None  # type: ignore[union-attr]
+
+
+def _sums_of(sums: Any) -> tuple[Any, ...]:
+    return sums._sums if isinstance(sums, Recipe) else read.sums(sums)
+
+
+def _read_parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe of a format and other arguments."""
+    cast = read.operands(format)
+    said = _USUAL | given
+    sums = _sums_of(said.pop("sums"))
     for name in OPERANDS:
-        if _is_usual(said[name], "same"):
+        if isinstance(said[name], str) and said[name] == "same":
             said[name] = cast
     for name, sum_ in zip(SUMS, sums, strict=False):
         if said[name] is None:
             said[name] = sum_
-    first = said["forward"] = read.sum_("", NATIVE if said["forward"] is None else said["forward"])
+    first = NATIVE if said["forward"] is None else said["forward"]
+    first = said["forward"] = _read("forward", first)
     usual = {"grad_input": first, "grad_weight": first, "grad_bias": read.usual_bias(first)}
     for name, default in usual.items():
         if said[name] is None:
             said[name] = default
-    is_free = said["scales_at"] is None
-    said["scales_at"] = "operand" if is_free else said["scales_at"]
-    parts = {name: _READERS[name](name, value) for name, value in said.items()}
-    if is_free and sums:
-        parts["scales_at"] = unit_scales_at(parts)
-    return parts | {"_kept": kept(parts)}
+    if said["scales_at"] is None and not sums:
+        said["scales_at"] = "operand"
+    parts = {name: _read(name, value) for name, value in said.items()}
+    put_kept(parts)
+    return parts
 
 
-def _named_parts(said: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a named recipe. Raises ValueError where other arguments are given."""
-    name, sums = said.pop("format"), said.pop("sums")
-    others = [one for one, value in said.items() if not _is_usual(value, _USUAL[one])]
-    if others:
-        raise ValueError(
-            f"{name!r} names a whole recipe, got {', '.join(others)} beside it: write "
-            f"cpd.recipe({name!r}).replace({others[0]}=…), or a format with options"
-        )
-    made = NAMED[name.lower()]()
-    made = made if sums is None else made.with_sums(sums)
-    return {one: getattr(made, one) for one in Recipe.__dataclass_fields__}
+def _read(name: str, value: Any) -> Any:
+    try:
+        return _READERS[name](name, value)
+    except (ValueError, TypeError) as error:
+        if str(error).startswith(name):
+            raise
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            f"{name}: {error}"
+        ) from None
 
 
-def _is_usual(value: Any, usual: Any) -> bool:
+def _is_usual(name: str, value: Any) -> bool:
+    usual = _USUAL[name]
     return type(value) is type(usual) and bool(value == usual)
 
 
 def _nested(name: str, value: Any) -> Recipe | None:
-    return None if value is None else Recipe.of(value)
+    if value is None or (isinstance(value, str) and value == NONE):
+        return None
+    try:
+        is_keys = isinstance(value, dict)  # whose depth the outermost call tells
+        return _new(_parts(value, {})) if is_keys else as_recipe(value)
+    except (ValueError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: {error}") from None
 
 
 def _rules(name: str, value: Any) -> tuple[tuple[str, Recipe | None], ...]:
@@ -514,7 +509,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(OPERANDS, read.operand),
     **dict.fromkeys(OVERRIDES, read.override),
     **dict.fromkeys(("output", *ROUNDED), read.cast),
-    **dict.fromkeys(("update", "state", "wire", "source"), read.words),
+    **dict.fromkeys(("optimizer", "reduce", "source"), read.words),
     "layer": read.layer,
     "attention": _nested,
     "loss_scale": read.loss_scale,
@@ -523,17 +518,6 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "scales_at": read.scales_at,
 }
 """For each argument, the function that checks and converts it to what a recipe holds."""
-_SHOWN = (
-    *SUMS,
-    *OPERANDS,
-    "output",
-    *OVERRIDES,
-    *ROUNDED,
-    *("update", "state", "wire", "loss_scale", "attention", "rules", "schedule"),
-    "scales_at",
-    "layer",
-)
-"""The order in which `str` has arguments."""
 
 
 def _with_stream(value: Any, stream: Number) -> Any:
@@ -542,36 +526,30 @@ def _with_stream(value: Any, stream: Number) -> Any:
         return Accumulator(value.text, seed=value.seed, stream=stream)
     if isinstance(value, Cast):
         return Cast(value, stream=stream)
-    return value.with_stream(stream) if isinstance(value, Recipe) else value
+    return value._with_stream(stream) if isinstance(value, Recipe) else value
 
 
 _USUAL = {
     name: one.default
     for name, one in inspect.signature(Recipe).parameters.items()
-    if name not in ("format", "sums")
+    if name not in ("format", "renamed")
 }
-"""The default of each argument that names of recipes leave no room for."""
-_MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
+"""The default of each keyword."""
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
-RecipeLike: TypeAlias = "Recipe | CastLike"
-"""A `Recipe`, its name, file or text, or a format (or `"native"`) for all operands."""
+RecipeLike: TypeAlias = "Recipe | CastLike | dict[str, Any]"
+"""What `Recipe` takes first."""
 
 
-def recipe(given: RecipeLike) -> Recipe:
-    """Returns a `Recipe` unchanged, or what `Recipe.of` makes of anything else.
+def as_recipe(given: RecipeLike) -> Recipe:
+    """Returns a `Recipe` unchanged, or the recipe of anything else: of a text always the same one.
 
-    >>> recipe("native; weight=mxfp8") == Recipe("native", weight="mxfp8")
+    >>> as_recipe("native weight=mxfp8") is as_recipe("native weight=mxfp8")
     True
     """
     if isinstance(given, Recipe):
         return given
-    if not isinstance(given, str):
-        return Recipe.of(given)
-    return Recipe.of(given) if is_compiling() else _kept_named(given)
-
-
-_kept_named = functools.lru_cache(maxsize=1024)(Recipe.of)
+    return _of_text(str(given)) if _are_texts(given) else Recipe(given)
 
 
 def product_recipe(given: RecipeLike | SumLike) -> Recipe:
@@ -587,12 +565,10 @@ def product_recipe(given: RecipeLike | SumLike) -> Recipe:
         return given
     if not isinstance(given, str):
         return Recipe(sums=as_accumulator(given))  # type: ignore[arg-type]  # which it checks
-    return _named_product(given) if is_compiling() else _kept_product(given)
+    return _of_product(given)
 
 
-def _named_product(text: str) -> Recipe:
-    is_recipe = ";" in text or (text.lower() in NAMED and text.lower() not in ("bf16", "fp16"))
-    return Recipe.of(text) if is_recipe else Recipe(sums=text)
-
-
-_kept_product = functools.lru_cache(maxsize=1024)(_named_product)
+@constant
+def _of_product(text: str) -> Recipe:
+    is_name = text.lower() in READY and text.lower() not in ("bf16", "fp16")
+    return _of_text(text) if is_name or recipe_files.keys_of(text) else Recipe(sums=text)

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the arguments of `cpd.Recipe`.
 
-Each function checks one argument and converts it to what a recipe holds.
+Each function checks one argument, as keywords, plain data and texts have it, and converts it to
+what a recipe holds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from cpd import _core
+from cpd.nn.ready import READY
 from cpd.numeric.accumulator import (
     SCHEMES,
     Accumulator,
@@ -18,20 +22,46 @@ from cpd.numeric.accumulator import (
     as_accumulator,
 )
 from cpd.numeric.cast import Cast, CastLike, as_cast, element_of, refuse_e4m3
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
+from cpd.numeric.spec_text import items
 from cpd.numeric.streams import MAX_LAYERS
 
 MAX_EXPONENT, MAX_MANTISSA = 8, 23
 
 NATIVE: Literal["native"] = "native"
 """The sum of torch's own kernel."""
+NONE = "none"
+"""Stands for None in texts and files: TOML has no null."""
 
 Sum: TypeAlias = "Accumulator | Literal['native']"
 SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Nested: TypeAlias = "Callable[[str, Any], Any]"
-"""A function that reads a recipe within a recipe, or None."""
+"""A function that reads a recipe within a recipe, or None; the first argument names it in errors.
+"""
+
+
+def operands(value: Any) -> Cast | None:
+    """Reads a recipe's first argument, as `formats`; of an unknown name with the nearest one."""
+    try:
+        return formats(value)
+    except ValueError as error:
+        if not isinstance(value, str) or not str(error).startswith(_UNKNOWN):
+            raise  # the format or the accumulator exists
+        near = re.search("did you mean [^;?]*[?]", str(error))  # a format
+        meant = _MEANT.get(value.lower()) or did_you_mean(value, READY, cutoff=0.75)
+        meant = meant or (near[0] if near else did_you_mean(value, READY))
+        hint = f"; {meant}" if meant else ""
+        raise ValueError(
+            f"unknown recipe {shown(value)}: expected one of {', '.join(sorted(READY))}, a "
+            f".toml or .json file, or a format of operands{hint}"
+        ) from error
+
+
+_UNKNOWN = ("unknown", "no format", "a scaled format's options")
+_MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
 
 
 def formats(value: Any) -> Cast | None:
@@ -61,8 +91,7 @@ def formats(value: Any) -> Cast | None:
 def _is_sum(text: str) -> str:
     return (
         f"{shown(text)} is an accumulator, the rule of a sum, and no format of operands: give it "
-        f"as sums={shown(text)}, as in cpd.Recipe(sums={shown(text)}), or as a recipe's text, "
-        f"{shown(text + ';')}"
+        f"as sums={shown(text)}, as in cpd.Recipe(sums={shown(text)})"
     )
 
 
@@ -102,9 +131,19 @@ def sums(value: Any) -> tuple[Any, ...]:
     return tuple(value) if is_tuple else (value,) * 3
 
 
-def sum_(name: str, value: SumLike) -> Sum:
+def sum_(name: str, value: Any) -> Sum:
     """Reads a sum."""
+    if isinstance(value, dict):
+        text, seed, stream = _numbered(value)
+        return Accumulator(text, seed=seed, stream=stream)
     return NATIVE if isinstance(value, str) and value == NATIVE else as_accumulator(value)
+
+
+def _numbered(table: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Text, seed and stream of a table of them."""
+    if "text" not in table or set(table) - {"text", "seed", "stream"}:
+        raise ValueError(f"must have the keys text, seed and stream, got {sorted(table)}")
+    return table["text"], table.get("seed", 0), table.get("stream", 0)
 
 
 def usual_bias(forward: Sum) -> SumLike:
@@ -112,12 +151,11 @@ def usual_bias(forward: Sum) -> SumLike:
     return NATIVE if isinstance(forward, str) else "fp32"
 
 
-def operand(name: str, value: CastLike | None) -> Cast | None:
+def operand(name: str, value: Any) -> Cast | None:
     """Reads the cast of an operand, or None. Raises ValueError for a format that none can have."""
-    if value is None:
+    if value is None or (isinstance(value, str) and value == NONE):
         return None
-    refuse_e4m3(name, value)
-    spec = as_cast(value)
+    spec = _cast(name, value)
     f = element_of(spec)
     if f.man > MAX_MANTISSA:
         raise ValueError(
@@ -132,20 +170,26 @@ def operand(name: str, value: CastLike | None) -> Cast | None:
     return spec
 
 
+def _cast(name: str, value: Any) -> Cast:
+    text, seed, stream = _numbered(value) if isinstance(value, dict) else (value, 0, 0)
+    refuse_e4m3(name, text)
+    spec = as_cast(text)
+    return Cast(spec, seed=seed, stream=stream) if isinstance(value, dict) else spec
+
+
 def override(name: str, value: Any) -> Any:
     """Reads the cast of an operand of one GEMM, or "same"."""
     return value if isinstance(value, str) and value == "same" else operand(name, value)
 
 
-def cast(name: str, value: CastLike | Scaled | None) -> Cast | None:
+def cast(name: str, value: CastLike | Scaled | dict[str, Any] | None) -> Cast | None:
     """Reads the cast of results, or None. Raises ValueError for scaled formats."""
-    if value is None:
+    if value is None or (isinstance(value, str) and value == NONE):
         return None
-    refuse_e4m3(name, value)
-    spec = as_cast(value)
+    spec = _cast(name, value) if isinstance(value, (str, dict)) else as_cast(value)
     if isinstance(spec.format, Scaled):
         raise ValueError(
-            f"{name} takes formats without scales, got {value}; the operands of products, "
+            f"{name} takes formats without scales, got {spec}; the operands of products, "
             "activation, weight and gradient, take scaled ones too"
         )
     return spec
@@ -163,12 +207,17 @@ def words(name: str, value: Any) -> Any:
     """Reads a text, or None."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name} must be a str, got {type(value).__name__}")
-    return value
+    return None if value == NONE else value
 
 
 def loss_scale(name: str, value: Any) -> Any:
     """Reads a loss scale: None, "dynamic" or a number."""
-    if value is None or (isinstance(value, str) and value == "dynamic"):
+    if isinstance(value, str):
+        if value in ("dynamic", NONE):
+            return None if value == NONE else value
+        with contextlib.suppress(ValueError):  # what is no number is refused below
+            value = float(value)
+    if value is None:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")
@@ -178,8 +227,8 @@ def loss_scale(name: str, value: Any) -> Any:
 
 
 def scales_at(name: str, value: Any) -> Any:
-    """Reads where scales are applied."""
-    if value not in _core.SCALES_AT:
+    """Reads where scales are applied; None where the sums tell."""
+    if value is not None and value not in _core.SCALES_AT:
         allowed = ", ".join(_core.SCALES_AT)
         raise ValueError(f"scales_at must be one of {allowed}, got {shown(value)}")
     return value
@@ -188,22 +237,37 @@ def scales_at(name: str, value: Any) -> Any:
 def rules(name: str, value: Any, nested: Nested) -> tuple[tuple[str, Any], ...]:
     """Reads rules. Classes become texts, so that files can hold them."""
     found = []
-    for each in value.items() if isinstance(value, Mapping) else _items(name, value):
+    is_table = isinstance(value, Mapping)
+    for i, each in enumerate(value.items() if is_table else _list(name, value)):
+        if isinstance(each, dict):
+            each = _table(f"{name}[{i}]", each, "layers")
         if not isinstance(each, (tuple, list)) or len(each) != 2:
             raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(each)}")
         selector, how = each
         if isinstance(selector, type):
-            selector = f"type:{selector.__module__}.{selector.__qualname__}"
+            selector = f"type {selector.__module__}.{selector.__qualname__}"
         if not isinstance(selector, str):
             raise TypeError(f"a rule's selector must be a str or a class, got {shown(selector)}")
-        found.append((selector, nested(name, how)))
+        check_selector(selector)
+        where = f"{name}.{selector}" if is_table else f"{name}[{i}].recipe"
+        found.append((selector, nested(where, how)))
     return tuple(found)
+
+
+def check_selector(text: str) -> None:
+    """Raises ValueError for a class as version 0.7 selected it."""
+    if text.startswith("type:"):
+        now = f"type {text.removeprefix('type:').strip()}"
+        raise ValueError(f"a selector of a class is {now!r} in place of {text!r}")
 
 
 def schedule(name: str, value: Any, nested: Nested) -> tuple[tuple[str, int, Any], ...]:
     """Reads a schedule."""
     found: list[tuple[str, int, Any]] = []
-    for each in _items(name, value):
+    for i, each in enumerate(_list(name, value)):
+        if isinstance(each, dict):
+            unit = "epoch" if "epoch" in each else "step"
+            each = (unit, *_table(f"{name}[{i}]", each, unit))
         if not isinstance(each, (tuple, list)) or len(each) != 3:
             raise TypeError(
                 "schedule must be triples ('step' or 'epoch', from, recipe or None), "
@@ -212,7 +276,8 @@ def schedule(name: str, value: Any, nested: Nested) -> tuple[tuple[str, int, Any
         unit, start, how = each
         if unit not in ("step", "epoch"):
             raise ValueError(f"schedule: the unit must be 'step' or 'epoch', got {shown(unit)}")
-        number = integer(name, start)
+        is_digits = isinstance(start, str) and start.isascii() and start.isdigit()
+        number = int(start) if is_digits else integer(name, start)
         if found and (unit != found[-1][0] or number <= found[-1][1]):
             raise ValueError(
                 "schedule must have one unit, and numbers that grow, got "
@@ -220,11 +285,19 @@ def schedule(name: str, value: Any, nested: Nested) -> tuple[tuple[str, int, Any
             )
         if number < 0:
             raise ValueError(f"schedule starts at 0 or later, got {number}")
-        found.append((unit, number, nested(name, how)))
+        found.append((unit, number, nested(f"{name}[{i}].recipe", how)))
     return tuple(found)
 
 
-def _items(name: str, value: Any) -> list[Any]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
+def _table(name: str, value: dict[str, Any], key: str) -> tuple[Any, Any]:
+    if set(value) != {key, "recipe"}:
+        raise ValueError(f"{name} must be a table of {key} and recipe, got {shown(value)}")
+    return value[key], value["recipe"]
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return items(value)
+    if not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a sequence, got {shown(value)}")
     return list(value)

@@ -1,32 +1,158 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as plain data: dicts, JSON, TOML.
-
-`make`, in functions that read, is `cpd.Recipe`, whose module imports this one.
-"""
+"""Recipes as texts, files and plain data: what reads their keys, and what writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+import os
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cpd import _core
-from cpd.nn.recipe_parts import OVERRIDES, ROUNDED, SUMS, is_native, is_same
-from cpd.numeric.accumulator import Accumulator, as_accumulator
-from cpd.numeric.cast import Cast, as_cast, operand_text, refuse_e4m3
+from cpd.nn.recipe_arguments import NATIVE, NONE, names_cast
+from cpd.nn.recipe_parts import OPERANDS, OVERRIDES, ROUNDED, SUMS, is_native
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.cast import Cast, operand_text
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import Number
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments
+from cpd.numeric.spec_text import head_and_keys, quoted
 
-RecipeT = TypeVar("RecipeT")
+_TRAINING = ("attention", "optimizer", "reduce", "loss_scale", "rules", "schedule", "source")
+KEYS = ("sums", *SUMS, *OPERANDS, *OVERRIDES, "output", *ROUNDED, *_TRAINING, "scales_at")
+"""The keys of a recipe's text. Files have `format`, for the head of a text, and `layer`, too."""
 
-NONE = "none"
-"""Stands for None where that is not the default: TOML has no null."""
 
-_OF_SUMS = (*SUMS, "sums")
-_CASTS = ("activation", "weight", "gradient", "output", *OVERRIDES, *ROUNDED)
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def keys_of(given: Any) -> dict[str, Any] | None:
+    """Returns the keys that a text, a file or plain data give; None for a format or a name alone.
+
+    `format` is the head of a text. Raises ValueError for keys that do not exist.
+    """
+    if isinstance(given, dict):
+        return _known(given)
+    if is_file(given):
+        return _of_file(Path(given))
+    if not isinstance(given, str):
+        return None
+    if ";" in given:
+        _core.Recipe.parse(given)  # which raises with the text as it is written now
+    if "=" not in given:
+        return None
+    head, keys = head_and_keys(given, (*KEYS, *_GONE))
+    for name, equals, _ in (word.partition("=") for word in head.split()):
+        is_missed = did_you_mean(name, KEYS, 0.8) and not names_cast(head)
+        if equals and (head.startswith(f"{NATIVE} ") or is_missed):
+            keys[name] = ""  # which is unknown
+    return _known({"format": head or NATIVE} | keys) if keys else None
+
+
+def is_file(given: Any) -> bool:
+    """Returns whether a recipe is given by a path."""
+    if isinstance(given, str):
+        return given.endswith((".toml", ".json")) and not _KEY.search(given)
+    return isinstance(given, os.PathLike)
+
+
+_KEY = re.compile(rf"(^|\s)({'|'.join(KEYS)})=")
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    kind = path.suffix.removeprefix(".").upper()
+    if kind not in ("TOML", "JSON"):
+        raise ValueError("a recipe's file is .toml or .json")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from None
+    try:
+        data = _loads(kind)(text)
+    except RecursionError:
+        raise ValueError(f"the recipe's {kind} is nested too deeply") from None
+    except ValueError as error:  # of JSON and TOML, and of ints with too many digits
+        told = _core.readable(str(error))
+        raise ValueError(f"the recipe is no {kind}: {told}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"the recipe's {kind} must be a table of keys, got {shown(data)}")
+    return _known(data)
+
+
+def _loads(kind: str) -> Callable[[str], Any]:
+    if kind == "JSON":
+        import json  # like tomllib, not imported with cpd, which takes time
+
+        return json.loads
+    import tomllib
+
+    return tomllib.loads
+
+
+def _known(keys: dict[str, Any]) -> dict[str, Any]:
+    refuse_gone(keys)
+    known = ("format", *KEYS, "layer")
+    for key in keys:
+        if key not in known:
+            near = did_you_mean(key, known) or f"there are {', '.join(known)}"
+            raise ValueError(f"{shown(key)[1:-1]} is no key of a recipe; {near}")
+    return dict(keys)
+
+
+# ---- keys of version 0.7 -------------------------------------------------------------------------
+
+_GONE = ("wire", "update", "state")
+
+
+def refuse_gone(keys: dict[str, Any], error: type[Exception] = ValueError) -> None:
+    """Raises for keys of version 0.7, with those that say the same now."""
+    gone = [key for key in _GONE if key in keys]
+    if gone:
+        now = renewed({key: keys[key] for key in gone if keys[key] is not None})
+        told = " ".join(f"{name}={quoted(str(value))}" for name, value in now.items())
+        raise error(f"{' and '.join(gone)} of version 0.7: a recipe has {told or 'reduce='} now")
+
+
+def renewed(keys: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of a recipe of version 0.7 as they are now."""
+    now = {key: value for key, value in keys.items() if key not in _GONE}
+    if keys.get("wire") is not None:
+        now["reduce"] = keys["wire"]
+    optimizer = [str(keys[key]) for key in ("update", "state") if keys.get(key) is not None]
+    if optimizer:
+        now["optimizer"] = _optimizer(" ".join(optimizer))
+    if "rules" in keys:
+        now["rules"] = tuple((_selector(selector), how) for selector, how in keys["rules"])
+    return now
+
+
+def _optimizer(text: str) -> str:
+    """The optimizer's text, in which the options of a format follow it without quotes."""
+    parts: list[str] = []
+    for word in text.split():
+        is_key = word.partition("=")[0] in OPTIMIZER
+        if parts and not is_key and parts[-1].partition("=")[0] in OPTIMIZER[1:]:
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    pairs = [part.partition("=") for part in parts]
+    return " ".join(
+        f"{name}={quoted(value)}" if name in OPTIMIZER else name + equals + value
+        for name, equals, value in pairs
+    )
+
+
+OPTIMIZER = ("update", "master", "momentum", "second_moment", "gradient")
+"""The keys of the text `optimizer`, whose head is the weight's format."""
+
+
+def _selector(text: str) -> str:
+    return f"type {text[5:].strip()}" if text.startswith("type:") else text
+
+
+# ---- to plain data and texts ---------------------------------------------------------------------
 
 
 def said(recipe: Any) -> dict[str, Any]:
@@ -40,7 +166,7 @@ def said(recipe: Any) -> dict[str, Any]:
 
 
 def to_dict(recipe: Any) -> dict[str, Any]:
-    """Returns strings, numbers, dicts and lists from which `from_dict` makes an equal recipe.
+    """Returns strings, numbers, dicts and lists from which `cpd.Recipe` makes an equal recipe.
 
     They hold the arguments that differ from the defaults. Raises ValueError if a seed or stream is
     a tensor, whose value changes.
@@ -59,46 +185,11 @@ def to_dict(recipe: Any) -> dict[str, Any]:
     return made
 
 
-def from_dict(data: dict[str, Any], make: type[RecipeT], where: str = "") -> RecipeT:
-    """The recipe of plain data; `where` precedes the keys that errors name.
-
-    Raises ValueError, naming the key, for keys that do not exist and values that are wrong, and
-    TypeError for other objects than a dict.
-
-    >>> from cpd import Recipe
-    >>> from_dict({"forward": "native", "weigth": "mxfp8"}, Recipe)
-    Traceback (most recent call last):
-    ...
-    ValueError: weigth is no key of a recipe; did you mean weight?
-    """
-    if not isinstance(data, dict):
-        raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(data)}")
-    keys = ["format", "sums"]
-    keys += [one.name for one in fields(make) if one.init]  # type: ignore[arg-type]
-    for key in data:
-        if key not in keys:
-            raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key, keys)}")
-    values: dict[str, Any] = {}
-    for key, value in data.items():
-        values[key] = _read(key, value, make, f"{where}{key}")
-    try:
-        return make(**values)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{where.removesuffix('.') or 'recipe'}: {error}") from None
-
-
 def to_json(recipe: Any) -> str:
     """`to_dict` as JSON."""
-    import json  # like tomllib below, not imported with cpd, which takes time
-
-    return json.dumps(to_dict(recipe), indent=2, ensure_ascii=False) + "\n"
-
-
-def from_json(text: str, make: type[RecipeT]) -> RecipeT:
-    """The recipe of a JSON text; errors as `from_dict`'s."""
     import json
 
-    return _from_text("JSON", json.loads, text, make)
+    return json.dumps(to_dict(recipe), indent=2, ensure_ascii=False) + "\n"
 
 
 def to_toml(recipe: Any) -> str:
@@ -108,47 +199,27 @@ def to_toml(recipe: Any) -> str:
     return tomli_w.dumps(to_dict(recipe))
 
 
-def from_toml(text: str, make: type[RecipeT]) -> RecipeT:
-    """The recipe of a TOML text; errors as `from_dict`'s."""
-    import tomllib
+def text_of(recipe: Any, names: Mapping[str, str]) -> str:
+    """Returns the text of all that a recipe holds, but for seeds, streams, layer and source.
 
-    return _from_text("TOML", tomllib.loads, text, make)
+    `names` are those that stand for texts.
+    """
 
+    def within(how: Any) -> str:
+        return NONE if how is None else text_of(how, names)
 
-def _from_text(kind: str, loads: Callable[[str], Any], text: str, make: type[RecipeT]) -> RecipeT:
-    if not isinstance(text, str):
-        raise TypeError(f"a recipe's {kind} must be a str, got {type(text).__name__}")
-    try:
-        data = loads(text)
-    except RecursionError:
-        raise ValueError(f"the recipe's {kind} is nested too deeply") from None
-    except ValueError as error:  # of JSON and TOML, and of ints with too many digits
-        raise ValueError(f"the recipe is no {kind}: {_core.readable(str(error))}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"the recipe's {kind} must be a table of keys, got {shown(data)}")
-    try:
-        return from_dict(data, make)
-    except RecursionError:
-        raise ValueError(f"the recipe's {kind} has too many recipes within recipes") from None
-
-
-def from_file(path: str | Path, make: type[RecipeT]) -> RecipeT:
-    """The recipe of a file, .toml or .json."""
-    path = Path(path)
-    read = {".toml": from_toml, ".json": from_json}.get(path.suffix)
-    if read is None:
-        raise ValueError(f"a recipe's file is .toml or .json, got {path}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        return read(text, make)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-# ---- to plain data -------------------------------------------------------------------------------
+    said = [recipe._kept.text]
+    for name in ("optimizer", "reduce", "loss_scale"):
+        if getattr(recipe, name) is not None:
+            said.append(f"{name}={quoted(str(getattr(recipe, name)))}")
+    if recipe.attention is not None:
+        said.append(f"attention={quoted(within(recipe.attention))}")
+    for name in ("rules", "schedule"):
+        lists = [[*map(str, each[:-1]), within(each[-1])] for each in getattr(recipe, name)]
+        if lists:
+            said.append(f"{name}={quoted(', '.join(' '.join(map(quoted, x)) for x in lists))}")
+    text = " ".join(said)
+    return names.get(text, text)
 
 
 def _nested(recipe: Any) -> Any:
@@ -172,94 +243,3 @@ def _whole(name: str, number: Number) -> int:
     if not isinstance(number, int):
         raise ValueError(f"{name} has a seed or stream in a tensor, which a file cannot hold")
     return number
-
-
-# ---- and back ------------------------------------------------------------------------------------
-
-
-def _read(key: str, value: Any, make: type[Any], where: str) -> Any:
-    if key == "rules" and isinstance(value, dict):
-        return [(layers, _recipe(one, make, f"{where}.{layers}.")) for layers, one in value.items()]
-    if key == "rules":
-        return [_rule(one, make, f"{where}[{i}].") for i, one in enumerate(_list(value, where))]
-    if key == "schedule":
-        return [
-            _phase(phase, make, f"{where}[{i}].") for i, phase in enumerate(_list(value, where))
-        ]
-    if key == "attention":
-        return _recipe(value, make, f"{where}.")
-    if key == "format" and isinstance(value, str):
-        return value
-    if key == "sums" and isinstance(value, list):
-        return tuple(_read("forward", one, make, where) for one in value)
-    if key not in (*SUMS, *_CASTS, "format", "sums"):
-        return value
-    try:
-        return _spec(key, value)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _spec(key: str, value: Any) -> Any:
-    """A sum or a cast."""
-    if is_same(value) and value in (NONE, "same", "native"):
-        return None if value == NONE else value
-    if not isinstance(value, dict):
-        if not isinstance(value, str):
-            raise ValueError(
-                f"must be a text, or a table of text, seed and stream, got {shown(value)}"
-            )
-        if key in _OF_SUMS:
-            return as_accumulator(value)
-        refuse_e4m3(key, value)
-        return as_cast(value)
-    unknown = sorted(set(value) - {"text", "seed", "stream"})
-    if unknown or "text" not in value:
-        raise ValueError(f"must have the keys text, seed and stream, got {sorted(value)}")
-    text, seed, stream = value["text"], value.get("seed", 0), value.get("stream", 0)
-    if key in _OF_SUMS:
-        return Accumulator(text, seed=seed, stream=stream)
-    refuse_e4m3(key, text)
-    return Cast(text, seed=seed, stream=stream)
-
-
-def _recipe(value: Any, make: type[RecipeT], where: str) -> RecipeT | None:
-    if value == NONE:
-        return None
-    if isinstance(value, str):
-        try:
-            return make.of(value)  # type: ignore[attr-defined,no-any-return]
-        except ValueError as error:
-            raise ValueError(f"{where.removesuffix('.')}: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{where.removesuffix('.')} must be a table of keys, got {shown(value)}")
-    return from_dict(value, make, where)
-
-
-def _rule(rule: Any, make: type[Any], where: str) -> tuple[str, Any]:
-    _check_table(rule, {"layers", "recipe"}, where)
-    return rule["layers"], _recipe(rule["recipe"], make, f"{where}recipe.")
-
-
-def _phase(phase: Any, make: type[Any], where: str) -> tuple[str, int, Any]:
-    unit = "epoch" if isinstance(phase, dict) and "epoch" in phase else "step"
-    _check_table(phase, {unit, "recipe"}, where)
-    return unit, phase[unit], _recipe(phase["recipe"], make, f"{where}recipe.")
-
-
-def _check_table(value: Any, keys: set[str], where: str) -> None:
-    if not isinstance(value, dict) or set(value) != keys:
-        raise ValueError(
-            f"{where.removesuffix('.')} must be a table of {' and '.join(sorted(keys))}, "
-            f"got {shown(value)}"
-        )
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{where} must be a list, got {shown(value)}")
-    return value
-
-
-def _nearest(key: str, keys: list[str]) -> str:
-    return f"; {did_you_mean(key, keys) or 'there are ' + ', '.join(keys)}"

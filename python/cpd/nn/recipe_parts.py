@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cpd import _core
 from cpd.numeric import purposes
-from cpd.numeric.cast import Cast, operand_text, scaled_of
+from cpd.numeric.cast import Cast, operand_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.purposes import Purpose
 
@@ -40,15 +40,24 @@ class Kept(NamedTuple):
     """The parts of a recipe that each call of a layer needs, computed once."""
 
     text: str
+    """The text of sums, casts and `scales_at`."""
     gemms: str
+    """The text of what a layer's GEMMs take: without the casts before them and of results."""
     before: tuple[Cast | None, Cast | None]
+    """The casts of activation and weight that serve for both GEMMs that the tensor enters."""
     operands: tuple[Cast | None, ...]
+    """The casts of the six operands: two for each GEMM, in order of GEMMs."""
     drawing: tuple[tuple[Purpose, Any], ...]
+    """The sums and casts of the GEMMs whose rounding is stochastic, each with its purpose."""
     delays: bool
+    """True if an operand's scale follows from former steps."""
 
 
-def kept(parts: dict[str, Any]) -> Kept:
-    """The `Kept` of a recipe's parts by name. Raises ValueError where they do not go together."""
+def put_kept(parts: dict[str, Any]) -> None:
+    """Gives a recipe's parts their `Kept`, as `_kept`, and what a `scales_at` of None stands for.
+
+    Raises ValueError where they do not go together.
+    """
     _check_histories(parts)
     operands = {purpose: parts[name] for purpose, name in purposes.OPERANDS.items()}
     for purpose, cast in operands.items():
@@ -58,13 +67,14 @@ def kept(parts: dict[str, Any]) -> Kept:
         operands[Purpose.cast_activation] is operands[Purpose.recast_activation],
         operands[Purpose.cast_weight] is operands[Purpose.recast_weight],
     )
-    text, gemms, of_activation, of_weight = _described(_text(parts), *once)
+    text, gemms, of_activation, of_weight, scales_at = _described(_text(parts), *once)
     within = {purpose: parts[name] for purpose, name in purposes.SUMS.items()} | operands
     if of_activation:
         within[Purpose.cast_activation] = within[Purpose.recast_activation] = None
     if of_weight:
         within[Purpose.cast_weight] = within[Purpose.recast_weight] = None
-    return Kept(
+    parts["scales_at"] = scales_at
+    parts["_kept"] = Kept(
         text,
         gemms,
         (
@@ -75,19 +85,6 @@ def kept(parts: dict[str, Any]) -> Kept:
         tuple((purpose, part) for purpose, part in within.items() if draws(part)),
         any(cast is not None and bool(cast.history) for cast in operands.values()),
     )
-
-
-def unit_scales_at(parts: dict[str, Any]) -> str:
-    """The default of `scales_at`: for a matrix unit's sums what the operands' blocks allow."""
-    forward = parts["forward"]
-    casts = [parts[name] for name in (*OPERANDS, *OVERRIDES)]
-    scaled = [
-        q for q in (scaled_of(cast) for cast in casts if isinstance(cast, Cast)) if q is not None
-    ]
-    if is_native(forward) or forward.form != "unit" or not scaled:
-        return "operand"
-    is_whole = all(q.block in ("tensor", "row") and q.tensor_scale is None for q in scaled)
-    return "epilogue" if is_whole else "block"
 
 
 def _check_histories(parts: dict[str, Any]) -> None:
@@ -110,16 +107,12 @@ def draws(part: Any) -> bool:
 
 def _text(parts: dict[str, Any]) -> str:
     """A text of a recipe's parts."""
-    said = [_word(parts["forward"])]
-    said += [f"{name}={_word(parts[name])}" for name in SUMS[1:]]
-    for name in (*OPERANDS, "output", *ROUNDED):
-        if parts[name] is not None:
-            said.append(f"{name}={operand_text(parts[name])}")
-    for name in OVERRIDES:
-        if not is_same(parts[name]):
-            said.append(f"{name}={_word(parts[name])}")
-    said.append(f"scales_at={parts['scales_at']}")
-    return "; ".join(said)
+    texts = {name: parts[name] for name in (*SUMS, *OPERANDS, "output", *ROUNDED, "scales_at")}
+    texts |= {name: parts[name] for name in OVERRIDES if not is_same(parts[name])}
+    if parts["scales_at"] is None:  # what follows from `sums`
+        texts["sums"] = texts.pop("forward")
+        del texts["scales_at"]
+    return "native " + " ".join(f"{name}='{_word(part)}'" for name, part in texts.items())
 
 
 def _word(part: Any) -> str:
@@ -131,13 +124,15 @@ def _word(part: Any) -> str:
 
 
 @constant
-def _described(text: str, activation: bool, weight: bool) -> tuple[str, str, bool, bool]:
+def _described(text: str, activation: bool, weight: bool) -> tuple[str, str, bool, bool, str]:
     """Returns a recipe's canonical text, and the text of what its GEMMs take.
 
-    Also whether the activation, and the weight, is cast before the GEMMs. `activation`, `weight`:
-    whether both GEMMs have one cast of it, which does not follow from a text, as seeds may differ.
+    Also whether the activation, and the weight, is cast before the GEMMs, and `scales_at`.
+    `activation`, `weight`: whether both GEMMs have one cast of it, which does not follow from a
+    text, as seeds may differ.
     """
     held = _core.Recipe.parse(text)
     of_activation = activation and held.is_cast_once(Purpose.cast_activation)
     of_weight = weight and held.is_cast_once(Purpose.cast_weight)
-    return held.text, held.gemms(of_activation, of_weight).text, of_activation, of_weight
+    gemms = held.gemms(of_activation, of_weight).text
+    return held.text, gemms, of_activation, of_weight, held.fields()["scales_at"]

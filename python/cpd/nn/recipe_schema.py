@@ -19,7 +19,7 @@ _FROM = {"type": "integer", "minimum": 0}
 
 
 def schema() -> dict[str, Any]:
-    """Returns a JSON schema (draft 2020-12) of what `Recipe.from_toml` and `from_json` read.
+    """Returns a JSON schema (draft 2020-12) of the files and plain data that `Recipe` takes.
 
     It has keys, types and bounds. The meaning of the texts of formats and accumulators is not
     checked.
@@ -53,7 +53,7 @@ def _keys() -> dict[str, dict[str, Any]]:
     rules = {"type": "array", "items": _object(layers=_TEXT, recipe=_NESTED)}
     of: dict[str, dict[str, Any]] = {
         **dict.fromkeys(specs, _SPEC),
-        **dict.fromkeys(("update", "state", "wire", "source"), _TEXT),
+        **dict.fromkeys(("optimizer", "reduce", "source"), _TEXT),
         "sums": {"anyOf": [_SPEC, {"type": "array", "items": _SPEC, "minItems": 3, "maxItems": 4}]},
         "layer": {**_FROM, "maximum": MAX_LAYERS - 1},
         "attention": _NESTED,
@@ -79,7 +79,7 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
 def _arguments(documented: type) -> dict[str, str]:
     """Returns the text of each name in a docstring's section `Args`, in one line."""
     text = inspect.getdoc(documented) or ""
-    section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
+    section = text.partition("\nArgs:\n")[2].partition("\n\nRaises:")[0]
     found: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", "\n" + section):
         names, colon, rest = entry.strip().partition(":")

@@ -46,9 +46,9 @@ def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
     """
     held = tuple(x for x in tensors if x is not None)
     return (
-        how.is_native
+        how._is_native
         and how.scales_at == "operand"
-        and not (how.draws or how.delays or any(map(_has_factor, how.operands)))
+        and not (how._draws or how._kept.delays or any(map(_has_factor, how._kept.operands)))
         and not torch.compiler.is_compiling()
         and is_plain(held)
         and all(map(_is_float32, held))
@@ -74,8 +74,8 @@ class _Product:
     """A product of the state with a weight, in each time step."""
 
     def __init__(self, how: Recipe, weight: Tensor, bias: Tensor | None) -> None:
-        self.call = RecipeCall(how.gemms, None, None)
-        self.before, before_weight = how.cast_before
+        self.call = RecipeCall(how._kept.gemms, None, None)
+        self.before, before_weight = how._kept.before
         self.output = how.output
         self.weight = _cast(weight, before_weight)
         self.factor = self.call.cast(Purpose.cast_weight, self.weight, -1).mT
@@ -101,7 +101,7 @@ class _ProductGradients:
     """One step's product, before it is added."""
 
     def __init__(self, how: Recipe, weight: Tensor, needs: Sequence[bool]) -> None:
-        self.call = RecipeCall(how.gemms, None, None)
+        self.call = RecipeCall(how._kept.gemms, None, None)
         self.for_weight, self.for_bias = needs
         self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
 

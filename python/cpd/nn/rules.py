@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from cpd.nn.ready import recipe
-from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.recipe import Recipe, RecipeLike, as_recipe
+from cpd.nn.recipe_arguments import check_selector
 from cpd.numeric.shown import shown
 
 Selector: TypeAlias = "str | type[nn.Module]"
@@ -37,7 +37,7 @@ class Choice:
 
         a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`, a name being taken
             also with a dot before it), or
-        a class or "type:" and a class's name, that of the module or of a base of its class:
+        a class or "type" and a class's name, that of the module or of a base of its class:
             both match a module and all that is within it;
         "first N", "last N": of the layers with products;
         "first N blocks", "last N blocks": all that is within these children of the longest
@@ -65,10 +65,10 @@ class Choice:
         """The recipe of the module of that name, and the selector that gave it; "": none did."""
         decided = ... if self._decide is None else self._decide(name, self._modules[name])
         if decided is not ...:
-            return None if decided is None else recipe(decided), "a function"
+            return None if decided is None else as_recipe(decided), "a function"
         for text, matches, how in self._rules:
             if matches(name):
-                return None if how is None else recipe(how), text
+                return None if how is None else as_recipe(how), text
         return self._otherwise, ""
 
     def unused(self) -> list[tuple[int, str]]:
@@ -85,8 +85,8 @@ class Choice:
             return lambda name: any(isinstance(self._modules[n], selector) for n in _within(name))
         place = _POSITIONS.fullmatch(selector)
         if place is None:
-            fits = self._of_class if selector.startswith("type:") else _fits
-            pattern = selector.removeprefix("type:").strip()
+            fits = self._of_class if selector.startswith("type ") else _fits
+            pattern = selector.removeprefix("type ").strip()
             return lambda name: any(fits(n, pattern) for n in _within(name))
         names = longest_list(self._modules) if place[4] else self._layers
         number = -(-int(place[2]) * len(names) // 100) if place[3] else int(place[2])
@@ -119,10 +119,11 @@ def _checked(rule: Rule) -> str:
         return selector.__name__
     if not isinstance(selector, str):
         raise TypeError(
-            "a rule's selector is a pattern of names, 'type:' and a class's name, a class of "
+            "a rule's selector is a pattern of names, 'type' and a class's name, a class of "
             "modules, or 'first N', 'last N', 'first N blocks', 'last N blocks', "
             f"got {shown(selector)}"
         )
+    check_selector(selector)
     return selector
 
 

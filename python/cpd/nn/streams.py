@@ -29,7 +29,7 @@ class Bits(NamedTuple):
     @classmethod
     def of(cls, how: Recipe, seed: Number, stream: Number) -> Bits:
         """Returns a call's bits. For stream 0: of the recipe's first stochastic rounding."""
-        if not how.draws:
+        if not how._draws:
             return cls()
         if not isinstance(stream, Tensor) and stream == 0:
             stream = next(_drawing(how)).stream
@@ -50,6 +50,6 @@ def check_seeds(how: Recipe, seed: Number) -> None:
 
 def _drawing(how: Recipe) -> Iterator[Any]:
     """The sums and casts of a recipe that draw, those of its attention last."""
-    yield from filter(draws, (*how.sums, *how.casts))
+    yield from filter(draws, (*how._sums, *how._casts))
     if how.attention is not None:
         yield from _drawing(how.attention)

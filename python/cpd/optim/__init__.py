@@ -9,7 +9,9 @@ Also loss scaling, LARS, and workers that average every N steps (`DiLoCo`, `Weig
 >>> optimizer = cpd.optim.LowPrecision(adam, weight="bf16", update="stochastic", momentum="bf16")
 """
 
-from cpd.optim.kahan import KahanAdamW, KahanSGD
+from typing import Any
+
+from cpd._since import missing
 from cpd.optim.lars import LARS
 from cpd.optim.loss_scaler import LossScaler
 from cpd.optim.low_precision import LowPrecision
@@ -19,10 +21,12 @@ from cpd.parallel.outer import DiLoCo, WeightAverage
 __all__ = [
     "LARS",
     "DiLoCo",
-    "KahanAdamW",
-    "KahanSGD",
     "LossScaler",
     "LowPrecision",
     "WeightAverage",
     "from_recipe",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.optim", name)

@@ -68,7 +68,7 @@ class LowPrecision(Optimizer):
     of it happens in binary32 whatever the parameters' type, which must hold the weight's format
     (float64 parameters: in binary64). `kahan`: with d = fl(new - old), the change of the inner
     step, c = round(c + d), weight = round(old + c), c = round(c + round(old - weight)), each sum
-    rounded once. (`KahanSGD` and `KahanAdamW` form d in the format itself.) Only parameters that
+    rounded once. Only parameters that
     have a gradient take part. Gradients remain unchanged.
 
     Step k, counted from 0, uses stream k << 36 | i << 20 | what for the random bits of parameter i,
@@ -167,8 +167,16 @@ class LowPrecision(Optimizer):
 
         Args:
             state_dict: the state.
+
+        Raises:
+            ValueError: for the state of another kind of optimizer.
         """
         check_keys("state_dict", state_dict, "param_groups", "state")
+        if any("format" in group for group in state_dict["param_groups"]):
+            raise ValueError(
+                "the state is of KahanSGD or KahanAdamW of version 0.7, whose steps none makes "
+                "now: begin with the parameters, without the state"
+            )
         self.inner.load_state_dict(state_dict)
         numbers = chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         for number, p in zip(numbers, self._parameters(), strict=True):

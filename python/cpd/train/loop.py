@@ -19,8 +19,7 @@ from torch import nn
 from cpd.comm.schedule import Schedule
 from cpd.nn.convert import convert, set_step
 from cpd.nn.coverage import coverage_of
-from cpd.nn.ready import recipe
-from cpd.nn.recipe import Recipe
+from cpd.nn.recipe import Recipe, as_recipe
 from cpd.optim.recipe import from_recipe
 from cpd.parallel.nodes import (
     Ranks,
@@ -176,7 +175,7 @@ class _Run:
         self.keep_gradients = keep_gradients
         self.model = seeded(options.seed, options.make_model)
         self.batches = Batches(options, data, ranks.mine)
-        how = Recipe("native") if options.recipe is None else recipe(options.recipe)
+        how = Recipe("native") if options.recipe is None else as_recipe(options.recipe)
         self.has_phases = False
         if options.recipe is not None:
             phased = _in_steps(how, self.batches.steps)

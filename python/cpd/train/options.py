@@ -12,7 +12,7 @@ from cpd.comm import spec_text
 from cpd.comm.schedule import Schedule, averaging
 from cpd.comm.spec import ReduceSpec, check_world
 from cpd.compress.codecs import Codec
-from cpd.nn.ready import recipe
+from cpd.nn.recipe import as_recipe
 from cpd.numeric.names import checked_name
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.train.data import Data
@@ -37,7 +37,7 @@ class TrainOptions:
     """Everything that decides the result of a run, on one type of CPU.
 
     None, for an option of the all-reduce (`format` to `overflow`, `wire`), is what `reduce` says,
-    or the `wire` of `recipe`, where it has one and none of `format`, `wire` and `reduce` replaces
+    or the `reduce` of `recipe`, where it has one and none of `format`, `wire` and `reduce` replaces
     it; else the default. None, for an option that models have defaults of (`batch`, `lr`, `data`,
     …), becomes the model's (`cpd.train.table`): `dataclasses.replace` keeps it with another model.
 
@@ -221,14 +221,14 @@ class TrainOptions:
 
     @cached_property
     def recipes_wire(self) -> str | None:
-        """Returns the text of the all-reduce: `reduce`, or the recipe's `wire` if it is in use.
+        """Returns the text of the all-reduce: `reduce`, or the recipe's if it is in use.
 
         `format` and `wire` replace the recipe's.
         """
         if self.reduce is not None:
             return self.reduce
-        how = None if self.recipe is None else recipe(self.recipe)
-        return how.wire if how is not None and self.format is None is self.wire else None
+        how = None if self.recipe is None else as_recipe(self.recipe)
+        return how.reduce if how is not None and self.format is None is self.wire else None
 
     @cached_property
     def spec(self) -> ReduceSpec:
@@ -252,7 +252,7 @@ class TrainOptions:
         )
 
     def _spec_of_text(self, wire: str, chosen: dict[str, Any]) -> ReduceSpec:
-        """The spec of `reduce` or of a recipe's `wire`, with the chosen options.
+        """The spec of `reduce`, the recipe's perhaps, with the chosen options.
 
         It does not average: `divide` says where that is done.
         """

@@ -141,8 +141,8 @@ def casts_by_hand(recipe, case, x, w, g, layer):
     batch = functools.partial(oracle.batch_cast, recipe, groups=groups, **how)
 
     def for_weight(name, usual, x):
-        spec = recipe.operand(name)
-        kept = spec is not None and is_whole(spec.text) and spec == recipe.operand(usual)
+        spec = recipe._operand(name)
+        kept = spec is not None and is_whole(spec.text) and spec == recipe._operand(usual)
         return (image if kept else batch)(name, x=x)
 
     return (

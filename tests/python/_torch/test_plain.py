@@ -126,9 +126,9 @@ CALLS = {
     "gemm": lambda x, y: cpd.gemm(x, y.mT, "e4m3"),
     "hadamard": lambda x, y: cpd.hadamard((x * y)[:, :4], "hadamard4"),
     "linear": lambda x, y: F.linear(x, y, y[0, :4], recipe=cpd.Recipe(sums="e4m3 kahan")),
-    "linear, cast": lambda x, y: F.linear(x, y, recipe=cpd.recipe("mxfp8")),
-    "linear, one scale": lambda x, y: F.linear(x, y, recipe=cpd.recipe("te-current")),
-    "linear, scales at blocks": lambda x, y: F.linear(x, y, recipe=cpd.recipe("deepseek-v3")),
+    "linear, cast": lambda x, y: F.linear(x, y, recipe=cpd.Recipe("mxfp8")),
+    "linear, one scale": lambda x, y: F.linear(x, y, recipe=cpd.Recipe("te-current")),
+    "linear, scales at blocks": lambda x, y: F.linear(x, y, recipe=cpd.Recipe("deepseek-v3")),
     "conv": lambda x, y: F.conv1d(x[None], y[:, :4, None], recipe=cpd.Recipe(sums="e4m3")),
 }
 

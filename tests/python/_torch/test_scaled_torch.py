@@ -186,7 +186,7 @@ def test_a_layer_casts_its_gradient_along_both_axes_at_once(recipe, calls, monke
         return run(name, *arguments)
 
     monkeypatch.setattr(operands, "run", counted)
-    how = cpd.recipe(recipe)
+    how = cpd.Recipe(recipe)
     x = normal(64, 96).requires_grad_()
     weight = normal(32, 96, seed=1).requires_grad_()
     cpd.functional.linear(x, weight, recipe=how).backward(normal(64, 32, seed=2))

@@ -12,7 +12,7 @@ import torch
 
 import cpd
 from by_keywords import by_keywords
-from cpd.nn.ready import NAMED
+from cpd.nn.ready import READY
 from tensors import normal, same
 
 
@@ -103,7 +103,7 @@ def trained(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tenso
 def training_steps() -> list[str]:
     """Three replays and three eager steps: random integers and delayed scales go on in both."""
     wrong = []
-    for recipe in NAMED:
+    for recipe in READY:
         eager = converted(recipe)
         captured = copy.deepcopy(eager)
         x = normal(32, 64).cuda()

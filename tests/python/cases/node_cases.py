@@ -190,7 +190,7 @@ DDP_CASES: dict[str, dict[str, Any]] = {
     "buffers of their own": {"spec": cpd.ReduceSpec("e4m3"), "broadcast_buffers": False},
     "delayed scaling": {
         "spec": cpd.ReduceSpec("e4m3", aps=True),
-        "recipe": cpd.recipe("te-delayed"),
+        "recipe": cpd.Recipe("te-delayed"),
     },
     "stochastic layers": {"spec": cpd.ReduceSpec("e4m3"), "recipe": STOCHASTIC},
     "unused": {"spec": cpd.ReduceSpec("e4m3"), "unused": True},
@@ -212,7 +212,7 @@ DDP_CASES: dict[str, dict[str, Any]] = {
     },
     "accumulated by calls, delayed scaling": {
         "spec": cpd.ReduceSpec("e4m3", aps=True),
-        "recipe": cpd.recipe("te-delayed"),
+        "recipe": cpd.Recipe("te-delayed"),
         "calls": 4,
     },
     "accumulated by calls, errors fed back": {

@@ -140,7 +140,7 @@ def test_show_finds_what_a_name_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert (rows[1]["block"], rows[1]["fraction_bits"]) == (32, 13)
     assert rows[2]["text"] == "qsgd bits=2 bucket=512"
     assert rows[3]["element"] == "e2m1"
-    assert cpd.Recipe.from_dict(rows[4]) == cpd.recipe("te-delayed")
+    assert cpd.Recipe(rows[4]) == cpd.Recipe("te-delayed")
     out = shown(capsys, *names)
     places = [out.index(word) for word in ("e4m3fn", "e2m1", "toward_zero", "qsgd", "forward =")]
     assert places == sorted(places)
@@ -151,7 +151,7 @@ def test_a_name_of_two_things(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr()
     assert "Second level" in told.out
     assert told.err == "note: nvfp4 is a recipe, too: cpd show --recipes nvfp4\n"
-    assert shown(capsys, "nvfp4", "--recipes") == cpd.recipe("nvfp4").to_toml()
+    assert shown(capsys, "nvfp4", "--recipes") == cpd.Recipe("nvfp4").to_toml()
 
 
 def test_codecs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.nn.ready import SUMMARIES
 
 
 def printed(capsys, *arguments: str) -> str:
@@ -18,32 +17,31 @@ def printed(capsys, *arguments: str) -> str:
 def test_recipes_are_one_line_each(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = printed(capsys, "show", "--recipes").splitlines()
-    assert list(SUMMARIES) == list(cpd.named_recipes())
-    for name, summary in SUMMARIES.items():
+    for name, about in cpd.Recipe.named().items():
         (line,) = (line for line in lines if line.strip().startswith(f"{name} "))
-        assert line.split(maxsplit=1)[1].strip() == summary
+        assert line.split(maxsplit=1)[1].strip() == about["summary"]
         assert len(line) <= 80
 
 
 def test_recipes_as_json(capsys):
     found = json.loads(printed(capsys, "show", "--recipes", "--json"))
-    made = {name: cpd.Recipe.from_dict(data) for name, data in found.items()}
-    assert made == cpd.named_recipes()
+    made = {name: cpd.Recipe(data) for name, data in found.items()}
+    assert made == {name: cpd.Recipe(name) for name in cpd.Recipe.named()}
 
 
-@pytest.mark.parametrize("name", cpd.named_recipes())
+@pytest.mark.parametrize("name", cpd.Recipe.named())
 def test_a_recipe_reads_back(capsys, tmp_path, name):
     file = tmp_path / "mine.toml"
     file.write_text(printed(capsys, "show", "--recipes", name))
-    assert cpd.recipe(file) == cpd.recipe(name)
+    assert cpd.Recipe(file) == cpd.Recipe(name)
     assert printed(capsys, "show", "--recipes", str(file)) == file.read_text()
-    assert cpd.Recipe.from_json(printed(capsys, "show", "--recipes", name, "--json")) == cpd.recipe(
-        name
-    )
+    assert cpd.Recipe(
+        json.loads(printed(capsys, "show", "--recipes", name, "--json"))
+    ) == cpd.Recipe(name)
 
 
 def test_a_recipe_of_a_text(capsys):
-    assert printed(capsys, "show", "--recipes", "native; weight=e4m3fn") == (
+    assert printed(capsys, "show", "--recipes", "native weight=e4m3fn") == (
         'forward = "native"\nweight = "e4m3fn"\n'
     )
 
@@ -60,7 +58,8 @@ def test_the_schema_is_that_of_the_library(capsys):
         (["mxfp8", "nvfp4"], "one recipe at a time"),
         (["nvpf4"], "did you mean nvfp4?"),
         (["nowhere.toml"], "No such file or directory"),
-        (["native; weigth=mxfp8"], "weigth"),
+        (["mxfp8", "--schema"], "got 'mxfp8' too"),
+        (["native weigth=mxfp8"], "weigth"),
     ],
 )
 def test_mistakes(capsys, arguments, told):

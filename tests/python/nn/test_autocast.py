@@ -293,7 +293,7 @@ def test_attention_that_the_recipe_leaves_to_torch_is_counted():
 
 def test_backward_passes_are_not_counted():
     x, w = leaves_of((5, 8), (6, 8))
-    with cpd.autocast(cpd.recipe("mxfp8")) as mode:
+    with cpd.autocast(cpd.Recipe("mxfp8")) as mode:
         (x @ w.T).square().sum().backward()
     assert mode.left == {}
 

@@ -15,7 +15,7 @@ import models_at_hand as at_hand
 RECIPES = {
     "plain": cpd.Recipe(sums="e6m9 chunked", weight="(4,3)"),
     "drawing": cpd.Recipe("native", activation="(4,3) rounding=stochastic", weight="e4m3fn"),
-    "delayed": cpd.recipe("te-delayed"),
+    "delayed": cpd.Recipe("te-delayed"),
 }
 
 

@@ -23,7 +23,7 @@ STOCHASTIC = "rounding=stochastic random_bits=8"
 DRAWING = cpd.Recipe(
     "native", activation=f"e4m3fn {STOCHASTIC}", weight="e4m3fn", gradient=f"e5m2 {STOCHASTIC}"
 )
-DELAYED = cpd.recipe("te-delayed")
+DELAYED = cpd.Recipe("te-delayed")
 RECIPES = pytest.mark.parametrize("recipe", [DRAWING, DELAYED], ids=["drawing", "delayed"])
 ROUNDS = 3
 

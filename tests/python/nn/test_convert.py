@@ -279,9 +279,9 @@ ALL = ["stem", *(f"blocks.{n}.{part}" for n in range(3) for part in ("up", "down
         ("blocks.1", ["blocks.1.up", "blocks.1.down"]),
         ("*.up", [name for name in ALL if name.endswith("up")]),
         ("*", ALL),
-        ("type:Conv1d", ["stem"]),
-        ("type:_ConvNd", ["stem"]),
-        ("type:Block", ALL[1:-1]),
+        ("type Conv1d", ["stem"]),
+        ("type _ConvNd", ["stem"]),
+        ("type Block", ALL[1:-1]),
         (nn.Linear, ALL[1:]),
         ("first 2", ALL[:2]),
         ("last 3", ALL[-3:]),
@@ -314,7 +314,7 @@ def test_the_first_rule_that_matches_decides():
     assert "e6m9 chunked" in said["blocks.0.up"]
     assert "mxfp8" in said["lm_head"]
     assert said["blocks.2.up"] == str(FP8)
-    assert said["stem"] == "forward='native', activation='e5m2'"
+    assert said["stem"] == "native activation=e5m2"
     # numbers are those of the model's order, whatever the rules
     assert {row.name: row.layer for row in report} == {name: n for n, name in enumerate(ALL)}
 
@@ -462,10 +462,12 @@ def test_the_report_names_what_is_not_emulated_and_why():
 
 
 def test_the_report_names_what_is_not_the_models():
-    how = cpd.Recipe("native", residual="bf16", update="bf16", loss_scale="dynamic", wire="e4m3")
+    how = cpd.Recipe(
+        "native", residual="bf16", optimizer="bf16", loss_scale="dynamic", reduce="e4m3"
+    )
     report = cpd.convert(mlp(), how)
     starts = [note.partition(":")[0] for note in report.notes[-3:]]
-    assert starts == ["residual", "update='bf16', loss_scale='dynamic'", "wire='e4m3'"]
+    assert starts == ["residual", "optimizer='bf16', loss_scale='dynamic'", "reduce='e4m3'"]
     assert report._elsewhere == report.notes[-2:]
 
 
@@ -476,8 +478,8 @@ def test_a_recipe_of_the_wire_alone_says_so_first():
     assert [type(module) for module in model.modules()] == classes
     assert not report.emulated
     first = str(report).splitlines()[0]
-    assert first.startswith("not convert's: wire='e3m0 aps average': the exchange of gradients")
-    assert repr(report).startswith("<cpd.Report: wire='e3m0 aps average': the exchange")
+    assert first.startswith("not convert's: reduce='e3m0 aps average': the exchange of gradients")
+    assert repr(report).startswith("<cpd.Report: reduce='e3m0 aps average': the exchange")
     assert all(
         row.why_not == "the recipe rounds nothing in it: torch computes it"
         for row in report

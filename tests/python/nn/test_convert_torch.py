@@ -101,7 +101,7 @@ def test_compiled_training():
 
 
 @pytest.mark.few("", 2)
-@pytest.mark.parametrize("how", [NARROW, cpd.recipe("te-delayed")], ids=["sums", "delayed"])
+@pytest.mark.parametrize("how", [NARROW, cpd.Recipe("te-delayed")], ids=["sums", "delayed"])
 def test_other_recipes_compiled(how):
     model, eager = converted(how), converted(how)
     call, counter = compiled(model)

@@ -114,7 +114,7 @@ def test_all_recipes_count_the_same_products(recipe):
 def test_recipes_by_their_names():
     model, report = _converted("mxfp8", rules=[("head", cpd.Recipe(sums="e4m3")), ("embed", None)])
     _quiet_step(model)
-    shares = {"mxfp8": 3 * LINEARS / ALL, "e4m3 sequential": 3 * HEAD / ALL}
+    shares = {"mxfp8": 3 * LINEARS / ALL, "native sums='e4m3 sequential'": 3 * HEAD / ALL}
     assert list(report.coverage().by_recipe.items()) == [
         (name, pytest.approx(share)) for name, share in shares.items()
     ]
@@ -408,7 +408,7 @@ def test_attention_that_the_recipe_leaves_to_torch():
     report = cpd.convert(model, "mxfp8", coverage=0)
     model(torch.randn(2, 5, 16)).sum().backward()
     assert {p.module for p in report.coverage().left} == {"self_attn"}
-    with_attention = cpd.recipe("mxfp8").replace(attention=cpd.recipe("bf16"))
+    with_attention = cpd.Recipe("mxfp8").replace(attention=cpd.Recipe("bf16"))
     report = cpd.convert(model, with_attention, coverage=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -447,7 +447,7 @@ def test_functional_products_of_ones_own():
     model, report = _converted("mxfp8", Own(), coverage=0)
     model(torch.randn(2, 4)).sum().backward()
     recipes = {(p.operation, p.recipe) for p in report.coverage().products if not p.backward}
-    assert recipes == {("cpd.matmul", "e4m3 sequential"), ("aten.mm", "")}
+    assert recipes == {("cpd.matmul", "native sums='e4m3 sequential'"), ("aten.mm", "")}
     assert report.coverage().emulated_parameters == 0
 
 

@@ -36,7 +36,7 @@ def test_sums_that_results_cannot_represent(dtype):
         with pytest.raises(ValueError, match=rf"^0: .*fp32: give the recipe output='{text}'"):
             cpd.convert(model, recipe, sums="h100-fp8")
     assert type(model[0]) is nn.Linear
-    how = cpd.recipe("te-current", sums="h100-fp8 b=e4m3fn").replace(output=text)
+    how = cpd.Recipe("te-current", sums="h100-fp8 b=e4m3fn").replace(output=text)
     cpd.convert(model, how)
     assert model(torch.ones(1, 4, dtype=dtype)).dtype == dtype
     cpd.convert(_model(), "te-current", sums="h100-fp8")
@@ -57,7 +57,7 @@ LAZY = {
 def test_lazy_modules(kind):
     """A lazy layer is refused before its first call, and emulated as any other after it."""
     make, shape = LAZY[kind]
-    recipe = cpd.recipe("e5m2").replace(norm="bf16")
+    recipe = cpd.Recipe("e5m2").replace(norm="bf16")
     model = nn.Sequential(nn.Identity(), make())
     with pytest.raises(ValueError, match=r"^1 is a Lazy\w+ without shapes: call the model on an"):
         cpd.convert(model, recipe)

@@ -38,14 +38,14 @@ WEIGHT_ONLY = {
     "weight-only nvfp4": cpd.Recipe("native", weight="nvfp4"),
 }
 RECIPES = {
-    "te-current": cpd.recipe("te-current"),
-    "te-delayed": cpd.recipe("te-delayed"),
-    "deepseek-v3": cpd.recipe("deepseek-v3").replace(rules=()),
+    "te-current": cpd.Recipe("te-current"),
+    "te-delayed": cpd.Recipe("te-delayed"),
+    "deepseek-v3": cpd.Recipe("deepseek-v3").replace(rules=()),
     "nvfp4": _of("nvfp4", "nvfp4 block=16x16"),
     "int8 row": _of("int8 row"),
     "int12 row": _of("int12 row"),
     "fp8-row": _of("fp8-row"),
-    "mxfp8": cpd.recipe("mxfp8"),
+    "mxfp8": cpd.Recipe("mxfp8"),
     "mxfp4": _of("mxfp4"),
     "e4m3fn": _of("e4m3fn", gradient="e5m2"),
     "e5m9": _of("e5m9"),
@@ -69,7 +69,7 @@ def share(found, exact, noise=NOISE):
 
 def cast(recipe, operand, x, axis, delayed=None):
     """The operand's exact values, in float64."""
-    spec = recipe.operand(operand)
+    spec = recipe._operand(operand)
     x = x.detach()
     if spec is None:
         return x.double()
@@ -123,7 +123,7 @@ def test_a_linear_layer_rounds_exact_products_once(name, mode):
     leaf = x.clone().requires_grad_()
     y = step(layer, leaf, g, autocast)
     w, b = layer.weight.detach(), layer.bias.detach().to(half)
-    uncast = recipe.operand("activation") is None  # then autocast's type
+    uncast = recipe._operand("activation") is None  # then autocast's type
     a = x.to(half) if uncast else x
     noise = NOISE * (8 if half == torch.float16 else 1)  # eight times as fine
     noise *= 4 if name == "factor" else 1  # few bits, often near a tie, times fl(1 / factor)

@@ -101,7 +101,7 @@ def test_each_rounding_draws_from_a_stream_of_its_own():
         cpd.Cast("e5m2", rounding="stochastic", random_bits=8, seed=next(seeds), stream=9)
         for _ in range(3)
     ]
-    how = cpd.Recipe(sums=accs, activation=casts[0], weight=casts[1], gradient=casts[2]).for_layer(
+    how = cpd.Recipe(sums=accs, activation=casts[0], weight=casts[1], gradient=casts[2])._for_layer(
         11
     )
     x, w, bias = leaves_of((18, 7), (5, 7), (5,))

@@ -395,7 +395,7 @@ def test_compiled_dual_numbers():
 
 def test_operators_pass_opcheck():
     x, w, b = (t.requires_grad_() for t in operands(LINEAR[2]))
-    how = "e4m3 sequential; grad_input=e5m2 kahan", None, None, None, torch.float32
+    how = "native sums='e4m3 sequential' grad_input='e5m2 kahan'", None, None, None, torch.float32
     torch.library.opcheck(torch.ops.cpd.matmul.default, (x, w, b, True, *how))
     x, w, b = (t.requires_grad_() for t in operands(PRODUCTS["conv2d"][2]))
     moves = [1, 1], [0, 0], [1, 1], False, [0, 0], 1

@@ -4,7 +4,9 @@ accumulators and a bare e4m3 are refused."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import tomllib
 
 import numpy as np
 import pytest
@@ -35,7 +37,6 @@ def taken_by(given):
     """What takes a recipe, given `given`."""
     x, model = torch.ones(2, 4), lambda: torch.nn.Linear(4, 3)
     yield lambda: cpd.Recipe(given)
-    yield lambda: cpd.recipe(given)
     yield lambda: cpd.convert(model(), given, coverage=False)
     yield lambda: cpd.convert(torch.nn.Sequential(model()), "native", [("0", given)])
     yield lambda: cpd.convert(torch.nn.Sequential(model()), "native", lambda name, module: given)
@@ -74,12 +75,21 @@ def test_a_format_casts_the_operands_of_all_three_gemms(given):
 
 @pytest.mark.parametrize("given", ["bf16", "fp16", "mxfp8", "MXFP8", "te-current"])
 def test_names_of_recipes_win(given):
-    named = cpd.named_recipes()[given.lower()]
-    assert cpd.Recipe(given) == cpd.recipe(given) == named
-    assert cpd.Recipe(given).attention == named.attention
-    assert cpd.Recipe(given, sums="fp32") == cpd.recipe(given, sums="fp32")
-    with pytest.raises(ValueError, match=r"names a whole recipe, got layer, norm beside it"):
-        cpd.Recipe(given, norm="bf16", layer=2)
+    named, about = cpd.Recipe(given), cpd.Recipe.named()[given.lower()]
+    assert (named.text, named.source) == (given.lower(), about["source"])
+    assert named == cpd.Recipe(given.upper()) == cpd.Recipe({"format": given})
+    assert (named.attention is None) == (given not in ("bf16", "fp16"))
+    assert named.output == cpd.Recipe(given, norm="bf16").output
+    others = cpd.Recipe(given, norm="bf16", layer=2)
+    assert others == named.replace(norm="bf16", layer=2) != named
+    assert cpd.Recipe(f"{given} norm=bf16") == named.replace(norm="bf16")
+
+
+@pytest.mark.parametrize("given", ["bf16 overflow=saturate", "mxfp8 rule=up", "nvfp4 4x4"])
+def test_a_name_with_options_is_the_format(given):
+    how = cpd.Recipe(given)
+    assert how.activation == how.weight == how.gradient == cpd.Recipe(weight=given).weight
+    assert (how.output, how.attention, how.rules) == (None, None, ())
 
 
 @pytest.mark.parametrize("given", ACCUMULATORS)
@@ -91,8 +101,10 @@ def test_an_accumulator_is_refused_and_sums_named(given):
         cpd.Recipe(cpd.Accumulator(given))
     made = cpd.Recipe(sums=given)
     assert made.forward == made.grad_input == made.grad_weight == cpd.Accumulator(given)
-    assert not any(made.operands)
-    assert cpd.recipe(f"{given};") == made
+    assert not any(made._kept.operands)
+    assert cpd.Recipe(f"native sums='{given}'") == made
+    with pytest.raises(ValueError, match=f"no semicolons: write 'native sums='?{given}"):
+        cpd.Recipe(f"{given};")
 
 
 @pytest.mark.parametrize("given", ["e4m3", "E4M3", "e4m3 overflow=saturate", "e4m3 32"])
@@ -104,9 +116,9 @@ def test_a_bare_e4m3_is_refused(given):
         with pytest.raises(ValueError, match="ambiguous"):
             cpd.Recipe("native", **{name: given})
         with pytest.raises(ValueError, match="ambiguous"):
-            cpd.Recipe.from_dict({name: given})
+            cpd.Recipe({name: given})
         with pytest.raises(ValueError, match="ambiguous"):
-            cpd.Recipe.parse(f"native; {name}={given}")
+            cpd.Recipe(f"native {name}='{given}'")
 
 
 def test_scaled_elements_refuse_a_bare_e4m3():
@@ -133,10 +145,10 @@ def test_casts_and_sums_take_e4m3_as_before():
 def test_the_ieee_like_format_survives_texts_files_and_pickles():
     how = cpd.Recipe("(4,3) rounding=stochastic", output=(4, 3), norm=cpd.Format("e4m3"))
     assert "(4,3)" in how.text
-    assert cpd.Recipe.parse(how.text).text == how.text
+    assert cpd.Recipe(how.text).text == how.text
     for made in (
-        cpd.Recipe.from_toml(how.to_toml()),
-        cpd.Recipe.from_json(how.to_json()),
+        cpd.Recipe(tomllib.loads(how.to_toml())),
+        cpd.Recipe(json.loads(how.to_json())),
         pickle.loads(pickle.dumps(how)),
         eval(repr(how), {"cpd": cpd}),
     ):
@@ -144,42 +156,41 @@ def test_the_ieee_like_format_survives_texts_files_and_pickles():
 
 
 def test_files_of_before_keep_their_meaning():
-    how = cpd.Recipe.from_toml('forward = "e4m3"\ngrad_weight = "e6m9 chunked"\nweight = "e5m2"')
-    assert how.sums[:3] == tuple(map(cpd.Accumulator, ("e4m3", "e4m3", "e6m9 chunked")))
+    read = tomllib.loads
+    how = cpd.Recipe(read('forward = "e4m3"\ngrad_weight = "e6m9 chunked"\nweight = "e5m2"'))
+    assert how._sums[:3] == tuple(map(cpd.Accumulator, ("e4m3", "e4m3", "e6m9 chunked")))
     assert how.activation is None
     with pytest.raises(ValueError, match=r"weight: .*ambiguous"):
-        cpd.Recipe.from_toml('forward = "native"\nweight = "e4m3"')
-    short = cpd.Recipe.from_toml('format = "int8 row"\nsums = ["fp32", "fp32", "fp32 kahan"]')
+        cpd.Recipe(read('forward = "native"\nweight = "e4m3"'))
+    short = cpd.Recipe(read('format = "int8 row"\nsums = ["fp32", "fp32", "fp32 kahan"]'))
     assert short == cpd.Recipe("int8 row", sums=("fp32", "fp32", "fp32 kahan"))
-    with pytest.raises(ValueError, match=r"begins with its forward sum.*'fp32 sequential'"):
-        cpd.recipe("fp32; weight=mxfp8")
 
 
 def test_sums_stand_beside_a_format():
     how = cpd.Recipe("fp8-row", sums="h100-fp8", gradient="e5m2 row scale=fp32")
     assert (how.scales_at, how.gradient.text) == ("epilogue", "e5m2 row scale=fp32")
     bare = cpd.Recipe("fp8-row", gradient="e5m2 row scale=fp32")
-    assert how == cpd.recipe(bare, sums="h100-fp8")
+    assert how == cpd.Recipe(bare, sums="h100-fp8")
     assert how.replace(sums="fp32").scales_at == "epilogue"
     model = torch.nn.Linear(32, 8)
     (row,) = cpd.convert(model, "fp8-row", sums="h100-fp8", coverage=False)
-    assert "scales_at='epilogue'" in row.how
+    assert cpd.Recipe(row.how).scales_at == "epilogue"
     with pytest.raises(ValueError, match="of forward, grad_input, grad_weight and"):
         cpd.Recipe(sums=("fp32", "fp32", "fp32", "fp32", "fp32"))
 
 
 def test_near_names():
     with pytest.raises(ValueError, match="did you mean te-current"):
-        cpd.recipe("fp8")
+        cpd.Recipe("fp8")
     for text in ("e9m3", "e8m24"):
         with pytest.raises(ValueError, match=r"takes formats .* as operands are at most float32"):
             cpd.Recipe(text)
     for text in ("F8_E4M3", "FP8_E4M3", "fp8_e4m3"):
-        for call in (cpd.Format, cpd.recipe):
+        for call in (cpd.Format, cpd.Recipe):
             with pytest.raises(ValueError, match="did you mean 'e4m3fn'"):
                 call(text)
     with pytest.raises(ValueError, match="did you mean mxfp8"):
-        cpd.recipe("mxpf8")
+        cpd.Recipe("mxpf8")
 
 
 @pytest.mark.parametrize(
@@ -189,6 +200,6 @@ def test_a_wrong_accumulator_is_one(given):
     """A scheme's word, or a unit's name with options, makes a text an accumulator, also where it is
     refused as one."""
     with pytest.raises(ValueError, match=r"is an accumulator, .* give it as sums="):
-        cpd.recipe(given)
+        cpd.Recipe(given)
     with pytest.raises(ValueError, match=r"must be|chunk|exp|has no effect"):
         cpd.Recipe(sums=given)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
-from cpd.nn.ready import NAMED  # noqa: E402
+from cpd.nn.ready import READY  # noqa: E402
 from front_ends import GPU_IS_CPU  # noqa: E402
 from tensors import NARROW, SOME, close, converted, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
@@ -150,7 +150,7 @@ def test_cuda_equals_cpu(recipe):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", READY)
 def test_named_recipes_on_cuda(name):
     check_step_on_cuda(name)
 

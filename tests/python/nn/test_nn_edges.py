@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: E402
 
 import cpd  # noqa: E402
 from cpd.nn.converted.replaced import run_with  # noqa: E402
+from cpd.nn.notes import title_of  # noqa: E402
 from cpd.nn.observed_rows import WatchRow, _cells  # noqa: E402
-from cpd.nn.ready import title_of  # noqa: E402
 
 K = 16
 
@@ -81,7 +81,7 @@ def test_a_layer_that_torch_computes_otherwise_is_no_emulated_one():
 
 def test_sums_of_attention_are_replaced_too():
     given = cpd.Recipe("native", attention=cpd.Recipe("native", activation="bf16"))
-    made = given.with_sums("fp16 sequential")
+    made = cpd.Recipe(given, sums="fp16 sequential")
     assert {str(sum_) for sum_ in made.attention.sums[:3]} == {"fp16 sequential"}
     assert made.attention.activation == given.attention.activation
 
@@ -105,7 +105,7 @@ def test_a_title_names_one_format_where_all_are_equal():
 
 def test_nvfp4s_gradients_are_stochastic():
     """As its source has it: gradients of both GEMMs, and nothing else."""
-    how = cpd.recipe("nvfp4")
+    how = cpd.Recipe("nvfp4")
     found = {name: "rounding=stochastic" in str(getattr(how, name)) for name in (
         "activation", "weight", "gradient", "grad_weight_activation", "grad_weight_gradient"
     )}  # fmt: skip
@@ -154,8 +154,8 @@ def test_encoders_leave_the_fast_path_where_one_layer_is_emulated():
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
     x = torch.rand(2, 3, 8)
     plain = model(x)
-    later = cpd.recipe("mxfp8").replace(schedule=[("step", 0, None)])
-    cpd.convert(model, cpd.recipe("mxfp8").replace(rules=[("layers.1.*", later)]))
+    later = cpd.Recipe("mxfp8").replace(schedule=[("step", 0, None)])
+    cpd.convert(model, cpd.Recipe("mxfp8").replace(rules=[("layers.1.*", later)]))
     with torch.no_grad():
         emulated = model(x)
     assert not torch.allclose(emulated, plain, rtol=1e-5)

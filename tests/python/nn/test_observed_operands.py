@@ -96,7 +96,7 @@ def test_storage_dtypes():
 
 def test_delayed_scales_are_those_of_the_layer():
     model = nn.Sequential(nn.Linear(16, 8))
-    cpd.convert(model, cpd.recipe("te-delayed"))
+    cpd.convert(model, cpd.Recipe("te-delayed"))
     for seed in range(2):
         model(normal(4, 16, seed=seed)).sum().backward()
     with cpd.observe(model, what_if=("te-delayed",)) as watch:

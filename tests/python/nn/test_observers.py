@@ -218,7 +218,7 @@ def steps_of(model, count=3):
 
 
 def test_converted_models():
-    how = cpd.recipe("nvfp4")
+    how = cpd.Recipe("nvfp4")
     plain, watched = Blocks(), Blocks()
     for model in (plain, watched):
         cpd.convert(model, how, rules=[("head", None)])
@@ -234,14 +234,14 @@ def test_converted_models():
     assert {row.cast for row in own if row.role == "weight"} == {how.weight.text}
     assert {row.role for row in own} == {"activation", "weight", "gradient"}
     (gradient,) = [r for r in own if (r.role, r.gemm, r.step) == ("gradient", "grad_weight", 0)]
-    assert gradient.cast == how.operand("grad_weight_gradient").text
+    assert gradient.cast == how._operand("grad_weight_gradient").text
     cpd.restore(watched)
     assert hooks(watched) == 0
 
 
 def test_rules_of_what_if():
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
-    mx = cpd.Recipe("native", weight="mxfp8", rules=[("last 2", None), ("0", cpd.recipe("bf16"))])
+    mx = cpd.Recipe("native", weight="mxfp8", rules=[("last 2", None), ("0", cpd.Recipe("bf16"))])
     with cpd.observe(model, what_if={"it": mx}) as watch:
         model(normal(2, 4))
     casts = {row.layer: row.cast for row in watch if row.role == "weight"}

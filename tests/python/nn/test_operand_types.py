@@ -123,7 +123,7 @@ ARGUMENTS = {"attention": 3, "bilinear": 2}
 )
 def test_layers_refuse_inputs_that_torchs_layers_refuse(kind, recipe, of_weight, of_input):
     make, shape = KINDS[kind]
-    how = cpd.Recipe(sums="fp32", output="bf16") if recipe == "fp32 sums" else cpd.recipe(recipe)
+    how = cpd.Recipe(sums="fp32", output="bf16") if recipe == "fp32 sums" else cpd.Recipe(recipe)
     plain = make(dtype=of_weight)
     layer = copy.deepcopy(plain)
     cpd.convert(layer, how, coverage=False)
@@ -299,7 +299,7 @@ def test_functions_refuse_the_types_that_torchs_functions_do(name, first, second
 def test_autocast_of_recipes_refuses_what_torch_refuses():
     x, w = values(4, 64), values(32, 64, seed=1).bfloat16()
     with (
-        cpd.autocast(cpd.recipe("te-current")),
+        cpd.autocast(cpd.Recipe("te-current")),
         pytest.raises(RuntimeError, match="have the same dtype"),
     ):
         F.linear(x, w)

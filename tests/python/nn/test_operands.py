@@ -62,7 +62,7 @@ STREAM = 3 << 36
 
 def by_hand(recipe, name, x, axis, layer=0):
     """An operand's cast by `cpd.cast`, its stream by the table; and its factor."""
-    spec = recipe.operand(name)
+    spec = recipe._operand(name)
     if spec is None:
         return x, 1
     purpose = PURPOSES[name]
@@ -304,7 +304,10 @@ def test_scales_of_sums_are_those_of_encoded_products(name):
     rows, back = x.flatten(0, 1), g.flatten(0, 1)
 
     def hand(first, a, second, b, acc):
-        left, right = encoded(recipe.operand(first), a, -1), encoded(recipe.operand(second), b, -2)
+        left, right = (
+            encoded(recipe._operand(first), a, -1),
+            encoded(recipe._operand(second), b, -2),
+        )
         return cpd.gemm(left, right, acc, scales_at=at)
 
     wanted = hand("activation", rows, "weight", w.t(), recipe.forward)
@@ -318,7 +321,7 @@ def test_scales_of_sums_are_those_of_encoded_products(name):
 def test_delayed_scales_at_the_end():
     from cpd.nn.delayed import Delayed
 
-    recipe = cpd.recipe("te-delayed", sums=AT["unit"][0])
+    recipe = cpd.Recipe("te-delayed", sums=AT["unit"][0])
     state = Delayed.of(recipe)
     x, w = values(64, 32).requires_grad_(), values(16, 32, seed=1).requires_grad_()
     for _ in range(2):

@@ -10,6 +10,7 @@ import tomllib
 import pytest
 
 import cpd
+from cpd.nn.recipe import as_recipe
 
 RICH = cpd.Recipe(
     forward="e6m9 chunked",
@@ -26,75 +27,145 @@ RICH = cpd.Recipe(
     embedding="bf16",
     residual="bf16",
     attention=cpd.Recipe("native", activation="bf16", weight="bf16"),
-    update="bf16 update=stochastic",
-    state="momentum=bf16",
-    wire="e4m3 aps",
+    optimizer="bf16 update=stochastic momentum='e5m2 rounding=stochastic'",
+    reduce="e4m3 aps accumulator='e5m10 kahan'",
     loss_scale="dynamic",
-    rules=[("*.lm_head", None), ("type:Conv2d", cpd.Recipe(sums="e4m3"))],
+    rules=[("*.lm_head", None), ("type Conv2d", cpd.Recipe(sums="e4m3"))],
     schedule=[("step", 10, cpd.Recipe("native")), ("step", 20, None)],
     source="a test",
     layer=7,
 )
 
 
-@pytest.mark.parametrize(
-    "recipe", [RICH, *cpd.named_recipes().values()], ids=["rich", *cpd.named_recipes()]
-)
+RECIPES = [RICH, *map(cpd.Recipe, cpd.Recipe.named())]
+IDS = ["rich", *cpd.Recipe.named()]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=IDS)
 def test_plain_data_make_the_same_recipe(recipe):
-    assert cpd.Recipe.from_dict(recipe.to_dict()) == recipe
-    assert cpd.Recipe.from_json(recipe.to_json()) == recipe
-    assert cpd.Recipe.from_toml(recipe.to_toml()) == recipe
+    assert cpd.Recipe(recipe.to_dict()) == recipe
+    assert cpd.Recipe(json.loads(recipe.to_json())) == recipe
+    assert cpd.Recipe(tomllib.loads(recipe.to_toml())) == recipe
     assert tomllib.loads(recipe.to_toml()) == json.loads(recipe.to_json())
     assert pickle.loads(pickle.dumps(recipe)) == recipe
-    assert hash(recipe) == hash(cpd.Recipe.from_dict(recipe.to_dict()))
+    assert hash(recipe) == hash(cpd.Recipe(recipe.to_dict()))
 
 
 def test_the_text_says_sums_casts_and_scales():
-    assert RICH.text == (
-        "e6m9 chunked chunk=64; grad_input=native; "
-        "grad_weight=e6m9 chunked chunk=64 rounding=stochastic; activation=mxfp8; "
-        "weight=(4,3) rounding=stochastic; gradient=nvfp4 rounding=stochastic random_bits=8; "
-        "grad_input_weight=none; "
-        "grad_weight_gradient=nvfp4 transform=hadamard16:te rounding=stochastic; output=bf16; "
-        "norm=bf16; softmax=e5m10; embedding=bf16; residual=bf16"
+    assert RICH._kept.text == (
+        "native sums='e6m9 chunked chunk=64' grad_input=native "
+        "grad_weight='e6m9 chunked chunk=64 rounding=stochastic' activation=mxfp8 "
+        "weight='(4,3) rounding=stochastic' gradient='nvfp4 rounding=stochastic random_bits=8' "
+        "grad_input_weight=none "
+        "grad_weight_gradient='nvfp4 transform=hadamard16:te rounding=stochastic' output=bf16 "
+        "norm=bf16 softmax=e5m10 embedding=bf16 residual=bf16"
     ).replace("e5m10", cpd.Format("e5m10").name)
-    assert cpd.Recipe(sums="e4m3").text == "e4m3 sequential"
+    assert cpd.Recipe(sums="e4m3").text == "native sums='e4m3 sequential'"
     scaled = cpd.Recipe(sums="e4m3", weight="mxfp8", scales_at="block")
-    assert scaled.text == "e4m3 sequential; weight=mxfp8; scales_at=block"
+    assert scaled.text == "native sums='e4m3 sequential' weight=mxfp8 scales_at=block"
+    assert cpd.Recipe(scaled.text.replace("'", '"')) == scaled
 
 
-@pytest.mark.parametrize(
-    "recipe", [RICH, *cpd.named_recipes().values()], ids=["rich", *cpd.named_recipes()]
-)
-def test_texts_make_recipes_of_the_same_text(recipe):
-    parsed = cpd.Recipe.parse(recipe.text)
-    assert parsed.text == recipe.text
-    assert cpd.recipe(recipe.text).text == recipe.text
-    assert hash(parsed.for_layer(recipe.layer)) == hash(recipe)
-    for name in ("forward", "grad_bias", "activation", "grad_weight_gradient", "norm"):
-        assert str(getattr(parsed, name)) == str(getattr(recipe, name))
-    if not recipe.draws and not any((recipe.rules, recipe.schedule, recipe.attention)):
-        training = {name: getattr(recipe, name) for name in TRAINING}
-        assert parsed.replace(**training) == recipe
+def test_the_text_says_the_rest_too():
+    assert RICH.text == (
+        f"{RICH._kept.text}"
+        " optimizer=\"bf16 update=stochastic momentum='e5m2 rounding=stochastic'\""
+        " reduce=\"e4m3 aps accumulator='e5m10 kahan'\" loss_scale=dynamic"
+        " attention='native activation=bf16 weight=bf16'"
+        " rules=\"*.lm_head none, 'type Conv2d' \\\"native sums='e4m3 sequential'\\\"\""
+        " schedule='step 10 native, step 20 none'"
+    )
 
 
-TRAINING = ("update", "state", "wire", "loss_scale", "source", "layer")
+@pytest.mark.parametrize("recipe", RECIPES, ids=IDS)
+def test_texts_make_the_same_recipe(recipe):
+    """But for seeds, streams and layer, which a text does not have."""
+    parsed = cpd.Recipe(recipe.text)
+    plain = without_numbers(recipe)
+    assert parsed == plain == cpd.Recipe(str(recipe)) == eval(repr(recipe), {"cpd": cpd})
+    assert parsed.text == recipe.text == cpd.Recipe(parsed).text
+    assert hash(parsed) == hash(plain)
+
+
+def without_numbers(recipe):
+    """The recipe as a file holds it, without the numbers."""
+
+    def stripped(value):
+        if isinstance(value, dict) and "text" in value:
+            return value["text"]
+        return value
+
+    data = {name: stripped(value) for name, value in recipe.to_dict().items()}
+    return cpd.Recipe({name: value for name, value in data.items() if name != "layer"})
+
+
+@pytest.mark.parametrize("name", cpd.Recipe.named())
+def test_a_named_recipe_is_its_text(name):
+    assert str(cpd.Recipe(name)) == name
+    assert cpd.Recipe(name).replace(norm="e5m2").text.startswith("native ")
+
+
+def test_a_source_does_not_tell_recipes_apart():
+    told = cpd.Recipe("mxfp8", source="mine")
+    assert told == cpd.Recipe("mxfp8")
+    assert (told.source, cpd.Recipe(told.to_dict()).source) == ("mine", "mine")
+
+
+def test_a_format_s_options_follow_it():
+    how = cpd.Recipe("e5m2 weight=mxfp8 rounding=stochastic output=bf16 random_bits=8")
+    text = "e5m2 rounding=stochastic random_bits=8"
+    assert how == cpd.Recipe(text, weight="mxfp8", output="bf16")
+    assert (how.activation.text, how.gradient.text) == (text, text)
+
+
+def test_keywords_replace_keys_of_a_text():
+    text = "int8 row weight=mxfp8 output=bf16 sums='e4m3 kahan'"
+    assert cpd.Recipe(text, weight="e5m2").text == cpd.Recipe(text.replace("mxfp8", "e5m2")).text
+    assert cpd.Recipe(text, sums="fp32").text == cpd.Recipe(text.replace("e4m3 kahan", "fp32")).text
+    assert cpd.Recipe("native sums=fp32", forward="e4m3").grad_input.text == "fp32 sequential"
+    assert cpd.Recipe("int8 row", forward="e4m3").grad_input.text == "e4m3 sequential"
+    assert cpd.Recipe({"weight": "mxfp8", "norm": "bf16"}, weight=None).text == "native norm=bf16"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("native; weigth=mxfp8", "unknown option 'weigth' of a recipe; .*did you mean 'weight'"),
-        ("native; weight=mxfp9", "weight: unknown format 'mxfp9'"),
-        ("e8m3; weight=mxfp8", "begins with its forward sum, as 'native' or 'e8m3 sequential'"),
-        ("native; norm=mxfp8", "norm: must be a format without scales, got 'mxfp8'"),
-        ("native; weight=mxfp8; scales_at=block", "takes accumulators, got forward='native'"),
+        ("native weigth=mxfp8", "weigth is no key of a recipe; did you mean weight"),
+        ("int8 row weigth=mxfp8", "weigth is no key of a recipe; did you mean weight"),
+        ("native zzz=1", "zzz is no key of a recipe; there are format, sums, forward, "),
+        ("native weight=mxfp9", "weight: unknown format 'mxfp9'"),
+        ("e4m3 kahan weight=mxfp8", "'e4m3 kahan' is an accumulator, .* give it as sums="),
+        ("native norm=mxfp8", "norm takes formats without scales, got mxfp8"),
+        ("native weight=mxfp8 scales_at=block", "takes accumulators, got forward='native'"),
+        ("native weight=mxfp8 weight=mxfp4", "weight is given twice"),
+        ("native weight='mxfp8", "a quote is not closed"),
+        ("native loss_scale=big", "loss_scale must be None, a number"),
+        ("native rules='a b c'", "rules must be pairs"),
+        ("native rules=\"a 'native norm=x'\"", r"rules\[0\].recipe: norm: "),
+        ("native schedule='step x bf16'", "schedule must be an int"),
     ],
 )
 def test_errors_of_texts_name_the_key(text, message):
-    for make in (cpd.Recipe.parse, cpd.recipe, cpd.autocast):
+    for make in (cpd.Recipe, cpd.autocast):
         with pytest.raises(ValueError, match=message):
             make(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "now"),
+    [
+        ("native; weight=mxfp8; output=bf16", "native weight=mxfp8 output=bf16"),
+        ("native;", "native"),
+        ("e4m3 kahan;", "native sums='e4m3 kahan'"),
+        ("fp32; weight = mxfp8 rule=up", "native sums=fp32 weight='mxfp8 rule=up'"),
+    ],
+)
+def test_a_text_with_semicolons_is_told_anew(text, now):
+    for take in (cpd.Recipe, lambda text: cpd.functional.matmul([[1.0]], [[1.0]], recipe=text)):
+        with pytest.raises(ValueError, match="a recipe's text has no semicolons") as error:
+            take(text)
+        assert str(error.value).endswith(f"write '{now}'")
+    assert cpd.Recipe(now).text
 
 
 def test_what_the_operators_take():
@@ -106,11 +177,12 @@ def test_what_the_operators_take():
         output="bf16",
         layer=3,
     )
-    assert recipe.gemms == (
-        "e4m3 sequential rounding=stochastic; weight=mxfp8; gradient=e5m2 rounding=stochastic"
+    assert recipe._kept.gemms == (
+        "native sums='e4m3 sequential rounding=stochastic' weight=mxfp8 "
+        "gradient='e5m2 rounding=stochastic'"
     )
-    assert recipe.cast_before == (recipe.activation, None)
-    assert [purpose.name for purpose, _ in recipe.drawing] == [
+    assert recipe._kept.before == (recipe.activation, None)
+    assert [purpose.name for purpose, _ in recipe._kept.drawing] == [
         "given",
         "grad_input",
         "grad_weight",
@@ -119,11 +191,11 @@ def test_what_the_operators_take():
     ]
     seeded = cpd.Cast("e4m3fn", rounding="stochastic", seed=1)
     other = cpd.Recipe("native", activation="e4m3fn", weight=seeded)
-    assert other.gemms == "native"
-    assert other.cast_before == (other.activation, seeded)
+    assert other._kept.gemms == "native"
+    assert other._kept.before == (other.activation, seeded)
     twice = other.replace(grad_input_weight=cpd.Cast("e4m3fn", rounding="stochastic", seed=2))
-    assert twice.cast_before == (twice.activation, None)
-    assert [purpose.name for purpose, _ in twice.drawing] == ["cast_weight", "recast_weight"]
+    assert twice._kept.before == (twice.activation, None)
+    assert [purpose.name for purpose, _ in twice._kept.drawing] == ["cast_weight", "recast_weight"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +205,7 @@ def test_what_the_operators_take():
         ({"forward": "native", "zzz": 1}, "zzz is no key .*; there are format, sums, forward"),
         ({"forward": "e9m3"}, "forward: exp must be"),
         ({"forward": "native", "weight": "(4,3) 48 x"}, "weight: a scaled"),
-        ({"forward": "native", "weight": 3}, "weight: must be a text"),
+        ({"forward": "native", "weight": 3}, "weight: a format must be"),
         ({"forward": "native", "weight": {"txt": "e4m3"}}, "weight: must have the keys text"),
         ({"forward": "native", "norm": "mxfp8"}, "norm takes formats without scales"),
         (
@@ -145,64 +217,67 @@ def test_what_the_operators_take():
             r"rules\[0\].recipe",
         ),
         ({"forward": "native", "schedule": [{"step": 5, "recipe": "none"}] * 2}, "numbers that"),
-        ({"forward": "native", "attention": {"forwrd": "native"}}, "attention.forwrd is no key"),
+        ({"forward": "native", "attention": {"forwrd": "native"}}, "attention: forwrd is no key"),
         ({"forward": "native", "loss_scale": "big"}, "loss_scale must be None, a number"),
         ({"forward": "native", "layer": 2**16}, "layer must be 0"),
     ],
 )
 def test_errors_name_the_key(given, message):
     with pytest.raises(ValueError, match=message):
-        cpd.Recipe.from_dict(given)
+        cpd.Recipe(given)
 
 
 def test_files(tmp_path):
     for name, text in (("r.toml", RICH.to_toml()), ("r.json", RICH.to_json())):
         (tmp_path / name).write_text(text)
-        assert cpd.recipe(str(tmp_path / name)) == cpd.recipe(tmp_path / name) == RICH
+        assert cpd.Recipe(str(tmp_path / name)) == cpd.Recipe(tmp_path / name) == RICH
     with pytest.raises(ValueError, match="cannot be read: No such file"):
-        cpd.recipe(str(tmp_path / "none.toml"))
+        cpd.Recipe(str(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("forward = ")
     with pytest.raises(ValueError, match=r"bad\.toml: the recipe is no TOML"):
-        cpd.recipe(str(tmp_path / "bad.toml"))
+        cpd.Recipe(str(tmp_path / "bad.toml"))
     (tmp_path / "bad.json").write_text('{"forward": "native", "x": 1}')
     with pytest.raises(ValueError, match=r"bad\.json: x is no key"):
-        cpd.recipe(str(tmp_path / "bad.json"))
+        cpd.Recipe(str(tmp_path / "bad.json"))
 
 
 def test_names():
     wanted = "te-delayed te-current deepseek-v3 mxfp8 mxfp8-hybrid nvfp4 mxfp4-rht-sr"
     wanted += " ibm-fp8-2018 aps-e4m3 aps-e3m0 bf16 fp16"
-    assert set(cpd.named_recipes()) == set(wanted.split())
-    assert all(one.source for one in cpd.named_recipes().values())
-    assert cpd.recipe("NVFP4") == cpd.named_recipes()["nvfp4"]
-    assert cpd.recipe(cpd.Recipe(sums="e6m9 chunked")) == cpd.Recipe(sums="e6m9 chunked")
+    assert set(cpd.Recipe.named()) == set(wanted.split())
+    for name, about in cpd.Recipe.named().items():
+        assert list(about) == ["summary", "source", "evidence"]
+        assert all(about.values())
+        assert about["source"] == cpd.Recipe(name).source
+    assert cpd.Recipe("NVFP4") == cpd.Recipe("nvfp4")
+    assert cpd.Recipe(cpd.Recipe(sums="e6m9 chunked")) == cpd.Recipe(sums="e6m9 chunked")
     with pytest.raises(ValueError, match=r"unknown recipe 'nvfp5': expected .* mean nvfp4\?"):
-        cpd.recipe("nvfp5")
-    assert cpd.recipe("te-delayed").delays
-    assert cpd.recipe("nvfp4").draws
-    assert not cpd.recipe("mxfp8").draws
+        cpd.Recipe("nvfp5")
+    assert cpd.Recipe("te-delayed")._kept.delays
+    assert cpd.Recipe("nvfp4")._draws
+    assert not cpd.Recipe("mxfp8")._draws
 
 
 def test_what_is_no_recipe():
     with pytest.raises(TypeError, match=r"a recipe is a cpd\.Recipe, .* got None"):
-        cpd.recipe(None)
+        cpd.Recipe(None)
 
 
 def test_other_sums():
-    given = cpd.recipe("nvfp4", sums="e6m9 chunked")
+    given = cpd.Recipe("nvfp4", sums="e6m9 chunked")
     assert given.grad_weight == cpd.Accumulator("e6m9 chunked")
     assert given.rules[0][1].forward == given.grad_weight
-    assert given.gradient == cpd.recipe("nvfp4").gradient
+    assert given.gradient == cpd.Recipe("nvfp4").gradient
 
 
 def test_matrix_units_get_elements():
     unit = cpd.Recipe(
         forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"
     )
-    assert cpd.recipe("te-delayed", sums=unit).scales_at == "epilogue"
-    given = cpd.recipe("nvfp4", sums="rtx-blackwell-nvfp4")
+    assert cpd.Recipe("te-delayed", sums=unit).scales_at == "epilogue"
+    given = cpd.Recipe("nvfp4", sums="rtx-blackwell-nvfp4")
     assert given.scales_at == "block"
-    assert given.rules == cpd.recipe("nvfp4").rules
+    assert given.rules == cpd.Recipe("nvfp4").rules
     with pytest.raises(ValueError, match="activation=mxfp8 has scales: say scales_at='block'"):
         unit.replace(activation="mxfp8")
     assert cpd.Recipe(sums="h100-bf16", activation="mxfp8").activation.text == "mxfp8"
@@ -211,13 +286,13 @@ def test_matrix_units_get_elements():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"rules": "x"}, TypeError, "rules must be a sequence"),
+        ({"rules": 3}, TypeError, "rules must be a sequence"),
         ({"rules": [("x",)]}, TypeError, "rules must be pairs"),
         ({"rules": [(3, None)]}, TypeError, "selector must be a str or a class"),
         ({"schedule": [("day", 1, None)]}, ValueError, "unit must be 'step' or 'epoch'"),
         ({"schedule": [("step", -1, None)]}, ValueError, "starts at 0"),
         ({"loss_scale": 0}, ValueError, "loss_scale must be above 0"),
-        ({"wire": 3}, TypeError, "wire must be a str"),
+        ({"reduce": 3}, TypeError, "reduce must be a str"),
     ],
 )
 def test_what_is_wrong_says_so(arguments, error, message):
@@ -230,7 +305,7 @@ def test_classes_become_texts():
         pass
 
     ((selector, _),) = cpd.Recipe("native", rules=[(Layer, None)]).rules
-    assert selector == f"type:{Layer.__module__}.{Layer.__qualname__}"
+    assert selector == f"type {Layer.__module__}.{Layer.__qualname__}"
 
 
 @pytest.mark.parametrize("text", ["e4m3 aps average", "mxfp8 order=tree result=bf16"])
@@ -250,3 +325,52 @@ def test_wires_are_texts_of_reductions(text):
 def test_errors_of_wires(text, message):
     with pytest.raises(ValueError, match=message):
         cpd.comm.reduce_spec(text)
+
+
+@pytest.mark.parametrize("given", range(5))
+def test_recipes_are_constructed_in_compiled_programs(given):
+    """The results are those of the recipe outside, which keywords change."""
+    torch = pytest.importorskip("torch")
+
+    def make():
+        return (
+            cpd.Recipe("native weight=mxfp8 output=bf16"),
+            cpd.Recipe("mxfp8"),
+            cpd.Recipe("mxfp8 sums='e6m9 kahan' output=bf16"),
+            cpd.Recipe("int8 row weight=mxfp8", output="bf16"),
+            cpd.Recipe(sums="e4m3 kahan", weight="mxfp8"),
+        )
+
+    def product(x, w):
+        return cpd.functional.linear(x, w, recipe=make()[given])
+
+    x, w = torch.randn(4, 64), torch.randn(8, 64)
+    got = torch.compile(product, fullgraph=True, backend="eager")(x, w)
+    assert torch.equal(got, product(x, w))
+
+
+def test_a_text_is_read_once(monkeypatch):
+    """Warm calls look a text up; the file that a text names is read each time."""
+    text = "native weight=mxfp4 norm=e5m2"
+    made = as_recipe(text)
+    monkeypatch.setattr("cpd.nn.recipe_files.keys_of", None)
+    assert as_recipe(text) is made
+    assert cpd.Recipe(text) == made
+
+
+def test_a_file_is_read_each_time(tmp_path):
+    path = tmp_path / "mine.toml"
+    for weight in ("mxfp8", "mxfp4"):
+        path.write_text(f'weight = "{weight}"')
+        assert as_recipe(str(path)).weight.text == weight
+        assert cpd.Recipe(f"native attention={path}").attention.weight.text == weight
+
+
+@pytest.mark.parametrize("sums", ["e6m9 kahan", "h100-fp8"])
+def test_sums_beside_a_whole_recipe_are_those_of_its_parts(sums):
+    """But for a matrix unit, which takes elements."""
+    how = cpd.Recipe("native rules='head bf16' schedule='step 3 mxfp8' attention=bf16", sums=sums)
+    wanted = cpd.Accumulator(sums if sums == "e6m9 kahan" else "h100-fp8")
+    assert how.forward == wanted
+    within = how.attention, how.rules[0][1], how.schedule[0][2]
+    assert {str(one.forward) for one in within} == {"e6m9 kahan" if " " in sums else "native"}

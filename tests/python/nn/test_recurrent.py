@@ -182,7 +182,7 @@ def test_a_layer_is_a_loop_by_hand(kind, recipe):
 # ---- all time steps in one node -----------------------------------------------------------------
 
 
-FORMATS = ("native; activation=(4,3); weight=(4,3); gradient=e5m2", "te-current", "mxfp8", "bf16")
+FORMATS = ("native activation=(4,3) weight=(4,3) gradient=e5m2", "te-current", "mxfp8", "bf16")
 
 
 class Unchanged(TorchDispatchMode):
@@ -226,7 +226,7 @@ def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
     """Forward and all gradients, whichever results are used; of one example or step, too."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
-    layer, how = wide_layer(kind, **options), cpd.recipe(recipe)
+    layer, how = wide_layer(kind, **options), cpd.Recipe(recipe)
     weights = layer.all_weights[0]
     for steps, examples in ((6, 7), (3, 1), (1, 2)):
         x = normal(steps, examples, 24).requires_grad_()
@@ -258,7 +258,7 @@ def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
     """Both directions, whichever results are used; gradients that are zeros of either sign too."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
-    layer, how = wide_layer(kind, bidirectional=True, **options), cpd.recipe(FORMATS[0])
+    layer, how = wide_layer(kind, bidirectional=True, **options), cpd.Recipe(FORMATS[0])
     rows, sizes, *_ = pack_padded_sequence(normal(5, 4, 24), LENGTHS)
     rows.requires_grad_()
     first = [normal(2, 4, options.get("proj_size", 35), seed=7).requires_grad_()]
@@ -287,7 +287,7 @@ def test_second_derivatives_of_native_sums_are_the_loops(kind, at_once):
     layer = torchs(kind)
     x, hx = normal(3, 2, 3).requires_grad_(), states(layer, kind, 2)
     leaves = [x, *layer.parameters()]
-    how = cpd.recipe("native; activation=(4,3); weight=(4,3)")
+    how = cpd.Recipe("native activation=(4,3) weight=(4,3)")
 
     def derivatives():
         y = function(kind)(x, hx, layer._flat_weights, *arguments(layer), recipe=how)[0]
@@ -304,7 +304,7 @@ def test_second_derivatives_of_native_sums_are_the_loops(kind, at_once):
 
 
 def test_a_frozen_weight_has_no_gradient_and_others_keep_theirs(at_once):
-    layer, how = wide_layer("lstm", proj_size=9), cpd.recipe("mxfp8")
+    layer, how = wide_layer("lstm", proj_size=9), cpd.Recipe("mxfp8")
     x, hx = normal(4, 3, 24), (normal(1, 3, 9), normal(1, 3, 35))
 
     def gradients():
@@ -381,7 +381,7 @@ def test_what_is_counted_or_draws_is_computed_step_by_step(at_once):
     assert not at_once
     for recipe in ("te-delayed", "nvfp4", cpd.Recipe(sums="e4m3"), "mxfp4-rht-sr"):
         other = wide_layer("lstm")
-        cpd.convert(other, recipe, coverage=False, rules=[("*", cpd.recipe(recipe))])
+        cpd.convert(other, recipe, coverage=False, rules=[("*", cpd.Recipe(recipe))])
         other(x)
     assert not at_once
     layer(x)
@@ -438,7 +438,7 @@ def test_each_product_has_a_stream_of_its_own():
         y, _ = ours.rnn(x[:1], h, [w, u], False, recipe=recipe, stream=t << 36)
         seen.add(y.item())
     assert len(seen) == 2
-    stochastic = recipe.with_stream(5 << 36)
+    stochastic = recipe._with_stream(5 << 36)
     y, _ = ours.rnn(x, h, [w, u], False, recipe=stochastic, nonlinearity="relu")
     again, _ = ours.rnn(x, h, [w, u], False, recipe=recipe, stream=5 << 36, nonlinearity="relu")
     assert same(y, again)

@@ -11,7 +11,7 @@ import cpd
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-RECIPE = cpd.recipe("mxfp8").replace(attention="bf16")
+RECIPE = cpd.Recipe("mxfp8").replace(attention="bf16")
 NOTE = "products that the forward of {} computes itself"
 
 

@@ -525,7 +525,7 @@ def test_recipe_means_one_accumulator_for_all():
     )
     assert (other.grad_input.format.name, other.grad_weight.scheme) == ("e5m2", "chunked")
     assert other.activation == cpd.Cast("e4m3fn")
-    assert other.for_layer(7) == dataclasses.replace(other, layer=7) != other
+    assert other._for_layer(7) == dataclasses.replace(other, layer=7) != other
 
 
 def test_recipe_copies_and_text():
@@ -534,10 +534,10 @@ def test_recipe_copies_and_text():
     assert pickle.loads(pickle.dumps(recipe)) == copy.deepcopy(recipe) == recipe
     assert hash(copy.deepcopy(recipe)) == hash(recipe)
     assert str(recipe) == (
-        "forward='e4m3 sequential', grad_weight='fp32 sequential', weight='(4,3)', "
-        "gradient='e5m2 rounding=stochastic overflow=saturate random_bits=8', layer=2"
+        "native sums='e4m3 sequential' grad_weight='fp32 sequential' weight=(4,3) "
+        "gradient='e5m2 rounding=stochastic overflow=saturate random_bits=8'"
     )
-    assert repr(cpd.Recipe(sums="e4m3")) == "cpd.Recipe(forward='e4m3 sequential')"
+    assert repr(cpd.Recipe(sums="e4m3")) == """cpd.Recipe("native sums='e4m3 sequential'")"""
 
 
 @pytest.mark.parametrize(

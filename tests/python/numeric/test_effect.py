@@ -3,6 +3,7 @@
 
 import itertools
 import re
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -190,8 +191,8 @@ def test_texts_are_read_back(element: str) -> None:
     assert scaled.element == f
     for operand in (f, scaled, f"{element} rounding=up"):
         made = cpd.Recipe("native", activation=operand, gradient=operand, norm=f)
-        assert cpd.Recipe.parse(made.text) == made
-        assert cpd.Recipe.from_toml(made.to_toml()) == made
+        assert cpd.Recipe(made.text) == made
+        assert cpd.Recipe(tomllib.loads(made.to_toml())) == made
 
 
 # ---- every option with every head ---------------------------------------------------------------

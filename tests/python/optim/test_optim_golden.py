@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers against the golden vectors of optimi, QPyTorch and torchao, bit for bit."""
+"""Optimizers against the golden vectors of QPyTorch and torchao, bit for bit."""
 
 from __future__ import annotations
 
@@ -37,24 +37,6 @@ def steps(make, dtype):
         p.grad = gradient.clone()
         optimizer.step()
         yield p.detach(), optimizer.state[p]
-
-
-OPTIMI = {
-    "sgd_kahan": lambda params: cpd.optim.KahanSGD(params, lr=1e-3, momentum=0.9),
-    "sgd_kahan_nomom": lambda params: cpd.optim.KahanSGD(params, lr=2**-10),
-    "adamw_kahan": lambda params: cpd.optim.KahanAdamW(params, lr=1e-3, weight_decay=1e-2),
-}
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("name", OPTIMI)
-def test_optimi(name, dtype):
-    parameters, compensations = bf16(f"optimi.{name}.param"), bf16(f"optimi.{name}.comp")
-    for step, (p, state) in enumerate(steps(OPTIMI[name], dtype)):
-        assert p.dtype == state["compensation"].dtype == dtype
-        assert same(p.bfloat16(), parameters[step]), step
-        assert same(state["compensation"].bfloat16(), compensations[step]), step
-    assert step == 23
 
 
 QPYTORCH = {

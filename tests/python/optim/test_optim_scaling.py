@@ -199,9 +199,9 @@ def test_errors_of_lars():
 # ---- recipes -------------------------------------------------------------------------------------
 
 
-def made(update=None, state=None, loss_scale=None, **options):
+def made(optimizer=None, loss_scale=None, **options):
     adam = torch.optim.AdamW([weight(1.0)])
-    recipe = cpd.Recipe("native", update=update, state=state, loss_scale=loss_scale)
+    recipe = cpd.Recipe("native", optimizer=optimizer, loss_scale=loss_scale)
     return from_recipe(adam, recipe, **options)
 
 
@@ -214,25 +214,27 @@ def test_a_recipe_without_words():
 
 
 @pytest.mark.parametrize(
-    ("update", "state", "formats"),
+    ("text", "formats"),
     [
-        ("bf16", None, "weight='bf16'"),
-        ("bf16 update=kahan", None, "weight='bf16', update='kahan'"),
+        ("bf16", "weight='bf16'"),
+        ("bf16 update=kahan", "weight='bf16', update='kahan'"),
         (
             "e5m6 random_bits=16 overflow=saturate update=stochastic master=fp32",
-            None,
             "weight='e5m6 rounding=stochastic overflow=saturate random_bits=16', master='fp32'",
         ),
         (
-            None,
-            "momentum=bf16 rounding=stochastic second_moment=e4m3fn 256 gradient=e5m2",
+            "bf16 update=stochastic random_bits=16",
+            "weight='bf16 rounding=stochastic random_bits=16'",
+        ),
+        (
+            "momentum='bf16 rounding=stochastic' second_moment=\"e4m3fn 256\" gradient=e5m2",
             "momentum='bf16 rounding=stochastic', second_moment='mxfp8 256', gradient='e5m2'",
         ),
-        ("fp16 master=e6m12", "momentum=fp16", "weight='fp16', master='e6m12', momentum='fp16'"),
+        ("master=e6m12 fp16 momentum=fp16", "weight='fp16', master='e6m12', momentum='fp16'"),
     ],
 )
-def test_texts_of_recipes(update, state, formats):
-    optimizer, _ = made(update, state, seed=5)
+def test_texts_of_recipes(text, formats):
+    optimizer, _ = made(text, seed=5)
     assert str(optimizer.formats) == formats
     assert optimizer.seed == 5
 
@@ -244,13 +246,13 @@ def test_loss_scales_of_recipes():
     assert not static.dynamic
 
 
-@pytest.mark.parametrize("name", cpd.named_recipes())
+@pytest.mark.parametrize("name", cpd.Recipe.named())
 def test_ready_recipes(name):
     p = weight(1.0)
-    recipe = cpd.recipe(name)
+    recipe = cpd.Recipe(name)
     inner = torch.optim.AdamW([p])
     optimizer, scaler = from_recipe(inner, recipe)
-    assert isinstance(optimizer, LowPrecision) == bool(recipe.update or recipe.state)
+    assert isinstance(optimizer, LowPrecision) == bool(recipe.optimizer)
     scaler.scale(2 * p.sum()).backward()
     scaler.step(optimizer)
     scaler.update()
@@ -258,19 +260,19 @@ def test_ready_recipes(name):
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "message"),
+    ("text", "message"),
     [
-        ("update", "", "update must begin with the weight's format, got ''"),
-        ("update", "update=kahan", "update must begin with the weight's format"),
-        ("update", "bf16 update=kahan update=kahan", "update: update is given twice"),
-        ("update", "blub", "update='blub', state=None: weight: .*blub"),
-        ("update", "bf16 update=odd", "update must be one of nearest_even, stochastic, kahan"),
-        ("state", "", "state must name one of momentum=, second_moment=, gradient="),
-        ("state", "bf16", "state must begin with one of momentum=, second_moment=, gradient="),
-        ("state", "momentum=blub", "state='momentum=blub': momentum: .*blub"),
-        ("state", "momentum=bf16 momentum=bf16", "state: momentum is given twice"),
+        ("", "optimizer='': an optimizer's text is empty"),
+        ("update=kahan", "update and master go with a weight's format, got weight=None"),
+        ("bf16 update=kahan update=kahan", "update is given twice"),
+        ("blub", "optimizer='blub': weight: .*blub"),
+        ("bf16 update=odd", "update must be one of nearest_even, stochastic, kahan"),
+        ("momentum=blub", "optimizer='momentum=blub': momentum: .*blub"),
+        ("bf16 momentun=bf16", "weight: .*momentun"),
+        ("momentum='bf16", "a quote is not closed"),
+        ("momentum=bf16 momentum=bf16", "momentum is given twice"),
     ],
 )
-def test_texts_that_cannot_be_read(key, text, message):
+def test_texts_that_cannot_be_read(text, message):
     with pytest.raises(ValueError, match=message):
-        made(**{key: text})
+        made(text)

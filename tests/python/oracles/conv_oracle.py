@@ -221,7 +221,7 @@ def weight_cast(recipe, name, w, axis, groups, **how):
     """Along the weight's dimension `axis`, 0 or 1, within a group; tiles lie in the matrices of
     these dimensions."""
     parts = w.unflatten(0, (groups, -1))
-    spec = recipe.operand(name)
+    spec = recipe._operand(name)
     if isinstance(getattr(spec, "format", None), cpd.Scaled) and "x" in spec.format.block:
         last = parts.movedim((1, 2), (-2, -1))
         cast, factor = by_hand(recipe, name, last, axis - 2, **how)

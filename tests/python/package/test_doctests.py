@@ -55,7 +55,6 @@ MODULES = (
     "cpd.ops.encoded",
     "cpd.ops.sums",
     "cpd.optim",
-    "cpd.optim.kahan",
     "cpd.optim.lars",
     "cpd.optim.loss_scaler",
     "cpd.optim.low_precision",

@@ -48,7 +48,7 @@ def is_sampled(target, parameter, what) -> bool:
 def test_the_list_of_callables_is_whole():
     names = {target.name for target in hostile.targets()}
     assert len(names) > 200
-    for name in ("cpd.cast", "cpd.restore", "cpd.Recipe.from_toml", "cpd.functional.lstm"):
+    for name in ("cpd.cast", "cpd.restore", "cpd.Recipe.replace", "cpd.functional.lstm"):
         assert name in names
     assert len(hostile.WRONG) >= 40
 
@@ -66,7 +66,7 @@ def test_wrong_arguments_of_all():
     "call",
     [
         lambda: cpd.restore(3),
-        lambda: cpd.Recipe.from_toml(3),
+        lambda: cpd.Recipe(3),
         lambda: cpd.cast(3, "e4m3"),
         lambda: cpd.Format("\ud800"),
         lambda: cpd.Scaled("nvfp4").bits_per_value("ab"),

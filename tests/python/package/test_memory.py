@@ -144,7 +144,7 @@ def backward():
         models[name] = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
         cpd.convert(models[name], name)
     rows, images = torch.rand(16, 16), torch.rand(1, 2, 2, 2, requires_grad=True)
-    native = cpd.recipe("mxfp8")
+    native = cpd.Recipe("mxfp8")
     kernels = torch.rand(2, 2, 1, 1, requires_grad=True)
 
     def trained(name):
@@ -168,7 +168,7 @@ def backward():
         "native linear": gradient(lambda: F.linear(x, y, recipe=native), x, y),
         "native conv2d": gradient(lambda: F.conv2d(images, kernels, recipe=native), kernels),
         "attention": gradient(
-            lambda: F.scaled_dot_product_attention(x, y, z, recipe=cpd.recipe("bf16")), x, y, z
+            lambda: F.scaled_dot_product_attention(x, y, z, recipe=cpd.Recipe("bf16")), x, y, z
         ),
         "a model by nvfp4": trained("nvfp4"),
         "a model by te-delayed": trained("te-delayed"),

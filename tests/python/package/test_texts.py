@@ -4,12 +4,15 @@ codecs within codecs, very long words. Each is a ValueError that a person can re
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +39,16 @@ def sweep_pattern(text):
     from cpd.study.sweeps.patterns import texts
 
     return texts("formats", text)
+
+
+FOLDER = tempfile.TemporaryDirectory()
+
+
+def recipe_file(kind, text):
+    """The recipe of a file with that text."""
+    path = Path(FOLDER.name) / f"recipe.{kind}"
+    path.write_text(text)
+    return cpd.Recipe(path)
 
 
 GRAMMARS = {
@@ -77,11 +90,12 @@ GRAMMARS = {
         "e4m3 'accumulator=e6m9 chunked chunk={}'|e4m3 result=e4m{}|qsgd bits={}",
     ),
     "recipe": (
-        cpd.recipe,
-        "e6m{} kahan|int{}|e6m9 chunked chunk={}|h100-fp8 promote={}|aps-e4m{}",
+        cpd.Recipe,
+        "e6m{} kahan|int{}|e6m9 chunked chunk={}|h100-fp8 promote={}|aps-e4m{}|native weight=e4m{}|"
+        "native sums='e6m9 chunked chunk={}'|native loss_scale={}|native schedule='step {} bf16'",
     ),
     "recipe in TOML": (
-        cpd.Recipe.from_toml,
+        functools.partial(recipe_file, "toml"),
         "forward = 'e6m{} kahan'|forward = {}|forward = 'native'\nweight = 'e4m{}'|"
         "forward = 'native'\nloss_scale = {}|forward = 'native'\nloss_scale = 1e{}|"
         "forward = 'native'\nschedule = [{step = {}, recipe = 'none'}]|"
@@ -89,7 +103,7 @@ GRAMMARS = {
         "forward = 'native'\nweight = {text = 'e4m3 rounding=stochastic', seed = {}}",
     ),
     "recipe in JSON": (
-        cpd.Recipe.from_json,
+        functools.partial(recipe_file, "json"),
         '{"forward": {}}|{"forward": "native", "weight": "e4m{}"}|{}|'
         '{"forward": "native", "loss_scale": {}}|{"forward": "native", "loss_scale": 1e{}}',
     ),
@@ -269,9 +283,9 @@ def test_readable():
 def test_nested_recipes(depth):
     within = '{"forward": "native", "rules": [{"layers": "a", "recipe": '
     for text in ("[" * depth, within * depth + "null" + "}]}" * depth):
-        check_readable(refusal(cpd.Recipe.from_json, text))
+        check_readable(refusal(recipe_file, "json", text))
     for text in ("forward = " + "[" * depth, "forward = " + "{a = " * depth + "1" + "}" * depth):
-        check_readable(refusal(cpd.Recipe.from_toml, text))
+        check_readable(refusal(recipe_file, "toml", text))
 
 
 LONG = ["x" * 20_000, "x " * 10_000, "9" * 5000, "e4m" + "9" * 5000, "two\nlines"]

@@ -170,7 +170,7 @@ def test_recipes_in_the_place_of_another_library_s() -> None:
     names = [name for _, ours in table for name in re.findall(r'`"([\w-]+)"`', ours)]
     expected = ("te-delayed", "te-current", "mxfp8", "mxfp8-hybrid", "deepseek-v3", "nvfp4")
     assert names == list(expected)
-    assert set(names) <= set(cpd.named_recipes())
+    assert set(names) <= set(cpd.Recipe.named())
 
 
 def test_element_formats_of_microxcaling() -> None:

@@ -67,9 +67,9 @@ def test_the_number_of_bugs_in_rtl() -> None:
 
 
 def test_the_table_of_recipes_names_each() -> None:
-    cells = [row[0] for row in rows(MODELS, "| `cpd.recipe(…)` |")]
+    cells = [row[0] for row in rows(MODELS, "| `cpd.Recipe(…)` |")]
     assert {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)} == {
-        *cpd.named_recipes()
+        *cpd.Recipe.named()
     }
 
 

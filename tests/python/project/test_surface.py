@@ -30,7 +30,7 @@ PAGE = """# Models
 .. autoclass:: observe
    :members:
 """
-GUIDE = """Give `cpd.Recipe.parse(text)` to `cpd.nn.functional.linear`, see python/cpd/README.md.
+GUIDE = """Give `cpd.Recipe.replace` to `cpd.nn.functional.linear`, see python/cpd/README.md.
 >>> from cpd.train.models import Gpt, TextLstm as Lstm
 >>> from cpd.comm import (
 ...     local,
@@ -103,12 +103,12 @@ def test_names_that_mislead() -> None:
     import cpd.hardware
 
     names = {
-        "cpd.recipe": cpd.recipe,
-        "cpd.comm.recipe": cpd.Recipe,
+        "cpd.gemm": cpd.gemm,
+        "cpd.comm.gemm": cpd.Recipe,
         "cpd.hardware.probing": cpd.hardware.probe,
         "cpd.cast": cpd.cast,
     }
-    assert surface.ambiguous(names) == {"recipe"}
+    assert surface.ambiguous(names) == {"gemm"}
     assert surface.hiding(names) == ["cpd.hardware.probing"]
 
 
@@ -127,7 +127,7 @@ def test_names_of_a_module_without_a_list() -> None:
 
 def test_names_of_guides_and_examples() -> None:
     assert sorted(surface.used(GUIDE)) == [
-        "cpd.Recipe.parse",
+        "cpd.Recipe.replace",
         "cpd.comm",
         "cpd.comm.local",
         "cpd.comm.mpi",

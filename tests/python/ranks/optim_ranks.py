@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import cpd
 from cpd.comm import Communicator
-from cpd.optim import LARS, KahanAdamW, LossScaler, LowPrecision
+from cpd.optim import LARS, LossScaler, LowPrecision
 from cpd.optim.rounding import round_
 
 
@@ -37,7 +37,6 @@ CASES = {
     "master": low_precision(update="stochastic", master="fp32"),
     "kahan": low_precision(update="kahan"),
     "second": low_precision(second_moment="e4m3fn 8"),
-    "kahan_adam": lambda params: KahanAdamW(params, lr=0.01),
 }
 
 

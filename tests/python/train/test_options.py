@@ -51,7 +51,7 @@ def assert_same_run(one: TrainOptions, other: TrainOptions) -> None:
         TrainOptions(recipe="aps-e3m0", aps="off", order="ring"),
         TrainOptions(recipe="aps-e3m0", format="fp32"),
         TrainOptions(recipe="aps-e3m0"),
-        TrainOptions(recipe="e6m9 chunked;"),
+        TrainOptions(recipe="native sums='e6m9 chunked'"),
         TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),
         TrainOptions(order="tree", exchange="gather", fp32_epochs=3, exempt=("*.bias", "output.*")),
         TrainOptions(wire="qsgd bits=4 bucket=512", min_size=10_000, exchange="gather"),

@@ -290,7 +290,7 @@ def test_command_prints_and_writes_the_result(digits, capsys, tmp_path):
 
 def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_path):
     weights = {train(QUICK, data=digits).weights}
-    recipes = ("mxfp8", "te-delayed", "nvfp4", "ibm-fp8-2018", "fp16", "e4m3 kahan;")
+    recipes = ("mxfp8", "te-delayed", "nvfp4", "ibm-fp8-2018", "fp16", "native sums='e4m3 kahan'")
     for name in recipes:
         options = replace(QUICK, recipe=name)
         result = train(options, data=digits)
@@ -299,13 +299,13 @@ def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_p
         weights.add(result.weights)
     assert len(weights) == 1 + len(recipes)
     file = tmp_path / "mine.toml"
-    file.write_text(cpd.recipe("nvfp4").to_toml())
+    file.write_text(cpd.Recipe("nvfp4").to_toml())
     assert train(replace(QUICK, recipe=str(file)), data=digits).weights in weights
 
 
 @pytest.mark.parametrize(("name", "format"), [("aps-e4m3", "e4m3"), ("aps-e3m0", "e3m0")])
 def test_a_recipes_wire_is_applied(digits, name, format):
-    assert cpd.recipe(name).is_native
+    assert cpd.Recipe(name)._is_native
     by_recipe = replace(QUICK, recipe=name)
     assert by_recipe.label() == f"({format[1]},{format[3]}) + APS, by {name}"
     weights = train(by_recipe, data=digits).weights
@@ -318,7 +318,7 @@ def test_a_recipes_wire_is_applied(digits, name, format):
 def test_options_change_a_recipes_wire(tmp_path):
     file = tmp_path / "mine.json"
     text = "e4m3 average accumulator=e5m7 order=tree seed=3"
-    file.write_text(cpd.Recipe("native", wire=text).to_json())
+    file.write_text(cpd.Recipe("native", reduce=text).to_json())
     options = TrainOptions(recipe=str(file), nodes=4)
     assert options.spec == replace(cpd.comm.reduce_spec(text), average=False)
     for changes, wanted in (

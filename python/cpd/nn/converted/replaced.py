@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from cpd.nn.converted.state import State
 from cpd.nn.recipe import Recipe
+from cpd.nn.recipe_files import text_of
 
 
 class Replaced(TorchFunctionMode):
@@ -65,13 +65,13 @@ def run_with(
 
 
 PARTS = ("norm", "softmax", "embedding", "residual", "attention")
-TRAINING = ("update", "state", "wire", "loss_scale")
+TRAINING = ("optimizer", "reduce", "loss_scale")
 
 
 def used(state: State, *parts: str) -> str:
     """A report's text: what products, and those further parts, use of the layer's recipe."""
     unused: dict[str, Any] = dict.fromkeys(n for n in (*PARTS, *TRAINING) if n not in parts)
-    return str(replace(_first(state), layer=0, source="", **unused))
+    return text_of(_first(state).replace(**unused), {})
 
 
 def described(state: State, part: str) -> str:
@@ -92,8 +92,8 @@ def idle(state: State, *parts: str) -> str:
     `parts`: the parts of a recipe, other than sums, operands and output, that the layer uses.
     """
     for how in state.phases():
-        casts = [*how.operands, how.output, *(getattr(how, part) for part in parts)]
-        if not how.is_native or any(spec is not None for spec in casts):
+        casts = [*how._kept.operands, how.output, *(getattr(how, part) for part in parts)]
+        if not how._is_native or any(spec is not None for spec in casts):
             return ""
     return "the recipe rounds nothing in it: torch computes it"
 
