@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from cpd import track as track
     from cpd.comm.layers import WireWarning
     from cpd.comm.schedule import Schedule
-    from cpd.comm.spec import ReduceSpec, StallWarning
+    from cpd.comm.spec import Reduce as Reduce
+    from cpd.comm.spec import StallWarning
     from cpd.comm.virtual import LayerReport, simulate_all_reduce
     from cpd.compress.codecs import Codec as Codec
     from cpd.nn.autocast import autocast as autocast
@@ -84,7 +85,7 @@ __all__ = [
     "LayerReport",
     "PresetInfo",
     "Recipe",
-    "ReduceSpec",
+    "Reduce",
     "Scaled",
     "ScaledCast",
     "Schedule",
@@ -124,7 +125,7 @@ _NAMES = {
     "Coverage": "cpd.nn.coverage",
     "CoverageWarning": "cpd.nn.coverage",
     "LayerReport": "cpd.comm.virtual",
-    "ReduceSpec": "cpd.comm.spec",
+    "Reduce": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
     "StallWarning": "cpd.comm.spec",
     "VirtualNodes": "cpd.parallel.virtual_nodes",

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of version 0.7 that are gone, and the error that names what took their place."""
 
+import functools
 import importlib
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
 _HARDWARE = "Command CommandError Mismatch Probed Replay dots_of_matmul probe replay"
@@ -12,8 +17,12 @@ GONE: dict[str, dict[str, str]] = {
     "cpd": {
         "ddp": "cpd.ddp_hook",
         "format": "cpd.Format(…)",
+        "ReduceSpec": "cpd.Reduce",
         "outer": "cpd.optim",
         "scaled": "cpd.Scaled(…)",
+    },
+    "cpd.comm": {
+        "reduce_spec": "cpd.Reduce(…)",
     },
     "cpd.compress": {
         "codec": "cpd.Codec(…)",
@@ -51,7 +60,8 @@ GONE: dict[str, dict[str, str]] = {
         **{name: f"cpd.hardware.{name}" for name in _HARDWARE.split()},
         "HardwareCost": "cpd.hardware.Gates",
         "hardware_cost": "cpd.hardware.gates(…)",
-        **{name: f"cpd.{name}" for name in ("ReduceSpec", "StallWarning")},
+        "ReduceSpec": "cpd.Reduce",
+        "StallWarning": "cpd.StallWarning",
         **dict.fromkeys(("check_recommended", "choose"), "cpd.study.recommend(…)"),
     },
     "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},
@@ -74,6 +84,37 @@ def keep_modules(package: str) -> None:
     for old, new in MODULES.items():
         if new.startswith(f"{package}."):
             sys.modules[old] = importlib.import_module(new)
+
+
+def renamed(**names: str) -> Callable[[CallableT], CallableT]:
+    """Has a function refuse keywords of 0.7.
+
+    Args:
+        names: What takes the place of each keyword: the new keyword, or words with a space.
+
+    Returns:
+        A decorator. Its function raises TypeError for these keywords.
+
+    >>> @renamed(per_rank="ranks")
+    ... def world(ranks): return len(ranks)
+    >>> world(per_rank=[1, 2])
+    Traceback (most recent call last):
+    TypeError: world() takes ranks= in place of per_rank=
+    """
+
+    def decorator(function: CallableT) -> CallableT:
+        title = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            for old in given.keys() & names:
+                new = names[old] if " " in names[old] else f"{names[old]}="
+                raise TypeError(f"{title}() takes {new} in place of {old}=")
+            return function(*args, **given)
+
+        return cast(CallableT, call)
+
+    return decorator
 
 
 def missing(module: str, name: str) -> AttributeError:

@@ -40,7 +40,7 @@ APART = ("cpd.compat", "cpd.train")
 
 SPECS = {
     *("Accumulator", "BlockFma", "Cast", "CastSpec", "Codec", "FixedPoint", "Format", "Hadamard"),
-    *("Recipe", "Reduce", "ReduceSpec", "Scaled", "ScaledCast", "Schedule"),
+    *("Recipe", "Reduce", "Reduce", "Scaled", "ScaledCast", "Schedule"),
 }
 """The public classes that say how to compute. Their keys are their constructors' keywords."""
 GRAMMARS = {
@@ -54,7 +54,7 @@ GRAMMARS = {
     "integer accumulator": "cpd.numeric.accumulator.FixedPoint.parse",
     "Hadamard transform": "cpd.numeric.hadamard.Hadamard.parse",
     "codec": "cpd.Codec",
-    "all-reduce": "cpd.comm.spec_text.reduce_spec",
+    "all-reduce": "cpd.Reduce",
     "pattern of exempt layers": "cpd.comm.schedule.Schedule.is_exempt",
     "recipe": "cpd.nn.recipe.Recipe.parse",
     "file of a recipe": "cpd.nn.recipe.Recipe.from_toml",

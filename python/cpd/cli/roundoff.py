@@ -20,7 +20,7 @@ from cpd.cli.options import (
 )
 from cpd.cli.output import check_readable, check_writable, counted, new_console, new_progress
 from cpd.cli.roundoff_output import csv_text, json_of, print_series
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.compress.table import is_compressor
 from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
@@ -203,7 +203,7 @@ def _check(options: argparse.Namespace) -> None:
         _training(options)
 
 
-def _specs(options: argparse.Namespace) -> "tuple[Network | None, list[ReduceSpec]]":
+def _specs(options: argparse.Namespace) -> "tuple[Network | None, list[Reduce]]":
     """The network that --recommend models, and the sums that are measured."""
     network = _network(options)
     order = options.order or ("sequential" if network is None else "ring")
@@ -236,7 +236,7 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
 
 def _spec(
     options: argparse.Namespace, order: str, format: str = _FORMAT, wire: str | None = None
-) -> ReduceSpec:
+) -> Reduce:
     from cpd.train.wire import reduce_spec
 
     spec = reduce_spec(
@@ -251,7 +251,7 @@ def _spec(
         seed=options.seed,
     )
     if options.result is not None:
-        spec = replace(spec, result=formats.as_format(options.result))
+        spec = spec.replace(result=formats.as_format(options.result))
     if options.accumulator is None:
         return spec
     if options.kahan:
@@ -260,7 +260,7 @@ def _spec(
             f"'{options.accumulator.split()[0] if options.accumulator.split() else 'fp32'} kahan'"
         )
     accumulator = replace(Accumulator.parse(options.accumulator), seed=options.seed)
-    return replace(spec, accumulator=accumulator)
+    return spec.replace(accumulator=accumulator)
 
 
 def _has_scales(wire: str) -> bool:
@@ -270,13 +270,13 @@ def _has_scales(wire: str) -> bool:
     return isinstance(format_or_scaled(wire), Scaled)
 
 
-def _label(spec: ReduceSpec, options: argparse.Namespace) -> str:
+def _label(spec: Reduce, options: argparse.Namespace) -> str:
     """The format, and how its values are scaled; or the codec."""
     scaling = " + APS" if spec.aps else ""
     scaling += " (paper)" if spec.aps == "paper" else ""
     if options.loss_scale != 1:
         scaling = f" × {options.loss_scale:g}"
-    return f"{spec.format or spec.wire}{scaling}"
+    return f"{spec.codec}{scaling}"
 
 
 def _check_files(options: argparse.Namespace) -> None:
@@ -396,7 +396,7 @@ def _warn_of_what_is_lost(study: _Study) -> None:
             _warn(f"{one.label}: everything is lost, no sum is finite; {_remedy(one.spec)}")
 
 
-def _remedy(spec: "ReduceSpec") -> str:
+def _remedy(spec: "Reduce") -> str:
     if not spec.aps:
         return "scale the values (--aps)"
     return "take more exponent bits, or a format with a scale of its own (block=tensor scale=e8m0)"

@@ -86,7 +86,7 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--reduce",
         metavar="TEXT",
-        help="the whole all-reduce as a text of cpd.comm.reduce_spec, in place of --format, such "
+        help="the whole all-reduce as a text of cpd.Reduce, in place of --format, such "
         "as \"e4m3 aps accumulator='fp16 kahan'\"",
     )
     _layer_arguments(parser)

@@ -3,7 +3,7 @@
 
 >>> import cpd, numpy as np
 >>> def step(comm):
-...     return comm.all_reduce([np.float32([1 + comm.rank])], cpd.ReduceSpec("e4m3"))[0].item()
+...     return comm.all_reduce([np.float32([1 + comm.rank])], cpd.Reduce("e4m3"))[0].item()
 >>> cpd.comm.local(3).run(step)
 [6.0, 6.0, 6.0]
 
@@ -15,14 +15,14 @@ transport of the messages never changes the bits.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cpd import _core
 from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
+from cpd._since import missing
 from cpd.comm.communicator import Communicator, ReduceReport, Traffic
 from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
 from cpd.comm.launched import broken_promise
-from cpd.comm.spec_text import reduce_spec
 from cpd.comm.threads import LocalGroup
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, integer
@@ -45,7 +45,6 @@ __all__ = [
     "mpi",
     "nccl",
     "nccl_id",
-    "reduce_spec",
     "torch",
 ]
 
@@ -191,7 +190,7 @@ def local(size: int, *, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_C
         TypeError: for an argument of another type.
 
     >>> import cpd, numpy as np
-    >>> layers, spec = [np.ones(3, np.float32)], cpd.ReduceSpec("e4m3")
+    >>> layers, spec = [np.ones(3, np.float32)], cpd.Reduce("e4m3")
     >>> with local(4) as group:
     ...     sums = group.run(lambda comm: comm.all_reduce(layers, spec))
     >>> sums[0][0].tolist()
@@ -212,3 +211,7 @@ def _options(timeout: float, chunk: int) -> tuple[float, int]:
     if not 1 <= number < 2**31:
         raise ValueError(f"chunk must be 1…2^31 - 1, got {number}")
     return float(timeout), number
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.comm", name)

@@ -17,7 +17,7 @@ from typing import Any, Literal, overload
 from cpd import _core
 from cpd.comm.errors import Corrupt, RankLost, TransportError
 from cpd.comm.layers import Inputs, Layers, Outputs
-from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
+from cpd.comm.spec import Reduce, check_spec, check_world, warn_of_stall
 from cpd.comm.virtual import LayerReport, layer_report
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.formats import FormatLike, as_format, flag
@@ -104,7 +104,7 @@ class Communicator:
 
     >>> import cpd, numpy as np
     >>> def sum_(comm):
-    ...     return comm.all_reduce([np.float32([comm.rank])], cpd.ReduceSpec("e4m3"), report=True)
+    ...     return comm.all_reduce([np.float32([comm.rank])], cpd.Reduce("e4m3"), report=True)
     >>> with cpd.comm.local(4) as group:
     ...     (total,), report = group.run(sum_)[0]
     >>> total.item(), report.traffic.steps, report.layers[0].overflowed
@@ -159,7 +159,7 @@ class Communicator:
     def all_reduce(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
@@ -170,7 +170,7 @@ class Communicator:
     def all_reduce(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
@@ -180,7 +180,7 @@ class Communicator:
     def all_reduce(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
@@ -233,7 +233,7 @@ class Communicator:
     def reduce(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         root: int = 0,
         *,
         numbers: Sequence[int] | None = None,
@@ -244,7 +244,7 @@ class Communicator:
     def reduce(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         root: int = 0,
         *,
         numbers: Sequence[int] | None = None,
@@ -254,7 +254,7 @@ class Communicator:
     def reduce(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         root: int = 0,
         *,
         numbers: Sequence[int] | None = None,
@@ -310,7 +310,7 @@ class Communicator:
     def reduce_scatter(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
@@ -321,7 +321,7 @@ class Communicator:
     def reduce_scatter(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
@@ -331,7 +331,7 @@ class Communicator:
     def reduce_scatter(
         self,
         layers: Layers,
-        spec: ReduceSpec,
+        spec: Reduce,
         *,
         out: Layers | None = None,
         numbers: Sequence[int] | None = None,
@@ -512,9 +512,7 @@ class Communicator:
             raise
 
     @contextmanager
-    def _keeping(
-        self, states: States | None, spec: ReduceSpec
-    ) -> Iterator[_core.CodecStates | None]:
+    def _keeping(self, states: States | None, spec: Reduce) -> Iterator[_core.CodecStates | None]:
         """Yields `states` for one call of C++.
 
         If they are not available, this rank refuses the call.
@@ -523,7 +521,7 @@ class Communicator:
             with self._telling():
                 kept = native_states(
                     states,
-                    wanted=spec.wire is not None,
+                    wanted=spec.format is None,
                     owner=Owner(self._size, self._rank),
                 )
                 native = stack.enter_context(kept)
@@ -537,9 +535,9 @@ class Communicator:
         except (RankLost, Corrupt, TransportError) as failure:
             error.add_note(f"(the other ranks could not be told: {failure})")
 
-    def _given(self, layers: Layers, spec: ReduceSpec, numbers: Sequence[int] | None) -> Inputs:
+    def _given(self, layers: Layers, spec: Reduce, numbers: Sequence[int] | None) -> Inputs:
         check_spec(spec)
-        given = Inputs(layers, numbers, spec.wire)
+        given = Inputs(layers, numbers, spec._compressor)
         check_world(spec, self._size)
         warn_of_stall(spec, self._size)
         return given
@@ -548,7 +546,7 @@ class Communicator:
         return size // self._size + (self._rank < size % self._size)
 
 
-def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
+def _check_in_place(given: Inputs, spec: Reduce) -> None:
     """Raises ValueError if the codec encodes a layer along an axis.
 
     A rank's slice of consecutive values would then not be a slice of the encoded rows.
@@ -556,7 +554,7 @@ def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
     for number, layout in zip(given.numbers, given.layouts, strict=False):
         if layout.axis is not None:
             raise ValueError(
-                f"layer {number} is encoded along axis {layout.axis} by {spec.wire}, so that a "
+                f"layer {number} is encoded along axis {layout.axis} by {spec.codec}, so that a "
                 "slice is not of consecutive values: give axis=-1, or layers of one dimension"
             )
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from cpd import _core
 from cpd.comm.layers import row_layouts
 from cpd.comm.schedule import Schedule
-from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.comm.spec import Reduce, check_spec
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, int64
 
@@ -46,7 +46,7 @@ class Cost:
 
 @checked
 def cost(
-    spec: ReduceSpec,
+    spec: Reduce,
     world: int,
     sizes: Sizes,
     rank: int = 0,
@@ -83,14 +83,14 @@ def cost(
         ValueError: for an argument out of range.
         TypeError: for an argument of another type.
 
-    >>> cost(ReduceSpec("e4m3"), 4, [1000])
+    >>> cost(Reduce("e4m3"), 4, [1000])
     Cost(steps=6, bytes_sent=1500, bytes_received=1500, exact=True)
-    >>> cost(ReduceSpec(wire="int8_rows", exchange="gather"), 2, [(100, 10)]).bytes_sent
+    >>> cost(Reduce("int8_rows", exchange="gather"), 2, [(100, 10)]).bytes_sent
     1400
-    >>> packed, most = (cost(ReduceSpec("e3m0"), 2, [1000], largest=x) for x in (1.0, None))
+    >>> packed, most = (cost(Reduce("e3m0"), 2, [1000], largest=x) for x in (1.0, None))
     >>> packed.bytes_sent, packed.exact, most.bytes_sent, most.exact
     (500, True, 4000, False)
-    >>> spec = ReduceSpec("e4m3", order="ring", exchange="hierarchical", group_size=16)
+    >>> spec = Reduce("e4m3", order="ring", exchange="hierarchical", group_size=16)
     >>> cost(spec, 256, [1000]).steps
     90
     """
@@ -100,7 +100,7 @@ def cost(
 
 
 def _counted(
-    spec: ReduceSpec,
+    spec: Reduce,
     world: int,
     layers: tuple[list[int], list[int]],
     numbers: list[int],
@@ -148,10 +148,10 @@ def cost_of_step(
     )
 
 
-def values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:
+def values_and_rows(spec: Reduce, sizes: Sizes) -> tuple[list[int], list[int]]:
     """Returns each layer's number of values, and of a row's if the codec works on rows."""
     shapes = [_shape(size) for size in sizes]
-    layouts = row_layouts(spec.wire, shapes, range(len(shapes)))
+    layouts = row_layouts(spec._compressor, shapes, range(len(shapes)))
     return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]
 
 

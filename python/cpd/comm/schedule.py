@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 
 from cpd.comm.communicator import Communicator, ReduceReport, Traffic
 from cpd.comm.layers import Layer, Layers, PerRank, layer_list
-from cpd.comm.spec import ReduceSpec, check_world
+from cpd.comm.spec import Reduce, ReduceLike, as_reduce, check_world
 from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
@@ -31,7 +31,7 @@ from cpd.numeric.shown import shown
 @functools.partial(checked, own=("exempt",))
 @dataclass(frozen=True, init=False, repr=False)
 class Schedule:
-    """A `ReduceSpec` for every layer at every step.
+    """A `Reduce` for every layer at every step.
 
     A layer's number in random streams is its index among all the names, whatever is exempt and
     however the layers are divided into calls. The `step` of the specs is not used: each call has
@@ -55,7 +55,7 @@ class Schedule:
         ValueError: for an invalid argument.
         TypeError: for an argument of another type.
 
-    >>> schedule = Schedule(ReduceSpec("e4m3", aps=True), exempt=["*.bias"], first_steps=100)
+    >>> schedule = Schedule(Reduce("e4m3", aps=True), exempt=["*.bias"], first_steps=100)
     >>> names = ["hidden.weight", "hidden.bias"]
     >>> [str(schedule.spec_of(name, step=100).format) for name in names]
     ['e4m3', 'fp32']
@@ -63,34 +63,35 @@ class Schedule:
     'fp32'
     """
 
-    spec: ReduceSpec
+    spec: Reduce
     exempt: tuple[str, ...]
-    exempt_spec: ReduceSpec
+    exempt_spec: Reduce
     first_steps: int
-    first_spec: ReduceSpec
+    first_spec: Reduce
     min_size: int = 0
 
     def __init__(
         self,
-        spec: ReduceSpec,
+        spec: ReduceLike,
+        *,
         exempt: Sequence[str] = (),
-        exempt_spec: ReduceSpec | None = None,
+        exempt_spec: ReduceLike | None = None,
         first_steps: int = 0,
-        first_spec: ReduceSpec | None = None,
+        first_spec: ReduceLike | None = None,
         min_size: int = 0,
     ) -> None:
         spec = _spec("spec", spec)
         values = {
             "spec": spec,
             "exempt": _patterns(exempt),
-            "exempt_spec": _in_fp32(spec) if exempt_spec is None else exempt_spec,
+            "exempt_spec": _in_fp32(spec)
+            if exempt_spec is None
+            else _spec("exempt_spec", exempt_spec),
             "first_steps": _count("first_steps", first_steps),
-            "first_spec": _in_fp32(spec) if first_spec is None else first_spec,
+            "first_spec": _in_fp32(spec) if first_spec is None else _spec("first_spec", first_spec),
             "min_size": _count("min_size", min_size),
         }
         for name, value in values.items():
-            if name.endswith("_spec"):
-                _spec(name, value)
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -119,7 +120,7 @@ class Schedule:
             raise ValueError(f"min_size={self.min_size} needs the size of layer {name!r}")
         return size is not None and size < self.min_size
 
-    def spec_of(self, name: str, step: int, size: int | None = None) -> ReduceSpec:
+    def spec_of(self, name: str, step: int, size: int | None = None) -> Reduce:
         """Returns the spec that reduces a layer at a step.
 
         Args:
@@ -172,7 +173,7 @@ class Schedule:
 
     def parts(
         self, names: Sequence[str], step: int, sizes: Sequence[int] | None = None
-    ) -> list[tuple[ReduceSpec, list[int]]]:
+    ) -> list[tuple[Reduce, list[int]]]:
         """Returns the calls of one step: each distinct spec with the numbers of its layers.
 
         Calls are in the order of their first layers; numbers ascend.
@@ -192,7 +193,7 @@ class Schedule:
         if sizes is not None:
             _check_count("sizes", sizes, names)
         specs = [self._spec_at(exempt, step) for exempt in (False, True)]
-        found: dict[ReduceSpec, list[int]] = {}
+        found: dict[Reduce, list[int]] = {}
         for number, name in enumerate(names):
             exempt = self.is_exempt(name, None if sizes is None else sizes[number])
             found.setdefault(specs[exempt], []).append(number)
@@ -245,7 +246,7 @@ class Schedule:
             TypeError: for an argument of another type.
 
         >>> ranks = [[np.float32([0.3]), np.float32([0.3])]] * 2
-        >>> schedule = Schedule(ReduceSpec("e4m3"), exempt=["b"])
+        >>> schedule = Schedule(Reduce("e4m3"), exempt=["b"])
         >>> [sum.tolist() for sum in schedule.simulate_all_reduce(["a", "b"], ranks, step=0)]
         [[0.625], [0.6000000238418579]]
         """
@@ -344,21 +345,21 @@ class Schedule:
             return sums
         return sums, ReduceReport(reports, _total(traffic))
 
-    def _spec_at(self, exempt: bool, step: int) -> ReduceSpec:
+    def _spec_at(self, exempt: bool, step: int) -> Reduce:
         later = self.first_spec if step < self.first_steps else self.spec
-        return dataclasses.replace(self.exempt_spec if exempt else later, step=step)
+        return (self.exempt_spec if exempt else later).replace(step=step)
 
 
-def as_schedule(spec: ReduceSpec | Schedule) -> Schedule:
+ScheduleLike: TypeAlias = "Schedule | ReduceLike"
+"""A `Schedule`, or the all-reduce of every tensor at every step."""
+
+
+def as_schedule(spec: ScheduleLike) -> Schedule:
     """Returns the schedule itself, or the one that always reduces every layer by `spec`."""
-    if isinstance(spec, Schedule):
-        return spec
-    if not isinstance(spec, ReduceSpec):
-        raise TypeError(f"spec must be a ReduceSpec or a Schedule, got {type(spec).__name__}")
-    return Schedule(spec)
+    return spec if isinstance(spec, Schedule) else Schedule(spec)
 
 
-def specs_in_use(schedule: Schedule) -> list[ReduceSpec]:
+def specs_in_use(schedule: Schedule) -> list[Reduce]:
     """The distinct specs by which some layer may be reduced at some step."""
     specs = [schedule.spec]
     specs += [schedule.exempt_spec] if schedule.exempts else []
@@ -373,7 +374,7 @@ def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
     """
     how = {} if divide is None else {"divide": divide}
     specs = {
-        name: dataclasses.replace(getattr(schedule, name), average=True, **how)
+        name: getattr(schedule, name).replace(average=True, **how)
         for name in ("spec", "exempt_spec", "first_spec")
     }
     return dataclasses.replace(schedule, **specs)
@@ -397,7 +398,7 @@ def divided(schedule: Schedule, average: Any, divide: str | None) -> Schedule:
 def all_reduce_numbered(
     comm: Communicator,
     layers: Mapping[int, Any],
-    spec: ReduceSpec,
+    spec: Reduce,
     *,
     out: Mapping[int, Any] | None = None,
     states: States | None = None,
@@ -461,8 +462,8 @@ def _total(traffic: list[Any]) -> Any:
     return sum(traffic, start=Traffic(0, 0, 0, 0, 0))
 
 
-def _in_fp32(spec: ReduceSpec) -> ReduceSpec:
-    return ReduceSpec(
+def _in_fp32(spec: Reduce) -> Reduce:
+    return Reduce(
         "fp32",
         order=spec.order,
         exchange=spec.exchange,
@@ -472,10 +473,11 @@ def _in_fp32(spec: ReduceSpec) -> ReduceSpec:
     )
 
 
-def _spec(name: str, spec: Any) -> ReduceSpec:
-    if not isinstance(spec, ReduceSpec):
-        raise TypeError(f"{name} must be a cpd.ReduceSpec, got {type(spec).__name__}")
-    return spec
+def _spec(name: str, spec: ReduceLike) -> Reduce:
+    try:
+        return as_reduce(spec)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def _patterns(exempt: Any) -> tuple[str, ...]:

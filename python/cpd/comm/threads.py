@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from cpd import _core
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import PerRank
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.comm.virtual import simulate_all_reduce
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32
@@ -87,7 +87,7 @@ class LocalGroup:
             raise first.error
         return [rank.result for rank in ranks]
 
-    def all_reduce(self, per_rank: PerRank, spec: ReduceSpec) -> list[Any]:
+    def all_reduce(self, per_rank: PerRank, spec: Reduce) -> list[Any]:
         """Returns `cpd.simulate_all_reduce` for this many ranks.
 
         It uses no threads and no messages, and gives the same bits.

@@ -20,7 +20,7 @@ from cpd.comm.layers import (
     row_layouts,
     shares_memory,
 )
-from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
+from cpd.comm.spec import Reduce, check_spec, check_world, warn_of_stall
 from cpd.compress.codecs import Codec
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import Owner, States, native_states
@@ -52,7 +52,7 @@ class LayerReport:
             and `top_k` between real ranks.
 
     >>> ranks = [[np.float32([0.0, 1e-6, 0.5, -2.0])], [np.float32([0.25, 0.5, 0.75, 1.0])]]
-    >>> spec = ReduceSpec(wire="uniform c=2 fraction=1")
+    >>> spec = Reduce("uniform c=2 fraction=1")
     >>> _, [report] = simulate_all_reduce(ranks, spec, report=True)
     >>> report.values, report.bits, report.bits_a_value
     (8, (4, 4), 28.0)
@@ -82,7 +82,7 @@ class LayerReport:
 @overload
 def simulate_all_reduce(
     per_rank: PerRank,
-    spec: ReduceSpec,
+    spec: Reduce,
     *,
     numbers: Sequence[int] | None = None,
     states: States | None = None,
@@ -91,7 +91,7 @@ def simulate_all_reduce(
 @overload
 def simulate_all_reduce(
     per_rank: PerRank,
-    spec: ReduceSpec,
+    spec: Reduce,
     *,
     numbers: Sequence[int] | None = None,
     states: States | None = None,
@@ -100,7 +100,7 @@ def simulate_all_reduce(
 @_checked
 def simulate_all_reduce(
     per_rank: PerRank,
-    spec: ReduceSpec,
+    spec: Reduce,
     *,
     numbers: Sequence[int] | None = None,
     states: States | None = None,
@@ -108,7 +108,7 @@ def simulate_all_reduce(
 ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
     """Sums the layers of virtual ranks in this process, as `spec` defines.
 
-    `ReduceSpec` defines what is rounded when, and the order of the sum over the W = len(per_rank)
+    `Reduce` defines what is rounded when, and the order of the sum over the W = len(per_rank)
     ranks. Each operation is one exact result rounded once. The result is the same for any number of
     threads.
 
@@ -143,17 +143,17 @@ def simulate_all_reduce(
         TypeError: for an argument of another type.
 
     >>> ranks = [[np.float32([1.0, 320.0])], [np.float32([0.0625, 320.0])]]
-    >>> simulate_all_reduce(ranks, ReduceSpec("e4m3"))[0].tolist()
+    >>> simulate_all_reduce(ranks, Reduce("e4m3"))[0].tolist()
     [1.0, inf]
-    >>> simulate_all_reduce(ranks, ReduceSpec("e4m3", aps=True))[0].tolist()
+    >>> simulate_all_reduce(ranks, Reduce("e4m3", aps=True))[0].tolist()
     [1.0, 640.0]
     """
     check_spec(spec)
-    source = Source(per_rank, numbers, spec.wire)
+    source = Source(per_rank, numbers, spec._compressor)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world)
     owner = Owner(source.world, None)
-    with native_states(states, wanted=spec.wire is not None, owner=owner) as kept:
+    with native_states(states, wanted=spec.format is None, owner=owner) as kept:
         reduce = _core.VirtualReduce(
             spec._native(), source.world, source.sizes, source.numbers, kept, source.rows, report
         )

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from cpd import comm as _comm
 from cpd import ops
 from cpd.comm.communicator import Communicator
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.comm.virtual import simulate_all_reduce
 from cpd.nn import quantizers
 from cpd.numeric.accumulator import Accumulator
@@ -218,10 +218,14 @@ def sum_gradients(
         gradient.copy_(total)
 
 
-def _reduction(aps: bool, exp: int, man: int, kahan: bool) -> ReduceSpec:
+def _reduction(aps: bool, exp: int, man: int, kahan: bool) -> Reduce:
     f = Format(exp=exp, man=man)
     sums = Accumulator(f, "kahan" if kahan else "sequential")
-    return ReduceSpec(f, sums, aps="paper") if aps else ReduceSpec("fp32", sums, result=f)
+    return (
+        Reduce(f, accumulator=sums, aps="paper")
+        if aps
+        else Reduce("fp32", accumulator=sums, result=f)
+    )
 
 
 def _format(exp: int, man: int) -> Format | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compressors: codecs of an all-reduce's messages, also for use on their own.
 
-`cpd.Codec` has their texts and options. A codec is an argument of `ReduceSpec(wire=…)`, and encodes
+`cpd.Codec` has their texts and options. A codec is an argument of `Reduce(…)`, and encodes
 and decodes a layer on its own. What it keeps between calls is in `States`.
 
 >>> import numpy as np

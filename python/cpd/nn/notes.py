@@ -56,7 +56,7 @@ def elsewhere(how: Recipe) -> list[str]:
         found.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
     if how.wire is not None:
         found.append(
-            f"wire={how.wire!r}: the exchange of gradients, by cpd.comm.reduce_spec and what takes "
+            f"wire={how.wire!r}: the exchange of gradients, by cpd.Reduce and what takes "
             "its spec (VirtualNodes, ddp_hook)"
         )
     return found

@@ -103,7 +103,7 @@ class Recipe:
             as torch computes.
         update: text for `cpd.optim.from_recipe`: how weights are stored and updated; None: fp32.
         state: text for `cpd.optim.from_recipe`: the optimizer's state; None: fp32, as torch does.
-        wire: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
+        wire: text or None: how gradients are reduced over nodes, for `cpd.Reduce`.
         loss_scale: None, a number, or `"dynamic"`.
         rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.

@@ -315,7 +315,7 @@ _TYPES: dict[str, tuple[Test, str]] = {
     "Optimizer": (_is_named("Optimizer", "torch.optim"), "a torch.optim.Optimizer"),
 }
 _OURS = re.compile(
-    "HookState|Accumulator|BlockFma|FixedPoint|Hadamard|Codec|Communicator|LocalGroup|ReduceSpec|Schedule|States"
+    "HookState|Accumulator|BlockFma|FixedPoint|Hadamard|Codec|Communicator|LocalGroup|Reduce|Schedule|States"
     "|Measurement|Network|Machine|Cell|Losses|Contributions|Roundoff|ElementRule|SumRule|Vectors|Sweep|Row|Field"
 )
 

@@ -20,8 +20,8 @@ from cpd import _core
 from cpd._since import missing
 from cpd.comm import Communicator
 from cpd.comm import torch as torch_communicator
-from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, divided
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.schedule import Schedule, ScheduleLike, all_reduce_numbered, as_schedule, divided
+from cpd.comm.spec import Reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.numbers import integer
@@ -38,7 +38,7 @@ _PATIENCE = 5.0
 
 @functools.partial(checked, own=("comm",))
 def ddp_hook(
-    spec: ReduceSpec | Schedule,
+    spec: ScheduleLike,
     comm: Communicator | None = None,
     *,
     group: dist.ProcessGroup | None = None,
@@ -60,7 +60,7 @@ def ddp_hook(
     for it, unless `module` is given.
 
     Args:
-        spec: a `ReduceSpec`, or a `Schedule` that uses the names of the module's
+        spec: a `Reduce`, or a `Schedule` that uses the names of the module's
             `named_parameters()` and the state's steps.
         comm: a communicator of the ranks of DDP, which nothing else uses. Default:
             `cpd.comm.torch(group)`, which has its own connections; every rank makes it at the same
@@ -71,7 +71,7 @@ def ddp_hook(
             Default None.
         average: whether to divide by the number of ranks; default True. False: as the spec says.
         divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
-            DDP does without a hook; see `ReduceSpec`. None: as the spec says, whose default is
+            DDP does without a hook; see `Reduce`. None: as the spec says, whose default is
             `"after"`.
 
     Returns:
@@ -333,7 +333,7 @@ class HookState:
         for spec, numbers in self._parts(layers, step):
             chosen = {number: layers[number] for number in numbers}
             in_place = all(g.dtype == torch.float32 and g.is_contiguous() for g in chosen.values())
-            states = None if spec.wire is None else self.states
+            states = None if spec.format is not None else self.states
             sums, _ = all_reduce_numbered(
                 self._comm, chosen, spec, out=chosen if in_place else None, states=states
             )
@@ -341,9 +341,7 @@ class HookState:
                 for number in numbers:
                     chosen[number].copy_(sums[number])
 
-    def _parts(
-        self, layers: dict[int, torch.Tensor], step: int
-    ) -> list[tuple[ReduceSpec, list[int]]]:
+    def _parts(self, layers: dict[int, torch.Tensor], step: int) -> list[tuple[Reduce, list[int]]]:
         names = self.names or [str(number) for number in range(len(self._numbers))]
         sizes = [parameter.numel() for parameter in self._numbers]
         parts = self.schedule.parts(names, step, sizes)

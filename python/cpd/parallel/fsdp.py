@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -14,9 +13,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from cpd.comm import Communicator
 from cpd.comm import torch as torch_communicator
-from cpd.comm.schedule import Schedule, as_schedule, averaging
+from cpd.comm.schedule import ScheduleLike, as_schedule, averaging
 from cpd.comm.schedule import numbered as numbered
-from cpd.comm.spec import ReduceSpec
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
 from cpd.parallel.traffic import Meter, StepTraffic
@@ -25,7 +23,7 @@ from cpd.parallel.traffic import Meter, StepTraffic
 @checked
 def set_reduce_scatter(
     model: nn.Module,
-    spec: ReduceSpec | Schedule,
+    spec: ScheduleLike,
     comm: Communicator | None = None,
     *,
     divide: Literal["after", "before"] | None = None,
@@ -71,7 +69,7 @@ class ReduceScatter:
     gradients as one tensor. It is ready when the call returns.
 
     Args:
-        spec: a `ReduceSpec` with exchange `"owner"`, or a `Schedule` of such. FSDP chooses whether
+        spec: a `Reduce` with exchange `"owner"`, or a `Schedule` of such. FSDP chooses whether
             the sum is averaged (SUM or AVG), not `spec.average`.
         comm: a communicator of the ranks among which parameters are sharded, which nothing else
             uses. It has at least as many ranks as a group of `spec`. Default: one is made in the
@@ -79,7 +77,7 @@ class ReduceScatter:
         name: the module's name, for the schedule.
         layer: its number in random streams; each module has its own.
         divide: where an average divides: `"after"` the sum or `"before"` it, each contribution; see
-            `ReduceSpec`. None: as the spec says, whose default is `"after"`.
+            `Reduce`. None: as the spec says, whose default is `"after"`.
 
     `step` is the number of the next call; every backward pass makes one call. The number enters the
     random streams. `states` is what a codec stores of this rank's tensor. Save both in checkpoints
@@ -93,7 +91,7 @@ class ReduceScatter:
 
     def __init__(
         self,
-        spec: ReduceSpec | Schedule,
+        spec: ScheduleLike,
         comm: Communicator | None = None,
         *,
         name: str = "",
@@ -155,9 +153,7 @@ class ReduceScatter:
                 f"values, got {input_tensor.numel()}"
             )
         chosen = self.schedule.spec_of(self.name, self.step, input_tensor.numel())
-        spec = dataclasses.replace(
-            chosen, average=_averages(op), divide=self.divide or chosen.divide
-        )
+        spec = chosen.replace(average=_averages(op), divide=self.divide or chosen.divide)
         flat = input_tensor.reshape(-1)
         with self._meter.call(comm):
             (part,) = comm.reduce_scatter([flat], spec, numbers=[self.layer], states=self.states)

@@ -23,9 +23,8 @@ import torch
 from torch import nn
 
 from cpd.comm import Communicator
-from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
-from cpd.comm.spec import ReduceSpec, warn_of_stall
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.schedule import ScheduleLike, as_schedule, averaging, specs_in_use
+from cpd.comm.spec import Reduce, warn_of_stall
 from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
@@ -56,7 +55,7 @@ class _Workers(abc.ABC):
         self,
         model: nn.Module | Sequence[nn.Module],
         comm: Communicator | None,
-        spec: ReduceSpec | Schedule | str,
+        spec: ScheduleLike,
         period: int,
         fragments: int = 1,
     ) -> None:
@@ -64,7 +63,7 @@ class _Workers(abc.ABC):
         self.comm = comm
         self.names = list(checked_parameters(self.models[0]))
         self.period = _at_least_one("the number of steps between meetings", period)
-        schedule = as_schedule(reduce_spec(spec) if isinstance(spec, str) else spec)
+        schedule = as_schedule(spec)
         schedule.check_names(self.names)
         schedule.check_world(self.world_size)
         self.schedule = averaging(schedule)
@@ -182,13 +181,13 @@ class _Workers(abc.ABC):
         for spec, part in self.schedule.parts(self.names, step, self._sizes()):
             chosen = [n for n in part if n in numbers]
             if chosen:
-                if spec.wire is not None and spec.wire.needs_gradient:
+                if spec.format is None and spec.codec.needs_gradient:
                     self._set_gradients(chosen)
                 averages, reports = self._all_reduce(chosen, spec)
                 yield from zip(chosen, zip(averages, reports, strict=True), strict=True)
 
     def _all_reduce(
-        self, numbers: list[int], spec: ReduceSpec
+        self, numbers: list[int], spec: Reduce
     ) -> tuple[list[torch.Tensor], list[LayerReport]]:
         if self.comm is not None:
             mine = self._contributions(0, numbers)
@@ -279,9 +278,9 @@ class DiLoCo(_Workers):
             that require a gradient are the tensors of the all-reduce. The start is stored in
             float32. All workers begin with the same weights.
         comm: a communicator of the ranks, which nothing else uses at the same time, or None.
-        spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings. Outer gradients
+        spec: a `Reduce` or its text, or a `Schedule`, whose steps are meetings. Outer gradients
             are small: formats of narrow range need `aps=True` or scales. Four-bit outer gradients
-            that are summed in fp32: `ReduceSpec("e3m0", "fp32", aps=True, result="fp32")`.
+            that are summed in fp32: `Reduce("e3m0", accumulator="fp32", aps=True, result="fp32")`.
         inner_steps: the number of steps from one meeting of a parameter to the next.
         outer_lr: the outer optimizer's learning rate; default 0.7. It may be changed between steps.
         momentum: the outer optimizer's momentum; default 0.9.
@@ -298,7 +297,7 @@ class DiLoCo(_Workers):
     >>> models = [torch.nn.Linear(2, 1) for _ in range(2)]
     >>> _ = models[1].load_state_dict(models[0].state_dict())
     >>> optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
-    >>> spec = ReduceSpec("e3m0", "fp32", aps=True, result="fp32")
+    >>> spec = Reduce("e3m0", accumulator="fp32", aps=True, result="fp32")
     >>> outer = DiLoCo(models, None, spec, inner_steps=3)
     >>> outer
     DiLoCo(2 workers, 2 layers of 3 values, every 3 steps)
@@ -318,7 +317,7 @@ class DiLoCo(_Workers):
         self,
         model: nn.Module | Sequence[nn.Module],
         comm: Communicator | None,
-        spec: ReduceSpec | Schedule | str,
+        spec: ScheduleLike,
         inner_steps: int,
         *,
         outer_lr: float = 0.7,
@@ -392,7 +391,7 @@ class WeightAverage(_Workers):
     Args:
         model: as in `DiLoCo`.
         comm: as in `DiLoCo`.
-        spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings; the weights are
+        spec: a `Reduce` or its text, or a `Schedule`, whose steps are meetings; the weights are
             cast.
         period: the number of steps from one meeting to the next.
 
@@ -419,7 +418,7 @@ class WeightAverage(_Workers):
         self,
         model: nn.Module | Sequence[nn.Module],
         comm: Communicator | None,
-        spec: ReduceSpec | Schedule | str,
+        spec: ScheduleLike,
         period: int,
     ) -> None:
         super().__init__(model, comm, spec, period)

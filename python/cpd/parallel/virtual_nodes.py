@@ -14,9 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cpd import _core
 from cpd.comm.costs import Cost, cost_of_step
-from cpd.comm.schedule import Schedule, as_schedule, divided, specs_in_use
-from cpd.comm.spec import ReduceSpec, warn_of_stall
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, divided, specs_in_use
+from cpd.comm.spec import warn_of_stall
 from cpd.comm.virtual import LayerReport
 from cpd.compress.states import Owner, States
 from cpd.numeric.checked import check_keys, checked
@@ -59,7 +58,7 @@ class VirtualNodes:
             counts once. bfloat16 and float16 gradients are widened first, and the result is rounded
             to nearest.
         world_size: the number of nodes.
-        spec: a `ReduceSpec` or its text (`cpd.comm.reduce_spec`, a recipe's `wire`), or a
+        spec: a `Reduce` or its text (such as a recipe's `wire`), or a
             `Schedule`, whose steps are those of `next_step`.
         keep: where to store gradients when the sum must wait for all nodes: with APS, whose
             exponents come first, and for the order `ring`. `"memory"` (default) or `"disk"`:
@@ -70,7 +69,7 @@ class VirtualNodes:
             with or without groups) store nothing: memory holds one node's gradients and the sums.
         average: whether to divide by the number of nodes; default True. False: as the spec says.
         divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
-            torch's DDP does; see `ReduceSpec`. None: as the spec says, whose default is `"after"`.
+            torch's DDP does; see `Reduce`. None: as the spec says, whose default is `"after"`.
         broadcast_buffers: True (default): every node begins a step with node 0's buffers
             (BatchNorm's running statistics), which remain, as in DDP. False: each node has its own;
             the model holds node 0's. Histories of delayed scaling are combined by their maximum in
@@ -103,7 +102,7 @@ class VirtualNodes:
     are as before it.
 
     >>> model = torch.nn.Linear(2, 1)
-    >>> nodes = VirtualNodes(model, world_size=4, spec=ReduceSpec("e4m3", aps=True))
+    >>> nodes = VirtualNodes(model, world_size=4, spec=Reduce("e4m3", aps=True))
     >>> nodes
     VirtualNodes(4 nodes, 2 layers of 3 values, 48 bytes of gradients kept in memory)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -118,7 +117,7 @@ class VirtualNodes:
         self,
         model: nn.Module,
         world_size: int,
-        spec: ReduceSpec | Schedule | str,
+        spec: ScheduleLike,
         keep: Literal["memory", "disk", "recompute"] | None = None,
         *,
         average: bool = True,
@@ -133,7 +132,6 @@ class VirtualNodes:
         if self.world_size < 1:
             raise ValueError(f"world_size must be at least 1, got {world_size}")
         self.names = list(parameters)
-        spec = reduce_spec(spec) if isinstance(spec, str) else spec
         schedule = self._checked(as_schedule(spec))
         self.schedule = divided(schedule, average, divide)
         for one in specs_in_use(self.schedule):

@@ -11,7 +11,7 @@ import numpy as np
 
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.comm.spec import Reduce, check_spec
 from cpd.numeric.checked import checked
 from cpd.study.costs import Largest, Sizes, cost, transfer_time
 from cpd.study.reduce import (
@@ -106,7 +106,7 @@ class Recommendation:
 @checked
 def recommend(
     per_rank: PerRank,
-    spec: ReduceSpec,
+    spec: Reduce,
     group_sizes: Sequence[int],
     *,
     alpha: float,
@@ -143,7 +143,7 @@ def recommend(
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> ranks = [[rng.random(500, np.float32)] for _ in range(16)]
-    >>> spec = ReduceSpec("e5m2", order="ring", aps=True)
+    >>> spec = Reduce("e5m2", order="ring", aps=True)
     >>> best = recommend(ranks, spec, [2, 4, 16], alpha=1e-5, beta=1e-9)
     >>> best.by_error, best.by_time, [choice.steps for choice in best.choices]
     (4, 2, [18, 18, 30])
@@ -155,7 +155,7 @@ def recommend(
 def recommend_over(
     comm: Communicator,
     layers: Layers,
-    spec: ReduceSpec,
+    spec: Reduce,
     group_sizes: Sequence[int],
     *,
     alpha: float,
@@ -185,7 +185,7 @@ def recommend_over(
 
 
 def _recommended(
-    given: Contributions, spec: ReduceSpec, group_sizes: Sequence[int], alpha: float, beta: float
+    given: Contributions, spec: Reduce, group_sizes: Sequence[int], alpha: float, beta: float
 ) -> Recommendation:
     check_recommended(spec, group_sizes)
     sizes = [group_size_of(size, given.world) for size in group_sizes]
@@ -196,7 +196,7 @@ def _recommended(
 
 
 @checked
-def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
+def check_recommended(spec: Reduce, group_sizes: Sequence[int]) -> None:
     """Raises TypeError or ValueError for arguments that `recommend` does not accept.
 
     Args:
@@ -220,7 +220,7 @@ def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
 @checked
 def choose(
     measured: Mapping[int, Measurement],
-    spec: ReduceSpec,
+    spec: Reduce,
     world: int,
     sizes: Sizes,
     *,
@@ -253,7 +253,7 @@ def choose(
         if not isinstance(one, Measurement):
             raise TypeError(f"measured[{size!r}] must be a Measurement, got {type(one).__name__}")
 
-    def choice(size: int, way: ReduceSpec) -> Choice:
+    def choice(size: int, way: Reduce) -> Choice:
         took = cost(way, world, sizes, largest=largest)
         seconds = transfer_time(way, world, sizes, alpha=alpha, beta=beta, largest=largest)
         one = measured[size]
@@ -269,9 +269,9 @@ def choose(
             one.non_finite,
         )
 
-    plain = dataclasses.replace(spec, exchange="owner", group_size=None)
+    plain = spec.replace(exchange="owner", group_size=None)
     owner = [choice(size, plain) for size in measured]
-    may_hop = spec.wire is None
+    may_hop = spec.format is not None
     hops = [choice(size, _moved(spec, size, world)) for size in measured] if may_hop else owner
     front = [one for one in hops + owner if not any(_beats(other, one) for other in hops + owner)]
     draws = min(len(one.draws) for one in measured.values())
@@ -311,8 +311,8 @@ def _tied(
     return [sound[i] for i in sorted(undecided(shares))]
 
 
-def _moved(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
+def _moved(spec: Reduce, size: int, world: int) -> Reduce:
     """The spec with an exchange whose messages hop: a ring of all ranks, or of masters."""
-    moved = grouped(dataclasses.replace(spec, exchange="owner"), size, world)
+    moved = grouped(spec.replace(exchange="owner"), size, world)
     exchange = "ring" if size == world else "hierarchical"
     return dataclasses.replace(moved, exchange=exchange)

@@ -16,7 +16,7 @@ from cpd.comm.costs import Sizes as Sizes
 from cpd.comm.costs import cost as cost
 from cpd.comm.costs import largest_of, values_and_rows
 from cpd.comm.layers import PerRank
-from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.comm.spec import Reduce, check_spec
 from cpd.comm.virtual import world_of
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, int64
@@ -59,9 +59,7 @@ class Round(NamedTuple):
 
 
 @checked
-def measured_cost(
-    per_rank: PerRank, spec: ReduceSpec, *, chunk: int = DEFAULT_CHUNK
-) -> MeasuredCost:
+def measured_cost(per_rank: PerRank, spec: Reduce, *, chunk: int = DEFAULT_CHUNK) -> MeasuredCost:
     """Counts what ranks send and receive in the all-reduce of actual layers.
 
     Runs a first call between threads of this process. Equal to `cost` if that is exact.
@@ -80,7 +78,7 @@ def measured_cost(
 
     >>> import numpy as np
     >>> ranks = [[np.float32([0, 0, 0, rank])] for rank in range(4)]
-    >>> measured_cost(ranks, ReduceSpec("e4m3")).bytes_sent
+    >>> measured_cost(ranks, Reduce("e4m3")).bytes_sent
     6.0
     """
     check_spec(spec)
@@ -102,7 +100,7 @@ def measured_cost(
 
 @checked
 def transfer_time(
-    spec: ReduceSpec,
+    spec: Reduce,
     world: int,
     sizes: Sizes,
     *,
@@ -132,7 +130,7 @@ def transfer_time(
         ValueError: for an invalid argument.
         TypeError: for an argument of another type.
 
-    >>> spec = ReduceSpec("e4m3")
+    >>> spec = Reduce("e4m3")
     >>> round(1e6 * transfer_time(spec, 4, [1000], alpha=1e-6, beta=1e-9), 2)  # us
     7.5
     """
@@ -151,7 +149,7 @@ def transfer_time(
 
 @checked
 def rounds(
-    spec: ReduceSpec,
+    spec: Reduce,
     world: int,
     sizes: Sizes,
     *,
@@ -177,7 +175,7 @@ def rounds(
         ValueError: for an invalid argument.
         TypeError: for an argument of another type.
 
-    >>> rounds(ReduceSpec("fp32"), 4, [1000], per_host=2)
+    >>> rounds(Reduce("fp32"), 4, [1000], per_host=2)
     [Round(steps=4, bytes=1000, across=1, within=1), Round(steps=2, bytes=1000, across=2, within=0)]
     """
     check_spec(spec)
@@ -193,7 +191,7 @@ def rounds(
     return [Round(*one) for one in found]
 
 
-def agreement(spec: ReduceSpec, world: int, sizes: Sizes, *, per_host: int) -> list[Round]:
+def agreement(spec: Reduce, world: int, sizes: Sizes, *, per_host: int) -> list[Round]:
     """Returns the steps ahead of `rounds` in which the ranks agree on what scales need.
 
     With APS, and for formats without a code for NaN, ranks agree on each layer's largest magnitude:
@@ -210,9 +208,9 @@ def agreement(spec: ReduceSpec, world: int, sizes: Sizes, *, per_host: int) -> l
     Returns:
         The rounds, in order.
 
-    >>> agreement(ReduceSpec("e4m3", aps=True), 4, [1000], per_host=2)
+    >>> agreement(Reduce("e4m3", aps=True), 4, [1000], per_host=2)
     [Round(steps=1, bytes=8, across=1, within=1), Round(steps=1, bytes=8, across=2, within=0)]
-    >>> agreement(ReduceSpec("e4m3"), 4, [1000], per_host=2)
+    >>> agreement(Reduce("e4m3"), 4, [1000], per_host=2)
     []
     """
     check_spec(spec)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cpd.comm.layers import WireWarning
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.compress.codecs import codec
 from cpd.numeric.shown import shown
 from cpd.study.machines import Link, Machine, machine, nearest
@@ -344,7 +344,7 @@ def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[flo
     points = []
     for times in multiples:
         large = dataclasses.replace(of, shapes=((round(of.values * times),),))
-        spec = ReduceSpec("fp32", order="ring", exchange="ring")
+        spec = Reduce("fp32", order="ring", exchange="ring")
         whole, less = (
             step_time(large, on, 8, spec, codec_rate=_NO_CODEC, bits=one).apart
             for one in (32.0, bits)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import ReduceSpec, StallWarning, check_spec
+from cpd.comm.spec import Reduce, StallWarning, check_spec
 from cpd.comm.virtual import Source, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
@@ -54,18 +54,18 @@ class Roundoff:
 @overload
 def roundoff(
     per_rank: PerRank,
-    spec: ReduceSpec,
+    spec: Reduce,
     group_sizes: Sequence[int],
     *,
     per_layer: Literal[False] = False,
 ) -> dict[int, Roundoff]: ...
 @overload
 def roundoff(
-    per_rank: PerRank, spec: ReduceSpec, group_sizes: Sequence[int], *, per_layer: Literal[True]
+    per_rank: PerRank, spec: Reduce, group_sizes: Sequence[int], *, per_layer: Literal[True]
 ) -> dict[int, list[Roundoff]]: ...
 @checked
 def roundoff(
-    per_rank: PerRank, spec: ReduceSpec, group_sizes: Sequence[int], *, per_layer: bool = False
+    per_rank: PerRank, spec: Reduce, group_sizes: Sequence[int], *, per_layer: bool = False
 ) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
     """Measures the round-off of `simulate_all_reduce(per_rank, spec)` for each group size.
 
@@ -89,7 +89,7 @@ def roundoff(
         TypeError: for an argument of another type.
 
     >>> ranks = [[np.float32([1.0, 0.0])], [np.float32([0.0625, 0.0])]]
-    >>> result = roundoff(ranks, ReduceSpec("e4m3"), group_sizes=[2])[2]
+    >>> result = roundoff(ranks, Reduce("e4m3"), group_sizes=[2])[2]
     >>> round(result.error, 4), result.count, result.zero_references
     (0.0588, 2, 1)
     """
@@ -100,7 +100,7 @@ def roundoff(
 def roundoff_over(
     comm: Communicator,
     layers: Layers,
-    spec: ReduceSpec,
+    spec: Reduce,
     group_sizes: Sequence[int],
     *,
     per_layer: Literal[False] = False,
@@ -109,7 +109,7 @@ def roundoff_over(
 def roundoff_over(
     comm: Communicator,
     layers: Layers,
-    spec: ReduceSpec,
+    spec: Reduce,
     group_sizes: Sequence[int],
     *,
     per_layer: Literal[True],
@@ -118,7 +118,7 @@ def roundoff_over(
 def roundoff_over(
     comm: Communicator,
     layers: Layers,
-    spec: ReduceSpec,
+    spec: Reduce,
     group_sizes: Sequence[int],
     *,
     per_layer: bool = False,
@@ -232,7 +232,7 @@ class Contributions:
         per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`.
 
     >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
-    >>> given.measure(ReduceSpec("e4m3"), 2).total.count
+    >>> given.measure(Reduce("e4m3"), 2).total.count
     1
     """
 
@@ -243,10 +243,10 @@ class Contributions:
         self.sizes = source.sizes
         self.shapes = source.shapes
         self._largest: Callable[[], list[float]] = lambda: _largest_of(per_rank)
-        self._sum: Callable[[ReduceSpec], list[npt.NDArray[np.float64]]] = lambda spec: _reference(
+        self._sum: Callable[[Reduce], list[npt.NDArray[np.float64]]] = lambda spec: _reference(
             per_rank, spec
         )
-        self._reduce: Callable[[ReduceSpec, States], list[Any]] = lambda spec, states: (
+        self._reduce: Callable[[Reduce, States], list[Any]] = lambda spec, states: (
             simulate_all_reduce(per_rank, spec, states=states)
         )
         self._known_largest: list[float] | None = None
@@ -288,7 +288,7 @@ class Contributions:
             self._known_largest = self._largest()
         return self._known_largest
 
-    def measure(self, spec: ReduceSpec, group_size: int) -> Measurement:
+    def measure(self, spec: Reduce, group_size: int) -> Measurement:
         """Measures the round-off of an all-reduce with a group size.
 
         Args:
@@ -308,7 +308,7 @@ class Contributions:
             warnings.simplefilter("ignore", StallWarning)  # stalling sums are measured too
             return Measurement.of(self._reference(spec), self._sums(chosen))
 
-    def measure_orders(self, spec: ReduceSpec, group_size: int) -> Measurement:
+    def measure_orders(self, spec: Reduce, group_size: int) -> Measurement:
         """Measures as `measure`, and also in `ORDERS` random orders of the ranks.
 
         These orders do not depend on the argument's order. Between processes the ranks have one
@@ -341,7 +341,7 @@ class Contributions:
             for _ in range(ORDERS)
         ]
 
-    def _sums(self, spec: ReduceSpec) -> list[Any]:
+    def _sums(self, spec: Reduce) -> list[Any]:
         """Returns the reduced layers.
 
         For a codec that feeds errors back it is the mean of `STEPS` steps with the same layers:
@@ -352,19 +352,19 @@ class Contributions:
             return self._reduce(spec, states)
         total = [np.zeros(size) for size in self.sizes]
         for step in range(spec.step, spec.step + STEPS):
-            layers = self._reduce(dataclasses.replace(spec, step=step), states)
+            layers = self._reduce(spec.replace(step=step), states)
             for one, layer in zip(total, layers, strict=True):
                 one += np.asarray(layer).reshape(-1)
         return [(one / STEPS).astype(np.float32) for one in total]
 
-    def _reference(self, spec: ReduceSpec) -> list[npt.NDArray[np.float64]]:
+    def _reference(self, spec: Reduce) -> list[npt.NDArray[np.float64]]:
         if spec.average not in self._references:
             self._references[spec.average] = self._sum(spec)
         return self._references[spec.average]
 
 
 def _table(
-    given: Contributions, spec: ReduceSpec, group_sizes: Sequence[int], per_layer: bool
+    given: Contributions, spec: Reduce, group_sizes: Sequence[int], per_layer: bool
 ) -> dict[int, Any]:
     check_spec(spec)
     sizes = [group_size_of(size, given.world) for size in group_sizes]
@@ -380,7 +380,7 @@ def standard_error(left_out: npt.NDArray[np.float64]) -> float:
 # ---- helpers -------------------------------------------------------------------------------------
 
 
-def grouped(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
+def grouped(spec: Reduce, size: int, world: int) -> Reduce:
     """Returns the spec with that group size; W means no groups.
 
     A spec whose messages hop around a ring keeps such an exchange.
@@ -388,7 +388,7 @@ def grouped(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
     exchange = spec.exchange
     if exchange in ("ring", "hierarchical"):
         exchange = "ring" if size == world else "hierarchical"
-    return dataclasses.replace(spec, group_size=None if size == world else size, exchange=exchange)
+    return spec.replace(group_size=None if size == world else size, exchange=exchange)
 
 
 def _draws(
@@ -422,7 +422,7 @@ def group_size_of(size: Any, world: int) -> int:
     return number
 
 
-def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float64]]:
+def _reference(per_rank: PerRank, spec: Reduce) -> list[npt.NDArray[np.float64]]:
     source = Source(per_rank)
     sums = [np.zeros(size) for size in source.sizes]
 
@@ -437,9 +437,9 @@ def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float
     return sums
 
 
-def _feeds_back(spec: ReduceSpec) -> bool:
+def _feeds_back(spec: Reduce) -> bool:
     """Returns whether the codec adds its errors to the next call's values."""
-    words = [] if spec.wire is None else spec.wire.name.split()
+    words = [] if spec.format is not None else spec.codec.name.split()
     return bool(words) and (
         words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)
     )
@@ -471,7 +471,7 @@ def _largest_over(comm: Communicator, layers: Layers) -> list[float]:
 
 
 def _gathered_reference(
-    comm: Communicator, values: list[npt.NDArray[np.float32]], spec: ReduceSpec
+    comm: Communicator, values: list[npt.NDArray[np.float32]], spec: Reduce
 ) -> list[npt.NDArray[np.float64]]:
     reference = []
     for layer in values:

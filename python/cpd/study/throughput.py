@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import time
@@ -12,8 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from cpd.comm.spec import ReduceSpec, check_spec
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.spec import Reduce, as_reduce, check_spec
 from cpd.compress.codecs import codec
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
@@ -132,12 +130,12 @@ H200 = CodecRate(2686.0, 2754.0)
 """The cast to e4m3 on an NVIDIA H200 (benchmarks/GPU.md), in binary32 values."""
 
 
-def codec_values(spec: ReduceSpec, ranks: int) -> tuple[float, float]:
+def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
     """Returns how often the rank that has most encodes and decodes each value of the layers.
 
     A sum in binary32 whose contributions are binary32 needs neither.
     """
-    if ranks == 1 or (spec.wire is None and str(spec.format) == "fp32"):
+    if ranks == 1 or (spec.format is not None and str(spec.format) == "fp32"):
         return 0.0, 0.0
     share = (ranks - 1) / ranks
     if spec.exchange == "gather":
@@ -173,7 +171,7 @@ def measured_rate(text: str) -> CodecRate:
 
 
 def _rate_on(
-    machine: Machine, spec: ReduceSpec, given: CodecRate | Literal["measured"] | None
+    machine: Machine, spec: Reduce, given: CodecRate | Literal["measured"] | None
 ) -> tuple[CodecRate, str]:
     """Returns the rate of the spec's codec, and its source."""
     if given == "measured":
@@ -189,32 +187,31 @@ def _rate_on(
     return rate, f"{source}: {rate}"
 
 
-def text_of(spec: ReduceSpec) -> str:
+def text_of(spec: Reduce) -> str:
     """Returns the text of the codec or format of a contribution."""
-    return spec.wire.name if spec.wire is not None else str(spec.format)
+    return spec.codec.name
 
 
 def all_reduce_of(
-    wire: str | ReduceSpec, exchange: str | None = None, group_size: int | None = None
-) -> ReduceSpec:
+    wire: str | Reduce, exchange: str | None = None, group_size: int | None = None
+) -> Reduce:
     """Returns the all-reduce of a text (`cpd.comm.spec_text`) with another exchange and its groups.
 
     A compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
     `hierarchical`.
 
-    Raises ValueError as `cpd.ReduceSpec`.
+    Raises ValueError as `cpd.Reduce`.
     """
-    spec = reduce_spec(wire)
-    if exchange is not None and not (spec.wire is not None and exchange in _HOPPING):
+    spec = as_reduce(wire)
+    if exchange is not None and not (spec.format is None and exchange in _HOPPING):
         order = "ring" if exchange in _HOPPING else spec.order
-        spec = dataclasses.replace(
-            spec,
+        spec = spec.replace(
             order=order,
             exchange=exchange,
             group_size=group_size if exchange == "hierarchical" else spec.group_size,
         )
     if group_size is not None and spec.exchange != "ring":
-        spec = dataclasses.replace(spec, group_size=group_size)
+        spec = spec.replace(group_size=group_size)
     return spec
 
 
@@ -223,7 +220,7 @@ def step_time(
     network: Network,
     machine: Machine,
     ranks: int,
-    wire: str | ReduceSpec = "fp32",
+    wire: str | Reduce = "fp32",
     *,
     compute: float | None = None,
     batch: int | None = None,
@@ -241,7 +238,7 @@ def step_time(
         network: layers, batch and published rate, from `network(name)` or your own.
         machine: links and speeds, from `machine(name)` or your own.
         ranks: the number of GPUs, at least 1.
-        wire: the encoding of messages: a format, a codec, or a `ReduceSpec`, or its text; default
+        wire: the encoding of messages: a format, a codec, or a `Reduce`, or its text; default
             fp32.
         compute: seconds of a step's computation on one rank. Default: from the network's published
             rate on one K80 and the machine's `speed`.
@@ -267,7 +264,7 @@ def step_time(
     >>> found.messages, found.apart  # two steps of a message of 4 bytes
     (4.0, 14.0)
     """
-    spec = reduce_spec(wire)
+    spec = as_reduce(wire)
     check_spec(spec)
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, got {ranks}")
@@ -303,7 +300,7 @@ def step_time(
 
 
 def messages_of(
-    spec: ReduceSpec,
+    spec: Reduce,
     ranks: int,
     network: Network,
     per_host: int,
@@ -319,7 +316,7 @@ def messages_of(
         return [*first, *found], (sent.bytes_sent + of_first, sent.exact)
     if not (math.isfinite(bits) and bits > 0):
         raise ValueError(f"bits must be finite and above 0, got {shown(bits)}")
-    plain = ReduceSpec("fp32", order=spec.order, exchange=spec.exchange, group_size=spec.group_size)
+    plain = Reduce("fp32", order=spec.order, exchange=spec.exchange, group_size=spec.group_size)
     whole, (sent_bytes, _) = messages_of(plain, ranks, network, per_host)
     scaled = [one._replace(bytes=one.bytes * bits / 32) for one in whole]
     return [*first, *scaled], (sent_bytes * bits / 32 + of_first, False)

@@ -4,7 +4,7 @@
 import math
 from typing import Literal
 
-from cpd.comm.spec import ReduceSpec, sums_format
+from cpd.comm.spec import Reduce, sums_format
 from cpd.compress.table import is_compressor
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import format_or_scaled
@@ -35,7 +35,7 @@ def reduce_spec(
     rounding: str = "nearest_even",
     overflow: str | None = None,
     seed: int = 0,
-) -> ReduceSpec:
+) -> Reduce:
     """Returns the all-reduce that these options name.
 
     `wire`: a codec, in place of `format`, or the name of a format, which is that format. Raises
@@ -43,6 +43,7 @@ def reduce_spec(
     """
     if wire is not None and not is_compressor(wire):
         format, wire = wire, None
+    codec = format if wire is None else wire
     cast = None if wire is not None else format_or_scaled(format)
     accumulator = Accumulator(
         sums_format(cast),
@@ -51,9 +52,8 @@ def reduce_spec(
         overflow=overflow or "ieee",
         seed=seed,
     )
-    return ReduceSpec(
-        cast,
-        wire=wire,
+    return Reduce(
+        codec,
         accumulator=accumulator,
         order=order,
         exchange=exchange,

@@ -30,9 +30,9 @@ def ranks(world: int, make: Make = numpy) -> list[list[Any]]:
     return [layers_of(rank, make) for rank in range(world)]
 
 
-def specs() -> dict[str, cpd.ReduceSpec]:
+def specs() -> dict[str, cpd.Reduce]:
     """Every order, with and without groups, Kahan, APS, stochastic rounding and the average."""
-    found: dict[str, cpd.ReduceSpec] = {}
+    found: dict[str, cpd.Reduce] = {}
     for order, group, kahan, aps, stochastic, average in itertools.product(
         ("sequential", "ring", "tree"), (None, 2, 3), *[(False, True)] * 4
     ):
@@ -44,11 +44,11 @@ def specs() -> dict[str, cpd.ReduceSpec]:
             options |= {"rounding": "stochastic", "random_bits": 8, "seed": 2**63 + 1, "step": 7}
         name = f"{order} {group or 'plain'} {text}{' aps' * aps}{' average' * average}"
         acc = cpd.Accumulator(text, seed=3 * stochastic)
-        found[name] = cpd.ReduceSpec("e4m3", acc, aps=aps, **options)
+        found[name] = cpd.Reduce("e4m3", accumulator=acc, aps=aps, **options)
     return found
 
 
-def more_specs() -> dict[str, cpd.ReduceSpec]:
+def more_specs() -> dict[str, cpd.Reduce]:
     """Formats, accumulators, scalings and policies."""
     given: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         name: ((name,), {"aps": True})
@@ -79,7 +79,10 @@ def more_specs() -> dict[str, cpd.ReduceSpec]:
             {"rounding": "stochastic", "random_bits": 4, "variant": "C", "step": 2**24 - 1},
         ),
     }
-    return {name: cpd.ReduceSpec(*args, **options) for name, (args, options) in given.items()}
+    return {
+        name: cpd.Reduce(args[0], accumulator=args[1] if args[1:] else None, **options)
+        for name, (args, options) in given.items()
+    }
 
 
 def _joined(layers: list[Any]) -> Any:
@@ -105,20 +108,20 @@ def simulate_all_reduce_cases(make: Make) -> Cases:
         special[rank][1][:] = -0.0
     given = [[make(layer) for layer in layers] for layers in special]
     for aps in (False, True, "paper"):
-        spec = cpd.ReduceSpec("e4m3", "e4m3 kahan", aps=aps)  # type: ignore[arg-type]
+        spec = cpd.Reduce("e4m3", accumulator="e4m3 kahan", aps=aps)  # type: ignore[arg-type]
         sums, reports = cpd.simulate_all_reduce(given, spec, report=True)
         yield f"specials aps {aps}", (_joined(sums), _told(reports))
     half = [[make(layer.astype(np.float16)) for layer in layers] for layers in ranks(3)]
-    yield "float16", _joined(cpd.simulate_all_reduce(half, cpd.ReduceSpec("e4m3")))
+    yield "float16", _joined(cpd.simulate_all_reduce(half, cpd.Reduce("e4m3")))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         many = [[make(floats((5,), 300 + rank))] for rank in range(40)]
-        sums = cpd.simulate_all_reduce(many, cpd.ReduceSpec("e4m3"))
+        sums = cpd.simulate_all_reduce(many, cpd.Reduce("e4m3"))
     yield "stall", (_joined(sums), str([str(one.message) for one in caught]))
     schedule = cpd.Schedule(
         more_specs()["variant"],
         exempt=["*.bias"],
-        exempt_spec=cpd.ReduceSpec("bf16"),
+        exempt_spec=cpd.Reduce("bf16"),
         first_steps=2,
     )
     names = ["a.weight", "a.bias", "b.bias", "b.weight"]
@@ -140,7 +143,7 @@ def _traffic(traffic: Any) -> str:
     return ",".join(str(value) for value in dataclasses.astuple(traffic))
 
 
-def _all_reduce(world: int, spec: cpd.ReduceSpec, make: Make, chunk: int) -> tuple[Any, ...]:
+def _all_reduce(world: int, spec: cpd.Reduce, make: Make, chunk: int) -> tuple[Any, ...]:
     def step(comm: Any) -> tuple[Any, str, str]:
         sums, report = comm.all_reduce(layers_of(comm.rank, make), spec, report=True)
         return _joined(sums), _told(report.layers), _traffic(report.traffic)
@@ -163,14 +166,14 @@ def ways() -> list[dict[str, Any]]:
     ]
 
 
-def _sums(way: dict[str, Any]) -> dict[str, cpd.ReduceSpec]:
+def _sums(way: dict[str, Any]) -> dict[str, cpd.Reduce]:
     kahan = "sequential" if way["order"] == "tree" else "kahan"
     drawing = cpd.Accumulator(f"e4m3 {kahan} {DRAW}", seed=5)
     options: dict[str, Any] = {"rounding": "stochastic", "random_bits": 8, "seed": 9, "step": 3}
     return {
-        "plain": cpd.ReduceSpec("e3m0", "e6m9", **way),
-        "aps": cpd.ReduceSpec("e4m3", aps=True, average=True, **way),
-        "drawing": cpd.ReduceSpec("e5m2", drawing, aps=True, **options, **way),
+        "plain": cpd.Reduce("e3m0", accumulator="e6m9", **way),
+        "aps": cpd.Reduce("e4m3", aps=True, average=True, **way),
+        "drawing": cpd.Reduce("e5m2", accumulator=drawing, aps=True, **options, **way),
     }
 
 
@@ -183,7 +186,7 @@ def communicator_cases(make: Make) -> Cases:
     for name, spec in more_specs().items():
         yield f"{name} of 3", _all_reduce(3, spec, make, 8)
     for world in (1, 2):
-        yield f"ranks {world}", _all_reduce(world, cpd.ReduceSpec("e4m3", aps=True), make, 8)
+        yield f"ranks {world}", _all_reduce(world, cpd.Reduce("e4m3", aps=True), make, 8)
     yield from _other_calls(make)
     yield from _numbered(make)
 
@@ -266,9 +269,10 @@ def mismatch_cases(make: Make) -> Cases:
 
     for name, other in others.items():
         draws = {"rounding": "stochastic"} if name in ("random_bits", "variant") else {}
-        spec = [cpd.ReduceSpec(**{**base, **draws, **one}) for one in ({}, other)]
+        given = [{**base, **draws, **one} for one in ({}, other)]
+        spec = [cpd.Reduce(one.pop("format"), **one) for one in given]
         yield f"{name}", differ(lambda c, s=spec: c.all_reduce(layers_of(c.rank, make), s[c.rank]))
-    spec = cpd.ReduceSpec("e4m3")
+    spec = cpd.Reduce("e4m3")
     x = make(floats((4,), 1))
     yield "layers", differ(lambda c: c.all_reduce([x] * (1 + c.rank), spec))
     yield "sizes", differ(lambda c: c.all_reduce([x[: 4 - c.rank]], spec))
@@ -292,13 +296,13 @@ def study_cases(make: Make) -> Cases:
     for name in ("e4m3", "e5m2fnuz", "fp16"):
         for order in ("sequential", "ring", "tree"):
             for average in (False, True):
-                spec = cpd.ReduceSpec(name, order=order, aps=order == "ring", average=average)
+                spec = cpd.Reduce(name, order=order, aps=order == "ring", average=average)
                 table = cpd.study.roundoff(given, spec, [1, 2, 3, 8], per_layer=True)
                 shown = {
                     str(size): [_figures(one) for one in found] for size, found in table.items()
                 }
                 yield f"{name} {order}{' average' * average}", shown
-    spec = cpd.ReduceSpec("e5m2", "e5m2 kahan", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", accumulator="e5m2 kahan", order="ring", aps=True)
     total = cpd.study.roundoff(given, spec, [2, 8])
     yield "all layers", {str(size): _figures(one) for size, one in total.items()}
     best = cpd.study.recommend(given, spec, [2, 4, 8], alpha=1e-5, beta=1e-9)
@@ -327,7 +331,7 @@ def cost_cases(make: Make) -> Cases:
     for way in ways():
         label = " ".join(str(value) for value in way.values())
         for name, world in (("e4m3", 4), ("e2m1", 7), ("e6m9", 16), ("fp32", 3)):
-            spec = cpd.ReduceSpec(name, **way)
+            spec = cpd.Reduce(name, **way)
             chunk = 100 if name in ("e4m3", "e2m1") else 1 << 20
             counts = [
                 dataclasses.astuple(cpd.study.cost(spec, world, [1000, 3, 0], rank, chunk=chunk))

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::cpd.StallWarning"),
     pytest.mark.timeout(300),
 ]
-FP32 = cpd.ReduceSpec("fp32")
+FP32 = cpd.Reduce("fp32")
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_all_reduce(world: int) -> None:
 
 
 def test_other_operations() -> None:
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
     sizes = (1001, 0, 70_000)
     wanted, _ = comm_cases.virtual(spec, 3, sizes, 5)
 
@@ -145,7 +145,7 @@ def test_nccl_of_one() -> None:
     except ValueError as error:
         pytest.skip(f"no NCCL: {error}")
     with comm:
-        spec = cpd.ReduceSpec("e4m3", aps=True)
+        spec = cpd.Reduce("e4m3", aps=True)
         mine = comm_cases.layers_of(0, (5000, 3), 1)
         wanted, _ = comm_cases.virtual(spec, 1, (5000, 3), 1)
         assert comm.name == "nccl"
@@ -185,7 +185,7 @@ def test_virtual_ranks(world: int) -> None:
 
 
 def test_virtual_ranks_of_narrow_types_and_views() -> None:
-    spec = cpd.ReduceSpec("e4m3", aps=True)
+    spec = cpd.Reduce("e4m3", aps=True)
     x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
     for change in (lambda y: y.bfloat16(), lambda y: y.t(), lambda y: y[:, ::2]):
         wanted = cpd.simulate_all_reduce([[change(y)] for y in x], spec)[0]
@@ -212,7 +212,7 @@ def test_virtual_ranks_in_one_tensor() -> None:
     """Layers that a function or a lazy sequence makes are used before the next are made; those of
     lists, sixteen ranks at a time, give the same."""
     x = torch.randn(37, 300, generator=torch.Generator().manual_seed(1))
-    for spec in (cpd.ReduceSpec("e4m3", "e4m3 kahan"), cpd.ReduceSpec("e5m2", group_size=9)):
+    for spec in (cpd.Reduce("e4m3", accumulator="e4m3 kahan"), cpd.Reduce("e5m2", group_size=9)):
         wanted = cpd.simulate_all_reduce([[y] for y in x], spec)[0]
         filled = Filled(x)
         functions = [functools.partial(filled.__getitem__, rank) for rank in range(len(x))]
@@ -238,7 +238,7 @@ CODECS = [*WITH_KERNELS, *ROUNDED, "mxfp8", "uniform"]
 @pytest.mark.parametrize("text", CODECS)
 def test_codecs(text: str) -> None:
     """Virtual and real ranks, with columns of another axis, and states."""
-    spec = cpd.ReduceSpec(wire=text)
+    spec = cpd.Reduce(text)
     layers = [[torch.randn(6, 8), torch.randn(5)] for _ in range(3)]
     states = [cpd.compress.States(), cpd.compress.States()]
     for _ in range(2):
@@ -275,9 +275,9 @@ def test_compress(text: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        cpd.ReduceSpec("e4m3", aps=True, group_size=2),
-        cpd.ReduceSpec("e4m3", "e4m3 kahan", order="ring"),
-        cpd.ReduceSpec(wire="qsgd bits=4 bucket=8"),
+        cpd.Reduce("e4m3", aps=True, group_size=2),
+        cpd.Reduce("e4m3", accumulator="e4m3 kahan", order="ring"),
+        cpd.Reduce("qsgd bits=4 bucket=8"),
     ],
     ids=["aps", "ring", "codec"],
 )

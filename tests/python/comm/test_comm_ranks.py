@@ -147,7 +147,7 @@ if rank == 0:
     def strike(phase, chunk, rank, drop):
         os.kill(os.getpid(), signal.SIGKILL) if phase == "exchange" else None
     _core.set_fault_hook(strike)
-spec = cpd.ReduceSpec("e4m3", order="ring", exchange="ring")
+spec = cpd.Reduce("e4m3", order="ring", exchange="ring")
 try:
     while True:
         comm.all_reduce([np.ones(5000, np.float32)], spec)

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 FIRST, SECOND = "cuda:0", "cuda:1"
-FP32 = cpd.ReduceSpec("fp32")
+FP32 = cpd.Reduce("fp32")
 SIZES = (3000, 0, 33)
 
 
@@ -66,7 +66,7 @@ CODECS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit bucket=8", "int8_rows", "
 @pytest.mark.parametrize("text", CODECS)
 def test_states_of_codecs_change_gpus(text: str) -> None:
     """Of virtual ranks, and of real ones with a GPU each, which then swap them."""
-    spec = cpd.ReduceSpec(wire=text)
+    spec = cpd.Reduce(text)
     layers = [[normal(6, 8, seed=rank), normal(5, seed=7 + rank)] for rank in range(2)]
     turns = [FIRST, SECOND, FIRST]
 
@@ -111,7 +111,7 @@ def test_streams_of_the_second() -> None:
 
 
 def test_other_operations() -> None:
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e5m10", "kahan"), order="ring", aps=True)
     wanted, _ = comm_cases.virtual(spec, 2, SIZES, 5)
 
     def calls(comm: Any) -> None:
@@ -149,7 +149,7 @@ def test_layers_on_both_are_refused() -> None:
 @pytest.mark.parametrize("wire", [None, "one_bit bucket=8"])
 def test_virtual_nodes(wire: str | None, places: tuple[str, str]) -> None:
     """Of a model on the second GPU, and of one on both, whose gradients are summed on the CPU."""
-    spec = cpd.ReduceSpec("e4m3", aps=True) if wire is None else cpd.ReduceSpec(wire=wire)
+    spec = cpd.Reduce("e4m3", aps=True) if wire is None else cpd.Reduce(wire)
     weights = []
     for first, second in (("cpu", "cpu"), places):
         torch.manual_seed(0)
@@ -177,7 +177,7 @@ def test_outer_workers_on_the_second() -> None:
         torch.manual_seed(0)
         first = nn.Linear(16, 8).to(place)
         workers = [first, copy.deepcopy(first)]
-        outer = cpd.optim.WeightAverage(workers, None, cpd.ReduceSpec("mxfp8"), 1)
+        outer = cpd.optim.WeightAverage(workers, None, cpd.Reduce("mxfp8"), 1)
         for worker, seed in zip(workers, (1, 2), strict=True):
             with torch.no_grad():
                 worker.weight.add_(normal(8, 16, seed=seed).to(place))

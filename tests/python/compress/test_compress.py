@@ -288,7 +288,7 @@ def test_states_serve_one_call_at_a_time():
         return [np.ones(3, np.float32)]
 
     with pytest.raises(RuntimeError, match="in use by another call"):
-        cpd.simulate_all_reduce([resets] * 2, cpd.ReduceSpec(wire="int4"), states=states)
+        cpd.simulate_all_reduce([resets] * 2, cpd.Reduce("int4"), states=states)
     states.reset()
 
 
@@ -329,7 +329,7 @@ def test_ten_thousand_calls_keep_no_memory():
 
 # ---- whose states --------------------------------------------------------------------------------
 
-FED_BACK = cpd.ReduceSpec(wire="feedback int4 bucket=64")
+FED_BACK = cpd.Reduce("feedback int4 bucket=64")
 
 
 def kept_by_ranks(world):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import struct
 
@@ -23,12 +22,12 @@ MIXED = (
 
 def owing(world, wire, steps=3, **options):
     """The states of so many ranks, each one's and those of virtual ones, after some steps."""
-    spec = cpd.ReduceSpec(wire=wire, **options)
+    spec = cpd.Reduce(wire, **options)
     rng = np.random.default_rng(world)
     states, virtual = [compress.States() for _ in range(world)], compress.States()
     with cpd.comm.local(world) as group:
         for step in range(steps):
-            at = dataclasses.replace(spec, step=step)
+            at = spec.replace(step=step)
             ranks = [
                 [rng.standard_normal(size).astype(np.float32) for size in SIZES]
                 for _ in range(world)
@@ -91,7 +90,7 @@ def test_states_merge(wire, old, world, average):
         assert values_of(made) == {key: x for key, x in wanted.items() if key[0] == rank}
         assert made.state_dict()["world"] == world
         new.append(made)
-    spec, layers = cpd.ReduceSpec(wire=wire), [np.zeros(size, np.float32) for size in SIZES]
+    spec, layers = cpd.Reduce(wire), [np.zeros(size, np.float32) for size in SIZES]
     sums = cpd.simulate_all_reduce([layers] * world, spec, states=virtual)
     with cpd.comm.local(world) as group:
         got = group.run(lambda comm: comm.all_reduce(layers, spec, states=new[comm.rank]))
@@ -150,7 +149,7 @@ def test_states_say_where_slices_begin():
 def test_states_of_another_slice_are_refused():
     """Sums of rotating owners cannot use what version 0.7, or order="ring", kept of results."""
     wire, world = "one_bit bucket=8", 2
-    spec = cpd.ReduceSpec(wire=wire)
+    spec = cpd.Reduce(wire)
 
     def call(states, spec, number):
         with cpd.comm.local(world) as group:
@@ -165,7 +164,7 @@ def test_states_of_another_slice_are_refused():
 
             return group.run(on_rank)
 
-    ring = dataclasses.replace(spec, order="ring")
+    ring = spec.replace(order="ring")
     for number, fits in ((0, True), (1, False), (2, True)):
         states = [compress.States() for _ in range(world)]
         assert call(states, ring, number) == ["", ""]

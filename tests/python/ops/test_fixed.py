@@ -340,7 +340,7 @@ def test_short_names() -> None:
             ValueError,
             "product must be a floating-point format with scheme sequential, got int8",
         ),
-        (lambda: cpd.ReduceSpec("int8"), ValueError, "fixed"),
+        (lambda: cpd.Reduce("int8"), ValueError, "fixed"),
         (lambda: cpd.Accumulator("int32 sum_overflow=saturate"), ValueError, "unknown option"),
         (lambda: cpd.Accumulator("int32", "kahan"), ValueError, "goes with scheme 'fixed'"),
         (lambda: cpd.Accumulator("int32", product="e4m3"), ValueError, "has exact products"),
@@ -366,7 +366,7 @@ def test_short_names() -> None:
             "width is for scheme fixed, got scheme kahan",
         ),
         (
-            lambda: cpd.ReduceSpec("e4m3", "int32"),
+            lambda: cpd.Reduce("e4m3", accumulator="int32"),
             ValueError,
             "kahan, chunked or pairwise, got 'fixed', which is for cpd.gemm and cpd.sum",
         ),

@@ -28,8 +28,8 @@ VALUES = [
     cpd.Scaled("nvfp4"),
     cpd.Recipe(sums="e4m3 kahan", weight="e5m2"),
     cpd.Codec("qsgd bits=4"),
-    cpd.ReduceSpec("e4m3", order="ring", aps=True),
-    cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=["*.bias"]),
+    cpd.Reduce("e4m3", order="ring", aps=True),
+    cpd.Schedule(cpd.Reduce("e4m3"), exempt=["*.bias"]),
 ]
 
 
@@ -60,7 +60,7 @@ def test_torch_loads_every_spec():
     file.seek(0)
     assert torch.load(file, weights_only=True)["specs"] == VALUES
     kinds = {type(value).__name__ for value in VALUES}
-    makers = {"format": "Format", "scaled": "Scaled"}
+    makers = {"format": "Format", "scaled": "Scaled", "ReduceSpec": "Reduce"}
     assert {makers.get(name, name) for _, name in SPECS} <= kinds | {"Encoded", "States"}
 
 

@@ -17,8 +17,8 @@ from cpd.ops import slow
 
 PACKAGE = Path(cpd.__file__).parent
 ONE_VALUE = [np.ones(1, np.float32)]
-FROZEN = cpd.ReduceSpec(wire="terngrad")
-STALLING = cpd.ReduceSpec("e3m0")
+FROZEN = cpd.Reduce("terngrad")
+STALLING = cpd.Reduce("e3m0")
 
 
 def line() -> int:
@@ -52,7 +52,7 @@ def stalling_scattered():
 
 def short_rows():
     layer = [np.ones((64, 64, 1, 1), np.float32)]
-    spec = cpd.ReduceSpec(wire="one_bit")
+    spec = cpd.Reduce("one_bit")
     return line(), cpd.simulate_all_reduce([layer], spec)
 
 

@@ -10,7 +10,6 @@ import pickle
 import random
 import shutil
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,8 +30,8 @@ from node_cases import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.StallWarning")
-E4M3 = cpd.ReduceSpec("e4m3")
-APS = cpd.ReduceSpec("e4m3", aps=True)
+E4M3 = cpd.Reduce("e4m3")
+APS = cpd.Reduce("e4m3", aps=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -201,10 +200,14 @@ def test_recomputed_losses_must_be_the_same(first, second):
         ({"world_size": 0}, ValueError, "world_size must be at least 1, got 0"),
         ({"world_size": 2.0}, TypeError, "world_size must be an int, got float"),
         ({"world_size": 2**31}, ValueError, "world_size must fit in 32 bits"),
-        ({"spec": 3}, TypeError, "spec must be a cpd.ReduceSpec, a cpd.Schedule or a str, got int"),
+        ({"spec": 3}, TypeError, "spec must be a cpd.Reduce, a cpd.Schedule or a str, got int"),
         ({"spec": "e4m3 aps=maybe"}, ValueError, "aps=maybe is no value of aps"),
-        ({"spec": replace(E4M3, group_size=3)}, ValueError, r"group_size must be 1…2"),
-        ({"spec": cpd.Schedule(E4M3, ["lm_head"])}, ValueError, "'lm_head' matches no layer"),
+        ({"spec": E4M3.replace(group_size=3)}, ValueError, r"group_size must be 1…2"),
+        (
+            {"spec": cpd.Schedule(E4M3, exempt=["lm_head"])},
+            ValueError,
+            "'lm_head' matches no layer",
+        ),
         ({"keep": "ram"}, ValueError, "keep must be None or one of memory, disk, recompute"),
         ({"average": 1}, TypeError, "average"),
         ({"seeds": [1]}, ValueError, "there are 2 nodes but 1 seeds"),
@@ -246,7 +249,7 @@ def test_room_is_looked_for_beforehand(monkeypatch):
 
 def test_what_is_kept_is_told():
     model = perceptron()  # 26 values
-    ring_bias = cpd.Schedule(E4M3, ["*.bias"], exempt_spec=cpd.ReduceSpec("bf16", order="ring"))
+    ring_bias = cpd.Schedule(E4M3, exempt=["*.bias"], exempt_spec=cpd.Reduce("bf16", order="ring"))
     later = cpd.Schedule(APS, first_steps=3)
     for spec, keep, count, told in (
         (E4M3, None, 0, "nothing kept"),
@@ -266,8 +269,8 @@ def test_what_is_kept_is_told():
 def test_a_checkpoint_goes_on(own, tmp_path):
     """The same bits after five steps as after two, a checkpoint, and three more."""
     spec = cpd.Schedule(
-        cpd.ReduceSpec(
-            "e4m3", "e4m3 sequential rounding=stochastic", rounding="stochastic", seed=7
+        cpd.Reduce(
+            "e4m3", accumulator="e4m3 sequential rounding=stochastic", rounding="stochastic", seed=7
         ),
         first_steps=1,
     )
@@ -277,7 +280,7 @@ def test_a_checkpoint_goes_on(own, tmp_path):
     def run(steps: range, resume: bool, seed: int = 7) -> str:
         model = classifier()
         optimizer = optimizer_of(model)
-        mine = replace(spec, spec=replace(spec.spec, seed=seed))
+        mine = spec.replace(spec=spec.spec.replace(seed=seed))
         nodes = cpd.VirtualNodes(model, 3, mine, **options)
         held = {"model": model, "optimizer": optimizer, "nodes": nodes}
         if resume:
@@ -314,7 +317,7 @@ def test_states_of_other_nodes_are_refused():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n))])
 def test_copies_go_on_by_themselves(copied):
-    spec = cpd.ReduceSpec("e4m3", rounding="stochastic")
+    spec = cpd.Reduce("e4m3", rounding="stochastic")
     nodes = cpd.VirtualNodes(classifier(), 2, spec, broadcast_buffers=False, seeds=[0, 1])
     images = batch_of(0, 2)
     nodes.step(lambda micro: loss_of(nodes.model, micro), images)
@@ -328,11 +331,11 @@ def test_copies_go_on_by_themselves(copied):
 
 def test_layers_that_never_change_are_named():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.PReLU(), torch.nn.Linear(4, 1))
-    nodes = cpd.VirtualNodes(model, 2, cpd.ReduceSpec(wire="terngrad"))
+    nodes = cpd.VirtualNodes(model, 2, cpd.Reduce("terngrad"))
     named = r"layer 1\.weight of shape \(1,\) and of layers 2\.bias: .*exempt=\[its name\]"
     with pytest.warns(cpd.WireWarning, match=named):
         nodes.step(lambda x: model(x).sum(), torch.randn(2, 3))
-    schedule = cpd.Schedule(cpd.ReduceSpec(wire="terngrad"), exempt=["1.weight", "2.bias"])
+    schedule = cpd.Schedule(cpd.Reduce("terngrad"), exempt=["1.weight", "2.bias"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         nodes = cpd.VirtualNodes(model, 2, schedule)
@@ -341,7 +344,7 @@ def test_layers_that_never_change_are_named():
 
 def test_reports_have_what_codecs_chose():
     model = torch.nn.Linear(30, 20)
-    nodes = cpd.VirtualNodes(model, 3, cpd.ReduceSpec(wire="uniform bits=6 coding=fixed"))
+    nodes = cpd.VirtualNodes(model, 3, cpd.Reduce("uniform bits=6 coding=fixed"))
     nodes.step(lambda x: model(x).square().sum(), torch.randn(6, 30))
     report = nodes.report["weight"]
     assert report.bits == (6, 6, 6)

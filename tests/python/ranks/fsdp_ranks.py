@@ -19,7 +19,7 @@ import cpd
 from cpd.comm import Communicator
 from cpd.parallel.fsdp import ReduceScatter, set_reduce_scatter
 
-STOCHASTIC = cpd.ReduceSpec(
+STOCHASTIC = cpd.Reduce(
     "e4m3",
     accumulator=cpd.Accumulator("e4m3", rounding="stochastic", seed=3),
     aps=True,
@@ -60,7 +60,7 @@ def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def run(
-    spec: cpd.ReduceSpec | cpd.Schedule,
+    spec: cpd.Reduce | cpd.Schedule,
     op: dist.ReduceOp.RedOpType,
     model: nn.Module,
     divide: str | None = None,
@@ -111,7 +111,7 @@ def forced_sum() -> None:
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(3.0)
     run(STOCHASTIC, dist.ReduceOp.SUM, model)
-    made = set_reduce_scatter(model, cpd.ReduceSpec("fp32"))
+    made = set_reduce_scatter(model, cpd.Reduce("fp32"))
     for one in made.values():
         one.__class__ = Recorder
     backward(model, 0)
@@ -126,8 +126,8 @@ def schedule() -> None:
 
 def codec() -> None:
     """What a codec keeps goes on after a checkpoint; a small module is summed in fp32."""
-    run(cpd.ReduceSpec(wire="feedback int4 bucket=64"), dist.ReduceOp.AVG, sharded())
-    spec = cpd.ReduceSpec(wire="qsgd bits=4 bucket=64", seed=3)
+    run(cpd.Reduce("feedback int4 bucket=64"), dist.ReduceOp.AVG, sharded())
+    spec = cpd.Reduce("qsgd bits=4 bucket=64", seed=3)
     run(cpd.Schedule(spec, min_size=260), dist.ReduceOp.AVG, sharded())
 
 
@@ -159,7 +159,7 @@ def refused() -> None:
 def traffic() -> None:
     """A byte for each value that another rank keeps."""
     model = sharded()
-    made = set_reduce_scatter(model, cpd.ReduceSpec("e4m3"))
+    made = set_reduce_scatter(model, cpd.Reduce("e4m3"))
     assert all(one.traffic is None for one in made.values())
     for one in made.values():
         one.__class__ = Recorder

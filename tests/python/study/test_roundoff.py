@@ -158,7 +158,7 @@ def test_table_of_a_file(tmp_path, capsys, per_rank, kahan, order):
     assert main(["roundoff", *arguments, *(["--kahan"] if kahan else [])]) == 0
     written = json.loads(out.read_text())
     accumulator = cpd.Accumulator("e5m2", "kahan" if kahan else "sequential")
-    spec = cpd.ReduceSpec("e5m2", accumulator, order=order, aps=True)
+    spec = cpd.Reduce("e5m2", accumulator=accumulator, order=order, aps=True)
     expected = cpd.study.roundoff(per_rank, spec, group_sizes=[4, 8, 12])
     assert [row["group_size"] for row in written["roundoff"]] == [4, 8, 12]
     for row in written["roundoff"]:
@@ -230,7 +230,7 @@ def test_recommend_on_a_file(tmp_path, capsys, per_rank):
     arguments = ["--gradients", str(path), "--json", str(out), "--group-sizes", "2,4,12"]
     assert main(["roundoff", *arguments, "--recommend", "--alpha", "5", "--bandwidth", "2"]) == 0
     written = json.loads(out.read_text())
-    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", order="ring", aps=True)
     best = cpd.study.recommend(per_rank, spec, [2, 4, 12], alpha=5 * 1e-6, beta=8e-9 / 2)
     assert written["order"] == "ring"
     assert written["recommend"] == {
@@ -342,7 +342,7 @@ def test_accumulator_and_result(capsys, saved, per_rank):
     told = as_json(
         capsys, "--gradients", saved, "--accumulator", "e6m9 kahan", "--result", "fp16", "--no-aps"
     )
-    spec = cpd.ReduceSpec("e5m2", "e6m9 kahan", result="fp16")
+    spec = cpd.Reduce("e5m2", accumulator="e6m9 kahan", result="fp16")
     expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12])
     assert (told["accumulator"], told["result"]) == ("e6m9 kahan", "fp16")
     assert [row["relative_rms"] for row in told["roundoff"]] == [
@@ -360,7 +360,7 @@ def test_a_stochastic_accumulator_has_the_seed(capsys, saved, per_rank):
     )
     told = as_json(capsys, *words, "--seed", "3")
     accumulator = cpd.Accumulator("e6m9", rounding="stochastic", seed=3)
-    spec = cpd.ReduceSpec("e5m2", accumulator, seed=3)
+    spec = cpd.Reduce("e5m2", accumulator=accumulator, seed=3)
     expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12])
     assert told["roundoff"][2]["error"] == expected[12].error
     assert as_json(capsys, *words, "--seed", "4")["roundoff"] != told["roundoff"]
@@ -392,8 +392,8 @@ def test_several_formats(capsys, saved, words):
 def test_baselines_are_todays_stacks(capsys, saved, per_rank):
     ring, owner = as_json(capsys, "--gradients", saved, "--order", "tree")["baselines"]
     for told, spec in (
-        (ring, cpd.ReduceSpec("bf16", "bf16", order="ring")),
-        (owner, cpd.ReduceSpec("fp32", "fp32")),
+        (ring, cpd.Reduce("bf16", accumulator="bf16", order="ring")),
+        (owner, cpd.Reduce("fp32", accumulator="fp32")),
     ):
         (row,) = told["roundoff"]
         expected = cpd.study.roundoff(per_rank, spec, [RANKS])[RANKS]
@@ -402,7 +402,7 @@ def test_baselines_are_todays_stacks(capsys, saved, per_rank):
     assert (ring["name"], owner["name"]) == ("bf16 ring", "fp32 owner")
     assert as_json(capsys, "--gradients", saved, "--no-baselines")["baselines"] == []
     (timed, _) = as_json(capsys, "--gradients", saved, "--recommend")["baselines"]
-    spec = cpd.ReduceSpec("bf16", order="ring", exchange="ring")
+    spec = cpd.Reduce("bf16", order="ring", exchange="ring")
     assert timed["roundoff"][0]["seconds"] == cpd.study.transfer_time(
         spec, RANKS, [35, 11], alpha=10 * 1e-6, beta=8e-9 / 10
     )
@@ -425,7 +425,7 @@ def test_csv_holds_what_json_holds(capsys, saved):
 
 def test_per_layer(capsys, saved, per_rank):
     told = as_json(capsys, "--gradients", saved, "--per-layer")
-    spec = cpd.ReduceSpec("e5m2", aps=True)
+    spec = cpd.Reduce("e5m2", aps=True)
     expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12], per_layer=True)
     assert [
         (row["layer"], row["group_size"], row["relative_rms"]) for row in told["per_layer"]
@@ -509,7 +509,7 @@ def test_tables_fit_the_screen(capsys, monkeypatch, saved, columns):
     words = ["roundoff", "--gradients", saved, "--format", "e4m3,e5m2", "--per-layer"]
     assert main([*words, "--recommend"]) == 0
     ring = cpd.study.transfer_time(
-        cpd.ReduceSpec("bf16"), RANKS, [35, 11], alpha=10 * 1e-6, beta=8e-9 / 10
+        cpd.Reduce("bf16"), RANKS, [35, 11], alpha=10 * 1e-6, beta=8e-9 / 10
     )
     lines = [
         line for line in capsys.readouterr().out.splitlines() if "%" in line and "," not in line

@@ -42,7 +42,7 @@ def test_ranks_that_are_threads_recommend_alike() -> None:
     """They reduce within what is asked of them once."""
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
-    spec = cpd.ReduceSpec("e4m3", order="ring")
+    spec = cpd.Reduce("e4m3", order="ring")
     with cpd.comm.local(4, timeout=scaled(60)) as group:
         made = group.run(
             lambda c: cpd.study.recommend_over(
@@ -54,7 +54,7 @@ def test_ranks_that_are_threads_recommend_alike() -> None:
 
 def test_roundoff_over_takes_torch_layers() -> None:
     torch = pytest.importorskip("torch")
-    spec = cpd.ReduceSpec("e4m3", aps=True)
+    spec = cpd.Reduce("e4m3", aps=True)
     ranks = [[torch.randn(7, 3), torch.randn(5).bfloat16()] for _ in range(3)]
     wanted = cpd.study.roundoff(ranks, spec, [2, 3])
     with cpd.comm.local(3) as group:
@@ -65,15 +65,15 @@ def test_roundoff_over_takes_torch_layers() -> None:
 def test_roundoff_over_refuses_group_sizes_on_all_ranks() -> None:
     layers = [np.ones(3, np.float32)]
     with cpd.comm.local(2) as group, pytest.raises(ValueError, match="1…2"):
-        group.run(lambda c: cpd.study.roundoff_over(c, layers, cpd.ReduceSpec("e4m3"), [3]))
+        group.run(lambda c: cpd.study.roundoff_over(c, layers, cpd.Reduce("e4m3"), [3]))
 
 
 # ---- cost ----------------------------------------------------------------------------------------
 
 
-def hierarchical(group_size: int | None, f: str = "e4m3") -> cpd.ReduceSpec:
+def hierarchical(group_size: int | None, f: str = "e4m3") -> cpd.Reduce:
     exchange = "ring" if group_size is None else "hierarchical"
-    return cpd.ReduceSpec(f, order="ring", exchange=exchange, group_size=group_size)
+    return cpd.Reduce(f, order="ring", exchange=exchange, group_size=group_size)
 
 
 def test_published_steps() -> None:
@@ -81,7 +81,7 @@ def test_published_steps() -> None:
     assert cpd.study.cost(hierarchical(16), 128, [10_000]).steps == 74
     assert cpd.study.cost(hierarchical(16), 256, [10_000]).steps == 90
     assert cpd.study.cost(hierarchical(None), 256, [10_000]).steps == 510
-    assert cpd.study.cost(cpd.ReduceSpec("e4m3"), 256, [10_000]).steps == 510
+    assert cpd.study.cost(cpd.Reduce("e4m3"), 256, [10_000]).steps == 510
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 6])
@@ -103,7 +103,7 @@ def test_cost_is_what_moves_between_processes(transport: str) -> None:
 
 
 def test_modelled_time() -> None:
-    spec = cpd.ReduceSpec("e4m3")
+    spec = cpd.Reduce("e4m3")
     n, alpha, beta = 40_000, 3e-6, 2e-9
     assert cpd.study.transfer_time(spec, 4, [n], alpha=alpha, beta=beta) == pytest.approx(
         6 * alpha + 2 * 3 / 4 * n * beta
@@ -116,7 +116,7 @@ def test_modelled_time() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "told"),
     [
-        (("e4m3", 4, [10]), TypeError, "ReduceSpec"),
+        (("e4m3", 4, [10]), TypeError, "Reduce"),
         ((hierarchical(None), 0, [10]), ValueError, "world"),
         ((hierarchical(None), 4, [-1]), ValueError, "at least 0, got -1"),
         ((hierarchical(None), 4, [10], 4), ValueError, "0…3, got 4"),
@@ -145,7 +145,7 @@ def positive_ranks(world: int) -> list[Any]:
 
 def test_recommend() -> None:
     ranks = positive_ranks(64)
-    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", order="ring", aps=True)
     sizes = [2, 4, 8, 16, 64]
     best = cpd.study.recommend(ranks, spec, sizes, alpha=1e-5, beta=1e-9)
     table = cpd.study.roundoff(ranks, spec, sizes)
@@ -166,7 +166,7 @@ def test_recommend() -> None:
         ("owner", best.owner_seconds)
     }
     assert best.owner_seconds == cpd.study.transfer_time(
-        cpd.ReduceSpec("e5m2"), 64, [300, 80], alpha=1e-5, beta=1e-9
+        cpd.Reduce("e5m2"), 64, [300, 80], alpha=1e-5, beta=1e-9
     )
 
 
@@ -174,7 +174,7 @@ def test_recommend_by_what_counts() -> None:
     """Dear steps want groups near the square root, of those that take as many the one that loses
     less; dear bytes want one ring."""
     ranks = positive_ranks(16)
-    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", order="ring", aps=True)
     steps = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], alpha=1.0, beta=0.0)
     assert steps.by_time == 4  # as many as 2, and exacter
     assert steps.choices[1].roundoff.relative_rms < steps.choices[0].roundoff.relative_rms
@@ -190,7 +190,7 @@ def test_recommend_by_what_counts() -> None:
 def test_recommend_avoids_what_overflows() -> None:
     """Sums of 200 and 200 are infinite in (4,3): which order of the ranks has fewest of them."""
     ranks = [[np.float32([x, 1.0])] for x in (200.0, 200.0, 200.0, -200.0, -200.0, -200.0)]
-    spec = cpd.ReduceSpec("e4m3", order="ring")
+    spec = cpd.Reduce("e4m3", order="ring")
     best = cpd.study.recommend(ranks, spec, [2, 3, 6], alpha=1e-5, beta=1e-9)
     infinite = {choice.group_size: choice.non_finite for choice in best.choices}
     assert min(infinite.values()) < max(infinite.values())
@@ -202,7 +202,7 @@ def test_recommend_avoids_what_overflows() -> None:
 def test_recommend_counts_owner_in() -> None:
     """Where a step costs nothing, owner moves least, and any group size may be had for it."""
     ranks = positive_ranks(64)
-    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", order="ring", aps=True)
     best = cpd.study.recommend(ranks, spec, [2, 8, 32], alpha=0.0, beta=1e-9)
     for named in (best.most_exact, best.fastest, best.balanced):
         assert (named.exchange, named.group_size) == ("owner", 8)
@@ -217,7 +217,7 @@ def normal_ranks(world: int, seed: int, count: int = 4000) -> list[Any]:
 @pytest.mark.parametrize(("world", "size"), [(16, 4), (64, 8)])
 def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
     """By Eq. 5, which a few tiny references decide, draws of the same kind disagree."""
-    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", order="ring", aps=True)
     sizes = [2, 4, 8, 16, world]
     named, by_equation_5 = set(), set()
     for seed in range(4):
@@ -235,7 +235,7 @@ def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
     """Sums of one value: the order does not matter but for chance, so the fastest is named."""
     rng = np.random.default_rng(0)
     ranks = [[rng.standard_normal(4000).astype(np.float32)] for _ in range(4)]
-    spec = cpd.ReduceSpec("e4m3", "fp32", order="ring", result="fp32")
+    spec = cpd.Reduce("e4m3", accumulator="fp32", order="ring", result="fp32")
     best = cpd.study.recommend(ranks, spec, [2, 3, 4], alpha=1e-5, beta=8e-10)
     lost = {choice.group_size: choice.roundoff.relative_rms for choice in best.choices}
     assert max(lost.values()) < min(lost.values()) * 1.001
@@ -244,7 +244,7 @@ def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
 
 def test_the_spread_is_how_far_draws_differ() -> None:
     """The standard error of one draw against what 40 draws of the same kind come to."""
-    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", order="ring", aps=True)
     found = [Contributions(normal_ranks(8, seed, 2000)).measure(spec, 4) for seed in range(40)]
     spreads = [one.spread for one in found]
     deviation = np.std([one.total.relative_rms for one in found], ddof=1)
@@ -252,7 +252,7 @@ def test_the_spread_is_how_far_draws_differ() -> None:
 
 
 def test_no_spread_of_few_values() -> None:
-    spec = cpd.ReduceSpec("e4m3", order="ring")
+    spec = cpd.Reduce("e4m3", order="ring")
     for count, draws in ((63, 0), (64, 16)):
         best = cpd.study.recommend(normal_ranks(4, 0, count), spec, [2, 4], alpha=1e-5, beta=1e-9)
         assert best.draws == draws
@@ -263,7 +263,7 @@ def test_small_layers_fill_all_blocks() -> None:
     """40 layers of two values each: every block gets five."""
     rng = np.random.default_rng(0)
     ranks = [[rng.random(2, np.float32) + 1 for _ in range(40)] for _ in range(2)]
-    one = Contributions(ranks).measure(cpd.ReduceSpec("e4m3"), 2)
+    one = Contributions(ranks).measure(cpd.Reduce("e4m3"), 2)
     references = [reference for _, reference in one.draws]
     assert min(references) > 5 * 4
     assert max(references) < 5 * 16
@@ -281,7 +281,7 @@ def test_nothing_beats_what_is_named(seed: int) -> None:
         ranks.append([np.abs(x) if kind == 0 else x * np.float32(scales[kind])])
     sizes = sorted({int(k) for k in rng.integers(1, world + 1, 4)} | {world})
     name = str(rng.choice(["e4m3", "e5m2", "e3m0", "bf16", "fp32"]))
-    spec = cpd.ReduceSpec(name, order="ring", aps=bool(rng.integers(2)))
+    spec = cpd.Reduce(name, order="ring", aps=bool(rng.integers(2)))
     alpha, beta = (float(x) for x in rng.choice([0.0, 1e-9, 1e-6, 1e-5], 2))
     best = cpd.study.recommend(ranks, spec, sizes, alpha=alpha, beta=beta)
     everything = best.choices + best.owner
@@ -299,7 +299,7 @@ def test_measurements_are_those_of_roundoff() -> None:
     ranks = positive_ranks(6)
     given = Contributions(ranks)
     for average in (False, True, False):
-        spec = cpd.ReduceSpec("e4m3", order="tree", aps=True, average=average)
+        spec = cpd.Reduce("e4m3", order="tree", aps=True, average=average)
         one = given.measure(spec, 3)
         assert one.total == cpd.study.roundoff(ranks, spec, [3])[3]
         assert one.layers == cpd.study.roundoff(ranks, spec, [3], per_layer=True)[3]
@@ -333,14 +333,14 @@ def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
         lambda c: cpd.study.recommend_over(c, ranks[c.rank], spec, [1], **times)
     )
     for call in calls.values():
-        with pytest.raises(TypeError, match=r"spec must be a cpd\.ReduceSpec.*got "):
+        with pytest.raises(TypeError, match=r"spec must be a cpd\.Reduce.*got "):
             call()
 
 
 def test_recommend_takes_what_any_exchange_says() -> None:
     ranks = positive_ranks(6)
     wanted = cpd.study.recommend(
-        ranks, cpd.ReduceSpec("e4m3", order="ring"), [2, 6], alpha=1e-5, beta=1e-9
+        ranks, cpd.Reduce("e4m3", order="ring"), [2, 6], alpha=1e-5, beta=1e-9
     )
     for spec in (hierarchical(3), hierarchical(None)):
         assert cpd.study.recommend(ranks, spec, [2, 6], alpha=1e-5, beta=1e-9) == wanted
@@ -349,7 +349,7 @@ def test_recommend_takes_what_any_exchange_says() -> None:
 def test_recommend_refuses() -> None:
     ranks = positive_ranks(4)
     with pytest.raises(ValueError, match=r"order 'ring'.*got 'sequential'"):
-        cpd.study.recommend(ranks, cpd.ReduceSpec("e4m3"), [2], alpha=0, beta=0)
+        cpd.study.recommend(ranks, cpd.Reduce("e4m3"), [2], alpha=0, beta=0)
     with pytest.raises(ValueError, match="at least one group size"):
         cpd.study.recommend(ranks, hierarchical(None), [], alpha=0, beta=0)
     with pytest.raises(ValueError, match="1…4"):

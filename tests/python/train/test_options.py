@@ -134,7 +134,7 @@ def test_the_last_layer_of_any_model(name):
 
 def test_a_text_of_the_whole_all_reduce():
     options = TrainOptions(reduce="e4m3 aps accumulator='fp16 kahan' average", group_size=2)
-    wanted = cpd.comm.reduce_spec("e4m3 aps accumulator='fp16 kahan' group_size=2")
+    wanted = cpd.Reduce("e4m3 aps accumulator='fp16 kahan' group_size=2")
     assert options.spec == wanted
     assert options.label() == "(4,3) + APS"
     assert replace(options, recipe="mxfp8").label() == "(4,3) + APS, layers by mxfp8"

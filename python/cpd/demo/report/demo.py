@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
-from cpd.comm.spec import ReduceSpec, StallWarning
+from cpd.comm.spec import Reduce, StallWarning
 from cpd.demo.report.results import Demo, Roundoff, RoundoffSeries, Run, Settings
 from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
@@ -197,8 +197,8 @@ def study_roundoff(
     ]
     series = []
     for label, order, accumulator in ways:
-        spec = ReduceSpec(
-            wire, accumulator, order=order, aps=options.aps == "on", seed=training.seed
+        spec = Reduce(
+            wire, accumulator=accumulator, order=order, aps=options.aps == "on", seed=training.seed
         )
         series.append(RoundoffSeries(label, measure_roundoff(per_rank, spec, sizes)))
     return Roundoff(

@@ -13,7 +13,7 @@ import torch
 from cpd import _core
 from cpd.comm.layers import native_values, plain_values, row_layouts
 from cpd.comm.schedule import Schedule
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.comm.virtual import LayerReport, layer_report
 from cpd.parallel.nodes.gradients import Gradients
 
@@ -26,7 +26,7 @@ class Part:
 
     def __init__(
         self,
-        spec: ReduceSpec,
+        spec: Reduce,
         numbers: list[int],
         shapes: Sequence[tuple[int, ...]],
         world: int,
@@ -39,13 +39,13 @@ class Part:
         self._shapes = [shapes[number] for number in numbers]
         chosen = self._shapes
         called = [names[number] for number in numbers]
-        self._layouts = row_layouts(spec.wire, chosen, numbers, called)
+        self._layouts = row_layouts(spec._compressor, chosen, numbers, called)
         self._reduce = _core.VirtualReduce(
             spec._native(),
             world,
             [math.prod(shape) for shape in chosen],
             numbers,
-            None if spec.wire is None else states,
+            None if spec.format is not None else states,
             [layout.row for layout in self._layouts],
         )
         self._order = self._reduce.schedule()
