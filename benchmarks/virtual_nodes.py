@@ -135,7 +135,7 @@ def rows(options: Namespace) -> Iterator[Row]:
     torch.set_num_threads(THREADS)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cpd.StallWarning)
+            warnings.simplefilter("ignore", cpd.PrecisionWarning)
             for model in MODELS:
                 for case in CASES:
                     name = f"model/virtual-nodes-{model.name}/{case.name}"

@@ -165,7 +165,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    warnings.simplefilter("ignore", cpd.StallWarning)  # sums of few bits are meant
+    warnings.simplefilter("ignore", cpd.PrecisionWarning)  # sums of few bits are meant
     options, images = parsed(arguments)
     print(f"{images.source}, {options.images} images, {options.nodes} nodes × {options.batch}\n")
     print("| model | wire | accuracy, % | least … most | lost to zero, % | paper | |")

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         subprocess.run([sys.executable, *launch, __file__, *words], env=settings, check=True)
         return
     dist.init_process_group("gloo")
-    with deterministic(), cpd.comm.torch() as comm:
+    with deterministic(), cpd.comm.distributed() as comm:
         if comm.rank == 0:
             print(f"{comm.size} ranks × {BATCH} images, {given.epochs} epochs")
             print(f"{'wire':28}bytes a step   accuracy   weights            virtual nodes")

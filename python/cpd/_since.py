@@ -12,20 +12,28 @@ CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
 _HARDWARE = "Command CommandError Mismatch Probed Replay dots_of_matmul probe replay"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
+_WARNINGS = "CoverageWarning SlowProductWarning StallWarning WireWarning"
 
 GONE: dict[str, dict[str, str]] = {
     "cpd": {
         "ddp": "cpd.ddp_hook",
         "format": "cpd.Format(…)",
+        "LayerReport": "cpd.comm.TensorReport",
         "ReduceSpec": "cpd.Reduce",
+        "fsdp": "cpd.fsdp_hook",
         "outer": "cpd.optim",
         "scaled": "cpd.Scaled(…)",
+        **dict.fromkeys(_WARNINGS.split(), "cpd.PrecisionWarning"),
     },
     "cpd.comm": {
+        "Corrupt": "cpd.comm.TransportError",
+        "nccl_id": "cpd.comm.nccl(comm)",
         "reduce_spec": "cpd.Reduce(…)",
+        "torch": "cpd.comm.distributed(…)",
     },
     "cpd.compress": {
         "codec": "cpd.Codec(…)",
+        "decode": "cpd.compress.Packet.from_bytes(…).values",
         **{name: f'cpd.Codec("{name}", …)' for name in _MAKERS.split()},
     },
     "cpd.functional": {
@@ -54,6 +62,7 @@ GONE: dict[str, dict[str, str]] = {
         "make": "cpd.hardware.make_vectors(…)",
         "rule_of": "",
     },
+    "cpd.parallel.fsdp": {"set_reduce_scatter": "cpd.fsdp_hook"},
     "cpd.parallel.ddp": {"all_reduce_hook": "cpd.ddp_hook"},
     "cpd.study": {
         **dict.fromkeys(_STUDY.split(), ""),
@@ -61,7 +70,7 @@ GONE: dict[str, dict[str, str]] = {
         "HardwareCost": "cpd.hardware.Gates",
         "hardware_cost": "cpd.hardware.gates(…)",
         "ReduceSpec": "cpd.Reduce",
-        "StallWarning": "cpd.StallWarning",
+        "StallWarning": "cpd.PrecisionWarning",
         **dict.fromkeys(("check_recommended", "choose"), "cpd.study.recommend(…)"),
     },
     "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},

@@ -27,8 +27,8 @@ from cpd.cli.output import (
     new_table,
     percent,
 )
-from cpd.comm.layers import WireWarning
 from cpd.comm.spec import EXCHANGES
+from cpd.numeric.warned import PrecisionWarning
 
 if TYPE_CHECKING:
     from cpd.study.machines import Machine
@@ -203,7 +203,7 @@ def _steps(options: argparse.Namespace) -> int:
 def _warned_in_lines() -> Iterator[None]:
     """Prints each warning of a wire once, in one line."""
     with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", WireWarning)
+        warnings.simplefilter("always", PrecisionWarning)
         yield
     for text in dict.fromkeys(str(one.message) for one in found):
         print(f"cpd cost: warning: {text}", file=sys.stderr)

@@ -28,7 +28,8 @@ from cpd.cli.output import (
     new_progress,
     new_table,
 )
-from cpd.comm.spec import EXCHANGES, StallWarning
+from cpd.comm.spec import EXCHANGES
+from cpd.numeric.warned import PrecisionWarning
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -257,7 +258,7 @@ def _train_and_print(
 
     prints = 0 in ranks.mine
     if not prints:
-        warnings.simplefilter("ignore", StallWarning)
+        warnings.simplefilter("ignore", PrecisionWarning)
     console = new_console(stderr=is_stdout(options.json), quiet=not prints)
     for line in headlines(chosen, data):
         console.print(line, soft_wrap=True)

@@ -135,7 +135,7 @@ def cost_of_step(
     all of them are.
     """
     shapes = list(layers.values())
-    parts = schedule.parts(list(layers), step, [math.prod(shape) for shape in shapes])
+    parts = schedule._parts(list(layers), step, [math.prod(shape) for shape in shapes])
     costs = [
         _counted(spec, world, values_and_rows(spec, [shapes[n] for n in numbers]), numbers)
         for spec, numbers in parts

@@ -29,15 +29,11 @@ from cpd.numeric.options import MAX_RANDOM_BITS, Options, numbers_of_codec
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, named_word
-from cpd.numeric.warned import warn
+from cpd.numeric.warned import PrecisionWarning, warn
 
 ORDERS: tuple[str, ...] = _core.ORDERS
 EXCHANGES: tuple[str, ...] = _core.EXCHANGES
 DIVIDES: tuple[str, ...] = _core.DIVIDES
-
-
-class StallWarning(UserWarning):
-    """A sum of very many terms may stop growing: see `warn_of_stall`."""
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -159,7 +155,7 @@ class Reduce(Spec):
     """The canonical text; `cpd.Reduce(r.text) == r`."""
     _compressor: Codec | None = field(init=False, compare=False)
     """What contributions become where that is no format."""
-    _held: _core.ReduceSpec = field(init=False, compare=False)
+    _held: _core.Reduce = field(init=False, compare=False)
 
     @renamed(wire="the first argument", format="the first argument")
     def __init__(
@@ -247,7 +243,7 @@ class Reduce(Spec):
         object.__setattr__(self, "accumulator", accumulator)
         object.__setattr__(self, "_held", held)
 
-    def _native(self) -> _core.ReduceSpec:
+    def _native(self) -> _core.Reduce:
         """The spec for C++, with the accumulator's seed as it is now."""
         acc = self.accumulator
         if type(acc.seed) is type(acc.stream) is int:
@@ -390,7 +386,7 @@ def _made(head: str, keys: Keys) -> Reduce:
     options = Options(
         rounding, overflow_of(cast, overflow), seed, 0, bits, value.get("variant", "A")
     )
-    held = _core.ReduceSpec(
+    held = _core.Reduce(
         wire=(by or cast)._held,  # type: ignore[union-attr]
         accumulator=sums._native(),
         order=value.get("order", "sequential"),
@@ -509,6 +505,44 @@ def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
     return {"text": format if wire is None else wire, **state}
 
 
+# ---- numbers of calls ----------------------------------------------------------------------------
+
+
+def native_at(spec: Reduce, seed: int = 0, step: int = 0) -> _core.Reduce:
+    """Returns the spec for C++ with the seed and the step of a call.
+
+    The seed serves casts, codecs and sums. Raises ValueError if the spec has another number itself.
+    """
+    spec = seeded(spec, seed)
+    native = spec._native()
+    return native if step == spec.step else native.with_step(one_number("step", step, spec))
+
+
+def one_number(name: str, given: int, spec: Reduce) -> int:
+    """The number of a call, or of its spec; 0 means that it has none."""
+    own: int = getattr(spec, name)
+    if own != 0 and given not in (0, own):
+        raise ValueError(f"{name} is given twice: {given}, and {own} in {spec!r}")
+    return given or own
+
+
+def seeded(spec: Reduce, seed: int) -> Reduce:
+    """Returns the spec with the seed of a call, for casts, codecs and sums; 0: as it is."""
+    if seed == 0:
+        return spec
+    one_number("seed", seed, spec)
+    own = spec.accumulator.seed
+    if type(own) is not int or own not in (0, seed):
+        raise ValueError(f"seed is given twice: {seed}, and {own} in the accumulator")
+    return _with_seed(spec, seed)
+
+
+@functools.lru_cache(maxsize=1024)
+def _with_seed(spec: Reduce, seed: int) -> Reduce:
+    sums = Accumulator(spec.accumulator.text, seed=seed)
+    return spec.replace(seed=seed, accumulator=sums)
+
+
 def sums_format(wire: Format | Scaled | None) -> Format:
     """Returns the default format of sums: the contributions' format.
 
@@ -556,5 +590,5 @@ def warn_of_stall(spec: Reduce, world: int) -> None:
         f"the sum over {world} ranks in {spec.accumulator} may stall: it has a precision of "
         f"{precision} bits, so that more than {2**precision} equal terms no longer count. A wider "
         "accumulator helps, a kahan, chunked or pairwise one, order='tree', or a group_size",
-        StallWarning,
+        PrecisionWarning,
     )

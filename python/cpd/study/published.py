@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cpd.comm.layers import WireWarning
 from cpd.comm.spec import Reduce
 from cpd.compress.codecs import codec
 from cpd.numeric.shown import shown
+from cpd.numeric.warned import PrecisionWarning
 from cpd.study.machines import Link, Machine, machine, nearest
 from cpd.study.networks import network
 from cpd.study.throughput import CodecRate, StepTime, all_reduce_of, messages_of, step_time
@@ -175,7 +175,9 @@ def compared(figure: str, codec_rate: CodecRate | None = None, shared: bool = Fa
     check_figure(figure)
     rate = codec_rate or _NO_CODEC
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WireWarning)  # of 1bitSGD by columns, as the paper says
+        warnings.simplefilter(
+            "ignore", PrecisionWarning
+        )  # of 1bitSGD by columns, as the paper says
         cells = _of_table(figure, rate, shared) if figure in _OF_TABLES else []
         cells += [_claimed(row, rate) for row in _claims(figure)]
     return cells + (_prices(rate) if figure == "grubic-16" else [])

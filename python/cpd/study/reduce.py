@@ -17,11 +17,12 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import Reduce, StallWarning, check_spec
+from cpd.comm.spec import Reduce, check_spec
 from cpd.comm.virtual import Source, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import integer
+from cpd.numeric.warned import PrecisionWarning
 
 DRAWS = 16
 """Blocks of values from whose differences an error's uncertainty is estimated."""
@@ -305,7 +306,7 @@ class Contributions:
         check_spec(spec)
         chosen = grouped(spec, group_size_of(group_size, self.world), self.world)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", StallWarning)  # stalling sums are measured too
+            warnings.simplefilter("ignore", PrecisionWarning)  # stalling sums are measured too
             return Measurement.of(self._reference(spec), self._sums(chosen))
 
     def measure_orders(self, spec: Reduce, group_size: int) -> Measurement:

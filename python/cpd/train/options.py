@@ -131,8 +131,8 @@ class TrainOptions:
                 "gradients, which cpd.train sends, have none; give uniform a number of bits"
             )
         schedule = self.reduction(steps_per_epoch=1)  # the first to make layers, and import torch
-        schedule.check_names([layer.name for layer in self.layers])
-        schedule.check_world(self.nodes)
+        schedule._check_names([layer.name for layer in self.layers])
+        schedule._check_world(self.nodes)
 
     def _take_wire(self) -> None:
         """The codec's name in its one form; that of a format is the format."""

@@ -135,8 +135,8 @@ def compare(comm: Communicator, first: int, count: int) -> list[str]:
         got, report = comm.all_reduce(mine, spec, report=True)
         if not same(got, wanted):
             wrong.append(f"{index}: {spec}")
-        if report.layers != reports:
-            wrong.append(f"{index}: reports {report.layers} for {reports}: {spec}")
+        if report.tensors != reports:
+            wrong.append(f"{index}: reports {report.tensors} for {reports}: {spec}")
         if not same(mine, layers_of(comm.rank, sizes, index, special)):
             wrong.append(f"{index}: inputs were written")
         for layer in got:
@@ -184,7 +184,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
         native = _core.with_codec(spec._native(), codec)
         try:
             comm._native.all_reduce(layers, out, native, False)
-        except (cpd.comm.Corrupt, RankLost) as error:
+        except (cpd.comm.TransportError, RankLost) as error:
             return [f"{type(error).__name__}: {error}"]
         if not same(expected, out):
             wrong.append(str(way))
@@ -201,7 +201,7 @@ def scaled(comm: Communicator) -> list[str]:
         wanted, reports = virtual(spec, comm.size, sizes, index, special)
         mine = layers_of(comm.rank, sizes, index, special)
         got, report = comm.all_reduce(mine, spec, report=True)
-        if not same(got, wanted) or report.layers != reports:
+        if not same(got, wanted) or report.tensors != reports:
             wrong.append(f"{q}: {way}")
     return wrong
 
@@ -250,7 +250,7 @@ def codecs(comm: Communicator, of: int) -> list[str]:
             ranks = [codec_layers(rank, step) for rank in range(comm.size)]
             wanted, reports = cpd.simulate_all_reduce(ranks, at, states=everyone, report=True)
             got, report = comm.all_reduce(ranks[comm.rank], at, states=mine, report=True)
-            if not same(got, wanted) or report.layers != reports:
+            if not same(got, wanted) or report.tensors != reports:
                 wrong.append(f"{wire}: {way}, step {step}")
         if kept_by(mine, comm.rank) != kept_by(everyone, comm.rank):
             wrong.append(f"{wire}: {way}, what is kept")

@@ -145,7 +145,7 @@ def files() -> None:
     keep("gradients of float64", np.concatenate([rank[0] for rank in loaded.per_rank]))
 
 
-warnings.simplefilter("ignore", cpd.StallWarning)
+warnings.simplefilter("ignore", cpd.PrecisionWarning)
 for cases in (operations, formats, reductions, files):
     cases()
 least = np.array([1], np.uint32).view(np.float32)

@@ -89,7 +89,7 @@ def _joined(layers: list[Any]) -> Any:
     return np.concatenate([np.asarray(layer).reshape(-1) for layer in layers])
 
 
-def _told(reports: list[cpd.LayerReport]) -> str:
+def _told(reports: list[cpd.comm.TensorReport]) -> str:
     return " ".join(
         f"{one.shift},{one.non_finite},{one.overflowed},{one.underflowed}" for one in reports
     )
@@ -126,7 +126,9 @@ def simulate_all_reduce_cases(make: Make) -> Cases:
     )
     names = ["a.weight", "a.bias", "b.bias", "b.weight"]
     for step in (0, 2, 3):
-        sums, reports = schedule.simulate_all_reduce(names, ranks(3, make), step=step, report=True)
+        sums, reports = cpd.simulate_all_reduce(
+            ranks(3, make), schedule, names=names, step=step, report=True
+        )
         yield f"schedule step {step}", (_joined(sums), _told(reports))
 
 
@@ -146,7 +148,7 @@ def _traffic(traffic: Any) -> str:
 def _all_reduce(world: int, spec: cpd.Reduce, make: Make, chunk: int) -> tuple[Any, ...]:
     def step(comm: Any) -> tuple[Any, str, str]:
         sums, report = comm.all_reduce(layers_of(comm.rank, make), spec, report=True)
-        return _joined(sums), _told(report.layers), _traffic(report.traffic)
+        return _joined(sums), _told(report.tensors), _traffic(report.traffic)
 
     found = _over(world, step, chunk)
     assert len({(recorded(sums), told) for sums, told, _ in found}) == 1
@@ -229,7 +231,7 @@ def _numbered(make: Make) -> Cases:
     def scheduled(comm: Any) -> Any:
         names = ["a", "b", "c", "d"]
         layers = layers_of(comm.rank, make)
-        steps = [schedule.all_reduce(comm, names, layers, step=step) for step in (0, 1)]
+        steps = [comm.all_reduce(layers, schedule, names=names, step=step) for step in (0, 1)]
         return _joined([_joined(sums) for sums in steps])
 
     yield "schedule", _over(3, scheduled)[0]

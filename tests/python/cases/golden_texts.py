@@ -50,9 +50,9 @@ cpd.Reduce("e4m3", accumulator="e6m9 kahan", order="ring", exchange="hierarchica
 cpd.Reduce("e5m2", loss_scale=1024, overflow="saturate", order="tree", exchange="gather")
 cpd.Schedule(cpd.Reduce("e4m3", aps=True), exempt=["*.bias"], first_steps=100)
 cpd.Schedule(cpd.Reduce("e4m3")).spec_of("a", 3)
-cpd.LayerReport(1, 2, 3, 4)
+cpd.comm.TensorReport(1, 2, 3, 4)
 cpd.comm.Traffic(1, 2, 3, 4, 5)
-cpd.comm.ReduceReport([cpd.LayerReport(1, 2, 3, 4)], cpd.comm.Traffic(1, 2, 3, 4, 5))
+cpd.comm.ReduceReport([cpd.comm.TensorReport(1, 2, 3, 4)], cpd.comm.Traffic(1, 2, 3, 4, 5))
 cpd.comm.RankLost("rank 1 is lost", [1])
 cpd.comm.Mismatch("the ranks differ")
 cpd.comm.TransportError("a socket", 2)
@@ -202,8 +202,8 @@ cpd.Schedule(cpd.Reduce("e4m3"), exempt="a")
 cpd.Schedule(cpd.Reduce("e4m3"), exempt=[3])
 cpd.Schedule(cpd.Reduce("e4m3"), first_steps=-1)
 cpd.Schedule(cpd.Reduce("e4m3"), first_spec="fp32")
-cpd.Schedule(cpd.Reduce("e4m3"), exempt=["x*"]).check_names(["a", "b"])
-cpd.Schedule(cpd.Reduce("e4m3", group_size=3)).check_world(2)
+cpd.Schedule(cpd.Reduce("e4m3"), exempt=["x*"])._check_names(["a", "b"])
+cpd.Schedule(cpd.Reduce("e4m3", group_size=3))._check_world(2)
 cpd.cast([1.0], "e4m3")
 cpd.cast(None, "e4m3")
 cpd.cast(1.0, "e4m3")
@@ -290,7 +290,7 @@ cpd.simulate_all_reduce([[x], [3]], spec)
 cpd.simulate_all_reduce([[make(np.zeros(3))]], spec)
 cpd.simulate_all_reduce([[x]], "e4m3")
 cpd.simulate_all_reduce([[x]], cpd.Reduce("e4m3", group_size=2))
-cpd.Schedule(spec).simulate_all_reduce(["a", "b"], [[x]], step=0)
+cpd.simulate_all_reduce([[x]], cpd.Schedule(spec), names=["a", "b"], step=0)
 cpd.comm.local(0)
 cpd.comm.local(2.0)
 cpd.comm.local(2, timeout=0)
@@ -385,8 +385,8 @@ cpd.CastSpec("e4m3", seed=torch.tensor(3))
 
 PUBLIC: dict[str, Sequence[str]] = {
     "cpd": (
-        *("Accumulator", "BlockFma", "CastSpec", "Format", "LayerReport", "PresetInfo", "Recipe"),
-        *("Reduce", "Schedule", "StallWarning", "add", "cast", "decode", "encode", "fma"),
+        *("Accumulator", "BlockFma", "CastSpec", "Format", "TensorReport", "PresetInfo", "Recipe"),
+        *("Reduce", "Schedule", "PrecisionWarning", "add", "cast", "decode", "encode", "fma"),
         *("gemm", "mul", "presets", "random_integers", "simulate_all_reduce", "sum"),
         *("Encoded", "Scaled"),
     ),
@@ -402,7 +402,7 @@ PUBLIC: dict[str, Sequence[str]] = {
 TORCH_PUBLIC: dict[str, Sequence[str]] = {
     "cpd": ("ddp_hook",),
     "cpd.parallel.ddp": ("HookState", "ddp_hook"),
-    "cpd.parallel.fsdp": ("ReduceScatter", "set_reduce_scatter"),
+    "cpd.parallel.fsdp": ("ReduceScatter", "fsdp_hook"),
     "cpd.functional": ("conv2d", "linear", "matmul"),
     "cpd.nn": ("Conv2d", "Linear"),
 }

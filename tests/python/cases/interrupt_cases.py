@@ -24,7 +24,7 @@ from cpd import _core
 from cpd.comm import Communicator, LocalGroup
 from patience import scaled
 
-warnings.simplefilter("ignore", cpd.SlowProductWarning)  # what is slow is what is wanted
+warnings.simplefilter("ignore", cpd.PrecisionWarning)  # what is slow is what is wanted
 
 DELAY = 0.7  # seconds until Ctrl-C
 SPEC = cpd.Reduce("e4m3")

@@ -85,7 +85,7 @@ class Trained:
 
     hash: str
     losses: list[list[float]] = field(default_factory=list)
-    reports: list[list[cpd.LayerReport]] = field(default_factory=list)
+    reports: list[list[cpd.comm.TensorReport]] = field(default_factory=list)
 
 
 def by_hand(
@@ -125,7 +125,9 @@ def by_hand(
             gradients.append(list(torch.autograd.grad(loss, list(model.parameters()))))
             generators[node] = torch.get_rng_state()
             losses.append(float(loss.detach()))
-        sums, report = schedule.simulate_all_reduce(names, gradients, step=step, report=True)
+        sums, report = cpd.simulate_all_reduce(
+            gradients, schedule, names=names, step=step, report=True
+        )
         for model, optimizer in zip(models, optimizers, strict=True):
             for parameter, gradient in zip(model.parameters(), sums, strict=True):
                 parameter.grad = gradient.clone()
@@ -147,7 +149,7 @@ def by_nodes(
     """The same by `cpd.VirtualNodes`."""
     model = classifier()
     optimizer = optimizer_of(model)
-    nodes = cpd.VirtualNodes(model, world, spec, keep, seeds=range(world), **options)
+    nodes = cpd.VirtualNodes(model, world, spec, keep, generators=range(world), **options)
     trained = Trained("")
     for step in range(steps):
         nodes.step(lambda micro: loss_of(model, micro), batch_of(step, world))
@@ -254,7 +256,7 @@ def nodes_hash(case: dict[str, Any]) -> str:
         case["spec"],
         case.get("keep"),
         broadcast_buffers=case.get("broadcast_buffers", True),
-        seeds=range(WORLD),
+        generators=range(WORLD),
     )
 
     def loss(micro: Any) -> Any:

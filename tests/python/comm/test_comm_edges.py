@@ -79,7 +79,7 @@ def test_a_value_alone_is_no_short_row():
     """Its row has a scale of its own, and no larger row is possible."""
     layers = [np.ones((1, 1), np.float32)]
     with warnings.catch_warnings():
-        warnings.simplefilter("error", cpd.WireWarning)
+        warnings.simplefilter("error", cpd.PrecisionWarning)
         cpd.simulate_all_reduce([layers] * 2, cpd.Reduce("int8_rows"))
 
 

@@ -24,7 +24,7 @@ from spawn import spawn_ranks  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore::cpd.StallWarning"),
+    pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning"),
     pytest.mark.timeout(300),
 ]
 FP32 = cpd.Reduce("fp32")
@@ -54,7 +54,7 @@ def test_all_reduce(world: int) -> None:
             wanted, reports = comm_cases.virtual(spec, world, sizes, index, special)
             for got, report in group.run(reduce):
                 assert comm_cases.same(on_cpu(got), wanted), spec
-                assert report.layers == reports, spec
+                assert report.tensors == reports, spec
 
 
 def test_other_operations() -> None:
@@ -159,7 +159,7 @@ def test_a_torch_group_with_nccl() -> None:
         pytest.skip("torch has no NCCL")
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        with cpd.comm.torch(timeout=scaled(60)) as comm:
+        with cpd.comm.distributed(timeout=scaled(60)) as comm:
             assert (comm.name, comm.size) == ("nccl", 1)
             (got,) = comm.all_reduce([torch.ones(5, device="cuda")], FP32)
             assert got.tolist() == [1.0] * 5

@@ -141,7 +141,7 @@ if whose == "torch's":
 else:
     how = {"store": dist.TCPStore("127.0.0.1", port, is_master=rank == 0)}
 dist.init_process_group("gloo", rank=rank, world_size=4, **how)
-comm = cpd.comm.torch(timeout=float(sys.argv[4]))
+comm = cpd.comm.distributed(timeout=float(sys.argv[4]))
 comm.barrier()
 if rank == 0:
     def strike(phase, chunk, rank, drop):
@@ -185,7 +185,7 @@ import torch.distributed as dist
 import cpd
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=3)
-comm = cpd.comm.torch(timeout=float(sys.argv[3]))
+comm = cpd.comm.distributed(timeout=float(sys.argv[3]))
 if rank == 0:
     time.sleep(0.1)
 comm.barrier()  # the others wait for it, and ask the store whether it has given up

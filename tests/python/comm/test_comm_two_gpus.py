@@ -24,7 +24,7 @@ from tensors import normal, same  # noqa: E402
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("two_gpus"),
-    pytest.mark.filterwarnings("ignore::cpd.StallWarning"),
+    pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning"),
     pytest.mark.timeout(300),
 ]
 FIRST, SECOND = "cuda:0", "cuda:1"
@@ -56,7 +56,7 @@ def test_ranks_with_a_gpu_each() -> None:
             wanted, reports = comm_cases.virtual(spec, 2, SIZES, index)
             for got, report in group.run(reduce):
                 assert comm_cases.same(got, wanted), spec
-                assert report.layers == reports, spec
+                assert report.tensors == reports, spec
 
 
 CODECS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit bucket=8", "int8_rows", "int4 bucket=8",

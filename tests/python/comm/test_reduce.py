@@ -12,13 +12,13 @@ import pytest
 import cpd
 import reduce_oracle
 from arrays import spec_of
-from cpd.comm.spec import StallWarning
+from cpd.numeric.warned import PrecisionWarning
 from oracle import MODES, Options
 from rationals import Fraction
 from reduce_cases import gradients
 
 # Many of the sums here are of more terms than their format can count.
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 WORLDS = (1, 2, 3, 5, 7, 8, 16)
 ORDERS = ("sequential", "ring", "tree")
@@ -185,7 +185,7 @@ def test_a_tree_adds_neighbours_first():
     assert cpd.simulate_all_reduce(ones, cpd.Reduce("e5m2"))[0] == 8
 
 
-@pytest.mark.filterwarnings("error::cpd.comm.spec.StallWarning")
+@pytest.mark.filterwarnings("error::cpd.PrecisionWarning")
 def test_sums_that_may_stall_are_told():
     ranks = [[np.ones(1, np.float32)]] * 17
     for spec in (
@@ -193,7 +193,7 @@ def test_sums_that_may_stall_are_told():
         cpd.Reduce("e4m3", order="ring"),
         cpd.Reduce("e4m3", group_size=17),
     ):
-        with pytest.warns(StallWarning, match="17 ranks"):
+        with pytest.warns(PrecisionWarning, match="17 ranks"):
             cpd.simulate_all_reduce(ranks, spec)
         if spec.group_size is None:
             cpd.simulate_all_reduce(ranks[:16], spec)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 # Many of the sums here are of more terms than their format can count.
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 # ---- memory ------------------------------------------------------------------------------------
 

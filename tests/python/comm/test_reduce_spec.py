@@ -16,7 +16,7 @@ import cpd
 from reduce_cases import gradients
 
 # Many of the sums here are of more terms than their format can count.
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 # ---- the interface -----------------------------------------------------------------------------
 
@@ -99,10 +99,10 @@ def test_reports():
     ]
     for order in ("sequential", "ring"):
         _, reports = cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3", order=order), report=True)
-        assert reports[0] == cpd.LayerReport(
+        assert reports[0] == cpd.comm.TensorReport(
             shift=0, non_finite=0, overflowed=1, underflowed=1, values=8, zeros=3, bytes=8
         )
-        assert reports[1] == cpd.LayerReport(
+        assert reports[1] == cpd.comm.TensorReport(
             shift=0, non_finite=2, overflowed=0, underflowed=0, values=4, zeros=0, bytes=4
         )
 

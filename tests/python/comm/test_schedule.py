@@ -39,14 +39,14 @@ def test_every_layer_has_its_spec_at_every_step():
     assert schedule.spec_of("first.weight", 1) == fp32
     assert schedule.spec_of("first.weight", 2) == STOCHASTIC.replace(step=2)
     assert schedule.spec_of("first.bias", 0) == late
-    assert schedule.parts(NAMES, 0) == [(fp32.replace(step=0), [0, 2]), (late, [1, 3])]
+    assert schedule._parts(NAMES, 0) == [(fp32.replace(step=0), [0, 2]), (late, [1, 3])]
 
 
 def test_equal_specs_are_one_call():
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"], first_steps=1)
-    assert schedule.parts(NAMES, 0) == [(cpd.Reduce("fp32"), [0, 1, 2, 3])]
-    assert [numbers for _, numbers in schedule.parts(NAMES, 1)] == [[0, 2], [1, 3]]
-    assert cpd.Schedule(STOCHASTIC).parts([], 0) == []
+    assert schedule._parts(NAMES, 0) == [(cpd.Reduce("fp32"), [0, 1, 2, 3])]
+    assert [numbers for _, numbers in schedule._parts(NAMES, 1)] == [[0, 2], [1, 3]]
+    assert cpd.Schedule(STOCHASTIC)._parts([], 0) == []
 
 
 def test_fp32_keeps_order_groups_exchange_and_average():
@@ -61,13 +61,13 @@ def test_fp32_keeps_order_groups_exchange_and_average():
 def test_a_layers_bits_do_not_depend_on_which_others_are_exempt(exempt):
     per_rank = contributions(5)
     schedule = cpd.Schedule(STOCHASTIC, exempt=exempt)
-    sums, reports = schedule.simulate_all_reduce(NAMES, per_rank, step=3, report=True)
+    sums, reports = cpd.simulate_all_reduce(per_rank, schedule, names=NAMES, step=3, report=True)
     by_spec = {
         False: cpd.simulate_all_reduce(per_rank, STOCHASTIC.replace(step=3), report=True),
         True: cpd.simulate_all_reduce(per_rank, cpd.Reduce("fp32"), report=True),
     }
     for number, name in enumerate(NAMES):
-        layers, told = by_spec[schedule.is_exempt(name)]
+        layers, told = by_spec[schedule._is_exempt(name)]
         assert np.array_equal(sums[number], layers[number])
         assert reports[number] == told[number]
 
@@ -78,7 +78,7 @@ def test_first_steps_are_in_fp32():
     fp32 = cpd.simulate_all_reduce(per_rank, cpd.Reduce("fp32"))
     for step in range(4):
         later = cpd.simulate_all_reduce(per_rank, STOCHASTIC.replace(step=step))
-        sums = schedule.simulate_all_reduce(NAMES, per_rank, step=step)
+        sums = cpd.simulate_all_reduce(per_rank, schedule, names=NAMES, step=step)
         assert equal(sums, fp32 if step < 2 else later)
 
 
@@ -87,8 +87,8 @@ def test_ranks_may_be_functions():
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
     functions = [lambda rank=rank: rank for rank in per_rank]
     assert equal(
-        schedule.simulate_all_reduce(NAMES, functions, step=0),
-        schedule.simulate_all_reduce(NAMES, per_rank, step=0),
+        cpd.simulate_all_reduce(functions, schedule, names=NAMES, step=0),
+        cpd.simulate_all_reduce(per_rank, schedule, names=NAMES, step=0),
     )
 
 
@@ -97,12 +97,12 @@ def test_a_communicator_gives_the_same(in_place):
     world = 3
     per_rank = contributions(world)
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
-    sums, told = schedule.simulate_all_reduce(NAMES, per_rank, step=7, report=True)
+    sums, told = cpd.simulate_all_reduce(per_rank, schedule, names=NAMES, step=7, report=True)
 
     def work(comm):
         layers = [layer.copy() for layer in per_rank[comm.rank]]
         out = layers if in_place else None
-        mine, report = schedule.all_reduce(comm, NAMES, layers, step=7, out=out, report=True)
+        mine, report = comm.all_reduce(layers, schedule, names=NAMES, step=7, out=out, report=True)
         if in_place:
             assert all(a is b for a, b in zip(mine, layers, strict=True))
         else:
@@ -112,7 +112,7 @@ def test_a_communicator_gives_the_same(in_place):
             for i in range(2)
         ]
         assert report.traffic.messages > max(part.messages for part in parts)
-        return mine, report.layers
+        return mine, report.tensors
 
     for mine, report in cpd.comm.local(world).run(work):
         assert equal(mine, sums)
@@ -129,13 +129,13 @@ def test_out_must_be_as_many_as_the_names():
         for out in (blank[:3], [], [*blank, np.zeros(3, np.float32)]):
             told = f"there are 4 names but {len(out)} layers in out"
             with pytest.raises(ValueError, match=told):
-                schedule.all_reduce(comm, NAMES, layers, step=0, out=out)
+                comm.all_reduce(layers, schedule, names=NAMES, step=0, out=out)
         with pytest.raises(TypeError, match="out must be a list of layers, got ndarray"):
-            schedule.all_reduce(comm, NAMES, layers, step=0, out=blank[0])
+            comm.all_reduce(layers, schedule, names=NAMES, step=0, out=blank[0])
         with pytest.raises(ValueError, match="4 names but 3 layers"):
-            schedule.all_reduce(comm, NAMES, layers[:3], step=0)
+            comm.all_reduce(layers[:3], schedule, names=NAMES, step=0)
         assert all((layer == 7).all() for layer in blank)
-        sums = schedule.all_reduce(comm, NAMES, layers, step=0, out=iter(blank))
+        sums = comm.all_reduce(layers, schedule, names=NAMES, step=0, out=iter(blank))
         assert all(a is b for a, b in zip(sums, blank, strict=True))
 
     cpd.comm.local(1).run(wrong)
@@ -162,12 +162,12 @@ def test_groups_are_at_most_the_ranks(schedule, told):
 
     def work(comm):
         with pytest.raises(ValueError, match=told):
-            schedule.all_reduce(comm, NAMES, contributions(2)[comm.rank], step=20)
+            comm.all_reduce(contributions(2)[comm.rank], schedule, names=NAMES, step=20)
 
     cpd.comm.local(2).run(work)
     with pytest.raises(ValueError, match=told):
-        schedule.check_world(2)
-    schedule.check_world(16)
+        schedule._check_world(2)
+    schedule._check_world(16)
 
 
 def test_values_are_compared_hashed_and_pickled():
@@ -191,12 +191,12 @@ def test_values_are_compared_hashed_and_pickled():
         (lambda: cpd.Schedule(STOCHASTIC, first_steps=-1), ValueError, "at least 0, got -1"),
         (lambda: cpd.Schedule(STOCHASTIC, first_steps=1.5), TypeError, "int"),
         (
-            lambda: cpd.Schedule(STOCHASTIC, exempt=["*.bias", "*.scale"]).parts(NAMES, 0),
+            lambda: cpd.Schedule(STOCHASTIC, exempt=["*.bias", "*.scale"])._parts(NAMES, 0),
             ValueError,
             r"'\*\.scale' matches no layer; the layers are first.weight, first.bias, output.weight",
         ),
         (
-            lambda: cpd.Schedule(STOCHASTIC).simulate_all_reduce(["a"], [[]], step=0),
+            lambda: cpd.simulate_all_reduce([[]], cpd.Schedule(STOCHASTIC), names=["a"], step=0),
             ValueError,
             "1 names but 0 layers",
         ),

@@ -280,14 +280,14 @@ def test_small_layers_are_exempt():
     names = ["large", "small", "bias"]
     assert schedule.spec_of("small", 0, 999).format == cpd.Format("fp32")
     assert schedule.spec_of("large", 0, 1000).codec == SPEC.codec
-    assert [numbers for _, numbers in schedule.parts(names, 0, [1000, 999, 3])] == [[0], [1, 2]]
+    assert [numbers for _, numbers in schedule._parts(names, 0, [1000, 999, 3])] == [[0], [1, 2]]
     ranks = [[np.full(size, 0.3, np.float32) for size in (1000, 999, 3)] for _ in range(2)]
-    sums = schedule.simulate_all_reduce(names, ranks, step=0)
+    sums = cpd.simulate_all_reduce(ranks, schedule, names=names, step=0)
     assert np.array_equal(sums[1], np.full(999, np.float32(0.3) * 2))
     with cpd.comm.local(2) as group:
-        for got in group.run(lambda c: schedule.all_reduce(c, names, ranks[c.rank], step=0)):
+        for got in group.run(lambda c: c.all_reduce(ranks[c.rank], schedule, names=names, step=0)):
             assert same(got, sums)
-    for error in (lambda: schedule.parts(names, 0), lambda: schedule.spec_of("small", 0)):
+    for error in (lambda: schedule._parts(names, 0), lambda: schedule.spec_of("small", 0)):
         with pytest.raises(ValueError, match="min_size=1000 needs the size of layer"):
             error()
     with pytest.raises(ValueError, match="min_size must be at least 0"):
@@ -442,7 +442,7 @@ def test_small_layers_of_nodes():
     model, nodes = nodes_of(schedule)
     assert "4 layers of 242 values" in repr(nodes)
     stepped(model, nodes, 0)
-    assert nodes.schedule.parts(nodes.names, 0, [150, 30, 60, 2])[0][1] == [0]
+    assert nodes.schedule._parts(nodes.names, 0, [150, 30, 60, 2])[0][1] == [0]
 
 
 def test_formats_keep_nothing():

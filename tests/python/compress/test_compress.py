@@ -36,7 +36,7 @@ def test_a_format_as_codec_casts(name, make):
     assert type(packet.values) is type(make(X))
     wanted = np.asarray(cpd.cast(X.reshape(-1), name)).reshape(X.shape)
     assert np.array_equal(np.asarray(packet.values), wanted)
-    assert np.array_equal(compress.decode(packet.data, X.shape), wanted)
+    assert np.array_equal(compress.Packet.from_bytes(packet.data, X.shape).values, wanted)
     assert packet.size == X.size
     assert len(packet.data) > packet.bytes == round(packet.bits_a_value * X.size / 8)
 
@@ -79,7 +79,7 @@ def test_a_shift_is_undone():
     assert np.array_equal(e4m3.encode(x).values, [0, 0])
     shifted = e4m3.encode(x, shift=20)
     assert np.array_equal(shifted.values, x)
-    assert np.array_equal(compress.decode(shifted.data), x)
+    assert np.array_equal(compress.Packet.from_bytes(shifted.data).values, x)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -164,11 +164,11 @@ def test_the_table():
             "random must be 0",
         ),
         (lambda: compress.Codec("e2m1").encode(np.float32([np.nan])), ValueError, "NaN"),
-        (lambda: compress.decode(b""), ValueError, "cut off"),
-        (lambda: compress.decode(bytes(100)), ValueError, "no stream of a codec"),
-        (lambda: compress.decode("abc"), TypeError, "data must be bytes"),
+        (lambda: compress.Packet.from_bytes(b""), ValueError, "cut off"),
+        (lambda: compress.Packet.from_bytes(bytes(100)), ValueError, "no stream of a codec"),
+        (lambda: compress.Packet.from_bytes("abc"), TypeError, "data must be bytes"),
         (
-            lambda: compress.decode(compress.Codec("e4m3").encode(X).data, (3, 4)),
+            lambda: compress.Packet.from_bytes(compress.Codec("e4m3").encode(X).data, (3, 4)),
             ValueError,
             "the stream has 4773 values",
         ),
@@ -197,9 +197,9 @@ def test_damage_is_an_error():
     data = compress.Codec("mxfp8").encode(X[:2]).data
     for i in range(len(data)):
         with pytest.raises(ValueError, match=r"stream"):
-            compress.decode(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+            compress.Packet.from_bytes(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
         with pytest.raises(ValueError, match=r"stream"):
-            compress.decode(data[:i])
+            compress.Packet.from_bytes(data[:i])
 
 
 # ---- layouts of layers --------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_ten_thousand_calls_keep_no_memory():
 
     def run(count):
         for _ in range(count):
-            compress.decode(codec.encode(x, state=states).data)
+            compress.Packet.from_bytes(codec.encode(x, state=states).data)
             pickle.loads(pickle.dumps(codec))
             states.state_dict()
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

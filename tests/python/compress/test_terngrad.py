@@ -139,15 +139,15 @@ def test_layers_that_never_change_are_named() -> None:
     ranks = [[np.float32([0.5]), layer(9, 1), np.ones((1, 1), np.float32)] for _ in range(2)]
     for wire in ("terngrad", "feedback terngrad share=off", "top_k 0.1 terngrad"):
         layers = r"layer 4 of shape \(1,\) and of layers 6" if "top_k" not in wire else "5, 6"
-        with pytest.warns(cpd.WireWarning, match=f"(?s){layers}.*never changes.*exempt="):
+        with pytest.warns(cpd.PrecisionWarning, match=f"(?s){layers}.*never changes.*exempt="):
             cpd.simulate_all_reduce(ranks, cpd.Reduce(wire), numbers=[4, 5, 6])
-    with cpd.comm.local(1) as group, pytest.warns(cpd.WireWarning, match="min_size=2"):
+    with cpd.comm.local(1) as group, pytest.warns(cpd.PrecisionWarning, match="min_size=2"):
         group.run(lambda comm: comm.all_reduce(ranks[0], cpd.Reduce("terngrad")))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cpd.simulate_all_reduce(ranks, cpd.Reduce("terngrad clip=none"))
         schedule = cpd.Schedule(cpd.Reduce("terngrad"), min_size=2)
-        schedule.simulate_all_reduce(["a", "b", "c"], ranks, step=0)
+        cpd.simulate_all_reduce(ranks, schedule, names=["a", "b", "c"], step=0)
 
 
 def test_runs_are_of_buckets() -> None:

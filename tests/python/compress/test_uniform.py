@@ -263,7 +263,7 @@ def test_what_was_chosen_in_place() -> None:
     spec = cpd.Reduce("uniform")
     _, expected = cpd.simulate_all_reduce(ranks, spec, report=True)
 
-    def call(comm: cpd.comm.Communicator) -> list[cpd.LayerReport]:
+    def call(comm: cpd.comm.Communicator) -> list[cpd.comm.TensorReport]:
         layers = [x.copy() for x in ranks[comm.rank]]
         return comm.all_reduce(layers, spec, out=layers, report=True)[1].layers
 

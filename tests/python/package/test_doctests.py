@@ -95,7 +95,7 @@ def test_examples(name):
 # Public names without an example of their own: the example of another shows them, or they need
 # ranks that a launcher has started (tests/python/ranks/spawn.py).
 SHOWN_BY = {
-    "LayerReport": "Communicator",
+    "TensorReport": "Communicator",
     "ReduceReport": "Communicator",
     "Traffic": "Communicator",
     "PresetInfo": "presets",
@@ -109,7 +109,7 @@ SHOWN_BY = {
 }
 NEED_A_LAUNCHER = {
     *("mpi", "nccl", "nccl_id", "torch", "roundoff_over", "recommend_over"),
-    *("ddp_hook", "HookState", "ReduceScatter", "set_reduce_scatter"),
+    *("ddp_hook", "HookState", "ReduceScatter", "fsdp_hook"),
 }
 
 
@@ -119,7 +119,7 @@ def public():
     from cpd.parallel import ddp, fsdp
 
     found = {"ddp_hook": ddp.ddp_hook, "HookState": ddp.HookState}
-    found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "set_reduce_scatter")}
+    found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "fsdp_hook")}
     for name in (
         "cpd",
         "cpd.comm",

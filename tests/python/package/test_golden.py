@@ -71,7 +71,7 @@ def runs() -> list[Any]:
     return [pytest.param(n, f, id=f"{n}-{f}") for n, given in front_ends.items() for f in given]
 
 
-@pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+@pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 @pytest.mark.parametrize(("name", "front_end"), runs())
 def test_results(name, front_end):
     if front_end == "tensor":

@@ -102,14 +102,14 @@ def unused_momentum():
 
 
 CASES = {
-    "simulated": (simulated, cpd.WireWarning),
-    "over_ranks": (over_ranks, cpd.WireWarning),
-    "short_rows": (short_rows, cpd.WireWarning),
-    "stalling": (stalling, cpd.StallWarning),
-    "stalling_scattered": (stalling_scattered, cpd.StallWarning),
-    "slow_product": (slow_product, cpd.SlowProductWarning),
-    "slow_layer": (slow_layer, cpd.SlowProductWarning),
-    "slow_backward": (slow_backward, cpd.SlowProductWarning),
+    "simulated": (simulated, cpd.PrecisionWarning),
+    "over_ranks": (over_ranks, cpd.PrecisionWarning),
+    "short_rows": (short_rows, cpd.PrecisionWarning),
+    "stalling": (stalling, cpd.PrecisionWarning),
+    "stalling_scattered": (stalling_scattered, cpd.PrecisionWarning),
+    "slow_product": (slow_product, cpd.PrecisionWarning),
+    "slow_layer": (slow_layer, cpd.PrecisionWarning),
+    "slow_backward": (slow_backward, cpd.PrecisionWarning),
     "uncovered": (uncovered, UserWarning),
     "unused_momentum": (unused_momentum, UserWarning),
 }

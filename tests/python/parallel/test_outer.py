@@ -16,7 +16,7 @@ import outer_cases  # noqa: E402
 import spawn  # noqa: E402
 from outer_cases import CASES, FOUR_BITS, PERIOD, STEPS, by_hand, model_of, run  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 WORLD = 3
 NAMES = ["0.weight", "0.bias", "3.weight", "3.bias"]
 
@@ -45,7 +45,7 @@ def test_64_workers_move_in_four_bits():
     for wire in ("e3m0", "e2m1"):
         workers = [copy.deepcopy(model) for _ in range(64)]
         spec = cpd.Reduce(wire, accumulator="fp32", aps=True, result="fp32")
-        outer = cpd.optim.DiLoCo(workers, None, spec, inner_steps=1)
+        outer = cpd.optim.DiLoCo(workers, None, spec, period=1)
         with torch.no_grad():
             for worker in workers:
                 worker.weight += 0.1 + 0.05 * torch.randn(2, 8)

@@ -28,7 +28,7 @@ from node_cases import (  # noqa: E402
     perceptron,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 E4M3 = cpd.Reduce("e4m3")
 APS = cpd.Reduce("e4m3", aps=True)
 
@@ -197,7 +197,7 @@ def test_without_seeds_nodes_draw_as_a_loop_does():
 
 
 def test_seeded_nodes_leave_torchs_generator_alone():
-    nodes = cpd.VirtualNodes(classifier(), 2, E4M3, seeds=[1, 2])
+    nodes = cpd.VirtualNodes(classifier(), 2, E4M3, generators=[1, 2])
     torch.manual_seed(5)
     nodes.step(lambda micro: loss_of(nodes.model, micro), batch_of(0, 2))
     after = torch.rand(3)
@@ -353,7 +353,7 @@ def test_on_the_gpu(gpu):
     model = perceptron().cuda()
     images = torch.randn(6, 3, device="cuda")
     for keep in ("memory", "disk", "recompute"):
-        nodes = cpd.VirtualNodes(model, 3, APS, keep, seeds=range(3))
+        nodes = cpd.VirtualNodes(model, 3, APS, keep, generators=range(3))
         nodes.step(lambda x: model(x).square().sum(), images)
         per_rank = [
             [g.cpu() for g in torch.autograd.grad(model(x).square().sum(), [*model.parameters()])]

@@ -29,7 +29,7 @@ from node_cases import (  # noqa: E402
     state_hash,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 E4M3 = cpd.Reduce("e4m3")
 APS = cpd.Reduce("e4m3", aps=True)
 
@@ -104,7 +104,7 @@ def test_a_loss_that_raises_changes_nothing(keep, call, tmp_path):
     """Nor does it where it is called again: with four nodes calls 4 to 7 are such."""
     model = classifier()
     nodes = cpd.VirtualNodes(
-        model, 4, APS, keep, folder=str(tmp_path), broadcast_buffers=False, seeds=range(4)
+        model, 4, APS, keep, folder=str(tmp_path), broadcast_buffers=False, generators=range(4)
     )
     for parameter in list(model.parameters())[::2]:
         parameter.grad = torch.ones_like(parameter)
@@ -222,7 +222,7 @@ def test_mistakes_are_told_at_once(options, error, message):
 
 
 def test_sums_that_may_stall_are_told_once():
-    with pytest.warns(cpd.StallWarning, match="the sum over 20 ranks in e4m3") as told:
+    with pytest.warns(cpd.PrecisionWarning, match="the sum over 20 ranks in e4m3") as told:
         nodes = cpd.VirtualNodes(perceptron(), 20, E4M3)
     assert told[0].filename == __file__
     with warnings.catch_warnings(action="error"):
@@ -318,7 +318,7 @@ def test_states_of_other_nodes_are_refused():
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n))])
 def test_copies_go_on_by_themselves(copied):
     spec = cpd.Reduce("e4m3", rounding="stochastic")
-    nodes = cpd.VirtualNodes(classifier(), 2, spec, broadcast_buffers=False, seeds=[0, 1])
+    nodes = cpd.VirtualNodes(classifier(), 2, spec, broadcast_buffers=False, generators=[0, 1])
     images = batch_of(0, 2)
     nodes.step(lambda micro: loss_of(nodes.model, micro), images)
     other = copied(nodes)
@@ -333,7 +333,7 @@ def test_layers_that_never_change_are_named():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.PReLU(), torch.nn.Linear(4, 1))
     nodes = cpd.VirtualNodes(model, 2, cpd.Reduce("terngrad"))
     named = r"layer 1\.weight of shape \(1,\) and of layers 2\.bias: .*exempt=\[its name\]"
-    with pytest.warns(cpd.WireWarning, match=named):
+    with pytest.warns(cpd.PrecisionWarning, match=named):
         nodes.step(lambda x: model(x).sum(), torch.randn(2, 3))
     schedule = cpd.Schedule(cpd.Reduce("terngrad"), exempt=["1.weight", "2.bias"])
     with warnings.catch_warnings():

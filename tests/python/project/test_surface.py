@@ -144,9 +144,9 @@ def test_names_of_files_are_none(tmp_path: Path) -> None:
 
 
 def test_a_module_counts_once() -> None:
-    names = {"cpd.parallel.fsdp.set_reduce_scatter", "cpd.fsdp.ReduceScatter"}
+    names = {"cpd.parallel.fsdp.fsdp_hook", "cpd.comm.ReduceScatter"}
     modules = surface.public_modules(names)
-    assert modules == {"cpd.fsdp": {"set_reduce_scatter", "ReduceScatter"}}
+    assert modules == {"cpd.fsdp": {"fsdp_hook", "ReduceScatter"}}
 
 
 def test_a_function_wins_over_a_module_of_its_name() -> None:

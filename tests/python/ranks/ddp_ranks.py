@@ -94,7 +94,7 @@ def check(model, spec, average, make, step, divide="after") -> None:
         averaged = {name: getattr(schedule, name).replace(**how) for name in specs}
         schedule = replace(schedule, **averaged)
     names = [name for name, _ in model.named_parameters()]
-    sums = schedule.simulate_all_reduce(names, gradients(make, step), step=step)
+    sums = cpd.simulate_all_reduce(gradients(make, step), schedule, names=names, step=step)
     for name, parameter, expected in zip(names, model.parameters(), sums, strict=True):
         same = torch.equal(parameter.grad.cpu(), expected.to(parameter.dtype))
         assert same, f"{name} at step {step}: {parameter.grad} is not {expected}"
@@ -242,7 +242,7 @@ class Held:
     """A communicator that begins when it is let go."""
 
     def __init__(self) -> None:
-        self.comm = cpd.comm.torch()
+        self.comm = cpd.comm.distributed()
         self.go = threading.Event()
 
     def all_reduce(self, *arguments, **options):

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import cpd
 from cpd.comm import Communicator
-from cpd.parallel.fsdp import ReduceScatter, set_reduce_scatter
+from cpd.parallel.fsdp import ReduceScatter, fsdp_hook
 
 STOCHASTIC = cpd.Reduce(
     "e4m3",
@@ -66,7 +66,7 @@ def run(
     divide: str | None = None,
 ) -> None:
     """Every module's gradients are this rank's slice of the virtual ranks' sum."""
-    made = set_reduce_scatter(model, spec, divide=divide)
+    made = fsdp_hook(model, spec, divide=divide)
     assert list(made) == ["", "0", "2"]
     for one in made.values():
         one.__class__ = Recorder
@@ -111,7 +111,7 @@ def forced_sum() -> None:
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(3.0)
     run(STOCHASTIC, dist.ReduceOp.SUM, model)
-    made = set_reduce_scatter(model, cpd.Reduce("fp32"))
+    made = fsdp_hook(model, cpd.Reduce("fp32"))
     for one in made.values():
         one.__class__ = Recorder
     backward(model, 0)
@@ -151,15 +151,15 @@ def refused() -> None:
     one(out, sums, group, dist.ReduceOp.SUM)
     assert out.tolist() == [world] * 4
     with pytest.raises(ValueError, match="fully_shard"):
-        set_reduce_scatter(nn.Linear(2, 2), STOCHASTIC)
+        fsdp_hook(nn.Linear(2, 2), STOCHASTIC)
     with pytest.raises(ValueError, match="'nothing' matches no layer"):
-        set_reduce_scatter(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
+        fsdp_hook(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
 
 
 def traffic() -> None:
     """A byte for each value that another rank keeps."""
     model = sharded()
-    made = set_reduce_scatter(model, cpd.Reduce("e4m3"))
+    made = fsdp_hook(model, cpd.Reduce("e4m3"))
     assert all(one.traffic is None for one in made.values())
     for one in made.values():
         one.__class__ = Recorder

@@ -16,7 +16,7 @@ from cpd.study.reduce import DRAWS, Contributions
 from patience import scaled
 from spawn import TRANSPORTS, spawn_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 
 # ---- round-off over ranks ------------------------------------------------------------------------

@@ -228,7 +228,7 @@ def test_the_main_effect(digits):
     assert len(aps.curve) == 24
 
 
-@pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+@pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
     """After one step only the output layer of the two runs agrees with the fp32 run."""
     options = TrainOptions(format="e3m0", epochs=1, depth=1, width=8, nodes=11, batch=130)
