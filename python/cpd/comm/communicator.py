@@ -251,14 +251,14 @@ class Communicator:
             made = self._native.all_reduce(
                 given.values,
                 results.values,
-                native,
+                self._now(native, of, step),
                 counts,
                 given.numbers,
                 kept,
                 given.rows,
                 given.dimensions,
             )
-        self._count(made.traffic)
+            self._count(made.traffic)
         results.put_back()
         return (results.layers, _report(made)) if report else results.layers
 
@@ -366,7 +366,7 @@ class Communicator:
             made = self._native.reduce(
                 given.values,
                 values,
-                native,
+                self._now(native, of, step),
                 root,
                 counts,
                 given.numbers,
@@ -374,10 +374,10 @@ class Communicator:
                 given.rows,
                 given.dimensions,
             )
+            self._count(made.traffic)
         if results is not None:
             results.put_back()
         result = None if results is None else results.layers
-        self._count(made.traffic)
         return (result, _report(made)) if report else result
 
     @overload
@@ -448,14 +448,14 @@ class Communicator:
             made = self._native.reduce_scatter(
                 given.values,
                 results.values,
-                native,
+                self._now(native, of, step),
                 counts,
                 given.numbers,
                 kept,
                 given.rows,
                 given.dimensions,
             )
-        self._count(made.traffic)
+            self._count(made.traffic)
         return (results.layers, _report(made)) if report else results.layers
 
     @renamed(layers="tensors", format="to")
@@ -621,15 +621,18 @@ class Communicator:
     ) -> tuple[Inputs, _core.Reduce, Reduce]:
         """The tensors and the spec of a call, checked."""
         of = as_reduce(spec)
-        at = (of.step or self.step) if step is None else number("step", step)
-        native = native_at(of, self.seed, at)
+        native = native_at(of, self.seed, 0 if step is None else number("step", step))
         given = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)
         warn_of_stall(of, self._size)
         return given, native, of
 
+    def _now(self, native: _core.Reduce, of: Reduce, step: int | None) -> _core.Reduce:
+        """The spec at this call's step; asked during the one call, as it may be the count."""
+        return native if step is not None or of.step != 0 else native.with_step(self.step)
+
     def _count(self, traffic: _core.Traffic) -> None:
-        """Counts a reduction that has succeeded."""
+        """Counts a reduction that has succeeded, before another call begins."""
         self._traffic += _traffic(traffic)
         self.step += 1
 

@@ -211,7 +211,7 @@ def sum_gradients(
         return
     detached = [gradient.detach() for gradient in gradients]
     if dist.is_available() and dist.is_initialized():
-        sums = _communicator(group).all_reduce(detached, spec)
+        sums = _communicator(group).all_reduce(detached, spec, step=0)
     else:
         sums = simulate_all_reduce([detached], spec)
     for gradient, total in zip(detached, sums, strict=True):

@@ -86,7 +86,7 @@ def measured_cost(per_rank: PerRank, spec: Reduce, *, chunk: int = DEFAULT_CHUNK
     def moved(comm: Communicator) -> Any:
         given = per_rank[comm.rank]
         layers = given() if callable(given) else given
-        return comm.all_reduce(layers, spec, report=True)[1].traffic
+        return comm.all_reduce(layers, spec, step=0, report=True)[1].traffic
 
     with local(world_of(per_rank), chunk=chunk) as group:
         ranks = group.run(moved)

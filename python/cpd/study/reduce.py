@@ -274,7 +274,7 @@ class Contributions:
         shaped = [value.reshape(shape) for value, shape in zip(values, given.shapes, strict=True)]
         given._largest = lambda: _largest_over(comm, layers)
         given._sum = lambda spec: _gathered_reference(comm, values, spec)
-        given._reduce = lambda spec, states: comm.all_reduce(shaped, spec, states=states)
+        given._reduce = lambda spec, states: comm.all_reduce(shaped, spec, step=0, states=states)
         return given
 
     @property

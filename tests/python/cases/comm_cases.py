@@ -132,7 +132,7 @@ def compare(comm: Communicator, first: int, count: int) -> list[str]:
         special = index % 4 == 3
         wanted, reports = virtual(spec, comm.size, sizes, index, special)
         mine = layers_of(comm.rank, sizes, index, special)
-        got, report = comm.all_reduce(mine, spec, report=True)
+        got, report = comm.all_reduce(mine, spec, report=True, step=0)
         if not same(got, wanted):
             wrong.append(f"{index}: {spec}")
         if report.tensors != reports:
@@ -200,7 +200,7 @@ def scaled(comm: Communicator) -> list[str]:
         sizes, special = (1, 0, 257, 5000), index % 3 == 2
         wanted, reports = virtual(spec, comm.size, sizes, index, special)
         mine = layers_of(comm.rank, sizes, index, special)
-        got, report = comm.all_reduce(mine, spec, report=True)
+        got, report = comm.all_reduce(mine, spec, report=True, step=0)
         if not same(got, wanted) or report.tensors != reports:
             wrong.append(f"{q}: {way}")
     return wrong
@@ -249,7 +249,7 @@ def codecs(comm: Communicator, of: int) -> list[str]:
             at = spec.replace(step=step)
             ranks = [codec_layers(rank, step) for rank in range(comm.size)]
             wanted, reports = cpd.simulate_all_reduce(ranks, at, states=everyone, report=True)
-            got, report = comm.all_reduce(ranks[comm.rank], at, states=mine, report=True)
+            got, report = comm.all_reduce(ranks[comm.rank], at, states=mine, report=True, step=0)
             if not same(got, wanted) or report.tensors != reports:
                 wrong.append(f"{wire}: {way}, step {step}")
         if kept_by(mine, comm.rank) != kept_by(everyone, comm.rank):
@@ -272,11 +272,11 @@ def others(comm: Communicator) -> list[str]:
     wanted, _ = virtual(spec, comm.size, sizes, 5)
     mine = layers_of(comm.rank, sizes, 5)
     for root in range(comm.size):
-        got = comm.reduce(mine, spec, root)
+        got = comm.reduce(mine, spec, root, step=0)
         if (got is None) == (comm.rank == root) or (got is not None and not same(got, wanted)):
             wrong.append(f"reduce to {root}")
     parts = [slice_of(x, comm.rank, comm.size) for x in wanted]
-    if not same(comm.reduce_scatter(mine, spec), parts):
+    if not same(comm.reduce_scatter(mine, spec, step=0), parts):
         wrong.append("reduce_scatter")
     for f, options in (("e4m3", {}), ("fp32", {}), ("e2m1", {"overflow": "saturate"})):
         gathered = comm.all_gather(mine, f, **options)
@@ -340,9 +340,9 @@ def _sum(**changes: Any) -> dict[str, Any]:
 
 
 DIFFERENCES: dict[str, dict[str, Any]] = {
-    "format": {"format": cpd.Format("e5m2")},
-    "bias": {"format": cpd.Format(exp=4, man=3, bias=8)},
-    "subnormals": {"format": cpd.Format(exp=4, man=3, subnormals=False)},
+    "format": {"codec": cpd.Format("e5m2")},
+    "bias": {"codec": cpd.Format(exp=4, man=3, bias=8)},
+    "subnormals": {"codec": cpd.Format(exp=4, man=3, subnormals=False)},
     "rounding": {"rounding": "toward_zero"},
     "overflow": {"overflow": "saturate"},
     "seed": {"seed": 1},
@@ -388,7 +388,7 @@ def mismatches(comm: Communicator) -> dict[str, str]:
     texts = {}
     for name, change in DIFFERENCES.items():
         spec = BASE.replace(**change) if odd else BASE
-        texts[name] = _mismatch(lambda spec=spec: comm.all_reduce(x, spec))
+        texts[name] = _mismatch(lambda spec=spec: comm.all_reduce(x, spec, step=0))
     fewer, shorter = x[:1], [x[0], x[1][:2]]
     swapped = [x[1], x[0]]
     for name, other in (("layers", fewer), ("a size", shorter), ("sizes' order", swapped)):
@@ -436,15 +436,18 @@ def refusals(comm: Communicator) -> dict[str, list[str]]:
         ("report", x, {"report": "yes"}),
     ):
         calls[name] = (
-            lambda layers=layers, options=options: comm.all_reduce(layers, spec, **options),
-            lambda: comm.all_reduce(x, spec),
+            lambda layers=layers, options=options: comm.all_reduce(layers, spec, **options, step=0),
+            lambda: comm.all_reduce(x, spec, step=0),
         )
     calls |= {
-        "spec": (lambda: comm.all_reduce(x, "e4m3"), lambda: comm.barrier()),
-        "root": (lambda: comm.reduce(x, spec, comm.size), lambda: comm.reduce(x, spec)),
+        "spec": (lambda: comm.all_reduce(x, 3), lambda: comm.barrier()),
+        "root": (
+            lambda: comm.reduce(x, spec, comm.size, step=0),
+            lambda: comm.reduce(x, spec, step=0),
+        ),
         "scattered": (
-            lambda: comm.reduce_scatter(x, spec, out=[empty, empty, empty]),
-            lambda: comm.reduce_scatter(x, spec),
+            lambda: comm.reduce_scatter(x, spec, out=[empty, empty, empty], step=0),
+            lambda: comm.reduce_scatter(x, spec, step=0),
         ),
         "gathered format": (lambda: comm.all_gather(x, "e99m1"), lambda: comm.all_gather(x)),
         "gathered rounding": (
@@ -568,7 +571,7 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
         begin = time.monotonic()
         record: dict[str, Any] = {}
         try:
-            total = comm.all_reduce(mine, spec)
+            total = comm.all_reduce(mine, spec, step=0)
             # This rank needed nothing more of the lost one: it hears of it in its next call.
             record["finished"] = same(total, virtual(spec, comm.size, FAULT_SIZES, number)[0])
             begin = time.monotonic()
@@ -584,6 +587,6 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
         record["broken"] = comm.broken
         comm = comm.subgroup([rank for rank in range(comm.size) if rank != fault.victim])
         wanted, _ = virtual(spec, comm.size, FAULT_SIZES, number)
-        got = comm.all_reduce(layers_of(comm.rank, FAULT_SIZES, number), spec)
+        got = comm.all_reduce(layers_of(comm.rank, FAULT_SIZES, number), spec, step=0)
         record["works"] = same(got, wanted)
     return seen

@@ -147,7 +147,7 @@ def _traffic(traffic: Any) -> str:
 
 def _all_reduce(world: int, spec: cpd.Reduce, make: Make, chunk: int) -> tuple[Any, ...]:
     def step(comm: Any) -> tuple[Any, str, str]:
-        sums, report = comm.all_reduce(layers_of(comm.rank, make), spec, report=True)
+        sums, report = comm.all_reduce(layers_of(comm.rank, make), spec, report=True, step=0)
         return _joined(sums), _told(report.tensors), _traffic(report.traffic)
 
     found = _over(world, step, chunk)
@@ -198,8 +198,8 @@ def _other_calls(make: Make) -> Cases:
 
     def calls(comm: Any) -> dict[str, Any]:
         given = layers_of(comm.rank, make)
-        total, report = comm.reduce(given, spec, 1, report=True)
-        parts, scattered = comm.reduce_scatter(given, spec, report=True)
+        total, report = comm.reduce(given, spec, 1, report=True, step=0)
+        parts, scattered = comm.reduce_scatter(given, spec, report=True, step=0)
         gathered = comm.all_gather(given, "e4m3", rounding="stochastic", seed=3)
         comm.barrier()
         return {
@@ -276,12 +276,20 @@ def mismatch_cases(make: Make) -> Cases:
         yield f"{name}", differ(lambda c, s=spec: c.all_reduce(layers_of(c.rank, make), s[c.rank]))
     spec = cpd.Reduce("e4m3")
     x = make(floats((4,), 1))
-    yield "layers", differ(lambda c: c.all_reduce([x] * (1 + c.rank), spec))
-    yield "sizes", differ(lambda c: c.all_reduce([x[: 4 - c.rank]], spec))
-    yield "report", differ(lambda c: c.all_reduce([x], spec, report=bool(c.rank)))
-    yield "root", differ(lambda c: c.reduce([x], spec, c.rank))
-    yield "call", differ(lambda c: c.reduce([x], spec) if c.rank else c.all_reduce([x], spec))
-    yield "barrier", differ(lambda c: c.barrier() if c.rank else c.all_reduce([x], spec))
+    yield "layers", differ(lambda c: c.all_reduce([x] * (1 + c.rank), spec, step=0))
+    yield "sizes", differ(lambda c: c.all_reduce([x[: 4 - c.rank]], spec, step=0))
+    yield "report", differ(lambda c: c.all_reduce([x], spec, report=bool(c.rank), step=0))
+    yield "root", differ(lambda c: c.reduce([x], spec, c.rank, step=0))
+    yield (
+        "call",
+        differ(
+            lambda c: c.reduce([x], spec, step=0) if c.rank else c.all_reduce([x], spec, step=0)
+        ),
+    )
+    yield (
+        "barrier",
+        differ(lambda c: c.barrier() if c.rank else c.all_reduce([x], spec, step=0)),
+    )
     yield "refused", differ(lambda c: c.all_reduce([x], None if c.rank else spec))
     yield "all_gather", differ(lambda c: c.all_gather([x], "e5m2" if c.rank else "e4m3"))
 

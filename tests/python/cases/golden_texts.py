@@ -391,7 +391,7 @@ PUBLIC: dict[str, Sequence[str]] = {
         *("Encoded", "Scaled"),
     ),
     "cpd.comm": (
-        *("Communicator", "Corrupt", "LocalGroup", "Mismatch", "RankLost", "ReduceReport"),
+        *("Communicator", "LocalGroup", "Mismatch", "RankLost", "ReduceReport"),
         *("Traffic", "TransportError", "local", "mpi", "nccl", "nccl_id", "torch"),
     ),
     "cpd.study": (

@@ -172,7 +172,11 @@ def by_hand(case: Case, world: int) -> list[str]:
                         rms = np.sqrt(np.mean(gradient**2))
                         states.set_gradient(number, float(rms), rank=worker)
                 (mean,) = cpd.simulate_all_reduce(
-                    [[x] for x in given], rule, numbers=[number], states=states
+                    [[x] for x in given],
+                    rule,
+                    step=(step - 1) // PERIOD,
+                    numbers=[number],
+                    states=states,
                 )
                 if case.get("weights"):
                     start[name] = mean

@@ -49,7 +49,7 @@ def test_all_reduce(world: int) -> None:
 
             def reduce(comm: Any, spec: Any = spec, index: int = index, special: bool = special):
                 mine = comm_cases.layers_of(comm.rank, sizes, index, special)
-                return comm.all_reduce(on_gpu(mine), spec, report=True)
+                return comm.all_reduce(on_gpu(mine), spec, report=True, step=0)
 
             wanted, reports = comm_cases.virtual(spec, world, sizes, index, special)
             for got, report in group.run(reduce):
@@ -64,11 +64,11 @@ def test_other_operations() -> None:
 
     def calls(comm: Any) -> None:
         mine = on_gpu(comm_cases.layers_of(comm.rank, sizes, 5))
-        total = comm.reduce(mine, spec, 1)
+        total = comm.reduce(mine, spec, 1, step=0)
         assert (total is None) == (comm.rank != 1)
         assert total is None or comm_cases.same(on_cpu(total), wanted)
         parts = [comm_cases.slice_of(x, comm.rank, 3) for x in wanted]
-        assert comm_cases.same(on_cpu(comm.reduce_scatter(mine, spec)), parts)
+        assert comm_cases.same(on_cpu(comm.reduce_scatter(mine, spec, step=0)), parts)
         for rank, layers in enumerate(comm.all_gather(mine, "e4m3")):
             casts = [cpd.cast(x, "e4m3") for x in comm_cases.layers_of(rank, sizes, 5)]
             assert comm_cases.same(on_cpu(layers), casts)
@@ -149,7 +149,7 @@ def test_nccl_of_one() -> None:
         mine = comm_cases.layers_of(0, (5000, 3), 1)
         wanted, _ = comm_cases.virtual(spec, 1, (5000, 3), 1)
         assert comm.name == "nccl"
-        assert comm_cases.same(on_cpu(comm.all_reduce(on_gpu(mine), spec)), wanted)
+        assert comm_cases.same(on_cpu(comm.all_reduce(on_gpu(mine), spec, step=0)), wanted)
 
 
 def test_a_torch_group_with_nccl() -> None:
@@ -252,7 +252,7 @@ def test_codecs(text: str) -> None:
 
     def sums_of(ranks: Any, comm: Any) -> list[Any]:
         kept = cpd.compress.States()
-        calls = [comm.all_reduce(ranks[comm.rank], spec, states=kept) for _ in range(3)]
+        calls = [comm.all_reduce(ranks[comm.rank], spec, states=kept, step=0) for _ in range(3)]
         return [np.asarray(x.cpu()) for sums in calls for x in sums]
 
     with cpd.comm.local(3, timeout=scaled(60)) as group:

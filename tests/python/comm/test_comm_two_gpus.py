@@ -50,7 +50,7 @@ def test_ranks_with_a_gpu_each() -> None:
             def reduce(comm: Any, spec: Any = spec, index: int = index) -> Any:
                 assert torch.cuda.current_device() == 0
                 mine = on(f"cuda:{comm.rank}", comm_cases.layers_of(comm.rank, SIZES, index))
-                got, report = comm.all_reduce(mine, spec, report=True)
+                got, report = comm.all_reduce(mine, spec, report=True, step=0)
                 return from_(f"cuda:{comm.rank}", got), report
 
             wanted, reports = comm_cases.virtual(spec, 2, SIZES, index)
@@ -82,7 +82,7 @@ def test_states_of_codecs_change_gpus(text: str) -> None:
         for places in turns:
             place = places[comm.rank]
             mine = on(place, layers[comm.rank])
-            sums += from_(place, comm.all_reduce(mine, spec, states=kept))
+            sums += from_(place, comm.all_reduce(mine, spec, states=kept, step=0))
         return sums
 
     assert comm_cases.same(virtual(turns), virtual(["cpu"] * 3))
@@ -117,10 +117,10 @@ def test_other_operations() -> None:
     def calls(comm: Any) -> None:
         place = f"cuda:{comm.rank}"
         mine = on(place, comm_cases.layers_of(comm.rank, SIZES, 5))
-        total = comm.reduce(mine, spec, 1)
+        total = comm.reduce(mine, spec, 1, step=0)
         assert total is None or comm_cases.same(from_(place, total), wanted)
         parts = [comm_cases.slice_of(x, comm.rank, 2) for x in wanted]
-        assert comm_cases.same(from_(place, comm.reduce_scatter(mine, spec)), parts)
+        assert comm_cases.same(from_(place, comm.reduce_scatter(mine, spec, step=0)), parts)
         for rank, layers in enumerate(comm.all_gather(mine, "e4m3")):
             casts = [cpd.cast(x, "e4m3") for x in comm_cases.layers_of(rank, SIZES, 5)]
             assert comm_cases.same(from_(place, layers), casts)

@@ -222,9 +222,9 @@ def test_reduce_and_reduce_scatter(wire):
     )
 
     def run(comm):
-        total = comm.reduce(ranks[comm.rank], spec, 1)
+        total = comm.reduce(ranks[comm.rank], spec, 1, step=0)
         vectors = [x.reshape(-1) for x in ranks[comm.rank]]
-        return total, comm.reduce_scatter(vectors, spec)
+        return total, comm.reduce_scatter(vectors, spec, step=0)
 
     with cpd.comm.local(3) as group:
         told = group.run(run)
@@ -288,7 +288,7 @@ def test_small_layers_are_exempt():
         for got in group.run(lambda c: c.all_reduce(ranks[c.rank], schedule, names=names, step=0)):
             assert same(got, sums)
     for error in (lambda: schedule._parts(names, 0), lambda: schedule.spec_of("small", 0)):
-        with pytest.raises(ValueError, match="min_size=1000 needs the size of layer"):
+        with pytest.raises(ValueError, match="min_size=1000 needs the size of tensor"):
             error()
     with pytest.raises(ValueError, match="min_size must be at least 0"):
         cpd.Schedule(SPEC, min_size=-1)
@@ -311,7 +311,7 @@ def test_cost_is_what_moves(exchange):
     spec = cpd.Reduce(QSGD, exchange=exchange)
     layers = [np.ones(5000, np.float32), np.ones(3, np.float32)]
     with cpd.comm.local(3) as group:
-        told = group.run(lambda comm: comm.all_reduce(layers, spec, report=True)[1].traffic)
+        told = group.run(lambda comm: comm.all_reduce(layers, spec, step=0, report=True)[1].traffic)
     for rank, traffic in enumerate(told):
         cost = cpd.study.cost(spec, 3, [5000, 3], rank)
         assert (cost.bytes_sent, cost.bytes_received) == (

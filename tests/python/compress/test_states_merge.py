@@ -34,7 +34,7 @@ def owing(world, wire, steps=3, **options):
             ]
             group.run(
                 lambda comm, ranks=ranks, at=at: comm.all_reduce(
-                    ranks[comm.rank], at, states=states[comm.rank]
+                    ranks[comm.rank], at, states=states[comm.rank], step=0
                 )
             )
             cpd.simulate_all_reduce(ranks, at, states=virtual)
@@ -93,7 +93,7 @@ def test_states_merge(wire, old, world, average):
     spec, layers = cpd.Reduce(wire), [np.zeros(size, np.float32) for size in SIZES]
     sums = cpd.simulate_all_reduce([layers] * world, spec, states=virtual)
     with cpd.comm.local(world) as group:
-        got = group.run(lambda comm: comm.all_reduce(layers, spec, states=new[comm.rank]))
+        got = group.run(lambda comm: comm.all_reduce(layers, spec, states=new[comm.rank], step=0))
     for rank in got:
         assert all(np.array_equal(a, b) for a, b in zip(rank, sums, strict=True))
 
@@ -157,7 +157,9 @@ def test_states_of_another_slice_are_refused():
             def on_rank(comm):
                 try:
                     layer = np.ones(32, np.float32)
-                    comm.all_reduce([layer], spec, states=states[comm.rank], numbers=[number])
+                    comm.all_reduce(
+                        [layer], spec, states=states[comm.rank], numbers=[number], step=0
+                    )
                 except ValueError as error:
                     return str(error)
                 return ""

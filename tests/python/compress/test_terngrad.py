@@ -91,7 +91,7 @@ def test_trits_have_no_nan() -> None:
     spec = cpd.Reduce(codec)
     [virtual] = cpd.simulate_all_reduce(ranks, spec)
     with cpd.comm.local(2) as group:
-        real = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec))
+        real = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec, step=0))
     for got in (virtual, real[0][0], real[1][0]):
         np.testing.assert_array_equal(got, expected)
 
@@ -121,7 +121,7 @@ def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
     other = summed(ranks, 1.5, clip_at != "workers", 11)
     assert (got != other).any()
     with cpd.comm.local(3) as group:
-        for [mine] in group.run(lambda comm: comm.all_reduce([ranks[comm.rank]], spec)):
+        for [mine] in group.run(lambda comm: comm.all_reduce([ranks[comm.rank]], spec, step=0)):
             np.testing.assert_array_equal(mine, got)
 
 

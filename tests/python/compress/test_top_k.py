@@ -181,7 +181,7 @@ def test_aps_over_kept_values(name, sums, aps, exchange):
         with cpd.comm.local(3) as group:
             made = group.run(
                 lambda comm, ranks=ranks: comm.all_reduce(
-                    [ranks[comm.rank]], spec, states=own[comm.rank], report=True
+                    [ranks[comm.rank]], spec, states=own[comm.rank], report=True, step=0
                 )
             )
         for [mine], told in made:
@@ -224,7 +224,7 @@ def test_a_scaler_of_kept_values_is_shared():
         with cpd.comm.local(2) as group:
             made = group.run(
                 lambda comm, ranks=ranks: comm.all_reduce(
-                    [ranks[comm.rank]], spec, states=own[comm.rank]
+                    [ranks[comm.rank]], spec, states=own[comm.rank], step=0
                 )
             )
         for [mine] in made:

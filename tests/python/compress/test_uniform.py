@@ -144,10 +144,10 @@ def test_ranks_without_a_gradient_refuse() -> None:
         if comm.rank == 0:
             states.set_gradient(0, 1.0)
         try:
-            comm.all_reduce([x], spec, states=states)
+            comm.all_reduce([x], spec, states=states, step=0)
         except (ValueError, cpd.comm.Mismatch) as error:
             states.set_gradient(0, 2.0)
-            comm.all_reduce([x], spec, states=states)
+            comm.all_reduce([x], spec, states=states, step=0)
             return str(error)
         return ""
 
@@ -209,7 +209,9 @@ def test_traffic_of_encoded_results() -> None:
     def sent(text: str, exchange: str) -> int:
         spec = cpd.Reduce(text, exchange=exchange)
         with cpd.comm.local(4) as group:
-            made = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec, report=True)[1])
+            made = group.run(
+                lambda comm: comm.all_reduce(ranks[comm.rank], spec, report=True, step=0)[1]
+            )
         return sum(report.traffic.bytes_sent for report in made)
 
     plain = 4 * 2 * 3 / 4 * 400_000 * 4  # of fp32 both ways
@@ -265,7 +267,7 @@ def test_what_was_chosen_in_place() -> None:
 
     def call(comm: cpd.comm.Communicator) -> list[cpd.comm.TensorReport]:
         layers = [x.copy() for x in ranks[comm.rank]]
-        return comm.all_reduce(layers, spec, out=layers, report=True)[1].layers
+        return comm.all_reduce(layers, spec, out=layers, report=True, step=0)[1].layers
 
     with cpd.comm.local(2) as group:
         assert group.run(call) == [expected] * 2

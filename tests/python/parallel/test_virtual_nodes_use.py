@@ -197,26 +197,30 @@ def test_recomputed_losses_must_be_the_same(first, second):
             TypeError,
             "parameter weight must be of type float32, bfloat16 or float16, got float64",
         ),
-        ({"world_size": 0}, ValueError, "world_size must be at least 1, got 0"),
-        ({"world_size": 2.0}, TypeError, "world_size must be an int, got float"),
-        ({"world_size": 2**31}, ValueError, "world_size must fit in 32 bits"),
+        ({"nodes": 0}, ValueError, "nodes must be at least 1, got 0"),
+        ({"nodes": 2.0}, TypeError, "nodes must be an int, got float"),
+        ({"nodes": 2**31}, ValueError, "nodes must fit in 32 bits"),
         ({"spec": 3}, TypeError, "spec must be a cpd.Reduce, a cpd.Schedule or a str, got int"),
         ({"spec": "e4m3 aps=maybe"}, ValueError, "aps=maybe is no value of aps"),
         ({"spec": E4M3.replace(group_size=3)}, ValueError, r"group_size must be 1…2"),
         (
             {"spec": cpd.Schedule(E4M3, exempt=["lm_head"])},
             ValueError,
-            "'lm_head' matches no layer",
+            "'lm_head' matches no tensor",
         ),
         ({"keep": "ram"}, ValueError, "keep must be None or one of memory, disk, recompute"),
         ({"average": 1}, TypeError, "average"),
-        ({"seeds": [1]}, ValueError, "there are 2 nodes but 1 seeds"),
-        ({"seeds": [1, 2.5]}, TypeError, "seeds must be a sequence of ints or None, got list"),
+        ({"generators": [1]}, ValueError, "there are 2 nodes but 1 generators"),
+        (
+            {"generators": [1, 2.5]},
+            TypeError,
+            "generators must be a sequence of ints",
+        ),
         ({"spec": APS, "keep": "disk", "folder": "/nowhere"}, OSError, "nowhere"),
     ],
 )
 def test_mistakes_are_told_at_once(options, error, message):
-    given = {"model": perceptron(), "world_size": 2, "spec": E4M3} | options
+    given = {"model": perceptron(), "nodes": 2, "spec": E4M3} | options
     with pytest.raises(error, match=message):
         cpd.VirtualNodes(**given)
 
@@ -274,7 +278,7 @@ def test_a_checkpoint_goes_on(own, tmp_path):
         ),
         first_steps=1,
     )
-    options = {"broadcast_buffers": not own, "seeds": range(3) if own else None}
+    options = {"broadcast_buffers": not own, "generators": range(3) if own else None}
     path = tmp_path / "checkpoint.pt"
 
     def run(steps: range, resume: bool, seed: int = 7) -> str:

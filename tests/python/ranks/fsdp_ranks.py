@@ -152,7 +152,7 @@ def refused() -> None:
     assert out.tolist() == [world] * 4
     with pytest.raises(ValueError, match="fully_shard"):
         fsdp_hook(nn.Linear(2, 2), STOCHASTIC)
-    with pytest.raises(ValueError, match="'nothing' matches no layer"):
+    with pytest.raises(ValueError, match="'nothing' matches no tensor"):
         fsdp_hook(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
 
 

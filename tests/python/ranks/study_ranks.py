@@ -74,7 +74,7 @@ def traffic(comm: Communicator, sizes: list[int]) -> list[Any]:
             exchange=exchange,
             group_size=group_size,
         )
-        _, report = comm.all_reduce(layers, spec, report=True)
+        _, report = comm.all_reduce(layers, spec, report=True, step=0)
         moved = report.traffic
         cost = cpd.study.cost(
             spec, comm.size, sizes, comm.rank, chunk=comm.chunk, largest=1 / comm.size

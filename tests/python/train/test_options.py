@@ -172,7 +172,7 @@ def test_where_an_average_divides():
         ({"quantized_share": 0.5, "min_size": 3}, "quantized share and min size exclude"),
         ({"quantized_share": 0.9, "exempt": ("hidden*",)}, "quantized share must be at most 0.025"),
         ({"exempt_types": ("linear",)}, r"exempt type must be one of Linear, .*you mean Linear"),
-        ({"exempt": ("nowhere",)}, "exempt 'nowhere' matches no layer"),
+        ({"exempt": ("nowhere",)}, "exempt 'nowhere' matches no tensor"),
         ({"reduce": "e4m3", "format": "e5m2"}, "format and reduce exclude each other"),
         ({"reduce": "e4m3", "wire": "int4"}, "wire and reduce exclude each other"),
         ({"reduce": "e4m3", "kahan": True}, "kahan goes with a format or a wire of its own"),
