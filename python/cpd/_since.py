@@ -33,7 +33,7 @@ GONE: dict[str, dict[str, str]] = {
     },
     "cpd.compress": {
         "codec": "cpd.Codec(…)",
-        "decode": "cpd.compress.Packet.from_bytes(…).values",
+        "decode": "cpd.compress.Packet.from_bytes(…)",
         **{name: f'cpd.Codec("{name}", …)' for name in _MAKERS.split()},
     },
     "cpd.functional": {

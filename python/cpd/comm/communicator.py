@@ -78,6 +78,11 @@ class ReduceReport:
     tensors: list[TensorReport]
     traffic: Traffic
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "layers" in state:  # of 0.7
+            self.__dict__["tensors"] = self.__dict__.pop("layers")
+
 
 class Communicator:
     """One rank's end of a group of ranks; functions of `cpd.comm` make it.

@@ -82,6 +82,10 @@ class TensorReport:
         return self.zeros / self.values if self.values else 0.0
 
 
+LayerReport = TensorReport
+"""The name of `TensorReport` in pickles of version 0.7."""
+
+
 @overload
 def simulate_all_reduce(
     ranks: PerRank,

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from cpd._since import missing
 from cpd.comm import Communicator, distributed
-from cpd.comm.schedule import ScheduleLike, as_schedule, averaging
+from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, averaging
 from cpd.comm.spec import seeded
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
@@ -93,6 +93,17 @@ class ReduceScatter:
     then comes from here and FSDP divides it. On a two-dimensional mesh the further sum, over
     replicas, remains torch's.
     """
+
+    schedule: Schedule
+    """What is reduced how."""
+    seed: int
+    """The seed of the random bits of casts, codecs and sums."""
+    step: int
+    """The number of the next call; enters the random streams."""
+    name: str
+    """The module's name."""
+    states: States
+    """What a codec stores of this rank's tensor."""
 
     def __init__(
         self,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -315,4 +314,4 @@ def _moved(spec: Reduce, size: int, world: int) -> Reduce:
     """The spec with an exchange whose messages hop: a ring of all ranks, or of masters."""
     moved = grouped(spec.replace(exchange="owner"), size, world)
     exchange = "ring" if size == world else "hierarchical"
-    return dataclasses.replace(moved, exchange=exchange)
+    return moved.replace(exchange=exchange)

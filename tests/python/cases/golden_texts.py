@@ -49,7 +49,7 @@ cpd.Reduce("e4m3")
 cpd.Reduce("e4m3", accumulator="e6m9 kahan", order="ring", exchange="hierarchical", group_size=4, aps="paper", average=True, rounding="stochastic", seed=3, random_bits=8, variant="B", result="fp16", step=9)
 cpd.Reduce("e5m2", loss_scale=1024, overflow="saturate", order="tree", exchange="gather")
 cpd.Schedule(cpd.Reduce("e4m3", aps=True), exempt=["*.bias"], first_steps=100)
-cpd.Schedule(cpd.Reduce("e4m3")).spec_of("a", 3)
+cpd.Reduce("e4m3", step=3)
 cpd.comm.TensorReport(1, 2, 3, 4)
 cpd.comm.Traffic(1, 2, 3, 4, 5)
 cpd.comm.ReduceReport([cpd.comm.TensorReport(1, 2, 3, 4)], cpd.comm.Traffic(1, 2, 3, 4, 5))
@@ -296,8 +296,7 @@ cpd.comm.local(2.0)
 cpd.comm.local(2, timeout=0)
 cpd.comm.local(2, timeout=True)
 cpd.comm.local(2, chunk=0)
-cpd.comm.nccl("id", 0, 1)
-cpd.comm.nccl(b"id", 3, 2)
+cpd.comm.nccl(id=b"id", rank=0, size=2)
 cpd.comm.local(1).run(lambda c: c.all_reduce(x, spec))
 cpd.comm.local(1).run(lambda c: c.all_reduce([3], spec))
 cpd.comm.local(1).run(lambda c: c.all_reduce([x], "e4m3"))
@@ -309,7 +308,6 @@ cpd.comm.local(1).run(lambda c: c.reduce([x], spec, 1))
 cpd.comm.local(1).run(lambda c: c.reduce_scatter([x], cpd.Reduce("e4m3", exchange="gather")))
 cpd.comm.local(1).run(lambda c: c.subgroup([0, 0]))
 cpd.comm.local(1).run(lambda c: c.subgroup([1]))
-cpd.comm.local(2).all_reduce([[x]], spec)
 cpd.study.roundoff([[x]], spec, [2])
 cpd.study.roundoff([[x]], "e4m3", [1])
 cpd.study.roundoff([[x]], spec, [1.0])
@@ -385,14 +383,14 @@ cpd.CastSpec("e4m3", seed=torch.tensor(3))
 
 PUBLIC: dict[str, Sequence[str]] = {
     "cpd": (
-        *("Accumulator", "BlockFma", "CastSpec", "Format", "TensorReport", "PresetInfo", "Recipe"),
+        *("Accumulator", "BlockFma", "CastSpec", "Format", "PresetInfo", "Recipe"),
         *("Reduce", "Schedule", "PrecisionWarning", "add", "cast", "decode", "encode", "fma"),
         *("gemm", "mul", "presets", "random_integers", "simulate_all_reduce", "sum"),
         *("Encoded", "Scaled"),
     ),
     "cpd.comm": (
-        *("Communicator", "LocalGroup", "Mismatch", "RankLost", "ReduceReport"),
-        *("Traffic", "TransportError", "local", "mpi", "nccl", "nccl_id", "torch"),
+        *("Communicator", "LocalGroup", "TensorReport", "Mismatch", "RankLost", "ReduceReport"),
+        *("Traffic", "TransportError", "distributed", "local", "mpi", "nccl"),
     ),
     "cpd.study": (
         *("Roundoff", "roundoff", "roundoff_over", "Cost", "cost"),

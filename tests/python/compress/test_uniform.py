@@ -256,7 +256,7 @@ def test_what_was_chosen_is_reported() -> None:
                     [x.copy() for x in ranks[comm.rank]], s, report=True
                 )[1]
             )
-        assert [one.layers for one in made] == [reports] * 3
+        assert [one.tensors for one in made] == [reports] * 3
 
 
 def test_what_was_chosen_in_place() -> None:
@@ -267,7 +267,7 @@ def test_what_was_chosen_in_place() -> None:
 
     def call(comm: cpd.comm.Communicator) -> list[cpd.comm.TensorReport]:
         layers = [x.copy() for x in ranks[comm.rank]]
-        return comm.all_reduce(layers, spec, out=layers, report=True, step=0)[1].layers
+        return comm.all_reduce(layers, spec, out=layers, report=True, step=0)[1].tensors
 
     with cpd.comm.local(2) as group:
         assert group.run(call) == [expected] * 2

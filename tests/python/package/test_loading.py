@@ -15,7 +15,7 @@ from cpd.loading import SPECS
 from patience import scaled
 
 LAZY = ("comm", "compat", "compress", "hardware", "study")
-LAZY_WITH_TORCH = ("fsdp", "functional", "nn", "optim")
+LAZY_WITH_TORCH = ("fsdp_hook", "functional", "nn", "optim")
 VALUES = [
     cpd.Format("e4m3fn:bias=11"),
     cpd.Accumulator("e6m9", "chunked", product="exact", rounding="stochastic", seed=3),
