@@ -55,7 +55,7 @@ GRAMMARS = {
     "Hadamard transform": "cpd.numeric.hadamard.Hadamard.parse",
     "codec": "cpd.Codec",
     "all-reduce": "cpd.Reduce",
-    "pattern of exempt layers": "cpd.comm.schedule.Schedule.is_exempt",
+    "pattern of exempt layers": "cpd.comm.schedule.Schedule._is_exempt",
     "recipe": "cpd.nn.recipe.Recipe.parse",
     "file of a recipe": "cpd.nn.recipe.Recipe.from_toml",
     "selector of a rule": "cpd.nn.rules.Choice",

@@ -117,9 +117,7 @@ class Reduce(Spec):
         step: the number of the training step; enters the random streams. Default 0.
 
     Attributes:
-        codec: the `Codec` of the contributions.
         format: the `Format` or `Scaled` of the contributions; None if they are compressed.
-        text: the canonical text; `Reduce(r.text) == r`.
 
     Raises:
         ValueError: for an invalid argument, and for arguments that exclude each other.

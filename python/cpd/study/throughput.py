@@ -195,7 +195,7 @@ def text_of(spec: Reduce) -> str:
 def all_reduce_of(
     wire: str | Reduce, exchange: str | None = None, group_size: int | None = None
 ) -> Reduce:
-    """Returns the all-reduce of a text (`cpd.comm.spec_text`) with another exchange and its groups.
+    """Returns the all-reduce of a text with another exchange and its groups.
 
     A compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
     `hierarchical`.

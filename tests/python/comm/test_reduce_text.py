@@ -51,6 +51,7 @@ def test_a_text_says_what_keywords_say(head: str) -> None:
         for again in (cpd.Reduce(str(spec)), cpd.Reduce(spec), pickle.loads(pickle.dumps(spec))):
             assert again == spec
             assert hash(again) == hash(spec)
+            assert all(getattr(again, name) == getattr(spec, name) for name in KEYS)
         for name, value in keys.items():
             given = getattr(spec, name)
             assert given == (cpd.Format(value) if name == "result" else value) or (

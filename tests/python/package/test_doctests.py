@@ -21,7 +21,6 @@ MODULES = (
     "cpd.comm.communicator",
     "cpd.comm.schedule",
     "cpd.comm.spec",
-    "cpd.comm.spec_text",
     "cpd.comm.threads",
     "cpd.comm.virtual",
     "cpd.compat.cpd2020",
@@ -108,7 +107,7 @@ SHOWN_BY = {
     "Row": "sweep",
 }
 NEED_A_LAUNCHER = {
-    *("mpi", "nccl", "nccl_id", "torch", "roundoff_over", "recommend_over"),
+    *("distributed", "mpi", "nccl", "roundoff_over", "recommend_over"),
     *("ddp_hook", "HookState", "ReduceScatter", "fsdp_hook"),
 }
 

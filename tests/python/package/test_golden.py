@@ -148,6 +148,6 @@ def test_the_package_has_its_parts():
     assert cpd.comm is importlib.import_module("cpd.comm")
     for name in ("functional", "nn"):
         assert getattr(cpd, name) is imported(f"cpd.{name}")
-    assert cpd.fsdp is imported("cpd.parallel.fsdp")
+    assert cpd.fsdp_hook is imported("cpd.parallel.fsdp").fsdp_hook
     hook = imported("cpd.parallel.ddp").ddp_hook
     assert cpd.ddp_hook is hook
