@@ -24,7 +24,7 @@
 
 namespace all_reduce {
 
-using cpd::ReduceSpec;
+using cpd::Reduce;
 using cpd::TensorView;
 
 // --- data ----------------------------------------------------------------------------------------
@@ -108,8 +108,8 @@ struct Model {
   [[nodiscard]] std::uint32_t Checksum() const { return cpd::Crc32c(0, 4 * values(), out.data()); }
 };
 
-inline ReduceSpec SpecOf(const char* format, cpd::Aps aps) {
-  ReduceSpec spec;
+inline Reduce SpecOf(const char* format, cpd::Aps aps) {
+  Reduce spec;
   spec.format = cpd::ParseFormat(format);
   spec.accumulator.format = spec.format;
   spec.result = spec.format;
@@ -118,8 +118,8 @@ inline ReduceSpec SpecOf(const char* format, cpd::Aps aps) {
 }
 
 /// Contributions by a codec, summed in fp32.
-inline ReduceSpec SpecOfCodec(const char* text) {
-  ReduceSpec spec;
+inline Reduce SpecOfCodec(const char* text) {
+  Reduce spec;
   spec.wire = cpd::MakeCodec(text);
   spec.format = spec.wire->format();
   return spec;
@@ -154,7 +154,7 @@ inline void Contribute(cpd::VirtualReduce& reduce, Gradients& gradients, int ran
 
 /// Whether this rank's result is what the virtual ranks give in a first call. `rows`: of the
 /// layers, or empty.
-inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const ReduceSpec& spec,
+inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const Reduce& spec,
                                std::span<const std::int64_t> rows) {
   const std::vector<std::int64_t> sizes = SomeOf(model.sizes);
   cpd::CodecStates states;
@@ -178,7 +178,7 @@ inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const R
 }
 
 /// What is wrong with a result that all ranks have; empty if nothing is.
-inline std::string CheckBits(const Model& model, Gradients& gradients, const ReduceSpec& spec,
+inline std::string CheckBits(const Model& model, Gradients& gradients, const Reduce& spec,
                              std::span<const std::int64_t> rows) {
   const double hash = model.Checksum();
   const bool equal = Largest(hash) == -Largest(-hash);

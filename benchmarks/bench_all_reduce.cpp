@@ -86,28 +86,28 @@ class Reducer {
       : settings_(settings),
         communicator_(cpd::MpiTransport(), cpd::CommOptions{.timeout = 60, .chunk = chunk}) {}
 
-  [[nodiscard]] cpd::Traffic Run(Model& model, const ReduceSpec& spec,
-                                 const cpd::LayerOptions& layers = {}) {
+  [[nodiscard]] cpd::Traffic Run(Model& model, const Reduce& spec,
+                                 const cpd::TensorOptions& layers = {}) {
     return communicator_.AllReduce(model.x_views, model.out_views, spec, false, layers).traffic;
   }
   /// The last tensors by themselves, losslessly, after the others; the bytes sent.
-  [[nodiscard]] std::int64_t RunExempt(Model& model, const ReduceSpec& spec, std::size_t exempt,
-                                       const cpd::LayerOptions& layers) {
+  [[nodiscard]] std::int64_t RunExempt(Model& model, const Reduce& spec, std::size_t exempt,
+                                       const cpd::TensorOptions& layers) {
     const std::size_t rest = model.sizes.size() - exempt;
     const std::span<const TensorView> x(model.x_views), out(model.out_views);
-    cpd::LayerOptions of_rest = layers;
+    cpd::TensorOptions of_rest = layers;
     of_rest.rows = layers.rows.first(rest);
     return communicator_.AllReduce(x.first(rest), out.first(rest), spec, false, of_rest)
                .traffic.bytes_sent +
            communicator_.AllReduce(x.last(exempt), out.last(exempt), {}).traffic.bytes_sent;
   }
-  [[nodiscard]] Side SideOf(Model& model, const ReduceSpec& spec) {
+  [[nodiscard]] Side SideOf(Model& model, const Reduce& spec) {
     return {cpd::ToString(spec.format), [this, &model, spec] { (void)Run(model, spec); }, {}};
   }
   /// The least quotient, over ranks and directions, of what was counted and what the interface
   /// counted, either by the other; 0 without an interface. It counts the headers of Ethernet, IP
   /// and TCP too: once for each of the segments of up to 64 KiB that the kernel hands it.
-  double AgreementOf(Model& model, const ReduceSpec& spec, Counters& counters) {
+  double AgreementOf(Model& model, const Reduce& spec, Counters& counters) {
     if (settings_.interface.empty()) return 0;
     cpd::Traffic traffic;
     (void)Turn({"", [&] { traffic = Run(model, spec); }, {}}, settings_, counters);
@@ -220,8 +220,7 @@ class Benchmark {
   }
 
   /// Reduces once and checks the result.
-  void Check(const std::string& name, const ReduceSpec& spec,
-             const cpd::LayerOptions& layers = {}) {
+  void Check(const std::string& name, const Reduce& spec, const cpd::TensorOptions& layers = {}) {
     std::fill(model_.out.begin(), model_.out.end(), 0.0F);
     (void)reducer_.Run(model_, spec, layers);
     const std::string wrong = CheckBits(model_, gradients_, spec, layers.rows);
@@ -263,7 +262,7 @@ class Benchmark {
                                                                 {"fp16", cpd::Aps::off}};
     std::vector<Side> sides;
     for (const auto& [format, aps] : formats) {
-      const ReduceSpec spec = SpecOf(format, aps);
+      const Reduce spec = SpecOf(format, aps);
       Check(format, spec);
       sides.push_back(reducer_.SideOf(model_, spec));
     }
@@ -305,8 +304,8 @@ class Benchmark {
     const std::vector<std::int64_t> rows = RowsFor(model_.sizes);
     std::vector<Side> sides;
     for (Case& one : cases) {
-      const ReduceSpec spec = SpecOfCodec(one.text);
-      const cpd::LayerOptions layers{.states = &one.states, .rows = rows};
+      const Reduce spec = SpecOfCodec(one.text);
+      const cpd::TensorOptions layers{.states = &one.states, .rows = rows};
       Check(one.name, spec, layers);
       const auto run = [this, &one, spec, layers] {
         return one.exempt > 0 ? reducer_.RunExempt(model_, spec, one.exempt, layers)
@@ -336,7 +335,7 @@ class Benchmark {
   }
 
   /// The interface's own counters against what was counted.
-  void PrintAgreement(const std::string& name, const ReduceSpec& spec) {
+  void PrintAgreement(const std::string& name, const Reduce& spec) {
     if (settings_.interface.empty()) return;
     Counters counters;
     const double ratio = reducer_.AgreementOf(model_, spec, counters);
@@ -372,21 +371,21 @@ class Benchmark {
   void ExchangesAgainstModel() {
     const double alpha = Latency();
     const double beta = 8e-9 / settings_.gbps;
-    ReduceSpec owner = SpecOf("e4m3", cpd::Aps::on);
-    ReduceSpec gather = owner;
+    Reduce owner = SpecOf("e4m3", cpd::Aps::on);
+    Reduce gather = owner;
     gather.exchange = cpd::Exchange::gather;
-    ReduceSpec ring = owner;
+    Reduce ring = owner;
     ring.order = cpd::Order::ring;
     ring.exchange = cpd::Exchange::ring;
-    ReduceSpec hierarchical = ring;
+    Reduce hierarchical = ring;
     hierarchical.exchange = cpd::Exchange::hierarchical;
     hierarchical.group_size = 2;
-    for (const ReduceSpec& spec : {owner, gather, ring, hierarchical}) {
+    for (const Reduce& spec : {owner, gather, ring, hierarchical}) {
       PrintExchange(spec, alpha, beta);
     }
   }
 
-  void PrintExchange(const ReduceSpec& spec, double alpha, double beta) {
+  void PrintExchange(const Reduce& spec, double alpha, double beta) {
     const std::string name =
         "exchange/" + cpd::ToString(spec.exchange) +
         (spec.group_size > 0 ? std::to_string(spec.group_size) : std::string());
@@ -485,11 +484,11 @@ void Benchmark::Figure11() {
 
 void Benchmark::PrintFigure11(const std::string& name, std::vector<Model>& models,
                               Reducer& one_chunk) {
-  const ReduceSpec aps = SpecOf("e4m3", cpd::Aps::on);
-  ReduceSpec ring = SpecOf("fp16", cpd::Aps::off);
+  const Reduce aps = SpecOf("e4m3", cpd::Aps::on);
+  Reduce ring = SpecOf("fp16", cpd::Aps::off);
   ring.order = cpd::Order::ring;
   ring.exchange = cpd::Exchange::ring;
-  const auto calls = [&](Reducer& reducer, const ReduceSpec& spec) {
+  const auto calls = [&](Reducer& reducer, const Reduce& spec) {
     return [&] {
       for (Model& model : models) (void)reducer.Run(model, spec);
     };

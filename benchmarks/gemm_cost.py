@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("name", nargs="?", default="", help="figures whose name contains it")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    warnings.simplefilter("ignore", cpd.SlowProductWarning)
+    warnings.simplefilter("ignore", cpd.PrecisionWarning)
     a, b = operands(options.seed)
     sgemm = Side(lambda: torch.mm(a, b), SIZE**3)
     print(f"{'figure':24} {'accumulator':42} {'slowdown':>8} {'measured':>8}")

@@ -133,7 +133,7 @@ def stochastic_columns(x: torch.Tensor) -> torch.Tensor:
 def folded_16(x: torch.Tensor) -> torch.Tensor:
     """Sixteen virtual ranks' equal shares of x, reduced."""
     ranks = [[share] for share in x.view(16, -1)]
-    spec = cpd.ReduceSpec("e4m3", "e4m3 kahan")
+    spec = cpd.Reduce("e4m3", accumulator="e4m3 kahan")
     sums: torch.Tensor = cpd.simulate_all_reduce(ranks, spec)[0]
     return sums
 

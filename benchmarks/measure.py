@@ -131,7 +131,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
 
     import cpd
 
-    warnings.simplefilter("ignore", cpd.SlowProductWarning)  # the rows say how slow they are
+    warnings.simplefilter("ignore", cpd.PrecisionWarning)  # the rows say how slow they are
     yield from fresh.rows(options)
     yield from threads.rows(options)
     yield from gemm.rows(options)

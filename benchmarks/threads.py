@@ -67,7 +67,7 @@ def calls(x: np.ndarray[Any, np.dtype[np.float32]]) -> Iterator[Call]:
         yield Call(f"compress/encode/{name}", lambda c=codec: c.encode(x).data, 8, bytes_each)  # type: ignore[misc]
         yield Call(
             f"compress/decode/{name}",
-            lambda p=packet: cpd.compress.decode(p.data),  # type: ignore[misc]
+            lambda p=packet: cpd.compress.Packet.from_bytes(p.data).values,  # type: ignore[misc]
             8,
             bytes_each,
         )

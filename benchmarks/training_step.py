@@ -134,7 +134,7 @@ def _codec_seconds(schedule: Any, gradients: dict[str, Any]) -> float:
     def reduce(comm: Any) -> None:
         from cpd.compress.states import States
 
-        schedule.all_reduce(comm, names, layers, step=0, states=States(), report=False)
+        comm.all_reduce(layers, schedule, names=names, step=0, states=States(), report=False)
 
     seconds = []
     for _ in range(3):
@@ -149,7 +149,7 @@ def _bytes_sent(schedule: Any, gradients: dict[str, Any], world: int) -> int:
     from cpd.study.costs import cost
 
     names, layers = list(gradients), list(gradients.values())
-    parts = schedule.parts(names, 0, [layer.numel() for layer in layers])
+    parts = schedule._parts(names, 0, [layer.numel() for layer in layers])
     return sum(
         cost(spec, world, [tuple(layers[n].shape) for n in numbers]).bytes_sent
         for spec, numbers in parts

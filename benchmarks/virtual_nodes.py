@@ -53,15 +53,15 @@ class Case:
     """A way of reducing."""
 
     name: str
-    spec: cpd.ReduceSpec
+    spec: cpd.Reduce
     keep: Any = None
     most: float | None = None  # times the plain time; None: for information
     models: tuple[str, ...] = ("resnet18", "gpt-block")
 
 
-E4M3 = cpd.ReduceSpec("e4m3")
-APS = cpd.ReduceSpec("e4m3", aps=True)
-KAHAN = cpd.ReduceSpec("e4m3", "e4m3 kahan", group_size=16)
+E4M3 = cpd.Reduce("e4m3")
+APS = cpd.Reduce("e4m3", aps=True)
+KAHAN = cpd.Reduce("e4m3", accumulator="e4m3 kahan", group_size=16)
 CASES = (
     Case("one-pass", E4M3, most=ONE_PASS),
     Case("one-pass/kahan-groups", KAHAN, most=ONE_PASS, models=("gpt-block",)),
@@ -88,11 +88,11 @@ def is_right(model: nn.Module, batch: torch.Tensor, case: Case) -> bool:
     """The gradients over four nodes against those of the all-reduce."""
     micro = batch.chunk(4)
     if case.spec.group_size is not None:
-        case = replace(case, spec=replace(case.spec, group_size=2))
+        case = replace(case, spec=case.spec.replace(group_size=2))
     cpd.VirtualNodes(model, 4, case.spec, case.keep).step(lambda x: loss_of(model, x), batch)
     parameters = list(model.parameters())
     per_rank = [torch.autograd.grad(loss_of(model, x), parameters) for x in micro]
-    wanted = cpd.simulate_all_reduce(per_rank, replace(case.spec, average=True))
+    wanted = cpd.simulate_all_reduce(per_rank, case.spec.replace(average=True))
     return all(torch.equal(p.grad, w) for p, w in zip(parameters, wanted, strict=True))
 
 
@@ -135,7 +135,7 @@ def rows(options: Namespace) -> Iterator[Row]:
     torch.set_num_threads(THREADS)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cpd.StallWarning)
+            warnings.simplefilter("ignore", cpd.PrecisionWarning)
             for model in MODELS:
                 for case in CASES:
                     name = f"model/virtual-nodes-{model.name}/{case.name}"

@@ -109,12 +109,12 @@ CudaValues MakeCudaValues(std::uintptr_t address, std::int64_t size, int device_
   return made;
 }
 
-/// Layers' numbers in random streams, or values of their rows; none: LayerOptions's.
+/// Layers' numbers in random streams, or values of their rows; none: TensorOptions's.
 using Numbers = std::vector<std::int64_t>;
 
-LayerOptions OptionsOf(const Numbers& numbers, GivenStates states, const Numbers& rows,
-                       const Numbers& shapes) {
-  LayerOptions options{numbers, states.value_or(nullptr), rows};
+TensorOptions OptionsOf(const Numbers& numbers, GivenStates states, const Numbers& rows,
+                        const Numbers& shapes) {
+  TensorOptions options{numbers, states.value_or(nullptr), rows};
   options.shapes = shapes;
   return options;
 }
@@ -130,7 +130,7 @@ std::vector<TensorView> ViewsOf(const Arrays& arrays) {
 }
 
 ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                             const ReduceSpec& spec, bool counts, const Numbers& numbers,
+                             const Reduce& spec, bool counts, const Numbers& numbers,
                              GivenStates states, const Numbers& rows, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
@@ -138,9 +138,9 @@ ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& o
   return comm.get().AllReduce(from, to, spec, counts, OptionsOf(numbers, states, rows, shapes));
 }
 
-ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                          const ReduceSpec& spec, int root, bool counts, const Numbers& numbers,
-                          GivenStates states, const Numbers& rows, const Numbers& shapes) {
+ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Reduce& spec,
+                          int root, bool counts, const Numbers& numbers, GivenStates states,
+                          const Numbers& rows, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
@@ -148,7 +148,7 @@ ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
 }
 
 ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                                 const ReduceSpec& spec, bool counts, const Numbers& numbers,
+                                 const Reduce& spec, bool counts, const Numbers& numbers,
                                  GivenStates states, const Numbers& rows, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
@@ -160,7 +160,7 @@ Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, c
                         const RoundingOptions& rounding, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
-  LayerOptions options;
+  TensorOptions options;
   options.shapes = shapes;
   const ReleaseGil release;
   return comm.get().AllGather(from, to, format, rounding, options);
@@ -292,7 +292,7 @@ void TranslateErrors(std::exception_ptr error) {
   } catch (const Mismatch& e) {
     Raise("Mismatch", e.what());
   } catch (const Corrupt& e) {
-    Raise("Corrupt", e.what());
+    Raise("TransportError", e.what());
   } catch (const TransportError& e) {
     Raise("TransportError", e.what(), e.peer);
   }

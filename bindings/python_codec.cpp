@@ -92,7 +92,7 @@ class PythonCodec final : public Codec {
 void BindPythonCodec(py::module_& m) {
   m.def(
       "with_codec",
-      [](ReduceSpec spec, const py::object& codec) {
+      [](Reduce spec, const py::object& codec) {
         spec.wire = std::make_shared<PythonCodec>(spec.format, spec.rounding, codec);
         return spec;
       },

@@ -67,13 +67,12 @@ double LossScale(const py::object& given) {
   return scale;
 }
 
-ReduceSpec MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
-                    const Accumulator& accumulator, const py::object& order,
-                    const py::object& exchange, std::optional<int> group_size,
-                    const py::object& aps, const py::object& loss_scale, bool average,
-                    const py::object& divide, const RoundingOptions& rounding, const Format& result,
-                    std::uint64_t step) {
-  ReduceSpec spec;
+Reduce MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
+                const Accumulator& accumulator, const py::object& order, const py::object& exchange,
+                std::optional<int> group_size, const py::object& aps, const py::object& loss_scale,
+                bool average, const py::object& divide, const RoundingOptions& rounding,
+                const Format& result, std::uint64_t step) {
+  Reduce spec;
   if (const auto* format = std::get_if<Format>(&wire)) {
     spec.format = *format;
   } else {
@@ -100,34 +99,41 @@ ReduceSpec MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
 }  // namespace
 
 void BindReduceSpec(py::module_& m) {
-  py::class_<ReduceSpec> made(m, "ReduceSpec");
+  py::class_<Reduce> made(m, "Reduce");
   made.def(py::init(&MakeSpec), py::kw_only(), py::arg("wire"), py::arg("accumulator"),
            py::arg("order"), py::arg("exchange"), py::arg("group_size"), py::arg("aps"),
            py::arg("loss_scale"), py::arg("average"), py::arg("divide"), py::arg("rounding"),
            py::arg("result"), py::arg("step"))
-      .def_property_readonly("order", [](const ReduceSpec& s) { return ToString(s.order); })
-      .def_property_readonly("exchange", [](const ReduceSpec& s) { return ToString(s.exchange); })
+      .def_property_readonly("order", [](const Reduce& s) { return ToString(s.order); })
+      .def_property_readonly("exchange", [](const Reduce& s) { return ToString(s.exchange); })
       .def_property_readonly("group_size",
-                             [](const ReduceSpec& s) {
+                             [](const Reduce& s) {
                                return s.group_size == 0 ? std::nullopt
                                                         : std::optional(s.group_size);
                              })
-      .def_property_readonly("aps", [](const ReduceSpec& s) { return FromAps(s.aps); })
-      .def_readonly("loss_scale", &ReduceSpec::loss_scale)
-      .def_readonly("average", &ReduceSpec::average)
-      .def_property_readonly("divide", [](const ReduceSpec& s) { return ToString(s.divide); })
-      .def_readonly("step", &ReduceSpec::step)
-      .def_property_readonly("seed", [](const ReduceSpec& s) { return s.rounding.seed; })
+      .def_property_readonly("aps", [](const Reduce& s) { return FromAps(s.aps); })
+      .def_readonly("loss_scale", &Reduce::loss_scale)
+      .def_readonly("average", &Reduce::average)
+      .def_property_readonly("divide", [](const Reduce& s) { return ToString(s.divide); })
+      .def_readonly("step", &Reduce::step)
+      .def_property_readonly("seed", [](const Reduce& s) { return s.rounding.seed; })
       .def(
           "with_accumulator",
-          [](ReduceSpec s, const Accumulator& accumulator) {
+          [](Reduce s, const Accumulator& accumulator) {
             s.accumulator = accumulator;
             Check(s);
             return s;
           },
           py::arg("accumulator"))
       .def(
-          "check_world", [](const ReduceSpec& s, int world) { Check(s, world); }, py::arg("world"))
+          "with_step",
+          [](Reduce s, std::uint64_t step) {
+            s.step = step;
+            return s;
+          },
+          py::arg("step"))
+      .def(
+          "check_world", [](const Reduce& s, int world) { Check(s, world); }, py::arg("world"))
       .def("may_stall", &MayStall, py::arg("world"));
   BindRounding(made);
   m.attr("ORDERS") = Tuple(OrderNames());

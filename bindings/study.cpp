@@ -25,22 +25,22 @@ namespace {
 using Sizes = std::vector<std::int64_t>;
 
 void BindVirtualReduce(py::module_& m) {
-  py::class_<LayerReport>(m, "LayerReport")
-      .def_readonly("shift", &LayerReport::shift)
-      .def_readonly("non_finite", &LayerReport::non_finite)
-      .def_readonly("overflowed", &LayerReport::overflowed)
-      .def_readonly("underflowed", &LayerReport::underflowed)
-      .def_readonly("values", &LayerReport::values)
-      .def_readonly("zeros", &LayerReport::zeros)
-      .def_readonly("bytes", &LayerReport::bytes)
-      .def_readonly("staged_bytes", &LayerReport::staged_bytes)
-      .def_readonly("bits", &LayerReport::bits);
+  py::class_<TensorReport>(m, "TensorReport")
+      .def_readonly("shift", &TensorReport::shift)
+      .def_readonly("non_finite", &TensorReport::non_finite)
+      .def_readonly("overflowed", &TensorReport::overflowed)
+      .def_readonly("underflowed", &TensorReport::underflowed)
+      .def_readonly("values", &TensorReport::values)
+      .def_readonly("zeros", &TensorReport::zeros)
+      .def_readonly("bytes", &TensorReport::bytes)
+      .def_readonly("staged_bytes", &TensorReport::staged_bytes)
+      .def_readonly("bits", &TensorReport::bits);
   py::class_<VirtualReduce>(m, "VirtualReduce")
-      .def(py::init([](const ReduceSpec& spec, int world, const Sizes& sizes, const Sizes& numbers,
+      .def(py::init([](const Reduce& spec, int world, const Sizes& sizes, const Sizes& numbers,
                        GivenStates states, const Sizes& rows, bool counts_bytes) {
              return std::make_unique<VirtualReduce>(
                  spec, world, sizes,
-                 LayerOptions{numbers, states.value_or(nullptr), rows, false, counts_bytes});
+                 TensorOptions{numbers, states.value_or(nullptr), rows, false, counts_bytes});
            }),
            py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers") = Sizes(),
            py::arg("states") = py::none(), py::arg("rows") = Sizes(),
@@ -79,9 +79,8 @@ Roundoff RoundoffArrays(const py::array& reference, const py::array& value) {
 
 using Floats = std::vector<float>;
 
-Cost CostOfLayers(const ReduceSpec& spec, int world, int rank, const Sizes& sizes,
-                  std::int64_t chunk, const Sizes& rows, const Floats& largest,
-                  const Sizes& numbers) {
+Cost CostOfLayers(const Reduce& spec, int world, int rank, const Sizes& sizes, std::int64_t chunk,
+                  const Sizes& rows, const Floats& largest, const Sizes& numbers) {
   return CostOf(spec, world, rank, sizes, chunk, {rows, largest, numbers});
 }
 
@@ -94,13 +93,13 @@ std::vector<std::array<std::int64_t, 4>> Fields(std::span<const Round> rounds) {
   return fields;
 }
 
-std::vector<std::array<std::int64_t, 4>> RoundsOfLayers(const ReduceSpec& spec, int world,
+std::vector<std::array<std::int64_t, 4>> RoundsOfLayers(const Reduce& spec, int world,
                                                         const Sizes& sizes, std::int64_t per_host,
                                                         const Sizes& rows, const Floats& largest) {
   return Fields(RoundsOf(spec, world, sizes, per_host, {rows, largest}));
 }
 
-std::vector<std::array<std::int64_t, 4>> AgreementOfLayers(const ReduceSpec& spec, int world,
+std::vector<std::array<std::int64_t, 4>> AgreementOfLayers(const Reduce& spec, int world,
                                                            const Sizes& sizes,
                                                            std::int64_t per_host,
                                                            const Sizes& rows) {

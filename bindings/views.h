@@ -29,7 +29,7 @@ void BindSpecs(pybind11::module_& m);
 void BindStreams(pybind11::module_& m);
 /// Casts of operands; recipes. Wants BindSpecs and BindStreams before.
 void BindRecipes(pybind11::module_& m);
-/// Codecs and their states. Wants RoundingOptions bound before, and is wanted by ReduceSpec.
+/// Codecs and their states. Wants RoundingOptions bound before, and is wanted by Reduce.
 void BindCodecs(pybind11::module_& m);
 /// Wants BindCodecs before.
 void BindReduceSpec(pybind11::module_& m);
@@ -39,7 +39,7 @@ void BindOperations(pybind11::module_& m);
 void BindStudies(pybind11::module_& m);
 /// The oracle in bulk. Wants BindSpecs before.
 void BindVectors(pybind11::module_& m);
-/// Communicators over real ranks; wants ReduceSpec, LayerReport and RoundingOptions bound before.
+/// Communicators over real ranks; wants Reduce, TensorReport and RoundingOptions bound before.
 void BindComm(pybind11::module_& m);
 /// A codec for tests.
 void BindPythonCodec(pybind11::module_& m);

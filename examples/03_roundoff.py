@@ -23,8 +23,10 @@ def main() -> None:
     # A rank may be a function: its layers are made when they are needed, and not kept.
     per_rank = [lambda node=node: gradients(node) for node in range(NODES)]
     wire = cpd.Format("e5m2")
-    plain = cpd.ReduceSpec(wire, order="ring", aps=True)
-    kahan = cpd.ReduceSpec(wire, cpd.Accumulator(wire, scheme="kahan"), order="ring", aps=True)
+    plain = cpd.Reduce(wire, order="ring", aps=True)
+    kahan = cpd.Reduce(
+        wire, accumulator=cpd.Accumulator(wire, scheme="kahan"), order="ring", aps=True
+    )
     sizes = [4, 8, 16, 32, 64, 256]
     tables = [cpd.study.roundoff(per_rank, spec, group_sizes=sizes) for spec in (plain, kahan)]
     print(f"(5,2) + APS over {NODES} nodes: mean relative error")

@@ -17,9 +17,9 @@ def main() -> None:
         for _ in range(8)
     ]
     ways = {
-        "as it is": cpd.ReduceSpec("e4m3"),
-        "loss scale 2^12": cpd.ReduceSpec("e4m3", loss_scale=2.0**12),
-        "APS": cpd.ReduceSpec("e4m3", aps=True),
+        "as it is": cpd.Reduce("e4m3"),
+        "loss scale 2^12": cpd.Reduce("e4m3", loss_scale=2.0**12),
+        "APS": cpd.Reduce("e4m3", aps=True),
     }
     print("(4,3), 8 nodes     layer   shift   lost to zero   overflowed   relative RMS")
     for name, spec in ways.items():

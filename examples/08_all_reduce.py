@@ -15,11 +15,11 @@ from cpd.comm import Communicator, ReduceReport
 
 SIZES = {"hidden": (300, 200), "output": (10, 300), "bias": (10,)}
 SPECS = {
-    "owner": cpd.ReduceSpec("e4m3", aps=True, order="ring"),
-    "gather": cpd.ReduceSpec("e4m3", aps=True, order="ring", exchange="gather"),
-    "ring": cpd.ReduceSpec("e4m3", aps=True, order="ring", exchange="ring"),
-    "owner, groups of 2": cpd.ReduceSpec("e4m3", aps=True, order="ring", group_size=2),
-    "hierarchical, groups of 2": cpd.ReduceSpec(
+    "owner": cpd.Reduce("e4m3", aps=True, order="ring"),
+    "gather": cpd.Reduce("e4m3", aps=True, order="ring", exchange="gather"),
+    "ring": cpd.Reduce("e4m3", aps=True, order="ring", exchange="ring"),
+    "owner, groups of 2": cpd.Reduce("e4m3", aps=True, order="ring", group_size=2),
+    "hierarchical, groups of 2": cpd.Reduce(
         "e4m3", aps=True, order="ring", group_size=2, exchange="hierarchical"
     ),
 }

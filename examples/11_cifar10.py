@@ -131,9 +131,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=MODELS, help="one of the two; default: both")
-    parser.add_argument(
-        "--wires", nargs="+", default=WIRES, help="texts of cpd.comm.reduce_spec: 'e4m3 aps'"
-    )
+    parser.add_argument("--wires", nargs="+", default=WIRES, help="texts of cpd.Reduce: 'e4m3 aps'")
     parser.add_argument("--recipe", help="of the layers' own products, for cpd.convert")
     parser.add_argument("--full", action="store_true", help="the paper's sizes: for a GPU")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")
@@ -158,7 +156,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
         parser.error(f"{options.nodes} nodes take more than {options.images} images a step")
     try:
         for wire in options.wires:
-            cpd.comm.reduce_spec(wire)
+            cpd.Reduce(wire)
         if options.recipe:
             cpd.Recipe(options.recipe)
         return options, load_cifar10(options.data, options.images, options.tests)
@@ -167,7 +165,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    warnings.simplefilter("ignore", cpd.StallWarning)  # sums of few bits are meant
+    warnings.simplefilter("ignore", cpd.PrecisionWarning)  # sums of few bits are meant
     options, images = parsed(arguments)
     print(f"{images.source}, {options.images} images, {options.nodes} nodes × {options.batch}\n")
     print("| model | wire | accuracy, % | least … most | lost to zero, % | paper | |")

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         subprocess.run([sys.executable, *launch, __file__, *words], env=settings, check=True)
         return
     dist.init_process_group("gloo")
-    with deterministic(), cpd.comm.torch() as comm:
+    with deterministic(), cpd.comm.distributed() as comm:
         if comm.rank == 0:
             print(f"{comm.size} ranks × {BATCH} images, {given.epochs} epochs")
             print(f"{'wire':28}bytes a step   accuracy   weights            virtual nodes")
@@ -91,9 +91,9 @@ def row(comm: cpd.comm.Communicator, wire: str, epochs: int) -> None:
         )
 
 
-def spec_of(wire: str) -> cpd.ReduceSpec:
+def spec_of(wire: str) -> cpd.Reduce:
     name = wire.removesuffix(" aps")
-    return cpd.ReduceSpec(wire=name, aps=name != wire)
+    return cpd.Reduce(name, aps=name != wire)
 
 
 class Counting:
@@ -103,7 +103,7 @@ class Counting:
         self._comm = comm
         self.sent = 0
 
-    def all_reduce(self, layers: Any, spec: cpd.ReduceSpec, **options: Any) -> Any:
+    def all_reduce(self, layers: Any, spec: cpd.Reduce, **options: Any) -> Any:
         sums, report = self._comm.all_reduce(layers, spec, report=True, **options)
         self.sent += report.traffic.bytes_sent
         return sums
@@ -121,7 +121,7 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
-def virtual(spec: cpd.ReduceSpec, ranks: int, epochs: int) -> str:
+def virtual(spec: cpd.Reduce, ranks: int, epochs: int) -> str:
     """The weights of the same training in one process."""
     model = digit_classifier(3, 64, seed=0)
     nodes, optimizer = cpd.VirtualNodes(model, ranks, spec), sgd(model)

@@ -27,12 +27,14 @@ from cpd.train import (
 )
 
 BATCH = 16  # images of a worker
-FP32 = cpd.ReduceSpec("fp32", exchange="gather")
+FP32 = cpd.Reduce("fp32", exchange="gather")
 OUTER = {
     "FP32": FP32,
-    "(3,0) + APS": cpd.ReduceSpec("e3m0", "fp32", aps=True, result="fp32", exchange="gather"),
-    "(3,0) + APS, sums in (4,3)": cpd.ReduceSpec("e3m0", "fp32", aps=True, result="e4m3"),
-    "mxfp4, sums in bf16": cpd.ReduceSpec("mxfp4", result="bf16"),
+    "(3,0) + APS": cpd.Reduce(
+        "e3m0", accumulator="fp32", aps=True, result="fp32", exchange="gather"
+    ),
+    "(3,0) + APS, sums in (4,3)": cpd.Reduce("e3m0", accumulator="fp32", aps=True, result="e4m3"),
+    "mxfp4, sums in bf16": cpd.Reduce("mxfp4", result="bf16"),
 }
 
 
@@ -98,7 +100,7 @@ def show(
     name: str,
     digits: Data,
     model: torch.nn.Module,
-    spec: cpd.ReduceSpec,
+    spec: cpd.Reduce,
     workers: int,
     exchanges: int,
 ) -> None:

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     digits = load_digits()
     model = digit_classifier(3, 64, seed=0)
     cpd.convert(model, "mxfp8")
-    nodes = cpd.VirtualNodes(model, NODES, cpd.ReduceSpec("e4m3", aps=True))
+    nodes = cpd.VirtualNodes(model, NODES, cpd.Reduce("e4m3", aps=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with (
         SummaryWriter(given.out) as writer,

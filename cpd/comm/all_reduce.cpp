@@ -44,7 +44,7 @@ struct Refusal {
 class Collective {
  public:
   Collective(Link& link, const CommOptions& options, std::span<const TensorView> x,
-             std::span<const TensorView> out, const ReduceSpec& spec, const LayerOptions& layers)
+             std::span<const TensorView> out, const cpd::Reduce& spec, const TensorOptions& layers)
       : link_(link), options_(options), x_(x), out_(out), spec_(spec), layers_(layers) {
     for (const TensorView& layer : x) sizes_.push_back(layer.size());
   }
@@ -403,8 +403,8 @@ class Collective {
   Link& link_;
   const CommOptions& options_;
   std::span<const TensorView> x_, out_;
-  const ReduceSpec& spec_;
-  const LayerOptions& layers_;
+  const cpd::Reduce& spec_;
+  const TensorOptions& layers_;
   Delivery delivery_ = Delivery::to_all;
   int root_ = 0;
   std::vector<std::int64_t> sizes_;
@@ -500,8 +500,8 @@ int Communicator::size() const { return impl_->transport->size(); }
 std::string Communicator::broken() const { return impl_->Broken(); }
 
 ReduceReport Communicator::AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
-                                     const ReduceSpec& spec, bool counts,
-                                     const LayerOptions& layers) {
+                                     const cpd::Reduce& spec, bool counts,
+                                     const TensorOptions& layers) {
   return impl_->Guarded([&] {
     return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::to_all, 0, counts);
@@ -509,8 +509,8 @@ ReduceReport Communicator::AllReduce(std::span<const TensorView> x, std::span<co
 }
 
 ReduceReport Communicator::Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
-                                  const ReduceSpec& spec, int root, bool counts,
-                                  const LayerOptions& layers) {
+                                  const cpd::Reduce& spec, int root, bool counts,
+                                  const TensorOptions& layers) {
   return impl_->Guarded([&] {
     return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::to_root, root, counts);
@@ -518,8 +518,8 @@ ReduceReport Communicator::Reduce(std::span<const TensorView> x, std::span<const
 }
 
 ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
-                                         std::span<const TensorView> out, const ReduceSpec& spec,
-                                         bool counts, const LayerOptions& layers) {
+                                         std::span<const TensorView> out, const cpd::Reduce& spec,
+                                         bool counts, const TensorOptions& layers) {
   return impl_->Guarded([&] {
     return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::scattered, 0, counts);
@@ -528,8 +528,8 @@ ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
 
 Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                                 const Format& format, const RoundingOptions& rounding,
-                                const LayerOptions& layers) {
-  ReduceSpec spec;
+                                const TensorOptions& layers) {
+  cpd::Reduce spec;
   spec.format = format;
   spec.rounding = rounding;
   return impl_->Guarded(

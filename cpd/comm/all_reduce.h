@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions over real ranks: the sums of ReduceSpec, bit for bit those of the virtual ranks
+// Reductions over real ranks: the sums of Reduce, bit for bit those of the virtual ranks
 // (virtual.h), over any transport. Layers of one call are merged into messages of many layers; each
 // keeps its own APS exponent.
 //
@@ -49,26 +49,26 @@ class CPD_API Communicator {
 
   /// out[l] = the sum over ranks of x[l]. x and out: float32, contiguous, all on one device, the
   /// sizes equal on all ranks; out[l] may be x[l] itself, else they do not overlap. `counts`: fill
-  /// LayerReport's counts (equal on all ranks; one pass more). `layers`: the layers' numbers and
+  /// TensorReport's counts (equal on all ranks; one pass more). `layers`: the layers' numbers and
   /// shapes, equal on all ranks, and this rank's states of a codec. Throws Mismatch, RankLost,
   /// Corrupt, Error; x, unless it is out, and the states are then unchanged.
   ReduceReport AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
-                         const ReduceSpec& spec, bool counts = false,
-                         const LayerOptions& layers = {});
+                         const cpd::Reduce& spec, bool counts = false,
+                         const TensorOptions& layers = {});
   /// AllReduce with the result on rank `root` alone; elsewhere out is empty. Exchange owner only.
   ReduceReport Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
-                      const ReduceSpec& spec, int root, bool counts = false,
-                      const LayerOptions& layers = {});
+                      const cpd::Reduce& spec, int root, bool counts = false,
+                      const TensorOptions& layers = {});
   /// AllReduce of which rank r keeps slice r of each layer (the first n mod W one longer): out[l]
   /// has the slice's size. Exchange owner only.
   ReduceReport ReduceScatter(std::span<const TensorView> x, std::span<const TensorView> out,
-                             const ReduceSpec& spec, bool counts = false,
-                             const LayerOptions& layers = {});
+                             const cpd::Reduce& spec, bool counts = false,
+                             const TensorOptions& layers = {});
   /// Gathers every rank's x, rounded to `format` and sent packed: out[l] holds size() times x[l]'s
   /// values, rank ascending.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding,
-                    const LayerOptions& layers = {});
+                    const TensorOptions& layers = {});
   /// Gathers every rank's bytes, of any lengths, rank ascending. Throws Mismatch, RankLost,
   /// Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);

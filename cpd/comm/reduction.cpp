@@ -38,7 +38,7 @@ Losses CountLosses(std::int64_t n, const float* x, const float* terms) {
   return losses;
 }
 
-std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
+std::array<Format, 4> FormatsOf(const Reduce& spec) {
   return {spec.format, spec.accumulator.format,
           spec.accumulator.inner.value_or(spec.accumulator.format), spec.result};
 }
@@ -46,7 +46,7 @@ std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
 namespace {
 
 /// The formats that hold sums: accumulator, inner sums, result.
-std::array<Format, 3> SumsOf(const ReduceSpec& spec) {
+std::array<Format, 3> SumsOf(const Reduce& spec) {
   const auto [wire, accumulator, inner, result] = FormatsOf(spec);
   return {accumulator, inner, result};
 }
@@ -88,8 +88,8 @@ void CheckRows(std::span<const std::int64_t> rows, std::span<const std::int64_t>
 
 }  // namespace
 
-Reduction::Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-                     const LayerOptions& layers, bool to_all)
+Reduction::Reduction(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
+                     const TensorOptions& layers, bool to_all)
     : spec_(spec),
       world_(world),
       to_all_(to_all),

@@ -45,10 +45,10 @@ struct Losses {
 Losses CountLosses(std::int64_t n, const float* x, const float* terms);
 
 /// The formats in which values of a reduction travel: wire, accumulator, inner sums, result.
-std::array<Format, 4> FormatsOf(const ReduceSpec& spec);
+std::array<Format, 4> FormatsOf(const Reduce& spec);
 
 /// Options of a call for its layers.
-struct LayerOptions {
+struct TensorOptions {
   /// The layers' numbers in random streams, all different; empty: 0, 1, …
   std::span<const std::int64_t> numbers{};
   /// The states that a codec keeps of the layers, which the call updates; null: none are kept.
@@ -71,11 +71,11 @@ class Reduction {
   /// `sizes`: the layers'. `to_all`: for an all-reduce. Else owners' sums travel without loss, and
   /// rank r owns slice r of each layer (reduce, reduce-scatter). Throws Error where the spec, the
   /// ranks or the layers are out of range.
-  Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-            const LayerOptions& layers = {}, bool to_all = true);
+  Reduction(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
+            const TensorOptions& layers = {}, bool to_all = true);
 
   /// The spec; where one group holds all ranks, it has no groups and order sequential instead.
-  [[nodiscard]] const ReduceSpec& spec() const { return spec_; }
+  [[nodiscard]] const Reduce& spec() const { return spec_; }
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] const Rounds& rounds() const { return rounds_; }
   /// The codec of a layer's contributions.
@@ -165,7 +165,7 @@ class Reduction {
   [[nodiscard]] bool HoldsCounts() const;
   void ChooseCodecs(std::span<const std::int64_t> rows);
 
-  ReduceSpec spec_;
+  Reduce spec_;
   int world_;
   bool to_all_;
   std::vector<std::int64_t> sizes_;

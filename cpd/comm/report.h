@@ -16,7 +16,7 @@ enum class Phase : std::uint8_t { handshake, exponents, exchange, fold, gather }
 CPD_API std::string ToString(Phase phase);
 
 /// What happened to one layer.
-struct LayerReport {
+struct TensorReport {
   int shift = 0;                 ///< APS: the layer was scaled by 2^shift
   std::int64_t non_finite = 0;   ///< NaN and Inf among the contributions
   std::int64_t overflowed = 0;   ///< results that are not finite though no contribution was
@@ -40,8 +40,8 @@ struct Traffic {
 };
 
 struct ReduceReport {
-  std::vector<LayerReport> layers;  ///< of all ranks together; shift and staged_bytes alone unless
-                                    ///< counts were requested
+  std::vector<TensorReport> layers;  ///< of all ranks together; shift and staged_bytes alone unless
+                                     ///< counts were requested
   Traffic traffic;
 };
 

@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 3> kOrders{"sequential", "ring", "tree"};
 constexpr std::array<std::string_view, 4> kExchanges{"owner", "gather", "ring", "hierarchical"};
 constexpr std::array<std::string_view, 2> kDivides{"after", "before"};
 
-void CheckLossScale(const ReduceSpec& spec) {
+void CheckLossScale(const Reduce& spec) {
   if (!IsLossScale(spec.loss_scale)) {
     std::ostringstream given;
     given << spec.loss_scale;
@@ -27,7 +27,7 @@ void CheckLossScale(const ReduceSpec& spec) {
   }
 }
 
-void CheckOrder(const ReduceSpec& spec) {
+void CheckOrder(const Reduce& spec) {
   const bool grouped = spec.group_size > 0;
   if (spec.order == Order::tree && spec.accumulator.scheme != Scheme::sequential) {
     throw Error("order tree merges sums two by two: its accumulator must be sequential, got " +
@@ -81,7 +81,7 @@ bool IsLossScale(double scale) {
   return scale > 0 && std::frexp(scale, &exponent) == 0.5 && std::abs(exponent - 1) <= 126;
 }
 
-void Check(const ReduceSpec& spec) {
+void Check(const Reduce& spec) {
   Check(spec.format);
   Check(spec.rounding);
   Check(spec.accumulator);
@@ -117,7 +117,7 @@ void Check(const ReduceSpec& spec) {
   CheckOrder(spec);
 }
 
-void Check(const ReduceSpec& spec, int world) {
+void Check(const Reduce& spec, int world) {
   Check(spec);
   if (world < 1) throw Error("world must be at least 1, got " + std::to_string(world));
   if (spec.group_size > world) {
@@ -126,7 +126,7 @@ void Check(const ReduceSpec& spec, int world) {
   }
 }
 
-bool MayStall(const ReduceSpec& spec, int world) {
+bool MayStall(const Reduce& spec, int world) {
   Check(spec);
   if (spec.accumulator.scheme != Scheme::sequential || spec.order == Order::tree ||
       !is_nearest(spec.accumulator.rounding.mode)) {

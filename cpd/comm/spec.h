@@ -29,12 +29,12 @@ enum class Divide : std::uint8_t {
 };
 
 /// An all-reduce: what each contribution is cast to, how the sum is formed, what comes back.
-struct ReduceSpec {
+struct Reduce {
   /// Everything in fp32.
-  ReduceSpec() = default;
+  Reduce() = default;
   /// Contributions in a format, and sums and results too, as the Python front end's
-  /// `ReduceSpec(format)`.
-  explicit ReduceSpec(const Format& all) : format(all), accumulator{.format = all}, result(all) {}
+  /// `Reduce(format)`.
+  explicit Reduce(const Format& all) : format(all), accumulator{.format = all}, result(all) {}
 
   Format format = kFp32;       ///< on the wire; with a `wire`, its format()
   RoundingOptions rounding{};  ///< of the cast to the wire; `wire` has its own
@@ -56,13 +56,13 @@ struct ReduceSpec {
 
 /// Throws Error where an option is out of range or two exclude each other, or a stream is not 0: a
 /// reduction draws from its own (streams.h).
-CPD_API void Check(const ReduceSpec& spec);
+CPD_API void Check(const Reduce& spec);
 /// Check(spec) for a known number of ranks, which no group may exceed.
-CPD_API void Check(const ReduceSpec& spec, int world);
+CPD_API void Check(const Reduce& spec, int world);
 
 /// Whether a sequential sum, rounded to nearest, has more than 2^precision terms at one level: with
 /// terms of equal value the later ones may change nothing.
-CPD_API bool MayStall(const ReduceSpec& spec, int world);
+CPD_API bool MayStall(const Reduce& spec, int world);
 
 CPD_API Order ParseOrder(std::string_view name);
 CPD_API std::string ToString(Order order);

@@ -130,8 +130,8 @@ struct VirtualReduce::Impl {
   std::optional<TensorView> first;  // a layer, for where all are
   std::unique_ptr<VirtualSumsOnGpu> gpu;
 
-  Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
-       const LayerOptions& options)
+  Impl(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
+       const TensorOptions& options)
       : reduction(spec, world, Checked(sizes), options),
         layers(sizes.size()),
         states(options.states == nullptr ? &own_states : options.states),
@@ -152,7 +152,7 @@ struct VirtualReduce::Impl {
       first = x;
       return;
     }
-    const ReduceSpec& spec = reduction.spec();
+    const Reduce& spec = reduction.spec();
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
                         FitsHalves(spec.result) && reduction.results(0) == nullptr;
@@ -439,8 +439,8 @@ struct VirtualReduce::Impl {
   }
 };
 
-VirtualReduce::VirtualReduce(const ReduceSpec& spec, int world,
-                             const std::vector<std::int64_t>& sizes, const LayerOptions& layers)
+VirtualReduce::VirtualReduce(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
+                             const TensorOptions& layers)
     : impl_(std::make_unique<Impl>(spec, world, sizes, layers)) {}
 VirtualReduce::~VirtualReduce() = default;
 VirtualReduce::VirtualReduce(VirtualReduce&&) noexcept = default;
@@ -523,19 +523,19 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
   from.bad_results = non_finite;
 }
 
-LayerReport VirtualReduce::report(int layer) const {
+TensorReport VirtualReduce::report(int layer) const {
   if (layer < 0 || layer >= static_cast<int>(impl_->layers.size())) {
     throw Error("layer must be 0…" + std::to_string(impl_->layers.size() - 1) + ", got " +
                 std::to_string(layer));
   }
   const Layer& from = impl_->layers[static_cast<std::size_t>(layer)];
-  LayerReport report{.shift = from.shift,
-                     .non_finite = from.non_finite,
-                     .underflowed = from.underflowed,
-                     .values = from.size * impl_->reduction.world(),
-                     .zeros = from.zeros,
-                     .bytes = from.bytes,
-                     .bits = from.bits};
+  TensorReport report{.shift = from.shift,
+                      .non_finite = from.non_finite,
+                      .underflowed = from.underflowed,
+                      .values = from.size * impl_->reduction.world(),
+                      .zeros = from.zeros,
+                      .bytes = from.bytes,
+                      .bits = from.bits};
   std::int64_t bad_results = from.bad_results;
   if (impl_->gpu != nullptr) {
     const auto [contributions, bad, bytes] = impl_->gpu->counts(layer);

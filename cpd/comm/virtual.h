@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// W virtual ranks in one process: the all-reduce of ReduceSpec with no transport. Ranks are
+// W virtual ranks in one process: the all-reduce of Reduce with no transport. Ranks are
 // processed one at a time, so that memory holds one rank's values and the running sums.
 //
 //   VirtualReduce reduce(spec, world, sizes);
@@ -27,8 +27,8 @@ class CPD_API VirtualReduce {
  public:
   /// world >= 1; sizes: values per layer; layers.states: of all ranks, must outlive this object.
   /// Throws Error.
-  VirtualReduce(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
-                const LayerOptions& layers = {});
+  VirtualReduce(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
+                const TensorOptions& layers = {});
   ~VirtualReduce();
   VirtualReduce(VirtualReduce&&) noexcept;
   VirtualReduce& operator=(VirtualReduce&&) noexcept;
@@ -55,7 +55,7 @@ class CPD_API VirtualReduce {
   /// Writes the reduced layer to `out` (float32, contiguous), after the schedule's last rank.
   void Result(int layer, const TensorView& out);
   /// What has been counted; waits for a GPU's work.
-  [[nodiscard]] LayerReport report(int layer) const;
+  [[nodiscard]] TensorReport report(int layer) const;
 
  private:
   struct Impl;

@@ -110,7 +110,7 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, con
                                   bool stays) {
   Layer& to = layers_[static_cast<std::size_t>(layer)];
   if (to.size == 0) return;
-  const ReduceSpec& spec = reduction_.spec();
+  const Reduce& spec = reduction_.spec();
   if (to.kept && to.kept->stream != x.stream) Fold(to);
   if (!to.kept) {
     to.kept = {TurnCall(layer, turn), turn.counts, x.stream};

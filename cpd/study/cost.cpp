@@ -241,11 +241,11 @@ bool MayBePlain(const Reduction& reduction) {
 }
 
 /// The ways in which values may be sent: packed, in binary32, or either.
-std::vector<DryRun> WaysOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+std::vector<DryRun> WaysOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                            const KnownLayers& known) {
   CheckLargest(known.largest, sizes.size());
   std::vector<DryRun> ways;
-  const LayerOptions layers{.numbers = known.numbers, .rows = known.rows};
+  const TensorOptions layers{.numbers = known.numbers, .rows = known.rows};
   ways.emplace_back(spec, world, sizes, layers);
   const Reduction& reduction = ways[0].reduction();
   if (!reduction.LacksNan()) return ways;
@@ -304,7 +304,7 @@ double TimeOf(const DryRun& run, double alpha, double beta) {
 
 }  // namespace
 
-Cost CostOf(const ReduceSpec& spec, int world, int rank, std::span<const std::int64_t> sizes,
+Cost CostOf(const Reduce& spec, int world, int rank, std::span<const std::int64_t> sizes,
             std::int64_t chunk, const KnownLayers& known) {
   const std::vector<DryRun> ways = WaysOf(spec, world, sizes, known);
   if (rank < 0 || rank >= world) {
@@ -315,7 +315,7 @@ Cost CostOf(const ReduceSpec& spec, int world, int rank, std::span<const std::in
   return ways.size() == 1 ? cost : MostOf(cost, CostOf(ways.back(), rank, chunk));
 }
 
-std::vector<Round> RoundsOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+std::vector<Round> RoundsOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                             std::int64_t per_host, const KnownLayers& known) {
   const std::vector<DryRun> ways = WaysOf(spec, world, sizes, known);
   CheckHost(per_host);
@@ -334,9 +334,8 @@ std::vector<Round> RoundsOf(const ReduceSpec& spec, int world, std::span<const s
   });
 }
 
-std::vector<Round> AgreementOf(const ReduceSpec& spec, int world,
-                               std::span<const std::int64_t> sizes, std::int64_t per_host,
-                               const KnownLayers& known) {
+std::vector<Round> AgreementOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
+                               std::int64_t per_host, const KnownLayers& known) {
   CheckHost(per_host);
   const Reduction reduction(spec, world, sizes, {.numbers = known.numbers, .rows = known.rows});
   const auto layers = static_cast<std::int64_t>(sizes.size());
@@ -352,7 +351,7 @@ std::vector<Round> AgreementOf(const ReduceSpec& spec, int world,
   return RoundsOf(transfers, Hosts(world, per_host));
 }
 
-double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes, double alpha,
+double TimeOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes, double alpha,
               double beta, const KnownLayers& known) {
   const std::vector<DryRun> ways = WaysOf(spec, world, sizes, known);
   if (!(alpha >= 0 && beta >= 0 && std::isfinite(alpha) && std::isfinite(beta))) {

@@ -24,19 +24,18 @@ struct Cost {
 
 /// What is known of layers in addition to their sizes.
 struct KnownLayers {
-  std::span<const std::int64_t> rows{};  ///< as in LayerOptions
+  std::span<const std::int64_t> rows{};  ///< as in TensorOptions
   /// Each layer's largest magnitude of all ranks, infinite or NaN where one is; empty: not known,
   /// but below 2^96.
   std::span<const float> largest{};
-  std::span<const std::int64_t> numbers{};  ///< as in LayerOptions
+  std::span<const std::int64_t> numbers{};  ///< as in TensorOptions
 };
 
 /// The cost of rank `rank` of `world`, for layers of these sizes, cut into chunks of `chunk` values
 /// (CommOptions). Where a format has no code for NaN and a sum may leave its range, all values are
 /// sent in binary32: `largest` decides that; without it bytes are the most of both. Throws Error.
-CPD_API Cost CostOf(const ReduceSpec& spec, int world, int rank,
-                    std::span<const std::int64_t> sizes, std::int64_t chunk,
-                    const KnownLayers& known = {});
+CPD_API Cost CostOf(const Reduce& spec, int world, int rank, std::span<const std::int64_t> sizes,
+                    std::int64_t chunk, const KnownLayers& known = {});
 
 /// Steps of an all-reduce of equal bytes and equal ways, over hosts.
 struct Round {
@@ -48,7 +47,7 @@ struct Round {
 
 /// The steps of TimeOf, where rank r is in host r / per_host: what a model of two levels needs.
 /// Throws Error.
-CPD_API std::vector<Round> RoundsOf(const ReduceSpec& spec, int world,
+CPD_API std::vector<Round> RoundsOf(const Reduce& spec, int world,
                                     std::span<const std::int64_t> sizes, std::int64_t per_host,
                                     const KnownLayers& known = {});
 
@@ -56,14 +55,14 @@ CPD_API std::vector<Round> RoundsOf(const ReduceSpec& spec, int world,
 /// largest magnitude, with APS and for formats without a code for NaN, 4 bytes a layer and 4 more;
 /// a codec's scale that ranks share, 4 bytes a layer. In ceil(log2(world)) steps each rank sends
 /// all of them to the rank 1, 2, 4, … places on. None where nothing is needed. Throws Error.
-CPD_API std::vector<Round> AgreementOf(const ReduceSpec& spec, int world,
+CPD_API std::vector<Round> AgreementOf(const Reduce& spec, int world,
                                        std::span<const std::int64_t> sizes, std::int64_t per_host,
                                        const KnownLayers& known = {});
 
 /// The time in seconds, in the alpha-beta model: the steps of CostOf one after the other, all ranks
 /// at once, each taking `alpha` and `beta` times the bytes of its longest message; in one chunk; an
 /// upper bound where CostOf's bytes are. Throws Error.
-CPD_API double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+CPD_API double TimeOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                       double alpha, double beta, const KnownLayers& known = {});
 
 }  // namespace cpd

@@ -88,16 +88,16 @@ void CheckSizes(int world, std::span<const std::int64_t> sizes) {
   }
 }
 
-Reduction Checked(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-                  const LayerOptions& layers) {
+Reduction Checked(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
+                  const TensorOptions& layers) {
   CheckSizes(world, sizes);
   return {spec, world, sizes, layers};
 }
 
 }  // namespace
 
-DryRun::DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-               const LayerOptions& layers, bool in_fp32)
+DryRun::DryRun(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
+               const TensorOptions& layers, bool in_fp32)
     : sizes_(sizes.begin(), sizes.end()),
       reduction_(Checked(spec, world, sizes, layers)),
       in_fp32_(in_fp32) {}

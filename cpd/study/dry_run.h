@@ -26,10 +26,10 @@ struct Moves {
 
 class CPD_API DryRun {
  public:
-  /// For layers of these sizes, numbers and rows (LayerOptions). `in_fp32`: all values are sent in
+  /// For layers of these sizes, numbers and rows (TensorOptions). `in_fp32`: all values are sent in
   /// binary32, as where a NaN is possible that a format has no code for. Throws Error.
-  DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-         const LayerOptions& layers = {}, bool in_fp32 = false);
+  DryRun(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
+         const TensorOptions& layers = {}, bool in_fp32 = false);
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   /// The number of slices into which the exchange cuts the layers.

@@ -47,7 +47,7 @@ int main() {
   std::printf("%s: %.2f bits a value, relative error %.3f\n", decoded.info.codec.c_str(),
               8.0 * static_cast<double>(decoded.info.bytes) / kValues, alone);
 
-  cpd::ReduceSpec spec;
+  cpd::Reduce spec;
   spec.wire = codec;
   spec.format = codec->format();
   std::vector<std::vector<float>> sums(kRanks, std::vector<float>(kValues));

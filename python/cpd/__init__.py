@@ -9,8 +9,8 @@ Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.c
 messages hold), `cpd.study` (what they lose and cost), `cpd.hardware` (vectors for RTL, and the cost
 in gates) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
 precision), `cpd.optim` (optimizers in one, and workers that average every N steps),
-`cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism) and `cpd.track` (what a
-training writes to TensorBoard, Weights & Biases, Lightning and so on).
+`cpd.ddp_hook`, `cpd.fsdp_hook` and `cpd.VirtualNodes` (torch's data parallelism) and `cpd.track`
+(what a training writes to TensorBoard, Weights & Biases, Lightning and so on).
 """
 
 import importlib
@@ -25,6 +25,7 @@ from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.warned import PrecisionWarning
 from cpd.ops import (
     Encoded,
     add,
@@ -41,7 +42,6 @@ from cpd.ops import (
     sum,
 )
 from cpd.ops.device_memory import check_cuda, release_cuda_memory
-from cpd.ops.slow import SlowProductWarning
 
 if TYPE_CHECKING:
     from cpd import comm as comm
@@ -52,10 +52,9 @@ if TYPE_CHECKING:
     from cpd import optim as optim
     from cpd import study as study
     from cpd import track as track
-    from cpd.comm.layers import WireWarning
     from cpd.comm.schedule import Schedule
-    from cpd.comm.spec import ReduceSpec, StallWarning
-    from cpd.comm.virtual import LayerReport, simulate_all_reduce
+    from cpd.comm.spec import Reduce as Reduce
+    from cpd.comm.virtual import simulate_all_reduce
     from cpd.compress.codecs import Codec as Codec
     from cpd.nn.autocast import autocast as autocast
     from cpd.nn.convert import convert as convert
@@ -63,11 +62,10 @@ if TYPE_CHECKING:
     from cpd.nn.convert import restore as restore
     from cpd.nn.convert import set_step as set_step
     from cpd.nn.coverage import Coverage as Coverage
-    from cpd.nn.coverage import CoverageWarning as CoverageWarning
     from cpd.nn.observers import observe as observe
     from cpd.nn.quantizers import quantizer as quantizer
-    from cpd.parallel import fsdp as fsdp
     from cpd.parallel.ddp import ddp_hook as ddp_hook
+    from cpd.parallel.fsdp import fsdp_hook as fsdp_hook
     from cpd.parallel.virtual_nodes import VirtualNodes as VirtualNodes
 
 __all__ = [
@@ -77,14 +75,11 @@ __all__ = [
     "Encoded",
     "Format",
     "Hadamard",
-    "LayerReport",
+    "PrecisionWarning",
     "Recipe",
-    "ReduceSpec",
+    "Reduce",
     "Scaled",
     "Schedule",
-    "SlowProductWarning",
-    "StallWarning",
-    "WireWarning",
     "__version__",
     "add",
     "backend",
@@ -108,21 +103,17 @@ __all__ = [
 _MODULES = {
     **{name: f"cpd.{name}" for name in ("comm", "compat", "compress", "functional", "hardware")},
     **{name: f"cpd.{name}" for name in ("optim", "study", "track")},
-    "fsdp": "cpd.parallel.fsdp",
 }
 _NAMES = {
     "Codec": "cpd.compress.codecs",
     "Coverage": "cpd.nn.coverage",
-    "CoverageWarning": "cpd.nn.coverage",
-    "LayerReport": "cpd.comm.virtual",
-    "ReduceSpec": "cpd.comm.spec",
+    "Reduce": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
-    "StallWarning": "cpd.comm.spec",
     "VirtualNodes": "cpd.parallel.virtual_nodes",
-    "WireWarning": "cpd.comm.layers",
     "autocast": "cpd.nn.autocast",
     "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",
+    "fsdp_hook": "cpd.parallel.fsdp",
     "observe": "cpd.nn.observers",
     "plain_state_dict": "cpd.nn.convert",
     "quantizer": "cpd.nn.quantizers",

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, commands and flags of version 0.7 that are gone, and the errors that say what to use."""
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
 _HARDWARE = "Command Probed Replay probe replay"
 _CODEC = "bucket by_rows is_compressor is_fixed layout needs_gradient"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
+_WARNINGS = "CoverageWarning SlowProductWarning StallWarning WireWarning"
 
 GONE: dict[str, dict[str, str]] = {
     "cpd": {
@@ -20,14 +24,25 @@ GONE: dict[str, dict[str, str]] = {
         "ddp": "cpd.ddp_hook",
         "format": "cpd.Format(…)",
         "named_recipes": "cpd.Recipe.named()",
+        "LayerReport": "cpd.comm.TensorReport",
+        "ReduceSpec": "cpd.Reduce",
+        "fsdp": "cpd.fsdp_hook",
         "outer": "cpd.optim",
         "recipe": "cpd.Recipe(…)",
         "scaled": "cpd.Scaled(…)",
+        **dict.fromkeys(_WARNINGS.split(), "cpd.PrecisionWarning"),
+    },
+    "cpd.comm": {
+        "Corrupt": "cpd.comm.TransportError",
+        "nccl_id": "cpd.comm.nccl(comm)",
+        "reduce_spec": "cpd.Reduce(…)",
+        "torch": "cpd.comm.distributed(…)",
     },
     "cpd.compress": {
         **dict.fromkeys(("Codec", "CodecLike"), "cpd.Codec"),
         **dict.fromkeys(("Compressor", "compressors"), "cpd.Codec.named(…)"),
         "codec": "cpd.Codec(…)",
+        "decode": "cpd.compress.Packet.from_bytes(…)",
         **{name: f'cpd.Codec("{name}", …)' for name in _MAKERS.split()},
     },
     "cpd.functional": {
@@ -68,6 +83,7 @@ GONE: dict[str, dict[str, str]] = {
         f"Kahan{name}": f'cpd.optim.LowPrecision({name}(…), weight="bf16", update="kahan")'
         for name in ("AdamW", "SGD")
     },
+    "cpd.parallel.fsdp": {"set_reduce_scatter": "cpd.fsdp_hook"},
     "cpd.parallel.ddp": {"all_reduce_hook": "cpd.ddp_hook"},
     "cpd.study": {
         **dict.fromkeys(_STUDY.split(), ""),
@@ -77,7 +93,8 @@ GONE: dict[str, dict[str, str]] = {
         "Mismatch": "cpd.hardware.Replay",
         "dots_of_matmul": "cpd.hardware.probe(matmul=…)",
         "hardware_cost": "cpd.hardware.gates(…)",
-        **{name: f"cpd.{name}" for name in ("ReduceSpec", "StallWarning")},
+        "ReduceSpec": "cpd.Reduce",
+        "StallWarning": "cpd.PrecisionWarning",
         **dict.fromkeys(("check_recommended", "choose"), "cpd.study.recommend(…)"),
         **dict.fromkeys(("Cell", "Losses", "Row"), "cpd.study.SweepRow"),
         "Tensor": "cpd.study.Sweep",
@@ -176,6 +193,37 @@ def gone_members(cls: str) -> Callable[[Any, str], Any]:
         raise AttributeError(f"{cls}.{name} is gone: {_told(instead)}")
 
     return attribute
+
+
+def renamed(**names: str) -> Callable[[CallableT], CallableT]:
+    """Has a function refuse keywords of 0.7.
+
+    Args:
+        names: What takes the place of each keyword: the new keyword, or words with a space.
+
+    Returns:
+        A decorator. Its function raises TypeError for these keywords.
+
+    >>> @renamed(per_rank="ranks")
+    ... def world(ranks): return len(ranks)
+    >>> world(per_rank=[1, 2])
+    Traceback (most recent call last):
+    TypeError: world() takes ranks= in place of per_rank=
+    """
+
+    def decorator(function: CallableT) -> CallableT:
+        title = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            for old in given.keys() & names:
+                new = names[old] if " " in names[old] else f"{names[old]}="
+                raise TypeError(f"{title}() takes {new} in place of {old}=")
+            return function(*args, **given)
+
+        return cast(CallableT, call)
+
+    return decorator
 
 
 def missing(module: str, name: str) -> AttributeError:

@@ -39,7 +39,8 @@ SPECS = [
     ("cpd.compress.codecs", "Codec"),
     ("cpd.compress.codec", "Codec"),  # of 0.7
     ("cpd.compress.states", "States"),
-    ("cpd.comm.spec", "ReduceSpec"),
+    ("cpd.comm.spec", "Reduce"),
+    ("cpd.comm.spec", "ReduceSpec"),  # of 0.7
     ("cpd.comm.schedule", "Schedule"),
 ]
 """What pickles of specs call: unpickling one runs no code but this package's own."""

@@ -109,7 +109,7 @@ TensorView Part(TensorView view, std::int64_t n) {
 
 void SimulateAllReduce(const Views& v, Aps aps = Aps::off, const std::string& codec = "") {
   constexpr int kRanks = 2;
-  ReduceSpec spec;
+  Reduce spec;
   spec.aps = aps;
   if (!codec.empty()) spec.wire = MakeCodec(codec);
   VirtualReduce reduce(spec, kRanks, {kCount});

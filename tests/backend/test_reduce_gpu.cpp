@@ -128,13 +128,13 @@ std::vector<std::unique_ptr<Transport>> between_gpus(const CudaDriver& driver, i
 class ReduceGpu : public testing::GpuTest {
  protected:
   /// Ranks' layers and results in the GPU's memory, each rank a thread.
-  void ExpectVirtual(const ReduceSpec& spec, const Ranks& ranks,
+  void ExpectVirtual(const Reduce& spec, const Ranks& ranks,
                      std::vector<std::unique_ptr<Transport>> ends) const {
     SCOPED_TRACE(ToString(spec.exchange) + ", order " + ToString(spec.order) + ", groups of " +
                  std::to_string(spec.group_size) + ", W = " + std::to_string(ranks.size()) + ", " +
                  ToString(spec.format) + " " + ToString(spec.rounding.mode) + " -> " +
                  ToString(spec.accumulator) + " -> " + ToString(spec.result));
-    std::vector<LayerReport> reports;
+    std::vector<TensorReport> reports;
     const Layers expected = testing::virtual_reduce(spec, ranks, &reports);
     std::vector<std::unique_ptr<LayersOnGpu>> x;
     std::vector<std::unique_ptr<LayersOnGpu>> out;
@@ -166,7 +166,7 @@ class ReduceGpu : public testing::GpuTest {
       ASSERT_EQ(failures[r], "");
       const Layers& got = out[r]->Read();
       for (std::size_t l = 0; l < expected.size(); ++l) {
-        const LayerReport& report = theirs[r].layers[l];
+        const TensorReport& report = theirs[r].layers[l];
         EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected[l]),
                                         std::span<const float>(got[l])))
             << "layer " << l << " on rank " << r;
@@ -188,12 +188,12 @@ class ReduceGpu : public testing::GpuTest {
 };
 
 /// Number `pick` of many specs, for so many ranks.
-ReduceSpec spec_of(std::size_t pick, int world) {
+Reduce spec_of(std::size_t pick, int world) {
   constexpr std::array kFormats = {"e4m3", "e5m2", "e3m0",   "e2m1",
                                    "bf16", "fp16", "e4m3fn", "fp32"};
   constexpr std::array kSchemes = {Scheme::sequential, Scheme::kahan, Scheme::chunked,
                                    Scheme::pairwise};
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat(kFormats[pick % 8]);
   if (pick % 3 == 1) spec.accumulator.format = ParseFormat("e6m9");
   spec.accumulator.scheme = kSchemes[pick / 2 % 4];
@@ -262,7 +262,7 @@ TEST_F(ReduceGpu, ShortFolds) {
       for (const char* sums : {"", "e6m9", "fp32", "e5m10", "bf16", "e4m3", "e5m0"}) {
         const bool is_first = pick++ % 30 == 0;
         if (!is_first && !testing::is_chosen_on_cpu(pick, 16)) continue;
-        ReduceSpec spec;
+        Reduce spec;
         spec.format = ParseFormat(format);
         spec.accumulator.format = *sums == '\0' ? spec.format : ParseFormat(sums);
         if (pick % 2 == 0) spec.accumulator.scheme = Scheme::kahan;
@@ -287,7 +287,7 @@ TEST_F(ReduceGpu, ShortFolds) {
     // of groups, whose terms are no numbers of that format, while those across groups are.
     for (const char* sums : {"e5m0", "e6m9fnuz", "fp32", "e3m2"}) {
       for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
-        ReduceSpec spec;
+        Reduce spec;
         spec.format = ParseFormat("e4m3");
         spec.accumulator = {.format = ParseFormat(sums), .scheme = scheme};
         spec.result = ParseFormat("e3m2");
@@ -308,7 +308,7 @@ TEST_F(ReduceGpu, KernelsOfShortFolds) {
   const Ranks ranks = small_ranks(3, {256});
   for (const char* format : {"e3m0", "e2m1", "e4m3", "e5m10", "bf16", "fp32"}) {
     for (const bool grouped : {false, true}) {
-      ReduceSpec spec;
+      Reduce spec;
       spec.format = ParseFormat(format);
       spec.accumulator = {.format = ParseFormat("e6m9"), .scheme = Scheme::kahan};
       spec.result = spec.accumulator.format;
@@ -331,7 +331,7 @@ TEST_F(ReduceGpu, WideContributions) {
   const Ranks ranks = testing::random_ranks(3, {257, 1099}, 8);
   for (const char* format : {"e4m3", "e5m10:bias=140", "e8m7:bias=140"}) {
     for (const float scale : {1.0F, 0x1p126F, 0x1p-126F}) {
-      ReduceSpec spec;
+      Reduce spec;
       spec.format = ParseFormat(format);
       spec.accumulator.format = kFp32;
       spec.result = scale == 1 ? spec.format : kFp32;
@@ -342,8 +342,8 @@ TEST_F(ReduceGpu, WideContributions) {
 }
 
 /// Number `pick` of specs with a codec.
-ReduceSpec coded_spec(const std::string& text, std::size_t pick) {
-  ReduceSpec spec;
+Reduce coded_spec(const std::string& text, std::size_t pick) {
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = kFp32;
   spec.wire = MakeCodec(text, {.random_bits = 8, .seed = pick});
   spec.format = spec.wire->format();
@@ -370,7 +370,7 @@ TEST_F(ReduceGpu, CodecsOfLocalRanks) {
 TEST_F(ReduceGpu, ScatteredCodes) {
   const Ranks ranks = testing::random_ranks(3, {7, 9001}, 4);
   for (const char* text : {"qsgd bits=4 bucket=64", "terngrad bucket=100", "terngrad", "mxfp8"}) {
-    ReduceSpec spec = coded_spec(text, 2);
+    Reduce spec = coded_spec(text, 2);
     spec.exchange = Exchange::owner;
     spec.order = Order::sequential;
     std::vector<std::vector<Layers>> found(2, std::vector<Layers>(3));

@@ -172,8 +172,8 @@ std::vector<Accumulator> accumulators(const Format& format, const RoundingOption
 
 /// The sums of W ranks' contributions by what the whole reduction calls: fp32 on the wire, so that
 /// terms are any values.
-ReduceSpec spec_of_sum(const Accumulator& accumulator) {
-  ReduceSpec spec;
+Reduce spec_of_sum(const Accumulator& accumulator) {
+  Reduce spec;
   spec.accumulator = accumulator;
   return spec;
 }
@@ -342,14 +342,14 @@ class ReduceOnGpu : public ::testing::Test {
     return failures;
   }
 
-  static void ExpectVirtual(const ReduceSpec& spec, const Ranks& ranks, bool between_gpus,
+  static void ExpectVirtual(const Reduce& spec, const Ranks& ranks, bool between_gpus,
                             bool in_place = false) {
     SCOPED_TRACE(ToString(spec.exchange) + ", order " + ToString(spec.order) + ", groups of " +
                  std::to_string(spec.group_size) + ", W = " + std::to_string(ranks.size()) + ", " +
                  ToString(spec.format) + " " + ToString(spec.rounding.mode) + " -> " +
                  ToString(spec.accumulator) + " -> " + ToString(spec.result) +
                  (between_gpus ? ", between GPUs" : ""));
-    std::vector<LayerReport> reports;
+    std::vector<TensorReport> reports;
     const Layers expected = testing::virtual_reduce(spec, ranks, &reports);
     std::vector<Layers> results(ranks.size());
     std::vector<ReduceReport> theirs(ranks.size());
@@ -365,7 +365,7 @@ class ReduceOnGpu : public ::testing::Test {
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       ASSERT_EQ(failures[r], "");
       for (std::size_t l = 0; l < expected.size(); ++l) {
-        const LayerReport& report = theirs[r].layers[l];
+        const TensorReport& report = theirs[r].layers[l];
         EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected[l]),
                                         std::span<const float>(results[r][l])))
             << "layer " << l << " on rank " << r;
@@ -427,7 +427,7 @@ TEST_F(ReduceOnGpu, SumsOfAnyTerms) {
           for (const Accumulator& accumulator :
                accumulators_of(way, format, reduce_options_of(mode, mode == kModes[1] ? 8 : 24))) {
             if (testing::kSanitized && accumulator.scheme != Scheme::chunked) continue;
-            ReduceSpec spec = spec_of_sum(accumulator);
+            Reduce spec = spec_of_sum(accumulator);
             spec.order = way.order;
             spec.group_size = way.group;
             ExpectVirtual(spec, ranks, false);
@@ -446,7 +446,7 @@ TEST_F(ReduceOnGpu, EqualsVirtualRanks) {
     const Ranks ranks = testing::random_ranks(w, {0, 1, w + 1, 255, 0, 2047, 2049, 5003}, w);
     for (const Way& way : ways(world)) {
       for (int specs = 0; specs < (testing::kSanitized ? 1 : 6); ++specs, ++pick) {
-        ReduceSpec spec;
+        Reduce spec;
         spec.order = way.order;
         spec.exchange = way.exchange;
         spec.group_size = way.group;
@@ -470,7 +470,7 @@ TEST_F(ReduceOnGpu, EqualsVirtualRanks) {
 }
 
 TEST_F(ReduceOnGpu, OtherCalls) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   spec.aps = Aps::on;
   const Ranks ranks = testing::random_ranks(3, {700, 0, 4001}, 4);
@@ -523,7 +523,7 @@ TEST_F(ReduceOnGpu, RefusesOtherPlaces) {
       std::vector<TensorView> from = x.views();
       std::vector<TensorView> to = out.views();
       change(from, to);
-      comm.AllReduce(from, to, ReduceSpec{});
+      comm.AllReduce(from, to, Reduce{});
     })[0];
   };
   using Views = std::vector<TensorView>;
@@ -550,7 +550,7 @@ TEST_F(ReduceOnGpu, NoMemoryIsAnErrorOfItsOwn) {
     api.allocate = [](const cuda::Launch&, cuda::MemoryKind, std::int64_t, void**) { return 2; };
     return api;
   }();
-  ReduceSpec spec;
+  Reduce spec;
   spec.average = true;
   spec.divide = Divide::before;
   const auto failures = OnRanks(2, false, [&](Communicator& comm) {

@@ -46,14 +46,14 @@ enum class Place { cpu, gpu, stays };
 
 struct Reduced {
   std::vector<std::vector<float>> results;
-  std::vector<LayerReport> reports;
+  std::vector<TensorReport> reports;
 };
 
 class VirtualGpu : public testing::GpuTest {
  protected:
-  [[nodiscard]] Reduced Run(Place place, const ReduceSpec& spec, int world, bool finite,
+  [[nodiscard]] Reduced Run(Place place, const Reduce& spec, int world, bool finite,
                             CodecStates* states = nullptr) const {
-    LayerOptions options;
+    TensorOptions options;
     options.states = states;
     const std::vector<std::int64_t> rows = {50, 1, 7};
     if (spec.wire != nullptr && spec.wire->by_rows()) options.rows = rows;
@@ -98,7 +98,7 @@ class VirtualGpu : public testing::GpuTest {
   }
 
   /// The second of two cases has layers that stay; `both`: each case runs both ways.
-  void ExpectSame(const ReduceSpec& spec, int world, bool finite = true, bool both = false) {
+  void ExpectSame(const Reduce& spec, int world, bool finite = true, bool both = false) {
     const Reduced expected = Run(Place::cpu, spec, world, finite);
     stays_ = !stays_;
     for (const Place place : {Place::gpu, Place::stays}) {
@@ -108,7 +108,7 @@ class VirtualGpu : public testing::GpuTest {
   }
 
   /// Two calls of four ranks, and what they leave.
-  void ExpectCalls(ReduceSpec spec, bool finite) {
+  void ExpectCalls(Reduce spec, bool finite) {
     CodecStates on_cpu;
     CodecStates on_gpu;
     for (spec.step = 0; spec.step < 2; ++spec.step) {
@@ -124,7 +124,7 @@ class VirtualGpu : public testing::GpuTest {
     }
   }
 
-  static void ExpectSame(const ReduceSpec& spec, const Reduced& expected, const Reduced& got,
+  static void ExpectSame(const Reduce& spec, const Reduced& expected, const Reduced& got,
                          int world) {
     const CodecOnGpu* const codec = spec.wire == nullptr ? nullptr : spec.wire->on_gpu();
     const bool is_staged = spec.wire != nullptr &&
@@ -137,8 +137,8 @@ class VirtualGpu : public testing::GpuTest {
       EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected.results[l]),
                                       std::span<const float>(got.results[l])))
           << about;
-      const LayerReport& a = expected.reports[l];
-      const LayerReport& b = got.reports[l];
+      const TensorReport& a = expected.reports[l];
+      const TensorReport& b = got.reports[l];
       EXPECT_EQ(
           std::tie(a.shift, a.non_finite, a.overflowed, a.underflowed, a.values, a.zeros, a.bytes),
           std::tie(b.shift, b.non_finite, b.overflowed, b.underflowed, b.values, b.zeros, b.bytes))
@@ -153,9 +153,9 @@ class VirtualGpu : public testing::GpuTest {
   bool stays_ = false;
 };
 
-ReduceSpec Spec(const std::string& format, const std::string& accumulator, Order order,
-                int group_size) {
-  ReduceSpec spec;
+Reduce Spec(const std::string& format, const std::string& accumulator, Order order,
+            int group_size) {
+  Reduce spec;
   spec.format = ParseFormat(format);
   spec.accumulator = ParseAccumulator(accumulator);
   spec.result = spec.accumulator.format;
@@ -172,7 +172,7 @@ TEST_F(VirtualGpu, EveryOrderSchemeAndGroup) {
       for (const int world : {1, 2, 3, 7, 8}) {
         for (const int group : {0, 2, 3}) {
           if (group > world || (group > 0 && order == Order::ring && world / group < 2)) continue;
-          ReduceSpec spec = Spec("e4m3", accumulator, order, group);
+          Reduce spec = Spec("e4m3", accumulator, order, group);
           try {
             Check(spec, world);
           } catch (const Error&) {
@@ -190,7 +190,7 @@ TEST_F(VirtualGpu, ApsAveragesAndStochasticCasts) {
     for (const Divide divide : {Divide::before, Divide::after}) {
       for (const Aps aps : {Aps::off, Aps::on}) {
         for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-          ReduceSpec spec = Spec("e3m2", "e6m9 kahan", Order::sequential, 2);
+          Reduce spec = Spec("e3m2", "e6m9 kahan", Order::sequential, 2);
           spec.aps = aps;
           spec.average = average;
           spec.divide = divide;
@@ -205,7 +205,7 @@ TEST_F(VirtualGpu, ApsAveragesAndStochasticCasts) {
 }
 
 TEST_F(VirtualGpu, SixtyFourRanks) {
-  ReduceSpec spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 16);
+  Reduce spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 16);
   spec.aps = Aps::on;
   ExpectSame(spec, 64);
 }
@@ -219,7 +219,7 @@ TEST_F(VirtualGpu, ManyRanks) {
        {"fp32 kahan", "e4m3 kahan", "e4m3 sequential", "e3m0 sequential", "e5m0 kahan",
         "e5m10 kahan", "e6m9 sequential", "e3m2 kahan", "e8m7 kahan", "fp32 sequential"}) {
     for (const bool average : {false, true}) {
-      ReduceSpec spec = Spec(formats[pick % 4], accumulator, Order::sequential, 0);
+      Reduce spec = Spec(formats[pick % 4], accumulator, Order::sequential, 0);
       spec.aps = pick % 3 == 0 ? Aps::on : Aps::off;
       spec.average = average;
       spec.divide = pick % 4 < 2 ? Divide::before : Divide::after;
@@ -235,7 +235,7 @@ TEST_F(VirtualGpu, ManyRanks) {
 /// sums are queued; whichever stream works first.
 TEST_F(VirtualGpu, RanksOnTwoStreams) {
   constexpr int kWorld = 7;
-  const ReduceSpec spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 0);
+  const Reduce spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 0);
   const Reduced expected = Run(Place::cpu, spec, kWorld, true);
   const std::array queues{std::make_shared<const cuda::Queue>(0),
                           std::make_shared<const cuda::Queue>(0)};
@@ -281,7 +281,7 @@ TEST_F(VirtualGpu, InfinitiesAreCounted) {
 }
 
 TEST_F(VirtualGpu, Errors) {
-  ReduceSpec spec = Spec("e4m3", "e4m3 sequential", Order::sequential, 0);
+  Reduce spec = Spec("e4m3", "e4m3 sequential", Order::sequential, 0);
   std::vector<float> x(8, 1.0F);
   const testing::OnGpuView device(driver(), View(x));
   VirtualReduce both(spec, 2, {8, 8});
@@ -294,7 +294,7 @@ TEST_F(VirtualGpu, EveryCodec) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
     SCOPED_TRACE(text);
-    ReduceSpec spec = Spec("fp32", "fp32 kahan", Order::sequential, pick % 3 == 1 ? 2 : 0);
+    Reduce spec = Spec("fp32", "fp32 kahan", Order::sequential, pick % 3 == 1 ? 2 : 0);
     if (pick % 3 == 2) spec.order = Order::ring;
     spec.wire = MakeCodec(text, {.random_bits = 8, .seed = pick});
     spec.format = spec.wire->format();
@@ -314,7 +314,7 @@ TEST_F(VirtualGpu, LargestValues) {
                            "top_k 1 fp16", "feedback top_k 0.1 feedback=off"}) {
     for (const Aps aps : {Aps::off, Aps::on}) {
       for (const bool finite : {true, false}) {
-        ReduceSpec spec = Spec("fp32", "fp32 kahan", Order::sequential, pick % 3 == 1 ? 2 : 0);
+        Reduce spec = Spec("fp32", "fp32 kahan", Order::sequential, pick % 3 == 1 ? 2 : 0);
         const auto mode = pick % 4 == 1 ? Rounding::stochastic : Rounding::nearest_even;
         spec.wire = MakeCodec(text, {.mode = mode, .random_bits = 8, .seed = pick});
         if (spec.wire->has_scales() && aps == Aps::on) continue;

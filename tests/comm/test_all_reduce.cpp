@@ -57,7 +57,7 @@ TEST(AllReduce, EveryFormatAndSum) {
       for (const Format& format : formats()) {
         for (const Accumulator& accumulator : accumulators(way, format)) {
           if (testing::kSanitized && ++pick % 9 != 0) continue;
-          ReduceSpec spec = spec_of(way, 0);
+          Reduce spec = spec_of(way, 0);
           spec.format = spec.result = format;
           spec.accumulator = accumulator;
           expect_virtual(spec, ranks, options_of(16));
@@ -110,7 +110,7 @@ TEST(AllReduce, NothingToReduce) {
 TEST(AllReduce, InPlaceAndCallsInARow) {
   const Ranks ranks = testing::random_ranks(3, {100, 7, 1000}, 8);
   for (const Way& way : ways(3)) {
-    const ReduceSpec spec = spec_of(way, 2);
+    const Reduce spec = spec_of(way, 2);
     SCOPED_TRACE(describe(spec, 3));
     Ranks expected = ranks;
     for (int call = 0; call < 3; ++call) {
@@ -129,7 +129,7 @@ TEST(AllReduce, InPlaceAndCallsInARow) {
 
 TEST(AllReduce, Subgroups) {
   const Ranks ranks = testing::random_ranks(6, {50, 3}, 3);
-  const ReduceSpec spec = spec_of({Order::ring, Exchange::owner, 0}, 0);
+  const Reduce spec = spec_of({Order::ring, Exchange::owner, 0}, 0);
   expect_well(on_ranks(6, options_of(20), [&](Communicator& comm) {
     const bool even = comm.rank() % 2 == 0;
     const std::array evens = {0, 2, 4};

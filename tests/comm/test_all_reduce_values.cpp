@@ -50,7 +50,7 @@ TEST(AllReduce, NanAndInfinity) {
     if (way.group == 1 || way.group == 3) continue;
     for (const Format& format : formats()) {
       if (testing::kSanitized && ++pick % 5 != 0) continue;
-      ReduceSpec spec = spec_of(way, 0);
+      Reduce spec = spec_of(way, 0);
       spec.format = spec.accumulator.format = spec.result = format;
       spec.aps = ++pick % 2 == 0 ? Aps::on : Aps::off;
       expect_virtual(spec, ranks, options_of(33));
@@ -68,7 +68,7 @@ TEST(AllReduce, NanThatNoInputShows) {
   std::size_t pick = 0;
   for (const Way& way : ways(3)) {
     for (const char* sum : {"e5m2", "fp32", "e3m0"}) {
-      ReduceSpec spec = spec_of(way, 0);
+      Reduce spec = spec_of(way, 0);
       spec.format = ParseFormat("e5m2");
       spec.accumulator.format = ParseFormat(sum);
       spec.result = ParseFormat(++pick % 2 == 0 ? "e2m1" : "e3m0");
@@ -96,7 +96,7 @@ TEST(AllReduce, AnyThreeFormats) {
   for (int n = 0; n < (testing::kSanitized ? 60 : 1500); ++n) {
     const auto any = [&]() -> const Format& { return all[generator() % all.size()]; };
     const Way& way = all_ways[generator() % all_ways.size()];
-    ReduceSpec spec = spec_of(way, generator() % 1000);
+    Reduce spec = spec_of(way, generator() % 1000);
     spec.format = any();
     spec.accumulator.format = any();
     if (spec.accumulator.inner) spec.accumulator.inner = any();
@@ -116,7 +116,7 @@ TEST(AllReduce, FormatsWithoutZero) {
   }
   for (const Way& way : ways(3)) {
     for (const Accumulator& accumulator : accumulators(way, ParseFormat("e8m0"))) {
-      ReduceSpec spec = spec_of(way, 0);
+      Reduce spec = spec_of(way, 0);
       spec.format = spec.result = ParseFormat("e4m3");
       spec.accumulator = accumulator;
       if (accumulator.inner) spec.accumulator.inner = accumulator.format;
@@ -129,7 +129,7 @@ TEST(AllReduce, FiniteValuesTravelAtTheirWidth) {
   const Ranks ranks = testing::random_ranks(4, {400, 6}, 6);
   for (const Way& way : ways(4)) {
     for (const char* name : {"e3m0", "e2m1", "e4m3"}) {
-      ReduceSpec spec = spec_of(way, 0);
+      Reduce spec = spec_of(way, 0);
       spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
       spec.aps = Aps::on;
       SCOPED_TRACE(describe(spec, 4));
@@ -164,7 +164,7 @@ class Recording final : public testing::FlippingTransport {
 };
 
 /// The bytes that each rank sends where new memory is filled with a byte.
-std::vector<std::vector<std::uint8_t>> sent_of(const ReduceSpec& spec, const Ranks& ranks,
+std::vector<std::vector<std::uint8_t>> sent_of(const Reduce& spec, const Ranks& ranks,
                                                int filled_with) {
   std::vector<std::vector<std::uint8_t>> sent(ranks.size());
   testing::Transports transports = LocalTransports(static_cast<int>(ranks.size()));
@@ -189,7 +189,7 @@ TEST(AllReduce, MessagesHoldNothingOfOtherMemory) {
   if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has memory of its own";
   const Ranks ranks = testing::random_ranks(5, {40, 300}, 6);
   for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::chunked}) {
-    ReduceSpec spec;
+    Reduce spec;
     spec.order = Order::ring;
     spec.exchange = Exchange::ring;
     spec.accumulator.scheme = scheme;

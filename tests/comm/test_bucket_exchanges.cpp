@@ -35,9 +35,9 @@ using testing::same_layers;
 using testing::sizes_of;
 using testing::views_of;
 
-ReduceSpec spec_of(const Buckets::Options& options, Exchange exchange,
-                   Order order = Order::sequential, int group_size = 0) {
-  ReduceSpec spec;
+Reduce spec_of(const Buckets::Options& options, Exchange exchange, Order order = Order::sequential,
+               int group_size = 0) {
+  Reduce spec;
   spec.wire = std::make_shared<Buckets>(options);
   spec.exchange = exchange;
   spec.order = order;
@@ -58,7 +58,7 @@ std::vector<Buckets::Options> kinds() {
 }
 
 /// What the codec says of one rank's layer, by one call on the whole of it.
-std::vector<float> rounded(const ReduceSpec& spec, const std::vector<float>& x, Purpose purpose,
+std::vector<float> rounded(const Reduce& spec, const std::vector<float>& x, Purpose purpose,
                            std::int64_t position, std::int64_t layer, float scale = 0) {
   std::vector<float> y(x.size());
   const auto n = static_cast<std::int64_t>(x.size());
@@ -72,7 +72,7 @@ TEST(BucketExchanges, VirtualRanksAreASerialSum) {
   for (const int world : {1, 3, 8}) {
     const Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {1000, 0, 63}, 5);
     for (const Exchange exchange : {Exchange::owner, Exchange::gather}) {
-      const ReduceSpec spec = spec_of({.bucket = 64}, exchange);
+      const Reduce spec = spec_of({.bucket = 64}, exchange);
       const Layers got = testing::virtual_reduce(spec, ranks);
       for (std::size_t l = 0; l < 3; ++l) {
         const auto layer = static_cast<std::int64_t>(l);
@@ -94,8 +94,8 @@ TEST(BucketExchanges, VirtualRanksAreASerialSum) {
 
 TEST(BucketExchanges, ASharedScaleComesOnceAtTheEnd) {
   const Ranks ranks = testing::random_ranks(5, {300}, 7);
-  ReduceSpec spec = spec_of({.bucket = 1, .encodes_results = false, .measured = Measured::shared},
-                            Exchange::owner);
+  Reduce spec = spec_of({.bucket = 1, .encodes_results = false, .measured = Measured::shared},
+                        Exchange::owner);
   spec.average = true;
   float scale = 0;
   for (const Layers& rank : ranks) {
@@ -139,7 +139,7 @@ TEST(BucketExchanges, StatesGoFromCallToCall) {
        {Buckets::Options{.bucket = 64, .feeds_back = true},
         Buckets::Options{.by_rows = true, .feeds_back = true, .fixed = false}}) {
     for (const Exchange exchange : {Exchange::owner, Exchange::gather}) {
-      ReduceSpec spec = spec_of(kind, exchange);
+      Reduce spec = spec_of(kind, exchange);
       CodecStates of_all;
       std::vector<CodecStates> own(3);
       Layers first;
@@ -179,7 +179,7 @@ TEST(BucketExchanges, EveryCodec) {
     for (const Exchange exchange : {Exchange::owner, Exchange::gather}) {
       for (const std::int64_t chunk : {700, 1 << 20}) {
         SCOPED_TRACE(text + " " + ToString(exchange) + ", chunk " + std::to_string(chunk));
-        ReduceSpec spec;
+        Reduce spec;
         spec.wire = codec;
         spec.format = codec->format();
         spec.exchange = exchange;
@@ -206,7 +206,7 @@ TEST(BucketExchanges, ScatteredAndToRootAsGather) {
   const Ranks ranks = testing::random_ranks(4, {1000, 3, 130}, 8);
   for (const Buckets::Options& kind : kinds()) {
     const Layers expected = testing::virtual_reduce(spec_of(kind, Exchange::gather), ranks);
-    const ReduceSpec spec = spec_of(kind, Exchange::owner);
+    const Reduce spec = spec_of(kind, Exchange::owner);
     Layers at_root = blank(sizes_of(ranks[0]));
     expect_well(on_ranks(4, options_of(50), [&](Communicator& comm) {
       const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
@@ -232,7 +232,7 @@ TEST(BucketExchanges, ScatteredAndToRootAsGather) {
 TEST(BucketExchanges, OneRankScattersInPlace) {
   const Ranks ranks = testing::random_ranks(1, {9000}, 8);
   for (const char* text : {"one_bit bucket=5000", "qsgd bits=2 bucket=5000 norm=2"}) {
-    ReduceSpec spec;
+    Reduce spec;
     spec.wire = MakeCodec(text);
     spec.exchange = Exchange::gather;
     const Layers expected = testing::virtual_reduce(spec, ranks);
@@ -247,7 +247,7 @@ TEST(BucketExchanges, OneRankScattersInPlace) {
 
 TEST(BucketExchanges, RefusesWhatItCannot) {
   const Ranks ranks = testing::random_ranks(4, {100}, 8);
-  const auto error_of = [&](const ReduceSpec& spec, const LayerOptions& layers = {}) {
+  const auto error_of = [&](const Reduce& spec, const TensorOptions& layers = {}) {
     try {
       testing::virtual_reduce(spec, ranks, nullptr, layers);
     } catch (const Error& error) {
@@ -260,7 +260,7 @@ TEST(BucketExchanges, RefusesWhatItCannot) {
       "exchange ring hands partial sums on, for which codec 'buckets 64 0' has no bytes: take "
       "exchange owner or gather");
   EXPECT_NE(error_of(spec_of({}, Exchange::hierarchical, Order::ring, 2)), "none");
-  ReduceSpec spec = spec_of({}, Exchange::owner);
+  Reduce spec = spec_of({}, Exchange::owner);
   spec.aps = Aps::on;
   EXPECT_EQ(error_of(spec),
             "aps chooses a scale of each layer; codec 'buckets 64 0' has scales of its own");
@@ -271,7 +271,7 @@ TEST(BucketExchanges, RefusesWhatItCannot) {
 
 TEST(BucketExchanges, RanksAgreeOnRows) {
   const Ranks ranks = testing::random_ranks(2, {100}, 8);
-  const ReduceSpec spec = spec_of({.by_rows = true}, Exchange::owner);
+  const Reduce spec = spec_of({.by_rows = true}, Exchange::owner);
   const auto fates = on_ranks(2, options_of(50), [&](Communicator& comm) {
     const std::vector<std::int64_t> rows{comm.rank() == 0 ? 10 : 20};
     Layers out = blank({100});

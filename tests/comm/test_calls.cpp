@@ -39,9 +39,9 @@ TEST(AllReduce, Reduce) {
   for (const Way& way : ways(5)) {
     if (way.exchange != Exchange::owner) continue;
     for (const int root : {0, 3, 4}) {
-      const ReduceSpec spec = spec_of(way, 7);
+      const Reduce spec = spec_of(way, 7);
       SCOPED_TRACE(describe(spec, 5));
-      std::vector<LayerReport> reports;
+      std::vector<TensorReport> reports;
       const Layers expected = testing::virtual_reduce(spec, ranks, &reports);
       Layers out = blank(sizes_of(ranks[0]));
       expect_well(on_ranks(5, options_of(50), [&](Communicator& comm) {
@@ -60,9 +60,9 @@ TEST(AllReduce, ReduceScatter) {
     const auto sizes = sizes_of(ranks[0]);
     for (const Way& way : ways(world)) {
       if (way.exchange != Exchange::owner) continue;
-      const ReduceSpec spec = spec_of(way, 4);
+      const Reduce spec = spec_of(way, 4);
       SCOPED_TRACE(describe(spec, ranks.size()));
-      std::vector<LayerReport> reports;
+      std::vector<TensorReport> reports;
       const Layers whole = testing::virtual_reduce(spec, ranks, &reports);
       expect_well(on_ranks(world, options_of(50), [&](Communicator& comm) {
         std::vector<std::int64_t> mine;
@@ -140,7 +140,7 @@ TEST(AllReduce, RefusesMisuse) {
   const Layers x = {{1, 2, 3}};
   const Layers longer = {{1, 2, 3, 4}};
   const std::vector<double> doubles(3);
-  const ReduceSpec spec;
+  const Reduce spec;
   EXPECT_THROW(comm.AllReduce(views_of(x), {}, spec), Error);
   EXPECT_THROW(comm.AllReduce(views_of(x), views_of(longer), spec), Error);
   EXPECT_THROW(comm.AllReduce(std::array{testing::view_of(doubles)}, views_of(x), spec), Error);
@@ -148,7 +148,7 @@ TEST(AllReduce, RefusesMisuse) {
   strided.shape[0] = 2;
   strided.stride[0] = 2;
   EXPECT_THROW(comm.AllReduce(std::array{strided}, std::array{strided}, spec), Error);
-  ReduceSpec bad = spec;
+  Reduce bad = spec;
   bad.loss_scale = 3;
   EXPECT_THROW(comm.AllReduce(views_of(x), views_of(x), bad), Error);
   bad = spec;

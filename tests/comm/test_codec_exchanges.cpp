@@ -51,12 +51,12 @@ using testing::ways;
 
 /// Real ranks with the codec give the bits and reports of virtual ranks with it, which are those of
 /// packed values, but for their bytes.
-void expect_as_packed(const ReduceSpec& packed, const Ranks& ranks, const CommOptions& options) {
+void expect_as_packed(const Reduce& packed, const Ranks& ranks, const CommOptions& options) {
   SCOPED_TRACE(describe(packed, ranks.size()) + ", chunk " + std::to_string(options.chunk));
-  const ReduceSpec spec = coded(packed);
-  std::vector<LayerReport> reports;
+  const Reduce spec = coded(packed);
+  std::vector<TensorReport> reports;
   const Layers expected = testing::virtual_reduce(packed, ranks, &reports);
-  std::vector<LayerReport> of_runs;
+  std::vector<TensorReport> of_runs;
   EXPECT_TRUE(same_layers(expected, testing::virtual_reduce(spec, ranks, &of_runs)));
   for (std::size_t l = 0; l < reports.size(); ++l) reports[l].bytes = of_runs[l].bytes;
   const auto outcomes = all_reduce(spec, ranks, options);
@@ -99,7 +99,7 @@ TEST(CodecExchanges, NanAndInfinity) {
   ranks[2][1][5] = -INFINITY;
   for (const Way& way : ways(4)) {
     for (const char* name : {"e5m2", "e2m1", "e4m3fn", "fp32"}) {
-      ReduceSpec spec = spec_of(way, 0);
+      Reduce spec = spec_of(way, 0);
       spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
       expect_as_packed(spec, ranks, options_of(33));
     }
@@ -112,7 +112,7 @@ TEST(CodecExchanges, EqualASerialSum) {
   for (const char* name : {"e4m3", "e3m0", "fp16"}) {
     const reference::Spec format = reference::spec_of(ParseFormat(name));
     for (const Exchange exchange : {Exchange::owner, Exchange::gather}) {
-      ReduceSpec spec;
+      Reduce spec;
       spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
       spec.exchange = exchange;
       Layers expected = blank(sizes_of(ranks[0]));
@@ -132,8 +132,8 @@ TEST(CodecExchanges, EqualASerialSum) {
 
 TEST(CodecExchanges, OtherCalls) {
   const Ranks ranks = testing::random_ranks(4, {100, 0, 3, 257}, 8);
-  const ReduceSpec packed = spec_of({Order::ring, Exchange::owner, 0}, 7);
-  const ReduceSpec spec = coded(packed);
+  const Reduce packed = spec_of({Order::ring, Exchange::owner, 0}, 7);
+  const Reduce spec = coded(packed);
   const Layers expected = testing::virtual_reduce(packed, ranks);
   Layers at_root = blank(sizes_of(ranks[0]));
   expect_well(on_ranks(4, options_of(50), [&](Communicator& comm) {
@@ -158,7 +158,7 @@ TEST(CodecExchanges, OtherCalls) {
 TEST(CodecExchanges, LongRunsTakeFewBytes) {
   const Ranks ranks = constant_runs(4, 100000);
   for (const Way& way : ways(4)) {
-    ReduceSpec packed = spec_of(way, 0);
+    Reduce packed = spec_of(way, 0);
     packed.format = packed.accumulator.format = packed.result = ParseFormat("e4m3");
     packed.accumulator.inner.reset();
     SCOPED_TRACE(describe(packed, 4));
@@ -192,7 +192,7 @@ TEST(CodecExchanges, NumbersAreThoseOfPaddedCalls) {
   }
   for (const Way& way : ways(3)) {
     for (const bool varies : {false, true}) {
-      ReduceSpec spec = spec_of(way, 2);
+      Reduce spec = spec_of(way, 2);
       spec.rounding.mode = spec.accumulator.rounding.mode = Rounding::stochastic;
       if (varies) spec = coded(spec);
       SCOPED_TRACE(describe(spec, 3));
@@ -213,7 +213,7 @@ TEST(CodecExchanges, NumbersAreThoseOfPaddedCalls) {
 TEST(CodecExchanges, StatesGoFromCallToCall) {
   const Ranks ranks = testing::random_ranks(3, {100, 7, 300}, 8);
   for (const Way& way : ways(3)) {
-    const ReduceSpec spec = coded(spec_of(way, 2), true);
+    const Reduce spec = coded(spec_of(way, 2), true);
     SCOPED_TRACE(describe(spec, 3));
     CodecStates states;
     std::vector<Layers> expected;
@@ -239,7 +239,7 @@ TEST(CodecExchanges, StatesGoFromCallToCall) {
 /// Another number of ranks, or another rank: all ranks hear that one was given foreign states.
 TEST(CodecExchanges, ForeignStatesAreRefused) {
   const Ranks ranks = testing::random_ranks(3, {50}, 8);
-  const ReduceSpec spec = coded(spec_of(ways(3)[0], 0), true);
+  const Reduce spec = coded(spec_of(ways(3)[0], 0), true);
   CodecStates states;
   testing::virtual_reduce(spec, ranks, nullptr, {.states = &states});
   const Ranks two(ranks.begin(), ranks.begin() + 2);
@@ -248,7 +248,7 @@ TEST(CodecExchanges, ForeignStatesAreRefused) {
     const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
     Layers out = blank(sizes_of(ranks[0]));
     CodecStates own;
-    const LayerOptions layers{.states = comm.rank() == 1 ? &states : &own};
+    const TensorOptions layers{.states = comm.rank() == 1 ? &states : &own};
     EXPECT_THROW(comm.AllReduce(x, views_of(out), spec, false, layers), std::exception);
     comm.AllReduce(x, views_of(out), spec, false, {.states = &own});
   }));
@@ -257,7 +257,7 @@ TEST(CodecExchanges, ForeignStatesAreRefused) {
 /// What was lost comes with the next call: by the oracle alone.
 TEST(CodecExchanges, FeedbackEqualsASerialSum) {
   const Ranks ranks = testing::random_ranks(3, {50}, 8);
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = ParseFormat("e4m3");
   spec = coded(spec, true);
   const reference::Spec format = reference::spec_of(spec.format);
@@ -286,10 +286,10 @@ TEST(CodecExchanges, RefusesMisuse) {
   Communicator comm(std::move(LocalTransports(1)[0]), options_of(8));
   const Layers x = {{1, 2, 3}};
   Layers out = blank({3});
-  ReduceSpec spec;
+  Reduce spec;
   spec.wire = std::make_shared<RunLength>(ParseFormat("e4m3"));
   EXPECT_THROW(comm.AllReduce(views_of(x), views_of(out), spec), Error);  // its format is fp32
-  spec = ReduceSpec{};
+  spec = Reduce{};
   for (const std::vector<std::int64_t>& numbers :
        {std::vector<std::int64_t>{1, 2}, {-1}, {1 << 16}}) {
     EXPECT_THROW(comm.AllReduce(views_of(x), views_of(out), spec, false, {numbers}), Error);
@@ -306,9 +306,9 @@ TEST(CodecExchanges, OtherCodecsAndNumbersAreMismatches) {
   for (const bool numbered : {false, true}) {
     std::vector<std::string> heard(3);
     expect_well(on_ranks(3, options_of(50, 20), [&](Communicator& comm) {
-      ReduceSpec spec = coded({});
+      Reduce spec = coded({});
       if (!numbered && comm.rank() == 2) spec.wire = nullptr;
-      LayerOptions layers;
+      TensorOptions layers;
       if (numbered && comm.rank() == 2) layers.numbers = numbers;
       Layers out = blank(sizes_of(x));
       const Fate fate =
@@ -335,7 +335,7 @@ TEST(CodecExchanges, ChangedBytesAreFound) {
   for (const Way& way :
        {Way{Order::sequential, Exchange::owner, 0}, Way{Order::tree, Exchange::gather, 0},
         Way{Order::ring, Exchange::ring, 0}, Way{Order::ring, Exchange::hierarchical, 2}}) {
-    const ReduceSpec spec = coded(spec_of(way, 0));
+    const Reduce spec = coded(spec_of(way, 0));
     SCOPED_TRACE(describe(spec, 3));
     for (std::int64_t message = 0, bit = 1;; ++message, bit = bit * 37 % 1009) {
       SCOPED_TRACE("message " + std::to_string(message));
@@ -370,7 +370,7 @@ TEST(CodecExchanges, DamagedBytesAreCorrupt) {
   for (const Way& way :
        {Way{Order::sequential, Exchange::owner, 0}, Way{Order::tree, Exchange::gather, 0},
         Way{Order::ring, Exchange::hierarchical, 2}}) {
-    ReduceSpec spec = spec_of(way, 0);
+    Reduce spec = spec_of(way, 0);
     const auto codec = std::make_shared<RunLength>(spec.format, spec.rounding);
     // Rank 0's contributions to layer 1, by the position in their stream.
     codec->damages = [](const Piece& piece) {
@@ -411,7 +411,7 @@ TEST(CodecExchanges, LostRanksAreNamed) {
                            Loss{{Order::ring, Exchange::ring, 0}, Phase::exchange, 2, 1},
                            Loss{{Order::ring, Exchange::hierarchical, 2}, Phase::fold, 0, 1},
                            Loss{{Order::ring, Exchange::hierarchical, 2}, Phase::gather, 3, 0}}) {
-    const ReduceSpec spec = coded(spec_of(loss.way, 2), true);
+    const Reduce spec = coded(spec_of(loss.way, 2), true);
     SCOPED_TRACE(describe(spec, 4) + ", " + ToString(loss.phase));
     const Hooked hook([&](Phase phase, std::int64_t chunk, Transport& transport) {
       if (phase != loss.phase || chunk != loss.chunk || transport.rank() != loss.victim) return;
@@ -431,7 +431,7 @@ TEST(CodecExchanges, LostRanksAreNamed) {
       const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
       Layers out = blank(sizes_of(ranks[0]));
       CodecStates states;
-      const LayerOptions layers{.states = &states};
+      const TensorOptions layers{.states = &states};
       const Fate fate = fate_of([&] { comm.AllReduce(x, views_of(out), spec, false, layers); });
       EXPECT_EQ(fate.kind, Fate::Kind::lost) << fate;
       if (comm.rank() == loss.victim) return;

@@ -58,7 +58,7 @@ struct Seen {
 
 /// The victim's link drops as it enters the phase. Returns what each rank has seen, and how often
 /// the link has dropped.
-std::pair<std::vector<Seen>, int> ranks_of_loss(const Loss& loss, const ReduceSpec& spec,
+std::pair<std::vector<Seen>, int> ranks_of_loss(const Loss& loss, const Reduce& spec,
                                                 const Ranks& ranks, double timeout) {
   const int world = static_cast<int>(ranks.size());
   std::atomic<int> fired = 0;
@@ -104,7 +104,7 @@ std::pair<std::vector<Seen>, int> ranks_of_loss(const Loss& loss, const ReduceSp
 /// and lost too: then the timeout was too short, and is tried four times as long.
 void expect_loss(const Loss& loss, int world) {
   const Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {5000, 9}, 3);
-  ReduceSpec spec = spec_of(loss.way, 0);
+  Reduce spec = spec_of(loss.way, 0);
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   spec.aps = Aps::on;
   SCOPED_TRACE(describe(spec, ranks.size()) + ", rank " + std::to_string(loss.victim) +

@@ -32,11 +32,11 @@ using testing::ways;
 constexpr std::array kNames = {"mxfp8",      "nvfp4", "int5 7 scale=bf16",     "mxfp4",
                                "fp8-tensor", "bfp8",  "e2m1 900 scale=e4m3fn", "fp8-block"};
 
-ReduceSpec scaled_spec(const Way& way, std::size_t pick) {
+Reduce scaled_spec(const Way& way, std::size_t pick) {
   RoundingOptions rounding{.overflow = Overflow::saturate};
   if (pick % 3 == 1)
     rounding = {.mode = Rounding::stochastic, .overflow = Overflow::saturate, .seed = pick};
-  ReduceSpec spec;
+  Reduce spec;
   spec.wire = std::make_shared<ScaledBlocks>(ParseScaled(kNames[pick % kNames.size()]), rounding);
   spec.rounding = rounding;
   spec.accumulator =
@@ -52,7 +52,7 @@ ReduceSpec scaled_spec(const Way& way, std::size_t pick) {
 }
 
 /// The same sum over layers that have been cast.
-testing::Layers sum_of_casts(ReduceSpec spec, const char* name, const Ranks& ranks) {
+testing::Layers sum_of_casts(Reduce spec, const char* name, const Ranks& ranks) {
   Ranks casts = ranks;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     for (std::size_t l = 0; l < ranks[r].size(); ++l) {
@@ -75,7 +75,7 @@ TEST(ScaledExchanges, VirtualRanksSumCasts) {
   std::size_t pick = 0;
   for (const Way& way : ways(5)) {
     for (int specs = 0; specs < 8; ++specs, ++pick) {
-      const ReduceSpec spec = scaled_spec(way, pick);
+      const Reduce spec = scaled_spec(way, pick);
       const char* name = kNames[pick % kNames.size()];
       EXPECT_TRUE(
           same_layers(sum_of_casts(spec, name, ranks), testing::virtual_reduce(spec, ranks)))
@@ -93,7 +93,7 @@ TEST(ScaledExchanges, EqualVirtualRanks) {
     for (const Way& way : ways(world)) {
       for (int specs = 0; specs < (testing::kSanitized ? 1 : 3); ++specs, ++pick) {
         const std::int64_t chunk = std::array{700, 6000, 1 << 20}[pick % 3];
-        const ReduceSpec spec = scaled_spec(way, pick);
+        const Reduce spec = scaled_spec(way, pick);
         SCOPED_TRACE(spec.wire->text());
         expect_virtual(spec, ranks, options_of(chunk), pick % 2 == 0);
       }
@@ -109,7 +109,7 @@ TEST(ScaledExchanges, NanAndInfinity) {
   ranks[2][1][5] = -INFINITY;
   for (const Way& way : ways(4)) {
     for (std::size_t pick = 0; pick < kNames.size(); ++pick) {
-      const ReduceSpec spec = scaled_spec(way, pick);
+      const Reduce spec = scaled_spec(way, pick);
       SCOPED_TRACE(spec.wire->text());
       expect_virtual(spec, ranks, options_of(33));
     }
@@ -117,7 +117,7 @@ TEST(ScaledExchanges, NanAndInfinity) {
 }
 
 TEST(ScaledExchanges, RefuseAps) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.wire = std::make_shared<ScaledBlocks>(ParseScaled("mxfp8"));
   Check(spec);
   spec.aps = Aps::on;

@@ -12,8 +12,8 @@ namespace cpd {
 namespace {
 
 /// What Check says of a spec; empty where it has no objection.
-std::string objection(const std::function<void(ReduceSpec&)>& change) {
-  ReduceSpec spec;
+std::string objection(const std::function<void(Reduce&)>& change) {
+  Reduce spec;
   change(spec);
   try {
     Check(spec);
@@ -23,7 +23,7 @@ std::string objection(const std::function<void(ReduceSpec&)>& change) {
   return "";
 }
 
-TEST(ReduceSpec, NamesGoThereAndBack) {
+TEST(Reduce, NamesGoThereAndBack) {
   for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
     EXPECT_EQ(ParseOrder(ToString(order)), order);
   }
@@ -35,8 +35,8 @@ TEST(ReduceSpec, NamesGoThereAndBack) {
   EXPECT_THROW(ParseExchange("tree"), Error);
 }
 
-TEST(ReduceSpec, OptionsThatExcludeEachOther) {
-  using S = ReduceSpec;
+TEST(Reduce, OptionsThatExcludeEachOther) {
+  using S = Reduce;
   EXPECT_EQ(objection([](S&) {}), "");
   EXPECT_EQ(objection([](S& s) { s.order = Order::tree; }), "");
   for (const Scheme scheme : {Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
@@ -76,8 +76,8 @@ TEST(ReduceSpec, OptionsThatExcludeEachOther) {
   EXPECT_NE(objection([](S& s) { s.loss_scale = 2, s.aps = Aps::on; }), "");
 }
 
-TEST(ReduceSpec, StreamsOfItsOwn) {
-  using S = ReduceSpec;
+TEST(Reduce, StreamsOfItsOwn) {
+  using S = Reduce;
   const std::string sum = objection([](S& s) { s.accumulator.rounding.stream = 7; });
   EXPECT_EQ(sum,
             "the accumulator's stream must be 0, got 7: a reduction makes its streams of step, "
@@ -86,8 +86,8 @@ TEST(ReduceSpec, StreamsOfItsOwn) {
             std::string::npos);
 }
 
-TEST(ReduceSpec, GroupsAreAtMostTheRanks) {
-  ReduceSpec spec;
+TEST(Reduce, GroupsAreAtMostTheRanks) {
+  Reduce spec;
   spec.group_size = 16;
   EXPECT_NO_THROW(Check(spec));
   EXPECT_NO_THROW(Check(spec, 16));
@@ -102,19 +102,19 @@ TEST(ReduceSpec, GroupsAreAtMostTheRanks) {
   }
 }
 
-TEST(ReduceSpec, OfAFormatSumsInIt) {
+TEST(Reduce, OfAFormatSumsInIt) {
   const Format e4m3 = ParseFormat("e4m3");
-  const ReduceSpec spec{e4m3};
+  const Reduce spec{e4m3};
   EXPECT_EQ(spec.format, e4m3);
   EXPECT_EQ(spec.accumulator.format, e4m3);
   EXPECT_EQ(spec.result, e4m3);
   EXPECT_EQ(ToString(spec.accumulator), "e4m3 sequential");
   EXPECT_TRUE(MayStall(spec, 17));
-  EXPECT_EQ(ReduceSpec{}.accumulator.format, kFp32);
+  EXPECT_EQ(Reduce{}.accumulator.format, kFp32);
 }
 
-TEST(ReduceSpec, SumsThatStall) {
-  ReduceSpec spec;
+TEST(Reduce, SumsThatStall) {
+  Reduce spec;
   spec.accumulator.format = ParseFormat("e4m3");  // 16 ones stall
   EXPECT_FALSE(MayStall(spec, 16));
   EXPECT_TRUE(MayStall(spec, 17));
@@ -134,7 +134,7 @@ TEST(ReduceSpec, SumsThatStall) {
   spec.accumulator.scheme = Scheme::sequential;
   spec.accumulator.rounding.mode = Rounding::stochastic;
   EXPECT_FALSE(MayStall(spec, 1000));
-  spec = ReduceSpec{};
+  spec = Reduce{};
   EXPECT_FALSE(MayStall(spec, 1 << 20));
 }
 

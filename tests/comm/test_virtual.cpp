@@ -79,8 +79,8 @@ std::size_t slice_of(std::size_t i, std::size_t n, std::size_t slices) {
   return s;
 }
 
-float expected_value(const ReduceSpec& spec, const std::vector<float>& given, int shift,
-                     std::size_t i, std::size_t n) {
+float expected_value(const Reduce& spec, const std::vector<float>& given, int shift, std::size_t i,
+                     std::size_t n) {
   const reference::Spec wire = reference::spec_of(spec.format);
   const reference::Spec result = reference::spec_of(spec.result);
   std::vector<float> units;
@@ -111,7 +111,7 @@ Ranks random_ranks(std::size_t world, std::uint64_t seed) {
   return testing::random_ranks(world, {37, 1, 0, 70}, seed);
 }
 
-std::vector<float> expected_layer(const ReduceSpec& spec, const Ranks& ranks, std::size_t layer,
+std::vector<float> expected_layer(const Reduce& spec, const Ranks& ranks, std::size_t layer,
                                   int shift) {
   const std::size_t n = ranks[0][layer].size();
   std::vector<float> expected(n);
@@ -124,12 +124,12 @@ std::vector<float> expected_layer(const ReduceSpec& spec, const Ranks& ranks, st
 }
 
 /// Every backend gives the oracle's values, and all of them choose the same shifts.
-void expect_oracle(const ReduceSpec& spec, const Ranks& ranks) {
+void expect_oracle(const Reduce& spec, const Ranks& ranks) {
   std::vector<std::vector<float>> expected;
   std::vector<int> shifts;
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
-    std::vector<LayerReport> reports;
+    std::vector<TensorReport> reports;
     const auto got = testing::virtual_reduce(spec, ranks, &reports);
     for (std::size_t l = 0; l < got.size(); ++l) {
       if (l == expected.size()) {
@@ -170,7 +170,7 @@ TEST(VirtualReduce, EqualsTheSerialOracle) {
           if (group > static_cast<int>(world)) continue;
           for (const Accumulator& accumulator : accumulators(ParseFormat(name))) {
             if (order == Order::tree && accumulator.scheme != Scheme::sequential) break;
-            ReduceSpec spec;
+            Reduce spec;
             spec.format = spec.result = accumulator.format;
             spec.accumulator = accumulator;
             spec.order = order;
@@ -192,7 +192,7 @@ TEST(VirtualReduce, WiderAndNarrowerAccumulators) {
         std::array{"e5m2", "e6m9", "bf16"}, std::array{"e3m0", "e8m10", "fp32"}}) {
     for (const int group : {0, 4}) {
       for (const Order order : {Order::sequential, Order::tree}) {
-        ReduceSpec spec;
+        Reduce spec;
         spec.format = ParseFormat(wire);
         spec.accumulator.format = ParseFormat(sum);
         spec.result = ParseFormat(result);
@@ -205,7 +205,7 @@ TEST(VirtualReduce, WiderAndNarrowerAccumulators) {
 }
 
 TEST(VirtualReduce, GroupsAreAtMostTheRanks) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.group_size = 3;
   EXPECT_EQ(testing::virtual_reduce(spec, {{{1}}, {{2}}, {{4}}})[0][0], 7);
   EXPECT_EQ(testing::virtual_reduce(spec, {{{1}}, {{2}}, {{4}}, {{8}}})[0][0], 15);  // 3 and 1
@@ -214,7 +214,7 @@ TEST(VirtualReduce, GroupsAreAtMostTheRanks) {
 }
 
 TEST(VirtualReduce, LossScaleIsUndone) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   spec.loss_scale = 1024;
   const auto got = testing::virtual_reduce(spec, {{{0x1p-12F}}, {{0x1p-13F}}});
@@ -232,12 +232,12 @@ TEST(VirtualReduce, ApsNeverOverflowsForFiniteInput) {
       for (const std::size_t world : {2U, 7U, 64U, 256U, 300U}) {
         for (const int group : {0, 16}) {
           if (group > static_cast<int>(world)) continue;
-          ReduceSpec spec;
+          Reduce spec;
           spec.format = spec.accumulator.format = spec.result = MakeFormat(exp, man);
           spec.group_size = group;
           spec.aps = Aps::on;
           Ranks ranks(world, {{1, 1.9999999F, 3e-30F}, {1e30F, -1e30F, 0}});
-          std::vector<LayerReport> reports;
+          std::vector<TensorReport> reports;
           for (const auto& layer : testing::virtual_reduce(spec, ranks, &reports)) {
             for (const float x : layer) EXPECT_TRUE(std::isfinite(x)) << exp << "," << man;
           }
@@ -253,7 +253,7 @@ TEST(VirtualReduce, ApsLeavesRoomForRoundingUp) {
                                      {"e4m2", {13U, 14U, 15U}},
                                      {"e5m1", {6U, 7U, 9U}}}) {
     for (const std::size_t world : worlds) {
-      ReduceSpec spec;
+      Reduce spec;
       spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
       spec.rounding.mode = spec.accumulator.rounding.mode = Rounding::up;
       spec.aps = Aps::on;
@@ -267,7 +267,7 @@ TEST(VirtualReduce, ApsLeavesRoomForRoundingUp) {
 /// All ranks' 1.52 are 2 in a wire's format of powers of two: 42 of them where 32 were announced.
 /// A format whose largest number is a power of two holds them a bit lower.
 TEST(VirtualReduce, ApsLeavesRoomForACoarseWire) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = ParseFormat("e5m0");
   spec.accumulator.format = kFp32;
   spec.result = ParseFormat("e4m1fn");
@@ -282,7 +282,7 @@ TEST(VirtualReduce, ApsLeavesRoomForACoarseWire) {
 TEST(VirtualReduce, ResultsDrawFromStreamsOfTheirOwn) {
   constexpr std::size_t kCount = 600;
   const Ranks ranks = testing::random_ranks(4, {0, kCount}, 3);
-  ReduceSpec spec;
+  Reduce spec;
   spec.group_size = 2;
   spec.step = 5;
   spec.result = ParseFormat("e5m2");
@@ -312,10 +312,10 @@ TEST(VirtualReduce, ResultsDrawFromStreamsOfTheirOwn) {
 TEST(VirtualReduce, ZeroNanAndInfinity) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   spec.aps = Aps::on;
-  std::vector<LayerReport> reports;
+  std::vector<TensorReport> reports;
   const auto got = testing::virtual_reduce(
       spec, {{{0, 0}, {nan, 1e-5F}, {1e-9F, -infinity}}, {{-0.0F, 0}, {1e-5F, 1e-5F}, {1e-9F, 1}}},
       &reports);
@@ -331,9 +331,9 @@ TEST(VirtualReduce, ZeroNanAndInfinity) {
 }
 
 TEST(VirtualReduce, ReportsOverflow) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
-  std::vector<LayerReport> reports;
+  std::vector<TensorReport> reports;
   const auto got = testing::virtual_reduce(spec, {{{200, 1}}, {{200, 1}}}, &reports);
   EXPECT_TRUE(std::isinf(got[0][0]));
   EXPECT_EQ(reports[0].overflowed, 1);
@@ -345,12 +345,12 @@ TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
   // What e4m3 keeps; what becomes zero; what is not finite.
   const std::vector<float> kinds = {1,      0,       -0.0F, -240,  0x1p-9F,   1e-30F,    -1e-30F,
                                     1e-40F, -1e-45F, kNan,  -kNan, kInfinity, -kInfinity};
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   for (const std::size_t copies : {1U, 313U, 700U, 5000U}) {
     std::vector<float> layer;
     for (std::size_t i = 0; i < copies; ++i) layer.insert(layer.end(), kinds.begin(), kinds.end());
-    std::vector<LayerReport> reports;
+    std::vector<TensorReport> reports;
     testing::virtual_reduce(spec, {{layer}, {layer}, {layer}}, &reports);
     EXPECT_EQ(reports[0].non_finite, static_cast<std::int64_t>(3 * 4 * copies));
     EXPECT_EQ(reports[0].underflowed, static_cast<std::int64_t>(3 * 4 * copies));
@@ -360,18 +360,18 @@ TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
 
 /// Blocks of codecs may be longer than a run of counts.
 TEST(VirtualReduce, CountsTheZerosOfLongBlocks) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.wire = MakeCodec("qsgd bits=3 bucket=65536");
   std::vector<float> layer(65536);
   layer[5] = 1;
-  std::vector<LayerReport> reports;
+  std::vector<TensorReport> reports;
   testing::virtual_reduce(spec, {{layer}, {layer}}, &reports);
   EXPECT_EQ(reports[0].zeros, 2 * 65535);
 }
 
 TEST(VirtualReduce, ExchangesAreOfNoConsequence) {
   const Ranks ranks = random_ranks(7, 3);
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   spec.order = Order::ring;
   const auto plain = testing::virtual_reduce(spec, ranks);
@@ -387,7 +387,7 @@ TEST(VirtualReduce, ExchangesAreOfNoConsequence) {
 }
 
 TEST(VirtualReduce, RefusesMisuse) {
-  const ReduceSpec spec;
+  const Reduce spec;
   EXPECT_THROW(VirtualReduce(spec, 0, {1}), Error);
   EXPECT_THROW(VirtualReduce(spec, 2, {-1}), Error);
   VirtualReduce two(spec, 2, {3});
@@ -401,7 +401,7 @@ TEST(VirtualReduce, RefusesMisuse) {
     two.EndRank();
   }
   EXPECT_THROW(two.EndRank(), Error);
-  ReduceSpec scaled;
+  Reduce scaled;
   scaled.aps = Aps::on;
   VirtualReduce unobserved(scaled, 2, {3});
   unobserved.Observe(0, testing::view_of(x));
@@ -425,7 +425,7 @@ TEST(VirtualReduce, EachRankGivesEachLayerOnce) {
   const std::vector<float> x(5, 1.0f);
   const std::vector<float> y(3, 2.0f);
   for (const int group_size : {0, 2}) {
-    ReduceSpec spec;
+    Reduce spec;
     spec.group_size = group_size;
     VirtualReduce reduce(spec, 2, {5, 3});
     reduce.Contribute(1, testing::view_of(y));  // in any order
@@ -448,7 +448,7 @@ TEST(VirtualReduce, EachRankGivesEachLayerOnce) {
 }
 
 TEST(VirtualReduce, EachRankIsObservedOnce) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.aps = Aps::on;
   VirtualReduce reduce(spec, 2, {2});
   const std::vector<float> x(2, 1.0f);

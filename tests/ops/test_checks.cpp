@@ -96,7 +96,7 @@ class Checks : public ::testing::Test {
   void Refused(const std::string& what, const Format& format, const RoundingOptions& o) {
     Each(what, VerbsOf(format, o));
     Each(what, VerbsOf(Accumulator{format, Scheme::sequential, o}));
-    ReduceSpec spec;
+    Reduce spec;
     spec.format = format;
     spec.rounding = o;
     Each(what, VerbsOf(spec));
@@ -148,17 +148,17 @@ class Checks : public ::testing::Test {
             {"CheckFold", [=] { CheckFold(a, 4); }},
             {"FoldStep", [=, this] { FoldStep(a, kFp32, 0, 0, 4, x.data(), {y.data(), 4}); }},
             {"FoldEnd", [=, this] { FoldEnd(a, kFp32, 1, 0, 4, {y.data(), 4}); }},
-            {"ReduceSpec", [=] { Check(WithAccumulator(a)); }}};
+            {"Reduce", [=] { Check(WithAccumulator(a)); }}};
   }
-  static Verbs VerbsOf(const ReduceSpec& spec) {
+  static Verbs VerbsOf(const Reduce& spec) {
     return {{"Check", [=] { Check(spec); }},
             {"MayStall", [=] { MayStall(spec, 2); }},
             {"VirtualReduce", [=] { VirtualReduce(spec, 2, {4}); }},
             {"CostOf", [=] { CostOf(spec, 2, 0, std::array<std::int64_t, 1>{4}, 1); }},
             {"TimeOf", [=] { TimeOf(spec, 2, std::array<std::int64_t, 1>{4}, 1, 1); }}};
   }
-  static ReduceSpec WithAccumulator(const Accumulator& a) {
-    ReduceSpec spec;
+  static Reduce WithAccumulator(const Accumulator& a) {
+    Reduce spec;
     spec.accumulator = a;
     return spec;
   }
@@ -180,7 +180,7 @@ TEST_F(Checks, FormatsMadeByHand) {
     Refused(what, format, {});
     Each(what, VerbsOf(format));
     if (!IsOfElements(format)) Each(what, WideVerbsOf(format));
-    ReduceSpec spec;
+    Reduce spec;
     spec.result = format;
     Each(what, VerbsOf(spec));
     for (const int field : {0, 1}) {
@@ -236,16 +236,15 @@ TEST_F(Checks, AccumulatorsMadeByHand) {
 }
 
 TEST_F(Checks, SpecsMadeByHand) {
-  const auto with = [&](const std::string& what, const std::function<void(ReduceSpec&)>& set) {
-    ReduceSpec spec;
+  const auto with = [&](const std::string& what, const std::function<void(Reduce&)>& set) {
+    Reduce spec;
     set(spec);
     Each(what, VerbsOf(spec));
   };
-  with("order must be one of the 3", [](ReduceSpec& s) { s.order = static_cast<Order>(3); });
-  with("exchange must be one of the 4",
-       [](ReduceSpec& s) { s.exchange = static_cast<Exchange>(9); });
-  with("aps must be off, on or paper", [](ReduceSpec& s) { s.aps = static_cast<Aps>(3); });
-  with("group_size must be at least 1", [](ReduceSpec& s) { s.group_size = -1; });
+  with("order must be one of the 3", [](Reduce& s) { s.order = static_cast<Order>(3); });
+  with("exchange must be one of the 4", [](Reduce& s) { s.exchange = static_cast<Exchange>(9); });
+  with("aps must be off, on or paper", [](Reduce& s) { s.aps = static_cast<Aps>(3); });
+  with("group_size must be at least 1", [](Reduce& s) { s.group_size = -1; });
   ExpectError("aps must be", "Check", [] { Check(static_cast<Aps>(3)); });
   ExpectError("ranks must be at least 1", "ApsExponent", [] { ApsExponent(1.0F, 0); });
 }

@@ -305,7 +305,7 @@ void Reductions(Results& results) {
       if ((std::bit_cast<std::uint32_t>(value) & 0x7F800000) > 0x70000000) value = 1;
     }
   }
-  std::vector<ReduceSpec> specs(6);
+  std::vector<Reduce> specs(6);
   specs[1].average = true;
   specs[2].format = specs[2].accumulator.format = ParseFormat("e5m2");
   specs[2].aps = Aps::on;
@@ -321,12 +321,12 @@ void Reductions(Results& results) {
   specs[4].order = Order::tree;
   specs[5].loss_scale = 0x1p-120;
   specs[5].average = true;
-  for (const ReduceSpec& spec : specs) {
-    std::vector<LayerReport> reports;
+  for (const Reduce& spec : specs) {
+    std::vector<TensorReport> reports;
     for (const auto& layer : testing::virtual_reduce(spec, ranks, &reports)) {
       results.Add("all-reduce in " + ToString(spec.format), layer);
     }
-    for (const LayerReport& report : reports) {
+    for (const TensorReport& report : reports) {
       results.Add("report of " + ToString(spec.format),
                   std::vector<std::int64_t>{report.shift, report.non_finite, report.overflowed,
                                             report.underflowed});

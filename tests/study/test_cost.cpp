@@ -93,7 +93,7 @@ using Step = std::vector<SentMessage>;
 /// Everything that moves, step by step.
 class Messages {
  public:
-  Messages(const ReduceSpec& spec, int world, const Sizes& sizes, std::int64_t chunk)
+  Messages(const Reduce& spec, int world, const Sizes& sizes, std::int64_t chunk)
       : spec_(spec), world_(world) {
     const int units =
         spec.group_size == 0 ? world : (world + spec.group_size - 1) / spec.group_size;
@@ -268,13 +268,13 @@ class Messages {
     exchange(true);
   }
 
-  ReduceSpec spec_;
+  Reduce spec_;
   int world_;
   std::vector<std::vector<Step>> steps_;  // [chunk][step]
 };
 
-ReduceSpec spec_of(Exchange exchange, int group_size) {
-  ReduceSpec spec;
+Reduce spec_of(Exchange exchange, int group_size) {
+  Reduce spec;
   spec.order = Order::ring;
   spec.exchange = exchange;
   spec.group_size = group_size;
@@ -282,7 +282,7 @@ ReduceSpec spec_of(Exchange exchange, int group_size) {
   return spec;
 }
 
-void expect_counted(const ReduceSpec& spec, int world, const Sizes& sizes) {
+void expect_counted(const Reduce& spec, int world, const Sizes& sizes) {
   const std::vector<float> zeros(sizes.size());
   const KnownLayers small{.largest = zeros};  // so that nothing overflows
   for (const std::int64_t chunk : {1, 700, 1 << 20}) {
@@ -324,7 +324,7 @@ TEST(Cost, EqualsTheMessagesCounted) {
                                                {Exchange::hierarchical, 3},
                                                {Exchange::hierarchical, 8}}) {
       if (group > world) continue;
-      ReduceSpec spec = spec_of(exchange, group);
+      Reduce spec = spec_of(exchange, group);
       expect_counted(spec, world, sizes);
       if (exchange == Exchange::owner) {
         spec.order = group == 0 ? Order::sequential : Order::tree;
@@ -346,7 +346,7 @@ TEST(Cost, EqualsTheMessagesCounted) {
 /// The numbers of layers, not their places in a call, choose the first owner: a call of one layer
 /// costs its owner what that layer costs in a call of all.
 TEST(Cost, NumbersOfLayersChooseOwners) {
-  ReduceSpec spec;
+  Reduce spec;
   const Sizes sizes(10, 1);
   for (int rank = 0; rank < 4; ++rank) {
     std::int64_t apart = 0;
@@ -414,7 +414,7 @@ TEST(Cost, IsTheTableOfTheReadme) {
          {std::array{"e4m3", "e4m3", "e4m3"}, std::array{"e4m3", "fp32", "bf16"}}) {
       for (const Exchange exchange :
            {Exchange::owner, Exchange::gather, Exchange::ring, Exchange::hierarchical}) {
-        ReduceSpec spec = spec_of(exchange, exchange == Exchange::hierarchical ? k : 0);
+        Reduce spec = spec_of(exchange, exchange == Exchange::hierarchical ? k : 0);
         spec.format = ParseFormat(wire);
         spec.accumulator.format = ParseFormat(sum);
         spec.result = ParseFormat(result);
@@ -508,7 +508,7 @@ TEST(Cost, OfManyRanks) {
   constexpr std::int64_t kValues = std::int64_t{1} << 24;
   double slowest = 0;
   for (const Large& one : testing::thinned(large_cases())) {
-    ReduceSpec spec = spec_of(one.exchange, one.group_size);
+    Reduce spec = spec_of(one.exchange, one.group_size);
     spec.order = one.order;
     const std::string name = ToString(one.exchange) + ", order " + ToString(one.order) +
                              ", groups of " + std::to_string(one.group_size);
@@ -528,7 +528,7 @@ TEST(Cost, OfManyRanks) {
 }
 
 TEST(Cost, NanWithoutACodeTakesBinary32) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e3m0");
   spec.exchange = Exchange::gather;
   const auto cost = [&](std::vector<float> largest) {
@@ -556,7 +556,7 @@ TEST(Cost, NanWithoutACodeTakesBinary32) {
 
 TEST(Cost, ChunksCostNothingWhereCodesAreBytes) {
   for (const Exchange exchange : {Exchange::owner, Exchange::ring}) {
-    const ReduceSpec spec = spec_of(exchange, 0);
+    const Reduce spec = spec_of(exchange, 0);
     const Sizes sizes = {12'345, 1, 999};
     EXPECT_EQ(CostOf(spec, 5, 2, sizes, 1).bytes_sent,
               CostOf(spec, 5, 2, sizes, 1 << 20).bytes_sent);
@@ -574,7 +574,7 @@ TEST(Cost, OfNothing) {
 }
 
 TEST(Cost, RefusesMisuse) {
-  const ReduceSpec spec;
+  const Reduce spec;
   const Sizes sizes = {10};
   EXPECT_THROW(CostOf(spec, 0, 0, sizes, 1), Error);
   EXPECT_THROW(CostOf(spec, 2, 2, sizes, 1), Error);
@@ -583,7 +583,7 @@ TEST(Cost, RefusesMisuse) {
   EXPECT_THROW(CostOf(spec, 2, 0, Sizes{-1}, 1), Error);
   EXPECT_THROW(TimeOf(spec, 2, sizes, -1, 0), Error);
   EXPECT_THROW(TimeOf(spec, 2, sizes, 0, std::numeric_limits<double>::quiet_NaN()), Error);
-  ReduceSpec bad = spec_of(Exchange::ring, 0);
+  Reduce bad = spec_of(Exchange::ring, 0);
   bad.order = Order::tree;
   EXPECT_THROW(CostOf(bad, 2, 0, sizes, 1), Error);
 }

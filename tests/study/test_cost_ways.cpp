@@ -19,7 +19,7 @@ using Sizes = std::vector<std::int64_t>;
 
 /// Bytes are exact where all messages of both directions have one size, whatever the values.
 TEST(CostWays, ExactIsAllThatMoves) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.format = ParseFormat("e3m0");  // results take 4 bytes in either way, terms 1/2 or 4
   const auto cost = [&](int rank) { return CostOf(spec, 2, rank, Sizes{1}, 1 << 20); };
   EXPECT_EQ(cost(0).bytes_sent, 4);
@@ -34,7 +34,7 @@ TEST(CostWays, ExactIsAllThatMoves) {
 
 /// One value of a codec may take more bytes than binary32, which NaN of sums makes them travel in.
 TEST(CostWays, TheWayOfMostBytes) {
-  ReduceSpec spec;
+  Reduce spec;
   spec.exchange = Exchange::gather;
   spec.wire = MakeCodec("e2m1 32 scale=fp32 non_finite=element");
   spec.accumulator.format = spec.result = ParseFormat("e4m3");

@@ -113,7 +113,7 @@ Cost cost_of(const std::vector<Transfer>& transfers, int rank) {
   return cost;
 }
 
-void expect_simulated(const ReduceSpec& spec, int world, const Sizes& sizes) {
+void expect_simulated(const Reduce& spec, int world, const Sizes& sizes) {
   SCOPED_TRACE(ToString(spec.exchange) + ", W = " + std::to_string(world) + ", groups of " +
                std::to_string(spec.group_size) + ", " + ToString(spec.format) + " -> " +
                ToString(spec.accumulator) + " -> " + ToString(spec.result));
@@ -138,10 +138,10 @@ void expect_simulated(const ReduceSpec& spec, int world, const Sizes& sizes) {
               1e-9);
 }
 
-std::vector<ReduceSpec> specs_for(int world) {
-  std::vector<ReduceSpec> specs;
+std::vector<Reduce> specs_for(int world) {
+  std::vector<Reduce> specs;
   const auto add = [&](Exchange exchange, Order order, int group_size) {
-    ReduceSpec spec;
+    Reduce spec;
     spec.exchange = exchange;
     spec.order = order;
     spec.group_size = group_size;
@@ -162,7 +162,7 @@ std::vector<ReduceSpec> specs_for(int world) {
 
 TEST(DryRun, TimeIsThatOfAllRanks) {
   for (const int world : {1, 2, 3, 5, 8, 13}) {
-    for (ReduceSpec spec : specs_for(world)) {
+    for (Reduce spec : specs_for(world)) {
       for (const Sizes& sizes :
            {Sizes{1}, Sizes{0, 5, 1031}, Sizes{9, 2, 700, 3, 0, 77, 5, 5, 1}}) {
         spec.format = ParseFormat("e2m1");

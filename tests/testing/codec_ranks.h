@@ -18,7 +18,7 @@
 namespace cpd::testing {
 
 /// The same values, as run lengths.
-inline ReduceSpec coded(ReduceSpec spec, bool feeds_back = false) {
+inline Reduce coded(Reduce spec, bool feeds_back = false) {
   spec.wire = std::make_shared<RunLength>(spec.format, spec.rounding, feeds_back);
   return spec;
 }
@@ -41,7 +41,7 @@ inline void check_codec(Communicator& comm) {
   const Ranks ranks = random_ranks(world, {1, 0, 257, 5000}, 17);
   for (const cpd::Exchange exchange : {cpd::Exchange::owner, cpd::Exchange::gather,
                                        cpd::Exchange::ring, cpd::Exchange::hierarchical}) {
-    ReduceSpec spec;
+    Reduce spec;
     spec.format = spec.result = spec.accumulator.format = ParseFormat("e4m3");
     spec.accumulator.scheme = Scheme::kahan;
     spec.rounding.mode = Rounding::stochastic;

@@ -21,7 +21,7 @@ struct Outcome {
   ReduceReport report;
 };
 
-inline std::vector<Outcome> all_reduce(const ReduceSpec& spec, const Ranks& ranks,
+inline std::vector<Outcome> all_reduce(const Reduce& spec, const Ranks& ranks,
                                        const CommOptions& options, bool in_place = false,
                                        bool counts = true) {
   std::vector<Outcome> outcomes(ranks.size());
@@ -36,8 +36,8 @@ inline std::vector<Outcome> all_reduce(const ReduceSpec& spec, const Ranks& rank
   return outcomes;
 }
 
-inline void expect_same_report(const std::vector<LayerReport>& expected,
-                               const std::vector<LayerReport>& got, bool counts) {
+inline void expect_same_report(const std::vector<TensorReport>& expected,
+                               const std::vector<TensorReport>& got, bool counts) {
   ASSERT_EQ(expected.size(), got.size());
   for (std::size_t l = 0; l < got.size(); ++l) {
     EXPECT_EQ(expected[l].shift, got[l].shift) << "layer " << l;
@@ -52,7 +52,7 @@ inline void expect_same_report(const std::vector<LayerReport>& expected,
 }
 
 /// Whether some of the formats have no code for NaN.
-inline bool lacks_nan(const ReduceSpec& spec) {
+inline bool lacks_nan(const Reduce& spec) {
   const Accumulator& a = spec.accumulator;
   if (spec.wire != nullptr && !spec.wire->has_nan()) return true;
   return !(spec.format.has_nan() && a.format.has_nan() && a.inner.value_or(a.format).has_nan() &&
@@ -60,7 +60,7 @@ inline bool lacks_nan(const ReduceSpec& spec) {
 }
 
 /// The spec with all formats replaced by binary32, and without a codec that has no NaN.
-inline ReduceSpec plain(ReduceSpec spec) {
+inline Reduce plain(Reduce spec) {
   if (spec.wire != nullptr && !spec.wire->has_nan()) spec.wire = nullptr;
   spec.format = spec.accumulator.format = spec.result = kFp32;
   spec.accumulator.inner.reset();
@@ -69,11 +69,11 @@ inline ReduceSpec plain(ReduceSpec spec) {
 
 /// Each rank's own bytes, and the greatest number of steps. What a format has no code for travels
 /// as binary32, and with it everything else.
-inline void expect_traffic(const ReduceSpec& spec, const std::vector<Outcome>& outcomes,
+inline void expect_traffic(const Reduce& spec, const std::vector<Outcome>& outcomes,
                            const std::vector<std::int64_t>& sizes, std::int64_t chunk) {
   const int world = static_cast<int>(outcomes.size());
   const std::vector<float> none(sizes.size());  // all is finite
-  const auto is_of = [&](const ReduceSpec& moved) {
+  const auto is_of = [&](const Reduce& moved) {
     for (int r = 0; r < world; ++r) {
       const Traffic& traffic = outcomes[static_cast<std::size_t>(r)].report.traffic;
       const Cost cost = CostOf(moved, world, r, sizes, chunk, {.largest = none});
@@ -97,10 +97,10 @@ inline void expect_traffic(const ReduceSpec& spec, const std::vector<Outcome>& o
   EXPECT_EQ(steps, CostOf(spec, world, 0, sizes, chunk).steps);
 }
 
-inline void expect_virtual(const ReduceSpec& spec, const Ranks& ranks, const CommOptions& options,
+inline void expect_virtual(const Reduce& spec, const Ranks& ranks, const CommOptions& options,
                            bool in_place = false, bool counts = true) {
   SCOPED_TRACE(describe(spec, ranks.size()) + ", chunk " + std::to_string(options.chunk));
-  std::vector<LayerReport> reports;
+  std::vector<TensorReport> reports;
   const Layers expected = virtual_reduce(spec, ranks, &reports);
   const auto outcomes = all_reduce(spec, ranks, options, in_place, counts);
   for (std::size_t r = 0; r < outcomes.size(); ++r) {

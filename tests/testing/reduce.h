@@ -24,9 +24,9 @@ inline std::vector<std::int64_t> sizes_of(const Layers& layers) {
 }
 
 /// The all-reduce of virtual ranks.
-inline Layers virtual_reduce(const ReduceSpec& spec, const Ranks& ranks,
-                             std::vector<LayerReport>* reports = nullptr,
-                             const LayerOptions& options = {}) {
+inline Layers virtual_reduce(const Reduce& spec, const Ranks& ranks,
+                             std::vector<TensorReport>* reports = nullptr,
+                             const TensorOptions& options = {}) {
   const std::vector<std::int64_t> sizes = sizes_of(ranks[0]);
   VirtualReduce reduce(spec, static_cast<int>(ranks.size()), sizes, options);
   const int layers = static_cast<int>(sizes.size());

@@ -40,7 +40,7 @@ APART = ("cpd.compat", "cpd.train")
 
 SPECS = {
     *("Accumulator", "Cast", "Codec", "Format", "Hadamard"),
-    *("Recipe", "Reduce", "ReduceSpec", "Scaled", "Schedule"),
+    *("Recipe", "Reduce", "Reduce", "Scaled", "Schedule"),
 }
 """The public classes that say how to compute. Their keys are their constructors' keywords."""
 GRAMMARS = {
@@ -51,8 +51,8 @@ GRAMMARS = {
     "accumulator": "cpd.numeric.accumulator.Accumulator",
     "Hadamard transform": "cpd.numeric.hadamard.Hadamard.parse",
     "codec": "cpd.Codec",
-    "all-reduce": "cpd.comm.spec_text.reduce_spec",
-    "pattern of exempt layers": "cpd.comm.schedule.Schedule.is_exempt",
+    "all-reduce": "cpd.Reduce",
+    "pattern of exempt layers": "cpd.comm.schedule.Schedule._is_exempt",
     "recipe": "cpd.Recipe",
     "selector of a rule": "cpd.nn.rules.Choice",
     "optimizer of a recipe": "cpd.optim.recipe.from_recipe",

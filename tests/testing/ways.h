@@ -12,7 +12,7 @@
 
 namespace cpd::testing {
 
-inline std::string describe(const ReduceSpec& spec, std::size_t world) {
+inline std::string describe(const Reduce& spec, std::size_t world) {
   return ToString(spec.exchange) + ", order " + ToString(spec.order) +
          ", W = " + std::to_string(world) + ", groups of " + std::to_string(spec.group_size) +
          ", " + ToString(spec.format) + " -> " + ToString(spec.accumulator) + " -> " +
@@ -70,8 +70,8 @@ inline std::vector<Accumulator> accumulators(const Way& way, const Format& forma
 }
 
 /// One of many specs of a way: number `pick` runs through formats, sums, roundings and scales.
-inline ReduceSpec spec_of(const Way& way, std::size_t pick) {
-  ReduceSpec spec;
+inline Reduce spec_of(const Way& way, std::size_t pick) {
+  Reduce spec;
   spec.order = way.order;
   spec.exchange = way.exchange;
   spec.group_size = way.group;

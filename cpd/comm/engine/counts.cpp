@@ -27,14 +27,14 @@ std::vector<std::int64_t> CountContributions(const MessageOps& ops, const Layers
 }
 
 void SumCounts(std::span<const std::uint8_t> of_ranks, std::span<const std::int64_t> sizes,
-               std::span<LayerReport> reports) {
-  for (LayerReport& report : reports) report = {.shift = report.shift};
+               std::span<TensorReport> reports) {
+  for (TensorReport& report : reports) report = {.shift = report.shift};
   std::int64_t counts[kCounts];
   std::size_t at = 0;
   while (at < of_ranks.size()) {
     for (std::size_t l = 0; l < reports.size(); ++l, at += sizeof(counts)) {
       std::memcpy(counts, of_ranks.data() + at, sizeof(counts));
-      LayerReport& report = reports[l];
+      TensorReport& report = reports[l];
       report.non_finite += counts[0];
       report.underflowed += counts[1];
       report.overflowed += counts[kCountOfResults];
@@ -44,7 +44,7 @@ void SumCounts(std::span<const std::uint8_t> of_ranks, std::span<const std::int6
       if (counts[5] >= 0) report.bits.push_back(static_cast<int>(counts[5]));
     }
   }
-  for (LayerReport& report : reports) {
+  for (TensorReport& report : reports) {
     if (report.non_finite != 0) report.overflowed = 0;
   }
 }

@@ -24,6 +24,6 @@ std::vector<std::int64_t> CountContributions(const MessageOps& ops, const Layers
 /// Sets the counts of layers' reports, of these sizes, to the sums of all ranks': `of_ranks` holds
 /// one rank's after the other's.
 void SumCounts(std::span<const std::uint8_t> of_ranks, std::span<const std::int64_t> sizes,
-               std::span<LayerReport> reports);
+               std::span<TensorReport> reports);
 
 }  // namespace cpd

@@ -140,7 +140,7 @@ class CudaMessageOps final : public MessageOps {
 
  private:
   [[nodiscard]] ReduceCall MakeCall() const {
-    const ReduceSpec& spec = reduction().spec();
+    const Reduce& spec = reduction().spec();
     const Level across = reduction().Across(0);
     ReduceCall call;
     call.cast = PlanOf(spec.format, spec.rounding);

@@ -204,7 +204,7 @@ std::vector<std::string> ShapeTexts(std::span<const std::int64_t> shapes) {
 
 }  // namespace
 
-Intent IntentOf(const std::string& operation, const ReduceSpec& spec) {
+Intent IntentOf(const std::string& operation, const Reduce& spec) {
   const bool grouped = spec.group_size > 0;
   return {{"operation", operation},
           {"wire",

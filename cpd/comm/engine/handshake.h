@@ -20,14 +20,14 @@ constexpr std::size_t kMostRefusal = 8192;
 
 /// All fields of a reduction that must be equal on all ranks, but the layers'; first the
 /// operation's name.
-Intent IntentOf(const std::string& operation, const ReduceSpec& spec);
+Intent IntentOf(const std::string& operation, const Reduce& spec);
 
 /// The text of layers' numbers in random streams, runs as `first-last`; no numbers have the text of
 /// 0, 1, ….
 std::string NumbersText(std::span<const std::int64_t> numbers);
 
 /// Compares all ranks' intents, whose first field is the operation, and their layers' sizes and
-/// shapes (LayerOptions), as whole texts, however long; the error names the first field that
+/// shapes (TensorOptions), as whole texts, however long; the error names the first field that
 /// differs. A rank that cannot take part says why in `refusal`, of which at most kMostRefusal bytes
 /// travel, with a note where it is shortened. `numbers`: the layers' numbers in errors; empty: 0,
 /// 1, … Throws Mismatch with the same text on all ranks, but for the one that refuses, which

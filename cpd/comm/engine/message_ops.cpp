@@ -369,7 +369,7 @@ MessageOps::MessageOps(const Reduction& reduction, int rank, Layers layers, bool
       layers_(std::move(layers)),
       in_fp32_(in_fp32),
       progress_(std::move(progress)) {
-  const ReduceSpec& spec = reduction.spec();
+  const Reduce& spec = reduction.spec();
   const SharedCodec packed = std::make_shared<Packed>(kFp32);
   const auto sums = [&](const Format& given) -> SharedCodec {
     const Format format = MessageFormat(given);

@@ -39,7 +39,7 @@ The row `zstd` is the file's binary32 values compressed without loss, where the
 Python package zstandard is there.
 
 --out keeps the encoded tensors as .npz: for each tensor its bytes, which
-cpd.compress.decode takes, as NAME.data, and its shape as NAME.shape.
+cpd.compress.Packet.from_bytes takes, as NAME.data, and its shape as NAME.shape.
 """
 
 _ZSTD = "zstd"

@@ -35,8 +35,8 @@ from cpd.cli.output import (
     new_table,
     percent,
 )
-from cpd.comm.layers import WireWarning
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.spec import as_reduce
+from cpd.numeric.warned import PrecisionWarning
 
 if TYPE_CHECKING:
     from cpd.study.machines import Machine
@@ -192,7 +192,7 @@ def _steps(options: argparse.Namespace) -> int:
 def _warned_in_lines() -> Iterator[None]:
     """Prints each warning of a wire once, in one line."""
     with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", WireWarning)
+        warnings.simplefilter("always", PrecisionWarning)
         yield
     for text in dict.fromkeys(str(one.message) for one in found):
         print(f"cpd cost: warning: {text}", file=sys.stderr)
@@ -202,7 +202,7 @@ def _check_reduce(options: argparse.Namespace) -> None:
     """Finds out before the work what is wrong with the all-reduces."""
     with users_mistakes():
         for text in options.reduce:
-            reduce_spec(text)
+            as_reduce(text)
 
 
 def _gradients(
@@ -228,7 +228,7 @@ def _gradients(
         loaded = load_gradients(options.gradients, options.round)
         errors = {}
         for text in options.reduce:
-            spec = reduce_spec(text)
+            spec = as_reduce(text)
             size = min(spec.group_size or loaded.ranks, loaded.ranks)
             errors[text] = roundoff(loaded.per_rank, spec, [size])[size].relative_rms
         if options.model is not None:

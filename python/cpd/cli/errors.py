@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from cpd import _core
-from cpd.comm.spec import StallWarning
+from cpd.numeric.warned import PrecisionWarning
 
 
 class UsageError(Exception):
@@ -45,7 +45,7 @@ def stalls_reported(command: str) -> Iterator[None]:
     The other commands measure what a sum loses.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("once" if command == "train" else "ignore", StallWarning)
+        warnings.simplefilter("once" if command == "train" else "ignore", PrecisionWarning)
         show = warnings.showwarning
 
         def showwarning(
@@ -56,7 +56,7 @@ def stalls_reported(command: str) -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if category is StallWarning:
+            if category is PrecisionWarning:
                 print(f"cpd {command}: warning: {message}", file=sys.stderr)
             else:
                 show(message, category, filename, lineno, file, line)

@@ -76,12 +76,12 @@ def _check_not_alone(transport: str, nodes: int | None, ranks: "Ranks") -> None:
 @contextmanager
 def _failures_between(ranks: "Ranks") -> Iterator[None]:
     """An error between processes names the process that reports it."""
-    from cpd.comm import Corrupt, Mismatch, RankLost, TransportError
+    from cpd.comm import Mismatch, RankLost, TransportError
     from cpd.train import RanksDiffer
 
     try:
         yield
-    except (RankLost, Mismatch, Corrupt, TransportError, RanksDiffer) as error:
+    except (RankLost, Mismatch, TransportError, RanksDiffer) as error:
         raise RunError(f"rank {ranks.mine[0]}: {error}") from error
     except Exception as error:
         if len(ranks.mine) < ranks.world:

@@ -97,7 +97,7 @@ def reduce_argument(parser: Group, default: str, several: bool) -> None:
         metavar="TEXT,…" if several else "TEXT",
         action="extend" if several else "store",
         type=texts if several else str,
-        help="the all-reduce, as cpd.ReduceSpec takes it: a format or codec, then keys, such as "
+        help="the all-reduce, as cpd.Reduce takes it: a format or codec, then keys, such as "
         f"\"e4m3 aps accumulator='fp16 kahan'\"{more}; default {default}",
     )
 

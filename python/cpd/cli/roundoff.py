@@ -24,8 +24,7 @@ from cpd.cli.options import (
 )
 from cpd.cli.output import check_readable, check_tables, counted, new_console, new_progress
 from cpd.cli.roundoff_output import csv_text, json_of, print_series
-from cpd.comm.spec import ReduceSpec
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.spec import Reduce, as_reduce
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator
@@ -171,27 +170,27 @@ def _check(options: argparse.Namespace) -> None:
         _training(options)
 
 
-def _specs(options: argparse.Namespace) -> "tuple[Network | None, dict[str, ReduceSpec]]":
+def _specs(options: argparse.Namespace) -> "tuple[Network | None, dict[str, Reduce]]":
     """The network that --recommend models, and the sums that are measured, by their texts."""
     network = _network(options)
     return network, {text: _spec(text, options) for text in options.reduce or [_REDUCE]}
 
 
-def _spec(text: str, options: argparse.Namespace) -> ReduceSpec:
+def _spec(text: str, options: argparse.Namespace) -> Reduce:
     """The all-reduce of a text, with the command's seed; of --recommend in order ring."""
-    spec = reduce_spec(text)
+    spec = as_reduce(text)
     if options.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):
             raise UsageError(
                 "--recommend models the time of exchanges that sum in order ring, not in order "
                 f"{spec.order}"
             )
-        spec = replace(spec, order="ring")
+        spec = spec.replace(order="ring")
     seed = spec.seed or options.seed
     accumulator = spec.accumulator
     if accumulator.rounding == "stochastic":
         accumulator = replace(accumulator, seed=seed)
-    return replace(spec, accumulator=accumulator, seed=seed)
+    return spec.replace(accumulator=accumulator, seed=seed)
 
 
 def _study(options: argparse.Namespace, world: int | None) -> _Study:
@@ -309,7 +308,7 @@ def _warn_of_what_is_lost(study: _Study) -> None:
             _warn(f"{one.label}: everything is lost, no sum is finite; {_remedy(one.spec)}")
 
 
-def _remedy(spec: "ReduceSpec") -> str:
+def _remedy(spec: "Reduce") -> str:
     if not spec.aps:
         return "scale the values (aps)"
     return "take more exponent bits, or a format with a scale of its own (block=tensor scale=e8m0)"

@@ -30,8 +30,8 @@ from cpd.cli.output import (
     new_progress,
     new_table,
 )
-from cpd.comm.spec import StallWarning
-from cpd.comm.spec_text import reduce_spec
+from cpd.numeric.warned import PrecisionWarning
+from cpd.comm.spec import as_reduce
 from cpd.numeric.names import listed
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _train_and_print(
 
     prints = 0 in ranks.mine
     if not prints:
-        warnings.simplefilter("ignore", StallWarning)
+        warnings.simplefilter("ignore", PrecisionWarning)
     console = new_console(stderr=is_stdout(options.json), quiet=not prints)
     for line in headlines(chosen, data):
         console.print(line, soft_wrap=True)
@@ -374,7 +374,7 @@ def train_options(options: argparse.Namespace, nodes: int) -> TrainOptions:
     names = [field.name for field in fields(TrainOptions)]
     values = {name: getattr(options, name) for name in names if hasattr(options, name)}
     if options.reduce is not None:
-        values["reduce"] = reduce_text(reduce_spec(options.reduce), options.seed)
+        values["reduce"] = reduce_text(as_reduce(options.reduce), options.seed)
     lists = {name: tuple(values[name]) for name in ("exempt", "exempt_types")}
     return TrainOptions(**{**values, **lists, "nodes": nodes})
 

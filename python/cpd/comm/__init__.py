@@ -3,60 +3,69 @@
 
 >>> import cpd, numpy as np
 >>> def step(comm):
-...     return comm.all_reduce([np.float32([1 + comm.rank])], cpd.ReduceSpec("e4m3"))[0].item()
+...     return comm.all_reduce([np.float32([1 + comm.rank])], "e4m3")[0].item()
 >>> cpd.comm.local(3).run(step)
 [6.0, 6.0, 6.0]
 
 In a program of many processes, each rank makes its own communicator once: `cpd.comm.mpi()` under
-mpirun, `cpd.comm.torch()` under torchrun, `cpd.comm.nccl(id, rank, size)` between GPUs. The
+mpirun, `cpd.comm.distributed()` under torchrun, `cpd.comm.nccl(comm)` between GPUs. The
 transport of the messages never changes the bits.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cpd import _core
 from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
+from cpd._since import missing, renamed
 from cpd.comm.communicator import Communicator, ReduceReport, Traffic
-from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
+from cpd.comm.errors import Mismatch, RankLost, TransportError
 from cpd.comm.launched import broken_promise
-from cpd.comm.spec_text import reduce_spec
 from cpd.comm.threads import LocalGroup
+from cpd.comm.virtual import TensorReport
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, integer
+from cpd.numeric.numbers import number as whole_number
 from cpd.numeric.warned import warn
 from cpd.ops.device_memory import current_device
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from cpd.parallel.ddp import HookState as HookState
+    from cpd.parallel.fsdp import ReduceScatter as ReduceScatter
+
 __all__ = [
     "Communicator",
-    "Corrupt",
+    "HookState",
     "LocalGroup",
     "Mismatch",
     "RankLost",
     "ReduceReport",
+    "ReduceScatter",
+    "TensorReport",
     "Traffic",
     "TransportError",
+    "distributed",
     "local",
     "mpi",
     "nccl",
-    "nccl_id",
-    "reduce_spec",
-    "torch",
 ]
 
 
 @checked
-def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Communicator:
+def mpi(
+    *, seed: int = 0, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK
+) -> Communicator:
     """Makes the communicator of all ranks of MPI_COMM_WORLD.
 
     All ranks call this. Starts MPI if it is not started.
 
     Args:
+        seed: the seed of the communicator's reductions, the same on all ranks; default 0.
         timeout: seconds until a silent rank is lost, here too; default 300.
         chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
             inputs and results is a small multiple of it. The same on all ranks.
@@ -73,46 +82,31 @@ def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Comm
         ValueError: for a timeout or chunk out of range.
         TypeError: for an argument of another type.
     """
-    timeout, chunk = _options(timeout, chunk)
-    comm = Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)
+    timeout, chunk, seed = _options(timeout, chunk, seed)
+    comm = Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk, seed)
     if broken := broken_promise(comm.size):
         warn(broken, RuntimeWarning)
     return comm
 
 
-def nccl_id() -> bytes:
-    """Returns a new name for a group of `nccl`.
-
-    One rank makes the name and sends it to the others.
-
-    Returns:
-        The name, as bytes.
-
-    Raises:
-        RuntimeError: if NCCL, or the library that was built with it, is missing.
-    """
-    return _core.make_nccl_id()
-
-
+@renamed(id="comm", rank="comm", size="comm")
 @checked
 def nccl(
-    id: bytes,
-    rank: int,
-    size: int,
+    comm: Communicator,
     *,
     device: int | None = None,
+    seed: int = 0,
     timeout: float = DEFAULT_TIMEOUT,
     chunk: int = DEFAULT_CHUNK,
 ) -> Communicator:
-    """Makes the communicator of one rank between GPUs, over NCCL.
+    """Makes a communicator between GPUs, over NCCL, of the ranks of another.
 
-    All ranks call this.
+    All ranks of `comm` call this. NCCL's name for the group travels over `comm`, which stays open.
 
     Args:
-        id: the result of `nccl_id` on one rank.
-        rank: this rank, 0…size - 1.
-        size: the number of ranks.
+        comm: a communicator of the same ranks, such as `mpi()`.
         device: the index of the CUDA device; default: torch's current one.
+        seed: the seed of the communicator's reductions, the same on all ranks; default 0.
         timeout: seconds until a silent rank is lost, here too; default 300.
         chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
             inputs and results is a small multiple of it. The same on all ranks.
@@ -125,21 +119,18 @@ def nccl(
         ValueError: for an argument out of range.
         TypeError: for an argument of another type.
     """
-    timeout, chunk = _options(timeout, chunk)
-    if not isinstance(id, bytes):
-        raise TypeError(f"id must be bytes, got {type(id).__name__}")
-    rank, size = int32("rank", rank), int32("size", size)
-    if not 0 <= rank < size:
-        raise ValueError(f"rank must be 0…size - 1, got rank {rank} of {size}")
+    timeout, chunk, seed = _options(timeout, chunk, seed)
     index = current_device() if device is None else int32("device", device)
-    native = _core.nccl_communicator(id, rank, size, index, 0, timeout, chunk)
-    return Communicator(native, timeout, chunk)
+    name = comm.all_gather_bytes(_core.make_nccl_id() if comm.rank == 0 else b"")[0]
+    native = _core.nccl_communicator(name, comm.rank, comm.size, index, 0, timeout, chunk)
+    return Communicator(native, timeout, chunk, seed)
 
 
 @checked
-def torch(
+def distributed(
     group: ProcessGroup | None = None,
     *,
+    seed: int = 0,
     timeout: float = DEFAULT_TIMEOUT,
     chunk: int = DEFAULT_CHUNK,
 ) -> Communicator:
@@ -153,6 +144,7 @@ def torch(
 
     Args:
         group: the process group; default: the group of all ranks.
+        seed: the seed of the communicator's reductions, the same on all ranks; default 0.
         timeout: seconds until a silent rank is lost, here too; default 300.
         chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
             inputs and results is a small multiple of it. The same on all ranks.
@@ -169,17 +161,21 @@ def torch(
     """
     from cpd.comm import torch_transport
 
-    timeout, chunk = _options(timeout, chunk)
+    timeout, chunk, seed = _options(timeout, chunk, seed)
     transport = torch_transport.transport(group, timeout)
-    return Communicator(_core.python_communicator(transport, timeout, chunk), timeout, chunk)
+    native = _core.python_communicator(transport, timeout, chunk)
+    return Communicator(native, timeout, chunk, seed)
 
 
 @checked
-def local(size: int, *, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> LocalGroup:
+def local(
+    size: int, *, seed: int = 0, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK
+) -> LocalGroup:
     """Makes `size` ranks as threads of this process: see `LocalGroup`.
 
     Args:
         size: the number of ranks, at least 1.
+        seed: the seed of the communicators' reductions; default 0.
         timeout: seconds until a silent rank is lost; default 300.
         chunk: values that are processed at once, 1…2^31 - 1; default 2^20.
 
@@ -191,19 +187,19 @@ def local(size: int, *, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_C
         TypeError: for an argument of another type.
 
     >>> import cpd, numpy as np
-    >>> layers, spec = [np.ones(3, np.float32)], cpd.ReduceSpec("e4m3")
+    >>> tensors = [np.ones(3, np.float32)]
     >>> with local(4) as group:
-    ...     sums = group.run(lambda comm: comm.all_reduce(layers, spec))
+    ...     sums = group.run(lambda comm: comm.all_reduce(tensors, "e4m3"))
     >>> sums[0][0].tolist()
     [4.0, 4.0, 4.0]
     """
     number = integer("size", size)
     if number < 1:
         raise ValueError(f"size must be at least 1, got {number}")
-    return LocalGroup(number, *_options(timeout, chunk))
+    return LocalGroup(number, *_options(timeout, chunk, seed))
 
 
-def _options(timeout: float, chunk: int) -> tuple[float, int]:
+def _options(timeout: float, chunk: int, seed: int) -> tuple[float, int, int]:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout must be a number, got {type(timeout).__name__}")
     if not (timeout > 0 and math.isfinite(timeout)):
@@ -211,4 +207,14 @@ def _options(timeout: float, chunk: int) -> tuple[float, int]:
     number = integer("chunk", chunk)
     if not 1 <= number < 2**31:
         raise ValueError(f"chunk must be 1…2^31 - 1, got {number}")
-    return float(timeout), number
+    return float(timeout), number, whole_number("seed", seed)
+
+
+_OF_TORCH = {"HookState": "cpd.parallel.ddp", "ReduceScatter": "cpd.parallel.fsdp"}
+"""What is loaded, with torch, when it is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_TORCH:
+        return getattr(importlib.import_module(_OF_TORCH[name]), name)
+    raise missing("cpd.comm", name)

@@ -4,24 +4,27 @@
 from __future__ import annotations
 
 import atexit
+import math
 import operator
 import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, overload
 
 from cpd import _core
-from cpd.comm.errors import Corrupt, RankLost, TransportError
-from cpd.comm.layers import Inputs, Layers, Outputs
-from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
-from cpd.comm.virtual import LayerReport, layer_report
+from cpd._since import renamed
+from cpd.comm.errors import RankLost, TransportError
+from cpd.comm.layers import Inputs, Layers, Outputs, layer_list, layer_numbers
+from cpd.comm.schedule import Schedule, ScheduleLike, check_count, tensors_by_spec
+from cpd.comm.spec import Reduce, ReduceLike, as_reduce, check_world, native_at, warn_of_stall
+from cpd.comm.virtual import TensorReport, tensor_report
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.formats import FormatLike, as_format, flag
-from cpd.numeric.numbers import int32, integer
+from cpd.numeric.numbers import int32, integer, number
 from cpd.numeric.options import Options
 
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
@@ -46,6 +49,8 @@ class Traffic:
         bytes_received: the bytes of encoded values received.
         header_bytes: other bytes sent: message headers, sizes of messages, the handshake,
             exponents, reports.
+        seconds: the seconds in calls that reduce; 0 (default) if they are not measured.
+        exact: False if `bytes_sent` is the most that it can be; default True.
     """
 
     steps: int
@@ -53,9 +58,12 @@ class Traffic:
     bytes_sent: int
     bytes_received: int
     header_bytes: int
+    seconds: float = 0.0
+    exact: bool = True
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(*map(operator.add, astuple(self), astuple(other)))
+        total = Traffic(*map(operator.add, astuple(self), astuple(other)))
+        return replace(total, exact=self.exact and other.exact)
 
 
 @dataclass(frozen=True)
@@ -63,31 +71,38 @@ class ReduceReport:
     """The report of a reduction.
 
     Attributes:
-        layers: a report of each layer, over all ranks together, the same on each rank.
+        tensors: a report of each tensor, over all ranks together, the same on each rank.
         traffic: the messages of this rank.
     """
 
-    layers: list[LayerReport]
+    tensors: list[TensorReport]
     traffic: Traffic
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "layers" in state:  # of 0.7
+            self.__dict__["tensors"] = self.__dict__.pop("layers")
 
 
 class Communicator:
     """One rank's end of a group of ranks; functions of `cpd.comm` make it.
 
-    Every rank makes the same calls in the same order, with layers of the same shapes. Ranks compare
-    what they are about to do before anything moves. Layers are lists of NumPy arrays or torch
-    tensors of any shape and layout, all on one device. They are float32; float16 and bfloat16 are
-    widened, which is exact. Results are float32, of the same kinds and shapes. The bits are those
-    of `cpd.simulate_all_reduce` over the ranks' layers, for every transport.
+    Every rank makes the same calls in the same order, with tensors of the same shapes. Ranks
+    compare what they are about to do before anything moves. Tensors are lists of NumPy arrays or
+    torch tensors of any shape and layout, all on one device. They are float32; float16 and bfloat16
+    are widened, which is exact. Results are float32, of the same kinds and shapes. The bits are
+    those of `cpd.simulate_all_reduce` over the ranks' tensors, for every transport.
 
-    A rank that skips a call pairs its next call with the others' last one. A spec with `step=`
-    shows that: the steps differ, which is a `Mismatch`.
+    **Seed and step.** A communicator has a `seed`, and counts its reductions as `step`: each call
+    that succeeds adds one, and `step=` of a call replaces the count for that call. Both may be set,
+    as when a training continues, and enter the random streams. Ranks with different seeds or steps
+    raise a `Mismatch`; so does a rank that has skipped a call.
 
     **Errors.** A call raises `Mismatch` on all ranks if they differ. It raises `RankLost` on all
-    remaining ranks if one does not answer within `timeout` seconds, and `Corrupt` for a damaged
-    message. Inputs are then unchanged, unless they are `out`. After `RankLost` and `Corrupt` the
-    communicator is broken: `broken` and every further call say so. `subgroup` then makes a
-    communicator of the remaining ranks.
+    remaining ranks if one does not answer within `timeout` seconds, and `TransportError` for a
+    damaged message. Inputs are then unchanged, unless they are `out`. After either the communicator
+    is broken: `broken` and every further call say so. `subgroup` then makes a communicator of the
+    remaining ranks.
 
     If a rank refuses its own arguments (ValueError, TypeError), the others raise a `Mismatch` with
     its text. The rank itself raises when they have made the call, and the next call works.
@@ -104,14 +119,23 @@ class Communicator:
 
     >>> import cpd, numpy as np
     >>> def sum_(comm):
-    ...     return comm.all_reduce([np.float32([comm.rank])], cpd.ReduceSpec("e4m3"), report=True)
+    ...     return comm.all_reduce([np.float32([comm.rank])], "e4m3", report=True)
     >>> with cpd.comm.local(4) as group:
     ...     (total,), report = group.run(sum_)[0]
-    >>> total.item(), report.traffic.steps, report.layers[0].overflowed
+    >>> total.item(), report.traffic.steps, report.tensors[0].overflowed
     (6.0, 6, 0)
     """
 
-    def __init__(self, native: _core.Communicator, timeout: float, chunk: int) -> None:
+    seed: int
+    """The seed of the random bits of casts, codecs and sums."""
+    step: int
+    """The number of the next reduction."""
+
+    def __init__(
+        self, native: _core.Communicator, timeout: float, chunk: int, seed: int = 0
+    ) -> None:
+        self.seed = number("seed", seed)
+        self.step = 0
         self._native = native
         self._timeout = timeout
         self._chunk = chunk
@@ -158,84 +182,135 @@ class Communicator:
     @overload
     def all_reduce(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ScheduleLike,
         *,
-        out: Layers | None = None,
+        step: int | None = None,
+        names: Sequence[str] | None = None,
         numbers: Sequence[int] | None = None,
+        out: Layers | None = None,
         states: States | None = None,
         report: Literal[False] = False,
     ) -> list[Any]: ...
     @overload
     def all_reduce(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ScheduleLike,
         *,
-        out: Layers | None = None,
+        step: int | None = None,
+        names: Sequence[str] | None = None,
         numbers: Sequence[int] | None = None,
+        out: Layers | None = None,
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
+    @renamed(layers="tensors")
     def all_reduce(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ScheduleLike,
         *,
-        out: Layers | None = None,
+        step: int | None = None,
+        names: Sequence[str] | None = None,
         numbers: Sequence[int] | None = None,
+        out: Layers | None = None,
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
-        """Sums all ranks' layers, as `spec` defines.
+        """Sums all ranks' tensors, as `spec` defines.
 
         Args:
-            layers: this rank's layers.
-            spec: what is rounded when, the order of the sum, and the exchange.
-            out: layers that receive the result: float32, contiguous, each the input of the same
+            tensors: this rank's tensors.
+            spec: the all-reduce: a `Reduce`, or what it is constructed from, such as its text; or a
+                `Schedule`, which takes `names`.
+            step: the step, which enters the random streams, and on which a `Schedule` depends;
+                default None: the number of the communicator's reductions so far.
+            names: the tensors' names, the same on all ranks, for a `Schedule`; default None: none.
+            numbers: the tensors' numbers in random streams, each its own and below 2^16, the same
+                on all ranks; default 0, 1, ….
+            out: tensors that receive the result: float32, contiguous, each the input of the same
                 number or apart from all inputs. Default None: new ones.
-            numbers: the layers' numbers in random streams, each its own and below 2^16, the same on
-                all ranks; default 0, 1, ….
-            states: what a codec keeps of this rank's layers, updated when the call has succeeded;
+            states: what a codec keeps of this rank's tensors, updated when the call has succeeded;
                 default None: nothing is stored.
-            report: whether a `ReduceReport` is returned too, on all ranks; default False.
+            report: whether a `ReduceReport` is returned too, on all ranks; default False. With a
+                `Schedule` its traffic is that of all calls together.
 
         Returns:
-            The layers of the sum; with `report=True` these and a `ReduceReport`.
+            The tensors of the sum; with `report=True` these and a `ReduceReport`.
 
         Raises:
             ValueError: for an invalid argument.
             TypeError: for an argument of another type.
             Mismatch: if the ranks are about to do different things.
             RankLost: if a rank does not answer within the timeout.
-            Corrupt: for a damaged message.
+            TransportError: for a damaged message.
         """
+        if isinstance(spec, Schedule):
+            return self._all_reduce_by(spec, tensors, step, names, numbers, out, states, report)
         with self._telling():
-            given = self._given(layers, spec, numbers)
+            given, native, of = self._given(tensors, spec, numbers, step)
             results = Outputs(given, given.shapes, out)
-            sum_, counts = spec._native(), flag("report", report)
-        with self._keeping(states, spec) as kept, self._one_call:
+            counts = flag("report", report)
+        with self._keeping(states, of) as kept, self._one_call:
             made = self._native.all_reduce(
                 given.values,
                 results.values,
-                sum_,
+                self._now(native, of, step),
                 counts,
                 given.numbers,
                 kept,
                 given.rows,
                 given.dimensions,
             )
-        self._traffic += _traffic(made.traffic)
+            self._count(made.traffic)
         results.put_back()
         return (results.layers, _report(made)) if report else results.layers
+
+    def _all_reduce_by(
+        self,
+        schedule: Schedule,
+        tensors: Layers,
+        step: int | None,
+        names: Sequence[str] | None,
+        numbers: Sequence[int] | None,
+        out: Layers | None,
+        states: States | None,
+        report: bool,
+    ) -> list[Any] | tuple[list[Any], ReduceReport]:
+        """One call for each spec of a schedule. Raises before anything is sent."""
+        tensors = layer_list("tensors", tensors)
+        sizes = [math.prod(one.shape) for one in tensors]
+        at = self.step if step is None else number("step", step)
+        parts = tensors_by_spec(schedule, names, sizes, at)
+        own = layer_numbers(numbers, len(tensors))
+        if out is not None:
+            out = layer_list("out", out)
+            check_count("tensors in out", out, tensors if names is None else names)
+        schedule._check_world(self._size)
+        sums: list[Any] = [None] * len(tensors)
+        reports: list[Any] = [None] * len(tensors)
+        traffic, before = Traffic(0, 0, 0, 0, 0), self.step
+        for spec, indices in parts:
+            into = None if out is None else [out[n] for n in indices]
+            chosen, of = [tensors[n] for n in indices], [own[n] for n in indices]
+            part, told = self.all_reduce(
+                chosen, spec, step=at, numbers=of, out=into, states=states, report=True
+            )
+            traffic += told.traffic
+            for n, sum_, one in zip(indices, part, told.tensors, strict=True):
+                sums[n], reports[n] = sum_, one
+        self.step = before + 1
+        return (sums, ReduceReport(reports, traffic)) if report else sums
 
     @overload
     def reduce(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ReduceLike,
         root: int = 0,
         *,
+        step: int | None = None,
         numbers: Sequence[int] | None = None,
         states: States | None = None,
         report: Literal[False] = False,
@@ -243,56 +318,60 @@ class Communicator:
     @overload
     def reduce(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ReduceLike,
         root: int = 0,
         *,
+        step: int | None = None,
         numbers: Sequence[int] | None = None,
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any] | None, ReduceReport]: ...
+    @renamed(layers="tensors")
     def reduce(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ReduceLike,
         root: int = 0,
         *,
+        step: int | None = None,
         numbers: Sequence[int] | None = None,
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any] | None, ReduceReport] | None:
-        """Sums all ranks' layers on one rank alone. Needs exchange `owner`.
+        """Sums all ranks' tensors on one rank alone. Needs exchange `owner`.
 
         Args:
-            layers: this rank's layers.
-            spec: what is rounded when, and the order of the sum.
+            tensors: this rank's tensors.
+            spec: what is rounded when, and the order of the sum, as in `all_reduce`.
             root: the rank that receives the sum; default 0.
+            step: as in `all_reduce`.
             numbers: as in `all_reduce`.
             states: as in `all_reduce`.
             report: as in `all_reduce`.
 
         Returns:
-            The layers of the sum on rank `root`, None on the others; with `report=True` these and a
-            `ReduceReport`.
+            The tensors of the sum on rank `root`, None on the others; with `report=True` these and
+            a `ReduceReport`.
 
         Raises:
             ValueError: for an invalid argument.
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given = self._given(layers, spec, numbers)
+            given, native, of = self._given(tensors, spec, numbers, step)
             root = integer("root", root)
             if not 0 <= root < self._size:
                 raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
             here = self._rank == root
             results = Outputs(given, given.shapes) if here else None
-            sum_, counts = spec._native(), flag("report", report)
+            counts = flag("report", report)
         values = [] if results is None else results.values
-        with self._keeping(states, spec) as kept, self._one_call:
+        with self._keeping(states, of) as kept, self._one_call:
             made = self._native.reduce(
                 given.values,
                 values,
-                sum_,
+                self._now(native, of, step),
                 root,
                 counts,
                 given.numbers,
@@ -300,54 +379,59 @@ class Communicator:
                 given.rows,
                 given.dimensions,
             )
+            self._count(made.traffic)
         if results is not None:
             results.put_back()
         result = None if results is None else results.layers
-        self._traffic += _traffic(made.traffic)
         return (result, _report(made)) if report else result
 
     @overload
     def reduce_scatter(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ReduceLike,
         *,
-        out: Layers | None = None,
+        step: int | None = None,
         numbers: Sequence[int] | None = None,
+        out: Layers | None = None,
         states: States | None = None,
         report: Literal[False] = False,
     ) -> list[Any]: ...
     @overload
     def reduce_scatter(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ReduceLike,
         *,
-        out: Layers | None = None,
+        step: int | None = None,
         numbers: Sequence[int] | None = None,
+        out: Layers | None = None,
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
+    @renamed(layers="tensors")
     def reduce_scatter(
         self,
-        layers: Layers,
-        spec: ReduceSpec,
+        tensors: Layers,
+        spec: ReduceLike,
         *,
-        out: Layers | None = None,
+        step: int | None = None,
         numbers: Sequence[int] | None = None,
+        out: Layers | None = None,
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
-        """Sums all ranks' layers; rank r receives slice r of each layer. Needs exchange `owner`.
+        """Sums all ranks' tensors; rank r receives slice r of each. Needs exchange `owner`.
 
-        Slices are 1-D, row-major. For a layer of n values the first n mod W slices have one value
+        Slices are 1-D, row-major. For a tensor of n values the first n mod W slices have one value
         more.
 
         Args:
-            layers: this rank's layers.
-            spec: what is rounded when, and the order of the sum.
-            out: slices that receive the result, as in `all_reduce`.
+            tensors: this rank's tensors.
+            spec: what is rounded when, and the order of the sum, as in `all_reduce`.
+            step: as in `all_reduce`.
             numbers: as in `all_reduce`.
+            out: slices that receive the result, as in `all_reduce`.
             states: as in `all_reduce`.
             report: as in `all_reduce`.
 
@@ -356,33 +440,34 @@ class Communicator:
 
         Raises:
             ValueError: for an invalid argument, and for a codec that encodes columns, whose values
-                are not consecutive in memory (`one_bit`, with layers of two dimensions).
+                are not consecutive in memory (`one_bit`, with tensors of two dimensions).
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given = self._given(layers, spec, numbers)
-            _check_in_place(given, spec)
+            given, native, of = self._given(tensors, spec, numbers, step)
+            _check_in_place(given, of)
             slices = [(self._slice(size),) for size in given.sizes]
             results = Outputs(given, slices, out)
-            sum_, counts = spec._native(), flag("report", report)
-        with self._keeping(states, spec) as kept, self._one_call:
+            counts = flag("report", report)
+        with self._keeping(states, of) as kept, self._one_call:
             made = self._native.reduce_scatter(
                 given.values,
                 results.values,
-                sum_,
+                self._now(native, of, step),
                 counts,
                 given.numbers,
                 kept,
                 given.rows,
                 given.dimensions,
             )
-        self._traffic += _traffic(made.traffic)
+            self._count(made.traffic)
         return (results.layers, _report(made)) if report else results.layers
 
+    @renamed(layers="tensors", format="to")
     def all_gather(
         self,
-        layers: Layers,
-        format: FormatLike = "fp32",
+        tensors: Layers,
+        to: FormatLike = "fp32",
         *,
         rounding: str = "nearest_even",
         overflow: str = "ieee",
@@ -391,11 +476,11 @@ class Communicator:
         variant: str = "A",
         report: bool = False,
     ) -> Any:
-        """Gathers every rank's layers, rounded to `format` as in `cpd.cast` and sent packed.
+        """Gathers every rank's tensors, rounded to `to` as in `cpd.cast` and sent packed.
 
         Args:
-            layers: this rank's layers.
-            format: the format of the messages; default fp32.
+            tensors: this rank's tensors.
+            to: the format of the messages; default fp32.
             rounding: as in `cpd.cast`; default `nearest_even`.
             overflow: as in `cpd.cast`; default `ieee`.
             seed: the seed of stochastic rounding; default 0.
@@ -404,17 +489,17 @@ class Communicator:
             report: whether a `Traffic` is returned too; default False.
 
         Returns:
-            The layers, [rank][layer]; with `report=True` these and a `Traffic`.
+            The tensors, [rank][tensor]; with `report=True` these and a `Traffic`.
 
         Raises:
             ValueError: for an invalid argument.
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given = Inputs(layers)
+            given = Inputs(tensors)
             options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
-            wire, counts = as_format(format)._held, flag("report", report)
+            wire, counts = as_format(to)._held, flag("report", report)
         with self._one_call:
             made = self._native.all_gather(
                 given.values, stacked.values, wire, options, given.dimensions
@@ -435,7 +520,7 @@ class Communicator:
             TypeError: for anything but bytes.
             Mismatch: if the ranks are about to do different things.
             RankLost: if a rank does not answer within the timeout.
-            Corrupt: for a damaged message.
+            TransportError: for a damaged message.
 
         >>> import cpd
         >>> with cpd.comm.local(3) as group:
@@ -464,12 +549,13 @@ class Communicator:
             ranks: the ranks, ascending, this one among them.
 
         Returns:
-            The communicator, in which ranks are numbered from 0.
+            The communicator, in which ranks are numbered from 0. It has the same seed, and its step
+            is 0.
         """
         chosen = [int32("ranks", rank) for rank in ranks]
         with self._one_call:
             native = self._native.subgroup(chosen)
-        return Communicator(native, self._timeout, self._chunk)
+        return Communicator(native, self._timeout, self._chunk, self.seed)
 
     def close(self) -> None:
         """Closes the connection; no call works after that."""
@@ -512,9 +598,7 @@ class Communicator:
             raise
 
     @contextmanager
-    def _keeping(
-        self, states: States | None, spec: ReduceSpec
-    ) -> Iterator[_core.CodecStates | None]:
+    def _keeping(self, states: States | None, spec: Reduce) -> Iterator[_core.CodecStates | None]:
         """Yields `states` for one call of C++.
 
         If they are not available, this rank refuses the call.
@@ -523,7 +607,7 @@ class Communicator:
             with self._telling():
                 kept = native_states(
                     states,
-                    wanted=spec.wire is not None,
+                    wanted=spec.format is None,
                     owner=Owner(self._size, self._rank),
                 )
                 native = stack.enter_context(kept)
@@ -534,29 +618,42 @@ class Communicator:
         try:
             with self._one_call:
                 self._native.refuse(why)
-        except (RankLost, Corrupt, TransportError) as failure:
+        except (RankLost, TransportError) as failure:
             error.add_note(f"(the other ranks could not be told: {failure})")
 
-    def _given(self, layers: Layers, spec: ReduceSpec, numbers: Sequence[int] | None) -> Inputs:
-        check_spec(spec)
-        given = Inputs(layers, numbers, spec.wire)
-        check_world(spec, self._size)
-        warn_of_stall(spec, self._size)
-        return given
+    def _given(
+        self, tensors: Layers, spec: ReduceLike, numbers: Sequence[int] | None, step: int | None
+    ) -> tuple[Inputs, _core.Reduce, Reduce]:
+        """The tensors and the spec of a call, checked."""
+        of = as_reduce(spec)
+        native = native_at(of, self.seed, 0 if step is None else number("step", step))
+        given = Inputs(tensors, numbers, of._compressor)
+        check_world(of, self._size)
+        warn_of_stall(of, self._size)
+        return given, native, of
+
+    def _now(self, native: _core.Reduce, of: Reduce, step: int | None) -> _core.Reduce:
+        """The spec at this call's step; asked during the one call, as it may be the count."""
+        return native if step is not None or of.step != 0 else native.with_step(self.step)
+
+    def _count(self, traffic: _core.Traffic) -> None:
+        """Counts a reduction that has succeeded, before another call begins."""
+        self._traffic += _traffic(traffic)
+        self.step += 1
 
     def _slice(self, size: int) -> int:
         return size // self._size + (self._rank < size % self._size)
 
 
-def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
+def _check_in_place(given: Inputs, spec: Reduce) -> None:
     """Raises ValueError if the codec encodes a layer along an axis.
 
     A rank's slice of consecutive values would then not be a slice of the encoded rows.
     """
-    for number, layout in zip(given.numbers, given.layouts, strict=False):
+    for tensor, layout in zip(given.numbers, given.layouts, strict=False):
         if layout.axis is not None:
             raise ValueError(
-                f"layer {number} is encoded along axis {layout.axis} by {spec.wire}, so that a "
+                f"layer {tensor} is encoded along axis {layout.axis} by {spec.codec}, so that a "
                 "slice is not of consecutive values: give axis=-1, or layers of one dimension"
             )
 
@@ -569,7 +666,7 @@ def _is_success(error: BaseException) -> bool:
 
 
 def _report(native: _core.ReduceReport) -> ReduceReport:
-    return ReduceReport([layer_report(one) for one in native.layers], _traffic(native.traffic))
+    return ReduceReport([tensor_report(one) for one in native.layers], _traffic(native.traffic))
 
 
 def _traffic(native: _core.Traffic) -> Traffic:

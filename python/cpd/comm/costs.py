@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from cpd import _core
 from cpd.comm.layers import row_layouts
 from cpd.comm.schedule import Schedule
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.numeric.numbers import int32, int64
 
 DEFAULT_CHUNK = 1 << 20
@@ -45,7 +45,7 @@ class Cost:
 
 
 def counted(
-    spec: ReduceSpec,
+    spec: Reduce,
     world: int,
     layers: tuple[list[int], list[int]],
     numbers: list[int],
@@ -81,7 +81,7 @@ def cost_of_step(
     all of them are.
     """
     shapes = list(layers.values())
-    parts = schedule.parts(list(layers), step, [math.prod(shape) for shape in shapes])
+    parts = schedule._parts(list(layers), step, [math.prod(shape) for shape in shapes])
     costs = [
         counted(spec, world, values_and_rows(spec, [shapes[n] for n in numbers]), numbers)
         for spec, numbers in parts
@@ -94,10 +94,10 @@ def cost_of_step(
     )
 
 
-def values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:
+def values_and_rows(spec: Reduce, sizes: Sizes) -> tuple[list[int], list[int]]:
     """Returns each layer's number of values, and of a row's if the codec works on rows."""
     shapes = [_shape(size) for size in sizes]
-    layouts = row_layouts(spec.wire, shapes, range(len(shapes)))
+    layouts = row_layouts(spec._compressor, shapes, range(len(shapes)))
     return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]
 
 

@@ -31,12 +31,10 @@ class Mismatch(ValueError):  # noqa: N818
     """
 
 
-class Corrupt(RuntimeError):  # noqa: N818
-    """A message has a wrong header, length or checksum."""
-
-
 class TransportError(RuntimeError):
-    """A transport failed without a known lost rank.
+    """A transport failed without a known lost rank, or a message was damaged.
+
+    A damaged message has a wrong header, length or checksum.
 
     `peer` is the rank that the failure concerns, or -1 if it is not known.
     """

@@ -7,7 +7,7 @@ import os
 
 _SRUN = "srun --mpi=pmix starts ranks of one group, where Slurm and MPI share PMIx; else use mpirun"
 _MPIRUN = "use the mpirun of the MPI library that cpd was built with"
-_TORCHRUN = "torchrun's processes call cpd.comm.torch()"
+_TORCHRUN = "torchrun's processes call cpd.comm.distributed()"
 _SIZES = {
     "OMPI_COMM_WORLD_SIZE": _MPIRUN,
     "PMI_SIZE": _MPIRUN,

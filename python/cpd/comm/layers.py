@@ -17,7 +17,7 @@ from cpd.compress.codecs import Codec
 from cpd.compress.rows import RowLayout
 from cpd.numeric.formats import dtype_name
 from cpd.numeric.numbers import integer, is_torch
-from cpd.numeric.warned import warn
+from cpd.numeric.warned import PrecisionWarning, warn
 from cpd.ops.arguments import Array
 from cpd.ops.flat import check_layer, host_values
 
@@ -29,14 +29,6 @@ Layers: TypeAlias = Sequence[Layer]
 PerRank: TypeAlias = Sequence[Layers | Callable[[], Layers]]
 """What each rank contributes: its layers, or a function that makes them."""
 Shapes = Sequence[tuple[int, ...]]
-
-
-class WireWarning(UserWarning):
-    """A codec does not suit a layer.
-
-    It takes no fewer bytes than float32, or makes some or all of the layer's values zero, whatever
-    they are.
-    """
 
 
 class Inputs:
@@ -176,7 +168,7 @@ def _warn_of_frozen(wire: Codec, shapes: Shapes, layers: Sequence[int | str]) ->
         f"{wire.text} makes zero of a value of layer {layer} of shape {shape}{others}: one value "
         "alone has no deviation by which it is clipped, so that such a parameter never changes. "
         "Exempt the layer by cpd.Schedule(…, exempt=[its name]) or min_size=2, or give clip=none",
-        WireWarning,
+        PrecisionWarning,
     )
 
 
@@ -196,7 +188,7 @@ def _warn_of_short_rows(
         f"{wire.text} takes {bits:g} bits a value of layer {number} of shape {shape}{others}, "
         "float32 32: rows or columns are short, and each has numbers of its own. Give row=N (of "
         "one_bit bucket=64)",
-        WireWarning,
+        PrecisionWarning,
     )
 
 

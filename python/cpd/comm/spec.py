@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ReduceSpec`: the definition of an all-reduce."""
+"""`Reduce`: the definition of an all-reduce."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+import functools
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from cpd import _core
+from cpd._since import renamed
+from cpd.compress import table
 from cpd.compress.codecs import Codec, with_numbers
 from cpd.numeric.accumulator import (
     REDUCE_SCHEMES,
@@ -16,78 +21,81 @@ from cpd.numeric.accumulator import (
     AccumulatorLike,
     sum_accumulator,
 )
+from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, flag
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int32, number
-from cpd.numeric.options import Options, numbers_of_codec
+from cpd.numeric.options import MAX_RANDOM_BITS, Options, numbers_of_codec
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import arguments, take
-from cpd.numeric.warned import warn
+from cpd.numeric.spec import Spec, named_word
+from cpd.numeric.warned import PrecisionWarning, warn
 
 ORDERS: tuple[str, ...] = _core.ORDERS
 EXCHANGES: tuple[str, ...] = _core.EXCHANGES
 DIVIDES: tuple[str, ...] = _core.DIVIDES
 
 
-class StallWarning(UserWarning):
-    """A sum of very many terms may stop growing: see `warn_of_stall`."""
-
-
-@dataclass(frozen=True, init=False, repr=False)
-class ReduceSpec:
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Reduce(Spec):
     """The definition of an all-reduce: what is rounded when, and in which order ranks are summed.
 
-    Each contribution is cast to `format`, or encoded by `wire`, and summed in `accumulator`.
-    Immutable and picklable. Arguments are attributes of the same names, with defaults filled in.
+    Each contribution is cast to a format, or encoded by a codec, and summed in `accumulator`.
+    Immutable, hashable, picklable. Arguments are attributes of the same names, with defaults filled
+    in. Default None of a keyword keeps what the text says.
 
     **CPD 2020's form** of the all-reduce gathers gradients in fp32 and rounds only the sums, res =
-    Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`). It is `ReduceSpec("fp32",
-    "e4m3", result="e4m3")`. `ReduceSpec("e4m3")` rounds each contribution too, since messages hold
-    rounded values: res = Q(res + Q(g)).
+    Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`). It is `Reduce("fp32",
+    accumulator="e4m3", result="e4m3")`. `Reduce("e4m3")` rounds each contribution too, since
+    messages hold rounded values: res = Q(res + Q(g)).
 
     Args:
-        format: the format of the contributions (on the wire): an argument of `cpd.Format`, or a
-            scaled format (`"mxfp8"`, an argument of `cpd.Scaled`). A scaled format casts each
-            rank's layer, as one flat run of values, as by `cpd.cast`, however it is cut into
-            messages. Its blocks are N values or the layer (`block="tensor"`), not rows or R x C.
-            `aps` is refused, and a `loss_scale` is applied in binary32 first. None (default) if
-            `wire` is given; the attribute is None if `wire` is a compressor.
+        format: the text of an all-reduce, or a `Reduce`, whose keys keywords replace; or what
+            contributions become. A text has one of the latter, then keys, each as name=value:
+            `e4m3 aps accumulator='e5m10 kahan' group_size=16`. Values of several words are in
+            quotes; `aps` and `average` alone are switched on. What contributions become is one of:
+
+            - A format (what `cpd.Format` takes).
+            - A scaled format (a `cpd.Scaled`, or its text `mxfp8`). It casts each rank's tensor, as
+              one flat run of values, as by `cpd.cast`, however it is cut into messages. Its blocks
+              are N values or the tensor (`block="tensor"`), not rows or R x C. `aps` is refused,
+              and a `loss_scale` is applied in binary32 first.
+            - A compressor (a `cpd.Codec`, or its text `qsgd bits=4 bucket=512`), which encodes each
+              rank's tensor in a message. With `gather` every rank decodes and sums it; with `owner`
+              sums travel as the codec defines, encoded again or without loss. Exchanges `ring` and
+              `hierarchical`, `aps` but with `top_k F FORMAT`, and the keys of a cast but
+              `random_bits` are refused.
+
+            A `cpd.Codec` of a format means that format.
         accumulator: the accumulator of the sum (`sequential`, `kahan`, `chunked` or `pairwise`).
-            Default `Accumulator(format)`: a sequential sum to nearest-even, in fp32 if the format
-            is scaled or `wire` is a compressor. Its `stream` must be 0: the streams of a reduction
-            are made of purpose, step, layer and rank.
-        wire: in place of `format`, a codec of `cpd.compress` or its text (`"qsgd bits=4
-            bucket=512"`), which encodes each rank's layer in a message. With `gather` every rank
-            decodes and sums it; with `owner` sums travel as the codec defines, encoded again or
-            without loss. Exchanges `ring` and `hierarchical`, `aps` but with `top_k F FORMAT`, and
-            the options of a cast but `seed` and `random_bits` are refused. The name of a format
-            means that format. Seed and random_bits of a `Codec` are the spec's if these are not
-            given. Default None; the attribute is None if there is a format.
+            Default: a sequential sum to nearest-even in the format, in fp32 if that is scaled or a
+            compressor. Its `stream` must be 0: the streams of a reduction are made of purpose,
+            step, tensor and rank.
         order: the order in which the ranks' terms are added. It determines the result. `sequential`
-            (default): rank ascending. `ring`: each layer is cut into W slices, the first n mod W
+            (default): rank ascending. `ring`: each tensor is cut into W slices, the first n mod W
             one longer. Slice s is summed from rank s + 1 on, around to rank s. `tree`: neighbors
             first, an odd one passes up, each sum rounded (with a sequential accumulator).
         exchange: the messages that a communicator of `cpd.comm` moves; they do not change the bits,
             which are those of `order` and `group_size`. `owner` (default): the owner of a slice
             gathers and sums it, then the sums are gathered. (The first owner is another rank for
-            each layer, except in order `ring`.) `gather`: every rank gathers and sums everything.
+            each tensor, except in order `ring`.) `gather`: every rank gathers and sums everything.
             `ring`: partial sums hop around a ring (order `ring`, no groups). `hierarchical`:
             members send to their group's first rank, the first ranks form a ring, and back (order
             `ring`, with `group_size`).
         group_size: the number of ranks of a group. Each group is summed in rank order to its first
             rank, then the groups' sums in `order`; the last group may be short. Up to the number of
             ranks, which is checked if it is known. One group of all ranks has no second level: the
-            bits are those without groups in order `sequential`. Default None: no groups.
-        aps: whether each layer is scaled by a power of two, undone at the end; default False.
-            `True`: the largest scale with which the wire's format holds each contribution, and
-            accumulator and result hold the sum of W largest contributions (one exponent less if a
-            rounding can go outward). If sums are wide, as in fp32, contributions alone decide.
-            `"paper"`: the paper's scale, with which the wire's format holds that sum, too; a 4-bit
-            wire then keeps nothing of many ranks. Both are equal if wire, accumulator and result
-            are one format and rounding is to nearest. Sums rounded up, down or at random may leave
-            a coarse format's range. Each layer's largest magnitude is sent first, in four bytes.
-            With `top_k` it is that of the values which are sent, with what was fed back.
-        loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
+            bits are those without groups in order `sequential`. Default: no groups.
+        aps: whether each tensor is scaled by a power of two, undone at the end; default False.
+            `True`: the largest scale with which the format holds each contribution, and accumulator
+            and result hold the sum of W largest contributions (one exponent less if a rounding can
+            go outward). If sums are wide, as in fp32, contributions alone decide. `"paper"`: the
+            paper's scale, with which the format holds that sum, too; a 4-bit format then keeps
+            nothing of many ranks. Both are equal if format, accumulator and result are one format
+            and rounding is to nearest. Sums rounded up, down or at random may leave a coarse
+            format's range. Each tensor's largest magnitude is sent first, in four bytes. With
+            `top_k` it is that of the values which are sent, with what was fed back.
+        loss_scale: a constant power of two for all tensors, undone at the end; not with `aps`.
             Default 1.
         average: whether to divide by the number of ranks W, as `divide` says; default False.
         divide: `"after"` (default): the sum is divided, once, in binary32, at the end (so a sum
@@ -97,29 +105,35 @@ class ReduceSpec:
             normal values with σ = 60: six sums of ten are infinite after, none before). After is
             better if quotients would fall below the format's least value, and with APS, whose
             scales keep sums in range. Without `average` it has no effect.
-        rounding: the rounding of the cast to `format`, as in `cpd.cast`; default `nearest_even`.
+        rounding: the rounding of the cast to the format, as in `cpd.cast`; default `nearest_even`.
             The sum has the accumulator's own options.
-        overflow: the overflow of the cast to `format`, as in `cpd.cast`; default `ieee`, for a
+        overflow: the overflow of the cast to the format, as in `cpd.cast`; default `ieee`, for a
             scaled format `saturate`.
-        seed: the seed of the cast's random bits, as in `cpd.cast`; default 0.
         random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
         variant: the variant of stochastic rounding, `A` (default), `B` or `C`, as in `cpd.cast`.
         result: the format to which a wider accumulator is rounded once more at each level, and in
-            which sums travel. Default `format`, or fp32 if it is scaled or `wire` is a compressor.
+            which sums travel. Default: the format, or fp32 if it is scaled or a compressor.
+        seed: the seed of the random bits of casts and codecs; default 0.
         step: the number of the training step; enters the random streams. Default 0.
+
+    Attributes:
+        format: the `Format` or `Scaled` of the contributions; None if they are compressed.
 
     Raises:
         ValueError: for an invalid argument, and for arguments that exclude each other.
         TypeError: for an argument of another type.
 
-    >>> ReduceSpec("e4m3", order="ring").accumulator.format
-    cpd.Format('e4m3')
-    >>> ReduceSpec("mxfp8", result="bf16").format
+    >>> Reduce("e4m3 aps accumulator='e5m10 kahan'")
+    cpd.Reduce("e4m3 accumulator='fp16 kahan' aps")
+    >>> Reduce("qsgd bits=4 bucket=512", order="ring").codec
+    cpd.Codec('qsgd bits=4 bucket=512')
+    >>> Reduce("mxfp8", result="bf16").format
     cpd.Scaled('mxfp8')
+    >>> Reduce(Reduce("e4m3 aps order=ring"), order="tree").text
+    'e4m3 order=tree aps'
     """
 
     format: Format | Scaled | None
-    wire: Codec | None
     accumulator: Accumulator
     order: str
     exchange: str
@@ -130,90 +144,401 @@ class ReduceSpec:
     divide: str
     rounding: str
     overflow: str
-    seed: int
     random_bits: int
     variant: str
     result: Format
+    seed: int
     step: int
-    _held: _core.ReduceSpec = field(init=False, repr=False, compare=False)
+    text: str = field(init=False)
+    """The canonical text; `cpd.Reduce(r.text) == r`."""
+    _compressor: Codec | None = field(init=False, compare=False)
+    """What contributions become where that is no format."""
+    _held: _core.Reduce = field(init=False, compare=False)
 
+    @renamed(wire="the first argument", format="the first argument")
     def __init__(
         self,
-        format: FormatLike | ScaledLike | None = None,
-        accumulator: AccumulatorLike | None = None,
+        format: ReduceLike,
+        /,
         *,
-        wire: Codec | str | None = None,
-        order: str = "sequential",
-        exchange: str = "owner",
+        accumulator: AccumulatorLike | None = None,
+        order: str | None = None,
+        exchange: str | None = None,
         group_size: int | None = None,
-        aps: bool | Literal["paper"] = False,
-        loss_scale: float = 1.0,
-        average: bool = False,
-        divide: str = "after",
-        rounding: str = "nearest_even",
+        aps: bool | Literal["paper"] | None = None,
+        loss_scale: float | None = None,
+        average: bool | None = None,
+        divide: str | None = None,
+        rounding: str | None = None,
         overflow: str | None = None,
-        seed: int = 0,
-        random_bits: int = 24,
-        variant: str = "A",
+        random_bits: int | None = None,
+        variant: str | None = None,
         result: FormatLike | None = None,
-        step: int = 0,
+        seed: int | None = None,
+        step: int | None = None,
     ) -> None:
-        if isinstance(loss_scale, bool) or not isinstance(loss_scale, (int, float, np.number)):
-            raise TypeError(f"loss_scale must be a number, got {type(loss_scale).__name__}")
-        by: Codec | None = None
-        if wire is not None:
-            given = _codec(wire, format, seed, random_bits)
-            seed, random_bits = given.seed, given.random_bits
-            if given._is_compressor:
-                by = given
-                _check_cast(by, rounding, overflow, variant)
-            else:
-                format = given.text
-        cast = None if by is not None else format_or_scaled(format)  # type: ignore[arg-type]
-        sums = sums_format(cast)
-        acc = sum_accumulator(sums if accumulator is None else accumulator, REDUCE_SCHEMES)
-        result = sums if result is None else as_format(result)
-        made = _core.ReduceSpec(
-            wire=(cast if by is None else by)._held,  # type: ignore[union-attr]
-            accumulator=acc._native(),
-            order=order,
-            exchange=exchange,
-            group_size=None if group_size is None else int32("group_size", group_size),
-            aps=aps,
-            loss_scale=loss_scale,
-            average=flag("average", average),
-            divide=divide,
-            rounding=numbers_of_codec(seed, random_bits)
-            if by is not None
-            else Options(
-                rounding, overflow_of(cast, overflow), seed, 0, random_bits, variant
-            ).native(),
-            result=result._held,
-            step=number("step", step),
-        )
-        plain = None if by is None else Codec(by.text)  # whose numbers are the spec's own
-        take(self, made, format=cast, wire=plain, accumulator=acc, result=result)
+        sums = None if accumulator is None else sum_accumulator(accumulator, REDUCE_SCHEMES)
+        given = {
+            "accumulator": None if sums is None else sums.text,
+            "order": _word("order", order, ORDERS),
+            "exchange": _word("exchange", exchange, EXCHANGES),
+            "group_size": None if group_size is None else int32("group_size", group_size),
+            "aps": None if aps is None else _aps(aps),
+            "loss_scale": None if loss_scale is None else _scale(loss_scale),
+            "average": None if average is None else flag("average", average),
+            "divide": _word("divide", divide, DIVIDES),
+            "rounding": None if rounding is None else named_word("rounding", rounding),
+            "overflow": None if overflow is None else named_word("overflow", overflow),
+            "random_bits": None if random_bits is None else int32("random_bits", random_bits),
+            "variant": None if variant is None else named_word("variant", variant),
+            "result": None if result is None else as_format(result).name,
+            "seed": None if seed is None else number("seed", seed),
+            "step": None if step is None else number("step", step),
+        }
+        own = format.accumulator if isinstance(format, Reduce) else None
+        made = _made(*_head(format, given))
+        self._share(made)
+        self._sum_by(own if sums is None else sums)
 
-    def __repr__(self) -> str:
-        left_out = "format" if self.format is None else "wire"
-        shown = [one.name for one in fields(self) if one.repr and one.name != left_out]
-        return f"ReduceSpec({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+    @property
+    def codec(self) -> Codec:
+        """The codec of the contributions; that of `format`, if there is one."""
+        return self._compressor or _codec_of(str(self.format))
 
-    def _native(self) -> _core.ReduceSpec:
+    def replace(self, **keys: Any) -> Reduce:
+        """Returns a copy with these keys changed.
+
+        Args:
+            keys: keywords of the constructor, of which None is the default value; and `codec`, what
+                contributions become, as the first argument.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ValueError: for an invalid value.
+            TypeError: for a key that there is not, and for a value of another type.
+
+        >>> Reduce("e4m3 aps group_size=4").replace(group_size=None, codec="e5m2")
+        cpd.Reduce('e5m2 aps')
+        """
+        head, own = _words(self.text)
+        by = keys.pop("codec", None)
+        words = [head if by is None else str(Reduce(by))]
+        words += [_word_of(name, value) for name, value in own if name not in keys]
+        given = {name: value for name, value in keys.items() if value is not None}
+        if "accumulator" not in keys and (by is None or "accumulator" in dict(own)):
+            given["accumulator"] = self.accumulator  # with its numbers
+        if unknown := [name for name in keys if name not in _READERS]:
+            raise TypeError(f"a Reduce has no key {shown(unknown[0])}: {_keys_are(unknown[0])}")
+        return Reduce(" ".join(words), **given)
+
+    def _sum_by(self, accumulator: Accumulator | None) -> None:
+        """Takes an accumulator of the same text, with its numbers."""
+        if accumulator is None or accumulator.text != self.accumulator.text:
+            return
+        held = self._held.with_accumulator(accumulator._native())
+        object.__setattr__(self, "accumulator", accumulator)
+        object.__setattr__(self, "_held", held)
+
+    def _native(self) -> _core.Reduce:
         """The spec for C++, with the accumulator's seed as it is now."""
         acc = self.accumulator
         if type(acc.seed) is type(acc.stream) is int:
             return self._held
         return self._held.with_accumulator(acc._native())
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Reduce):
+            return NotImplemented
+        return self.text == other.text and self.accumulator == other.accumulator
+
+    __hash__ = Spec.__hash__
+
+    def __repr__(self) -> str:
+        return f"cpd.Reduce({self.text!r})"
+
     def __getstate__(self) -> dict[str, Any]:
-        return arguments(self)
+        return {"text": self.text, "accumulator": self.accumulator}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # 0.7 kept options of stochastic rounding where nothing is rounded stochastically.
-        if state.get("wire") is None and state["rounding"] != "stochastic":
-            state = {**state, "random_bits": 24, "variant": "A"}
-        self.__init__(**state)  # type: ignore[misc]
+        state = dict(state) if "text" in state else _since_0_7(state)
+        self.__init__(state.pop("text"), **state)  # type: ignore[misc]
+
+
+ReduceLike: TypeAlias = "Reduce | Codec | FormatLike | ScaledLike"
+"""A `Reduce`, or what it is constructed from."""
+
+ReduceSpec = Reduce
+"""The name of `Reduce` in pickles of version 0.7."""
+
+
+def as_reduce(given: ReduceLike) -> Reduce:
+    """Returns the all-reduce of a text, a format or a codec; a `Reduce` as it is."""
+    return given if isinstance(given, Reduce) else Reduce(given)
+
+
+# ---- texts ---------------------------------------------------------------------------------------
+
+_SWITCHES: dict[str, Any] = {"true": True, "false": False}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "accumulator": str,
+    "order": str,
+    "exchange": str,
+    "group_size": int,
+    "aps": lambda value: value if value == "paper" else _SWITCHES[value],
+    "loss_scale": lambda value: int(value) if value.isdigit() else float(value),
+    "average": _SWITCHES.__getitem__,
+    "divide": str,
+    "rounding": str,
+    "overflow": str,
+    "random_bits": int,
+    "variant": str,
+    "result": str,
+    "seed": int,
+    "step": int,
+}
+"""The keys of a text in their order, each with what reads its value."""
+
+Keys: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+def _head(given: ReduceLike, keys: dict[str, Any]) -> tuple[str, Keys]:
+    """What contributions become, as a text, and the keys that are given."""
+    own: Keys = ()
+    if isinstance(given, Codec):
+        asked = keys["seed"] or 0, keys["random_bits"] or MAX_RANDOM_BITS
+        by = with_numbers(given, *asked)
+        given = by.name
+        keys = keys | {"seed": by.seed, "random_bits": by.random_bits}
+    if isinstance(given, Reduce):
+        given = given.text
+    if isinstance(given, str):
+        given, own = _words(given)
+    elif not isinstance(given, Scaled):
+        given = as_format(given)
+    return str(given), tuple({**dict(own), **_without_none(keys)}.items())
+
+
+def _without_none(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in keys.items() if value is not None}
+
+
+@functools.lru_cache(maxsize=1024)
+def _words(text: str) -> tuple[str, Keys]:
+    """The head and the keys of a text. Raises ValueError for what is none."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{shown(text)} is no all-reduce: {error}") from None
+    head, keys = [], {}
+    for word in words:
+        name, is_valued, value = word.partition("=")
+        if name not in _READERS:
+            head.append(word)
+        elif name in keys:
+            raise ValueError(f"{name} is given twice in {shown(text)}")
+        else:
+            keys[name] = _value(name, value if is_valued else "true", text)
+    return " ".join(head), tuple(keys.items())
+
+
+def _value(name: str, value: str, text: str) -> Any:
+    try:
+        return _READERS[name](value)
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{_core.readable(f'{name}={value}')} is no value of {name}, in {shown(text)}"
+        ) from None
+
+
+def _word_of(name: str, value: Any) -> str:
+    """A key of a text."""
+    if value is True:
+        return name
+    written = "false" if value is False else f"{value:.17g}" if name == "loss_scale" else str(value)
+    return f"{name}='{written}'" if " " in written else f"{name}={written}"
+
+
+def _keys_are(name: str) -> str:
+    """The keys that there are, and the one nearest to `name`."""
+    hint = did_you_mean(name, _READERS)
+    return f"there are {', '.join(_READERS)}{hint and f'; {hint}'}"
+
+
+@constant
+def _made(head: str, keys: Keys) -> Reduce:
+    """Returns the all-reduce of a head and values of keys; others have their defaults."""
+    value = dict(keys)
+    seed, bits = value.get("seed", 0), value.get("random_bits", MAX_RANDOM_BITS)
+    by, cast = None, None
+    if table.is_compressor(head):
+        by = Codec(head, seed=seed, random_bits=bits)
+        _check_cast(by, value)
+    else:
+        cast = _format_of(head)
+    usual = sums_format(cast)
+    sums = sum_accumulator(value.get("accumulator", usual), REDUCE_SCHEMES)
+    result = as_format(value.get("result", usual))
+    rounding, overflow = value.get("rounding", "nearest_even"), value.get("overflow")
+    options = Options(
+        rounding, overflow_of(cast, overflow), seed, 0, bits, value.get("variant", "A")
+    )
+    held = _core.Reduce(
+        wire=(by or cast)._held,  # type: ignore[union-attr]
+        accumulator=sums._native(),
+        order=value.get("order", "sequential"),
+        exchange=value.get("exchange", "owner"),
+        group_size=value.get("group_size"),
+        aps=value.get("aps", False),
+        loss_scale=value.get("loss_scale", 1.0),
+        average=value.get("average", False),
+        divide=value.get("divide", "after"),
+        rounding=numbers_of_codec(seed, bits) if by is not None else options.native(),
+        result=result._held,
+        step=value.get("step", 0),
+    )
+    made = object.__new__(Reduce)
+    plain = None if by is None else Codec(by.text)  # whose numbers are the spec's own
+    others: dict[str, Any] = {
+        "format": cast,
+        "_compressor": plain,
+        "accumulator": sums,
+        "result": result,
+    }
+    others["_held"] = held
+    for name in Reduce.__dataclass_fields__:
+        if name != "text":
+            object.__setattr__(made, name, others[name] if name in others else getattr(held, name))
+    object.__setattr__(made, "text", _text(made, usual))
+    return made
+
+
+def _text(of: Reduce, usual: Format) -> str:
+    """The canonical text: what contributions become, and every key that is not the default."""
+    default = {
+        "accumulator": Accumulator(usual).text,
+        "order": "sequential",
+        "exchange": "owner",
+        "group_size": None,
+        "aps": False,
+        "loss_scale": 1.0,
+        "average": False,
+        "divide": "after",
+        "rounding": "nearest_even",
+        "overflow": overflow_of(of.format, None),
+        "random_bits": MAX_RANDOM_BITS,
+        "variant": "A",
+        "result": usual,
+        "seed": 0,
+        "step": 0,
+    }
+    words = [of._compressor.name if of._compressor is not None else str(of.format)]
+    for name in _READERS:
+        value = of.accumulator.text if name == "accumulator" else getattr(of, name)
+        if value != default[name]:
+            words.append(_word_of(name, value))
+    return " ".join(words)
+
+
+def _format_of(head: str) -> Format | Scaled:
+    """The format of a head. Raises ValueError, which names the keys if one of them is wrong."""
+    try:
+        return format_or_scaled(head)
+    except ValueError as error:
+        first, *others = head.split() or [""]
+        wrong = [word.partition("=")[0] for word in others if "=" in word]
+        if wrong and (_is_format(first) or did_you_mean(wrong[0], _READERS, 0.75)):
+            raise ValueError(
+                f"{shown(wrong[0])} is no key of an all-reduce: {_keys_are(wrong[0])}"
+            ) from None
+        if str(error).startswith("unknown format"):
+            Codec(head)  # whose error names the compressors, too
+        raise
+
+
+def _is_format(name: str) -> bool:
+    try:
+        return isinstance(format_or_scaled(name), Format)
+    except ValueError:
+        return False
+
+
+@functools.lru_cache(maxsize=256)
+def _codec_of(name: str) -> Codec:
+    return Codec(name)
+
+
+def _word(name: str, value: Any, allowed: tuple[str, ...]) -> str | None:
+    """`value`, one of these names, or None."""
+    if value is not None and (not isinstance(value, str) or value not in allowed):
+        quoted = ", ".join(f"'{one}'" for one in allowed)
+        raise ValueError(f"{name} must be one of {quoted}, got {shown(value)}")
+    return value
+
+
+def _aps(value: Any) -> Any:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if value == "paper":
+        return value
+    raise ValueError(f"aps must be one of False, True, 'paper', got {shown(value)}")
+
+
+def _scale(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise TypeError(f"loss_scale must be a number, got {type(value).__name__}")
+    return value.item() if isinstance(value, np.number) else value
+
+
+def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a pickle of version 0.7."""
+    state = dict(state)
+    wire, format = state.pop("wire", None), state.pop("format", None)
+    if wire is None and state["rounding"] != "stochastic":
+        state |= {"random_bits": None, "variant": None}  # which had no effect
+    if wire is not None:
+        state |= dict.fromkeys(("rounding", "overflow", "variant"))
+        wire = wire.text
+    return {"text": format if wire is None else wire, **state}
+
+
+# ---- numbers of calls ----------------------------------------------------------------------------
+
+
+def native_at(spec: Reduce, seed: int = 0, step: int = 0) -> _core.Reduce:
+    """Returns the spec for C++ with the seed and the step of a call.
+
+    The seed serves casts, codecs and sums. Raises ValueError if the spec has another number itself.
+    """
+    spec = seeded(spec, seed)
+    native = spec._native()
+    return native if step == spec.step else native.with_step(one_number("step", step, spec))
+
+
+def one_number(name: str, given: int, spec: Reduce) -> int:
+    """The number of a call, or of its spec; 0 means that it has none."""
+    own: int = getattr(spec, name)
+    if own != 0 and given not in (0, own):
+        raise ValueError(f"{name} is given twice: {given}, and {own} in {spec!r}")
+    return given or own
+
+
+def seeded(spec: Reduce, seed: int) -> Reduce:
+    """Returns the spec with the seed of a call, for casts, codecs and sums; 0: as it is."""
+    if seed == 0:
+        return spec
+    one_number("seed", seed, spec)
+    own = spec.accumulator.seed
+    if type(own) is not int or own not in (0, seed):
+        raise ValueError(f"seed is given twice: {seed}, and {own} in the accumulator")
+    return _with_seed(spec, seed)
+
+
+@functools.lru_cache(maxsize=1024)
+def _with_seed(spec: Reduce, seed: int) -> Reduce:
+    sums = Accumulator(spec.accumulator.text, seed=seed)
+    return spec.replace(seed=seed, accumulator=sums)
 
 
 def sums_format(wire: Format | Scaled | None) -> Format:
@@ -224,44 +549,33 @@ def sums_format(wire: Format | Scaled | None) -> Format:
     return wire if isinstance(wire, Format) else as_format("fp32")
 
 
-def _codec(wire: Codec | str, format: Any, seed: int, random_bits: int) -> Codec:
-    if format is not None:
-        raise ValueError(
-            f"format and wire exclude each other, got {shown(format)} and {shown(wire)}"
-        )
-    return with_numbers(wire, seed, random_bits)
-
-
-def _check_cast(by: Codec, rounding: Any, overflow: Any, variant: Any) -> None:
-    """Raises ValueError for options of a cast that a compressor does not have."""
-    for name, given, usual in (
-        ("rounding", rounding, ("nearest_even",)),
-        ("overflow", overflow, (None, "ieee")),
-        ("variant", variant, ("A",)),
-    ):
-        if given not in usual:
+def _check_cast(by: Codec, given: Mapping[str, Any]) -> None:
+    """Raises ValueError for keys of a cast that a compressor does not have."""
+    for name, usual in (("rounding", "nearest_even"), ("overflow", "ieee"), ("variant", "A")):
+        if given.get(name, usual) != usual:
             raise ValueError(
-                f"{name} is an option of a cast, which codec {by.text!r} is not; got {shown(given)}"
+                f"{name} is an option of a cast, which codec {by.text!r} is not; got "
+                f"{shown(given[name])}"
             )
 
 
-def check_spec(spec: ReduceSpec) -> None:
-    """Raises TypeError unless `spec` is a ReduceSpec."""
-    if not isinstance(spec, ReduceSpec):
-        raise TypeError(f"spec must be a cpd.ReduceSpec, got {type(spec).__name__}")
+def check_spec(spec: Reduce) -> None:
+    """Raises TypeError unless `spec` is a Reduce."""
+    if not isinstance(spec, Reduce):
+        raise TypeError(f"spec must be a cpd.Reduce, got {type(spec).__name__}")
 
 
-def check_world(spec: ReduceSpec, world: int) -> None:
+def check_world(spec: Reduce, world: int) -> None:
     """Raises ValueError if the spec's groups are larger than the number of ranks."""
     spec._native().check_world(int32("world", world))
 
 
-def may_stall(spec: ReduceSpec, world: int) -> bool:
+def may_stall(spec: Reduce, world: int) -> bool:
     """Returns whether `warn_of_stall` would warn."""
     return spec._native().may_stall(world)
 
 
-def warn_of_stall(spec: ReduceSpec, world: int) -> None:
+def warn_of_stall(spec: Reduce, world: int) -> None:
     """Warns if a sequential sum has more than 2^precision terms.
 
     Of terms of equal value the last ones may change nothing, since each is at most half an ulp of
@@ -274,5 +588,5 @@ def warn_of_stall(spec: ReduceSpec, world: int) -> None:
         f"the sum over {world} ranks in {spec.accumulator} may stall: it has a precision of "
         f"{precision} bits, so that more than {2**precision} equal terms no longer count. A wider "
         "accumulator helps, a kahan, chunked or pairwise one, order='tree', or a group_size",
-        StallWarning,
+        PrecisionWarning,
     )

@@ -11,9 +11,6 @@ from typing import Any, TypeVar
 
 from cpd import _core
 from cpd.comm.communicator import Communicator
-from cpd.comm.layers import PerRank
-from cpd.comm.spec import ReduceSpec
-from cpd.comm.virtual import simulate_all_reduce
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32
 
@@ -37,9 +34,12 @@ class LocalGroup:
     [0, 1]
     """
 
-    def __init__(self, size: int, timeout: float, chunk: int) -> None:
+    ranks: Sequence[Communicator]
+    """Rank r's communicator is `ranks[r]`."""
+
+    def __init__(self, size: int, timeout: float, chunk: int, seed: int = 0) -> None:
         self.ranks = [
-            Communicator(native, timeout, chunk)
+            Communicator(native, timeout, chunk, seed)
             for native in _core.local_communicators(int32("size", size), timeout, chunk)
         ]
 
@@ -86,26 +86,6 @@ class LocalGroup:
             first.error.add_note(f"(raised on rank {first.comm.rank} of {self.size})")
             raise first.error
         return [rank.result for rank in ranks]
-
-    def all_reduce(self, per_rank: PerRank, spec: ReduceSpec) -> list[Any]:
-        """Returns `cpd.simulate_all_reduce` for this many ranks.
-
-        It uses no threads and no messages, and gives the same bits.
-
-        Args:
-            per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`.
-            spec: the all-reduce.
-
-        Returns:
-            The layers of the sum.
-
-        Raises:
-            ValueError: for another number of ranks, and as `cpd.simulate_all_reduce`.
-            TypeError: for an argument of another type.
-        """
-        if len(per_rank) != self.size:
-            raise ValueError(f"per_rank must have {self.size} ranks, got {len(per_rank)}")
-        return simulate_all_reduce(per_rank, spec)
 
     def _end(self, ranks: Sequence[_Rank]) -> None:
         """Ends the ranks of an interrupted run, and closes their communicators."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from cpd import _core
+from cpd._since import renamed
 from cpd.comm.layers import (
     PerRank,
     layer_list,
@@ -20,40 +22,41 @@ from cpd.comm.layers import (
     row_layouts,
     shares_memory,
 )
-from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
+from cpd.comm.schedule import Schedule, ScheduleLike, check_count, tensors_by_spec
+from cpd.comm.spec import Reduce, as_reduce, check_world, native_at, warn_of_stall
 from cpd.compress.codecs import Codec
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.checked import checked as _checked
 from cpd.numeric.numbers import is_torch
+from cpd.numeric.numbers import number as whole_number
 from cpd.ops.flat import check_layer
 
 
 @dataclass(frozen=True)
-class LayerReport:
-    """The report of one layer of an all-reduce, over all ranks together.
+class TensorReport:
+    """The report of one tensor of an all-reduce, over all ranks together.
 
     Attributes:
-        shift: APS scaled the layer by 2^shift.
+        shift: APS scaled the tensor by 2^shift.
         non_finite: the number of NaN and Inf among the contributions.
         overflowed: the number of results that are not finite though no contribution was.
         underflowed: the number of nonzero contributions that the cast turned into zero.
         values: the number of contributions; default 0.
         zeros: the number of contributions that are zero after the cast, including zeros before it;
             default 0.
-        bytes: the bytes of the encoded contributions, each rank's layer on its own, as
+        bytes: the bytes of the encoded contributions, each rank's tensor on its own, as
             `Codec.encode` cuts it and without headers; default 0. A call's `Traffic` has the bytes
             of its messages, which include results.
-        bits: the bits a value that a codec chose for the layer on each rank, by rank, before any
+        bits: the bits a value that a codec chose for the tensor on each rank, by rank, before any
             entropy coding: N of `uniform`, 0 if all values are equal. Empty (default) for codecs
             that choose none.
         staged_bytes: the bytes that this process copied between a GPU and the host, if a codec
-            computes on the host for layers of a GPU; default 0. These are codecs without kernels,
+            computes on the host for tensors of a GPU; default 0. These are codecs without kernels,
             and `top_k` between real ranks.
 
     >>> ranks = [[np.float32([0.0, 1e-6, 0.5, -2.0])], [np.float32([0.25, 0.5, 0.75, 1.0])]]
-    >>> spec = ReduceSpec(wire="uniform c=2 fraction=1")
-    >>> _, [report] = simulate_all_reduce(ranks, spec, report=True)
+    >>> _, [report] = simulate_all_reduce(ranks, "uniform c=2 fraction=1", report=True)
     >>> report.values, report.bits, report.bits_a_value
     (8, (4, 4), 28.0)
     """
@@ -79,83 +82,148 @@ class LayerReport:
         return self.zeros / self.values if self.values else 0.0
 
 
+LayerReport = TensorReport
+"""The name of `TensorReport` in pickles of version 0.7."""
+
+
 @overload
 def simulate_all_reduce(
-    per_rank: PerRank,
-    spec: ReduceSpec,
+    ranks: PerRank,
+    spec: ScheduleLike,
     *,
+    seed: int = 0,
+    step: int = 0,
+    names: Sequence[str] | None = None,
     numbers: Sequence[int] | None = None,
     states: States | None = None,
     report: Literal[False] = False,
 ) -> list[Any]: ...
 @overload
 def simulate_all_reduce(
-    per_rank: PerRank,
-    spec: ReduceSpec,
+    ranks: PerRank,
+    spec: ScheduleLike,
     *,
+    seed: int = 0,
+    step: int = 0,
+    names: Sequence[str] | None = None,
     numbers: Sequence[int] | None = None,
     states: States | None = None,
     report: Literal[True],
-) -> tuple[list[Any], list[LayerReport]]: ...
+) -> tuple[list[Any], list[TensorReport]]: ...
+@renamed(per_rank="ranks")
 @_checked
 def simulate_all_reduce(
-    per_rank: PerRank,
-    spec: ReduceSpec,
+    ranks: PerRank,
+    spec: ScheduleLike,
     *,
+    seed: int = 0,
+    step: int = 0,
+    names: Sequence[str] | None = None,
     numbers: Sequence[int] | None = None,
     states: States | None = None,
     report: bool = False,
-) -> list[Any] | tuple[list[Any], list[LayerReport]]:
-    """Sums the layers of virtual ranks in this process, as `spec` defines.
+) -> list[Any] | tuple[list[Any], list[TensorReport]]:
+    """Sums the tensors of virtual ranks in this process, as `spec` defines.
 
-    `ReduceSpec` defines what is rounded when, and the order of the sum over the W = len(per_rank)
-    ranks. Each operation is one exact result rounded once. The result is the same for any number of
+    `Reduce` defines what is rounded when, and the order of the sum over the W = len(ranks) ranks.
+    Each operation is one exact result rounded once. The result is the same for any number of
     threads.
 
-    Layers on a GPU are cast and summed there, on its current stream. What a codec (`wire`) rounds
-    on the host is copied there and back (`LayerReport.staged_bytes`). The host waits for such
-    copies, with APS, for a codec that measures or stores errors, for `top_k` of a codec, and for
-    the report. Otherwise it waits for nothing.
+    Tensors on a GPU are cast and summed there, on its current stream. What a codec rounds on the
+    host is copied there and back (`TensorReport.staged_bytes`). The host waits for such copies,
+    with APS, for a codec that measures or stores errors, for `top_k` of a codec, and for the
+    report. Otherwise it waits for nothing.
 
     Ranks are processed one at a time (tensors of lists on a GPU up to sixteen in one pass over the
-    sums). A function's layers are dropped before the next function is called, so memory holds one
+    sums). A function's tensors are dropped before the next function is called, so memory holds one
     rank's values and the running sums. A function is called once, once more with APS or a codec
-    that measures, and once more for `ring`; it must give the same values each time.
+    that measures, and once more for `ring`; for a `Schedule` as often for each spec. It must give
+    the same values each time.
 
     Args:
-        per_rank: `per_rank[r]` is rank r's list of layers, or a function that makes it. Layers are
-            torch tensors or NumPy arrays, float32; bfloat16 and float16 are widened, which is
-            exact. Every rank has the same number of layers, of the same shapes, all on the CPU or
-            all on one GPU.
-        spec: the all-reduce.
-        numbers: the layers' numbers in random streams, each its own and below 2^16; default 0, 1,
+        ranks: `ranks[r]` is rank r's list of tensors, or a function that makes it: torch tensors or
+            NumPy arrays, float32; bfloat16 and float16 are widened, which is exact. Every rank has
+            the same number of tensors, of the same shapes, all on the CPU or all on one GPU.
+        spec: the all-reduce: a `Reduce`, or what it is constructed from, such as its text; or a
+            `Schedule`, which takes `names`.
+        seed: the seed of the random bits of casts, codecs and sums; default 0.
+        step: the number of the training step; enters the random streams, and a `Schedule` depends
+            on it. Default 0.
+        names: the tensors' names, the same on all ranks, for a `Schedule`; default None: none.
+        numbers: the tensors' numbers in random streams, each its own and below 2^16; default 0, 1,
             ….
-        states: what a codec keeps of all ranks' layers, updated when the call has succeeded;
+        states: what a codec keeps of all ranks' tensors, updated when the call has succeeded;
             default None: nothing is stored.
-        report: whether a `LayerReport` of each layer is returned too; default False.
+        report: whether a `TensorReport` of each tensor is returned too; default False.
 
     Returns:
-        The layers of the sum, float32, of rank 0's kind and shapes; with `report=True` these and a
-        list of `LayerReport`.
+        The tensors of the sum, float32, of rank 0's kind and shapes; with `report=True` these and a
+        list of `TensorReport`.
 
     Raises:
-        ValueError: for an invalid argument; names rank and layer if shapes differ.
+        ValueError: for an invalid argument; names rank and tensor if shapes differ.
         TypeError: for an argument of another type.
 
     >>> ranks = [[np.float32([1.0, 320.0])], [np.float32([0.0625, 320.0])]]
-    >>> simulate_all_reduce(ranks, ReduceSpec("e4m3"))[0].tolist()
+    >>> simulate_all_reduce(ranks, "e4m3")[0].tolist()
     [1.0, inf]
-    >>> simulate_all_reduce(ranks, ReduceSpec("e4m3", aps=True))[0].tolist()
+    >>> simulate_all_reduce(ranks, "e4m3 aps")[0].tolist()
     [1.0, 640.0]
+    >>> schedule, pairs = Schedule("e4m3", exempt=["b"]), [[np.float32([0.3])] * 2] * 2
+    >>> [x.tolist() for x in simulate_all_reduce(pairs, schedule, names=["a", "b"])]
+    [[0.625], [0.6000000238418579]]
     """
-    check_spec(spec)
-    source = Source(per_rank, numbers, spec.wire)
+    seed, step = whole_number("seed", seed), whole_number("step", step)
+    if not isinstance(spec, Schedule):
+        of_all = as_reduce(spec)
+        sums, reports = _simulate(
+            ranks, of_all, native_at(of_all, seed, step), numbers, states, report
+        )
+        return (sums, reports) if report else sums
+    world_of(ranks)
+    first = None
+    if names is None or spec.min_size:
+        given: Any = ranks[0]
+        first = [
+            math.prod(x.shape) for x in layer_list("rank 0", given() if callable(given) else given)
+        ]
+    parts = tensors_by_spec(spec, names, first, step)
+    count = len(names or first or ())
+    own = layer_numbers(numbers, count)
+    found: dict[int, tuple[Any, Any]] = {}
+    for one, indices in parts:
+        chosen = [functools.partial(_chosen, rank, names, indices) for rank in ranks]
+        native = native_at(one, seed, step)
+        of = [own[index] for index in indices]
+        sums, reports = _simulate(chosen, one, native, of, states, report)
+        found |= dict(zip(indices, zip(sums, reports or sums, strict=True), strict=True))
+    sums = [found[index][0] for index in range(count)]
+    return (sums, [found[index][1] for index in range(count)]) if report else sums
+
+
+def _chosen(rank: Any, names: Sequence[str] | None, indices: list[int]) -> list[Any]:
+    tensors = list(rank() if callable(rank) else rank)
+    if names is not None:
+        check_count("tensors", tensors, names)
+    return [tensors[index] for index in indices]
+
+
+def _simulate(
+    ranks: PerRank,
+    spec: Reduce,
+    native: _core.Reduce,
+    numbers: Sequence[int] | None,
+    states: States | None,
+    report: bool,
+) -> tuple[list[Any], list[TensorReport]]:
+    """The sums and, if asked for, the reports."""
+    source = Source(ranks, numbers, spec._compressor)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world)
     owner = Owner(source.world, None)
-    with native_states(states, wanted=spec.wire is not None, owner=owner) as kept:
+    with native_states(states, wanted=spec.format is None, owner=owner) as kept:
         reduce = _core.VirtualReduce(
-            spec._native(), source.world, source.sizes, source.numbers, kept, source.rows, report
+            native, source.world, source.sizes, source.numbers, kept, source.rows, report
         )
         if reduce.wants_ranges():
             for rank in range(source.world):
@@ -163,18 +231,17 @@ def simulate_all_reduce(
         for rank in reduce.schedule():
             source.contribute(rank, reduce)
             reduce.end_rank()
-        layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
+        sums = [source.result(index, reduce.result) for index in range(len(source.sizes))]
         reduce.commit()
-    if not report:
-        return layers
-    return layers, [layer_report(reduce.report(index)) for index in range(len(layers))]
+    reports = [tensor_report(reduce.report(n)) for n in range(len(sums))] if report else []
+    return sums, reports
 
 
-def layer_report(native: _core.LayerReport) -> LayerReport:
-    """Returns the report of a layer from its native object."""
+def tensor_report(native: _core.TensorReport) -> TensorReport:
+    """Returns the report of a tensor from its native object."""
     counts = native.non_finite, native.overflowed, native.underflowed
     encoded = native.values, native.zeros, native.bytes
-    return LayerReport(native.shift, *counts, *encoded, tuple(native.bits), native.staged_bytes)
+    return TensorReport(native.shift, *counts, *encoded, tuple(native.bits), native.staged_bytes)
 
 
 @_checked
@@ -182,9 +249,9 @@ def world_of(per_rank: PerRank) -> int:
     """Returns the number of ranks; raises TypeError or ValueError unless there are some."""
     is_sequence = hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")
     if not is_sequence or isinstance(per_rank, (str, bytes, Mapping)):
-        raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
+        raise TypeError(f"ranks must be a sequence of ranks, got {type(per_rank).__name__}")
     if len(per_rank) == 0:
-        raise ValueError("per_rank must have at least one rank, got none")
+        raise ValueError("ranks must have at least one rank, got none")
     return len(per_rank)
 
 

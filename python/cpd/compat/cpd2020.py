@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from cpd import comm as _comm
 from cpd import ops
 from cpd.comm.communicator import Communicator
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.comm.virtual import simulate_all_reduce
 from cpd.nn import quantizers
 from cpd.numeric.accumulator import Accumulator
@@ -212,17 +212,21 @@ def sum_gradients(
         return
     detached = [gradient.detach() for gradient in gradients]
     if dist.is_available() and dist.is_initialized():
-        sums = _communicator(group).all_reduce(detached, spec)
+        sums = _communicator(group).all_reduce(detached, spec, step=0)
     else:
         sums = simulate_all_reduce([detached], spec)
     for gradient, total in zip(detached, sums, strict=True):
         gradient.copy_(total)
 
 
-def _reduction(aps: bool, exp: int, man: int, kahan: bool) -> ReduceSpec:
+def _reduction(aps: bool, exp: int, man: int, kahan: bool) -> Reduce:
     f = Format(exp=exp, man=man)
     sums = Accumulator(f, scheme="kahan" if kahan else "sequential")
-    return ReduceSpec(f, sums, aps="paper") if aps else ReduceSpec("fp32", sums, result=f)
+    return (
+        Reduce(f, accumulator=sums, aps="paper")
+        if aps
+        else Reduce("fp32", accumulator=sums, result=f)
+    )
 
 
 def _format(exp: int, man: int) -> Format | None:

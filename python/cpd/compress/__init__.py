@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compressors: codecs of an all-reduce's messages, also for use on their own.
 
-`cpd.Codec` has their texts and options. A codec is an argument of `ReduceSpec(wire=…)`, and encodes
-and decodes a tensor on its own. What it keeps between calls is in `States`.
+`cpd.Codec` has their texts and options. A codec is an argument of `cpd.Reduce`, and encodes and
+decodes a layer on its own. What it keeps between calls is in `States`.
 
 >>> import numpy as np
 >>> from cpd.compress.codecs import Codec
 >>> packet = Codec("e2m1").encode(np.float32([0.3, 1.0, -2.0]))
 >>> packet.values.tolist(), packet.bits_a_value
 ([0.5, 1.0, -2.0], 5.333333333333333)
->>> decode(packet.data).tolist()
+>>> Packet.from_bytes(packet.data).values.tolist()
 [0.5, 1.0, -2.0]
 """
 
 from typing import Any
 
 from cpd._since import keep_modules, missing
-from cpd.compress.codecs import Packet, decode
+from cpd.compress.codecs import Packet
 from cpd.compress.states import States
 
-__all__ = ["Packet", "States", "decode"]
+__all__ = ["Packet", "States"]
 
 keep_modules("cpd.compress")
 

@@ -38,7 +38,7 @@ class Packet:
     """An encoded layer.
 
     Attributes:
-        data: the stream, for `decode`.
+        data: the stream, for `Packet.from_bytes`.
         bytes: the size of the codec's part of `data`, which a message holds.
         shape: the layer's shape.
     """
@@ -48,6 +48,31 @@ class Packet:
     shape: tuple[int, ...]
     _layout: RowLayout = field(repr=False)
     _device: str | None = field(repr=False)
+
+    @classmethod
+    def from_bytes(cls, data: Stream, shape: Shape | None = None) -> Packet:
+        """Reads a stream that `Codec.encode` or `cpd compress` made; it names its codec.
+
+        Args:
+            data: the stream.
+            shape: the shape of the values, with the stream's number of values; default None: 1-D,
+                in the codec's order.
+
+        Returns:
+            The packet, whose `values` are NumPy arrays.
+
+        Raises:
+            ValueError: for bytes that are not such a stream, and for a shape of another size.
+            TypeError: for an argument of another type.
+
+        >>> packet = Packet.from_bytes(Codec("e4m3").encode(np.float32([0.3, 17.0])).data)
+        >>> packet.values.tolist(), packet.bytes
+        ([0.3125, 16.0], 2)
+        """
+        values, head = _decoded(data, shape, None)
+        packet = cls(bytes_of(data), head.bytes, values.shape, _AS_IT_IS, None)
+        packet.__dict__["values"] = values
+        return packet
 
     @functools.cached_property
     def values(self) -> Any:
@@ -330,7 +355,7 @@ class Codec:
             ValueError: for any other bytes, and for a shape of another size.
             TypeError: for an argument of another type.
         """
-        return _decoded(data, shape, self)
+        return _decoded(data, shape, self)[0]
 
     def _with_seed(self, seed: Any) -> _core.Codec:
         """The native codec with the seed of a call."""
@@ -423,45 +448,27 @@ def with_numbers(by: Codec | str, seed: int, random_bits: int) -> Codec:
     return Codec(given.text, seed=numbers[0], random_bits=numbers[1])
 
 
-@checked
-def decode(data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
-    """Decodes a stream that `Codec.encode` or `cpd compress` made.
-
-    The stream names its codec.
-
-    Args:
-        data: the stream.
-        shape: the shape of the values, with the stream's number of values; default: 1-D, in the
-            codec's order.
-
-    Returns:
-        The values, float32.
-
-    Raises:
-        ValueError: for bytes that are not such a stream, and for a shape of another size.
-        TypeError: for an argument of another type.
-
-    >>> import numpy as np
-    >>> decode(Codec("e4m3").encode(np.float32([0.3, 17.0])).data).tolist()
-    [0.3125, 16.0]
-    """
-    return _decoded(data, shape, None)
-
-
-def _decoded(data: bytes, shape: Shape | None, by: Codec | None) -> npt.NDArray[np.float32]:
+def bytes_of(data: Any) -> bytes:
+    """`data` as bytes. Raises TypeError for anything else."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"data must be bytes, got {type(data).__name__}")
+    return bytes(data)
+
+
+def _decoded(
+    data: bytes, shape: Shape | None, by: Codec | None
+) -> tuple[npt.NDArray[np.float32], _core.StreamInfo]:
     values: npt.NDArray[np.float32]
-    values, head = _core.decode_stream(bytes(data))
+    values, head = _core.decode_stream(bytes_of(data))
     if by is not None and head.codec != by.text:
         raise ValueError(f"the stream was made by {shown(head.codec)}, not by {shown(by.text)}")
     sizes = None if shape is None else shape_of("shape", shape)
     if sizes is not None and math.prod(sizes) != head.count:
         raise ValueError(f"the stream has {head.count} values, not those of shape {sizes}")
     if sizes is None:
-        return values
+        return values, head
     restored: npt.NDArray[np.float32] = Codec(head.codec)._layout(sizes).restored(values, sizes)
-    return restored
+    return restored, head
 
 
 def _stream(stream: Any) -> int:

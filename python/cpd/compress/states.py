@@ -160,7 +160,7 @@ class States:
             TypeError: for an argument of another type.
 
         >>> import numpy as np, cpd
-        >>> spec, states = cpd.ReduceSpec(wire="feedback e2m1"), States()
+        >>> spec, states = cpd.Reduce("feedback e2m1"), States()
         >>> ranks = [[np.float32([x])] for x in (0.25, 0.625, 0.125)]
         >>> _ = cpd.simulate_all_reduce(ranks, spec, states=states)
         >>> states.merge(2)

@@ -38,10 +38,12 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
     how = as_recipe(NATIVE if recipe is None else recipe)
     if isinstance(sums, str) and not is_compiling():
         return _summed(how, sums)
-    return how.with_sums(sums)
+    return Recipe(how, sums=sums)
 
 
-_summed = functools.lru_cache(maxsize=1024)(Recipe.with_sums)
+@functools.lru_cache(maxsize=1024)
+def _summed(how: Recipe, sums: str) -> Recipe:
+    return Recipe(how, sums=sums)
 
 
 def check_operand(name: str, x: Any, like: str) -> None:

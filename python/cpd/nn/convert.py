@@ -76,7 +76,7 @@ def convert(
             recipe's.
         seed: the seed of all random bits of the model; default 0.
         coverage: the first training step counts the products of `model` that run emulated
-            (`Report.coverage`), and warns (`CoverageWarning`) if their share is below this number,
+            (`Report.coverage`), and warns (`PrecisionWarning`) if their share is below this number,
             0…1, unless the recipe rounds no layer. Default 0.9. False: nothing is counted.
         amax_group: the ranks that exchange the largest magnitudes of delayed scaling, at each call
             of `model` in training mode. None: the ranks of DDP or FSDP2 where it wraps `model`

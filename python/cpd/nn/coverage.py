@@ -32,14 +32,10 @@ from cpd.nn.notes import name_of
 from cpd.nn.products import is_ours, macs
 from cpd.nn.products import name_of as operation_name
 from cpd.nn.recipe import Recipe
-from cpd.numeric.warned import warn
+from cpd.numeric.warned import PrecisionWarning, warn
 
 WARN_BELOW = 0.9
 """The share of multiply-accumulates below which the first step of a converted model warns."""
-
-
-class CoverageWarning(UserWarning):
-    """A large part of a converted model's products ran as torch computes them."""
 
 
 # ---- counting ------------------------------------------------------------------------------------
@@ -420,7 +416,7 @@ class Census:
         """Keeps what was counted, and warns where the share is too small."""
         self.result = counted
         if counted.share < self.warn_below:
-            warn(str(counted), CoverageWarning)
+            warn(str(counted), PrecisionWarning)
 
     def trace(
         self, args: Sequence[Any], kwargs: dict[str, Any], part: nn.Module | None = None
@@ -499,7 +495,7 @@ def _look_at_compiled(context: Any) -> None:
         warn(
             f"coverage could not be counted as the model was compiled ({error}): give "
             "report.coverage the model's arguments, or call the model once before torch.compile",
-            CoverageWarning,
+            PrecisionWarning,
         )
 
 

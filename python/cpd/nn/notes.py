@@ -60,7 +60,7 @@ def elsewhere(how: Recipe) -> list[str]:
         found.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
     if how.reduce is not None:
         found.append(
-            f"reduce={how.reduce!r}: the exchange of gradients, by cpd.comm.reduce_spec and what "
+            f"reduce={how.reduce!r}: the exchange of gradients, by cpd.Reduce and what "
             "takes its spec (VirtualNodes, ddp_hook)"
         )
     return found

@@ -109,7 +109,7 @@ class Recipe:
             as torch computes.
         optimizer: text for `cpd.optim.from_recipe`: how weights and the optimizer's state are
             stored and updated, `"bf16 update=stochastic momentum=bf16"`; None: fp32, as torch does.
-        reduce: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
+        reduce: text or None: how gradients are reduced over nodes, for `cpd.Reduce`.
         loss_scale: None, a number, or `"dynamic"`.
         rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.

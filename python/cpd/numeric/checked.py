@@ -324,7 +324,7 @@ _TYPES: dict[str, tuple[Test, str]] = {
     "Optimizer": (_is_named("Optimizer", "torch.optim"), "a torch.optim.Optimizer"),
 }
 _OURS = re.compile(
-    "HookState|Accumulator|Hadamard|Codec|Communicator|LocalGroup|ReduceSpec|Schedule|States"
+    "HookState|Accumulator|Hadamard|Codec|Communicator|LocalGroup|Reduce|Schedule|States"
     "|Network|Machine|Roundoff|ElementRule|SumRule|Vectors|Sweep|SweepRow|Field"
 )
 

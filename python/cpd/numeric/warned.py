@@ -14,6 +14,15 @@ from cpd.numeric.checked import is_compiling
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
+class PrecisionWarning(UserWarning):
+    """A computation loses more precision, or is slower, than its arguments suggest.
+
+    Its text says what and how to avoid it. Causes are sums of so many ranks that they may stall,
+    codecs that do not suit a tensor, products by code that is hundreds of times as slow, and
+    products of a training step that are not emulated.
+    """
+
+
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the innermost line of the stack that is neither in this package nor in torch.
 

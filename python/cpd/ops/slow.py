@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from cpd.numeric.accumulator import Accumulator
-from cpd.numeric.warned import warn
+from cpd.numeric.warned import PrecisionWarning, warn
 
 SLOW = 100
 """The largest `Accumulator.slowdown` without a warning."""
@@ -15,10 +15,6 @@ MANY = 1 << 22
 """The fewest multiply-accumulates with a warning: fewer are done in milliseconds."""
 
 _warned: set[str] = set()
-
-
-class SlowProductWarning(UserWarning):
-    """A product on the CPU takes more than a hundred times as long as a BLAS's in fp32."""
 
 
 def warn_if_slow(acc: Accumulator, a: Any, b: Any) -> None:
@@ -30,5 +26,5 @@ def warn_if_slow(acc: Accumulator, a: Any, b: Any) -> None:
         f"a product in {acc} takes about {acc.slowdown:.0f} times as long as a BLAS's in fp32 "
         "(on an Intel Xeon; benchmarks/GEMM.md says why). Fewer random_bits, a narrower format, a "
         "plain or chunked sum, or a GPU are faster",
-        SlowProductWarning,
+        PrecisionWarning,
     )

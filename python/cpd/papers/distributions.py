@@ -7,7 +7,7 @@ from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any
 
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.spec import as_reduce
 from cpd.papers.trained import chosen_options
 from cpd.study.reduce import Contributions
 from cpd.train import sampled_gradients, train
@@ -58,7 +58,7 @@ def roundoff(
     given = Contributions([[gradients[number] for number in taken] for gradients in every])
     rows = []
     for size in groups:
-        measured = given.measure_orders(reduce_spec(spec), size)
+        measured = given.measure_orders(as_reduce(spec), size)
         over_orders = {"rms": measured.error, "spread": measured.spread}
         rows.append({"group": size, **asdict(measured.total), **over_orders})
     values = sum(gradient.numel() for gradient in (every[0][number] for number in taken))

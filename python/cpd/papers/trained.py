@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cpd.comm.spec import StallWarning
+from cpd.numeric.warned import PrecisionWarning
 from cpd.train import TrainOptions, TrainResult, train
 
 
@@ -52,7 +52,7 @@ def chosen_options(options: dict[str, Any]) -> TrainOptions:
 def _train(options: TrainOptions) -> TrainResult:
     many = options.nodes > 16
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", StallWarning)  # sums of few bits are what is asked
+        warnings.simplefilter("ignore", PrecisionWarning)  # sums of few bits are what is asked
         return train(options, keep="recompute" if many else None, keep_gradients=False)
 
 

@@ -18,13 +18,12 @@ from torch.futures import Future
 
 from cpd import _core
 from cpd._since import missing
-from cpd.comm import Communicator
-from cpd.comm import torch as torch_communicator
-from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, divided
-from cpd.comm.spec import ReduceSpec
+from cpd.comm import Communicator, distributed
+from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, divided
+from cpd.comm.spec import Reduce, seeded
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import integer, number
 from cpd.parallel.nodes.gradients import named_parameters, number_of
 from cpd.parallel.traffic import Meter, StepTraffic
 
@@ -38,13 +37,14 @@ _PATIENCE = 5.0
 
 @functools.partial(checked, own=("comm",))
 def ddp_hook(
-    spec: ReduceSpec | Schedule,
+    spec: ScheduleLike,
     comm: Communicator | None = None,
     *,
     group: dist.ProcessGroup | None = None,
     module: nn.Module | None = None,
     average: bool = True,
     divide: Literal["after", "before"] | None = None,
+    seed: int = 0,
 ) -> tuple["HookState", Hook]:
     """Returns state and hook: `model.register_comm_hook(*cpd.ddp_hook(spec))`.
 
@@ -60,19 +60,21 @@ def ddp_hook(
     for it, unless `module` is given.
 
     Args:
-        spec: a `ReduceSpec`, or a `Schedule` that uses the names of the module's
+        spec: a `Reduce`, its text, or a `Schedule` that uses the names of the module's
             `named_parameters()` and the state's steps.
         comm: a communicator of the ranks of DDP, which nothing else uses. Default:
-            `cpd.comm.torch(group)`, which has its own connections; every rank makes it at the same
-            point.
+            `cpd.comm.distributed(group)`, which has its own connections; every rank makes it at the
+            same point.
         group: DDP's `process_group` if it has one; default None: the default group.
         module: the model, as it is or in DDP. Needed for a `Schedule` with exempt layers, and if
             parameters are of several types or devices (DDP's buckets do not show their order then).
             Default None.
         average: whether to divide by the number of ranks; default True. False: as the spec says.
         divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
-            DDP does without a hook; see `ReduceSpec`. None: as the spec says, whose default is
+            DDP does without a hook; see `Reduce`. None: as the spec says, whose default is
             `"after"`.
+        seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
+            0.
 
     Returns:
         The state and the hook.
@@ -95,8 +97,8 @@ def ddp_hook(
     if schedule.exempt and module is None:
         raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
     if comm is None and dist.is_initialized():
-        schedule.check_world(dist.get_world_size(group))
-    state = HookState(schedule, schedule.spec.step)
+        schedule._check_world(dist.get_world_size(group))
+    state = HookState(schedule, schedule.spec.step, number("seed", seed))
     state.attach(comm or _own_communicator(group), module)
     state._owns_comm = comm is None
     return state, _all_reduce_hook
@@ -120,9 +122,12 @@ class HookState:
     Args:
         schedule: the schedule.
         step: the number of the next step; default 0.
+        seed: the seed of the random bits; default 0.
     """
 
     schedule: Schedule
+    seed: int
+    """The seed of the random bits of casts, codecs and sums."""
     step: int
     """Number of the next backward pass that reduces; enters the random streams."""
     names: list[str] | None
@@ -132,16 +137,17 @@ class HookState:
     error: BaseException | None
     """The first error of the thread that reduces."""
 
-    def __init__(self, schedule: Schedule, step: int = 0) -> None:
-        self.__setstate__({"schedule": schedule, "step": step, "names": None})
+    def __init__(self, schedule: Schedule, step: int = 0, seed: int = 0) -> None:
+        self.__setstate__({"schedule": schedule, "step": step, "seed": seed, "names": None})
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("schedule", "step", "names", "states")
+        names = ("schedule", "step", "seed", "names", "states")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.schedule = state["schedule"]
         self.step = state["step"]
+        self.seed = state.get("seed", 0)  # of 0.7 in the schedule's specs
         self.names = state["names"]
         self.states = state.get("states") or States()
         self.error = None
@@ -175,17 +181,18 @@ class HookState:
                 if parameter.is_complex():
                     raise TypeError(f"parameter {name} must be real, got {parameter.dtype}")
                 _check_type(f"parameter {name}", parameter)
-            self.schedule.check_names(list(named))
+            self.schedule._check_names(list(named))
             self.names = list(named)
             self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the step, the parameters' names (None: not known), and what a codec stores.
+        """Returns the step, the seed, the parameters' names, and what a codec stores.
 
         It is a new dict of numbers, texts and bytes. Each rank's checkpoint has its own.
         """
         names = None if self.names is None else list(self.names)
-        return {"step": self.step, "names": names, "states": self.states.state_dict()}
+        numbers = {"step": self.step, "seed": self.seed}
+        return {**numbers, "names": names, "states": self.states.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a `state_dict`.
@@ -204,7 +211,7 @@ class HookState:
             more = f": it has {min(other)} too" if other and not ours else ""
             raise ValueError(f"the state is of other parameters{missing or more or ', in order'}")
         self.states.load_state_dict(state["states"])
-        self.step = step
+        self.step, self.seed = step, state.get("seed", self.seed)
         if names is not None:
             self.names = list(names)
 
@@ -331,22 +338,25 @@ class HookState:
     def _all_reduce(self, layers: dict[int, torch.Tensor], step: int) -> None:
         assert self._comm is not None
         for spec, numbers in self._parts(layers, step):
-            chosen = {number: layers[number] for number in numbers}
-            in_place = all(g.dtype == torch.float32 and g.is_contiguous() for g in chosen.values())
-            states = None if spec.wire is None else self.states
-            sums, _ = all_reduce_numbered(
-                self._comm, chosen, spec, out=chosen if in_place else None, states=states
+            chosen = [layers[number] for number in numbers]
+            in_place = all(g.dtype == torch.float32 and g.is_contiguous() for g in chosen)
+            kept: dict[str, Any] = {} if spec.format is not None else {"states": self.states}
+            sums = self._comm.all_reduce(
+                chosen,
+                seeded(spec, self.seed),
+                step=step,
+                numbers=numbers,
+                out=chosen if in_place else None,
+                **kept,
             )
             if not in_place:
-                for number in numbers:
-                    chosen[number].copy_(sums[number])
+                for gradient, sum_ in zip(chosen, sums, strict=True):
+                    gradient.copy_(sum_)
 
-    def _parts(
-        self, layers: dict[int, torch.Tensor], step: int
-    ) -> list[tuple[ReduceSpec, list[int]]]:
+    def _parts(self, layers: dict[int, torch.Tensor], step: int) -> list[tuple[Reduce, list[int]]]:
         names = self.names or [str(number) for number in range(len(self._numbers))]
         sizes = [parameter.numel() for parameter in self._numbers]
-        parts = self.schedule.parts(names, step, sizes)
+        parts = self.schedule._parts(names, step, sizes)
         chosen = [(spec, [n for n in numbers if n in layers]) for spec, numbers in parts]
         return [(spec, numbers) for spec, numbers in chosen if numbers]
 
@@ -440,7 +450,7 @@ def _check_comm(comm: Any, schedule: Schedule) -> None:
     if not callable(getattr(comm, "all_reduce", None)):
         raise TypeError(f"comm must be a cpd.comm.Communicator, got {type(comm).__name__}")
     if isinstance(comm, Communicator):
-        schedule.check_world(comm.size)
+        schedule._check_world(comm.size)
 
 
 def _check_type(name: str, x: torch.Tensor) -> None:
@@ -460,7 +470,7 @@ def _own_communicator(group: dist.ProcessGroup | None) -> Communicator:
         raise RuntimeError(
             "torch.distributed is not initialised: call init_process_group first, or give comm="
         )
-    return torch_communicator(group)
+    return distributed(group)
 
 
 def __getattr__(name: str) -> Any:

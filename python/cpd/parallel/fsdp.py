@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -12,23 +11,24 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from cpd.comm import Communicator
-from cpd.comm import torch as torch_communicator
-from cpd.comm.schedule import Schedule, as_schedule, averaging
-from cpd.comm.schedule import numbered as numbered
-from cpd.comm.spec import ReduceSpec
+from cpd._since import missing
+from cpd.comm import Communicator, distributed
+from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, averaging
+from cpd.comm.spec import seeded
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
+from cpd.numeric.numbers import number
 from cpd.parallel.traffic import Meter, StepTraffic
 
 
 @checked
-def set_reduce_scatter(
+def fsdp_hook(
     model: nn.Module,
-    spec: ReduceSpec | Schedule,
+    spec: ScheduleLike,
     comm: Communicator | None = None,
     *,
     divide: Literal["after", "before"] | None = None,
+    seed: int = 0,
 ) -> dict[str, ReduceScatter]:
     """Gives every FSDP module of `model`, itself included, its own `ReduceScatter`.
 
@@ -42,6 +42,7 @@ def set_reduce_scatter(
         spec: as in `ReduceScatter`.
         comm: one communicator for all modules, as in `ReduceScatter`; default None.
         divide: as in `ReduceScatter`; default None.
+        seed: as in `ReduceScatter`; default 0.
 
     Returns:
         The reduce-scatter of each module, by name.
@@ -53,11 +54,11 @@ def set_reduce_scatter(
     if not modules:
         raise ValueError("the model has no FSDP module: call fully_shard first")
     schedule = as_schedule(spec)
-    schedule.check_names(list(modules))
+    schedule._check_names(list(modules))
     made: dict[str, ReduceScatter] = {}
     communicators: dict[dist.ProcessGroup, Communicator] = {}
     for layer, (name, module) in enumerate(modules.items()):
-        made[name] = ReduceScatter(schedule, comm, name=name, layer=layer, divide=divide)
+        made[name] = ReduceScatter(schedule, comm, name=name, layer=layer, divide=divide, seed=seed)
         made[name]._communicators = communicators
         cast(Any, module).set_custom_reduce_scatter(made[name])
     return made
@@ -71,7 +72,7 @@ class ReduceScatter:
     gradients as one tensor. It is ready when the call returns.
 
     Args:
-        spec: a `ReduceSpec` with exchange `"owner"`, or a `Schedule` of such. FSDP chooses whether
+        spec: a `Reduce` with exchange `"owner"`, or a `Schedule` of such. FSDP chooses whether
             the sum is averaged (SUM or AVG), not `spec.average`.
         comm: a communicator of the ranks among which parameters are sharded, which nothing else
             uses. It has at least as many ranks as a group of `spec`. Default: one is made in the
@@ -79,7 +80,9 @@ class ReduceScatter:
         name: the module's name, for the schedule.
         layer: its number in random streams; each module has its own.
         divide: where an average divides: `"after"` the sum or `"before"` it, each contribution; see
-            `ReduceSpec`. None: as the spec says, whose default is `"after"`.
+            `Reduce`. None: as the spec says, whose default is `"after"`.
+        seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
+            0.
 
     `step` is the number of the next call; every backward pass makes one call. The number enters the
     random streams. `states` is what a codec stores of this rank's tensor. Save both in checkpoints
@@ -91,21 +94,34 @@ class ReduceScatter:
     replicas, remains torch's.
     """
 
+    schedule: Schedule
+    """What is reduced how."""
+    seed: int
+    """The seed of the random bits of casts, codecs and sums."""
+    step: int
+    """The number of the next call; enters the random streams."""
+    name: str
+    """The module's name."""
+    states: States
+    """What a codec stores of this rank's tensor."""
+
     def __init__(
         self,
-        spec: ReduceSpec | Schedule,
+        spec: ScheduleLike,
         comm: Communicator | None = None,
         *,
         name: str = "",
         layer: int = 0,
         divide: Literal["after", "before"] | None = None,
+        seed: int = 0,
     ) -> None:
         self.schedule = as_schedule(spec)
         if comm is not None:
-            self.schedule.check_world(comm.size)
+            self.schedule._check_world(comm.size)
         if divide is not None:
             averaging(self.schedule, divide)  # raises ValueError for another word
         self.divide = divide
+        self.seed = number("seed", seed)
         self.name = name
         self.layer = layer
         self.step = self.schedule.spec.step
@@ -155,19 +171,23 @@ class ReduceScatter:
                 f"values, got {input_tensor.numel()}"
             )
         chosen = self.schedule.spec_of(self.name, self.step, input_tensor.numel())
-        spec = dataclasses.replace(
-            chosen, average=_averages(op), divide=self.divide or chosen.divide
-        )
+        spec = chosen.replace(average=_averages(op), divide=self.divide or chosen.divide)
         flat = input_tensor.reshape(-1)
         with self._meter.call(comm):
-            (part,) = comm.reduce_scatter([flat], spec, numbers=[self.layer], states=self.states)
+            (part,) = comm.reduce_scatter(
+                [flat],
+                seeded(spec, self.seed),
+                step=self.step,
+                numbers=[self.layer],
+                states=self.states,
+            )
         self._meter.end(self.step)
         output_tensor.copy_(part.view_as(output_tensor))
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
         """The step, and what a codec keeps."""
-        return {"step": self.step, "states": self.states.state_dict()}
+        return {"step": self.step, "seed": self.seed, "states": self.states.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`.
@@ -177,7 +197,7 @@ class ReduceScatter:
         """
         check_keys("state", state, "states", "step")
         self.states.load_state_dict(state["states"])
-        self.step = state["step"]
+        self.step, self.seed = state["step"], state.get("seed", self.seed)
 
     def reset(self) -> None:
         """Forgets what a codec keeps."""
@@ -187,7 +207,7 @@ class ReduceScatter:
         if self._comm is not None:
             return self._comm
         if group not in self._communicators:
-            self._communicators[group] = torch_communicator(group)
+            self._communicators[group] = distributed(group)
         return self._communicators[group]
 
 
@@ -200,3 +220,7 @@ def _averages(op: Any) -> bool:
         f"the reduction must be SUM or AVG, got {op} (a gradient divide factor needs "
         "set_force_sum_reduction_for_comms(True))"
     )
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.parallel.fsdp", name)

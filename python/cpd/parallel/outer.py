@@ -22,15 +22,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from cpd._since import renamed
 from cpd.comm import Communicator
-from cpd.comm.schedule import Schedule, as_schedule, averaging, specs_in_use
-from cpd.comm.spec import ReduceSpec, warn_of_stall
-from cpd.comm.spec_text import reduce_spec
-from cpd.comm.virtual import LayerReport, simulate_all_reduce
+from cpd.comm.schedule import ScheduleLike, as_schedule, averaging, specs_in_use
+from cpd.comm.spec import Reduce, seeded, warn_of_stall
+from cpd.comm.virtual import TensorReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import number as whole_number
 from cpd.parallel.nodes.gradients import number_of
 from cpd.parallel.virtual_nodes import checked_parameters
 
@@ -47,7 +48,7 @@ class _Workers(abc.ABC):
     """The layers'."""
     steps: int
     """The number of steps of each worker so far."""
-    report: dict[str, LayerReport]
+    report: dict[str, TensorReport]
     """The report of each tensor of the last meeting, by name."""
     states: States
     """A codec's state for the tensors of this process's workers."""
@@ -56,17 +57,19 @@ class _Workers(abc.ABC):
         self,
         model: nn.Module | Sequence[nn.Module],
         comm: Communicator | None,
-        spec: ReduceSpec | Schedule | str,
+        spec: ScheduleLike,
         period: int,
         fragments: int = 1,
+        seed: int = 0,
     ) -> None:
+        self.seed = whole_number("seed", seed)
         self.models = _models(model, comm)
         self.comm = comm
         self.names = list(checked_parameters(self.models[0]))
         self.period = _at_least_one("the number of steps between meetings", period)
-        schedule = as_schedule(reduce_spec(spec) if isinstance(spec, str) else spec)
-        schedule.check_names(self.names)
-        schedule.check_world(self.world_size)
+        schedule = as_schedule(spec)
+        schedule._check_names(self.names)
+        schedule._check_world(self.world_size)
         self.schedule = averaging(schedule)
         for one in specs_in_use(self.schedule):
             warn_of_stall(one, self.world_size)
@@ -100,6 +103,7 @@ class _Workers(abc.ABC):
         """Returns what a run needs to continue, beside the workers' models and optimizers."""
         return {
             "steps": self.steps,
+            "seed": self.seed,
             "world_size": self.world_size,
             "states": self.states.state_dict(),
         }
@@ -113,7 +117,7 @@ class _Workers(abc.ABC):
         if state["world_size"] != self.world_size:
             raise ValueError(f"the state has {state['world_size']} workers, not {self.world_size}")
         self.states.load_state_dict(state.get("states", {"layers": []}))
-        self.steps = state["steps"]
+        self.steps, self.seed = state["steps"], state.get("seed", self.seed)
 
     def reset(self, name: str | None = None) -> None:
         """Forgets what codecs keep of the layer `name`; None: of all.
@@ -177,29 +181,36 @@ class _Workers(abc.ABC):
 
     def _averages(
         self, numbers: list[int], step: int
-    ) -> Iterator[tuple[int, tuple[torch.Tensor, LayerReport]]]:
+    ) -> Iterator[tuple[int, tuple[torch.Tensor, TensorReport]]]:
         """Number, average and report of each layer."""
-        for spec, part in self.schedule.parts(self.names, step, self._sizes()):
+        for spec, part in self.schedule._parts(self.names, step, self._sizes()):
             chosen = [n for n in part if n in numbers]
             if chosen:
-                if spec.wire is not None and spec.wire._needs_gradient:
+                if spec.format is None and spec.codec._needs_gradient:
                     self._set_gradients(chosen)
-                averages, reports = self._all_reduce(chosen, spec)
+                averages, reports = self._all_reduce(chosen, spec, step)
                 yield from zip(chosen, zip(averages, reports, strict=True), strict=True)
 
     def _all_reduce(
-        self, numbers: list[int], spec: ReduceSpec
-    ) -> tuple[list[torch.Tensor], list[LayerReport]]:
+        self, numbers: list[int], spec: Reduce, step: int
+    ) -> tuple[list[torch.Tensor], list[TensorReport]]:
         if self.comm is not None:
             mine = self._contributions(0, numbers)
             sums, report = self.comm.all_reduce(
-                mine, spec, numbers=numbers, states=self.states, report=True
+                mine,
+                seeded(spec, self.seed),
+                step=step,
+                numbers=numbers,
+                states=self.states,
+                report=True,
             )
-            return sums, report.layers
+            return sums, report.tensors
         workers = range(len(self.models))
         there = self._contributions if self._on_one_gpu() else self._on_host
         asked = [functools.partial(there, worker, numbers) for worker in workers]
-        return simulate_all_reduce(asked, spec, numbers=numbers, states=self.states, report=True)
+        return simulate_all_reduce(
+            asked, spec, seed=self.seed, step=step, numbers=numbers, states=self.states, report=True
+        )
 
     def _set_gradients(self, numbers: list[int]) -> None:
         """Sets, for the codec, the root mean square of each layer's gradient on each worker."""
@@ -224,7 +235,7 @@ class _Workers(abc.ABC):
         parameters = self._parameters(worker)
         return [self._contribution(n, parameters[n].detach()) for n in numbers]
 
-    def _check_finite(self, averages: Mapping[int, tuple[torch.Tensor, LayerReport]]) -> None:
+    def _check_finite(self, averages: Mapping[int, tuple[torch.Tensor, TensorReport]]) -> None:
         for number, (average, report) in averages.items():
             if report.non_finite:
                 raise FloatingPointError(
@@ -264,7 +275,7 @@ class _Workers(abc.ABC):
 
 @checked
 class DiLoCo(_Workers):
-    """Local steps by any inner optimizer, and a meeting of the workers every `inner_steps` steps.
+    """Local steps by any inner optimizer, and a meeting of the workers every `period` steps.
 
     Source: Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025.
 
@@ -279,15 +290,17 @@ class DiLoCo(_Workers):
             that require a gradient are the tensors of the all-reduce. The start is stored in
             float32. All workers begin with the same weights.
         comm: a communicator of the ranks, which nothing else uses at the same time, or None.
-        spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings. Outer gradients
+        spec: a `Reduce`, its text, or a `Schedule`, whose steps are meetings. Outer gradients
             are small: formats of narrow range need `aps=True` or scales. Four-bit outer gradients
-            that are summed in fp32: `ReduceSpec("e3m0", "fp32", aps=True, result="fp32")`.
-        inner_steps: the number of steps from one meeting of a parameter to the next.
+            that are summed in fp32: `Reduce("e3m0", accumulator="fp32", aps=True, result="fp32")`.
+        period: the number of steps from one meeting of a parameter to the next.
         outer_lr: the outer optimizer's learning rate; default 0.7. It may be changed between steps.
         momentum: the outer optimizer's momentum; default 0.9.
         nesterov: whether the outer optimizer uses Nesterov's momentum; default True.
         fragments: Streaming DiLoCo: the number F of fragments of about as many values; default 1.
-            Fragment f meets after ⌊(f + 1) inner_steps / F⌋ of each `inner_steps` steps.
+            Fragment f meets after ⌊(f + 1) period / F⌋ of each `period` steps.
+        seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
+            0.
 
     Raises:
         ValueError: for an invalid argument, or if workers begin differently.
@@ -298,8 +311,8 @@ class DiLoCo(_Workers):
     >>> models = [torch.nn.Linear(2, 1) for _ in range(2)]
     >>> _ = models[1].load_state_dict(models[0].state_dict())
     >>> optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
-    >>> spec = ReduceSpec("e3m0", "fp32", aps=True, result="fp32")
-    >>> outer = DiLoCo(models, None, spec, inner_steps=3)
+    >>> spec = Reduce("e3m0", accumulator="fp32", aps=True, result="fp32")
+    >>> outer = DiLoCo(models, None, spec, period=3)
     >>> outer
     DiLoCo(2 workers, 2 layers of 3 values, every 3 steps)
     >>> def train():
@@ -314,22 +327,24 @@ class DiLoCo(_Workers):
     (True, 0)
     """
 
+    @renamed(inner_steps="period")
     def __init__(
         self,
         model: nn.Module | Sequence[nn.Module],
         comm: Communicator | None,
-        spec: ReduceSpec | Schedule | str,
-        inner_steps: int,
+        spec: ScheduleLike,
+        period: int,
         *,
         outer_lr: float = 0.7,
         momentum: float = 0.9,
         nesterov: bool = True,
         fragments: int = 1,
+        seed: int = 0,
     ) -> None:
         self.outer_lr = _number("outer_lr", outer_lr)
         self.momentum = _number("momentum", momentum)
         self.nesterov = flag("nesterov", nesterov)
-        super().__init__(model, comm, spec, inner_steps, fragments)
+        super().__init__(model, comm, spec, period, fragments, seed)
         self._start = [p.detach().float().clone() for p in self._parameters(0)]
         self._velocity = [torch.zeros_like(start) for start in self._start]
 
@@ -392,9 +407,10 @@ class WeightAverage(_Workers):
     Args:
         model: as in `DiLoCo`.
         comm: as in `DiLoCo`.
-        spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings; the weights are
+        spec: a `Reduce` or its text, or a `Schedule`, whose steps are meetings; the weights are
             cast.
         period: the number of steps from one meeting to the next.
+        seed: as in `DiLoCo`; default 0.
 
     Raises:
         ValueError: for an invalid argument, or if workers begin differently.
@@ -419,10 +435,12 @@ class WeightAverage(_Workers):
         self,
         model: nn.Module | Sequence[nn.Module],
         comm: Communicator | None,
-        spec: ReduceSpec | Schedule | str,
+        spec: ScheduleLike,
         period: int,
+        *,
+        seed: int = 0,
     ) -> None:
-        super().__init__(model, comm, spec, period)
+        super().__init__(model, comm, spec, period, seed=seed)
 
     def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
         return local.float()

@@ -13,15 +13,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cpd import _core
+from cpd._since import renamed
 from cpd.comm.costs import Cost, cost_of_step
-from cpd.comm.schedule import Schedule, as_schedule, divided, specs_in_use
-from cpd.comm.spec import ReduceSpec, warn_of_stall
-from cpd.comm.spec_text import reduce_spec
-from cpd.comm.virtual import LayerReport
+from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, divided, specs_in_use
+from cpd.comm.spec import warn_of_stall
+from cpd.comm.virtual import TensorReport
 from cpd.compress.states import Owner, States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer
+from cpd.numeric.numbers import number as whole_number
 from cpd.numeric.shown import byte_size, shown
 from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split
@@ -43,7 +44,7 @@ KEEPS = ("memory", "disk", "recompute")
 
 @checked
 class VirtualNodes:
-    """Trains `model` as `world_size` nodes whose gradients meet in CPD's all-reduce.
+    """Trains `model` as `nodes` nodes whose gradients meet in CPD's all-reduce.
 
     In each step, every node's loss and gradients are computed on its own micro-batch, one node
     after the other, and the reduced gradients are left in the parameters' `grad`. They are bit for
@@ -58,8 +59,8 @@ class VirtualNodes:
             its index is its number in random streams, a `Schedule` uses its name. A shared one
             counts once. bfloat16 and float16 gradients are widened first, and the result is rounded
             to nearest.
-        world_size: the number of nodes.
-        spec: a `ReduceSpec` or its text (`cpd.comm.reduce_spec`, a recipe's `wire`), or a
+        nodes: the number of nodes.
+        spec: a `Reduce`, or what it is constructed from, such as its text (a recipe's `wire`); or a
             `Schedule`, whose steps are those of `next_step`.
         keep: where to store gradients when the sum must wait for all nodes: with APS, whose
             exponents come first, and for the order `ring`. `"memory"` (default) or `"disk"`:
@@ -70,22 +71,23 @@ class VirtualNodes:
             with or without groups) store nothing: memory holds one node's gradients and the sums.
         average: whether to divide by the number of nodes; default True. False: as the spec says.
         divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
-            torch's DDP does; see `ReduceSpec`. None: as the spec says, whose default is `"after"`.
+            torch's DDP does; see `Reduce`. None: as the spec says, whose default is `"after"`.
         broadcast_buffers: True (default): every node begins a step with node 0's buffers
             (BatchNorm's running statistics), which remain, as in DDP. False: each node has its own;
             the model holds node 0's. Histories of delayed scaling are combined by their maximum in
             either case, at the end of the step. Ranks do that at each call of the model; a node
             makes one such call a step, also where `no_sync` accumulates.
-        seeds: a seed for each node, which then has its own generators, as a rank that begins with
-            torch.manual_seed(seed). Default None: nodes take random numbers (dropout) one after the
-            other from torch's generators, as a loop would.
+        generators: a seed for each node, which then has torch's generators of its own, as a rank
+            that begins with torch.manual_seed(seed). Default None: nodes take random numbers
+            (dropout) one after the other from torch's generators, as a loop would.
         folder: the folder of `keep="disk"`; default: the system's for temporary files.
+        seed: the seed of the random bits of casts, codecs and sums; default 0.
 
     Attributes:
         next_step: the number of the next step; enters the random streams.
         states: what a codec stores of all nodes' tensors, such as the errors that it feeds back.
         losses: the nodes' losses of the last step.
-        report: the `LayerReport` of each tensor in the last step, by name.
+        report: the `TensorReport` of each tensor in the last step, by name.
         traffic: the bytes that node 0 would have sent in it, and the seconds that casts and sums of
             all nodes took here.
 
@@ -103,7 +105,7 @@ class VirtualNodes:
     are as before it.
 
     >>> model = torch.nn.Linear(2, 1)
-    >>> nodes = VirtualNodes(model, world_size=4, spec=ReduceSpec("e4m3", aps=True))
+    >>> nodes = VirtualNodes(model, nodes=4, spec="e4m3 aps")
     >>> nodes
     VirtualNodes(4 nodes, 2 layers of 3 values, 48 bytes of gradients kept in memory)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -114,26 +116,28 @@ class VirtualNodes:
     (3, torch.Size([4]), 0)
     """
 
+    @renamed(world_size="nodes", seeds="generators")
     def __init__(
         self,
         model: nn.Module,
-        world_size: int,
-        spec: ReduceSpec | Schedule | str,
+        nodes: int,
+        spec: ScheduleLike,
         keep: Literal["memory", "disk", "recompute"] | None = None,
         *,
         average: bool = True,
         divide: Literal["after", "before"] | None = None,
         broadcast_buffers: bool = True,
-        seeds: Sequence[int] | None = None,
+        generators: Sequence[int] | None = None,
         folder: str | None = None,
+        seed: int = 0,
     ) -> None:
         parameters = checked_parameters(model)
         self.model = model
-        self.world_size = int32("world_size", world_size)
+        self.world_size = int32("nodes", nodes)
         if self.world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
+            raise ValueError(f"nodes must be at least 1, got {nodes}")
+        self.seed = whole_number("seed", seed)
         self.names = list(parameters)
-        spec = reduce_spec(spec) if isinstance(spec, str) else spec
         schedule = self._checked(as_schedule(spec))
         self.schedule = divided(schedule, average, divide)
         for one in specs_in_use(self.schedule):
@@ -145,12 +149,12 @@ class VirtualNodes:
         self.folder = folder
         self.next_step = self.schedule.spec.step
         self.losses = torch.empty(0)
-        self.report: dict[str, LayerReport] = {}
+        self.report: dict[str, TensorReport] = {}
         self.traffic: StepTraffic | None = None
         self._costs: dict[bool, Cost] = {}
         self.states = States()
         check_room(self.keep, self.kept_bytes, folder)
-        self._generators = None if seeds is None else self._seeded(seeds)
+        self._generators = None if generators is None else self._seeded(generators)
         self._buffers = None if broadcast_buffers else [Buffers(model).values] * self.world_size
         self._reduces = True
         self._added: Added | None = None
@@ -280,6 +284,7 @@ class VirtualNodes:
         own = self._generators
         return {
             "next_step": self.next_step,
+            "seed": self.seed,
             "world_size": self.world_size,
             "schedule": self.schedule,
             "generators": None if own is None else [(one.host, one.gpus) for one in own],
@@ -310,6 +315,7 @@ class VirtualNodes:
         if self._generators is not None:
             self._generators = [Generators(host, gpus) for host, gpus in state["generators"]]
         self.schedule, self.next_step = schedule, state["next_step"]
+        self.seed = state.get("seed", 0)  # of 0.7 in the schedule's specs
         self._buffers = state["buffers"]
 
     def reset(self, name: str | None = None) -> None:
@@ -336,14 +342,14 @@ class VirtualNodes:
         return f"VirtualNodes({nodes}, {layers} of {values:,} values, {how})"
 
     def _checked(self, schedule: Schedule) -> Schedule:
-        schedule.check_names(self.names)
-        schedule.check_world(self.world_size)
+        schedule._check_names(self.names)
+        schedule._check_world(self.world_size)
         return schedule
 
     def _seeded(self, seeds: Sequence[int]) -> list[Generators]:
-        numbers = [integer("seeds", seed) for seed in seeds]
+        numbers = [integer("generators", seed) for seed in seeds]
         if len(numbers) != self.world_size:
-            raise ValueError(f"there are {self.world_size} nodes but {len(numbers)} seeds")
+            raise ValueError(f"there are {self.world_size} nodes but {len(numbers)} generators")
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
@@ -382,7 +388,14 @@ class VirtualNodes:
         places = {layer.device for layer in layers.values()}
         device = places.pop() if len(places) == 1 else None
         return Folds(
-            self.schedule, shapes, self.world_size, step, states, planned=planned, device=device
+            self.schedule,
+            shapes,
+            self.world_size,
+            step,
+            states,
+            planned=planned,
+            device=device,
+            seed=self.seed,
         )
 
 
@@ -442,7 +455,7 @@ class _Step:
 
     def run(
         self, micro_batches: Iterable[Any]
-    ) -> tuple[list[tuple[torch.Tensor | None, LayerReport]], torch.Tensor]:
+    ) -> tuple[list[tuple[torch.Tensor | None, TensorReport]], torch.Tensor]:
         """Returns the reduced gradients and reports, if there are folds, and the losses.
 
         Buffers and generators advance. If it raises, they and the gradients are put back.
@@ -474,7 +487,7 @@ class _Step:
 
     def _results(
         self, folds: Folds, losses: torch.Tensor
-    ) -> list[tuple[torch.Tensor | None, LayerReport]]:
+    ) -> list[tuple[torch.Tensor | None, TensorReport]]:
         """Returns the sums when all nodes have come as often as they are awaited."""
         for node in self._later(folds):
             gradients = self._get(node)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,7 @@ import numpy as np
 
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import ReduceSpec
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.spec import Reduce, as_reduce
 from cpd.numeric.checked import checked
 from cpd.study.costs import cost, transfer_seconds
 from cpd.study.machines import Machine, as_machine
@@ -109,7 +107,7 @@ class Recommendation:
 @checked
 def recommend(
     ranks: PerRank | Layers,
-    spec: ReduceSpec | str,
+    spec: Reduce | str,
     group_sizes: Sequence[int],
     machine: Machine | str,
     *,
@@ -156,7 +154,7 @@ def recommend(
     >>> best.by_error, best.by_time, [choice.steps for choice in best.choices]
     (4, 2, [18, 18, 30])
     """
-    spec, machine = with_seed(reduce_spec(spec), seed), as_machine(machine)
+    spec, machine = with_seed(as_reduce(spec), seed), as_machine(machine)
     if spec.order != "ring":
         raise ValueError(
             "the exchanges ring and hierarchical, whose time is modelled, sum in order 'ring': "
@@ -171,7 +169,7 @@ def recommend(
 
 
 def choose(
-    measured: Mapping[int, Measurement], spec: ReduceSpec, machine: Machine, given: Contributions
+    measured: Mapping[int, Measurement], spec: Reduce, machine: Machine, given: Contributions
 ) -> Recommendation:
     """Recommends group sizes and exchanges from the measurements of contributions.
 
@@ -179,12 +177,12 @@ def choose(
     """
     world = given.world
 
-    def choice(size: int, way: ReduceSpec) -> Choice:
+    def choice(size: int, way: Reduce) -> Choice:
         return made(size, measured[size], way, machine, given)
 
-    plain = dataclasses.replace(spec, exchange="owner", group_size=None)
+    plain = spec.replace(exchange="owner", group_size=None)
     owner = [choice(size, plain) for size in measured]
-    may_hop = spec.wire is None
+    may_hop = spec.format is not None
     hops = [choice(size, _moved(spec, size, world)) for size in measured] if may_hop else owner
     front = [one for one in hops + owner if not any(_beats(other, one) for other in hops + owner)]
     draws = min(len(one.draws) for one in measured.values())
@@ -203,7 +201,7 @@ def choose(
 
 
 def made(
-    size: int, one: Measurement, way: ReduceSpec, machine: Machine, given: Contributions
+    size: int, one: Measurement, way: Reduce, machine: Machine, given: Contributions
 ) -> Choice:
     """Returns the choice of a group size that was measured, exchanged in this way."""
     took = cost(way, given.world, given.shapes, largest=given.largest)
@@ -242,8 +240,8 @@ def _tied(
     return [sound[i] for i in sorted(undecided(shares))]
 
 
-def _moved(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
+def _moved(spec: Reduce, size: int, world: int) -> Reduce:
     """The spec with an exchange whose messages hop: a ring of all ranks, or of masters."""
-    moved = grouped(dataclasses.replace(spec, exchange="owner"), size, world)
+    moved = grouped(spec.replace(exchange="owner"), size, world)
     exchange = "ring" if size == world else "hierarchical"
-    return dataclasses.replace(moved, exchange=exchange)
+    return moved.replace(exchange=exchange)

@@ -18,8 +18,7 @@ from cpd.comm.costs import (
     values_and_rows,
 )
 from cpd.comm.layers import PerRank
-from cpd.comm.spec import ReduceSpec
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.spec import Reduce, as_reduce
 from cpd.comm.virtual import Source
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, int64
@@ -28,7 +27,7 @@ from cpd.study.machines import Machine, Round, seconds
 
 @checked
 def cost(
-    spec: ReduceSpec | str,
+    spec: Reduce | str,
     world: int,
     shapes: Sizes,
     rank: int = 0,
@@ -83,7 +82,7 @@ def cost(
     >>> cost("top_k 0.2", 2, [10], ranks=ranks).exact
     True
     """
-    spec = reduce_spec(spec)
+    spec = as_reduce(spec)
     layers = values_and_rows(spec, shapes)
     predicted = counted(spec, world, layers, [], rank, chunk, largest)
     if ranks is None:
@@ -106,14 +105,14 @@ def cost(
 
 
 def rounds(
-    spec: ReduceSpec, world: int, shapes: Sizes, *, per_host: int, largest: Largest = None
+    spec: Reduce, world: int, shapes: Sizes, *, per_host: int, largest: Largest = None
 ) -> list[Round]:
     """Returns the steps of an all-reduce, and between whom; arguments are as of `cost`.
 
     Rank r is in host r // per_host. Steps that are alike are one `Round`.
 
-    >>> from cpd.comm.spec import ReduceSpec
-    >>> rounds(ReduceSpec("fp32"), 4, [1000], per_host=2)
+    >>> from cpd.comm.spec import Reduce
+    >>> rounds(Reduce("fp32"), 4, [1000], per_host=2)
     [Round(steps=4, bytes=1000, across=1, within=1), Round(steps=2, bytes=1000, across=2, within=0)]
     """
     values, rows = values_and_rows(spec, shapes)
@@ -129,23 +128,23 @@ def rounds(
 
 
 def transfer_seconds(
-    spec: ReduceSpec, machine: Machine, world: int, shapes: Sizes, largest: Largest = None
+    spec: Reduce, machine: Machine, world: int, shapes: Sizes, largest: Largest = None
 ) -> float:
     """Models the seconds of the messages of an all-reduce, one step after the other.
 
     An upper bound if `cost` gives one. Casts and ordered sums are assumed to be hidden, and what
     ranks agree on first is not included.
 
-    >>> from cpd.comm.spec import ReduceSpec
+    >>> from cpd.comm.spec import Reduce
     >>> machine = Machine(alpha=1e-6, beta=1e9)
-    >>> round(1e6 * transfer_seconds(ReduceSpec("e4m3"), machine, 4, [1000]), 2)  # us
+    >>> round(1e6 * transfer_seconds(Reduce("e4m3"), machine, 4, [1000]), 2)  # us
     7.5
     """
     found = rounds(spec, world, shapes, per_host=machine.gpus, largest=largest)
     return seconds(machine, found)
 
 
-def agreement(spec: ReduceSpec, world: int, shapes: Sizes, *, per_host: int) -> list[Round]:
+def agreement(spec: Reduce, world: int, shapes: Sizes, *, per_host: int) -> list[Round]:
     """Returns the steps ahead of `rounds` in which the ranks agree on what scales need.
 
     With APS, and for formats without a code for NaN, ranks agree on each tensor's largest
@@ -153,10 +152,10 @@ def agreement(spec: ReduceSpec, world: int, shapes: Sizes, *, per_host: int) -> 
     bytes a tensor. In ceil(log2(world)) steps each rank sends all of these to the rank 1, 2, 4, …
     after it. There are no steps if nothing is needed.
 
-    >>> from cpd.comm.spec import ReduceSpec
-    >>> agreement(ReduceSpec("e4m3", aps=True), 4, [1000], per_host=2)
+    >>> from cpd.comm.spec import Reduce
+    >>> agreement(Reduce("e4m3", aps=True), 4, [1000], per_host=2)
     [Round(steps=1, bytes=8, across=1, within=1), Round(steps=1, bytes=8, across=2, within=0)]
-    >>> agreement(ReduceSpec("e4m3"), 4, [1000], per_host=2)
+    >>> agreement(Reduce("e4m3"), 4, [1000], per_host=2)
     []
     """
     values, rows = values_and_rows(spec, shapes)

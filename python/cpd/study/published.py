@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cpd.comm.layers import WireWarning
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.compress.codecs import codec
 from cpd.numeric.shown import shown
+from cpd.numeric.warned import PrecisionWarning
 from cpd.study.machines import Machine, nearest
 from cpd.study.networks import Network
 from cpd.study.throughput import StepTime, all_reduce_of, messages_of, step_time
@@ -180,7 +180,9 @@ def compared(figure: str, codec_gbps: float | None = None, shared: bool = False)
     check_figure(figure)
     rate = _NO_CODEC if codec_gbps is None else codec_gbps
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WireWarning)  # of 1bitSGD by columns, as the paper says
+        warnings.simplefilter(
+            "ignore", PrecisionWarning
+        )  # of 1bitSGD by columns, as the paper says
         cells = _of_table(figure, rate, shared) if figure in _OF_TABLES else []
         cells += [_claimed(row, rate) for row in _claims(figure)]
     return cells + (_prices(rate) if figure == "grubic-16" else [])
@@ -350,7 +352,7 @@ def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[flo
     points = []
     for times in multiples:
         large = Network("alexnet", shapes=[(round(of.values * times),)])
-        spec = ReduceSpec("fp32", order="ring", exchange="ring")
+        spec = Reduce("fp32", order="ring", exchange="ring")
         whole, less = (
             step_time(large, on, 8, spec, codec_gbps=_NO_CODEC, bits=one).apart
             for one in (32.0, bits)

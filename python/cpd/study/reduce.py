@@ -17,13 +17,13 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import ReduceSpec, StallWarning
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.spec import Reduce
 from cpd.comm.virtual import Source, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
+from cpd.numeric.warned import PrecisionWarning
 
 DRAWS = 16
 """Blocks of values from whose differences an error's uncertainty is estimated."""
@@ -56,7 +56,7 @@ class Roundoff:
 @overload
 def roundoff(
     ranks: PerRank | Layers,
-    spec: ReduceSpec | str,
+    spec: Reduce | str,
     group_sizes: Sequence[int],
     *,
     comm: Communicator | None = None,
@@ -66,7 +66,7 @@ def roundoff(
 @overload
 def roundoff(
     ranks: PerRank | Layers,
-    spec: ReduceSpec | str,
+    spec: Reduce | str,
     group_sizes: Sequence[int],
     *,
     comm: Communicator | None = None,
@@ -76,7 +76,7 @@ def roundoff(
 @checked
 def roundoff(
     ranks: PerRank | Layers,
-    spec: ReduceSpec | str,
+    spec: Reduce | str,
     group_sizes: Sequence[int],
     *,
     comm: Communicator | None = None,
@@ -118,7 +118,7 @@ def roundoff(
     >>> round(result.error, 4), result.count, result.zero_references
     (0.0588, 2, 1)
     """
-    spec = with_seed(reduce_spec(spec), seed)
+    spec = with_seed(as_reduce(spec), seed)
     given = Contributions(ranks, comm)
     sizes = [group_size_of(size, given.world) for size in group_sizes]
     found = {size: given.measure(spec, size) for size in sizes}
@@ -211,7 +211,7 @@ class Contributions:
         comm: the ranks; default None: virtual ranks.
 
     >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
-    >>> given.measure(ReduceSpec("e4m3"), 2).total.count
+    >>> given.measure(Reduce("e4m3"), 2).total.count
     1
     """
 
@@ -245,17 +245,17 @@ class Contributions:
             self._known_largest = [float(one) for one in largest]
         return self._known_largest
 
-    def measure(self, spec: ReduceSpec, group_size: int) -> Measurement:
+    def measure(self, spec: Reduce, group_size: int) -> Measurement:
         """Returns the measurement with a group size, 1…W, where W means no groups.
 
         The `group_size` of `spec` is not used. Raises ValueError for another group size.
         """
         chosen = grouped(spec, group_size_of(group_size, self.world), self.world)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", StallWarning)  # stalling sums are measured too
+            warnings.simplefilter("ignore", PrecisionWarning)  # stalling sums are measured too
             return Measurement.of(self._reference(spec.average), self._sums(chosen))
 
-    def measure_orders(self, spec: ReduceSpec, group_size: int) -> Measurement:
+    def measure_orders(self, spec: Reduce, group_size: int) -> Measurement:
         """Measures as `measure`, and also in `ORDERS` random orders of the ranks.
 
         These orders do not depend on the argument's order. Between processes the ranks have one
@@ -277,13 +277,13 @@ class Contributions:
             for _ in range(ORDERS)
         ]
 
-    def _reduce(self, spec: ReduceSpec, states: States) -> list[Any]:
+    def _reduce(self, spec: Reduce, states: States) -> list[Any]:
         if self._comm is None:
             return simulate_all_reduce(self._ranks, spec, states=states)
         shaped = [x.reshape(shape) for x, shape in zip(self._values, self.shapes, strict=True)]
-        return self._comm.all_reduce(shaped, spec, states=states)
+        return self._comm.all_reduce(shaped, spec, step=0, states=states)
 
-    def _sums(self, spec: ReduceSpec) -> list[Any]:
+    def _sums(self, spec: Reduce) -> list[Any]:
         """Returns the reduced layers.
 
         For a codec that feeds errors back it is the mean of `STEPS` steps with the same layers:
@@ -294,7 +294,7 @@ class Contributions:
             return self._reduce(spec, states)
         total = [np.zeros(size) for size in self.sizes]
         for step in range(spec.step, spec.step + STEPS):
-            layers = self._reduce(dataclasses.replace(spec, step=step), states)
+            layers = self._reduce(spec.replace(step=step), states)
             for one, layer in zip(total, layers, strict=True):
                 one += np.asarray(layer).reshape(-1)
         return [(one / STEPS).astype(np.float32) for one in total]
@@ -328,14 +328,14 @@ def standard_error(left_out: npt.NDArray[np.float64]) -> float:
 # ---- helpers -------------------------------------------------------------------------------------
 
 
-def with_seed(spec: ReduceSpec, seed: int) -> ReduceSpec:
+def with_seed(spec: Reduce, seed: int) -> Reduce:
     """Returns the spec with the seed of a call; raises ValueError if it has another one."""
     if spec.seed and seed not in (0, spec.seed):
         raise ValueError(f"seed is given twice: {shown(seed)}, and {spec.seed} in {shown(spec)}")
-    return dataclasses.replace(spec, seed=seed) if seed else spec
+    return spec.replace(seed=seed) if seed else spec
 
 
-def grouped(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
+def grouped(spec: Reduce, size: int, world: int) -> Reduce:
     """Returns the spec with that group size; W means no groups.
 
     A spec whose messages hop around a ring keeps such an exchange.
@@ -343,7 +343,7 @@ def grouped(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
     exchange = spec.exchange
     if exchange in ("ring", "hierarchical"):
         exchange = "ring" if size == world else "hierarchical"
-    return dataclasses.replace(spec, group_size=None if size == world else size, exchange=exchange)
+    return spec.replace(group_size=None if size == world else size, exchange=exchange)
 
 
 def _draws(
@@ -377,9 +377,9 @@ def group_size_of(size: Any, world: int) -> int:
     return number
 
 
-def _feeds_back(spec: ReduceSpec) -> bool:
+def _feeds_back(spec: Reduce) -> bool:
     """Returns whether the codec adds its errors to the next call's values."""
-    words = [] if spec.wire is None else spec.wire.text.split()
+    words = [] if spec.format is not None else spec.codec.name.split()
     return bool(words) and (
         words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.study.choices import Choice, Recommendation, choose, made
 from cpd.study.machines import Machine
 from cpd.study.reduce import Contributions, Measurement, Roundoff, roundoff
@@ -58,7 +58,7 @@ class RoundoffRow:
 
 
 def measure_roundoff(
-    per_rank: "Sequence[Sequence[torch.Tensor]]", spec: ReduceSpec, sizes: Sequence[int]
+    per_rank: "Sequence[Sequence[torch.Tensor]]", spec: Reduce, sizes: Sequence[int]
 ) -> list[RoundoffRow]:
     """One row for each group size, all layers together."""
     table = roundoff(per_rank, spec, group_sizes=list(sizes))
@@ -126,7 +126,7 @@ class Series:
     """One way to sum, by group size."""
 
     label: str
-    spec: ReduceSpec
+    spec: Reduce
     sizes: list[int]
     baseline: bool = False
     """Whether it is one of today's ways, for comparison, and without advice."""
@@ -139,7 +139,7 @@ class Series:
     def setting(self) -> dict[str, Any]:
         """The spec of the sum, for JSON."""
         return {
-            "format" if self.spec.wire is None else "wire": str(self.spec.format or self.spec.wire),
+            "format" if self.spec.format is not None else "wire": str(self.spec.codec),
             "accumulator": str(self.spec.accumulator),
             "result": str(self.spec.result),
             "order": self.spec.order,
@@ -156,10 +156,10 @@ def baselines(nodes: int) -> list[Series]:
     They are a ring in bf16, whose partial sums are rounded to bf16 at each hop, as NCCL's are; and
     fp32, each slice summed by its owner.
     """
-    ring = ReduceSpec("bf16", order="ring", exchange="ring")
+    ring = Reduce("bf16", order="ring", exchange="ring")
     return [
         Series("bf16 ring", ring, [nodes], baseline=True),
-        Series("fp32 owner", ReduceSpec("fp32"), [nodes], baseline=True),
+        Series("fp32 owner", Reduce("fp32"), [nodes], baseline=True),
     ]
 
 

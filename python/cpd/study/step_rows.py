@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cpd.comm.costs import Largest
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import Reduce
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
 from cpd.study.throughput import CodecGbps, StepTime, all_reduce_of, step_time
@@ -78,7 +78,7 @@ def step_rows(
 
     def step(wire: str, world: int) -> StepTime:
         spec = _limited(all_reduce_of(wire, exchange, group_size), exchange, group_size, world)
-        varies = spec.wire is not None and not spec.wire._is_fixed
+        varies = spec.format is None and not spec.codec._is_fixed
         return step_time(
             network,
             machine,
@@ -115,9 +115,7 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b else math.nan if a else 1.0
 
 
-def _limited(
-    spec: ReduceSpec, exchange: str | None, group_size: int | None, world: int
-) -> ReduceSpec:
+def _limited(spec: Reduce, exchange: str | None, group_size: int | None, world: int) -> Reduce:
     """The spec with groups no larger than the number of ranks."""
     if group_size is None or group_size <= world:
         return spec

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import time
@@ -13,8 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from cpd.comm.costs import Largest
-from cpd.comm.spec import ReduceSpec
-from cpd.comm.spec_text import reduce_spec
+from cpd.comm.spec import Reduce, as_reduce
 from cpd.compress.codecs import codec
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
@@ -96,12 +94,12 @@ H200: Rate = (2686.0, 2754.0)
 """The cast to e4m3 on an NVIDIA H200 (benchmarks/GPU.md), in binary32 values."""
 
 
-def codec_values(spec: ReduceSpec, ranks: int) -> tuple[float, float]:
+def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
     """Returns how often the rank that has most encodes and decodes each value of the layers.
 
     A sum in binary32 whose contributions are binary32 needs neither.
     """
-    if ranks == 1 or (spec.wire is None and str(spec.format) == "fp32"):
+    if ranks == 1 or (spec.format is not None and str(spec.format) == "fp32"):
         return 0.0, 0.0
     share = (ranks - 1) / ranks
     if spec.exchange == "gather":
@@ -136,7 +134,7 @@ def measured_rate(text: str) -> Rate:
     return 4e-9 * _TIMED / best[0], 4e-9 * _TIMED / best[1]
 
 
-def _rate_on(machine: Machine, spec: ReduceSpec, given: CodecGbps) -> tuple[Rate, str]:
+def _rate_on(machine: Machine, spec: Reduce, given: CodecGbps) -> tuple[Rate, str]:
     """Returns the rate of the spec's codec, and its source."""
     if given == "measured":
         rate = measured_rate(text_of(spec))
@@ -170,32 +168,31 @@ def _given(codec_gbps: Any) -> Rate:
     return float(both[0]), float(both[1])
 
 
-def text_of(spec: ReduceSpec) -> str:
+def text_of(spec: Reduce) -> str:
     """Returns the text of the codec or format of a contribution."""
-    return spec.wire.text if spec.wire is not None else str(spec.format)
+    return spec.codec.name
 
 
 def all_reduce_of(
-    wire: str | ReduceSpec, exchange: str | None = None, group_size: int | None = None
-) -> ReduceSpec:
-    """Returns the all-reduce of a text (`cpd.comm.spec_text`) with another exchange and its groups.
+    wire: str | Reduce, exchange: str | None = None, group_size: int | None = None
+) -> Reduce:
+    """Returns the all-reduce of a text with another exchange and its groups.
 
     A compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
     `hierarchical`.
 
-    Raises ValueError as `cpd.ReduceSpec`.
+    Raises ValueError as `cpd.Reduce`.
     """
-    spec = reduce_spec(wire)
-    if exchange is not None and not (spec.wire is not None and exchange in _HOPPING):
+    spec = as_reduce(wire)
+    if exchange is not None and not (spec.format is None and exchange in _HOPPING):
         order = "ring" if exchange in _HOPPING else spec.order
-        spec = dataclasses.replace(
-            spec,
+        spec = spec.replace(
             order=order,
             exchange=exchange,
             group_size=group_size if exchange == "hierarchical" else spec.group_size,
         )
     if group_size is not None and spec.exchange != "ring":
-        spec = dataclasses.replace(spec, group_size=group_size)
+        spec = spec.replace(group_size=group_size)
     return spec
 
 
@@ -204,7 +201,7 @@ def step_time(
     network: Network | str,
     machine: Machine | str,
     ranks: int,
-    spec: ReduceSpec | str = "fp32",
+    spec: Reduce | str = "fp32",
     *,
     compute: float | None = None,
     batch: int | None = None,
@@ -248,7 +245,7 @@ def step_time(
     >>> found.messages, found.apart  # two steps of a message of 4 bytes
     (4.0, 14.0)
     """
-    network, machine, spec = as_network(network), as_machine(machine), reduce_spec(spec)
+    network, machine, spec = as_network(network), as_machine(machine), as_reduce(spec)
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, got {ranks}")
     if batch is not None and batch < 1:
@@ -278,7 +275,7 @@ def step_time(
 
 
 def messages_of(
-    spec: ReduceSpec,
+    spec: Reduce,
     ranks: int,
     network: Network,
     per_host: int,
@@ -294,7 +291,7 @@ def messages_of(
         return [*first, *found], (sent.bytes_sent + of_first, sent.exact)
     if not (math.isfinite(bits) and bits > 0):
         raise ValueError(f"bits must be finite and above 0, got {shown(bits)}")
-    plain = ReduceSpec("fp32", order=spec.order, exchange=spec.exchange, group_size=spec.group_size)
+    plain = Reduce("fp32", order=spec.order, exchange=spec.exchange, group_size=spec.group_size)
     whole, (sent_bytes, _) = messages_of(plain, ranks, network, per_host)
     scaled = [one._replace(bytes=one.bytes * bits / 32) for one in whole]
     return [*first, *scaled], (sent_bytes * bits / 32 + of_first, False)

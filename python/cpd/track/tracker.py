@@ -46,7 +46,7 @@ class Tracker:
         what_if: recipes, their names or texts, or a dict of them, as in `cpd.observe`; default
             none.
         reducer: the state of `cpd.ddp_hook`, a `cpd.VirtualNodes`, or the reduce-scatters that
-            `cpd.fsdp.set_reduce_scatter` returns (a dict; the traffic of a step is added up).
+            `cpd.fsdp_hook` returns (a dict; the traffic of a step is added up).
             Default None.
 
     Raises:
@@ -161,6 +161,6 @@ def _reducers(given: Any) -> list[Reducer]:
         if not hasattr(one, "traffic"):
             raise TypeError(
                 "reducer must be the state of cpd.ddp_hook, a cpd.VirtualNodes, or what "
-                f"cpd.fsdp.set_reduce_scatter returns, got {type(one).__name__}"
+                f"cpd.fsdp_hook returns, got {type(one).__name__}"
             )
     return found

@@ -212,7 +212,7 @@ class _Run:
                 torch.manual_seed(seeds[self.ranks.mine[0]])
             return RealNode(self.model, self.ranks.comm, schedule)
         return VirtualNodes(
-            self.model, self.ranks.world, schedule, average=False, keep=keep, seeds=seeds
+            self.model, self.ranks.world, schedule, average=False, keep=keep, generators=seeds
         )
 
     def train(

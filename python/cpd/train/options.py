@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cpd.comm import spec_text
 from cpd.comm.schedule import Schedule, averaging
-from cpd.comm.spec import ReduceSpec, check_world
+from cpd.comm.spec import Reduce, check_world
 from cpd.compress.codecs import Codec
 from cpd.nn.recipe import as_recipe
 from cpd.numeric.names import checked_name
@@ -43,7 +42,7 @@ class TrainOptions:
 
     Attributes:
         format, aps, loss_scale, kahan, group_size, order, exchange, rounding, overflow: of the
-            all-reduce, as in `cpd.ReduceSpec`.
+            all-reduce, as in `cpd.Reduce`.
         last_layer_fp32: the last layer's gradients are summed in fp32.
         exempt: names of layers, or patterns of such, that are summed in fp32.
         fp32_epochs: how many epochs, from the first on, all layers are summed in fp32.
@@ -69,7 +68,7 @@ class TrainOptions:
             in fp32.
         quantized_share: chooses `min_size`, the largest that leaves at least this share of the
             parameters to the format or codec.
-        reduce: the whole all-reduce as the text of `cpd.comm.reduce_spec`, in place of `format`.
+        reduce: the whole all-reduce as the text of `cpd.Reduce`, in place of `format`.
         length: of a text's runs, in characters.
         device: where the model computes: `cpu`, `cuda` or `cuda:N`.
 
@@ -126,14 +125,14 @@ class TrainOptions:
         _check_names(self)
         _check_model(self)
         check_world(self.spec, self.nodes)
-        if "bits=gradient" in str(self.spec.wire).split():
+        if "bits=gradient" in str(self.spec.codec).split():
             raise ValueError(
-                f"{self.spec.wire} chooses its bits for weights, by the gradients that they have: "
+                f"{self.spec.codec} chooses its bits for weights, by the gradients that they have: "
                 "gradients, which cpd.train sends, have none; give uniform a number of bits"
             )
         schedule = self.reduction(steps_per_epoch=1)  # the first to make layers, and import torch
-        schedule.check_names([layer.name for layer in self.layers])
-        schedule.check_world(self.nodes)
+        schedule._check_names([layer.name for layer in self.layers])
+        schedule._check_world(self.nodes)
 
     def _take_wire(self) -> None:
         """The codec's name in its one form; that of a format is the format."""
@@ -216,7 +215,7 @@ class TrainOptions:
         A codec that scales by a deviation, as TernGrad's, makes them zero at each step, and so they
         never change.
         """
-        compresses = self.spec.wire is not None and self.spec.format is None
+        compresses = self.spec.format is None
         return tuple(layer.name for layer in self.layers if layer.size == 1 and compresses)
 
     @cached_property
@@ -231,7 +230,7 @@ class TrainOptions:
         return how.reduce if how is not None and self.format is None is self.wire else None
 
     @cached_property
-    def spec(self) -> ReduceSpec:
+    def spec(self) -> Reduce:
         """The all-reduce of layers that are not exempt, after the first epochs, as a sum.
 
         Raises ValueError for options that exclude each other.
@@ -251,7 +250,7 @@ class TrainOptions:
             **chosen,
         )
 
-    def _spec_of_text(self, wire: str, chosen: dict[str, Any]) -> ReduceSpec:
+    def _spec_of_text(self, wire: str, chosen: dict[str, Any]) -> Reduce:
         """The spec of `reduce`, the recipe's perhaps, with the chosen options.
 
         It does not average: `divide` says where that is done.
@@ -265,12 +264,8 @@ class TrainOptions:
                 )
         if self.aps is not None:
             chosen["aps"] = APS[self.aps]
-        spec = spec_text.reduce_spec(wire)
-        seed = spec.seed or self.seed
-        accumulator = spec.accumulator
-        if accumulator.rounding == "stochastic":
-            accumulator = replace(accumulator, seed=seed)
-        return replace(spec, accumulator=accumulator, average=False, seed=seed, **chosen)
+        spec = Reduce(wire)
+        return spec.replace(average=False, seed=spec.seed or self.seed, **chosen)
 
     def reduction(self, steps_per_epoch: int) -> Schedule:
         """Returns how each layer is reduced at each step.
@@ -336,7 +331,7 @@ class TrainOptions:
         spec = self.spec
         wire = spec.format
         if wire is None:
-            name = str(spec.wire.text)  # type: ignore[union-attr]
+            name = spec.codec.name
         elif isinstance(wire, Scaled):
             name = str(wire)
         else:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cpd.comm.costs import Cost, cost_of_step
-from cpd.comm.virtual import LayerReport
+from cpd.comm.virtual import TensorReport
 from cpd.nn.coverage import Coverage
 from cpd.train.options import TrainOptions
 
@@ -56,7 +56,7 @@ class Step:
     loss: float
     nodes: list[dict[str, torch.Tensor]]
     gradients: dict[str, torch.Tensor]
-    report: Mapping[str, LayerReport]
+    report: Mapping[str, TensorReport]
 
     @property
     def mean(self) -> dict[str, torch.Tensor]:

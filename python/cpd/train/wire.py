@@ -5,7 +5,7 @@ import math
 import shlex
 from typing import Literal
 
-from cpd.comm.spec import ReduceSpec, sums_format
+from cpd.comm.spec import Reduce, sums_format
 from cpd.compress.table import is_compressor
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import format_or_scaled
@@ -36,7 +36,7 @@ def reduce_spec(
     rounding: str = "nearest_even",
     overflow: str | None = None,
     seed: int = 0,
-) -> ReduceSpec:
+) -> Reduce:
     """Returns the all-reduce that these options name.
 
     `wire`: a codec, in place of `format`, or the name of a format, which is that format. Raises
@@ -44,6 +44,7 @@ def reduce_spec(
     """
     if wire is not None and not is_compressor(wire):
         format, wire = wire, None
+    codec = format if wire is None else wire
     cast = None if wire is not None else format_or_scaled(format)
     accumulator = Accumulator(
         sums_format(cast),
@@ -52,9 +53,8 @@ def reduce_spec(
         overflow=overflow or "ieee",
         seed=seed,
     )
-    return ReduceSpec(
-        cast,
-        wire=wire,
+    return Reduce(
+        codec,
         accumulator=accumulator,
         order=order,
         exchange=exchange,
@@ -67,10 +67,10 @@ def reduce_spec(
     )
 
 
-def reduce_text(spec: ReduceSpec, seed: int) -> str:
+def reduce_text(spec: Reduce, seed: int) -> str:
     """Returns the text of an all-reduce that a training with this seed has."""
-    plain = ReduceSpec(spec.format) if spec.wire is None else ReduceSpec(wire=spec.wire.text)
-    words = [str(spec.format or spec.wire)]
+    plain = Reduce(spec.format) if spec.format is not None else Reduce(spec.codec.text)
+    words = [str(spec.codec)]
     if str(spec.accumulator) != str(plain.accumulator):
         words.append(f"accumulator={shlex.quote(str(spec.accumulator))}")
     if spec.aps:

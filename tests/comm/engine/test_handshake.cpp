@@ -36,11 +36,11 @@ using testing::views_of;
 /// What the last rank does otherwise than the others.
 struct Otherwise {
   const char* name;
-  std::function<void(ReduceSpec&, Layers&, CommOptions&)> change;
+  std::function<void(Reduce&, Layers&, CommOptions&)> change;
 };
 
 std::vector<Otherwise> disagreements() {
-  using S = ReduceSpec;
+  using S = Reduce;
   using O = CommOptions;
   return {
       {"a layer more", [](S&, Layers& x, O&) { x.emplace_back(4); }},
@@ -102,14 +102,14 @@ TEST(AllReduce, DisagreementsAreTheSameErrorEverywhere) {
       const auto plain = [&](int) { return options_of(50, 20); };
       const auto changed = [&](int r) {
         CommOptions options = plain(r);
-        ReduceSpec spec;
+        Reduce spec;
         Layers x(4);
         x[1].resize(3);
         if (r == world - 1) other.change(spec, x, options);
         return options;
       };
       const auto disagree = [&](Communicator& comm, Layers& out) {
-        ReduceSpec spec;
+        Reduce spec;
         spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
         Layers x = testing::random_ranks(1, {10, 130, 7}, 1)[0];
         CommOptions options;
@@ -129,7 +129,7 @@ TEST(AllReduce, NamesTheLayerWhoseSizeDiffers) {
       Layers x = blank({4, 300});
       if (comm.rank() == 1) x[1].resize(static_cast<std::size_t>(300 + differs));
       Layers out = x;
-      LayerOptions layers;
+      TensorOptions layers;
       const std::vector<std::int64_t> numbers{7, 9};
       layers.numbers = numbers;
       comm.AllReduce(views_of(x), views_of(out), {}, false, layers);
@@ -145,7 +145,7 @@ TEST(AllReduce, NamesTheLayerWhoseSizeDiffers) {
 }
 
 TEST(AllReduce, OtherCallsDisagree) {
-  const ReduceSpec spec;
+  const Reduce spec;
   const Layers x = {{1, 2, 3, 4, 5, 6}};
   const auto plain = [](int) { return options_of(50, 20); };
   const auto reduce_to = [&](Communicator& comm, Layers& out, int root) {
@@ -220,10 +220,10 @@ std::string heard_of(const std::string& why) {
     if (rank == 1) {
       comm.Refuse(why);
     } else {
-      heard.at(rank) = mismatch_of([&] { comm.AllReduce(from, to, ReduceSpec{}); });
+      heard.at(rank) = mismatch_of([&] { comm.AllReduce(from, to, Reduce{}); });
     }
     EXPECT_EQ(comm.broken(), "");
-    comm.AllReduce(from, to, ReduceSpec{});
+    comm.AllReduce(from, to, Reduce{});
     EXPECT_EQ(out, std::vector<float>(5, 3.0F));
   }));
   EXPECT_EQ(heard[0], heard[2]);

@@ -182,7 +182,7 @@ TEST(Link, AnotherMessagesNumberIsCorrupt) {
 
 /// Rank 1 receives a changed message and says so; the others give up too, unless they were done.
 /// False where there was no such message.
-bool expect_corrupt(const ReduceSpec& spec, const Ranks& ranks, Flip& flip) {
+bool expect_corrupt(const Reduce& spec, const Ranks& ranks, Flip& flip) {
   Transports transports = LocalTransports(static_cast<int>(ranks.size()));
   transports[1] = std::make_unique<FlippingTransport>(std::move(transports[1]), flip);
   const Ranks before = ranks;
@@ -217,7 +217,7 @@ TEST(Link, ChangedBytesAreFound) {
   for (const Way& way :
        {Way{Order::sequential, Exchange::owner, 0}, Way{Order::tree, Exchange::gather, 0},
         Way{Order::ring, Exchange::ring, 0}, Way{Order::ring, Exchange::hierarchical, 2}}) {
-    ReduceSpec spec = spec_of(way, 0);
+    Reduce spec = spec_of(way, 0);
     spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
     spec.aps = Aps::on;
     SCOPED_TRACE(describe(spec, 3));

@@ -73,7 +73,7 @@ TEST(NcclTransport, AllReduceIsThatOfTheVirtualRanks) {
   const Ranks ranks = random_ranks(world, {1, 0, 257, 5000}, 17);
   for (const cpd::Exchange exchange : {cpd::Exchange::owner, cpd::Exchange::gather,
                                        cpd::Exchange::ring, cpd::Exchange::hierarchical}) {
-    ReduceSpec spec;
+    Reduce spec;
     spec.format = spec.result = spec.accumulator.format = ParseFormat("e4m3");
     spec.accumulator.scheme = Scheme::kahan;
     spec.aps = Aps::on;

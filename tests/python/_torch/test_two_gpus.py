@@ -65,11 +65,11 @@ def calls_on(device: str) -> dict[str, Callable[[Any], Any]]:
     calls = captured_calls(device, SIDE)
     del calls["blas"]
     calls["transformed"] = lambda x: cpd.cast(x, "mxfp8 transform=hadamard16")
-    reduced = {"aps": cpd.ReduceSpec("e4m3", aps=True)}
+    reduced = {"aps": cpd.Reduce("e4m3", aps=True)}
     for wire in ("one_bit bucket=64", "int4", "int8_rows", "terngrad coding=fixed clip_at=scaler"):
-        reduced[wire] = cpd.ReduceSpec(wire=wire)
+        reduced[wire] = cpd.Reduce(wire)
     for wire in ("top_k 0.25", "top_k 0.25 feedback=off int4", "uniform", "fp8_rows"):
-        reduced[wire] = cpd.ReduceSpec(wire=wire)
+        reduced[wire] = cpd.Reduce(wire)
     for name, spec in reduced.items():
         calls[f"simulate_all_reduce {name}"] = lambda x, spec=spec: cpd.simulate_all_reduce(
             [[x], [x.t().contiguous()]], spec

@@ -70,7 +70,7 @@ def accumulators(f: str, way: dict[str, Any], seed: int) -> list[cpd.Accumulator
     return sums
 
 
-def spec_at(world: int, index: int) -> cpd.ReduceSpec:
+def spec_at(world: int, index: int) -> cpd.Reduce:
     """The spec of a number: numbers in a row go through all ways, the rest is drawn by them."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
@@ -82,9 +82,9 @@ def spec_at(world: int, index: int) -> cpd.ReduceSpec:
         options |= {"rounding": "stochastic", "seed": 2**63 + index, "random_bits": bits}
     if draw.random() < 0.3:
         options["overflow"] = "saturate"
-    return cpd.ReduceSpec(
+    return cpd.Reduce(
         wire,
-        draw.choice(accumulators(wire, way, index)),
+        accumulator=draw.choice(accumulators(wire, way, index)),
         result=draw.choice((None, None, "fp32", "e5m10")),
         step=draw.choice((0, 7, 2**24 - 1)),
         **way,
@@ -119,7 +119,7 @@ def same(a: list[Any], b: list[Any]) -> bool:
     )
 
 
-def virtual(spec: cpd.ReduceSpec, world: int, sizes: Any, seed: int, special: bool = False) -> Any:
+def virtual(spec: cpd.Reduce, world: int, sizes: Any, seed: int, special: bool = False) -> Any:
     ranks = [layers_of(rank, sizes, seed, special) for rank in range(world)]
     return cpd.simulate_all_reduce(ranks, spec, report=True)
 
@@ -133,11 +133,11 @@ def compare(comm: Communicator, first: int, count: int) -> list[str]:
         special = index % 4 == 3
         wanted, reports = virtual(spec, comm.size, sizes, index, special)
         mine = layers_of(comm.rank, sizes, index, special)
-        got, report = comm.all_reduce(mine, spec, report=True)
+        got, report = comm.all_reduce(mine, spec, report=True, step=0)
         if not same(got, wanted):
             wrong.append(f"{index}: {spec}")
-        if report.layers != reports:
-            wrong.append(f"{index}: reports {report.layers} for {reports}: {spec}")
+        if report.tensors != reports:
+            wrong.append(f"{index}: reports {report.tensors} for {reports}: {spec}")
         if not same(mine, layers_of(comm.rank, sizes, index, special)):
             wrong.append(f"{index}: inputs were written")
         for layer in got:
@@ -176,7 +176,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
     if damages and comm.rank == 0:
         codec.encode = lambda values: b"\0" * 4  # type: ignore[method-assign]
     for way in ways(comm.size):
-        spec = cpd.ReduceSpec("e4m3", rounding="stochastic", seed=3, aps=True, **way)
+        spec = cpd.Reduce("e4m3", rounding="stochastic", seed=3, aps=True, **way)
         sizes = (1, 0, 257, 5000)
         layers = [np.round(4 * x) / 4 for x in layers_of(comm.rank, sizes, 5)]
         ranks = [[np.round(4 * x) / 4 for x in layers_of(r, sizes, 5)] for r in range(comm.size)]
@@ -185,7 +185,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
         native = _core.with_codec(spec._native(), codec)
         try:
             comm._native.all_reduce(layers, out, native, False)
-        except (cpd.comm.Corrupt, RankLost) as error:
+        except (cpd.comm.TransportError, RankLost) as error:
             return [f"{type(error).__name__}: {error}"]
         if not same(expected, out):
             wrong.append(str(way))
@@ -197,12 +197,12 @@ def scaled(comm: Communicator) -> list[str]:
     wrong = []
     for index, way in enumerate(ways(comm.size)):
         q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]
-        spec = cpd.ReduceSpec(q, result="bf16", rounding="stochastic", seed=3, **way)
+        spec = cpd.Reduce(q, result="bf16", rounding="stochastic", seed=3, **way)
         sizes, special = (1, 0, 257, 5000), index % 3 == 2
         wanted, reports = virtual(spec, comm.size, sizes, index, special)
         mine = layers_of(comm.rank, sizes, index, special)
-        got, report = comm.all_reduce(mine, spec, report=True)
-        if not same(got, wanted) or report.layers != reports:
+        got, report = comm.all_reduce(mine, spec, report=True, step=0)
+        if not same(got, wanted) or report.tensors != reports:
             wrong.append(f"{q}: {way}")
     return wrong
 
@@ -244,14 +244,14 @@ def codecs(comm: Communicator, of: int) -> list[str]:
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
     for index, (wire, way) in enumerate(pairs):
-        spec = cpd.ReduceSpec(wire=wire, seed=index, average=index % 2 == 0, **way)
+        spec = cpd.Reduce(wire, seed=index, average=index % 2 == 0, **way)
         mine, everyone = compress.States(), compress.States()
         for step in range(3):
-            at = dataclasses.replace(spec, step=step)
+            at = spec.replace(step=step)
             ranks = [codec_layers(rank, step) for rank in range(comm.size)]
             wanted, reports = cpd.simulate_all_reduce(ranks, at, states=everyone, report=True)
-            got, report = comm.all_reduce(ranks[comm.rank], at, states=mine, report=True)
-            if not same(got, wanted) or report.layers != reports:
+            got, report = comm.all_reduce(ranks[comm.rank], at, states=mine, report=True, step=0)
+            if not same(got, wanted) or report.tensors != reports:
                 wrong.append(f"{wire}: {way}, step {step}")
         if kept_by(mine, comm.rank) != kept_by(everyone, comm.rank):
             wrong.append(f"{wire}: {way}, what is kept")
@@ -269,15 +269,15 @@ def others(comm: Communicator) -> list[str]:
     wrong."""
     wrong = []
     sizes = sizes_for(comm.size)
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
     wanted, _ = virtual(spec, comm.size, sizes, 5)
     mine = layers_of(comm.rank, sizes, 5)
     for root in range(comm.size):
-        got = comm.reduce(mine, spec, root)
+        got = comm.reduce(mine, spec, root, step=0)
         if (got is None) == (comm.rank == root) or (got is not None and not same(got, wanted)):
             wrong.append(f"reduce to {root}")
     parts = [slice_of(x, comm.rank, comm.size) for x in wanted]
-    if not same(comm.reduce_scatter(mine, spec), parts):
+    if not same(comm.reduce_scatter(mine, spec, step=0), parts):
         wrong.append("reduce_scatter")
     for f, options in (("e4m3", {}), ("fp32", {}), ("e2m1", {"overflow": "saturate"})):
         gathered = comm.all_gather(mine, f, **options)
@@ -293,7 +293,7 @@ def others(comm: Communicator) -> list[str]:
     chosen = list(range(comm.size % 2, comm.size, 2))
     if comm.rank in chosen:
         with comm.subgroup(chosen) as sub:
-            total = sub.all_reduce([np.float32([comm.rank])], cpd.ReduceSpec("fp32"))
+            total = sub.all_reduce([np.float32([comm.rank])], cpd.Reduce("fp32"))
             if (sub.rank, sub.size) != (chosen.index(comm.rank), len(chosen)) or (
                 total[0].item() != sum(chosen)
             ):
@@ -327,8 +327,12 @@ BASE_SUM: dict[str, Any] = {
     "chunk": 4,
     "rounding": "stochastic",
 }
-BASE = cpd.ReduceSpec(
-    "e4m3", cpd.Accumulator(**BASE_SUM), order="ring", group_size=2, rounding="stochastic"
+BASE = cpd.Reduce(
+    "e4m3",
+    accumulator=cpd.Accumulator(**BASE_SUM),
+    order="ring",
+    group_size=2,
+    rounding="stochastic",
 )
 
 
@@ -337,9 +341,9 @@ def _sum(**changes: Any) -> dict[str, Any]:
 
 
 DIFFERENCES: dict[str, dict[str, Any]] = {
-    "format": {"format": cpd.Format("e5m2")},
-    "bias": {"format": cpd.Format(exp=4, man=3, bias=8)},
-    "subnormals": {"format": cpd.Format(exp=4, man=3, subnormals=False)},
+    "format": {"codec": cpd.Format("e5m2")},
+    "bias": {"codec": cpd.Format(exp=4, man=3, bias=8)},
+    "subnormals": {"codec": cpd.Format(exp=4, man=3, subnormals=False)},
     "rounding": {"rounding": "toward_zero"},
     "overflow": {"overflow": "saturate"},
     "seed": {"seed": 1},
@@ -384,8 +388,8 @@ def mismatches(comm: Communicator) -> dict[str, str]:
     x = [np.ones(5, np.float32), np.ones(3, np.float32)]
     texts = {}
     for name, change in DIFFERENCES.items():
-        spec = dataclasses.replace(BASE, **change) if odd else BASE
-        texts[name] = _mismatch(lambda spec=spec: comm.all_reduce(x, spec))
+        spec = BASE.replace(**change) if odd else BASE
+        texts[name] = _mismatch(lambda spec=spec: comm.all_reduce(x, spec, step=0))
     fewer, shorter = x[:1], [x[0], x[1][:2]]
     swapped = [x[1], x[0]]
     for name, other in (("layers", fewer), ("a size", shorter), ("sizes' order", swapped)):
@@ -400,10 +404,10 @@ def mismatches(comm: Communicator) -> dict[str, str]:
     texts["barrier and sum"] = _mismatch(
         lambda: comm.barrier() if odd else comm.all_reduce(x, BASE)
     )
-    coded = cpd.ReduceSpec(wire="qsgd bits=4 bucket=64")
+    coded = cpd.Reduce("qsgd bits=4 bucket=64")
     texts["codec"] = _mismatch(lambda: comm.all_reduce(x, coded if odd else BASE))
     texts["bytes"] = _mismatch(lambda: comm.barrier() if odd else comm.all_gather_bytes(b"12"))
-    total = comm.all_reduce(x, dataclasses.replace(BASE, format="fp32", result="fp32"))
+    total = comm.all_reduce(x, BASE.replace(codec="fp32", result="fp32"))
     texts["after"] = "" if total[0].tolist() == [comm.size] * 5 else f"wrong sum: {total}"
     return texts
 
@@ -421,7 +425,7 @@ def refusals(comm: Communicator) -> dict[str, list[str]]:
     the error of each rank's call, and of the sum after it ('' where that is right)."""
     odd = comm.rank == comm.size - 1
     x = [np.ones(4, np.float32), np.ones(3, np.float32)]
-    spec, empty = cpd.ReduceSpec("fp32"), np.empty(0, np.float32)
+    spec, empty = cpd.Reduce("fp32"), np.empty(0, np.float32)
     calls: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
     for name, layers, options in (
         ("dtype", [x[0].astype(np.float64), x[1]], {}),
@@ -433,15 +437,18 @@ def refusals(comm: Communicator) -> dict[str, list[str]]:
         ("report", x, {"report": "yes"}),
     ):
         calls[name] = (
-            lambda layers=layers, options=options: comm.all_reduce(layers, spec, **options),
-            lambda: comm.all_reduce(x, spec),
+            lambda layers=layers, options=options: comm.all_reduce(layers, spec, **options, step=0),
+            lambda: comm.all_reduce(x, spec, step=0),
         )
     calls |= {
-        "spec": (lambda: comm.all_reduce(x, "e4m3"), lambda: comm.barrier()),
-        "root": (lambda: comm.reduce(x, spec, comm.size), lambda: comm.reduce(x, spec)),
+        "spec": (lambda: comm.all_reduce(x, 3), lambda: comm.barrier()),
+        "root": (
+            lambda: comm.reduce(x, spec, comm.size, step=0),
+            lambda: comm.reduce(x, spec, step=0),
+        ),
         "scattered": (
-            lambda: comm.reduce_scatter(x, spec, out=[empty, empty, empty]),
-            lambda: comm.reduce_scatter(x, spec),
+            lambda: comm.reduce_scatter(x, spec, out=[empty, empty, empty], step=0),
+            lambda: comm.reduce_scatter(x, spec, step=0),
         ),
         "gathered format": (lambda: comm.all_gather(x, "e99m1"), lambda: comm.all_gather(x)),
         "gathered rounding": (
@@ -457,7 +464,7 @@ def refusals(comm: Communicator) -> dict[str, list[str]]:
 
 
 def _check_sum(comm: Communicator) -> None:
-    total = comm.all_reduce([np.ones(4, np.float32)], cpd.ReduceSpec("fp32"))[0].tolist()
+    total = comm.all_reduce([np.ones(4, np.float32)], cpd.Reduce("fp32"))[0].tolist()
     if total != [comm.size] * 4:
         raise ArithmeticError(f"wrong sum: {total}")
 
@@ -505,10 +512,10 @@ class Fault:
     exchange: str = "owner"
 
 
-def fault_spec(exchange: str) -> cpd.ReduceSpec:
+def fault_spec(exchange: str) -> cpd.Reduce:
     group_size = 2 if exchange == "hierarchical" else None
     order = "ring" if exchange in ("ring", "hierarchical") else "sequential"
-    return cpd.ReduceSpec("e4m3", aps=True, order=order, exchange=exchange, group_size=group_size)
+    return cpd.Reduce("e4m3", aps=True, order=order, exchange=exchange, group_size=group_size)
 
 
 def leaves_by_error(comm: Communicator) -> dict[str, Any]:
@@ -520,7 +527,7 @@ def leaves_by_error(comm: Communicator) -> dict[str, Any]:
             comm.barrier()
             if comm.rank == 1:
                 raise KeyError("rank 1's own")
-            comm.all_reduce([np.ones(5, np.float32)], cpd.ReduceSpec("fp32"))
+            comm.all_reduce([np.ones(5, np.float32)], cpd.Reduce("fp32"))
     except (KeyError, RankLost) as error:
         return {"said": f"{type(error).__name__}: {error}", "took": time.monotonic() - begin}
     return {"said": "nothing", "took": time.monotonic() - begin}
@@ -534,7 +541,7 @@ def ends_by_error(comm: Communicator) -> dict[str, Any]:
         comm.barrier()
         if comm.rank == 1:
             raise KeyError("rank 1's own")
-        comm.all_reduce([np.ones(5, np.float32)], cpd.ReduceSpec("fp32"))
+        comm.all_reduce([np.ones(5, np.float32)], cpd.Reduce("fp32"))
     except RankLost as error:
         return {"said": str(error), "took": time.monotonic() - begin}
     return {"said": "nothing", "took": time.monotonic() - begin}
@@ -565,7 +572,7 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
         begin = time.monotonic()
         record: dict[str, Any] = {}
         try:
-            total = comm.all_reduce(mine, spec)
+            total = comm.all_reduce(mine, spec, step=0)
             # This rank needed nothing more of the lost one: it hears of it in its next call.
             record["finished"] = same(total, virtual(spec, comm.size, FAULT_SIZES, number)[0])
             begin = time.monotonic()
@@ -581,6 +588,6 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
         record["broken"] = comm.broken
         comm = comm.subgroup([rank for rank in range(comm.size) if rank != fault.victim])
         wanted, _ = virtual(spec, comm.size, FAULT_SIZES, number)
-        got = comm.all_reduce(layers_of(comm.rank, FAULT_SIZES, number), spec)
+        got = comm.all_reduce(layers_of(comm.rank, FAULT_SIZES, number), spec, step=0)
         record["works"] = same(got, wanted)
     return seen

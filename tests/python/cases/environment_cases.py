@@ -121,11 +121,11 @@ def reductions() -> None:
     tiny = [[(numbers(90, r).view(np.uint32) & 0x807FFFFF).view(np.float32)] for r in range(6)]
     mixed = [[(numbers(70, r).view(np.uint32) & 0xBFFFFFFF).view(np.float32)] for r in range(6)]
     specs = {
-        "fp32": cpd.ReduceSpec("fp32"),
-        "average": cpd.ReduceSpec("fp32", average=True),
-        "e5m2 aps": cpd.ReduceSpec("e5m2", aps=True, average=True),
-        "e8m3": cpd.ReduceSpec("e8m3", accumulator="e8m9 kahan", result="fp32", order="ring"),
-        "scaled": cpd.ReduceSpec("e8m7", loss_scale=2.0**-20, average=True),
+        "fp32": cpd.Reduce("fp32"),
+        "average": cpd.Reduce("fp32", average=True),
+        "e5m2 aps": cpd.Reduce("e5m2", aps=True, average=True),
+        "e8m3": cpd.Reduce("e8m3", accumulator="e8m9 kahan", result="fp32", order="ring"),
+        "scaled": cpd.Reduce("e8m7", loss_scale=2.0**-20, average=True),
     }
     for which, ranks in {"tiny": tiny, "mixed": mixed}.items():
         for name, spec in specs.items():
@@ -148,7 +148,7 @@ def files() -> None:
     keep("gradients of float64", np.concatenate([rank[0] for rank in loaded.per_rank]))
 
 
-warnings.simplefilter("ignore", cpd.StallWarning)
+warnings.simplefilter("ignore", cpd.PrecisionWarning)
 for cases in (operations, formats, reductions, files):
     cases()
 least = np.array([1], np.uint32).view(np.float32)

@@ -86,7 +86,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "integer accumulator": cpd.Accumulator,
     "recipe": recipe,
     "codec": cpd.Codec,
-    "all-reduce": cpd.comm.reduce_spec,
+    "all-reduce": cpd.Reduce,
 }
 """The reader of each kind of text."""
 TEXTS: dict[str, tuple[str, ...]] = {
@@ -214,7 +214,7 @@ def objects() -> dict[str, Any]:
     """Objects by name that `specs.pickle` lacks."""
     x = floats((3, 32), 700)
     states = cpd.compress.States()
-    wire = cpd.ReduceSpec(wire="feedback qsgd bits=2")
+    wire = cpd.Reduce("feedback qsgd bits=2")
     cpd.simulate_all_reduce([[x[0]], [x[1]]], wire, states=states)
     return {
         "scaled": cpd.Scaled("nvfp4 block=16x16 transform=hadamard16:te"),
@@ -223,7 +223,7 @@ def objects() -> dict[str, Any]:
         "fixed point": cpd.Accumulator(width=40, fraction=12),
         "integer accumulator": cpd.Accumulator("fixed<40,12>"),
         "codec": cpd.Codec("qsgd bits=4", seed=3, random_bits=8),
-        "wire": cpd.ReduceSpec(wire="feedback qsgd bits=2", seed=5, average=True),
+        "wire": cpd.Reduce("feedback qsgd bits=2", seed=5, average=True),
         "recipe": RECIPES["seeds"](),
         "rules": RECIPES["parts"](),
         "encoded": encoded(x, "nvfp4"),
@@ -269,8 +269,15 @@ def plain(name: str, value: Any) -> Any:
         links["within"] = [value.alpha, value.beta, value.shared, 0.0]
         links["between"] = [value.alpha_between, value.beta_between, 0.0, value.port]
     if name in FIELDS:
-        return links | {field: shown(getattr(value, field)) for field in FIELDS[name].split()}
+        return links | {field: shown(field_of(value, field)) for field in FIELDS[name].split()}
     return str(value)
+
+
+def field_of(value: Any, name: str) -> Any:
+    """A field of 0.7: its `wire` of an all-reduce is the codec that is no format."""
+    if name == "wire":
+        return value.codec if value.format is None else None
+    return getattr(value, name)
 
 
 def shown(value: Any) -> Any:

@@ -31,9 +31,9 @@ def ranks(world: int, make: Make = numpy) -> list[list[Any]]:
     return [layers_of(rank, make) for rank in range(world)]
 
 
-def specs() -> dict[str, cpd.ReduceSpec]:
+def specs() -> dict[str, cpd.Reduce]:
     """Every order, with and without groups, Kahan, APS, stochastic rounding and the average."""
-    found: dict[str, cpd.ReduceSpec] = {}
+    found: dict[str, cpd.Reduce] = {}
     for order, group, kahan, aps, stochastic, average in itertools.product(
         ("sequential", "ring", "tree"), (None, 2, 3), *[(False, True)] * 4
     ):
@@ -45,11 +45,11 @@ def specs() -> dict[str, cpd.ReduceSpec]:
             options |= {"rounding": "stochastic", "random_bits": 8, "seed": 2**63 + 1, "step": 7}
         name = f"{order} {group or 'plain'} {text}{' aps' * aps}{' average' * average}"
         acc = cpd.Accumulator(text, seed=3 * stochastic)
-        found[name] = cpd.ReduceSpec("e4m3", acc, aps=aps, **options)
+        found[name] = cpd.Reduce("e4m3", accumulator=acc, aps=aps, **options)
     return found
 
 
-def more_specs() -> dict[str, cpd.ReduceSpec]:
+def more_specs() -> dict[str, cpd.Reduce]:
     """Formats, accumulators, scalings and policies."""
     given: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         name: ((name,), {"aps": True})
@@ -80,14 +80,17 @@ def more_specs() -> dict[str, cpd.ReduceSpec]:
             {"rounding": "stochastic", "random_bits": 4, "variant": "C", "step": 2**24 - 1},
         ),
     }
-    return {name: cpd.ReduceSpec(*args, **options) for name, (args, options) in given.items()}
+    return {
+        name: cpd.Reduce(args[0], accumulator=args[1] if args[1:] else None, **options)
+        for name, (args, options) in given.items()
+    }
 
 
 def _joined(layers: list[Any]) -> Any:
     return np.concatenate([np.asarray(layer).reshape(-1) for layer in layers])
 
 
-def _told(reports: list[cpd.LayerReport]) -> str:
+def _told(reports: list[cpd.comm.TensorReport]) -> str:
     return " ".join(
         f"{one.shift},{one.non_finite},{one.overflowed},{one.underflowed}" for one in reports
     )
@@ -106,25 +109,27 @@ def simulate_all_reduce_cases(make: Make) -> Cases:
         special[rank][1][:] = -0.0
     given = [[make(layer) for layer in layers] for layers in special]
     for aps in (False, True, "paper"):
-        spec = cpd.ReduceSpec("e4m3", "e4m3 kahan", aps=aps)  # type: ignore[arg-type]
+        spec = cpd.Reduce("e4m3", accumulator="e4m3 kahan", aps=aps)  # type: ignore[arg-type]
         sums, reports = cpd.simulate_all_reduce(given, spec, report=True)
         yield f"specials aps {aps}", (_joined(sums), _told(reports))
     half = [[make(layer.astype(np.float16)) for layer in layers] for layers in ranks(3)]
-    yield "float16", _joined(cpd.simulate_all_reduce(half, cpd.ReduceSpec("e4m3")))
+    yield "float16", _joined(cpd.simulate_all_reduce(half, cpd.Reduce("e4m3")))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         many = [[make(floats((5,), 300 + rank))] for rank in range(40)]
-        sums = cpd.simulate_all_reduce(many, cpd.ReduceSpec("e4m3"))
+        sums = cpd.simulate_all_reduce(many, cpd.Reduce("e4m3"))
     yield "stall", (_joined(sums), str([str(one.message) for one in caught]))
     schedule = cpd.Schedule(
         more_specs()["variant"],
         exempt=["*.bias"],
-        exempt_spec=cpd.ReduceSpec("bf16"),
+        exempt_spec=cpd.Reduce("bf16"),
         first_steps=2,
     )
     names = ["a.weight", "a.bias", "b.bias", "b.weight"]
     for step in (0, 2, 3):
-        sums, reports = schedule.simulate_all_reduce(names, ranks(3, make), step=step, report=True)
+        sums, reports = cpd.simulate_all_reduce(
+            ranks(3, make), schedule, names=names, step=step, report=True
+        )
         yield f"schedule step {step}", (_joined(sums), _told(reports))
 
 
@@ -138,13 +143,13 @@ def _over(world: int, call: Callable[[Any], Any], chunk: int = 1 << 20) -> Any:
 
 
 def _traffic(traffic: Any) -> str:
-    return ",".join(str(value) for value in dataclasses.astuple(traffic))
+    return ",".join(str(value) for value in dataclasses.astuple(traffic)[:5])
 
 
-def _all_reduce(world: int, spec: cpd.ReduceSpec, make: Make, chunk: int) -> tuple[Any, ...]:
+def _all_reduce(world: int, spec: cpd.Reduce, make: Make, chunk: int) -> tuple[Any, ...]:
     def step(comm: Any) -> tuple[Any, str, str]:
-        sums, report = comm.all_reduce(layers_of(comm.rank, make), spec, report=True)
-        return _joined(sums), _told(report.layers), _traffic(report.traffic)
+        sums, report = comm.all_reduce(layers_of(comm.rank, make), spec, report=True, step=0)
+        return _joined(sums), _told(report.tensors), _traffic(report.traffic)
 
     found = _over(world, step, chunk)
     assert len({(recorded(sums), told) for sums, told, _ in found}) == 1
@@ -164,14 +169,14 @@ def ways() -> list[dict[str, Any]]:
     ]
 
 
-def _sums(way: dict[str, Any]) -> dict[str, cpd.ReduceSpec]:
+def _sums(way: dict[str, Any]) -> dict[str, cpd.Reduce]:
     kahan = "sequential" if way["order"] == "tree" else "kahan"
     drawing = cpd.Accumulator(f"e4m3 {kahan} {DRAW}", seed=5)
     options: dict[str, Any] = {"rounding": "stochastic", "random_bits": 8, "seed": 9, "step": 3}
     return {
-        "plain": cpd.ReduceSpec("e3m0", "e6m9", **way),
-        "aps": cpd.ReduceSpec("e4m3", aps=True, average=True, **way),
-        "drawing": cpd.ReduceSpec("e5m2", drawing, aps=True, **options, **way),
+        "plain": cpd.Reduce("e3m0", accumulator="e6m9", **way),
+        "aps": cpd.Reduce("e4m3", aps=True, average=True, **way),
+        "drawing": cpd.Reduce("e5m2", accumulator=drawing, aps=True, **options, **way),
     }
 
 
@@ -184,7 +189,7 @@ def communicator_cases(make: Make) -> Cases:
     for name, spec in more_specs().items():
         yield f"{name} of 3", _all_reduce(3, spec, make, 8)
     for world in (1, 2):
-        yield f"ranks {world}", _all_reduce(world, cpd.ReduceSpec("e4m3", aps=True), make, 8)
+        yield f"ranks {world}", _all_reduce(world, cpd.Reduce("e4m3", aps=True), make, 8)
     yield from _other_calls(make)
     yield from _numbered(make)
 
@@ -194,8 +199,8 @@ def _other_calls(make: Make) -> Cases:
 
     def calls(comm: Any) -> dict[str, Any]:
         given = layers_of(comm.rank, make)
-        total, report = comm.reduce(given, spec, 1, report=True)
-        parts, scattered = comm.reduce_scatter(given, spec, report=True)
+        total, report = comm.reduce(given, spec, 1, report=True, step=0)
+        parts, scattered = comm.reduce_scatter(given, spec, report=True, step=0)
         gathered = comm.all_gather(given, "e4m3", rounding="stochastic", seed=3)
         comm.barrier()
         return {
@@ -211,15 +216,13 @@ def _other_calls(make: Make) -> Cases:
 
 def _numbered(make: Make) -> Cases:
     """The streams of layers with given numbers, as the hook of DDP and schedules give them."""
-    from cpd.comm.schedule import all_reduce_numbered
-
     spec = more_specs()["variant"]
 
     def chosen(comm: Any) -> Any:
         layers = layers_of(comm.rank, make)
-        given = {2: layers[0], 5: layers[3]}
-        sums, _ = all_reduce_numbered(comm, given, spec)
-        return _joined(sums)
+        first, last = comm.all_reduce([layers[0], layers[3]], spec, numbers=[2, 5], step=0)
+        empty = first[:0].reshape(-1)[:0]
+        return _joined([empty, empty, first, empty, empty, last])
 
     yield "numbered 2 5", _over(3, chosen)[0]
     schedule = cpd.Schedule(spec, exempt=["b*"], first_steps=1)
@@ -227,7 +230,7 @@ def _numbered(make: Make) -> Cases:
     def scheduled(comm: Any) -> Any:
         names = ["a", "b", "c", "d"]
         layers = layers_of(comm.rank, make)
-        steps = [schedule.all_reduce(comm, names, layers, step=step) for step in (0, 1)]
+        steps = [comm.all_reduce(layers, schedule, names=names, step=step) for step in (0, 1)]
         return _joined([_joined(sums) for sums in steps])
 
     yield "schedule", _over(3, scheduled)[0]
@@ -267,16 +270,25 @@ def mismatch_cases(make: Make) -> Cases:
 
     for name, other in others.items():
         draws = {"rounding": "stochastic"} if name in ("random_bits", "variant") else {}
-        spec = [cpd.ReduceSpec(**{**base, **draws, **one}) for one in ({}, other)]
+        given = [{**base, **draws, **one} for one in ({}, other)]
+        spec = [cpd.Reduce(one.pop("format"), **one) for one in given]
         yield f"{name}", differ(lambda c, s=spec: c.all_reduce(layers_of(c.rank, make), s[c.rank]))
-    spec = cpd.ReduceSpec("e4m3")
+    spec = cpd.Reduce("e4m3")
     x = make(floats((4,), 1))
-    yield "layers", differ(lambda c: c.all_reduce([x] * (1 + c.rank), spec))
-    yield "sizes", differ(lambda c: c.all_reduce([x[: 4 - c.rank]], spec))
-    yield "report", differ(lambda c: c.all_reduce([x], spec, report=bool(c.rank)))
-    yield "root", differ(lambda c: c.reduce([x], spec, c.rank))
-    yield "call", differ(lambda c: c.reduce([x], spec) if c.rank else c.all_reduce([x], spec))
-    yield "barrier", differ(lambda c: c.barrier() if c.rank else c.all_reduce([x], spec))
+    yield "layers", differ(lambda c: c.all_reduce([x] * (1 + c.rank), spec, step=0))
+    yield "sizes", differ(lambda c: c.all_reduce([x[: 4 - c.rank]], spec, step=0))
+    yield "report", differ(lambda c: c.all_reduce([x], spec, report=bool(c.rank), step=0))
+    yield "root", differ(lambda c: c.reduce([x], spec, c.rank, step=0))
+    yield (
+        "call",
+        differ(
+            lambda c: c.reduce([x], spec, step=0) if c.rank else c.all_reduce([x], spec, step=0)
+        ),
+    )
+    yield (
+        "barrier",
+        differ(lambda c: c.barrier() if c.rank else c.all_reduce([x], spec, step=0)),
+    )
     yield "refused", differ(lambda c: c.all_reduce([x], None if c.rank else spec))
     yield "all_gather", differ(lambda c: c.all_gather([x], "e5m2" if c.rank else "e4m3"))
 
@@ -293,13 +305,13 @@ def study_cases(make: Make) -> Cases:
     for name in ("e4m3", "e5m2fnuz", "fp16"):
         for order in ("sequential", "ring", "tree"):
             for average in (False, True):
-                spec = cpd.ReduceSpec(name, order=order, aps=order == "ring", average=average)
+                spec = cpd.Reduce(name, order=order, aps=order == "ring", average=average)
                 table = cpd.study.roundoff(given, spec, [1, 2, 3, 8], per_tensor=True)
                 shown = {
                     str(size): [_figures(one) for one in found] for size, found in table.items()
                 }
                 yield f"{name} {order}{' average' * average}", shown
-    spec = cpd.ReduceSpec("e5m2", "e5m2 kahan", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", accumulator="e5m2 kahan", order="ring", aps=True)
     total = cpd.study.roundoff(given, spec, [2, 8])
     yield "all layers", {str(size): _figures(one) for size, one in total.items()}
     best = cpd.study.recommend(given, spec, [2, 4, 8], "alpha=1e-5 beta=1e9")
@@ -329,7 +341,7 @@ def cost_cases(make: Make) -> Cases:
     for way in ways():
         label = " ".join(str(value) for value in way.values())
         for name, world in (("e4m3", 4), ("e2m1", 7), ("e6m9", 16), ("fp32", 3)):
-            spec = cpd.ReduceSpec(name, **way)
+            spec = cpd.Reduce(name, **way)
             chunk = 100 if name in ("e4m3", "e2m1") else 1 << 20
             counts = [
                 dataclasses.astuple(cpd.study.cost(spec, world, [1000, 3, 0], rank, chunk=chunk))

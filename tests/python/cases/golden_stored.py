@@ -15,7 +15,7 @@ from golden import FOLDER, floats, tensor
 
 PICKLE, CHECKPOINT, MODULES = (FOLDER / n for n in ("specs.pickle", "checkpoint.pt", "modules.pt"))
 SPECS = (
-    *(cpd.Format, cpd.Accumulator, cpd.Cast, cpd.Recipe, cpd.ReduceSpec),
+    *(cpd.Format, cpd.Accumulator, cpd.Cast, cpd.Recipe, cpd.Reduce),
     cpd.Schedule,
 )
 
@@ -49,7 +49,7 @@ def layers() -> dict[str, Any]:
     with torch.no_grad():
         conv.weight.copy_(tensor(floats((3, 2, 2, 1), 602)))
         conv.bias.copy_(tensor(floats((3,), 603)))  # type: ignore[union-attr]
-    schedule = cpd.Schedule(cpd.ReduceSpec("e4m3", aps=True), exempt=["*.bias"])
+    schedule = cpd.Schedule(cpd.Reduce("e4m3", aps=True), exempt=["*.bias"])
     return {
         "linear": linear,
         "conv": conv,

@@ -44,18 +44,18 @@ cpd.Cast("e5m2", rounding="stochastic", overflow="saturate", seed=3, stream=4, r
 cpd.Recipe(sums="e4m3")
 cpd.Recipe(sums=("e4m3 kahan", "e5m2", "fp32"), grad_bias="e6m9", activation="e4m3fn", weight=cpd.Cast("e4m3", rounding="up"), gradient="e5m2", output="bf16", layer=3)
 cpd.Recipe(sums="h100-fp8")._for_layer(2)._with_stream(5)
-cpd.ReduceSpec("e4m3")
-cpd.ReduceSpec("e4m3", "e6m9 kahan", order="ring", exchange="hierarchical", group_size=4, aps="paper", average=True, rounding="stochastic", seed=3, random_bits=8, variant="B", result="fp16", step=9)
-cpd.ReduceSpec("e5m2", loss_scale=1024, overflow="saturate", order="tree", exchange="gather")
-cpd.Schedule(cpd.ReduceSpec("e4m3", aps=True), exempt=["*.bias"], first_steps=100)
-cpd.Schedule(cpd.ReduceSpec("e4m3")).spec_of("a", 3)
-cpd.LayerReport(1, 2, 3, 4)
+cpd.Reduce("e4m3")
+cpd.Reduce("e4m3", accumulator="e6m9 kahan", order="ring", exchange="hierarchical", group_size=4, aps="paper", average=True, rounding="stochastic", seed=3, random_bits=8, variant="B", result="fp16", step=9)
+cpd.Reduce("e5m2", loss_scale=1024, overflow="saturate", order="tree", exchange="gather")
+cpd.Schedule(cpd.Reduce("e4m3", aps=True), exempt=["*.bias"], first_steps=100)
+cpd.Reduce("e4m3", step=3)
+cpd.comm.TensorReport(1, 2, 3, 4)
 cpd.comm.Traffic(1, 2, 3, 4, 5)
-cpd.comm.ReduceReport([cpd.LayerReport(1, 2, 3, 4)], cpd.comm.Traffic(1, 2, 3, 4, 5))
+cpd.comm.ReduceReport([cpd.comm.TensorReport(1, 2, 3, 4)], cpd.comm.Traffic(1, 2, 3, 4, 5))
 cpd.comm.RankLost("rank 1 is lost", [1])
 cpd.comm.Mismatch("the ranks differ")
 cpd.comm.TransportError("a socket", 2)
-cpd.study.cost(cpd.ReduceSpec("e4m3"), 4, [1000])
+cpd.study.cost(cpd.Reduce("e4m3"), 4, [1000])
 cpd.study.Roundoff(0.5, 0.25, 3, 1, 0)
 cpd.Format((4, 3))
 cpd.Format("(3,2)")
@@ -165,43 +165,43 @@ cpd.Recipe("e4m3")
 cpd.Recipe("e4m3 kahan")
 cpd.Recipe(sums="e4m3", grad_bias="h100-fp8")
 cpd.Recipe(sums="e4m3")._with_stream(-1)
-cpd.ReduceSpec("e9m3")
-cpd.ReduceSpec(None)
-cpd.ReduceSpec("e4m3", "e4m3 fma")
-cpd.ReduceSpec("e4m3", "h100-fp8")
-cpd.ReduceSpec("e4m3", cpd.Accumulator("e4m3", stream=3))
-cpd.ReduceSpec("e4m3", order="random")
-cpd.ReduceSpec("e4m3", order="tree", accumulator="e4m3 kahan")
-cpd.ReduceSpec("e4m3", exchange="broadcast")
-cpd.ReduceSpec("e4m3", exchange="ring")
-cpd.ReduceSpec("e4m3", order="ring", exchange="ring", group_size=2)
-cpd.ReduceSpec("e4m3", "e4m3 pairwise", order="ring", exchange="ring")
-cpd.ReduceSpec("e4m3", order="ring", exchange="hierarchical")
-cpd.ReduceSpec("e4m3", group_size=0)
-cpd.ReduceSpec("e4m3", group_size=2.0)
-cpd.ReduceSpec("e4m3", aps="on")
-cpd.ReduceSpec("e4m3", aps=1)
-cpd.ReduceSpec("e4m3", loss_scale=3.0)
-cpd.ReduceSpec("e4m3", loss_scale=True)
-cpd.ReduceSpec("e4m3", loss_scale=2.0, aps=True)
-cpd.ReduceSpec("e4m3", average=1)
-cpd.ReduceSpec("e4m3", rounding="nearest")
-cpd.ReduceSpec("e4m3", overflow=None)
-cpd.ReduceSpec("e4m3", random_bits=0)
-cpd.ReduceSpec("e4m3", variant="D")
-cpd.ReduceSpec("e4m3", seed=-1)
-cpd.ReduceSpec("e4m3", step=2**64)
-cpd.ReduceSpec("e4m3", step=2**24)
-cpd.ReduceSpec("e4m3", result="int64")
-cpd.ReduceSpec("e8m0", aps=True)
-cpd.ReduceSpec("e4m3:unsigned")
+cpd.Reduce("e9m3")
+cpd.Reduce(None)
+cpd.Reduce("e4m3", accumulator="e4m3 fma")
+cpd.Reduce("e4m3", accumulator="h100-fp8")
+cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e4m3", stream=3))
+cpd.Reduce("e4m3", order="random")
+cpd.Reduce("e4m3", order="tree", accumulator="e4m3 kahan")
+cpd.Reduce("e4m3", exchange="broadcast")
+cpd.Reduce("e4m3", exchange="ring")
+cpd.Reduce("e4m3", order="ring", exchange="ring", group_size=2)
+cpd.Reduce("e4m3", accumulator="e4m3 pairwise", order="ring", exchange="ring")
+cpd.Reduce("e4m3", order="ring", exchange="hierarchical")
+cpd.Reduce("e4m3", group_size=0)
+cpd.Reduce("e4m3", group_size=2.0)
+cpd.Reduce("e4m3", aps="on")
+cpd.Reduce("e4m3", aps=1)
+cpd.Reduce("e4m3", loss_scale=3.0)
+cpd.Reduce("e4m3", loss_scale=True)
+cpd.Reduce("e4m3", loss_scale=2.0, aps=True)
+cpd.Reduce("e4m3", average=1)
+cpd.Reduce("e4m3", rounding="nearest")
+cpd.Reduce("e4m3", overflow=None)
+cpd.Reduce("e4m3", random_bits=0)
+cpd.Reduce("e4m3", variant="D")
+cpd.Reduce("e4m3", seed=-1)
+cpd.Reduce("e4m3", step=2**64)
+cpd.Reduce("e4m3", step=2**24)
+cpd.Reduce("e4m3", result="int64")
+cpd.Reduce("e8m0", aps=True)
+cpd.Reduce("e4m3:unsigned")
 cpd.Schedule("e4m3")
-cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt="a")
-cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=[3])
-cpd.Schedule(cpd.ReduceSpec("e4m3"), first_steps=-1)
-cpd.Schedule(cpd.ReduceSpec("e4m3"), first_spec="fp32")
-cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=["x*"]).check_names(["a", "b"])
-cpd.Schedule(cpd.ReduceSpec("e4m3", group_size=3)).check_world(2)
+cpd.Schedule(cpd.Reduce("e4m3"), exempt="a")
+cpd.Schedule(cpd.Reduce("e4m3"), exempt=[3])
+cpd.Schedule(cpd.Reduce("e4m3"), first_steps=-1)
+cpd.Schedule(cpd.Reduce("e4m3"), first_spec="fp32")
+cpd.Schedule(cpd.Reduce("e4m3"), exempt=["x*"])._check_names(["a", "b"])
+cpd.Schedule(cpd.Reduce("e4m3", group_size=3))._check_world(2)
 cpd.cast([1.0], "e4m3")
 cpd.cast(None, "e4m3")
 cpd.cast(1.0, "e4m3")
@@ -285,32 +285,30 @@ cpd.simulate_all_reduce([[x], [x[0]]], spec)
 cpd.simulate_all_reduce([[x], [3]], spec)
 cpd.simulate_all_reduce([[make(np.zeros(3))]], spec)
 cpd.simulate_all_reduce([[x]], "e4m3")
-cpd.simulate_all_reduce([[x]], cpd.ReduceSpec("e4m3", group_size=2))
-cpd.Schedule(spec).simulate_all_reduce(["a", "b"], [[x]], step=0)
+cpd.simulate_all_reduce([[x]], cpd.Reduce("e4m3", group_size=2))
+cpd.simulate_all_reduce([[x]], cpd.Schedule(spec), names=["a", "b"], step=0)
 cpd.comm.local(0)
 cpd.comm.local(2.0)
 cpd.comm.local(2, timeout=0)
 cpd.comm.local(2, timeout=True)
 cpd.comm.local(2, chunk=0)
-cpd.comm.nccl("id", 0, 1)
-cpd.comm.nccl(b"id", 3, 2)
+cpd.comm.nccl(id=b"id", rank=0, size=2)
 cpd.comm.local(1).run(lambda c: c.all_reduce(x, spec))
 cpd.comm.local(1).run(lambda c: c.all_reduce([3], spec))
 cpd.comm.local(1).run(lambda c: c.all_reduce([x], "e4m3"))
 cpd.comm.local(1).run(lambda c: c.all_reduce([x], spec, out=[]))
 cpd.comm.local(1).run(lambda c: c.all_reduce([x], spec, out=[make(np.zeros(3, np.float32))]))
 cpd.comm.local(1).run(lambda c: c.all_reduce([x], spec, report=1))
-cpd.comm.local(1).run(lambda c: c.all_reduce([x], cpd.ReduceSpec("e4m3", group_size=2)))
+cpd.comm.local(1).run(lambda c: c.all_reduce([x], cpd.Reduce("e4m3", group_size=2)))
 cpd.comm.local(1).run(lambda c: c.reduce([x], spec, 1))
-cpd.comm.local(1).run(lambda c: c.reduce_scatter([x], cpd.ReduceSpec("e4m3", exchange="gather")))
+cpd.comm.local(1).run(lambda c: c.reduce_scatter([x], cpd.Reduce("e4m3", exchange="gather")))
 cpd.comm.local(1).run(lambda c: c.subgroup([0, 0]))
 cpd.comm.local(1).run(lambda c: c.subgroup([1]))
-cpd.comm.local(2).all_reduce([[x]], spec)
 cpd.study.roundoff([[x]], spec, [2])
 cpd.study.roundoff([[x]], None, [1])
 cpd.study.roundoff([[x]], spec, [1.0])
 cpd.study.recommend([[x]], spec, [1], "alpha=1 beta=1")
-cpd.study.recommend([[x]], cpd.ReduceSpec("e4m3", order="ring"), [], "alpha=1 beta=1")
+cpd.study.recommend([[x]], cpd.Reduce("e4m3", order="ring"), [], "alpha=1 beta=1")
 cpd.study.cost(spec, 0, [1])
 cpd.study.cost(spec, 2, [1], 2)
 cpd.study.cost(spec, 2, [-1])
@@ -375,14 +373,14 @@ cpd.Cast("e4m3", seed=torch.tensor(3))
 
 PUBLIC: dict[str, Sequence[str]] = {
     "cpd": (
-        *("Accumulator", "Cast", "Format", "LayerReport", "Recipe"),
-        *("ReduceSpec", "Schedule", "StallWarning", "add", "cast", "decode", "encode", "fma"),
+        *("Accumulator", "Cast", "Format", "TensorReport", "Recipe"),
+        *("Reduce", "Schedule", "PrecisionWarning", "add", "cast", "decode", "encode", "fma"),
         *("gemm", "mul", "random_integers", "simulate_all_reduce", "sum"),
         *("Encoded", "Scaled"),
     ),
     "cpd.comm": (
-        *("Communicator", "Corrupt", "LocalGroup", "Mismatch", "RankLost", "ReduceReport"),
-        *("Traffic", "TransportError", "local", "mpi", "nccl", "nccl_id", "torch"),
+        *("Communicator", "LocalGroup", "TensorReport", "Mismatch", "RankLost", "ReduceReport"),
+        *("Traffic", "TransportError", "distributed", "local", "mpi", "nccl"),
     ),
     "cpd.study": (
         *("Choice", "Cost", "Recommendation", "Roundoff", "cost", "recommend", "roundoff"),
@@ -391,7 +389,7 @@ PUBLIC: dict[str, Sequence[str]] = {
 TORCH_PUBLIC: dict[str, Sequence[str]] = {
     "cpd": ("ddp_hook",),
     "cpd.parallel.ddp": ("HookState", "ddp_hook"),
-    "cpd.parallel.fsdp": ("ReduceScatter", "set_reduce_scatter"),
+    "cpd.parallel.fsdp": ("ReduceScatter", "fsdp_hook"),
     "cpd.functional": ("conv2d", "linear", "matmul"),
 }
 
@@ -465,7 +463,7 @@ def _errors(expressions: str, make: Make, more: dict[str, Any]) -> Cases:
             "x": make(X.copy()),
             "codes": make(np.zeros(6, np.uint8)),
             "make": make,
-            "spec": cpd.ReduceSpec("e4m3"),
+            "spec": cpd.Reduce("e4m3"),
         }
         yield expression, error_of(lambda e=expression, s=space: _value(e, s | more))
 

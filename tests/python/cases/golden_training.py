@@ -51,7 +51,7 @@ def contributions(seed: int) -> list[list[Any]]:
 
 def states_made() -> dict[str, Any]:
     states = cpd.compress.States()
-    spec = cpd.ReduceSpec(wire=SCHEDULE, seed=3)
+    spec = cpd.Reduce(SCHEDULE, seed=3)
     cpd.simulate_all_reduce(contributions(810), spec, states=states)
     return states.state_dict()
 
@@ -59,7 +59,7 @@ def states_made() -> dict[str, Any]:
 def states_result(state: dict[str, Any]) -> list[Any]:
     states = cpd.compress.States()
     states.load_state_dict(state)
-    spec = cpd.ReduceSpec(wire=SCHEDULE, seed=3, step=1)
+    spec = cpd.Reduce(SCHEDULE, seed=3, step=1)
     return cpd.simulate_all_reduce(contributions(820), spec, states=states)
 
 
@@ -69,18 +69,18 @@ def states_result(state: dict[str, Any]) -> list[Any]:
 def hook(step: int = 0) -> Any:
     from cpd.parallel.ddp import HookState
 
-    made = HookState(cpd.Schedule(cpd.ReduceSpec(wire=SCHEDULE)), step)
+    made = HookState(cpd.Schedule(cpd.Reduce(SCHEDULE)), step)
     made.names = ["weight", "bias"]
     return made
 
 
 def hook_made() -> dict[str, Any]:
     """The state of rank 1 after a call."""
-    spec = cpd.ReduceSpec(wire=SCHEDULE)
+    spec = cpd.Reduce(SCHEDULE)
     states = [cpd.compress.States() for _ in range(2)]
     ranks = contributions(830)
     with cpd.comm.local(2) as group:
-        group.run(lambda c: c.all_reduce(ranks[c.rank], spec, states=states[c.rank]))
+        group.run(lambda c: c.all_reduce(ranks[c.rank], spec, states=states[c.rank], step=0))
     made = hook(7)
     made.states = states[1]
     return made.state_dict()
@@ -98,7 +98,7 @@ def hook_result(state: dict[str, Any]) -> list[Any]:
 
 def nodes() -> tuple[Any, Any]:
     model = linear(840)
-    return model, cpd.VirtualNodes(model, 2, f"{SCHEDULE} seed=7", seeds=[3, 5])
+    return model, cpd.VirtualNodes(model, 2, f"{SCHEDULE} seed=7", generators=[3, 5])
 
 
 def nodes_step(model: Any, made: Any, seed: int) -> None:
@@ -129,7 +129,7 @@ def outer() -> tuple[list[Any], Any]:
     import cpd.optim
 
     models = [linear(860), linear(860)]
-    spec = cpd.ReduceSpec("e4m3", aps=True)
+    spec = cpd.Reduce("e4m3", aps=True)
     return models, cpd.optim.DiLoCo(models, None, spec, 2, outer_lr=0.5, momentum=0.5)
 
 

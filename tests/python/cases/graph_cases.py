@@ -40,7 +40,7 @@ def captured_calls(
         "blas": lambda x: cpd.gemm(cpd.cast(x, "e4m3"), cpd.cast(x, "e4m3"), "fp32", blas=True),
     }
     wires = ("qsgd bits=4 bucket=64", "top_k 0.25 feedback=off")
-    for spec in (cpd.ReduceSpec("e4m3"), *(cpd.ReduceSpec(wire=text) for text in wires)):
+    for spec in (cpd.Reduce("e4m3"), *(cpd.Reduce(text) for text in wires)):
         calls[f"simulate_all_reduce {spec}"] = lambda x, spec=spec: cpd.simulate_all_reduce(
             [[x], [x.t().contiguous()]], spec
         )[0]

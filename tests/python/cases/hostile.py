@@ -105,7 +105,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "module": lambda: nn.Linear(2, 2),
     "format": lambda: cpd.Format("e5m2"),
     "recipe": lambda: cpd.Recipe(sums="e4m3"),
-    "spec": lambda: cpd.ReduceSpec("e4m3"),
+    "spec": lambda: cpd.Reduce("e4m3"),
 }
 
 
@@ -131,7 +131,7 @@ def parameters() -> list[nn.Parameter]:
 
 
 def spec() -> Any:
-    return cpd.ReduceSpec("e4m3")
+    return cpd.Reduce("e4m3")
 
 
 RIGHT: dict[str, Callable[[], Any]] = {
@@ -296,7 +296,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.Format": lambda: cpd.Format("e4m3"),
     "cpd.Hadamard": lambda: cpd.Hadamard(4),
     "cpd.Recipe": lambda: cpd.Recipe(sums="e4m3"),
-    "cpd.ReduceSpec": spec,
+    "cpd.Reduce": spec,
     "cpd.Scaled": lambda: cpd.Scaled("nvfp4"),
     "cpd.Schedule": lambda: cpd.Schedule(spec()),
     "cpd.VirtualNodes": lambda: cpd.VirtualNodes(model(), 2, "e4m3"),

@@ -24,10 +24,10 @@ from cpd import _core
 from cpd.comm import Communicator, LocalGroup
 from patience import scaled
 
-warnings.simplefilter("ignore", cpd.SlowProductWarning)  # what is slow is what is wanted
+warnings.simplefilter("ignore", cpd.PrecisionWarning)  # what is slow is what is wanted
 
 DELAY = 0.7  # seconds until Ctrl-C
-SPEC = cpd.ReduceSpec("e4m3")
+SPEC = cpd.Reduce("e4m3")
 SLOW = cpd.Accumulator("e6m9 kahan", rounding="stochastic", seed=1)
 SIDE = 6000  # of matrices whose product lasts for minutes
 

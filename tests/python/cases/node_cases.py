@@ -85,11 +85,11 @@ class Trained:
 
     hash: str
     losses: list[list[float]] = field(default_factory=list)
-    reports: list[list[cpd.LayerReport]] = field(default_factory=list)
+    reports: list[list[cpd.comm.TensorReport]] = field(default_factory=list)
 
 
 def by_hand(
-    spec: cpd.ReduceSpec | cpd.Schedule,
+    spec: cpd.Reduce | cpd.Schedule,
     world: int,
     *,
     steps: int = 3,
@@ -102,7 +102,7 @@ def by_hand(
     if average:
         names = ("spec", "exempt_spec", "first_spec")
         schedule = replace(
-            schedule, **{n: replace(getattr(schedule, n), average=True) for n in names}
+            schedule, **{n: getattr(schedule, n).replace(average=True) for n in names}
         )
     models = [classifier() for _ in range(world)]
     optimizers = [optimizer_of(model) for model in models]
@@ -125,7 +125,9 @@ def by_hand(
             gradients.append(list(torch.autograd.grad(loss, list(model.parameters()))))
             generators[node] = torch.get_rng_state()
             losses.append(float(loss.detach()))
-        sums, report = schedule.simulate_all_reduce(names, gradients, step=step, report=True)
+        sums, report = cpd.simulate_all_reduce(
+            gradients, schedule, names=names, step=step, report=True
+        )
         for model, optimizer in zip(models, optimizers, strict=True):
             for parameter, gradient in zip(model.parameters(), sums, strict=True):
                 parameter.grad = gradient.clone()
@@ -137,7 +139,7 @@ def by_hand(
 
 
 def by_nodes(
-    spec: cpd.ReduceSpec | cpd.Schedule,
+    spec: cpd.Reduce | cpd.Schedule,
     world: int,
     *,
     steps: int = 3,
@@ -147,7 +149,7 @@ def by_nodes(
     """The same by `cpd.VirtualNodes`."""
     model = classifier()
     optimizer = optimizer_of(model)
-    nodes = cpd.VirtualNodes(model, world, spec, keep, seeds=range(world), **options)
+    nodes = cpd.VirtualNodes(model, world, spec, keep, generators=range(world), **options)
     trained = Trained("")
     for step in range(steps):
         nodes.step(lambda micro: loss_of(model, micro), batch_of(step, world))
@@ -163,60 +165,60 @@ def by_nodes(
 KAHAN = cpd.Accumulator("e4m3 kahan")
 STOCHASTIC = cpd.Recipe("native", gradient="e5m2 rounding=stochastic random_bits=8")
 DDP_CASES: dict[str, dict[str, Any]] = {
-    "one pass": {"spec": cpd.ReduceSpec("e4m3", KAHAN, rounding="stochastic", seed=3)},
-    "groups": {"spec": cpd.ReduceSpec("e5m2", group_size=2)},
-    "aps": {"spec": cpd.ReduceSpec("e4m3", aps=True, rounding="stochastic", seed=3)},
-    "ring": {"spec": cpd.ReduceSpec("e4m3", aps=True, order="ring"), "keep": "recompute"},
+    "one pass": {"spec": cpd.Reduce("e4m3", accumulator=KAHAN, rounding="stochastic", seed=3)},
+    "groups": {"spec": cpd.Reduce("e5m2", group_size=2)},
+    "aps": {"spec": cpd.Reduce("e4m3", aps=True, rounding="stochastic", seed=3)},
+    "ring": {"spec": cpd.Reduce("e4m3", aps=True, order="ring"), "keep": "recompute"},
     "schedule": {
-        "spec": cpd.Schedule(cpd.ReduceSpec("e3m0", aps=True), exempt=["5.*"], first_steps=1),
+        "spec": cpd.Schedule(cpd.Reduce("e3m0", aps=True), exempt=["5.*"], first_steps=1),
         "keep": "disk",
     },
-    "scaled": {"spec": cpd.ReduceSpec("mxfp8", result="bf16")},
-    "codec": {"spec": cpd.ReduceSpec(wire="qsgd bits=3 bucket=64", seed=3)},
-    "shared scale": {"spec": cpd.ReduceSpec(wire="terngrad"), "keep": "recompute"},
-    "codec by rows": {"spec": cpd.ReduceSpec(wire="fp8_rows", exchange="gather")},
+    "scaled": {"spec": cpd.Reduce("mxfp8", result="bf16")},
+    "codec": {"spec": cpd.Reduce("qsgd bits=3 bucket=64", seed=3)},
+    "shared scale": {"spec": cpd.Reduce("terngrad"), "keep": "recompute"},
+    "codec by rows": {"spec": cpd.Reduce("fp8_rows", exchange="gather")},
     "exempt from a codec": {
         "spec": cpd.Schedule(
-            cpd.ReduceSpec(wire="int4 stochastic", order="ring"), exempt=["5.*"], min_size=8
+            cpd.Reduce("int4 stochastic", order="ring"), exempt=["5.*"], min_size=8
         ),
     },
-    "1-bit columns": {"spec": cpd.ReduceSpec(wire="one_bit")},
+    "1-bit columns": {"spec": cpd.Reduce("one_bit")},
     "1-bit buckets": {
-        "spec": cpd.ReduceSpec(wire="one_bit bucket=64", order="ring"),
+        "spec": cpd.Reduce("one_bit bucket=64", order="ring"),
         "keep": "recompute",
     },
-    "largest values": {"spec": cpd.ReduceSpec(wire="top_k 0.1 qsgd bits=4", group_size=2)},
-    "errors fed back": {"spec": cpd.ReduceSpec(wire="feedback qsgd bits=2 bucket=128")},
-    "buffers of their own": {"spec": cpd.ReduceSpec("e4m3"), "broadcast_buffers": False},
+    "largest values": {"spec": cpd.Reduce("top_k 0.1 qsgd bits=4", group_size=2)},
+    "errors fed back": {"spec": cpd.Reduce("feedback qsgd bits=2 bucket=128")},
+    "buffers of their own": {"spec": cpd.Reduce("e4m3"), "broadcast_buffers": False},
     "delayed scaling": {
-        "spec": cpd.ReduceSpec("e4m3", aps=True),
+        "spec": cpd.Reduce("e4m3", aps=True),
         "recipe": cpd.Recipe("te-delayed"),
     },
-    "stochastic layers": {"spec": cpd.ReduceSpec("e4m3"), "recipe": STOCHASTIC},
-    "unused": {"spec": cpd.ReduceSpec("e4m3"), "unused": True},
-    "accumulated": {"spec": cpd.ReduceSpec("e4m3", aps=True), "accumulated": True},
+    "stochastic layers": {"spec": cpd.Reduce("e4m3"), "recipe": STOCHASTIC},
+    "unused": {"spec": cpd.Reduce("e4m3"), "unused": True},
+    "accumulated": {"spec": cpd.Reduce("e4m3", aps=True), "accumulated": True},
     "accumulated by calls": {
-        "spec": cpd.ReduceSpec("e4m3", KAHAN, rounding="stochastic"),
+        "spec": cpd.Reduce("e4m3", accumulator=KAHAN, rounding="stochastic"),
         "calls": 4,
     },
     "accumulated by calls, recomputed": {
-        "spec": cpd.ReduceSpec("e4m3", aps=True),
+        "spec": cpd.Reduce("e4m3", aps=True),
         "keep": "recompute",
         "calls": 2,
     },
     "accumulated by calls, buffers of their own": {
-        "spec": cpd.ReduceSpec("e5m2", order="ring"),
+        "spec": cpd.Reduce("e5m2", order="ring"),
         "keep": "disk",
         "broadcast_buffers": False,
         "calls": 2,
     },
     "accumulated by calls, delayed scaling": {
-        "spec": cpd.ReduceSpec("e4m3", aps=True),
+        "spec": cpd.Reduce("e4m3", aps=True),
         "recipe": cpd.Recipe("te-delayed"),
         "calls": 4,
     },
     "accumulated by calls, errors fed back": {
-        "spec": cpd.ReduceSpec(wire="feedback qsgd bits=2 bucket=128"),
+        "spec": cpd.Reduce("feedback qsgd bits=2 bucket=128"),
         "calls": 2,
     },
 }
@@ -254,7 +256,7 @@ def nodes_hash(case: dict[str, Any]) -> str:
         case["spec"],
         case.get("keep"),
         broadcast_buffers=case.get("broadcast_buffers", True),
-        seeds=range(WORLD),
+        generators=range(WORLD),
     )
 
     def loss(micro: Any) -> Any:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 from collections.abc import Sequence
@@ -20,41 +19,39 @@ from rationals import Fraction
 
 STEPS = 9
 PERIOD = 3
-FOUR_BITS = cpd.ReduceSpec("e3m0", "fp32", aps=True, result="fp32")
+FOUR_BITS = cpd.Reduce("e3m0", accumulator="fp32", aps=True, result="fp32")
 
 Case = dict[str, Any]
 CASES: dict[str, Case] = {
     "four bits": {"spec": FOUR_BITS},
     "text": {"spec": "e3m0 aps accumulator=fp32 result=fp32 group_size=1"},
-    "blocks": {"spec": cpd.ReduceSpec("mxfp4", result="bf16")},
+    "blocks": {"spec": cpd.Reduce("mxfp4", result="bf16")},
     "stochastic": {
-        "spec": cpd.ReduceSpec(
-            "e5m2", "e5m2 kahan rounding=stochastic", rounding="stochastic", seed=3
+        "spec": cpd.Reduce(
+            "e5m2", accumulator="e5m2 kahan rounding=stochastic", rounding="stochastic", seed=3
         )
     },
-    "ring": {"spec": cpd.ReduceSpec("e4m3", aps=True, order="ring", exchange="ring")},
+    "ring": {"spec": cpd.Reduce("e4m3", aps=True, order="ring", exchange="ring")},
     "schedule": {"spec": cpd.Schedule(FOUR_BITS, exempt=["*.bias"], first_steps=1)},
-    "fragments": {"spec": cpd.ReduceSpec("bf16"), "fragments": 2},
-    "more fragments than steps": {"spec": cpd.ReduceSpec("bf16", seed=1), "fragments": 4},
+    "fragments": {"spec": cpd.Reduce("bf16"), "fragments": 2},
+    "more fragments than steps": {"spec": cpd.Reduce("bf16", seed=1), "fragments": 4},
     "momentum": {
-        "spec": cpd.ReduceSpec("fp16"),
+        "spec": cpd.Reduce("fp16"),
         "outer_lr": 0.3,
         "momentum": 0.7,
         "nesterov": False,
     },
     "average": {"spec": FOUR_BITS, "outer_lr": 1.0, "momentum": 0},
     "bfloat16": {"spec": FOUR_BITS, "dtype": torch.bfloat16},
-    "qsgd": {"spec": cpd.ReduceSpec(wire="qsgd bits=4 bucket=64", seed=5)},
-    "one_bit": {"spec": cpd.ReduceSpec(wire="one_bit"), "fragments": 2},
-    "top_k": {"spec": cpd.ReduceSpec(wire="top_k 0.1 qsgd bits=4", exchange="gather")},
-    "feedback": {"spec": cpd.Schedule(cpd.ReduceSpec(wire="feedback int4"), exempt=["*.bias"])},
-    "small layers": {
-        "spec": cpd.Schedule(cpd.ReduceSpec(wire="terngrad"), min_size=50, first_steps=1)
-    },
-    "weights": {"spec": cpd.ReduceSpec("int8 block=64", order="tree"), "weights": True},
-    "weights, uniform": {"spec": cpd.ReduceSpec(wire="uniform"), "weights": True},
+    "qsgd": {"spec": cpd.Reduce("qsgd bits=4 bucket=64", seed=5)},
+    "one_bit": {"spec": cpd.Reduce("one_bit"), "fragments": 2},
+    "top_k": {"spec": cpd.Reduce("top_k 0.1 qsgd bits=4", exchange="gather")},
+    "feedback": {"spec": cpd.Schedule(cpd.Reduce("feedback int4"), exempt=["*.bias"])},
+    "small layers": {"spec": cpd.Schedule(cpd.Reduce("terngrad"), min_size=50, first_steps=1)},
+    "weights": {"spec": cpd.Reduce("int8 block=64", order="tree"), "weights": True},
+    "weights, uniform": {"spec": cpd.Reduce("uniform"), "weights": True},
     "weights, gradient": {
-        "spec": cpd.ReduceSpec(wire="uniform bits=gradient c0=1e-6 c1=14"),
+        "spec": cpd.Reduce("uniform bits=gradient c0=1e-6 c1=14"),
         "weights": True,
     },
     "weights, bf16": {"spec": "bf16", "weights": True, "dtype": torch.bfloat16},
@@ -145,7 +142,7 @@ def rank_hashes(comm: Communicator) -> dict[str, str]:
 def by_hand(case: Case, world: int) -> list[str]:
     """Models, start and momentum apart, in NumPy, one layer after the other."""
     spec = case["spec"]
-    schedule = cpd.comm.reduce_spec(spec) if isinstance(spec, str) else spec
+    schedule = cpd.Reduce(spec) if isinstance(spec, str) else spec
     if not isinstance(schedule, cpd.Schedule):
         schedule = cpd.Schedule(schedule)
     models = [model_of(case) for _ in range(world)]
@@ -168,14 +165,18 @@ def by_hand(case: Case, world: int) -> list[str]:
                 local = [_values(named[worker][name]) for worker in range(world)]
                 given = local if case.get("weights") else [start[name] - x for x in local]
                 rule = schedule.spec_of(name, (step - 1) // PERIOD, local[0].size)
-                rule = dataclasses.replace(rule, average=True)
-                if rule.wire is not None and rule.wire._needs_gradient:
+                rule = rule.replace(average=True)
+                if rule.format is None and rule.codec._needs_gradient:
                     for worker in range(world):
                         gradient = np.float64(_values(named[worker][name].grad))
                         rms = np.sqrt(np.mean(gradient**2))
                         states.set_gradient(number, float(rms), rank=worker)
                 (mean,) = cpd.simulate_all_reduce(
-                    [[x] for x in given], rule, numbers=[number], states=states
+                    [[x] for x in given],
+                    rule,
+                    step=(step - 1) // PERIOD,
+                    numbers=[number],
+                    states=states,
                 )
                 if case.get("weights"):
                     start[name] = mean

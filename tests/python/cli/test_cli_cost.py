@@ -129,7 +129,7 @@ def test_round_off_of_gradients(tmp_path, capsys, monkeypatch):
     errors = [row["roundoff"] for row in told["rows"]]
     assert errors == sorted(errors)
     ranks = [[layer] for layer in np.load(path)["a"]]
-    spec = cpd.ReduceSpec("e4m3", aps=True)
+    spec = cpd.Reduce("e4m3", aps=True)
     assert errors[1] == cpd.study.roundoff(ranks, spec, [4])[4].relative_rms
     assert run(*base, *wires) == 0
     printed = capsys.readouterr().out

@@ -52,8 +52,13 @@ def _bits(x):
 def test_shift_and_sums_equal_exact_rationals(wire, sums, result, order, group_size, scheme):
     for world, aps in itertools.product((1, 3, 5, 8), (True, "paper")):
         size = None if group_size is None else min(group_size, world)
-        spec = cpd.ReduceSpec(
-            wire, f"{sums} {scheme}".strip(), order=order, group_size=size, aps=aps, result=result
+        spec = cpd.Reduce(
+            wire,
+            accumulator=f"{sums} {scheme}".strip(),
+            order=order,
+            group_size=size,
+            aps=aps,
+            result=result,
         )
         ranks = _ranks(world)
         oracle = reduce_oracle.Reduce(
@@ -78,10 +83,10 @@ def test_four_bits_of_64_workers_sum_in_fp32(wire):
     random = np.random.default_rng(0)
     ranks = [[random.standard_normal(500).astype(np.float32)] for _ in range(64)]
     exact = np.sum([rank[0] for rank in ranks], axis=0, dtype=np.float64)
-    spec = cpd.ReduceSpec(wire, "fp32", aps=True, result="fp32")
+    spec = cpd.Reduce(wire, accumulator="fp32", aps=True, result="fp32")
     found = cpd.simulate_all_reduce(ranks, spec)[0]
     assert np.linalg.norm(found - exact) < 0.3 * np.linalg.norm(exact)
-    paper = cpd.ReduceSpec(wire, "fp32", aps="paper", result="fp32")
+    paper = cpd.Reduce(wire, accumulator="fp32", aps="paper", result="fp32")
     assert not cpd.simulate_all_reduce(ranks, paper)[0].any()
 
 
@@ -90,7 +95,7 @@ def test_more_fraction_bits_are_better_where_sums_are_wide():
     ranks = [[(random.standard_normal(4000) * 1e-4).astype(np.float32)] for _ in range(256)]
     errors = {}
     for wire in ("e3m4", "e4m3", "e5m2"):
-        spec = cpd.ReduceSpec(wire, "fp32", aps=True, result="fp32")
+        spec = cpd.Reduce(wire, accumulator="fp32", aps=True, result="fp32")
         errors[wire] = cpd.study.roundoff(ranks, spec, [256])[256].relative_rms
     assert errors["e3m4"] < 0.7 * errors["e4m3"] < 0.5 * errors["e5m2"]
 
@@ -111,7 +116,7 @@ def test_no_sum_leaves_the_range(wire):
         worlds,
     ):
         ranks = [[values[i : i + 1] for i in range(len(values))]] * world
-        spec = cpd.ReduceSpec(wire, sums, aps=True, result=result)
+        spec = cpd.Reduce(wire, accumulator=sums, aps=True, result=result)
         found, report = cpd.simulate_all_reduce(ranks, spec, report=True)
         top = cpd.Format(result).max
         for value, layer, told in zip(values, found, report, strict=True):
@@ -119,7 +124,9 @@ def test_no_sum_leaves_the_range(wire):
             scaled = abs(math.ldexp(float(layer[0]), told.shift))
             assert scaled <= top
             if sums == "fp32" and result != wire:  # the wire's values, added exactly, still fit
-                wide = cpd.ReduceSpec(wire, "fp32", loss_scale=2.0**told.shift, result="fp32")
+                wide = cpd.Reduce(
+                    wire, accumulator="fp32", loss_scale=2.0**told.shift, result="fp32"
+                )
                 exact = cpd.simulate_all_reduce([[np.float32([value])]] * world, wide)[0][0]
                 assert math.ldexp(float(exact), told.shift) <= top
 
@@ -128,7 +135,7 @@ def test_no_sum_leaves_the_range(wire):
 def test_ranks_agree_on_the_largest_magnitude(world):
     ranks = _ranks(world, seed=4)
     for wire, sums in (("e4m3", "fp32"), ("e2m1", "fp32"), ("e3m0", "e5m7"), ("e5m2", "e5m2")):
-        spec = cpd.ReduceSpec(wire, sums, aps=True, result=sums)
+        spec = cpd.Reduce(wire, accumulator=sums, aps=True, result=sums)
         expected = cpd.simulate_all_reduce(ranks, spec)
         with cpd.comm.local(world) as group:
             for sums_of_rank in group.run(
@@ -140,7 +147,7 @@ def test_ranks_agree_on_the_largest_magnitude(world):
 
 def test_a_layer_with_nan_and_infinities_is_scaled_by_its_finite_values():
     ranks = [[np.float32([1.0, np.nan, 1.0])], [np.float32([1.0, 1.0, np.inf])]]
-    spec = cpd.ReduceSpec("e3m4", "fp32", aps=True, result="fp32")
+    spec = cpd.Reduce("e3m4", accumulator="fp32", aps=True, result="fp32")
     found, report = cpd.simulate_all_reduce(ranks, spec, report=True)
     assert report[0].shift == 3  # e3m4 holds 2^3, the largest of the values is 1
     assert found[0][0] == 2

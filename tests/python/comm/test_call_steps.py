@@ -10,7 +10,7 @@ import pytest
 
 import cpd
 
-FP32 = cpd.ReduceSpec("fp32")
+FP32 = cpd.Reduce("fp32")
 
 
 @pytest.mark.parametrize(("front_end", "most"), [("numpy", 20), ("torch", 40)])

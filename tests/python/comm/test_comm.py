@@ -19,9 +19,9 @@ import cpd
 from cpd.comm import Communicator, Mismatch, RankLost
 from patience import scaled
 
-FP32 = cpd.ReduceSpec("fp32")
+FP32 = cpd.Reduce("fp32")
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::cpd.StallWarning"),
+    pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning"),
     pytest.mark.timeout(120),
 ]
 
@@ -50,7 +50,7 @@ def test_all_reduce_is_the_virtual_ranks(world):
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_chunks_do_not_change_the_bits(chunk):
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
     wanted, _ = comm_cases.virtual(spec, 3, (100, 0, 31), 1)
     for got in run(
         3, lambda c: c.all_reduce(comm_cases.layers_of(c.rank, (100, 0, 31), 1), spec), chunk=chunk
@@ -68,15 +68,6 @@ def test_many_specs(world):
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_other_operations(world):
     assert run(world, comm_cases.others) == [[]] * world
-
-
-def test_virtual_ranks_of_a_group():
-    ranks = [comm_cases.layers_of(rank, (50,), 3) for rank in range(4)]
-    spec = cpd.ReduceSpec("e5m2")
-    with cpd.comm.local(4) as group:
-        assert comm_cases.same(group.all_reduce(ranks, spec), cpd.simulate_all_reduce(ranks, spec))
-        with pytest.raises(ValueError, match="per_rank must have 4 ranks, got 3"):
-            group.all_reduce(ranks[:3], spec)
 
 
 # ---- what layers may be --------------------------------------------------------------------------
@@ -147,7 +138,7 @@ def test_few_values(world):
         assert comm.all_reduce([], FP32) == []
         assert comm.reduce_scatter([], FP32) == []
         assert comm.all_gather([]) == [[]] * world
-        nothing, one = comm.all_reduce([empty, scalar], cpd.ReduceSpec("e4m3", aps=True))
+        nothing, one = comm.all_reduce([empty, scalar], cpd.Reduce("e4m3", aps=True))
         assert nothing.shape == (3, 0)
         assert one.shape == ()
         assert one.item() == 1.5 * world
@@ -240,8 +231,8 @@ def test_bad_arguments():
                 comm.all_reduce(bad, FP32)
             with pytest.raises(error, match=message):
                 comm.all_gather(bad)
-        with pytest.raises(TypeError, match=r"spec must be a cpd\.ReduceSpec, got str"):
-            comm.all_reduce(x, "e4m3")
+        with pytest.raises(TypeError, match="a format must be"):
+            comm.all_reduce(x, 3)
         with pytest.raises(ValueError, match="root must be 0…0, got 1"):
             comm.reduce(x, FP32, root=1)
         with pytest.raises(TypeError, match="root must be an int"):
@@ -280,12 +271,12 @@ def test_options_of_communicators():
     for size, error in ((0, ValueError), (-1, ValueError), (1.0, TypeError)):
         with pytest.raises(error, match="size must be"):
             cpd.comm.local(size)
-    with pytest.raises(TypeError, match="id must be bytes"):
-        cpd.comm.nccl("id", 0, 1)
-    with pytest.raises(ValueError, match="rank must be 0…size - 1, got rank 2 of 2"):
-        cpd.comm.nccl(bytes(128), 2, 2, device=0)
-    with pytest.raises(ValueError, match="an NCCL id has 128 bytes, got 3"):
-        cpd.comm.nccl(b"abc", 0, 1, device=0)
+    with pytest.raises(ValueError, match="seed must be"):
+        cpd.comm.local(2, seed=-1)
+    with pytest.raises(TypeError, match=r"nccl\(\) takes comm= in place of id="):
+        cpd.comm.nccl(id=b"", rank=0, size=1)
+    with pytest.raises(TypeError, match=r"comm must be a cpd\.comm\.Communicator, got bytes"):
+        cpd.comm.nccl(bytes(128))
 
 
 # ---- reports and warnings ------------------------------------------------------------------------
@@ -293,10 +284,10 @@ def test_options_of_communicators():
 
 def test_report():
     x = np.float32([1.0, 1e-30, 300.0, np.inf])
-    spec = cpd.ReduceSpec("e4m3")
+    spec = cpd.Reduce("e4m3")
     layers = [x, x[:3]]
     for _, report in run(3, lambda c: c.all_reduce(layers, spec, report=True)):
-        bad, fine = report.layers
+        bad, fine = report.tensors
         assert dataclasses.astuple(bad) == (0, 3, 0, 3, 12, 3, 12, (), 0)
         assert dataclasses.astuple(fine) == (0, 0, 1, 3, 9, 3, 9, (), 0)
         assert cpd.simulate_all_reduce([layers] * 3, spec, report=True)[1] == [bad, fine]
@@ -306,14 +297,14 @@ def test_traffic():
     """By hand, for 1000 values of 4 bits over 4 ranks: 125 bytes go to each slice's owner and come
     back."""
     x = [np.ones(1000, np.float32)]
-    spec = cpd.ReduceSpec("e2m1", "e5m10", result="e2m1")
+    spec = cpd.Reduce("e2m1", accumulator="e5m10", result="e2m1")
     for _, report in run(4, lambda c: c.all_reduce(x, spec, report=True)):
         traffic = report.traffic
         assert traffic.steps == 6
         assert traffic.bytes_sent == traffic.bytes_received == 2 * 3 * 125
         assert traffic.messages >= 6
         assert traffic.header_bytes >= 16 * traffic.messages
-    gathered = cpd.ReduceSpec("e2m1", exchange="gather")
+    gathered = cpd.Reduce("e2m1", exchange="gather")
     for _, report in run(4, lambda c: c.all_reduce(x, gathered, report=True)):
         assert report.traffic.bytes_sent == 3 * 500
     for values, traffic in run(4, lambda c: c.all_gather(x, "e4m3", report=True)):
@@ -323,7 +314,7 @@ def test_traffic():
 
 def test_operations_that_move_less():
     x = [np.ones(4000, np.float32)]
-    spec = cpd.ReduceSpec("e4m3")
+    spec = cpd.Reduce("e4m3")
 
     def calls(comm):
         _, scattered = comm.reduce_scatter(x, spec, report=True)
@@ -339,13 +330,13 @@ def stalls(spec, world, call):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call(spec, world)
-    return [str(w.message) for w in caught if w.category is cpd.StallWarning]
+    return [str(w.message) for w in caught if w.category is cpd.PrecisionWarning]
 
 
 @pytest.mark.parametrize("exchange", ["owner", "gather", "hierarchical"])
 def test_groups_are_at_most_the_ranks(exchange):
     """Every rank is told before anything is sent, and goes on; as the virtual ranks are."""
-    spec = cpd.ReduceSpec("e4m3", order="ring", exchange=exchange, group_size=16)
+    spec = cpd.Reduce("e4m3", order="ring", exchange=exchange, group_size=16)
     layers = [np.ones(3, np.float32)]
     told = r"group_size must be 1…3 \(the ranks\), got 16"
 
@@ -354,12 +345,12 @@ def test_groups_are_at_most_the_ranks(exchange):
             with pytest.raises(ValueError, match=told):
                 call(layers, spec)
         assert layers[0].tolist() == [1, 1, 1]
-        whole = dataclasses.replace(spec, group_size=3)
+        whole = spec.replace(group_size=3)
         return comm.all_reduce(layers, whole)[0].tolist(), comm.broken
 
     assert run(3, work) == [([3.0, 3.0, 3.0], "")] * 3
-    with cpd.comm.local(3) as group, pytest.raises(ValueError, match=told):
-        group.all_reduce([layers] * 3, spec)
+    with pytest.raises(ValueError, match=told):
+        cpd.simulate_all_reduce([layers] * 3, spec)
 
 
 def simulated(spec, world):
@@ -373,7 +364,7 @@ def over_threads(spec, world):
 
 @pytest.mark.parametrize("call", [simulated, over_threads])
 def test_a_sum_that_may_stall_warns(call):
-    (said, *more) = stalls(cpd.ReduceSpec("e3m0"), 3, call)
+    (said, *more) = stalls(cpd.Reduce("e3m0"), 3, call)
     assert len(more) == (0 if call is simulated else 2)  # each rank says so
     for part in ("3 ranks", "e3m0", "precision of 1 bits", "kahan", "group_size", "tree"):
         assert part in said
@@ -384,26 +375,26 @@ def test_a_sum_that_may_stall_warns(call):
         {"accumulator": "fp32"},
         {"accumulator": cpd.Accumulator("e3m0", rounding="stochastic")},
     ):
-        assert stalls(cpd.ReduceSpec("e3m0", **fine), 3, call) == []
-    assert stalls(cpd.ReduceSpec("e3m0"), 2, call) == []
+        assert stalls(cpd.Reduce("e3m0", **fine), 3, call) == []
+    assert stalls(cpd.Reduce("e3m0"), 2, call) == []
 
 
 def test_a_stall_is_what_the_warning_says():
     """2^p terms of 1 still count, the next one does not."""
     for f, world in (("e3m0", 2), ("e4m3", 16), ("e5m2", 8)):
         one = [np.ones(1, np.float32)]
-        assert stalls(cpd.ReduceSpec(f), world, simulated) == []
-        assert cpd.simulate_all_reduce([one] * world, cpd.ReduceSpec(f))[0] == world
-        assert len(stalls(cpd.ReduceSpec(f), world + 1, simulated)) == 1
-        assert cpd.simulate_all_reduce([one] * (world + 1), cpd.ReduceSpec(f))[0] == world
+        assert stalls(cpd.Reduce(f), world, simulated) == []
+        assert cpd.simulate_all_reduce([one] * world, cpd.Reduce(f))[0] == world
+        assert len(stalls(cpd.Reduce(f), world + 1, simulated)) == 1
+        assert cpd.simulate_all_reduce([one] * (world + 1), cpd.Reduce(f))[0] == world
 
 
 @pytest.mark.parametrize("call", [simulated, over_threads])
 def test_the_warning_points_at_the_caller(call):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        call(cpd.ReduceSpec("e3m0"), 3)
-    assert {w.filename for w in caught if w.category is cpd.StallWarning} == {__file__}
+        call(cpd.Reduce("e3m0"), 3)
+    assert {w.filename for w in caught if w.category is cpd.PrecisionWarning} == {__file__}
 
 
 # ---- ranks that disagree, and ranks that go ------------------------------------------------------
@@ -464,7 +455,7 @@ def test_a_refusal_reaches_all_ranks():
     x = [np.ones(3, np.float32)]
 
     def calls(comm):
-        spec = cpd.ReduceSpec("e4m3", exchange="gather" if comm.rank == 1 else "owner")
+        spec = cpd.Reduce("e4m3", exchange="gather" if comm.rank == 1 else "owner")
         with pytest.raises(ValueError, match=r"owner|do not agree|refuses"):
             comm.reduce_scatter(x, spec)
         return comm.all_reduce(x, FP32)[0].tolist()
@@ -514,7 +505,7 @@ def test_errors_can_be_pickled():
     failure = pickle.loads(pickle.dumps(cpd.comm.TransportError("gone", 1)))
     assert (str(failure), failure.peer) == ("gone", 1)
     assert issubclass(Mismatch, ValueError)
-    assert issubclass(cpd.comm.Corrupt, RuntimeError)
+    assert issubclass(cpd.comm.TransportError, RuntimeError)
 
 
 # ---- the object ----------------------------------------------------------------------------------
@@ -557,7 +548,7 @@ def test_the_gil_is_let_go():
 
 def test_calls_of_two_threads_take_turns():
     group = cpd.comm.local(2, timeout=scaled(60))
-    spec = cpd.ReduceSpec("fp32")
+    spec = cpd.Reduce("fp32")
     x = [np.ones(1000, np.float32)]
     totals = []
 
@@ -587,4 +578,4 @@ def test_import_is_light():
 def test_no_torch_group():
     pytest.importorskip("torch")
     with pytest.raises(ValueError, match="has no process group"):
-        cpd.comm.torch()
+        cpd.comm.distributed()

@@ -79,7 +79,7 @@ if sys.argv[1] == "0":
     os.kill(os.getpid(), signal.SIGKILL)
 store.set(sys.argv[1], "")
 try:
-    cpd.comm.torch(timeout=float(sys.argv[3]))
+    cpd.comm.distributed(timeout=float(sys.argv[3]))
 except cpd.comm.RankLost as error:
     print(error.ranks, error, flush=True)
 """

@@ -24,10 +24,10 @@ from spawn import spawn_ranks  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore::cpd.StallWarning"),
+    pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning"),
     pytest.mark.timeout(300),
 ]
-FP32 = cpd.ReduceSpec("fp32")
+FP32 = cpd.Reduce("fp32")
 
 
 @pytest.fixture(autouse=True)
@@ -49,26 +49,26 @@ def test_all_reduce(world: int) -> None:
 
             def reduce(comm: Any, spec: Any = spec, index: int = index, special: bool = special):
                 mine = comm_cases.layers_of(comm.rank, sizes, index, special)
-                return comm.all_reduce(on_gpu(mine), spec, report=True)
+                return comm.all_reduce(on_gpu(mine), spec, report=True, step=0)
 
             wanted, reports = comm_cases.virtual(spec, world, sizes, index, special)
             for got, report in group.run(reduce):
                 assert comm_cases.same(on_cpu(got), wanted), spec
-                assert report.layers == reports, spec
+                assert report.tensors == reports, spec
 
 
 def test_other_operations() -> None:
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
     sizes = (1001, 0, 70_000)
     wanted, _ = comm_cases.virtual(spec, 3, sizes, 5)
 
     def calls(comm: Any) -> None:
         mine = on_gpu(comm_cases.layers_of(comm.rank, sizes, 5))
-        total = comm.reduce(mine, spec, 1)
+        total = comm.reduce(mine, spec, 1, step=0)
         assert (total is None) == (comm.rank != 1)
         assert total is None or comm_cases.same(on_cpu(total), wanted)
         parts = [comm_cases.slice_of(x, comm.rank, 3) for x in wanted]
-        assert comm_cases.same(on_cpu(comm.reduce_scatter(mine, spec)), parts)
+        assert comm_cases.same(on_cpu(comm.reduce_scatter(mine, spec, step=0)), parts)
         for rank, layers in enumerate(comm.all_gather(mine, "e4m3")):
             casts = [cpd.cast(x, "e4m3") for x in comm_cases.layers_of(rank, sizes, 5)]
             assert comm_cases.same(on_cpu(layers), casts)
@@ -145,11 +145,11 @@ def test_nccl_of_one() -> None:
     except ValueError as error:
         pytest.skip(f"no NCCL: {error}")
     with comm:
-        spec = cpd.ReduceSpec("e4m3", aps=True)
+        spec = cpd.Reduce("e4m3", aps=True)
         mine = comm_cases.layers_of(0, (5000, 3), 1)
         wanted, _ = comm_cases.virtual(spec, 1, (5000, 3), 1)
         assert comm.name == "nccl"
-        assert comm_cases.same(on_cpu(comm.all_reduce(on_gpu(mine), spec)), wanted)
+        assert comm_cases.same(on_cpu(comm.all_reduce(on_gpu(mine), spec, step=0)), wanted)
 
 
 def test_a_torch_group_with_nccl() -> None:
@@ -159,7 +159,7 @@ def test_a_torch_group_with_nccl() -> None:
         pytest.skip("torch has no NCCL")
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        with cpd.comm.torch(timeout=scaled(60)) as comm:
+        with cpd.comm.distributed(timeout=scaled(60)) as comm:
             assert (comm.name, comm.size) == ("nccl", 1)
             (got,) = comm.all_reduce([torch.ones(5, device="cuda")], FP32)
             assert got.tolist() == [1.0] * 5
@@ -185,7 +185,7 @@ def test_virtual_ranks(world: int) -> None:
 
 
 def test_virtual_ranks_of_narrow_types_and_views() -> None:
-    spec = cpd.ReduceSpec("e4m3", aps=True)
+    spec = cpd.Reduce("e4m3", aps=True)
     x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
     for change in (lambda y: y.bfloat16(), lambda y: y.t(), lambda y: y[:, ::2]):
         wanted = cpd.simulate_all_reduce([[change(y)] for y in x], spec)[0]
@@ -212,7 +212,7 @@ def test_virtual_ranks_in_one_tensor() -> None:
     """Layers that a function or a lazy sequence makes are used before the next are made; those of
     lists, sixteen ranks at a time, give the same."""
     x = torch.randn(37, 300, generator=torch.Generator().manual_seed(1))
-    for spec in (cpd.ReduceSpec("e4m3", "e4m3 kahan"), cpd.ReduceSpec("e5m2", group_size=9)):
+    for spec in (cpd.Reduce("e4m3", accumulator="e4m3 kahan"), cpd.Reduce("e5m2", group_size=9)):
         wanted = cpd.simulate_all_reduce([[y] for y in x], spec)[0]
         filled = Filled(x)
         functions = [functools.partial(filled.__getitem__, rank) for rank in range(len(x))]
@@ -238,7 +238,7 @@ CODECS = [*WITH_KERNELS, *ROUNDED, "mxfp8", "uniform"]
 @pytest.mark.parametrize("text", CODECS)
 def test_codecs(text: str) -> None:
     """Virtual and real ranks, with columns of another axis, and states."""
-    spec = cpd.ReduceSpec(wire=text)
+    spec = cpd.Reduce(text)
     layers = [[torch.randn(6, 8), torch.randn(5)] for _ in range(3)]
     states = [cpd.compress.States(), cpd.compress.States()]
     for _ in range(2):
@@ -252,7 +252,7 @@ def test_codecs(text: str) -> None:
 
     def sums_of(ranks: Any, comm: Any) -> list[Any]:
         kept = cpd.compress.States()
-        calls = [comm.all_reduce(ranks[comm.rank], spec, states=kept) for _ in range(3)]
+        calls = [comm.all_reduce(ranks[comm.rank], spec, states=kept, step=0) for _ in range(3)]
         return [np.asarray(x.cpu()) for sums in calls for x in sums]
 
     with cpd.comm.local(3, timeout=scaled(60)) as group:
@@ -275,9 +275,9 @@ def test_compress(text: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        cpd.ReduceSpec("e4m3", aps=True, group_size=2),
-        cpd.ReduceSpec("e4m3", "e4m3 kahan", order="ring"),
-        cpd.ReduceSpec(wire="qsgd bits=4 bucket=8"),
+        cpd.Reduce("e4m3", aps=True, group_size=2),
+        cpd.Reduce("e4m3", accumulator="e4m3 kahan", order="ring"),
+        cpd.Reduce("qsgd bits=4 bucket=8"),
     ],
     ids=["aps", "ring", "codec"],
 )

@@ -24,11 +24,11 @@ from tensors import normal, same  # noqa: E402
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("two_gpus"),
-    pytest.mark.filterwarnings("ignore::cpd.StallWarning"),
+    pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning"),
     pytest.mark.timeout(300),
 ]
 FIRST, SECOND = "cuda:0", "cuda:1"
-FP32 = cpd.ReduceSpec("fp32")
+FP32 = cpd.Reduce("fp32")
 SIZES = (3000, 0, 33)
 
 
@@ -50,13 +50,13 @@ def test_ranks_with_a_gpu_each() -> None:
             def reduce(comm: Any, spec: Any = spec, index: int = index) -> Any:
                 assert torch.cuda.current_device() == 0
                 mine = on(f"cuda:{comm.rank}", comm_cases.layers_of(comm.rank, SIZES, index))
-                got, report = comm.all_reduce(mine, spec, report=True)
+                got, report = comm.all_reduce(mine, spec, report=True, step=0)
                 return from_(f"cuda:{comm.rank}", got), report
 
             wanted, reports = comm_cases.virtual(spec, 2, SIZES, index)
             for got, report in group.run(reduce):
                 assert comm_cases.same(got, wanted), spec
-                assert report.layers == reports, spec
+                assert report.tensors == reports, spec
 
 
 CODECS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit bucket=8", "int8_rows", "int4 bucket=8",
@@ -66,7 +66,7 @@ CODECS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit bucket=8", "int8_rows", "
 @pytest.mark.parametrize("text", CODECS)
 def test_states_of_codecs_change_gpus(text: str) -> None:
     """Of virtual ranks, and of real ones with a GPU each, which then swap them."""
-    spec = cpd.ReduceSpec(wire=text)
+    spec = cpd.Reduce(text)
     layers = [[normal(6, 8, seed=rank), normal(5, seed=7 + rank)] for rank in range(2)]
     turns = [FIRST, SECOND, FIRST]
 
@@ -82,7 +82,7 @@ def test_states_of_codecs_change_gpus(text: str) -> None:
         for places in turns:
             place = places[comm.rank]
             mine = on(place, layers[comm.rank])
-            sums += from_(place, comm.all_reduce(mine, spec, states=kept))
+            sums += from_(place, comm.all_reduce(mine, spec, states=kept, step=0))
         return sums
 
     assert comm_cases.same(virtual(turns), virtual(["cpu"] * 3))
@@ -111,16 +111,16 @@ def test_streams_of_the_second() -> None:
 
 
 def test_other_operations() -> None:
-    spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e5m10 kahan"), order="ring", aps=True)
     wanted, _ = comm_cases.virtual(spec, 2, SIZES, 5)
 
     def calls(comm: Any) -> None:
         place = f"cuda:{comm.rank}"
         mine = on(place, comm_cases.layers_of(comm.rank, SIZES, 5))
-        total = comm.reduce(mine, spec, 1)
+        total = comm.reduce(mine, spec, 1, step=0)
         assert total is None or comm_cases.same(from_(place, total), wanted)
         parts = [comm_cases.slice_of(x, comm.rank, 2) for x in wanted]
-        assert comm_cases.same(from_(place, comm.reduce_scatter(mine, spec)), parts)
+        assert comm_cases.same(from_(place, comm.reduce_scatter(mine, spec, step=0)), parts)
         for rank, layers in enumerate(comm.all_gather(mine, "e4m3")):
             casts = [cpd.cast(x, "e4m3") for x in comm_cases.layers_of(rank, SIZES, 5)]
             assert comm_cases.same(from_(place, layers), casts)
@@ -149,7 +149,7 @@ def test_layers_on_both_are_refused() -> None:
 @pytest.mark.parametrize("wire", [None, "one_bit bucket=8"])
 def test_virtual_nodes(wire: str | None, places: tuple[str, str]) -> None:
     """Of a model on the second GPU, and of one on both, whose gradients are summed on the CPU."""
-    spec = cpd.ReduceSpec("e4m3", aps=True) if wire is None else cpd.ReduceSpec(wire=wire)
+    spec = cpd.Reduce("e4m3", aps=True) if wire is None else cpd.Reduce(wire)
     weights = []
     for first, second in (("cpu", "cpu"), places):
         torch.manual_seed(0)
@@ -177,7 +177,7 @@ def test_outer_workers_on_the_second() -> None:
         torch.manual_seed(0)
         first = nn.Linear(16, 8).to(place)
         workers = [first, copy.deepcopy(first)]
-        outer = cpd.optim.WeightAverage(workers, None, cpd.ReduceSpec("mxfp8"), 1)
+        outer = cpd.optim.WeightAverage(workers, None, cpd.Reduce("mxfp8"), 1)
         for worker, seed in zip(workers, (1, 2), strict=True):
             with torch.no_grad():
                 worker.weight.add_(normal(8, 16, seed=seed).to(place))

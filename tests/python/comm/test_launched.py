@@ -92,7 +92,7 @@ def test_srun_without_pmix_is_warned_of() -> None:
     [
         ({}, "MPI has started 1 rank, and no launcher has set OMPI_COMM_WORLD_SIZE, PMI_SIZE"),
         ({"SLURM_NTASKS": "4"}, "SLURM_NTASKS is 4, but MPI has started 1 rank"),
-        ({"WORLD_SIZE": "2"}, "torchrun's processes call cpd.comm.torch()"),
+        ({"WORLD_SIZE": "2"}, "torchrun's processes call cpd.comm.distributed()"),
     ],
 )
 def test_training_alone_is_refused(variables: dict[str, str], said: str) -> None:

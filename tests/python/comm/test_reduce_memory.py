@@ -10,7 +10,7 @@ import sys
 import pytest
 
 # Many of the sums here are of more terms than their format can count.
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 
 # ---- memory ------------------------------------------------------------------------------------
 
@@ -29,8 +29,8 @@ def rank(r):
     sizes = size // 2, size - size // 2
     return lambda: [np.full(n, 0.1 * r, np.float32) for n in sizes]
 
-spec = cpd.ReduceSpec("e4m3", cpd.Accumulator("e4m3", scheme), order=order,
-                      group_size=int(group) or None, aps=bool(int(aps)))
+options = {"order": order, "group_size": int(group) or None, "aps": bool(int(aps))}
+spec = cpd.Reduce("e4m3", accumulator=f"e4m3 {scheme}", **options)
 small = [lambda: [np.ones(1000, np.float32)]] * max(3, int(group))
 cpd.simulate_all_reduce(small, spec)
 before = peak()

@@ -23,7 +23,7 @@ def values(stream: torch.cuda.Stream, x: torch.Tensor) -> _core.CudaValues:
 def test_ranks_on_streams() -> None:
     """The sums are the first rank's stream's: the others' casts come before them, and what they
     free after them; the result is another's."""
-    spec = cpd.ReduceSpec("e5m2", group_size=2, average=True)
+    spec = cpd.Reduce("e5m2", group_size=2, average=True)
     made = [torch.randn(SIZE, generator=torch.Generator().manual_seed(r)) for r in range(WORLD)]
     wanted, reports = cpd.simulate_all_reduce(
         [[cpd.cast(x, "e4m3")] for x in made], spec, report=True

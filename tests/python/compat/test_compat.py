@@ -442,12 +442,12 @@ def test_gradients_are_summed(aps, kahan):
 
 
 def test_the_form_of_2020_is_a_spec():
-    spec = cpd.ReduceSpec("fp32", "e4m3", result="e4m3")  # ReduceSpec's docstring names it
+    spec = cpd.Reduce("fp32", accumulator="e4m3", result="e4m3")  # Reduce's docstring names it
     assert spec == cpd2020._reduction(False, 4, 3, False)
     ranks = [[normal(200, seed=r)] for r in range(8)]
     wanted = summed([x for (x,) in ranks], False, 4, 3, False)
     assert torch.equal(cpd.simulate_all_reduce(ranks, spec)[0], wanted)
-    assert not torch.equal(cpd.simulate_all_reduce(ranks, cpd.ReduceSpec("e4m3"))[0], wanted)
+    assert not torch.equal(cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3"))[0], wanted)
 
 
 def test_gradients_over_torch_distributed():

@@ -36,7 +36,7 @@ def test_a_format_as_codec_casts(name, make):
     assert type(packet.values) is type(make(X))
     wanted = np.asarray(cpd.cast(X.reshape(-1), name)).reshape(X.shape)
     assert np.array_equal(np.asarray(packet.values), wanted)
-    assert np.array_equal(compress.decode(packet.data, X.shape), wanted)
+    assert np.array_equal(compress.Packet.from_bytes(packet.data, X.shape).values, wanted)
     assert packet.size == X.size
     assert len(packet.data) > packet.bytes == round(packet.bits_a_value * X.size / 8)
 
@@ -79,7 +79,7 @@ def test_a_shift_is_undone():
     assert np.array_equal(e4m3.encode(x).values, [0, 0])
     shifted = e4m3.encode(x, shift=20)
     assert np.array_equal(shifted.values, x)
-    assert np.array_equal(compress.decode(shifted.data), x)
+    assert np.array_equal(compress.Packet.from_bytes(shifted.data).values, x)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -197,11 +197,11 @@ def test_a_codec_of_a_codec():
             "random must be 0",
         ),
         (lambda: cpd.Codec("e2m1").encode(np.float32([np.nan])), ValueError, "NaN"),
-        (lambda: compress.decode(b""), ValueError, "cut off"),
-        (lambda: compress.decode(bytes(100)), ValueError, "no stream of a codec"),
-        (lambda: compress.decode("abc"), TypeError, "data must be bytes"),
+        (lambda: compress.Packet.from_bytes(b""), ValueError, "cut off"),
+        (lambda: compress.Packet.from_bytes(bytes(100)), ValueError, "no stream of a codec"),
+        (lambda: compress.Packet.from_bytes("abc"), TypeError, "data must be bytes"),
         (
-            lambda: compress.decode(cpd.Codec("e4m3").encode(X).data, (3, 4)),
+            lambda: compress.Packet.from_bytes(cpd.Codec("e4m3").encode(X).data, (3, 4)),
             ValueError,
             "the stream has 4773 values",
         ),
@@ -230,9 +230,9 @@ def test_damage_is_an_error():
     data = cpd.Codec("mxfp8").encode(X[:2]).data
     for i in range(len(data)):
         with pytest.raises(ValueError, match=r"stream"):
-            compress.decode(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+            compress.Packet.from_bytes(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
         with pytest.raises(ValueError, match=r"stream"):
-            compress.decode(data[:i])
+            compress.Packet.from_bytes(data[:i])
 
 
 # ---- layouts of layers --------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_states_serve_one_call_at_a_time():
         return [np.ones(3, np.float32)]
 
     with pytest.raises(RuntimeError, match="in use by another call"):
-        cpd.simulate_all_reduce([resets] * 2, cpd.ReduceSpec(wire="int4"), states=states)
+        cpd.simulate_all_reduce([resets] * 2, cpd.Reduce("int4"), states=states)
     states.reset()
 
 
@@ -351,7 +351,7 @@ def test_ten_thousand_calls_keep_no_memory():
 
     def run(count):
         for _ in range(count):
-            compress.decode(codec.encode(x, state=states).data)
+            compress.Packet.from_bytes(codec.encode(x, state=states).data)
             pickle.loads(pickle.dumps(codec))
             states.state_dict()
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -362,7 +362,7 @@ def test_ten_thousand_calls_keep_no_memory():
 
 # ---- whose states --------------------------------------------------------------------------------
 
-FED_BACK = cpd.ReduceSpec(wire="feedback int4 bucket=64")
+FED_BACK = cpd.Reduce("feedback int4 bucket=64")
 
 
 def kept_by_ranks(world):

@@ -108,7 +108,7 @@ def test_blocks_of_a_sum(name):
 
     per_rank = [layer((9001,), seed) for seed in range(3)]
     first, *others = map(by_blocks, per_rank)
-    spec = cpd.ReduceSpec(wire=f"blockwise {name}", exchange="owner")
+    spec = cpd.Reduce(f"blockwise {name}", exchange="owner")
     [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec)
     same(by_blocks(sum(others, first)), got)
 
@@ -116,7 +116,7 @@ def test_blocks_of_a_sum(name):
 def test_rows_of_a_sum():
     """Each rank's rows, added in binary32, are quantized anew by the owner of a slice."""
     per_rank = [layer((8, 40), seed) for seed in range(3)]
-    spec = cpd.ReduceSpec(wire="int8_rows", exchange="owner")
+    spec = cpd.Reduce("int8_rows", exchange="owner")
     first, *others = (
         np.asarray(by_rule.integers(x.ravel().tolist(), 127, 40), np.float32) for x in per_rank
     )

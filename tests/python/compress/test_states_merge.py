@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import struct
 
@@ -23,19 +22,19 @@ MIXED = (
 
 def owing(world, wire, steps=3, **options):
     """The states of so many ranks, each one's and those of virtual ones, after some steps."""
-    spec = cpd.ReduceSpec(wire=wire, **options)
+    spec = cpd.Reduce(wire, **options)
     rng = np.random.default_rng(world)
     states, virtual = [compress.States() for _ in range(world)], compress.States()
     with cpd.comm.local(world) as group:
         for step in range(steps):
-            at = dataclasses.replace(spec, step=step)
+            at = spec.replace(step=step)
             ranks = [
                 [rng.standard_normal(size).astype(np.float32) for size in SIZES]
                 for _ in range(world)
             ]
             group.run(
                 lambda comm, ranks=ranks, at=at: comm.all_reduce(
-                    ranks[comm.rank], at, states=states[comm.rank]
+                    ranks[comm.rank], at, states=states[comm.rank], step=0
                 )
             )
             cpd.simulate_all_reduce(ranks, at, states=virtual)
@@ -91,10 +90,10 @@ def test_states_merge(wire, old, world, average):
         assert values_of(made) == {key: x for key, x in wanted.items() if key[0] == rank}
         assert made.state_dict()["world"] == world
         new.append(made)
-    spec, layers = cpd.ReduceSpec(wire=wire), [np.zeros(size, np.float32) for size in SIZES]
+    spec, layers = cpd.Reduce(wire), [np.zeros(size, np.float32) for size in SIZES]
     sums = cpd.simulate_all_reduce([layers] * world, spec, states=virtual)
     with cpd.comm.local(world) as group:
-        got = group.run(lambda comm: comm.all_reduce(layers, spec, states=new[comm.rank]))
+        got = group.run(lambda comm: comm.all_reduce(layers, spec, states=new[comm.rank], step=0))
     for rank in got:
         assert all(np.array_equal(a, b) for a, b in zip(rank, sums, strict=True))
 
@@ -150,7 +149,7 @@ def test_states_say_where_slices_begin():
 def test_states_of_another_slice_are_refused():
     """Sums of rotating owners cannot use what version 0.7, or order="ring", kept of results."""
     wire, world = "one_bit bucket=8", 2
-    spec = cpd.ReduceSpec(wire=wire)
+    spec = cpd.Reduce(wire)
 
     def call(states, spec, number):
         with cpd.comm.local(world) as group:
@@ -158,14 +157,16 @@ def test_states_of_another_slice_are_refused():
             def on_rank(comm):
                 try:
                     layer = np.ones(32, np.float32)
-                    comm.all_reduce([layer], spec, states=states[comm.rank], numbers=[number])
+                    comm.all_reduce(
+                        [layer], spec, states=states[comm.rank], numbers=[number], step=0
+                    )
                 except ValueError as error:
                     return str(error)
                 return ""
 
             return group.run(on_rank)
 
-    ring = dataclasses.replace(spec, order="ring")
+    ring = spec.replace(order="ring")
     for number, fits in ((0, True), (1, False), (2, True)):
         states = [compress.States() for _ in range(world)]
         assert call(states, ring, number) == ["", ""]

@@ -86,12 +86,12 @@ def test_trits_have_no_nan() -> None:
     with pytest.raises(ValueError, match="NaN or infinities, for which coding=trits has no code"):
         codec.encode(x)
     ranks = [[layer(100, 3)], [x]]
-    [expected] = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec(wire="terngrad"))
+    [expected] = cpd.simulate_all_reduce(ranks, cpd.Reduce("terngrad"))
     assert np.flatnonzero(np.isnan(expected)).tolist() == [17]
-    spec = cpd.ReduceSpec(wire=codec)
+    spec = cpd.Reduce(codec)
     [virtual] = cpd.simulate_all_reduce(ranks, spec)
     with cpd.comm.local(2) as group:
-        real = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec))
+        real = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec, step=0))
     for got in (virtual, real[0][0], real[1][0]):
         np.testing.assert_array_equal(got, expected)
 
@@ -115,13 +115,13 @@ def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
     """Ranks of different deviations: by the paper's text each clips by its own."""
     ranks = [layer(400, 60 + rank) * np.float32(1 + rank) for rank in range(3)]
     wire = f"terngrad clip=1.5 clip_at={clip_at} coding={coding}"
-    spec = cpd.ReduceSpec(wire=wire, seed=11, exchange=exchange)
+    spec = cpd.Reduce(wire, seed=11, exchange=exchange)
     [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec)
     np.testing.assert_array_equal(got, summed(ranks, 1.5, clip_at == "workers", 11))
     other = summed(ranks, 1.5, clip_at != "workers", 11)
     assert (got != other).any()
     with cpd.comm.local(3) as group:
-        for [mine] in group.run(lambda comm: comm.all_reduce([ranks[comm.rank]], spec)):
+        for [mine] in group.run(lambda comm: comm.all_reduce([ranks[comm.rank]], spec, step=0)):
             np.testing.assert_array_equal(mine, got)
 
 
@@ -139,15 +139,15 @@ def test_layers_that_never_change_are_named() -> None:
     ranks = [[np.float32([0.5]), layer(9, 1), np.ones((1, 1), np.float32)] for _ in range(2)]
     for wire in ("terngrad", "feedback terngrad share=off", "top_k 0.1 terngrad"):
         layers = r"layer 4 of shape \(1,\) and of layers 6" if "top_k" not in wire else "5, 6"
-        with pytest.warns(cpd.WireWarning, match=f"(?s){layers}.*never changes.*exempt="):
-            cpd.simulate_all_reduce(ranks, cpd.ReduceSpec(wire=wire), numbers=[4, 5, 6])
-    with cpd.comm.local(1) as group, pytest.warns(cpd.WireWarning, match="min_size=2"):
-        group.run(lambda comm: comm.all_reduce(ranks[0], cpd.ReduceSpec(wire="terngrad")))
+        with pytest.warns(cpd.PrecisionWarning, match=f"(?s){layers}.*never changes.*exempt="):
+            cpd.simulate_all_reduce(ranks, cpd.Reduce(wire), numbers=[4, 5, 6])
+    with cpd.comm.local(1) as group, pytest.warns(cpd.PrecisionWarning, match="min_size=2"):
+        group.run(lambda comm: comm.all_reduce(ranks[0], cpd.Reduce("terngrad")))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        cpd.simulate_all_reduce(ranks, cpd.ReduceSpec(wire="terngrad clip=none"))
-        schedule = cpd.Schedule(cpd.ReduceSpec(wire="terngrad"), min_size=2)
-        schedule.simulate_all_reduce(["a", "b", "c"], ranks, step=0)
+        cpd.simulate_all_reduce(ranks, cpd.Reduce("terngrad clip=none"))
+        schedule = cpd.Schedule(cpd.Reduce("terngrad"), min_size=2)
+        cpd.simulate_all_reduce(ranks, schedule, names=["a", "b", "c"], step=0)
 
 
 def test_runs_are_of_buckets() -> None:

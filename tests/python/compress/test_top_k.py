@@ -99,7 +99,7 @@ def test_what_is_fed_back_is_sent_at_last():
 
 @pytest.mark.parametrize("exchange", ["owner", "gather"])
 def test_sums_over_ranks(exchange):
-    spec = cpd.ReduceSpec(wire="top_k 0.1", exchange=exchange)
+    spec = cpd.Reduce("top_k 0.1", exchange=exchange)
     states = cpd.compress.States()
     residuals = [[0.0] * 150 for _ in range(3)]
     for call in range(3):
@@ -165,8 +165,8 @@ def test_aps_over_kept_values(name, sums, aps, exchange):
     """Layers whose magnitudes change from call to call, so that each has another shift."""
     wide = {"fp32": reduce_oracle.FP32, "e4m3": FORMATS["e4m3"]}[sums]
     rule = ByRule("0.2", reduce_oracle.Reduce(FORMATS[name], wide, wide, aps=aps), 3, 60)
-    spec = cpd.ReduceSpec(
-        accumulator=sums, wire=f"top_k 0.2 {name}", result=sums, aps=aps, exchange=exchange
+    spec = cpd.Reduce(
+        f"top_k 0.2 {name}", accumulator=sums, result=sums, aps=aps, exchange=exchange
     )
     states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(3)]
     shifts = set()
@@ -181,12 +181,12 @@ def test_aps_over_kept_values(name, sums, aps, exchange):
         with cpd.comm.local(3) as group:
             made = group.run(
                 lambda comm, ranks=ranks: comm.all_reduce(
-                    [ranks[comm.rank]], spec, states=own[comm.rank], report=True
+                    [ranks[comm.rank]], spec, states=own[comm.rank], report=True, step=0
                 )
             )
         for [mine], told in made:
             same(got, mine)
-            assert told.layers == [report]
+            assert told.tensors == [report]
     assert len(shifts) == 4
     kept = [np.frombuffer(one["values"], "<f4") for one in states.state_dict()["layers"]]
     for residual, held in zip(rule.residuals, kept, strict=True):
@@ -194,10 +194,10 @@ def test_aps_over_kept_values(name, sums, aps, exchange):
 
 
 def test_aps_without_feedback_and_without_values():
-    spec = cpd.ReduceSpec(wire="top_k 0.1 feedback=off e4m3", aps=True)
+    spec = cpd.Reduce("top_k 0.1 feedback=off e4m3", aps=True)
     x = layer(100, 3) * np.float32(1e-5)
     largest = by_rule.top_k(x.tolist(), [0.0] * 100, "0.1").values
-    cast = cpd.ReduceSpec("e4m3", "fp32", aps=True, result="fp32")
+    cast = cpd.Reduce("e4m3", accumulator="fp32", aps=True, result="fp32")
     same(
         cpd.simulate_all_reduce([[np.float32(largest)]], cast)[0],
         cpd.simulate_all_reduce([[x]], spec)[0],
@@ -209,14 +209,14 @@ def test_aps_without_feedback_and_without_values():
 @pytest.mark.parametrize("inner", ["mxfp8", "int4", "qsgd bits=4", "terngrad", "sparse e4m3"])
 def test_aps_is_refused_beside_scales(inner):
     with pytest.raises(ValueError, match="has scales of its own"):
-        cpd.ReduceSpec(wire=f"top_k 0.1 {inner}", aps=True)
+        cpd.Reduce(f"top_k 0.1 {inner}", aps=True)
     with pytest.raises(ValueError, match="hands partial sums on"):
-        cpd.ReduceSpec(wire="top_k 0.1 e4m3", order="ring", exchange="ring")
+        cpd.Reduce("top_k 0.1 e4m3", order="ring", exchange="ring")
 
 
 def test_a_scaler_of_kept_values_is_shared():
     """TernGrad's of virtual ranks is measured over what each keeps, as that of real ranks."""
-    spec = cpd.ReduceSpec(wire="top_k 0.3 terngrad clip=none", seed=3)
+    spec = cpd.Reduce("top_k 0.3 terngrad clip=none", seed=3)
     states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(2)]
     for call in range(3):
         ranks = [layer(90, 70 + 2 * call + rank) for rank in range(2)]
@@ -224,7 +224,7 @@ def test_a_scaler_of_kept_values_is_shared():
         with cpd.comm.local(2) as group:
             made = group.run(
                 lambda comm, ranks=ranks: comm.all_reduce(
-                    [ranks[comm.rank]], spec, states=own[comm.rank]
+                    [ranks[comm.rank]], spec, states=own[comm.rank], step=0
                 )
             )
         for [mine] in made:
@@ -234,4 +234,4 @@ def test_a_scaler_of_kept_values_is_shared():
 def test_bits_a_value():
     packet = cpd.Codec("top_k 0.01").encode(layer(1 << 20, 1))
     assert 0.01 * (32 + 8.0) < packet.bits_a_value < 0.01 * (32 + 8.3)
-    same(packet.values, cpd.compress.decode(packet.data))
+    same(packet.values, cpd.compress.Packet.from_bytes(packet.data).values)

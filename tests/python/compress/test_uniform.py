@@ -4,8 +4,6 @@ values, what a layer's bits are chosen by; the paper's bits a parameter on a tra
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -103,7 +101,7 @@ def test_bits_by_the_gradient(c0: float, c1: float) -> None:
 
 def test_bits_of_each_virtual_rank() -> None:
     ranks = [[layer("gaussian", n)[:300], layer("laplace", n)[:50]] for n in (400, 500)]
-    spec = cpd.ReduceSpec(wire="uniform bits=gradient c1=4", exchange="gather")
+    spec = cpd.Reduce("uniform bits=gradient c1=4", exchange="gather")
     states = cpd.compress.States()
     states.set_gradient(7, 1.0)
     states.set_gradient(9, 3.0, rank=0)
@@ -130,7 +128,7 @@ def test_no_gradient_no_bits() -> None:
             codec.encode(x, state=states, number=3)
         for kept in (None, states):
             with pytest.raises(ValueError, match="of the gradient of layer 0 on rank 0"):
-                cpd.simulate_all_reduce([[x]], cpd.ReduceSpec(wire=name), states=kept)
+                cpd.simulate_all_reduce([[x]], cpd.Reduce(name), states=kept)
         states.set_gradient(3, 0.5)
         codec.encode(x, state=states, number=3)
     with pytest.raises(ValueError, match="not known of sums"):
@@ -138,7 +136,7 @@ def test_no_gradient_no_bits() -> None:
 
 
 def test_ranks_without_a_gradient_refuse() -> None:
-    spec = cpd.ReduceSpec(wire="uniform bits=gradient")
+    spec = cpd.Reduce("uniform bits=gradient")
     x = layer("gaussian", 100)
 
     def call(comm: cpd.comm.Communicator) -> str:
@@ -146,10 +144,10 @@ def test_ranks_without_a_gradient_refuse() -> None:
         if comm.rank == 0:
             states.set_gradient(0, 1.0)
         try:
-            comm.all_reduce([x], spec, states=states)
+            comm.all_reduce([x], spec, states=states, step=0)
         except (ValueError, cpd.comm.Mismatch) as error:
             states.set_gradient(0, 2.0)
-            comm.all_reduce([x], spec, states=states)
+            comm.all_reduce([x], spec, states=states, step=0)
             return str(error)
         return ""
 
@@ -194,8 +192,8 @@ def test_results_are_encoded_again(rule: str) -> None:
     sums = binned(ranks[0]) + binned(ranks[1])
     again = np.concatenate([binned(sums[: oracle.PACKAGE]), binned(sums[oracle.PACKAGE :])])
     for exchange, expected in (("gather", sums), ("owner", again / np.float32(2))):
-        spec = cpd.ReduceSpec(
-            wire=f"uniform {rule} results=encoded", exchange=exchange, average=exchange == "owner"
+        spec = cpd.Reduce(
+            f"uniform {rule} results=encoded", exchange=exchange, average=exchange == "owner"
         )
         [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec)
         same(expected.astype(np.float32), got)
@@ -209,9 +207,11 @@ def test_traffic_of_encoded_results() -> None:
     ranks = [[layer("laplace", 400_000 + rank)[:400_000]] for rank in range(4)]
 
     def sent(text: str, exchange: str) -> int:
-        spec = cpd.ReduceSpec(wire=text, exchange=exchange)
+        spec = cpd.Reduce(text, exchange=exchange)
         with cpd.comm.local(4) as group:
-            made = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec, report=True)[1])
+            made = group.run(
+                lambda comm: comm.all_reduce(ranks[comm.rank], spec, report=True, step=0)[1]
+            )
         return sum(report.traffic.bytes_sent for report in made)
 
     plain = 4 * 2 * 3 / 4 * 400_000 * 4  # of fp32 both ways
@@ -232,7 +232,7 @@ def test_what_was_chosen_is_reported() -> None:
         [layer("laplace", n)[:3000], layer("gaussian", n)[:50], np.zeros(9, np.float32)]
         for n in (3000, 3001, 3002)
     ]
-    spec = cpd.ReduceSpec(wire="uniform c=4 fraction=1")
+    spec = cpd.Reduce("uniform c=4 fraction=1")
     _, reports = cpd.simulate_all_reduce(ranks, spec, report=True)
     codec = cpd.Codec("uniform c=4 fraction=1")
     for at, report in enumerate(reports):
@@ -249,25 +249,25 @@ def test_what_was_chosen_is_reported() -> None:
     assert reports[2].zeros_share == 1
     assert reports[2].bits == (0, 0, 0)
     for exchange in ("owner", "gather"):
-        real = dataclasses.replace(spec, exchange=exchange)
+        real = spec.replace(exchange=exchange)
         with cpd.comm.local(3) as group:
             made = group.run(
                 lambda comm, s=real: comm.all_reduce(
                     [x.copy() for x in ranks[comm.rank]], s, report=True
                 )[1]
             )
-        assert [one.layers for one in made] == [reports] * 3
+        assert [one.tensors for one in made] == [reports] * 3
 
 
 def test_what_was_chosen_in_place() -> None:
     """Counted before results take the place of contributions."""
     ranks = [[layer("laplace", n)[:3000]] for n in (3000, 3001)]
-    spec = cpd.ReduceSpec(wire="uniform")
+    spec = cpd.Reduce("uniform")
     _, expected = cpd.simulate_all_reduce(ranks, spec, report=True)
 
-    def call(comm: cpd.comm.Communicator) -> list[cpd.LayerReport]:
+    def call(comm: cpd.comm.Communicator) -> list[cpd.comm.TensorReport]:
         layers = [x.copy() for x in ranks[comm.rank]]
-        return comm.all_reduce(layers, spec, out=layers, report=True)[1].layers
+        return comm.all_reduce(layers, spec, out=layers, report=True, step=0)[1].tensors
 
     with cpd.comm.local(2) as group:
         assert group.run(call) == [expected] * 2
@@ -279,7 +279,7 @@ def test_what_was_chosen_in_place() -> None:
 )
 def test_reports_of_other_codecs(wire: str, bits: float | None) -> None:
     ranks = [[layer("gaussian", 4000 + n)[:4000]] for n in range(2)]
-    _, [report] = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec(wire=wire), report=True)
+    _, [report] = cpd.simulate_all_reduce(ranks, cpd.Reduce(wire), report=True)
     assert report.bits == ()
     assert report.values == 8000
     if bits is not None:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import cpd
-from cpd.nn.coverage import CoverageWarning
+from cpd.numeric.warned import PrecisionWarning
 
 WIDTH = 8
 
@@ -80,7 +80,7 @@ def _step(model, **keywords):
 
 def _quiet_step(model, **keywords):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CoverageWarning)
+        warnings.simplefilter("ignore", PrecisionWarning)
         _step(model, **keywords)
 
 
@@ -137,11 +137,11 @@ def test_compiled_as_eager():
     _quiet_step(model)
     other, of_compiled = _converted("nvfp4")
     compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
-    with pytest.warns(CoverageWarning, match="not emulated"):
+    with pytest.warns(PrecisionWarning, match="not emulated"):
         _step(compiled, scale=2.0)
     assert _sums(of_compiled.coverage()) == _sums(report.coverage())
     with warnings.catch_warnings():  # torch warns of itself as it traces an autograd function
-        warnings.simplefilter("error", CoverageWarning)
+        warnings.simplefilter("error", PrecisionWarning)
         compiled(torch.randn(3, 7, WIDTH))["logits"].sum().backward()
 
 
@@ -200,7 +200,7 @@ def test_what_checkpointing_computes_again_is_not_counted(reentrant):
 def test_gradients_that_have_gradients():
     model, report = _converted("mxfp8")
     loss = model(_x())["logits"].square().sum()
-    with pytest.warns(CoverageWarning):
+    with pytest.warns(PrecisionWarning):
         torch.autograd.grad(loss, list(model.embed.parameters()), create_graph=True)
     coverage = report.coverage()
     assert {p.backward for p in coverage.products} == {False, True}
@@ -210,7 +210,7 @@ def test_gradients_that_have_gradients():
 def test_it_warns_once_and_leaves_nothing_behind():
     model, report = _converted()
     hooks = len(model._forward_pre_hooks)
-    with pytest.warns(CoverageWarning, match=r"aten\.bmm in blocks\.\*") as seen:
+    with pytest.warns(PrecisionWarning, match=r"aten\.bmm in blocks\.\*") as seen:
         _step(model)
     assert len(seen) == 1
     assert len(model._forward_pre_hooks) == hooks - 1
@@ -286,7 +286,7 @@ def test_calls_of_parts_are_counted_as_one_step(again, recipe):
         model = again(model)
     with torch.no_grad():
         model.embed(_x())
-    with pytest.warns(CoverageWarning, match=r"aten\.bmm in blocks\.\*") as seen:
+    with pytest.warns(PrecisionWarning, match=r"aten\.bmm in blocks\.\*") as seen:
         _in_parts(model)
     assert len(seen) == 1
     coverage = cpd.nn.coverage.coverage_of(model)
@@ -367,7 +367,7 @@ def test_a_step_that_fails_is_not_counted():
 def test_without_a_backward_pass_the_forward_pass_is_counted():
     model, report = _converted()
     model(_x())
-    with pytest.warns(CoverageWarning):
+    with pytest.warns(PrecisionWarning):
         assert report.coverage().macs == EMBED + LINEARS + HEAD + MATRICES
 
 
@@ -375,7 +375,7 @@ def test_without_a_backward_pass_the_forward_pass_is_counted():
 def test_copies_count_for_themselves(again):
     model, report = _converted()
     copied = again(model)
-    with pytest.warns(CoverageWarning):
+    with pytest.warns(PrecisionWarning):
         _step(copied)
     with pytest.raises(ValueError, match="no training step yet"):
         report.coverage()

@@ -66,8 +66,8 @@ SPECS = {
     "recipe": cpd.Recipe(
         sums="h100-fp8", grad_weight=SOME, weight="e4m3fn", output="bf16", layer=3
     ),
-    "reduce": cpd.ReduceSpec("e4m3", aps=True),
-    "schedule": cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=["*.bias"], first_steps=3),
+    "reduce": cpd.Reduce("e4m3", aps=True),
+    "schedule": cpd.Schedule(cpd.Reduce("e4m3"), exempt=["*.bias"], first_steps=3),
 }
 
 

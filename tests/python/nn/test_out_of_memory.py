@@ -46,8 +46,8 @@ def operators() -> dict[str, Run]:
     scaled_codes, scales = cpd.encode(x, "mxfp8")
     out = torch.empty_like(x)
     kahan = cpd.Accumulator("e4m3 kahan")
-    plain, aps = cpd.ReduceSpec("e4m3"), cpd.ReduceSpec("e4m3", aps=True, group_size=2)
-    qsgd = cpd.ReduceSpec(wire="qsgd bits=4 bucket=64")
+    plain, aps = cpd.Reduce("e4m3"), cpd.Reduce("e4m3", aps=True, group_size=2)
+    qsgd = cpd.Reduce("qsgd bits=4 bucket=64")
     return {
         "cast": lambda: [cpd.cast(x, "e4m3")],
         "cast of another layout": lambda: [cpd.cast(x.mT, "e4m3")],

@@ -310,7 +310,7 @@ def test_classes_become_texts():
 
 @pytest.mark.parametrize("text", ["e4m3 aps average", "mxfp8 order=tree result=bf16"])
 def test_wires_are_texts_of_reductions(text):
-    assert cpd.comm.reduce_spec(text).order in ("sequential", "tree")
+    assert cpd.Reduce(text).order in ("sequential", "tree")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_wires_are_texts_of_reductions(text):
 )
 def test_errors_of_wires(text, message):
     with pytest.raises(ValueError, match=message):
-        cpd.comm.reduce_spec(text)
+        cpd.Reduce(text)
 
 
 @pytest.mark.parametrize("given", range(5))

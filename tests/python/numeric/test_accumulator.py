@@ -213,7 +213,7 @@ def test_numpy_numbers_are_kept_as_ints():
     assert type(acc.seed) is type(acc.chunk) is type(acc.random_bits) is int
     cast = cpd.Cast("e4m3", rounding="stochastic", seed=np.int64(3), random_bits=np.int8(8))
     assert type(cast.seed) is type(cast.random_bits) is int
-    spec = cpd.ReduceSpec("e4m3", rounding="stochastic", random_bits=np.int8(8))
+    spec = cpd.Reduce("e4m3", rounding="stochastic", random_bits=np.int8(8))
     assert type(spec.random_bits) is int
 
 
@@ -495,7 +495,7 @@ def test_one_word_that_is_neither_format_nor_preset(text, message):
 @pytest.mark.parametrize("acc", ["v100", "h100-fp8 a=e5m2"])
 def test_matrix_units_sum_no_terms(acc):
     x = np.ones(3, np.float32)
-    for call in (lambda: cpd.sum(x, acc), lambda: cpd.ReduceSpec("e4m3", acc)):
+    for call in (lambda: cpd.sum(x, acc), lambda: cpd.Reduce("e4m3", accumulator=acc)):
         with pytest.raises(ValueError, match="the scheme of a sum must be sequential, kahan"):
             call()
 

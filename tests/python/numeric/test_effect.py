@@ -32,7 +32,7 @@ def recipe(text: str) -> Any:
         (cpd.Scaled, "mxfp8 random_bits=8", "unknown option 'random_bits' of a scaled format"),
         (cpd.Scaled, "mxfp8 outer=row", "give tensor_scale"),
         (cpd.Scaled, "mxfp8 scale_max=2", "give tensor_scale"),
-        (cpd.comm.reduce_spec, "e4m3fn aps random_bits=8", DRAWS),
+        (cpd.Reduce, "e4m3fn aps random_bits=8", DRAWS),
         (cpd.Accumulator, "fp32 kahan random_bits=8", DRAWS),
         (cpd.Accumulator, "e6m9 chunked rounding=down variant=B", DRAWS),
         (cpd.Accumulator, "fp32 sequential chunk=32", "chunk is for scheme chunked"),
@@ -87,8 +87,8 @@ def test_a_text_without_effect_is_refused(make: Callable[[str], Any], text: str,
         lambda: cpd.Cast("e4m3fn", rounding="up", random_bits=8),
         lambda: cpd.Cast("mxfp8", variant="B"),
         lambda: cpd.Accumulator("fp32 kahan", random_bits=8),
-        lambda: cpd.ReduceSpec("e4m3fn", random_bits=8),
-        lambda: cpd.ReduceSpec("mxfp8", variant="B"),
+        lambda: cpd.Reduce("e4m3fn", random_bits=8),
+        lambda: cpd.Reduce("mxfp8", variant="B"),
     ],
 )
 def test_an_argument_without_effect_is_refused(call: Callable[[], Any]) -> None:
@@ -114,7 +114,7 @@ def test_a_units_argument_without_effect_is_refused() -> None:
 def test_codecs_take_the_numbers_of_any_codec() -> None:
     for text in ("e4m3fn", "one_bit", "qsgd bits=4"):
         assert cpd.Codec(text, seed=1, random_bits=8).random_bits == 8
-    assert cpd.ReduceSpec(wire="qsgd bits=4", random_bits=8).random_bits == 8
+    assert cpd.Reduce("qsgd bits=4", random_bits=8).random_bits == 8
 
 
 def outcome(text: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bytes:
@@ -460,7 +460,7 @@ def test_every_option_of_a_codec_changes_a_message_or_is_refused(head: str) -> N
             raise ValueError(f"{text}: {error}") from None  # an error may quote the value alone
 
     def outcome_of(text: str) -> list[Any]:
-        spec = cpd.ReduceSpec(wire=text)
+        spec = cpd.Reduce(text)
         found: list[Any] = [cpd.simulate_all_reduce(ranks, spec)[0].tobytes()]
         if text.startswith(("top_k", "feedback", "one_bit")):  # whose errors the next call sends
             states = cpd.compress.States()

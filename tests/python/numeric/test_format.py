@@ -203,7 +203,7 @@ def wherever(f: Any) -> list[cpd.Format]:
     assert cpd.Recipe(held).weight == recipe.weight
     unit = cpd.Accumulator(a=f, b=f, sum=f)
     chunked = cpd.Accumulator(f, scheme="chunked", product=f, inner=f)
-    spec = cpd.ReduceSpec(f, f, result=f)
+    spec = cpd.Reduce(f, accumulator=f, result=f)
     assert chunked.product == chunked.inner
     assert cpd.cast(x, f).tolist() == x.tolist()
     assert cpd.decode(cpd.encode(x, f), f, 2).tolist() == x.tolist()

@@ -43,7 +43,7 @@ def test_what_it_is_and_what_is_next_to_it(name):
         lambda name: cpd.Scaled(f"{name} 32 scale=fp32"),
         lambda name: cpd.Accumulator(name),
         lambda name: cpd.Cast(name),
-        lambda name: cpd.ReduceSpec(name),
+        lambda name: cpd.Reduce(name),
         lambda name: cpd.Codec(name),
         lambda name: cpd.Recipe("native", weight=name),
         lambda name: cpd.cast(np.zeros(1, np.float32), name),

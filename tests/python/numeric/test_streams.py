@@ -63,7 +63,7 @@ def test_refusals() -> None:
 def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
     """A layer's number is an argument: the bits are those of a call with empty layers between."""
     order = "ring" if exchange == "ring" else "sequential"
-    spec = cpd.ReduceSpec("e4m3", rounding="stochastic", seed=1, order=order, exchange=exchange)
+    spec = cpd.Reduce("e4m3", rounding="stochastic", seed=1, order=order, exchange=exchange)
     generator = np.random.default_rng(3)
     ranks = [[generator.normal(size=n).astype(np.float32) for n in (50, 7, 300)] for _ in range(3)]
     numbers = [5, 0, 9]
@@ -109,7 +109,7 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
 
 
 def test_numbers_are_refused() -> None:
-    spec = cpd.ReduceSpec("e4m3")._native()
+    spec = cpd.Reduce("e4m3")._native()
     with pytest.raises(ValueError, match="2 layers but 1 layers' numbers"):
         _core.VirtualReduce(spec, 2, [1, 2], [0])
     with pytest.raises(ValueError, match="a number of its own, got 4 twice"):
@@ -131,7 +131,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("numbers", "error", "told"), NUMBERS)
 def test_mistaken_numbers(numbers: list[int], error: type[Exception], told: str) -> None:
-    layers, spec = [np.ones(2, np.float32)] * 2, cpd.ReduceSpec("e4m3")
+    layers, spec = [np.ones(2, np.float32)] * 2, cpd.Reduce("e4m3")
     with pytest.raises(error, match=told):
         cpd.simulate_all_reduce([layers], spec, numbers=numbers)
     with cpd.comm.local(1) as group, pytest.raises(error, match=told):
@@ -139,7 +139,7 @@ def test_mistaken_numbers(numbers: list[int], error: type[Exception], told: str)
 
 
 def test_layers_are_named_by_their_numbers() -> None:
-    spec, x = cpd.ReduceSpec("e4m3"), np.ones(3, np.float32)
+    spec, x = cpd.Reduce("e4m3"), np.ones(3, np.float32)
     with pytest.raises(TypeError, match="rank 0, layer 7 must be of type"):
         cpd.simulate_all_reduce([[x, np.ones(3)]], spec, numbers=[2, 7])
     with pytest.raises(ValueError, match="rank 1, layer 7 has shape"):

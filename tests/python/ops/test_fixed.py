@@ -355,7 +355,7 @@ def test_short_names() -> None:
             ValueError,
             "product must be a floating-point format with scheme sequential, got int8",
         ),
-        (lambda: cpd.ReduceSpec("int8"), ValueError, "fixed"),
+        (lambda: cpd.Reduce("int8"), ValueError, "fixed"),
         (lambda: cpd.Accumulator("int32 sum_overflow=saturate"), ValueError, "unknown option"),
         (lambda: made_of("e4m3", fixed="int32"), TypeError, "takes an integer's keys, width="),
         (
@@ -379,7 +379,7 @@ def test_short_names() -> None:
             "width is for scheme fixed, got scheme kahan",
         ),
         (
-            lambda: cpd.ReduceSpec("e4m3", "int32"),
+            lambda: cpd.Reduce("e4m3", accumulator="int32"),
             ValueError,
             "kahan, chunked or pairwise, got 'fixed', which is for cpd.gemm and cpd.sum",
         ),

@@ -213,7 +213,7 @@ def test_other_places_say_that_they_take_no_scales(name):
         lambda: cpd.Format(name),
         lambda: cpd.Cast(name),
         lambda: cpd.add(X, X, name),
-        lambda: cpd.ReduceSpec("e4m3", result=name),
+        lambda: cpd.Reduce("e4m3", result=name),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -26,7 +26,7 @@ def caught(a: object, b: object, acc: cpd.Accumulator) -> list[str]:
     with warnings.catch_warnings(record=True) as all_of_them:
         warnings.simplefilter("always")
         cpd.gemm(a, b, acc)  # type: ignore[type-var]
-    return [w.filename for w in all_of_them if w.category is cpd.SlowProductWarning]
+    return [w.filename for w in all_of_them if w.category is cpd.PrecisionWarning]
 
 
 def operands(n: int, front_end: str) -> tuple[object, object]:
@@ -62,7 +62,7 @@ def test_layers_warn_too() -> None:
     import cpd.nn.functional
 
     x = torch.ones(10, 10)
-    with pytest.warns(cpd.SlowProductWarning, match="e5m12 kahan takes about"):
+    with pytest.warns(cpd.PrecisionWarning, match="e5m12 kahan takes about"):
         cpd.nn.functional.linear(x, x, recipe=cpd.Recipe(sums=SLOW))
 
 

@@ -23,7 +23,7 @@ OPERATIONS = {
     "gemm": lambda x: cpd.gemm(x, x, "e4m3"),
     "encode": lambda x: cpd.encode(x, "e4m3"),
     "out": lambda x: cpd.cast(torch.ones(3), "e4m3", out=x),
-    "simulate_all_reduce": lambda x: cpd.simulate_all_reduce([[x]], cpd.ReduceSpec("fp32")),
+    "simulate_all_reduce": lambda x: cpd.simulate_all_reduce([[x]], cpd.Reduce("fp32")),
     "matmul": lambda x: cpd.functional.matmul(x, x, sums="e4m3"),
 }
 

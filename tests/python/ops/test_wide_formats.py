@@ -182,11 +182,11 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "unit's sum": lambda x: cpd.Accumulator(a="fp16", b="fp16", sum="e9m30"),
     "scaled": lambda x: cpd.Scaled("e9m30", block=16),
     "scale": lambda x: cpd.Scaled("e2m1", block=16, scale="e9m3"),
-    "reduction": lambda x: cpd.ReduceSpec("fp64"),
-    "reduction's result": lambda x: cpd.ReduceSpec("e4m3", result="fp64"),
+    "reduction": lambda x: cpd.Reduce("fp64"),
+    "reduction's result": lambda x: cpd.Reduce("e4m3", result="fp64"),
     "recipe": lambda x: cpd.Recipe(sums="e9m30"),
     "values": lambda x: cpd.Format("e9m3").values(),
-    "wire": lambda x: cpd.ReduceSpec(wire="fp64"),
+    "wire": lambda x: cpd.Reduce("fp64"),
 }
 
 

@@ -82,7 +82,7 @@ def fold_integer(i: int, draw: int, bits: int, seed: int, stream: int) -> int:
 
 @dataclass(frozen=True)
 class Reduce:
-    """The oracle's own view of a `cpd.ReduceSpec`."""
+    """The oracle's own view of a `cpd.Reduce`."""
 
     wire: Spec
     sum: Spec

@@ -21,7 +21,6 @@ MODULES = (
     "cpd.comm.communicator",
     "cpd.comm.schedule",
     "cpd.comm.spec",
-    "cpd.comm.spec_text",
     "cpd.comm.threads",
     "cpd.comm.virtual",
     "cpd.compat.cpd2020",
@@ -94,7 +93,7 @@ def test_examples(name):
 # Public names without an example of their own: the example of another shows them, or they need
 # ranks that a launcher has started (tests/python/ranks/spawn.py).
 SHOWN_BY = {
-    "LayerReport": "Communicator",
+    "TensorReport": "Communicator",
     "ReduceReport": "Communicator",
     "Traffic": "Communicator",
     "Choice": "recommend",
@@ -105,8 +104,8 @@ SHOWN_BY = {
     "SweepRow": "sweep",
 }
 NEED_A_LAUNCHER = {
-    *("mpi", "nccl", "nccl_id", "torch"),
-    *("ddp_hook", "HookState", "ReduceScatter", "set_reduce_scatter"),
+    *("distributed", "mpi", "nccl"),
+    *("ddp_hook", "HookState", "ReduceScatter", "fsdp_hook"),
 }
 
 
@@ -116,7 +115,7 @@ def public():
     from cpd.parallel import ddp, fsdp
 
     found = {"ddp_hook": ddp.ddp_hook, "HookState": ddp.HookState}
-    found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "set_reduce_scatter")}
+    found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "fsdp_hook")}
     for name in (
         "cpd",
         "cpd.comm",

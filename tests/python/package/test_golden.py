@@ -71,7 +71,7 @@ def runs() -> list[Any]:
     return [pytest.param(n, f, id=f"{n}-{f}") for n, given in front_ends.items() for f in given]
 
 
-@pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+@pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 @pytest.mark.parametrize(("name", "front_end"), runs())
 def test_results(name, front_end):
     if front_end == "tensor":
@@ -163,6 +163,6 @@ def test_the_package_has_its_parts():
     assert cpd.comm is importlib.import_module("cpd.comm")
     for name in ("functional", "nn"):
         assert getattr(cpd, name) is imported(f"cpd.{name}")
-    assert cpd.fsdp is imported("cpd.parallel.fsdp")
+    assert cpd.fsdp_hook is imported("cpd.parallel.fsdp").fsdp_hook
     hook = imported("cpd.parallel.ddp").ddp_hook
     assert cpd.ddp_hook is hook

@@ -15,7 +15,7 @@ from cpd.loading import SPECS
 from patience import scaled
 
 LAZY = ("comm", "compat", "compress", "hardware", "study")
-LAZY_WITH_TORCH = ("fsdp", "functional", "nn", "optim")
+LAZY_WITH_TORCH = ("fsdp_hook", "functional", "nn", "optim")
 VALUES = [
     cpd.Format("e4m3fn:bias=11"),
     cpd.Accumulator("e6m9 chunked", product="exact", rounding="stochastic", seed=3),
@@ -28,8 +28,8 @@ VALUES = [
     cpd.Scaled("nvfp4"),
     cpd.Recipe(sums="e4m3 kahan", weight="e5m2"),
     cpd.Codec("qsgd bits=4"),
-    cpd.ReduceSpec("e4m3", order="ring", aps=True),
-    cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=["*.bias"]),
+    cpd.Reduce("e4m3", order="ring", aps=True),
+    cpd.Schedule(cpd.Reduce("e4m3"), exempt=["*.bias"]),
 ]
 
 
@@ -63,6 +63,7 @@ def test_torch_loads_every_spec():
     makers = {"format": "Format", "scaled": "Scaled"}
     makers |= {"CastSpec": "Cast", "ScaledCast": "Cast"}
     makers |= dict.fromkeys(("BlockFma", "FixedPoint"), "Accumulator")  # of 0.7
+    makers |= {"ReduceSpec": "Reduce"}
     assert {makers.get(name, name) for _, name in SPECS} <= kinds | {"Encoded", "States"}
 
 

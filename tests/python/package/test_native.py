@@ -51,7 +51,7 @@ def test_numbers_of_random_bits(bits):
 
 
 def test_a_spec_is_checked_with_its_new_accumulator():
-    held = cpd.ReduceSpec("e4m3")._held
+    held = cpd.Reduce("e4m3")._held
     held.with_accumulator(cpd.Accumulator("e4m3", rounding="stochastic", seed=5)._native())
     for acc, said in (
         (cpd.Accumulator("e4m3", rounding="stochastic", stream=1), "stream must be 0, got 1"),

@@ -56,7 +56,7 @@ def test_the_first_cpds_sums():
     x = [[np.float32([200.0, 1.0])] for _ in range(3)]
     assert np.array_equal(
         cpd.simulate_all_reduce(x, scaled)[0],
-        cpd.simulate_all_reduce(x, cpd.ReduceSpec("(4,3)", "(4,3)", aps="paper"))[0],
+        cpd.simulate_all_reduce(x, cpd.Reduce("(4,3)", accumulator="(4,3)", aps="paper"))[0],
     )
 
 

@@ -29,12 +29,6 @@ LONGEST = 4100
 """Letters of an error."""
 
 
-def reduce_spec(text):
-    from cpd.comm.spec_text import reduce_spec
-
-    return reduce_spec(text)
-
-
 def sweep_pattern(text):
     from cpd.study.sweeps.patterns import texts
 
@@ -84,7 +78,7 @@ GRAMMARS = {
         "uniform bits=gradient c0={}|uniform bits=gradient c1=-{}|sparse e4m{}",
     ),
     "all-reduce": (
-        reduce_spec,
+        cpd.Reduce,
         "e4m{}|e4m3 group_size={}|e4m3 loss_scale={}|e4m3 seed={}|e4m3 step={}|"
         "e4m3 rounding=stochastic random_bits={}|e4m3 accumulator=e6m{}|"
         "e4m3 'accumulator=e6m9 chunked chunk={}'|e4m3 result=e4m{}|qsgd bits={}",
@@ -174,7 +168,7 @@ def crc32c(data: bytes) -> int:
 )
 def test_names_in_streams(name):
     with pytest.raises(ValueError, match="the stream is damaged") as caught:
-        cpd.compress.decode(stream_of(name))
+        cpd.compress.Packet.from_bytes(stream_of(name))
     check_readable(str(caught.value))
 
 

@@ -17,8 +17,8 @@ from cpd.ops import slow
 
 PACKAGE = Path(cpd.__file__).parent
 ONE_VALUE = [np.ones(1, np.float32)]
-FROZEN = cpd.ReduceSpec(wire="terngrad")
-STALLING = cpd.ReduceSpec("e3m0")
+FROZEN = cpd.Reduce("terngrad")
+STALLING = cpd.Reduce("e3m0")
 
 
 def line() -> int:
@@ -52,7 +52,7 @@ def stalling_scattered():
 
 def short_rows():
     layer = [np.ones((64, 64, 1, 1), np.float32)]
-    spec = cpd.ReduceSpec(wire="one_bit")
+    spec = cpd.Reduce("one_bit")
     return line(), cpd.simulate_all_reduce([layer], spec)
 
 
@@ -102,14 +102,14 @@ def unused_momentum():
 
 
 CASES = {
-    "simulated": (simulated, cpd.WireWarning),
-    "over_ranks": (over_ranks, cpd.WireWarning),
-    "short_rows": (short_rows, cpd.WireWarning),
-    "stalling": (stalling, cpd.StallWarning),
-    "stalling_scattered": (stalling_scattered, cpd.StallWarning),
-    "slow_product": (slow_product, cpd.SlowProductWarning),
-    "slow_layer": (slow_layer, cpd.SlowProductWarning),
-    "slow_backward": (slow_backward, cpd.SlowProductWarning),
+    "simulated": (simulated, cpd.PrecisionWarning),
+    "over_ranks": (over_ranks, cpd.PrecisionWarning),
+    "short_rows": (short_rows, cpd.PrecisionWarning),
+    "stalling": (stalling, cpd.PrecisionWarning),
+    "stalling_scattered": (stalling_scattered, cpd.PrecisionWarning),
+    "slow_product": (slow_product, cpd.PrecisionWarning),
+    "slow_layer": (slow_layer, cpd.PrecisionWarning),
+    "slow_backward": (slow_backward, cpd.PrecisionWarning),
     "uncovered": (uncovered, UserWarning),
     "unused_momentum": (unused_momentum, UserWarning),
 }

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -33,7 +31,7 @@ def test_over_gloo(told, case):
         assert not told[rank][case], f"rank {rank}: {told[rank][case]}"
 
 
-SPEC = cpd.ReduceSpec("e4m3")
+SPEC = cpd.Reduce("e4m3")
 
 
 @pytest.mark.parametrize(
@@ -43,19 +41,19 @@ SPEC = cpd.ReduceSpec("e4m3")
         ({"module": "model"}, TypeError, "module must be a torch.nn.Module or None, got str"),
         ({"module": [torch.nn.Linear(1, 1)]}, TypeError, "got list"),
         ({"comm": 3}, TypeError, "comm must be a cpd.comm.Communicator, got int"),
-        ({"spec": "e4m3"}, TypeError, "spec must be a cpd.ReduceSpec or a cpd.Schedule, got str"),
+        ({"spec": "e4m3"}, TypeError, "spec must be a cpd.Reduce or a cpd.Schedule, got str"),
         (
             {"spec": cpd.Schedule(SPEC, exempt=["bias"]), "module": 3},
             TypeError,
             "module must be a torch.nn.Module",
         ),
         (
-            {"spec": replace(SPEC, group_size=2)},
+            {"spec": SPEC.replace(group_size=2)},
             ValueError,
             r"group_size must be 1…1 \(the ranks\)",
         ),
         (
-            {"spec": cpd.Schedule(SPEC, first_spec=replace(SPEC, group_size=9), first_steps=1)},
+            {"spec": cpd.Schedule(SPEC, first_spec=SPEC.replace(group_size=9), first_steps=1)},
             ValueError,
             "first_spec: group_size must be 1…1",
         ),
@@ -73,8 +71,8 @@ def test_a_state_takes_what_the_hook_takes():
         state, _ = cpd.ddp_hook(SPEC, group.ranks[0], module=torch.nn.Linear(2, 1))
         with pytest.raises(TypeError, match="module must be"):
             state.attach(module=3)
-        grouped, _ = cpd.ddp_hook(replace(SPEC, group_size=1), group.ranks[0])
-        grouped.schedule = cpd.Schedule(replace(SPEC, group_size=2))
+        grouped, _ = cpd.ddp_hook(SPEC.replace(group_size=1), group.ranks[0])
+        grouped.schedule = cpd.Schedule(SPEC.replace(group_size=2))
         with pytest.raises(ValueError, match="group_size"):
             grouped.attach(group.ranks[0])
 
@@ -88,7 +86,7 @@ def test_on_the_gpu():
 
 def test_complex_parameters_are_refused():
     model = torch.nn.Linear(3, 2, dtype=torch.cfloat)
-    state = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+    state = HookState(as_schedule(cpd.Reduce("fp32")))
     with pytest.raises(TypeError, match=r"parameter weight must be real, got torch\.complex64"):
         state.attach(module=model)
 
@@ -108,7 +106,7 @@ def test_complex_parameters_are_refused():
 
 def test_double_parameters_are_named():
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).double())
-    state = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+    state = HookState(as_schedule(cpd.Reduce("fp32")))
     allowed = r"torch\.float32, torch\.bfloat16, torch\.float16"
     with pytest.raises(
         TypeError, match=rf"parameter 1\.weight must be one of {allowed}, got torch\.float64"
@@ -118,7 +116,7 @@ def test_double_parameters_are_named():
 
 def test_state_dicts_are_checked_before_they_are_loaded():
     def state_of(model):
-        state = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+        state = HookState(as_schedule(cpd.Reduce("fp32")))
         state.attach(module=model)
         return state
 
@@ -139,6 +137,6 @@ def test_state_dicts_are_checked_before_they_are_loaded():
     with pytest.raises(TypeError, match="step must be an int, got str"):
         one.load_state_dict(saved | {"step": "7"})
     assert (one.step, other.step) == (7, 0)
-    fresh = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+    fresh = HookState(as_schedule(cpd.Reduce("fp32")))
     fresh.load_state_dict(saved)
     assert (fresh.step, fresh.names) == (7, ["weight", "bias"])

@@ -23,13 +23,13 @@ P = torch.nn.Parameter(torch.zeros(3))
 
 @pytest.fixture
 def state():
-    made = HookState(as_schedule(cpd.ReduceSpec("fp32")), 0)
+    made = HookState(as_schedule(cpd.Reduce("fp32")), 0)
     yield made
     made.close()
 
 
 def test_a_loaded_reduce_scatter_goes_on():
-    made = ReduceScatter(cpd.ReduceSpec("e4m3"))
+    made = ReduceScatter(cpd.Reduce("e4m3"))
     made.load_state_dict({"states": States().state_dict(), "step": 7})
     assert made.step == 7
 
@@ -86,7 +86,7 @@ def test_a_steps_traffic_ends_with_its_last_bucket(state):
 def test_a_hook_closes_the_communicator_that_it_made(monkeypatch, given):
     comm = MagicMock()
     monkeypatch.setattr("cpd.parallel.ddp._own_communicator", lambda group: comm)
-    state, _ = cpd.ddp_hook(cpd.ReduceSpec("fp32"), comm if given else None)
+    state, _ = cpd.ddp_hook(cpd.Reduce("fp32"), comm if given else None)
     state.close()
     assert comm.close.call_count == (not given)
 
@@ -98,7 +98,7 @@ def test_channels_last_gradients_are_reduced():
     """Communicators write into contiguous memory alone."""
 
     def reduced(comm):
-        state = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+        state = HookState(as_schedule(cpd.Reduce("fp32")))
         state.attach(comm)
         state._numbers = {torch.nn.Parameter(CHANNELS_LAST): 0}
         gradient = torch.arange(120.0).as_strided((2, 3, 4, 5), CHANNELS_LAST.stride())

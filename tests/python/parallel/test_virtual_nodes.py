@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import weakref
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,9 +28,9 @@ from node_cases import (  # noqa: E402
     perceptron,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.StallWarning")
-E4M3 = cpd.ReduceSpec("e4m3")
-APS = cpd.ReduceSpec("e4m3", aps=True)
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
+E4M3 = cpd.Reduce("e4m3")
+APS = cpd.Reduce("e4m3", aps=True)
 
 
 # ---- against ranks of DDP ------------------------------------------------------------------------
@@ -73,25 +72,29 @@ def test_the_traffic_is_that_of_rank_0(ranks):
 
 ONE_PASS = {
     "sequential": E4M3,
-    "groups": cpd.ReduceSpec("e4m3", group_size=3),
-    "tree": cpd.ReduceSpec("e5m2", order="tree"),
-    "kahan": cpd.ReduceSpec("e4m3", "e4m3 kahan", group_size=2),
-    "pairwise": cpd.ReduceSpec("e4m3", "bf16 pairwise"),
-    "chunked": cpd.ReduceSpec("e4m3", "e6m9 chunked chunk=2", loss_scale=4.0),
-    "stochastic": cpd.ReduceSpec(
-        "e4m3", "e4m3 sequential rounding=stochastic", rounding="stochastic", seed=3, group_size=2
+    "groups": cpd.Reduce("e4m3", group_size=3),
+    "tree": cpd.Reduce("e5m2", order="tree"),
+    "kahan": cpd.Reduce("e4m3", accumulator="e4m3 kahan", group_size=2),
+    "pairwise": cpd.Reduce("e4m3", accumulator="bf16 pairwise"),
+    "chunked": cpd.Reduce("e4m3", accumulator="e6m9 chunked chunk=2", loss_scale=4.0),
+    "stochastic": cpd.Reduce(
+        "e4m3",
+        accumulator="e4m3 sequential rounding=stochastic",
+        rounding="stochastic",
+        seed=3,
+        group_size=2,
     ),
-    "mxfp8": cpd.ReduceSpec("mxfp8", rounding="stochastic", result="bf16"),
+    "mxfp8": cpd.Reduce("mxfp8", rounding="stochastic", result="bf16"),
     "schedule": cpd.Schedule(E4M3, exempt=["*.bias"], first_steps=1),
 }
 SEVERAL = {
-    "aps": cpd.ReduceSpec("e3m0", aps=True, rounding="stochastic"),
-    "paper": cpd.ReduceSpec("e4m3", aps="paper", group_size=2),
-    "ring": cpd.ReduceSpec("e4m3", "e4m3 kahan", order="ring"),
-    "ring with groups": cpd.ReduceSpec("e4m3", order="ring", group_size=2),
-    "ring with aps": cpd.ReduceSpec("e4m3", order="ring", aps=True),
+    "aps": cpd.Reduce("e3m0", aps=True, rounding="stochastic"),
+    "paper": cpd.Reduce("e4m3", aps="paper", group_size=2),
+    "ring": cpd.Reduce("e4m3", accumulator="e4m3 kahan", order="ring"),
+    "ring with groups": cpd.Reduce("e4m3", order="ring", group_size=2),
+    "ring with aps": cpd.Reduce("e4m3", order="ring", aps=True),
     "schedule": cpd.Schedule(
-        APS, exempt=["*.bias"], exempt_spec=cpd.ReduceSpec("bf16", order="ring"), first_steps=1
+        APS, exempt=["*.bias"], exempt_spec=cpd.Reduce("bf16", order="ring"), first_steps=1
     ),
 }
 
@@ -117,7 +120,7 @@ def test_what_is_kept_or_recomputed(name, keep):
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
 def test_numbers_of_nodes(world):
-    for spec in (E4M3, cpd.ReduceSpec("e4m3", order="ring", aps=True)):
+    for spec in (E4M3, cpd.Reduce("e4m3", order="ring", aps=True)):
         for keep in (None, "recompute"):
             expect_same(spec, world, keep, steps=2)
 
@@ -127,7 +130,7 @@ def test_options():
     expect_same(APS, 3, "recompute", broadcast_buffers=False)
     expect_same(APS, 3, average=False)
     for keep in (None, "recompute"):
-        expect_same(replace(APS, divide="before"), 3, keep)
+        expect_same(APS.replace(divide="before"), 3, keep)
 
 
 def test_where_an_average_divides():
@@ -138,7 +141,7 @@ def test_where_an_average_divides():
     def loss(micro):
         return model(micro).square().mean()
 
-    for spec in (E4M3, cpd.ReduceSpec(wire="uniform bits=8")):
+    for spec in (E4M3, cpd.Reduce("uniform bits=8")):
         nodes = cpd.VirtualNodes(model, 3, spec, divide="before")
         nodes.step(loss, images)
         per_rank = []
@@ -149,7 +152,7 @@ def test_where_an_average_divides():
         assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
 
 
-@pytest.mark.parametrize("spec", [cpd.ReduceSpec("e4m3", group_size=16), APS])
+@pytest.mark.parametrize("spec", [cpd.Reduce("e4m3", group_size=16), APS])
 def test_256_nodes(spec):
     model, images = perceptron(), torch.randn(512, 3)
     nodes = cpd.VirtualNodes(model, 256, spec, "recompute")
@@ -158,7 +161,7 @@ def test_256_nodes(spec):
         torch.autograd.grad(model(part).square().mean(), list(model.parameters()))
         for part in images.split(2)
     ]
-    wanted = cpd.simulate_all_reduce(per_rank, replace(spec, average=True))
+    wanted = cpd.simulate_all_reduce(per_rank, spec.replace(average=True))
     assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
     assert torch.equal(loss, nodes.losses.mean())
 
@@ -184,7 +187,7 @@ def test_without_seeds_nodes_draw_as_a_loop_does():
             losses = [float(noisy(model, part).detach()) for part in images.split(2)]
             found.append((losses, None, drawn()))
             continue
-        nodes = cpd.VirtualNodes(model, 4, cpd.ReduceSpec("bf16", order="ring", aps=True), keep)
+        nodes = cpd.VirtualNodes(model, 4, cpd.Reduce("bf16", order="ring", aps=True), keep)
         nodes.step(lambda micro, m=model: noisy(m, micro), images)
         gradients = [g.tolist() for g in gradients_of(model)]
         found.append((nodes.losses.tolist(), gradients, drawn()))
@@ -194,7 +197,7 @@ def test_without_seeds_nodes_draw_as_a_loop_does():
 
 
 def test_seeded_nodes_leave_torchs_generator_alone():
-    nodes = cpd.VirtualNodes(classifier(), 2, E4M3, seeds=[1, 2])
+    nodes = cpd.VirtualNodes(classifier(), 2, E4M3, generators=[1, 2])
     torch.manual_seed(5)
     nodes.step(lambda micro: loss_of(nodes.model, micro), batch_of(0, 2))
     after = torch.rand(3)
@@ -244,7 +247,7 @@ def test_unused_shared_and_frozen_parameters():
     model.shared = model[2]
     model[0].bias.requires_grad_(False)
     model[0].bias.grad = torch.full((4,), 7.0)
-    nodes = cpd.VirtualNodes(model, 2, cpd.ReduceSpec("fp32"))
+    nodes = cpd.VirtualNodes(model, 2, cpd.Reduce("fp32"))
     assert nodes.names == ["0.weight", "2.weight", "2.bias", "extra.weight", "extra.bias"]
     images = torch.randn(2, 3)
 
@@ -279,7 +282,7 @@ def test_bfloat16_gradients_are_widened_and_sums_rounded():
     model = perceptron().bfloat16()
     images = torch.randn(6, 3, dtype=torch.bfloat16)
     for keep in ("memory", "disk"):
-        spec = cpd.ReduceSpec("fp16", aps=True)
+        spec = cpd.Reduce("fp16", aps=True)
         nodes = cpd.VirtualNodes(model, 3, spec, keep)
         assert nodes.kept_bytes == 3 * 2 * 26
         nodes.step(lambda x: model(x).float().square().sum(), images)
@@ -287,7 +290,7 @@ def test_bfloat16_gradients_are_widened_and_sums_rounded():
             torch.autograd.grad(model(x).float().square().sum(), list(model.parameters()))
             for x in images.split(2)
         ]
-        wanted = cpd.simulate_all_reduce(per_rank, replace(spec, average=True))
+        wanted = cpd.simulate_all_reduce(per_rank, spec.replace(average=True))
         for parameter, sums in zip(model.parameters(), wanted, strict=True):
             assert torch.equal(parameter.grad, sums.bfloat16())
 
@@ -309,7 +312,7 @@ def test_one_pass_holds_one_nodes_gradients():
 def test_losses_of_a_node_are_summed():
     """A node that yields losses accumulates their gradients; backward follows each at once."""
     model = perceptron()
-    nodes = cpd.VirtualNodes(model, 2, cpd.ReduceSpec("fp32"), average=False)
+    nodes = cpd.VirtualNodes(model, 2, cpd.Reduce("fp32"), average=False)
     images = torch.randn(8, 3)
     seen = []
 
@@ -332,7 +335,7 @@ def test_scaled_losses_and_clipped_gradients():
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    nodes = cpd.VirtualNodes(model, 2, cpd.ReduceSpec("fp32"))
+    nodes = cpd.VirtualNodes(model, 2, cpd.Reduce("fp32"))
     before = model[2].bias.detach().clone()
     nodes.step(lambda x: scaler.scale(model(x).sum() * 100), torch.randn(4, 3))
     scaler.unscale_(optimizer)
@@ -350,12 +353,12 @@ def test_on_the_gpu(gpu):
     model = perceptron().cuda()
     images = torch.randn(6, 3, device="cuda")
     for keep in ("memory", "disk", "recompute"):
-        nodes = cpd.VirtualNodes(model, 3, APS, keep, seeds=range(3))
+        nodes = cpd.VirtualNodes(model, 3, APS, keep, generators=range(3))
         nodes.step(lambda x: model(x).square().sum(), images)
         per_rank = [
             [g.cpu() for g in torch.autograd.grad(model(x).square().sum(), [*model.parameters()])]
             for x in images.split(2)
         ]
-        wanted = cpd.simulate_all_reduce(per_rank, replace(APS, average=True))
+        wanted = cpd.simulate_all_reduce(per_rank, APS.replace(average=True))
         for parameter, sums in zip(model.parameters(), wanted, strict=True):
             assert torch.equal(parameter.grad, sums.cuda())

@@ -63,11 +63,11 @@ CODECS = [
 ]
 
 
-def spec_of(text: str, exchange: str) -> cpd.ReduceSpec:
+def spec_of(text: str, exchange: str) -> cpd.Reduce:
     by = cpd.Codec(text)
     if by._is_compressor:
-        return cpd.ReduceSpec(wire=by, exchange=exchange)
-    return cpd.ReduceSpec(text, exchange=exchange, aps=not text.startswith(("mx", "nv")))
+        return cpd.Reduce(by, exchange=exchange)
+    return cpd.Reduce(text, exchange=exchange, aps=not text.startswith(("mx", "nv")))
 
 
 @pytest.mark.parametrize("row", CODECS, ids=lambda row: row[0].strip("`"))
@@ -80,10 +80,10 @@ def test_what_compressors_take(row: list[str]) -> None:
     convolution = draw.normal(size=CONVOLUTION).astype(np.float32)
     found = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cpd.WireWarning)
+        warnings.simplefilter("ignore", cpd.PrecisionWarning)
         for layer in ranks[0][0], convolution:
             found.append(cpd.Codec(text.strip("`")).encode(layer).bits_a_value)
-        plain = cpd.study.cost(cpd.ReduceSpec("fp32"), WORLD, [LINEAR]).bytes_sent
+        plain = cpd.study.cost(cpd.Reduce("fp32"), WORLD, [LINEAR]).bytes_sent
         for exchange in "owner", "gather":
             spec = spec_of(text.strip("`"), exchange)
             cost = cpd.study.cost(spec, WORLD, [LINEAR])
@@ -95,15 +95,15 @@ def test_what_compressors_take(row: list[str]) -> None:
 
 
 def test_short_columns_are_warned_of() -> None:
-    with pytest.warns(cpd.WireWarning, match=r"96 bits .*\(64, 64, 1, 1\).*bucket=64"):
-        cpd.study.cost(cpd.ReduceSpec(wire="one_bit"), 2, [(64, 64), (64, 64, 1, 1)])
+    with pytest.warns(cpd.PrecisionWarning, match=r"96 bits .*\(64, 64, 1, 1\).*bucket=64"):
+        cpd.study.cost(cpd.Reduce("one_bit"), 2, [(64, 64), (64, 64, 1, 1)])
     layers = [np.zeros((8, 8, 3, 3), np.float32)]
-    with pytest.warns(cpd.WireWarning, match="32 bits"):
-        cpd.simulate_all_reduce([layers, layers], cpd.ReduceSpec(wire="one_bit"))
+    with pytest.warns(cpd.PrecisionWarning, match="32 bits"):
+        cpd.simulate_all_reduce([layers, layers], cpd.Reduce("one_bit"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        cpd.study.cost(cpd.ReduceSpec(wire="one_bit bucket=64"), 2, [(64, 64, 1, 1)])
-        cpd.study.cost(cpd.ReduceSpec(wire="int8_rows"), 2, [(64, 64, 1, 1), (3,), (1,)])
+        cpd.study.cost(cpd.Reduce("one_bit bucket=64"), 2, [(64, 64, 1, 1)])
+        cpd.study.cost(cpd.Reduce("int8_rows"), 2, [(64, 64, 1, 1), (3,), (1,)])
 
 
 def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
@@ -112,9 +112,9 @@ def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
     true = x.astype(np.float64).sum(0)
     all_of_them, most = {}, {}
     for group_size in (16, 256):
-        spec = cpd.ReduceSpec("e5m2", "e5m2", aps=True, group_size=group_size)
+        spec = cpd.Reduce("e5m2", accumulator="e5m2", aps=True, group_size=group_size)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cpd.StallWarning)
+            warnings.simplefilter("ignore", cpd.PrecisionWarning)
             [got] = cpd.simulate_all_reduce([[row] for row in x], spec)
         relative = np.sort(np.abs(got - true) / np.abs(true))
         all_of_them[group_size], most[group_size] = relative.mean(), relative[:-10].mean()

@@ -19,7 +19,7 @@ import cpd
 from cpd.comm import Communicator
 from patience import scaled
 
-STOCHASTIC = cpd.ReduceSpec(
+STOCHASTIC = cpd.Reduce(
     "e4m3",
     accumulator=cpd.Accumulator("e4m3", rounding="stochastic", seed=3),
     aps=True,
@@ -64,7 +64,7 @@ def gradients(make: Callable[[], nn.Module], step: int) -> list[list[torch.Tenso
 
 def run(
     make: Callable[[], nn.Module],
-    spec: cpd.ReduceSpec | cpd.Schedule,
+    spec: cpd.Reduce | cpd.Schedule,
     *,
     knows_module: bool = False,
     average: bool = True,
@@ -91,21 +91,21 @@ def check(model, spec, average, make, step, divide="after") -> None:
     specs = ("spec", "exempt_spec", "first_spec")
     if average:
         how = {"average": True, "divide": divide}
-        averaged = {name: replace(getattr(schedule, name), **how) for name in specs}
+        averaged = {name: getattr(schedule, name).replace(**how) for name in specs}
         schedule = replace(schedule, **averaged)
     names = [name for name, _ in model.named_parameters()]
-    sums = schedule.simulate_all_reduce(names, gradients(make, step), step=step)
+    sums = cpd.simulate_all_reduce(gradients(make, step), schedule, names=names, step=step)
     for name, parameter, expected in zip(names, model.parameters(), sums, strict=True):
         same = torch.equal(parameter.grad.cpu(), expected.to(parameter.dtype))
         assert same, f"{name} at step {step}: {parameter.grad} is not {expected}"
 
 
 def plain() -> None:
-    run(perceptron, cpd.ReduceSpec("e4m3", aps=True, order="ring"))
+    run(perceptron, cpd.Reduce("e4m3", aps=True, order="ring"))
 
 
 def scaled_format() -> None:
-    run(perceptron, cpd.ReduceSpec("mxfp8", rounding="stochastic", seed=3, result="bf16"))
+    run(perceptron, cpd.Reduce("mxfp8", rounding="stochastic", seed=3, result="bf16"))
 
 
 def stochastic() -> None:
@@ -130,7 +130,7 @@ def sums_instead_of_averages() -> None:
 
 
 def divided_before() -> None:
-    run(perceptron, cpd.ReduceSpec("e4m3", aps=True), divide="before")
+    run(perceptron, cpd.Reduce("e4m3", aps=True), divide="before")
 
 
 def schedule() -> None:
@@ -159,13 +159,13 @@ def accumulated() -> None:
     assert state.step == 1
     both = [gradients(perceptron, step) for step in range(2)]
     per_rank = [[a + b for a, b in zip(*rank, strict=True)] for rank in zip(*both, strict=True)]
-    sums = cpd.simulate_all_reduce(per_rank, replace(STOCHASTIC, average=True))
+    sums = cpd.simulate_all_reduce(per_rank, STOCHASTIC.replace(average=True))
     assert all(torch.equal(p.grad, s) for p, s in zip(model.parameters(), sums, strict=True))
 
 
 def checkpoint() -> None:
     """A pickled state goes on at its step, with a communicator of its own."""
-    state, hook = cpd.ddp_hook(cpd.Schedule(STOCHASTIC, ["*.bias"]), module=perceptron())
+    state, hook = cpd.ddp_hook(cpd.Schedule(STOCHASTIC, exempt=["*.bias"]), module=perceptron())
     state.step = 5
     state, hook = pickle.loads(pickle.dumps((state, hook)))
     model = perceptron()
@@ -173,12 +173,12 @@ def checkpoint() -> None:
     ddp.register_comm_hook(state, hook)
     loss_of(ddp, 5, dist.get_rank()).backward()
     assert state.step == 6
-    check(model, cpd.Schedule(STOCHASTIC, ["*.bias"]), True, perceptron, 5)
+    check(model, cpd.Schedule(STOCHASTIC, exempt=["*.bias"]), True, perceptron, 5)
 
 
 def codec_checkpoint() -> None:
     """What a codec keeps is in the pickle; it is forgotten by name."""
-    spec, states = cpd.ReduceSpec(wire="one_bit", average=True), cpd.compress.States()
+    spec, states = cpd.Reduce("one_bit", average=True), cpd.compress.States()
     state, hook = cpd.ddp_hook(spec, module=perceptron())
     for step in range(4):
         if step == 2:
@@ -194,7 +194,7 @@ def codec_checkpoint() -> None:
         ddp.register_comm_hook(state, hook)
         loss_of(ddp, step, dist.get_rank()).backward()
         given = gradients(perceptron, step)
-        sums = cpd.simulate_all_reduce(given, replace(spec, step=step), states=states)
+        sums = cpd.simulate_all_reduce(given, spec.replace(step=step), states=states)
         for parameter, expected in zip(model.parameters(), sums, strict=True):
             assert torch.equal(parameter.grad, expected), f"step {step}"
     with pytest.raises(ValueError, match="there is no layer 'x'"):
@@ -204,7 +204,7 @@ def codec_checkpoint() -> None:
 
 def state_dicts() -> None:
     """A checkpoint of plain data: a new hook goes on from it, with what the codec keeps."""
-    spec, states = cpd.ReduceSpec(wire="one_bit", average=True), cpd.compress.States()
+    spec, states = cpd.Reduce("one_bit", average=True), cpd.compress.States()
     saved = io.BytesIO()
     for step in range(4):
         model = perceptron()
@@ -218,7 +218,7 @@ def state_dicts() -> None:
         ddp.register_comm_hook(state, hook)
         loss_of(ddp, step, dist.get_rank()).backward()
         given = gradients(perceptron, step)
-        sums = cpd.simulate_all_reduce(given, replace(spec, step=step), states=states)
+        sums = cpd.simulate_all_reduce(given, spec.replace(step=step), states=states)
         for parameter, expected in zip(model.parameters(), sums, strict=True):
             assert torch.equal(parameter.grad, expected), f"step {step}"
         if step == 1:
@@ -230,7 +230,7 @@ def state_dicts() -> None:
 
 def double_gradients() -> None:
     """Where the model is not given, they are found in the bucket."""
-    state, hook = cpd.ddp_hook(cpd.ReduceSpec("fp32"))
+    state, hook = cpd.ddp_hook(cpd.Reduce("fp32"))
     ddp = DistributedDataParallel(nn.Linear(3, 2).double())
     ddp.register_comm_hook(state, hook)
     with pytest.raises(Exception, match=r"gradient of parameter 0 must be .* got torch\.float64"):
@@ -242,7 +242,7 @@ class Held:
     """A communicator that begins when it is let go."""
 
     def __init__(self) -> None:
-        self.comm = cpd.comm.torch()
+        self.comm = cpd.comm.distributed()
         self.go = threading.Event()
 
     def all_reduce(self, *arguments, **options):
@@ -273,7 +273,7 @@ def asynchronous() -> None:
 
 def error_reaches_backward() -> None:
     ddp = DistributedDataParallel(perceptron())
-    state, hook = cpd.ddp_hook(replace(STOCHASTIC, seed=dist.get_rank()))
+    state, hook = cpd.ddp_hook(STOCHASTIC.replace(seed=dist.get_rank()))
     ddp.register_comm_hook(state, hook)
     with pytest.raises(RuntimeError) as caught:
         loss_of(ddp, 0, dist.get_rank()).backward()

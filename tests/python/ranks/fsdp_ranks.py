@@ -17,9 +17,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import cpd
 from cpd.comm import Communicator
-from cpd.parallel.fsdp import ReduceScatter, set_reduce_scatter
+from cpd.parallel.fsdp import ReduceScatter, fsdp_hook
 
-STOCHASTIC = cpd.ReduceSpec(
+STOCHASTIC = cpd.Reduce(
     "e4m3",
     accumulator=cpd.Accumulator("e4m3", rounding="stochastic", seed=3),
     aps=True,
@@ -60,13 +60,13 @@ def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def run(
-    spec: cpd.ReduceSpec | cpd.Schedule,
+    spec: cpd.Reduce | cpd.Schedule,
     op: dist.ReduceOp.RedOpType,
     model: nn.Module,
     divide: str | None = None,
 ) -> None:
     """Every module's gradients are this rank's slice of the virtual ranks' sum."""
-    made = set_reduce_scatter(model, spec, divide=divide)
+    made = fsdp_hook(model, spec, divide=divide)
     assert list(made) == ["", "0", "2"]
     for one in made.values():
         one.__class__ = Recorder
@@ -111,7 +111,7 @@ def forced_sum() -> None:
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(3.0)
     run(STOCHASTIC, dist.ReduceOp.SUM, model)
-    made = set_reduce_scatter(model, cpd.ReduceSpec("fp32"))
+    made = fsdp_hook(model, cpd.Reduce("fp32"))
     for one in made.values():
         one.__class__ = Recorder
     backward(model, 0)
@@ -126,8 +126,8 @@ def schedule() -> None:
 
 def codec() -> None:
     """What a codec keeps goes on after a checkpoint; a small module is summed in fp32."""
-    run(cpd.ReduceSpec(wire="feedback int4 bucket=64"), dist.ReduceOp.AVG, sharded())
-    spec = cpd.ReduceSpec(wire="qsgd bits=4 bucket=64", seed=3)
+    run(cpd.Reduce("feedback int4 bucket=64"), dist.ReduceOp.AVG, sharded())
+    spec = cpd.Reduce("qsgd bits=4 bucket=64", seed=3)
     run(cpd.Schedule(spec, min_size=260), dist.ReduceOp.AVG, sharded())
 
 
@@ -151,15 +151,15 @@ def refused() -> None:
     one(out, sums, group, dist.ReduceOp.SUM)
     assert out.tolist() == [world] * 4
     with pytest.raises(ValueError, match="fully_shard"):
-        set_reduce_scatter(nn.Linear(2, 2), STOCHASTIC)
-    with pytest.raises(ValueError, match="'nothing' matches no layer"):
-        set_reduce_scatter(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
+        fsdp_hook(nn.Linear(2, 2), STOCHASTIC)
+    with pytest.raises(ValueError, match="'nothing' matches no tensor"):
+        fsdp_hook(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
 
 
 def traffic() -> None:
     """A byte for each value that another rank keeps."""
     model = sharded()
-    made = set_reduce_scatter(model, cpd.ReduceSpec("e4m3"))
+    made = fsdp_hook(model, cpd.Reduce("e4m3"))
     assert all(one.traffic is None for one in made.values())
     for one in made.values():
         one.__class__ = Recorder

@@ -19,14 +19,12 @@ def layers_of(rank: int) -> list[Any]:
     return [np.asarray(rng.normal(size=shape) * 1e-4, np.float32) for shape in SHAPES]
 
 
-def specs() -> list[cpd.ReduceSpec]:
+def specs() -> list[cpd.Reduce]:
     return [
-        cpd.ReduceSpec("e4m3", aps=True),
-        cpd.ReduceSpec("e5m2", aps=True, order="tree", average=True, exchange="gather"),
-        cpd.ReduceSpec("e5m2", "e5m2 kahan", aps=True, order="ring", exchange="hierarchical",
-                       group_size=2),
-        cpd.ReduceSpec("e4m3", order="ring", exchange="ring", loss_scale=2.0**12,
-                       rounding="stochastic", seed=3),
+        cpd.Reduce("e4m3", aps=True),
+        cpd.Reduce("e5m2", aps=True, order="tree", average=True, exchange="gather"),
+        cpd.Reduce("e5m2 accumulator='e5m2 kahan' aps order=ring exchange=hierarchical group_size=2"),  # noqa: E501
+        cpd.Reduce("e4m3 order=ring exchange=ring loss_scale=4096 rounding=stochastic seed=3"),
     ]  # fmt: skip
 
 
@@ -68,10 +66,15 @@ def traffic(comm: Communicator, sizes: list[int]) -> list[Any]:
     found = []
     for exchange, group_size in (("owner", None), ("gather", None), ("ring", None),
                                  ("hierarchical", min(2, comm.size))):  # fmt: skip
-        spec = cpd.ReduceSpec(
-            "e2m1", "e5m4", result="e4m3", order="ring", exchange=exchange, group_size=group_size
+        spec = cpd.Reduce(
+            "e2m1",
+            accumulator="e5m4",
+            result="e4m3",
+            order="ring",
+            exchange=exchange,
+            group_size=group_size,
         )
-        _, report = comm.all_reduce(layers, spec, report=True)
+        _, report = comm.all_reduce(layers, spec, report=True, step=0)
         moved = report.traffic
         cost = cpd.study.cost(
             spec, comm.size, sizes, comm.rank, chunk=comm.chunk, largest=1 / comm.size

@@ -164,7 +164,7 @@ def test_table_of_a_file(tmp_path, capsys, per_rank, kahan, order):
     assert main(["roundoff", *arguments]) == 0
     written = json.loads(out.read_text())
     accumulator = cpd.Accumulator("e5m2", scheme="kahan" if kahan else "sequential")
-    spec = cpd.ReduceSpec("e5m2", accumulator, order=order, aps=True)
+    spec = cpd.Reduce("e5m2", accumulator=accumulator, order=order, aps=True)
     expected = cpd.study.roundoff(per_rank, spec, group_sizes=[4, 8, 12])
     assert [row["group_size"] for row in written["roundoff"]] == [4, 8, 12]
     for row in written["roundoff"]:
@@ -239,7 +239,7 @@ def test_recommend_on_a_file(tmp_path, capsys, per_rank):
     machine = "alpha=5e-6 beta=2.5e8"
     assert main(["roundoff", *arguments, "--recommend", "--machine", machine]) == 0
     written = json.loads(out.read_text())
-    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", order="ring", aps=True)
     best = cpd.study.recommend(per_rank, spec, [2, 4, 12], Machine(alpha=5 * 1e-6, beta=2.5e8))
     assert written["order"] == "ring"
     assert written["recommend"] == {
@@ -353,7 +353,7 @@ def test_accumulator_and_result(capsys, saved, per_rank):
     told = as_json(
         capsys, "--gradients", saved, "--reduce", "e5m2 accumulator='e6m9 kahan' result=fp16"
     )
-    spec = cpd.ReduceSpec("e5m2", "e6m9 kahan", result="fp16")
+    spec = cpd.Reduce("e5m2", accumulator="e6m9 kahan", result="fp16")
     expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12])
     assert (told["accumulator"], told["result"]) == ("e6m9 kahan", "fp16")
     assert [row["relative_rms"] for row in told["roundoff"]] == [
@@ -370,7 +370,7 @@ def test_a_stochastic_accumulator_has_the_seed(capsys, saved, per_rank):
     )
     told = as_json(capsys, *words, "--seed", "3")
     accumulator = cpd.Accumulator("e6m9", rounding="stochastic", seed=3)
-    spec = cpd.ReduceSpec("e5m2", accumulator, seed=3)
+    spec = cpd.Reduce("e5m2", accumulator=accumulator, seed=3)
     expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12])
     assert told["roundoff"][2]["error"] == expected[12].error
     assert as_json(capsys, *words, "--seed", "4")["roundoff"] != told["roundoff"]
@@ -411,8 +411,8 @@ def test_a_text_may_have_its_group_size(capsys, saved):
 def test_baselines_are_todays_stacks(capsys, saved, per_rank):
     ring, owner = as_json(capsys, "--gradients", saved, "--reduce", "e5m2 order=tree")["baselines"]
     for told, spec in (
-        (ring, cpd.ReduceSpec("bf16", "bf16", order="ring")),
-        (owner, cpd.ReduceSpec("fp32", "fp32")),
+        (ring, cpd.Reduce("bf16", accumulator="bf16", order="ring")),
+        (owner, cpd.Reduce("fp32", accumulator="fp32")),
     ):
         (row,) = told["roundoff"]
         expected = cpd.study.roundoff(per_rank, spec, [RANKS])[RANKS]
@@ -421,7 +421,7 @@ def test_baselines_are_todays_stacks(capsys, saved, per_rank):
     assert (ring["name"], owner["name"]) == ("bf16 ring", "fp32 owner")
     assert as_json(capsys, "--gradients", saved, "--no-baselines")["baselines"] == []
     (timed, _) = as_json(capsys, "--gradients", saved, "--recommend")["baselines"]
-    spec = cpd.ReduceSpec("bf16", order="ring", exchange="ring")
+    spec = cpd.Reduce("bf16", order="ring", exchange="ring")
     assert timed["roundoff"][0]["seconds"] == transfer_seconds(spec, DEFAULT, RANKS, [35, 11])
 
 
@@ -442,7 +442,7 @@ def test_csv_holds_what_json_holds(capsys, saved):
 
 def test_per_layer(capsys, saved, per_rank):
     told = as_json(capsys, "--gradients", saved, "--per-tensor")
-    spec = cpd.ReduceSpec("e5m2", aps=True)
+    spec = cpd.Reduce("e5m2", aps=True)
     expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12], per_tensor=True)
     assert [
         (row["layer"], row["group_size"], row["relative_rms"]) for row in told["per_layer"]
@@ -525,7 +525,7 @@ def test_tables_fit_the_screen(capsys, monkeypatch, saved, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     words = ["roundoff", "--gradients", saved, "--reduce", "e4m3 aps,e5m2 aps", "--per-tensor"]
     assert main([*words, "--recommend"]) == 0
-    ring = transfer_seconds(cpd.ReduceSpec("bf16"), DEFAULT, RANKS, [35, 11])
+    ring = transfer_seconds(cpd.Reduce("bf16"), DEFAULT, RANKS, [35, 11])
     lines = [
         line for line in capsys.readouterr().out.splitlines() if "%" in line and "," not in line
     ]

@@ -44,7 +44,7 @@ def test_recommend_of_codecs(normal_file, tmp_path, wire):
         assert row["seconds"] > 0
     if wire == "int8_rows":
         shapes = [(32, 32), (20,)]
-        cost = cpd.study.cost(cpd.ReduceSpec(wire=wire, order="ring"), 8, shapes)
+        cost = cpd.study.cost(cpd.Reduce(wire, order="ring"), 8, shapes)
         assert {row["bytes_sent"] for row in table["roundoff"]} == {cost.bytes_sent}
 
 
@@ -74,10 +74,10 @@ def test_scaled_formats_have_no_aps(normal_file, tmp_path, name):
 def test_what_is_fed_back_is_measured_over_steps(wire):
     draw = np.random.default_rng(0)
     ranks = [[draw.normal(size=512).astype(np.float32)] for _ in range(4)]
-    spec = cpd.ReduceSpec(wire=wire)
+    spec = cpd.Reduce(wire)
     states, total = cpd.compress.States(), np.zeros(512)
     for step in range(cpd.study.reduce.STEPS):
-        one = cpd.ReduceSpec(wire=wire, step=step)
+        one = cpd.Reduce(wire, step=step)
         total += cpd.simulate_all_reduce(ranks, one, states=states)[0]
     reference = np.sum([rank[0].astype(np.float64) for rank in ranks], axis=0)
     mean = (total / cpd.study.reduce.STEPS).astype(np.float32)
@@ -92,7 +92,7 @@ def test_rows_count_over_real_ranks():
     """Layers keep their shapes between processes."""
     draw = np.random.default_rng(0)
     ranks = [[draw.normal(size=(16, 8)).astype(np.float32) * 2.0**rank] for rank in range(3)]
-    spec = cpd.ReduceSpec(wire="int8_rows")
+    spec = cpd.Reduce("int8_rows")
     with cpd.comm.local(3) as group:
         (told, *_) = group.run(lambda c: cpd.study.roundoff(ranks[c.rank], spec, [3], comm=c))
     assert told == cpd.study.roundoff(ranks, spec, [3])
@@ -117,7 +117,7 @@ def heavy_ranks(seed, world=64):
 
 
 def recommended(ranks, sizes=(4, 8, 16, 64)):
-    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", order="ring", aps=True)
     return cpd.study.recommend(ranks, spec, sizes, "alpha=1e-5 beta=1.25e9")
 
 

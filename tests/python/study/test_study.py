@@ -17,7 +17,7 @@ from cpd.study.reduce import DRAWS, Contributions
 from patience import scaled
 from spawn import TRANSPORTS, spawn_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 MACHINE = cpd.study.Machine("alpha=1e-5 beta=1e9")
 
 
@@ -44,7 +44,7 @@ def test_ranks_that_are_threads_recommend_alike() -> None:
     """They reduce within what is asked of them once."""
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
-    spec = cpd.ReduceSpec("e4m3", order="ring")
+    spec = cpd.Reduce("e4m3", order="ring")
     with cpd.comm.local(4, timeout=scaled(60)) as group:
         made = group.run(
             lambda c: cpd.study.recommend(
@@ -56,7 +56,7 @@ def test_ranks_that_are_threads_recommend_alike() -> None:
 
 def test_roundoff_over_ranks_takes_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
-    spec = cpd.ReduceSpec("e4m3", aps=True)
+    spec = cpd.Reduce("e4m3", aps=True)
     ranks = [[torch.randn(7, 3), torch.randn(5).bfloat16()] for _ in range(3)]
     wanted = cpd.study.roundoff(ranks, spec, [2, 3])
     with cpd.comm.local(3) as group:
@@ -75,7 +75,7 @@ def test_the_seed_of_a_call() -> None:
     rng = np.random.default_rng(0)
     ranks = [[rng.standard_normal(200).astype(np.float32)] for _ in range(3)]
     text = "e4m3 rounding=stochastic order=ring"
-    seeded = cpd.ReduceSpec("e4m3", rounding="stochastic", order="ring", seed=5)
+    seeded = cpd.Reduce("e4m3", rounding="stochastic", order="ring", seed=5)
     wanted = cpd.study.roundoff(ranks, seeded, [3])
     assert cpd.study.roundoff(ranks, text, [3], seed=5) == wanted
     assert cpd.study.roundoff(ranks, text, [3]) != wanted
@@ -91,9 +91,9 @@ def test_the_seed_of_a_call() -> None:
 # ---- cost ----------------------------------------------------------------------------------------
 
 
-def hierarchical(group_size: int | None, f: str = "e4m3") -> cpd.ReduceSpec:
+def hierarchical(group_size: int | None, f: str = "e4m3") -> cpd.Reduce:
     exchange = "ring" if group_size is None else "hierarchical"
-    return cpd.ReduceSpec(f, order="ring", exchange=exchange, group_size=group_size)
+    return cpd.Reduce(f, order="ring", exchange=exchange, group_size=group_size)
 
 
 def test_published_steps() -> None:
@@ -101,7 +101,7 @@ def test_published_steps() -> None:
     assert cpd.study.cost(hierarchical(16), 128, [10_000]).steps == 74
     assert cpd.study.cost(hierarchical(16), 256, [10_000]).steps == 90
     assert cpd.study.cost(hierarchical(None), 256, [10_000]).steps == 510
-    assert cpd.study.cost(cpd.ReduceSpec("e4m3"), 256, [10_000]).steps == 510
+    assert cpd.study.cost(cpd.Reduce("e4m3"), 256, [10_000]).steps == 510
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 6])
@@ -123,7 +123,7 @@ def test_cost_is_what_moves_between_processes(transport: str) -> None:
 
 
 def test_modelled_time() -> None:
-    spec = cpd.ReduceSpec("e4m3")
+    spec = cpd.Reduce("e4m3")
     n, alpha, beta = 40_000, 3e-6, 2e-9
     on = cpd.study.Machine(alpha=alpha, beta=1 / beta)
     assert transfer_seconds(spec, on, 4, [n]) == pytest.approx(6 * alpha + 2 * 3 / 4 * n * beta)
@@ -135,7 +135,7 @@ def test_modelled_time() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "told"),
     [
-        ((cpd.Format("e4m3"), 4, [10]), TypeError, "ReduceSpec"),
+        ((cpd.Format("e4m3"), 4, [10]), TypeError, "Reduce"),
         ((hierarchical(None), 0, [10]), ValueError, "world"),
         ((hierarchical(None), 4, [-1]), ValueError, "at least 0, got -1"),
         ((hierarchical(None), 4, [10], 4), ValueError, "0…3, got 4"),
@@ -158,7 +158,7 @@ def positive_ranks(world: int) -> list[Any]:
 
 def test_recommend() -> None:
     ranks = positive_ranks(64)
-    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", order="ring", aps=True)
     sizes = [2, 4, 8, 16, 64]
     best = cpd.study.recommend(ranks, spec, sizes, MACHINE)
     table = cpd.study.roundoff(ranks, spec, sizes)
@@ -178,14 +178,14 @@ def test_recommend() -> None:
     assert {(choice.exchange, choice.seconds) for choice in best.owner} == {
         ("owner", best.owner_seconds)
     }
-    assert best.owner_seconds == transfer_seconds(cpd.ReduceSpec("e5m2"), MACHINE, 64, [300, 80])
+    assert best.owner_seconds == transfer_seconds(cpd.Reduce("e5m2"), MACHINE, 64, [300, 80])
 
 
 def test_recommend_by_what_counts() -> None:
     """Dear steps want groups near the square root, of those that take as many the one that loses
     less; dear bytes want one ring."""
     ranks = positive_ranks(16)
-    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", order="ring", aps=True)
     steps = cpd.study.recommend(ranks, spec, [2, 4, 8, 16], "alpha=1 beta=1e30")
     assert steps.by_time == 4  # as many as 2, and exacter
     assert steps.choices[1].roundoff.relative_rms < steps.choices[0].roundoff.relative_rms
@@ -201,7 +201,7 @@ def test_recommend_by_what_counts() -> None:
 def test_recommend_avoids_what_overflows() -> None:
     """Sums of 200 and 200 are infinite in (4,3): which order of the ranks has fewest of them."""
     ranks = [[np.float32([x, 1.0])] for x in (200.0, 200.0, 200.0, -200.0, -200.0, -200.0)]
-    spec = cpd.ReduceSpec("e4m3", order="ring")
+    spec = cpd.Reduce("e4m3", order="ring")
     best = cpd.study.recommend(ranks, spec, [2, 3, 6], MACHINE)
     infinite = {choice.group_size: choice.non_finite for choice in best.choices}
     assert min(infinite.values()) < max(infinite.values())
@@ -213,7 +213,7 @@ def test_recommend_avoids_what_overflows() -> None:
 def test_recommend_counts_owner_in() -> None:
     """Where a step costs nothing, owner moves least, and any group size may be had for it."""
     ranks = positive_ranks(64)
-    spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
+    spec = cpd.Reduce("e5m2", order="ring", aps=True)
     best = cpd.study.recommend(ranks, spec, [2, 8, 32], "alpha=0 beta=1e9")
     for named in (best.most_exact, best.fastest, best.balanced):
         assert (named.exchange, named.group_size) == ("owner", 8)
@@ -228,7 +228,7 @@ def normal_ranks(world: int, seed: int, count: int = 4000) -> list[Any]:
 @pytest.mark.parametrize(("world", "size"), [(16, 4), (64, 8)])
 def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
     """By Eq. 5, which a few tiny references decide, draws of the same kind disagree."""
-    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", order="ring", aps=True)
     sizes = [2, 4, 8, 16, world]
     named, by_equation_5 = set(), set()
     for seed in range(4):
@@ -246,7 +246,7 @@ def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
     """Sums of one value: the order does not matter but for chance, so the fastest is named."""
     rng = np.random.default_rng(0)
     ranks = [[rng.standard_normal(4000).astype(np.float32)] for _ in range(4)]
-    spec = cpd.ReduceSpec("e4m3", "fp32", order="ring", result="fp32")
+    spec = cpd.Reduce("e4m3", accumulator="fp32", order="ring", result="fp32")
     best = cpd.study.recommend(ranks, spec, [2, 3, 4], "alpha=1e-5 beta=1.25e9")
     lost = {choice.group_size: choice.roundoff.relative_rms for choice in best.choices}
     assert max(lost.values()) < min(lost.values()) * 1.001
@@ -255,7 +255,7 @@ def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
 
 def test_the_spread_is_how_far_draws_differ() -> None:
     """The standard error of one draw against what 40 draws of the same kind come to."""
-    spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
+    spec = cpd.Reduce("e4m3", order="ring", aps=True)
     found = [Contributions(normal_ranks(8, seed, 2000)).measure(spec, 4) for seed in range(40)]
     spreads = [one.spread for one in found]
     deviation = np.std([one.total.relative_rms for one in found], ddof=1)
@@ -263,7 +263,7 @@ def test_the_spread_is_how_far_draws_differ() -> None:
 
 
 def test_no_spread_of_few_values() -> None:
-    spec = cpd.ReduceSpec("e4m3", order="ring")
+    spec = cpd.Reduce("e4m3", order="ring")
     for count, draws in ((63, 0), (64, 16)):
         best = cpd.study.recommend(normal_ranks(4, 0, count), spec, [2, 4], MACHINE)
         assert best.draws == draws
@@ -274,7 +274,7 @@ def test_small_layers_fill_all_blocks() -> None:
     """40 layers of two values each: every block gets five."""
     rng = np.random.default_rng(0)
     ranks = [[rng.random(2, np.float32) + 1 for _ in range(40)] for _ in range(2)]
-    one = Contributions(ranks).measure(cpd.ReduceSpec("e4m3"), 2)
+    one = Contributions(ranks).measure(cpd.Reduce("e4m3"), 2)
     references = [reference for _, reference in one.draws]
     assert min(references) > 5 * 4
     assert max(references) < 5 * 16
@@ -292,7 +292,7 @@ def test_nothing_beats_what_is_named(seed: int) -> None:
         ranks.append([np.abs(x) if kind == 0 else x * np.float32(scales[kind])])
     sizes = sorted({int(k) for k in rng.integers(1, world + 1, 4)} | {world})
     name = str(rng.choice(["e4m3", "e5m2", "e3m0", "bf16", "fp32"]))
-    spec = cpd.ReduceSpec(name, order="ring", aps=bool(rng.integers(2)))
+    spec = cpd.Reduce(name, order="ring", aps=bool(rng.integers(2)))
     alpha, beta = rng.choice([0.0, 1e-9, 1e-6, 1e-5]), rng.choice([1e5, 1e6, 1e9, 1e30])
     machine = cpd.study.Machine(alpha=float(alpha), beta=float(beta))
     best = cpd.study.recommend(ranks, spec, sizes, machine)
@@ -311,7 +311,7 @@ def test_measurements_are_those_of_roundoff() -> None:
     ranks = positive_ranks(6)
     given = Contributions(ranks)
     for average in (False, True, False):
-        spec = cpd.ReduceSpec("e4m3", order="tree", aps=True, average=average)
+        spec = cpd.Reduce("e4m3", order="tree", aps=True, average=average)
         one = given.measure(spec, 3)
         assert one.total == cpd.study.roundoff(ranks, spec, [3])[3]
         assert one.layers == cpd.study.roundoff(ranks, spec, [3], per_tensor=True)[3]
@@ -342,13 +342,13 @@ def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
         lambda c: cpd.study.recommend(ranks[c.rank], spec, [1], MACHINE, comm=c)
     )
     for call in calls.values():
-        with pytest.raises(TypeError, match=r"spec must be a cpd\.ReduceSpec.*got "):
+        with pytest.raises(TypeError, match=r"spec must be a cpd\.Reduce.*got "):
             call()
 
 
 def test_recommend_takes_what_any_exchange_says() -> None:
     ranks = positive_ranks(6)
-    wanted = cpd.study.recommend(ranks, cpd.ReduceSpec("e4m3", order="ring"), [2, 6], MACHINE)
+    wanted = cpd.study.recommend(ranks, cpd.Reduce("e4m3", order="ring"), [2, 6], MACHINE)
     for spec in (hierarchical(3), hierarchical(None)):
         assert cpd.study.recommend(ranks, spec, [2, 6], MACHINE) == wanted
 
@@ -356,7 +356,7 @@ def test_recommend_takes_what_any_exchange_says() -> None:
 def test_recommend_refuses() -> None:
     ranks = positive_ranks(4)
     with pytest.raises(ValueError, match=r"order 'ring'.*got 'sequential'"):
-        cpd.study.recommend(ranks, cpd.ReduceSpec("e4m3"), [2], MACHINE)
+        cpd.study.recommend(ranks, cpd.Reduce("e4m3"), [2], MACHINE)
     with pytest.raises(ValueError, match="at least one group size"):
         cpd.study.recommend(ranks, hierarchical(None), [], MACHINE)
     with pytest.raises(ValueError, match="1…4"):

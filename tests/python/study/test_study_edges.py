@@ -26,7 +26,7 @@ def test_measured_costs_are_the_ranks():
     and sends 3, then sends its 2 sums to 3 ranks and receives 3; another one receives 3 · 1, sends
     4, and sends its sum to 3 and receives 4. In e4m3 with fp32 results sent in 4 bytes."""
     per_rank = [[np.ones(5, np.float32)] for _ in range(4)]
-    spec = cpd.ReduceSpec("e4m3", result="fp32")
+    spec = cpd.Reduce("e4m3", result="fp32")
     costs = [cpd.study.cost(spec, 4, [5], rank, ranks=per_rank) for rank in range(4)]
     with cpd.comm.local(4) as group:
         ranks = group.run(lambda c: c.all_reduce(per_rank[0], spec, report=True)[1].traffic)

@@ -92,7 +92,7 @@ def test_ranks_send_what_is_predicted_first(wire, agreed, ranks):
         x = [np.ones(3, np.float32) for _ in range(layers)]
         with cpd.comm.local(ranks) as group:
             reports = group.run(lambda comm: comm.all_reduce(x, all_reduce_of(wire), report=True))
-            base = group.run(lambda comm: comm.all_reduce(x, cpd.ReduceSpec("e4m3"), report=True))
+            base = group.run(lambda comm: comm.all_reduce(x, cpd.Reduce("e4m3"), report=True))
         bytes_, of_base = (
             sum(report.traffic.header_bytes for _, report in some) for some in (reports, base)
         )
@@ -117,9 +117,9 @@ def test_codec_seconds():
     rate = (1e-9, 2e-9)  # one, two bytes a second
     found = step_time(EIGHT, Machine("alpha=0 beta=1"), 2, "e4m3", compute=0, codec_gbps=rate)
     assert found.codec == pytest.approx(8 * 4 * (1.5 + 1 / 2))
-    spec = cpd.ReduceSpec("e4m3", exchange="gather")
+    spec = cpd.Reduce("e4m3", exchange="gather")
     assert codec_values(spec, 8) == (1.0, 7.0)
-    assert codec_values(cpd.ReduceSpec("fp32"), 8) == codec_values(spec, 1) == (0.0, 0.0)
+    assert codec_values(cpd.Reduce("fp32"), 8) == codec_values(spec, 1) == (0.0, 0.0)
     assert measured_rate("e4m3")[1] > 0
 
 
@@ -161,7 +161,7 @@ def test_no_codec_is_timed_unless_asked(monkeypatch):
     monkeypatch.setattr("cpd.study.throughput.measured_rate", refuse)
     on = Machine("nvlink-like")
     found = step_time(EIGHT, on, 8, "bf16", compute=0)
-    encoded, decoded = codec_values(cpd.ReduceSpec("bf16"), 8)
+    encoded, decoded = codec_values(cpd.Reduce("bf16"), 8)
     assert found.codec == pytest.approx((encoded + decoded) * 8 * 4e-9 / 2700)
     assert found.codec_source.startswith(on.sources["codec_gbps"])
     assert "2,700 GB/s" in found.codec_source
@@ -237,7 +237,7 @@ def test_one_level_is_the_time_of_transfers(exchange, group, ranks):
 @pytest.mark.parametrize("per_host", [1, 2, 3, 4, 5, 13])
 def test_where_messages_of_owner_go(ranks, per_host):
     """Step d has all ranks send to that d places on: counted one by one."""
-    found = rounds(cpd.ReduceSpec("fp32"), ranks, [ranks * 4], per_host=per_host)
+    found = rounds(cpd.Reduce("fp32"), ranks, [ranks * 4], per_host=per_host)
     wanted: dict[tuple[int, int], int] = {}
     for step in range(1, ranks):
         pairs = [(rank // per_host, (rank + step) % ranks // per_host) for rank in range(ranks)]
@@ -351,7 +351,7 @@ def test_more_wrong_steps():
     with pytest.raises(ValueError, match="nonsense"):
         step_time(EIGHT, on, 2, "nonsense", compute=1.0)
     with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):
-        rounds(cpd.ReduceSpec("fp32"), 2, [4], per_host=0)
+        rounds(cpd.Reduce("fp32"), 2, [4], per_host=0)
 
 
 # ---- what is published ------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_steps_of_several_calls():
 
 def test_virtual_nodes():
     made, seen = model(), Seen()
-    nodes = cpd.VirtualNodes(made, 2, cpd.ReduceSpec("e3m0"))
+    nodes = cpd.VirtualNodes(made, 2, cpd.Reduce("e3m0"))
     with Tracker(made, seen, every=0, reducer=nodes) as track:
         nodes.step(lambda x: made(x).square().mean(), torch.randn(8, 16) * 1e-3)
         found = track.step()
@@ -91,7 +91,7 @@ def test_mistakes():
     with pytest.raises(ValueError, match="every must be at least 0, got -1"):
         Tracker(model(), every=-1)
     with pytest.raises(TypeError, match=r"reducer must be the state of cpd.ddp_hook"):
-        Tracker(model(), reducer=cpd.ReduceSpec("e4m3"))
+        Tracker(model(), reducer=cpd.Reduce("e4m3"))
     with pytest.raises(TypeError, match="a writer must have"):
         Tracker(model(), 3)
     with pytest.raises(TypeError, match="model must be"):

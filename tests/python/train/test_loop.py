@@ -96,7 +96,7 @@ def digits():
 
 
 @pytest.mark.parametrize("format", ["e4m3", "e5m2", "e3m0"])
-@pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+@pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 def test_with_aps_and_a_power_of_two_it_is_the_same_where_an_average_divides(digits, format):
     assert averaged(digits, "before", format=format, aps="on") == averaged(
         digits, "after", format=format, aps="on"
@@ -206,7 +206,7 @@ def test_the_wires_bytes_are_what_ranks_move(digits):
     names, sizes = zip(*((one.name, one.size) for one in options.layers), strict=True)
     world = len(result.last_gradients)
     moved = 0
-    for spec, numbers in schedule.parts(names, 0, sizes):
+    for spec, numbers in schedule._parts(names, 0, sizes):
         ranks = [[g[n] for n in numbers] for g in result.last_gradients]
         shapes = [tuple(tensor.shape) for tensor in ranks[0]]
         moved += cost_of(spec, world, shapes, ranks=ranks).bytes_sent

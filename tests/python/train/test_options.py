@@ -137,7 +137,7 @@ def test_a_share_chooses_what_is_exempt():
     assert share_of(options.layers, (), larger) < 0.99
     schedule = options.reduction(1)
     assert schedule.min_size == size
-    exempt = [one for one in options.layers if schedule.is_exempt(one.name, one.size)]
+    exempt = [one for one in options.layers if schedule._is_exempt(one.name, one.size)]
     left = 1 - sum(one.size for one in exempt) / sum(sizes)
     assert options.share == pytest.approx(left)
 
@@ -156,14 +156,14 @@ def test_the_last_layer_of_any_model(name):
     options = TrainOptions(model=name, last_layer_fp32=True, format="e4m3")
     last = options.layers[-1].name.rpartition(".")[0]
     schedule = options.reduction(1)
-    exempt = [one.name for one in options.layers if schedule.is_exempt(one.name, one.size)]
+    exempt = [one.name for one in options.layers if schedule._is_exempt(one.name, one.size)]
     assert exempt == [one.name for one in options.layers if one.name.startswith(f"{last}.")]
     assert 1 <= len(exempt) <= 2
 
 
 def test_a_text_of_the_whole_all_reduce():
     options = TrainOptions(reduce="e4m3 aps accumulator='fp16 kahan' average", group_size=2)
-    wanted = cpd.comm.reduce_spec("e4m3 aps accumulator='fp16 kahan' group_size=2")
+    wanted = cpd.Reduce("e4m3 aps accumulator='fp16 kahan' group_size=2")
     assert options.spec == wanted
     assert options.label() == "(4,3) + APS"
     assert replace(options, recipe="mxfp8").label() == "(4,3) + APS, layers by mxfp8"
@@ -201,7 +201,7 @@ def test_where_an_average_divides():
         ({"quantized_share": 0.5, "min_size": 3}, "quantized share and min size exclude"),
         ({"quantized_share": 0.9, "exempt": ("hidden*",)}, "quantized share must be at most 0.025"),
         ({"exempt_types": ("linear",)}, r"exempt type must be one of Linear, .*you mean Linear"),
-        ({"exempt": ("nowhere",)}, "exempt 'nowhere' matches no layer"),
+        ({"exempt": ("nowhere",)}, "exempt 'nowhere' matches no tensor"),
         ({"reduce": "e4m3", "format": "e5m2"}, "format and reduce exclude each other"),
         ({"reduce": "e4m3", "wire": "int4"}, "wire and reduce exclude each other"),
         ({"reduce": "e4m3", "kahan": True}, "kahan goes with a format or a wire of its own"),

@@ -80,7 +80,7 @@ def test_a_codec_takes_the_formats_place():
     assert options.wire == "qsgd bits=2 bucket=64"
     assert options.label() == options.wire
     schedule = options.reduction(steps_per_epoch=1)
-    assert schedule.spec_of("hidden1.weight", 0, 64).wire == cpd.Codec(options.wire)
+    assert schedule.spec_of("hidden1.weight", 0, 64).codec == cpd.Codec(options.wire)
     for name, size in (("hidden1.weight", 49), ("output.weight", 64)):
         assert schedule.spec_of(name, 0, size).format == cpd.Format("fp32")
     assert (TrainOptions(wire="mxfp8").format, TrainOptions(wire="mxfp8").wire) == ("mxfp8", None)
@@ -205,7 +205,7 @@ def test_the_main_effect(digits):
     assert len(aps.curve) == 24
 
 
-@pytest.mark.filterwarnings("ignore::cpd.StallWarning")
+@pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
 def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
     """After one step only the output layer of the two runs agrees with the fp32 run."""
     options = TrainOptions(format="e3m0", epochs=1, depth=1, width=8, nodes=11, batch=130)
@@ -320,7 +320,7 @@ def test_options_change_a_recipes_wire(tmp_path):
     text = "e4m3 average accumulator=e5m7 order=tree seed=3"
     file.write_text(cpd.Recipe("native", reduce=text).to_json())
     options = TrainOptions(recipe=str(file), nodes=4)
-    assert options.spec == replace(cpd.comm.reduce_spec(text), average=False)
+    assert options.spec == cpd.Reduce(text).replace(average=False)
     for changes, wanted in (
         ({"order": "ring"}, {"order": "ring"}),
         ({"aps": "paper"}, {"aps": "paper"}),
@@ -329,7 +329,7 @@ def test_options_change_a_recipes_wire(tmp_path):
         ({"epochs": 3}, {}),
     ):
         changed = replace(options, **changes)
-        assert changed.spec == replace(options.spec, **wanted)
+        assert changed.spec == options.spec.replace(**wanted)
         parsed = build_parser().parse_args(["train", *shlex.split(changed.arguments())])
         assert train_options(parsed, changed.nodes).spec == changed.spec
     assert replace(options, aps="off").spec.aps is False

@@ -16,10 +16,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
-from cpd.comm.spec import ReduceSpec, StallWarning
+from cpd.comm.spec import Reduce
 from cpd.demo.report.results import Demo, Roundoff, RoundoffSeries, Run, Settings
 from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.warned import PrecisionWarning
 from cpd.study.series import group_sizes_for, measure_roundoff
 from cpd.train import TrainOptions
 from cpd.train.wire import CODECS as CODECS
@@ -197,8 +198,8 @@ def study_roundoff(
     ]
     series = []
     for label, order, accumulator in ways:
-        spec = ReduceSpec(
-            wire, accumulator, order=order, aps=options.aps == "on", seed=training.seed
+        spec = Reduce(
+            wire, accumulator=accumulator, order=order, aps=options.aps == "on", seed=training.seed
         )
         series.append(RoundoffSeries(label, measure_roundoff(per_rank, spec, sizes)))
     return Roundoff(
@@ -224,7 +225,7 @@ def run_training(
     is_fp32 = str(options.spec.format) == "fp32"
     epochs = (1, options.epochs) if is_fp32 else ()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", StallWarning)  # the run's `may_stall` says it
+        warnings.simplefilter("ignore", PrecisionWarning)  # the run's `may_stall` says it
         result = train(options, on_epoch=on_epoch, histogram_epochs=epochs)
     return Run.of(result, time.monotonic() - start)
 

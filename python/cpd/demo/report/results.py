@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from cpd._files import write_json
 from cpd.comm.spec import may_stall
-from cpd.compress.codecs import Codec
 from cpd.demo.report.checked import read_as
 from cpd.numeric import formats
 from cpd.study.series import RoundoffRow
@@ -101,7 +100,7 @@ class Run:
             seconds=seconds,
             may_stall=may_stall(spec, options.nodes),
             seed=options.seed,
-            wire="" if spec.wire is None else spec.wire.text,
+            wire="" if spec.format is not None else spec.codec.name,
             bytes=_bytes(result),
             values=sum(gradient.numel() for gradient in result.last_gradients[0]),
         )
@@ -292,7 +291,7 @@ def _bytes(result: "TrainResult") -> int:
     total = 0
     for layer, gradient in zip(result.layers, result.last_gradients[0], strict=True):
         spec = schedule.spec_of(layer.name, options.fp32_epochs, gradient.numel())
-        wire = spec.wire or Codec(str(spec.format))
+        wire = spec.codec
         total += wire.encode(gradient).bytes
     return total
 

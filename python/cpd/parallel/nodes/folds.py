@@ -13,8 +13,8 @@ import torch
 from cpd import _core
 from cpd.comm.layers import native_values, plain_values, row_layouts
 from cpd.comm.schedule import Schedule
-from cpd.comm.spec import ReduceSpec
-from cpd.comm.virtual import LayerReport, layer_report
+from cpd.comm.spec import Reduce, native_at
+from cpd.comm.virtual import TensorReport, tensor_report
 from cpd.parallel.nodes.gradients import Gradients
 
 
@@ -26,26 +26,27 @@ class Part:
 
     def __init__(
         self,
-        spec: ReduceSpec,
+        spec: Reduce,
         numbers: list[int],
         shapes: Sequence[tuple[int, ...]],
         world: int,
         states: _core.CodecStates | None,
         names: Sequence[str],
         device: torch.device,
+        native: _core.Reduce,
     ) -> None:
         self.numbers = numbers
         self._device = device
         self._shapes = [shapes[number] for number in numbers]
         chosen = self._shapes
         called = [names[number] for number in numbers]
-        self._layouts = row_layouts(spec.wire, chosen, numbers, called)
+        self._layouts = row_layouts(spec._compressor, chosen, numbers, called)
         self._reduce = _core.VirtualReduce(
-            spec._native(),
+            native,
             world,
             [math.prod(shape) for shape in chosen],
             numbers,
-            None if spec.wire is None else states,
+            None if spec.format is not None else states,
             [layout.row for layout in self._layouts],
         )
         self._order = self._reduce.schedule()
@@ -78,7 +79,7 @@ class Part:
                 self._reduce.end_rank()
             self._turn += 1
 
-    def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, LayerReport]:
+    def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, TensorReport]:
         """A layer's sum, in the type, layout and place of `like`."""
         sums = torch.empty(like.shape, dtype=torch.float32, device=self._device)
         self._reduce.result(index, native_values(plain_values(sums)))
@@ -86,7 +87,7 @@ class Part:
             sums = self._layouts[index].restored(sums.view(-1), sums.shape)
         made = torch.empty_like(like, requires_grad=False)
         plain = made.dtype is sums.dtype and made.device == sums.device and made.is_contiguous()
-        return sums if plain else made.copy_(sums), layer_report(self._reduce.report(index))
+        return sums if plain else made.copy_(sums), tensor_report(self._reduce.report(index))
 
     def commit(self) -> None:
         """The states keep what the step left."""
@@ -117,19 +118,21 @@ class Folds:
         *,
         planned: bool = False,
         device: torch.device | None = None,
+        seed: int = 0,
     ) -> None:
-        """`layers`: their shapes by name.
+        """`layers`: their shapes by name. `seed`: of the random bits.
 
         `planned`: without memory for sums, to be asked alone. `device`: where layers are summed;
         default the CPU.
         """
         self._shapes = [tuple(shape) for shape in layers.values()]
-        parts = schedule.parts(list(layers), step, [math.prod(s) for s in self._shapes])
+        parts = schedule._parts(list(layers), step, [math.prod(s) for s in self._shapes])
         shapes = [(0,) for _ in layers] if planned else self._shapes
         names = list(layers)
         place = torch.device("cpu") if device is None else device
         self._parts = [
-            Part(spec, numbers, shapes, world, states, names, place) for spec, numbers in parts
+            Part(spec, numbers, shapes, world, states, names, place, native_at(spec, seed, step))
+            for spec, numbers in parts
         ]
         self.sweeps = max(part.sweeps for part in self._parts)
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
@@ -149,9 +152,9 @@ class Folds:
 
     def results(
         self, like: Sequence[torch.Tensor]
-    ) -> list[tuple[torch.Tensor | None, LayerReport]]:
+    ) -> list[tuple[torch.Tensor | None, TensorReport]]:
         """Sum and report of each layer, when all nodes have come."""
-        found: dict[int, tuple[torch.Tensor | None, LayerReport]] = {
+        found: dict[int, tuple[torch.Tensor | None, TensorReport]] = {
             number: part.result(index, like[number])
             for part in self._parts
             for index, number in enumerate(part.numbers)

@@ -10,10 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from cpd.comm import Communicator, TransportError, mpi
-from cpd.comm import torch as torch_communicator
+from cpd.comm import Communicator, TransportError, distributed, mpi
 from cpd.comm.schedule import Schedule
-from cpd.comm.virtual import LayerReport
+from cpd.comm.virtual import TensorReport
 from cpd.compress.states import States
 from cpd.parallel.launch import check_launched
 from cpd.parallel.nodes.gradients import Loss, Watch, computed, named_parameters
@@ -45,7 +44,7 @@ class RealNode:
     `cpd.VirtualNodes` makes such steps for all nodes.
     """
 
-    report: dict[str, LayerReport]
+    report: dict[str, TensorReport]
     """The report of each tensor in the last step, on all nodes."""
     states: States
     """A codec's state for this node's tensors."""
@@ -68,12 +67,17 @@ class RealNode:
             _, own = computed(loss, micro_batch, self._parameters)
             on_gradients(self._comm.rank, dict(zip(names, own, strict=True)))
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._all()]
-        sums, report = self._schedule.all_reduce(
-            self._comm, names, gradients, step=self.next_step, states=self.states, report=True
+        sums, report = self._comm.all_reduce(
+            gradients,
+            self._schedule,
+            names=names,
+            step=self.next_step,
+            states=self.states,
+            report=True,
         )
         for parameter, gradient in zip(self._all(), sums, strict=True):
             parameter.grad = gradient
-        self.report = dict(zip(names, report.layers, strict=True))
+        self.report = dict(zip(names, report.tensors, strict=True))
         self._join_histories()
         self.next_step += 1
 
@@ -102,7 +106,7 @@ def connected(transport: str, timeout: float) -> Iterator[Communicator]:
     except dist.DistError as error:
         raise TransportError(f"torch.distributed did not start: {error}") from error
     try:
-        with torch_communicator(timeout=timeout) as comm:
+        with distributed(timeout=timeout) as comm:
             yield comm
     finally:
         dist.destroy_process_group()

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd.Reduce`: texts, keywords, and the numbers of calls."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+from reduce_cases import gradients
+
+STOCHASTIC = (
+    "e4m3 rounding=stochastic random_bits=8 accumulator='e4m3 sequential rounding=stochastic'"
+)
+KEYS: dict[str, list[Any]] = {
+    "accumulator": ["fp32", "e5m10 kahan", "e6m9 sequential rounding=up"],
+    "order": ["ring"],
+    "exchange": ["gather"],
+    "group_size": [2, 16],
+    "aps": [True, "paper"],
+    "average": [True],
+    "divide": ["before"],
+    "overflow": ["saturate"],
+    "result": ["bf16"],
+    "seed": [3, 2**64 - 1],
+    "step": [7],
+}
+
+
+def same(mine: Any, others: Any) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(mine, others, strict=True))
+
+
+# ---- texts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["e4m3", "(4,3)", "e4m3fn:bias=11:nosub", "fp16"])
+def test_a_text_says_what_keywords_say(head: str) -> None:
+    rng = random.Random(1)
+    for _ in range(60):
+        keys = {name: rng.choice(values) for name, values in KEYS.items() if rng.random() < 0.4}
+        words = [f"{name}='{value}'" for name, value in keys.items()]
+        rng.shuffle(words)
+        spec = cpd.Reduce(head, **keys)
+        assert cpd.Reduce(" ".join([head, *words]).replace("'True'", "true")) == spec
+        for again in (cpd.Reduce(str(spec)), cpd.Reduce(spec), pickle.loads(pickle.dumps(spec))):
+            assert again == spec
+            assert hash(again) == hash(spec)
+            assert all(getattr(again, name) == getattr(spec, name) for name in KEYS)
+        for name, value in keys.items():
+            given = getattr(spec, name)
+            assert given == (cpd.Format(value) if name == "result" else value) or (
+                name == "accumulator" and given == cpd.Accumulator(value)
+            )
+
+
+@pytest.mark.parametrize("codec", ["qsgd bits=4", "top_k 0.01 e4m3", "mxfp8", "int8 block=64"])
+def test_codecs_have_texts(codec: str) -> None:
+    spec = cpd.Reduce(codec, average=True)
+    assert spec == cpd.Reduce(f"{codec} average") == cpd.Reduce(cpd.Codec(codec), average=True)
+    assert cpd.Reduce(spec.text) == spec
+    assert spec.codec == cpd.Codec(codec)
+    assert (spec.format is None) == codec.startswith(("qsgd", "top_k"))
+
+
+def test_quotes_are_not_part_of_a_codec() -> None:
+    assert (
+        cpd.Reduce("feedback 'qsgd bits=2' aps=false").text
+        == cpd.Reduce("feedback qsgd bits=2").text
+    )
+
+
+def test_keywords_replace_keys_of_the_text() -> None:
+    spec = cpd.Reduce("e4m3 aps order=ring group_size=4", order="tree", aps=False)
+    assert spec.text == "e4m3 order=tree group_size=4"
+    assert spec.replace(group_size=None, order=None) == cpd.Reduce("e4m3")
+    assert spec.replace(codec="e5m2").result == cpd.Format("e5m2")
+    assert cpd.Reduce(spec, loss_scale=2.0**-126).loss_scale == 2.0**-126
+    assert (
+        cpd.Reduce(cpd.Reduce("e4m3 loss_scale=1.1754943508222875e-38").text).loss_scale
+        == 2.0**-126
+    )
+
+
+def test_numbers_of_an_accumulator_stay() -> None:
+    spec = cpd.Reduce("e4m3", accumulator=cpd.Accumulator("e4m3 kahan", seed=5))
+    for other in (spec.replace(order="ring"), cpd.Reduce(spec, aps=True), copy.copy(spec)):
+        assert other.accumulator.seed == 5
+    assert pickle.loads(pickle.dumps(spec)) == spec != cpd.Reduce(spec.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("e4m3 agregate=1", r"'agregate' is no key of an all-reduce: there are accumulator, order"),
+        ("e4m3 acumulator=fp32", "did you mean accumulator"),
+        ("mxfp8 groupsize=2", "did you mean group_size"),
+        ("qsgd levles=signed", "'levles=signed' is no option"),
+        ("topk 0.1", "unknown codec 'topk 0.1': expected one of qsgd"),
+        ("e4m3 aps aps", "aps is given twice in 'e4m3 aps aps'"),
+        ("e4m3 group_size=two", "'?group_size=two'? is no value of group_size"),
+        ("e4m3 order=spiral", "order must be one of 'sequential', 'ring', 'tree', got 'spiral'"),
+        ("e4m3 accumulator='fp32", "No closing quotation"),
+        ("aps", "unknown (codec|format) ''"),
+    ],
+)
+def test_a_wrong_text_is_told(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        cpd.Reduce(text)
+
+
+def test_keywords_of_0_7_are_told() -> None:
+    for keyword in ("wire", "format"):
+        with pytest.raises(
+            TypeError, match=rf"Reduce\(\) takes the first argument in place of {keyword}="
+        ):
+            cpd.Reduce(**{keyword: "e4m3"})
+    with pytest.raises(TypeError, match=r"takes ranks= in place of per_rank="):
+        cpd.simulate_all_reduce(per_rank=[[np.ones(1, np.float32)]], spec="e4m3")
+    with pytest.raises(TypeError, match="a Reduce has no key 'wire': there are accumulator"):
+        cpd.Reduce("e4m3").replace(wire="e5m2")
+
+
+# ---- numbers of calls ----------------------------------------------------------------------------
+
+
+def test_the_seed_and_the_step_of_a_call() -> None:
+    """The bits of a spec of 0.7, whose accumulator has the same seed."""
+    ranks = gradients(5)
+    sums = cpd.Accumulator("e4m3 sequential rounding=stochastic", seed=3)
+    of_spec = cpd.Reduce(STOCHASTIC, accumulator=sums, seed=3, step=9)
+    wanted = cpd.simulate_all_reduce(ranks, of_spec)
+    assert same(cpd.simulate_all_reduce(ranks, STOCHASTIC, seed=3, step=9), wanted)
+    assert same(cpd.simulate_all_reduce(ranks, of_spec, seed=3, step=9), wanted)
+    for numbers in ({"seed": 4, "step": 9}, {"seed": 3, "step": 8}, {}):
+        assert not same(cpd.simulate_all_reduce(ranks, STOCHASTIC, **numbers), wanted)
+    for numbers, told in (({"seed": 4}, "seed is given twice: 4, and 3"), ({"step": 8}, "step is")):
+        with pytest.raises(ValueError, match=told):
+            cpd.simulate_all_reduce(ranks, of_spec, **numbers)
+    other = cpd.Reduce(STOCHASTIC, accumulator=sums)
+    with pytest.raises(ValueError, match="seed is given twice: 4, and 3 in the accumulator"):
+        cpd.simulate_all_reduce(ranks, other, seed=4)
+
+
+def test_codecs_draw_from_the_seed_of_a_call() -> None:
+    ranks = gradients(3)
+    for codec in ("qsgd bits=4", "mxfp8 rounding=stochastic"):
+        wanted = cpd.simulate_all_reduce(ranks, cpd.Reduce(codec, seed=2, step=1))
+        assert same(cpd.simulate_all_reduce(ranks, codec, seed=2, step=1), wanted)
+
+
+def test_a_communicator_counts_its_reductions() -> None:
+    ranks = gradients(3)
+
+    def calls(comm: cpd.comm.Communicator) -> list[Any]:
+        mine = ranks[comm.rank]
+        found = [comm.all_reduce(mine, STOCHASTIC) for _ in range(2)]
+        with pytest.raises(ValueError, match="order must be"):
+            comm.all_reduce(mine, "e4m3 order=x")  # is not counted
+        found.append(comm.all_reduce(mine, STOCHASTIC, step=9))
+        comm.reduce(mine, "e4m3")
+        assert comm.step == 4
+        comm.step = 6
+        found.append(comm.all_reduce(mine, STOCHASTIC))
+        part = comm.subgroup(range(comm.size))
+        assert (part.seed, part.step) == (3, 0)
+        return found
+
+    with cpd.comm.local(3, seed=3) as group:
+        found = group.run(calls)
+    for mine in found:
+        for sums, step in zip(mine, (0, 1, 9, 6), strict=True):
+            assert same(sums, cpd.simulate_all_reduce(ranks, STOCHASTIC, seed=3, step=step))
+
+
+@pytest.mark.parametrize("name", ["seed", "step"])
+def test_ranks_with_other_numbers_are_told(name: str) -> None:
+    def call(comm: cpd.comm.Communicator) -> str:
+        setattr(comm, name, 5 if comm.rank else 4)
+        with pytest.raises(cpd.comm.Mismatch) as caught:
+            comm.all_reduce([np.ones(4, np.float32)], "e4m3")
+        return str(caught.value)
+
+    with cpd.comm.local(2) as group:
+        assert all(f"{name} is 4 on rank 0 and 5 on rank 1" in text for text in group.run(call))
+
+
+def test_a_schedule_is_one_step_of_a_communicator() -> None:
+    ranks, names = [rank[:2] for rank in gradients(2)], ["a", "b"]
+    schedule = cpd.Schedule(STOCHASTIC, exempt=["b"], first_steps=1)
+
+    def calls(comm: cpd.comm.Communicator) -> Any:
+        found = [comm.all_reduce(ranks[comm.rank], schedule, names=names) for _ in range(3)]
+        assert comm.step == 3
+        return found
+
+    with cpd.comm.local(2, seed=8) as group:
+        found = group.run(calls)[1]
+    for step, sums in enumerate(found):
+        wanted = cpd.simulate_all_reduce(ranks, schedule, names=names, seed=8, step=step)
+        assert same(sums, wanted)
+    with pytest.raises(ValueError, match="a Schedule with exempt tensors needs names="):
+        cpd.simulate_all_reduce(ranks, schedule)
