@@ -309,7 +309,7 @@ def _head(given: ReduceLike, keys: dict[str, Any]) -> tuple[str, Keys]:
     if isinstance(given, Codec):
         asked = keys["seed"] or 0, keys["random_bits"] or MAX_RANDOM_BITS
         by = with_numbers(given, *asked)
-        given = by.name
+        given = by.text
         keys = keys | {"seed": by.seed, "random_bits": by.random_bits}
     if isinstance(given, Reduce):
         given = given.text

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import Reduce
+from cpd.comm.spec import Reduce, as_reduce
 from cpd.comm.virtual import Source, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
@@ -379,7 +379,7 @@ def group_size_of(size: Any, world: int) -> int:
 
 def _feeds_back(spec: Reduce) -> bool:
     """Returns whether the codec adds its errors to the next call's values."""
-    words = [] if spec.format is not None else spec.codec.name.split()
+    words = [] if spec.format is not None else spec.codec.text.split()
     return bool(words) and (
         words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)
     )

@@ -170,7 +170,7 @@ def _given(codec_gbps: Any) -> Rate:
 
 def text_of(spec: Reduce) -> str:
     """Returns the text of the codec or format of a contribution."""
-    return spec.codec.name
+    return spec.codec.text
 
 
 def all_reduce_of(

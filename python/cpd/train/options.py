@@ -331,7 +331,7 @@ class TrainOptions:
         spec = self.spec
         wire = spec.format
         if wire is None:
-            name = spec.codec.name
+            name = spec.codec.text
         elif isinstance(wire, Scaled):
             name = str(wire)
         else:

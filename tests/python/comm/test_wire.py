@@ -338,7 +338,7 @@ def test_roundoff_of_codecs(tmp_path, capsys):
     written = json.loads(out.read_text())["formats"]
     for wire, told in zip(wires, written, strict=True):
         spec = cpd.Reduce(wire, seed=3)
-        assert told["wire"] == spec.codec.name
+        assert told["wire"] == spec.codec.text
         expected = cpd.study.roundoff(per_rank, spec, [4, 12])
         rows = {row["group_size"]: row["relative_rms"] for row in told["roundoff"]}
         assert rows == {k: one.relative_rms for k, one in expected.items()}

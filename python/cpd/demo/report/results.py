@@ -100,7 +100,7 @@ class Run:
             seconds=seconds,
             may_stall=may_stall(spec, options.nodes),
             seed=options.seed,
-            wire="" if spec.format is not None else spec.codec.name,
+            wire="" if spec.format is not None else spec.codec.text,
             bytes=_bytes(result),
             values=sum(gradient.numel() for gradient in result.last_gradients[0]),
         )
