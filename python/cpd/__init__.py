@@ -43,6 +43,7 @@ from cpd.ops import (
     sum,
 )
 from cpd.ops.device_memory import check_cuda, release_cuda_memory
+from cpd.ops.explain import Explanation, explain
 from cpd.ops.slow import SlowProductWarning
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ __all__ = [
     "CastSpec",
     "Codec",
     "Encoded",
+    "Explanation",
     "FixedPoint",
     "Format",
     "Hadamard",
@@ -99,6 +101,7 @@ __all__ = [
     "decode",
     "div",
     "encode",
+    "explain",
     "fma",
     "gemm",
     "hadamard",

@@ -25,6 +25,7 @@ from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, draws
 from cpd.ops.arguments import holds
+from cpd.ops.explaining import explains
 
 
 def check_operand(name: str, x: Any, like: str) -> None:
@@ -136,7 +137,8 @@ class Arguments(NamedTuple):
     def of_operator(self) -> tuple[Any, ...]:
         """The operator's recipe, numbers, multipliers, narrow and dtype (`cpd._torch.recipe`)."""
         for watch in watchers:
-            watch(self.how)
+            if not explains():
+                watch(self.how)
         multipliers = self.delayed.multipliers() if self.how.delays else None
         return self.gemms, self.numbers, multipliers, self.narrow, self.element
 
