@@ -5,6 +5,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <memory>
 
@@ -16,14 +17,16 @@ namespace py = pybind11;
 namespace cpd {
 namespace {
 
+using Fields = py::typing::Dict<py::str, py::object>;
+
 /// A context of Python that makes its thread explain, from __enter__ to __exit__.
 struct Scope {
   int gpu = -1;
   std::unique_ptr<Explaining> explaining;
 
   void Enter() { explaining = std::make_unique<Explaining>(gpu); }
-  py::list Exit() {
-    py::list steps;
+  py::typing::List<Fields> Exit() {
+    py::typing::List<Fields> steps;
     for (const Explanation& step : explaining->steps()) {
       steps.append(py::dict(py::arg("name") = step.function, py::arg("backend") = step.backend,
                             py::arg("kernel") = step.kernel, py::arg("path") = step.path,

@@ -5,9 +5,11 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "cpd/backend/roster.h"
 #include "cpd/numeric/sums/fold_plan.h"
@@ -23,13 +25,30 @@ GemmPath gemm_path(const GemmPlan& plan, bool given);
 
 namespace testing {
 
+namespace traced_kernels {
+
+constexpr std::array kNames = {
+    "round_f32",    "round_f64",         "round_bf16",    "round_rows",   "round_scaled",
+    "encode_f32",   "encode_f64",        "decode_f32",    "arithmetic",   "arithmetic_f64",
+    "fold",         "fold_f64",          "gemm",          "block_fma",    "fixed",
+    "round_blocks", "round_blocks_bf16", "encode_blocks", "scale_blocks", "cast_power_blocks",
+    "hadamard"};
+constexpr std::size_t number_of(std::string_view name) {
+  std::size_t i = 0;
+  while (kNames[i] != name) ++i;
+  return i;
+}
+
+}  // namespace traced_kernels
+
 /// While it lives, Kernels() is a table that counts the calls of `real` by function.
 class TracedKernels {
  public:
   explicit TracedKernels(const KernelTable& real) : table_(real) {
     real_ = &real;
     forget();
-#define CPD_TRACED(member) table_.member = &Traced<&KernelTable::member, number_of(#member)>::Run
+#define CPD_TRACED(member) \
+  table_.member = &Traced<&KernelTable::member, traced_kernels::number_of(#member)>::Run
     CPD_TRACED(round_f32);
     CPD_TRACED(round_f64);
     CPD_TRACED(round_bf16);
@@ -64,25 +83,13 @@ class TracedKernels {
   /// The names of the functions that were called since.
   static std::set<std::string> called() {
     std::set<std::string> names;
-    for (std::size_t i = 0; i < kNames.size(); ++i) {
-      if (counts_[i] > 0) names.insert(kNames[i]);
+    for (std::size_t i = 0; i < traced_kernels::kNames.size(); ++i) {
+      if (counts_[i] > 0) names.insert(traced_kernels::kNames[i]);
     }
     return names;
   }
 
  private:
-  static constexpr std::array kNames = {
-      "round_f32",    "round_f64",         "round_bf16",    "round_rows",   "round_scaled",
-      "encode_f32",   "encode_f64",        "decode_f32",    "arithmetic",   "arithmetic_f64",
-      "fold",         "fold_f64",          "gemm",          "block_fma",    "fixed",
-      "round_blocks", "round_blocks_bf16", "encode_blocks", "scale_blocks", "cast_power_blocks",
-      "hadamard"};
-  static constexpr std::size_t number_of(std::string_view name) {
-    std::size_t i = 0;
-    while (kNames[i] != name) ++i;
-    return i;
-  }
-
   template <auto kMember, std::size_t kNumber>
   struct Traced;
   template <class Result, class... Args, Result (*KernelTable::*kMember)(Args...),
@@ -95,7 +102,7 @@ class TracedKernels {
   };
 
   inline static const KernelTable* real_ = nullptr;
-  inline static std::array<std::atomic<int>, kNames.size()> counts_{};
+  inline static std::array<std::atomic<int>, traced_kernels::kNames.size()> counts_{};
   KernelTable table_;
 };
 

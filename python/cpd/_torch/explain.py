@@ -182,8 +182,9 @@ class _Recorder(TorchDispatchMode):
             return made
 
         made = copy(layer)
-        state = object.__new__(type(layer.cpd))
-        state.__dict__.update(layer.cpd.__dict__)
+        given: Any = layer.cpd
+        state = object.__new__(type(given))
+        state.__dict__.update(given.__dict__)
         state.clock = None if state.clock is None else _Still()
         state.delayed = None if state.delayed is None else copy(state.delayed)
         made.__dict__["cpd"] = state

@@ -86,7 +86,7 @@ def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.u
     native = options.native()
     x = _array("x", x)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    packed = new(f._held.packed_bytes(x.size), np.uint8)
+    packed: npt.NDArray[np.uint8] = new(f._held.packed_bytes(x.size), np.uint8)
     _core.encode(x, f._held, native, packed, integers)
     return packed
 
@@ -234,7 +234,7 @@ def flags(
     native = options.native()
     views, shape = _together(dict(zip("xyz", operands, strict=False)))
     integers = _random(random, shape, "the result's shape", options)
-    raised = new(shape, np.uint8)
+    raised: npt.NDArray[np.uint8] = new(shape, np.uint8)
     _core.flags(operation, list(views.values()), f._held, native, tininess, raised, integers)
     return raised
 
@@ -328,7 +328,7 @@ def gemm_scaled(
     shape = product_shape(a.shape, b.shape)
     if c is not None:
         check_addend(c.shape, shape)
-    y = new(shape, np.float32)
+    y: Array = new(shape, np.float32)
     of_a = a_scales, a_block, a_lines, a_factor
     of_b = b_scales, b_block, b_lines, b_factor
     integers = None if random is None else np.ascontiguousarray(random, np.uint32)
@@ -338,7 +338,7 @@ def gemm_scaled(
 
 def random_integers(shape: Shape, options: Options) -> npt.NDArray[np.uint32]:
     """Returns the random integers of stochastic rounding."""
-    y = new(shape_of("shape", shape), np.uint32)
+    y: npt.NDArray[np.uint32] = new(shape_of("shape", shape), np.uint32)
     _core.random_integers(options.native(), 0, y)
     return y
 
