@@ -14,11 +14,20 @@ constexpr std::uintptr_t kFirstPlace = std::uintptr_t{1} << 56;
 
 }  // namespace
 
-Explaining::Explaining(int gpu)
-    : gpu_(gpu), next_(kFirstPlace), before_(std::exchange(t_explaining, this)) {}
-Explaining::~Explaining() { t_explaining = before_; }
+namespace detail {
+std::atomic<int> g_explaining{0};
+}
 
-Explaining* Explaining::Current() { return t_explaining; }
+Explaining::Explaining(int gpu)
+    : gpu_(gpu), next_(kFirstPlace), before_(std::exchange(t_explaining, this)) {
+  ++detail::g_explaining;
+}
+Explaining::~Explaining() {
+  --detail::g_explaining;
+  t_explaining = before_;
+}
+
+Explaining* Explaining::OfThread() { return t_explaining; }
 
 void Explaining::Begin(const char* function, std::string path, std::string why) {
   Explanation& step = steps_.emplace_back();

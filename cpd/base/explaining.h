@@ -5,6 +5,7 @@
 // its own dispatch has chosen, and parallel_for calls no body.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,6 +25,11 @@ struct Explanation {
   std::string why;                 ///< why the path is general, or what else decides
 };
 
+namespace detail {
+/// The number of threads that explain.
+CPD_API extern std::atomic<int> g_explaining;
+}  // namespace detail
+
 /// While it exists, this thread explains.
 class CPD_API Explaining {
  public:
@@ -37,7 +43,9 @@ class CPD_API Explaining {
   [[nodiscard]] const std::vector<Explanation>& steps() const { return steps_; }
   [[nodiscard]] int gpu() const { return gpu_; }
   /// The scope of this thread, or null.
-  [[nodiscard]] static Explaining* Current();
+  [[nodiscard]] static Explaining* Current() {
+    return detail::g_explaining.load(std::memory_order_relaxed) == 0 ? nullptr : OfThread();
+  }
 
   /// Begins a step.
   void Begin(const char* function, std::string path, std::string why);
@@ -49,6 +57,8 @@ class CPD_API Explaining {
   [[nodiscard]] void* Place(std::int64_t bytes);
 
  private:
+  [[nodiscard]] static Explaining* OfThread();
+
   std::vector<Explanation> steps_;
   int gpu_;
   std::uintptr_t next_;
