@@ -29,5 +29,6 @@ PYBIND11_MODULE(_core, m) {
   cpd::BindStudies(m);
   cpd::BindVectors(m);
   cpd::BindComm(m);
+  cpd::BindExplanations(m);
   cpd::BindPythonCodec(m);
 }

@@ -22,6 +22,7 @@
 #include <string_view>
 
 #include "cpd/backend/device_memory.h"
+#include "cpd/base/explaining.h"
 #include "cpd/base/huge_pages.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
@@ -107,12 +108,25 @@ inline TensorView Describe(const Tensor& x, void* data) {
   return view;
 }
 
+/// A tensor without memory, on a thread that explains.
+inline TensorView Describe(const Tensor& x, Explaining& explaining) {
+  TensorView view = Describe(x, nullptr);
+  view.data = explaining.Place(view.size() * static_cast<std::int64_t>(SizeOf(view.dtype)));
+  if (explaining.gpu() < 0) return view;
+  view.device = Device::cuda;
+  view.device_index = explaining.gpu();
+  return view;
+}
+
 inline TensorView Input(const Tensor& x) {
+  if (Explaining* const explaining = Explaining::Current()) return Describe(x, *explaining);
   return Describe(x, const_cast<void*>(x.const_data_ptr()));
 }
 
 inline TensorView Output(const Tensor& x) {
-  const TensorView view = Describe(x, x.mutable_data_ptr());
+  Explaining* const explaining = Explaining::Current();
+  const TensorView view =
+      explaining == nullptr ? Describe(x, x.mutable_data_ptr()) : Describe(x, *explaining);
   if (view.size() == 0) return view;  // overlaps nothing
   for (int d = 0; d < view.rank; ++d) {
     if (view.shape[d] > 1 && view.stride[d] == 0) {
@@ -215,6 +229,7 @@ inline void TakeNumber(const OptionalTensor& given, const char* what, const Tens
   if (given->numel() != 1 || given->scalar_type() != ScalarType::Long) {
     throw Error(std::string(what) + " must be an int64 tensor of one element");
   }
+  if (Explains()) return;
   const void* data = given->const_data_ptr();
   if (given->is_cpu()) {
     number = static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(data));

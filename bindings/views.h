@@ -41,6 +41,8 @@ void BindStudies(pybind11::module_& m);
 void BindVectors(pybind11::module_& m);
 /// Communicators over real ranks; wants Reduce, TensorReport and RoundingOptions bound before.
 void BindComm(pybind11::module_& m);
+/// Explanations of calls. Wants BindReduceSpec before.
+void BindExplanations(pybind11::module_& m);
 /// A codec for tests.
 void BindPythonCodec(pybind11::module_& m);
 

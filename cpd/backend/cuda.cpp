@@ -9,6 +9,7 @@
 
 #include "cpd/backend/cuda_faults.h"
 #include "cpd/backend/device_memory.h"
+#include "cpd/base/explaining.h"
 #include "cpd/base/library_path.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
@@ -50,6 +51,14 @@ const Api& Library() {
 }
 
 void CheckStatus(int status) { cuda::CheckStatus(Library(), status); }
+
+/// Where this thread explains: notes a kernel on x's device.
+bool Notes(const TensorView& x, const char* kernel) {
+  Explaining* const explaining = Explaining::Current();
+  if (explaining == nullptr) return false;
+  explaining->Run("cuda:" + std::to_string(x.device_index), kernel);
+  return true;
+}
 
 /// Where a call's work is queued, after the faults of earlier calls.
 Launch LaunchOf(const TensorView& x) {
@@ -117,11 +126,13 @@ void CheckValues(const TensorView& x, const Format& format, bool negative,
 }  // namespace
 
 void CheckInside(const TensorView& x, const Format& format, const char* name) {
+  if (Explains()) return;
   if (x.size() == 0 || format == kFp32) return;
   CheckValues(x, format, true, std::string(name) + " must hold values of " + ToString(format));
 }
 
 void CheckScales(const TensorView& x, const Format& format, const char* name) {
+  if (Explains()) return;
   if (x.size() == 0) return;
   CheckValues(x, format, false,
               std::string(name) + " must be numbers of " + ToString(format) + ", none negative");
@@ -145,6 +156,7 @@ Key KeyOf(const RoundingOptions& options) {
 
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
           const TensorView* random, const Key& key) {
+  if (Notes(x, "cast")) return;
   const Launch launch = LaunchOf(x);
   const std::optional<Strided> integers = IntegersOf(random, plan.random_bits, launch);
   CheckStatus(Library().cast(launch, plan, key, x.size(), Merge(x), integers ? &*integers : nullptr,
@@ -153,6 +165,7 @@ void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
 
 void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
             const TensorView& packed, const TensorView* random, const Key& key) {
+  if (Notes(x, "encode")) return;
   const Launch launch = LaunchOf(x);
   const std::optional<Strided> integers = IntegersOf(random, plan.random_bits, launch);
   unsigned long long* first_nan = PlaceOfNan(format, launch);
@@ -163,6 +176,7 @@ void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
 }
 
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out) {
+  if (Notes(out, "decode")) return;
   CheckStatus(Library().decode(LaunchOf(packed), plan, out.size(),
                                static_cast<const std::uint8_t*>(packed.data), Merge(out)));
 }
@@ -179,6 +193,13 @@ std::int64_t FirstOutside(const TensorView& x, const Format& format) {
 }
 
 namespace {
+
+bool NotesProduct(const Accumulator& accumulator, const MatrixProduct& product,
+                  const TensorView* random, const TensorView& out) {
+  if (!Explains()) return false;
+  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  return Notes(out, PathOfProduct(plan, random != nullptr).kernel);
+}
 
 GemmCall CallOf(const MatrixProduct& product, const Accumulator& accumulator, const TensorView& out,
                 const TensorView* random, std::int64_t draws) {
@@ -199,18 +220,21 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
     CheckInside(b, accumulator.unit->b, "b");
   }
   const MatrixProduct product = MakeProduct(a, b, out, c);
+  if (NotesProduct(accumulator, product, random, out)) return;
   const GemmCall call = CallOf(product, accumulator, out, random, draws);
   CheckStatus(Library().gemm(LaunchOf(out), call));
 }
 
 void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan,
           const RoundingOptions& rounding, const TensorView& out) {
+  if (Notes(out, PathOfProduct(plan, false).kernel)) return;
   CheckStatus(Library().gemm(LaunchOf(out), {product, plan, KeyOf(rounding), {}}));
 }
 
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
                 const Accumulator& accumulator, const TensorView& out, const TensorView* random,
                 std::int64_t draws) {
+  if (NotesProduct(accumulator, product, random, out)) return;
   const GemmCall call = CallOf(product, accumulator, out, random, draws);
   CheckStatus(Library().gemm_scaled(LaunchOf(out), {call, scales}));
 }
@@ -218,6 +242,7 @@ void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
 void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
              const RoundPlan& plan, const TensorView& out, const TensorView* random,
              const Key& key) {
+  if (Notes(x, "arithmetic")) return;
   const Launch launch = LaunchOf(x);
   ArithmeticCall call;
   call.op = op;
@@ -235,6 +260,7 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
          const Accumulator& accumulator, const TensorView& out, const TensorView* random,
          std::int64_t draws) {
+  if (Notes(first, "sum")) return;
   SumCall call;
   call.plan.order = fold_order(accumulator);
   call.plan.terms = TermsPlanOf(accumulator, kFp32);
@@ -252,6 +278,7 @@ void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
 
 void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, const FixedPlan& plan,
               const TensorView& out) {
+  if (Notes(first, "sum_fixed")) return;
   FixedSumCall call;
   call.plan = plan;
   call.n = out.size();
@@ -263,6 +290,7 @@ void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, co
 }
 
 void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out) {
+  if (Notes(x, "hadamard")) return;
   const auto firsts = [&](TensorView all) {
     all.shape[axis] /= plan.size;
     all.stride[axis] *= plan.size;
@@ -360,6 +388,7 @@ TensorView ScaledTensor::cells() const {
 
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c) {
+  if (Notes(out, "cublas")) return;
   const char* error = nullptr;
   const int status = Library().blas(LaunchOf(out), MakeProduct(a, b, out, c), &error);
   if (error != nullptr) throw MachineError(std::string("cuBLAS: ") + error);

@@ -21,6 +21,14 @@
 
 namespace cpd::cuda {
 
+/// The path of a product, and the kernel that computes it. A kernel `multiply_halves` is replaced
+/// by `multiply_wide` where the device's processors would be left idle.
+struct PathOnGpu {
+  GemmPath path;
+  const char* kernel;
+};
+PathOnGpu PathOfProduct(const AccumulatorPlan& plan, bool given);
+
 /// The addresses of the options' seed and stream on the GPU; null for a mode that does not use
 /// them.
 Key KeyOf(const RoundingOptions& options);

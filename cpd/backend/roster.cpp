@@ -107,4 +107,6 @@ void ForceKernels(std::string_view name) {
   g_kernels.store(name.empty() ? FromEnvironment() : Choose(name), std::memory_order_release);
 }
 
+void SetKernels(const KernelTable& table) { g_kernels.store(&table, std::memory_order_release); }
+
 }  // namespace cpd

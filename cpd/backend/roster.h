@@ -18,5 +18,7 @@ CPD_API std::vector<const KernelTable*> AvailableKernels();
 /// Uses table `name` from now on ("" for the default again); for tests and benchmarks. Must not be
 /// called while another thread runs an operation.
 CPD_API void ForceKernels(std::string_view name);
+/// The same of a test's own table.
+CPD_API void SetKernels(const KernelTable& table);
 
 }  // namespace cpd

@@ -56,6 +56,16 @@ struct GemmBlock {
   std::int64_t scale_rows = 0;
 };
 
+/// The path of a product's tiles. Each tile takes the path while its values are within the path's
+/// bounds, and the general one otherwise.
+struct GemmPath {
+  Split kind = Split::none;  ///< none: the general path
+  Half half = Half::none;    ///< 16-bit lanes of kind `rounded`
+  /// Of kind `exact`: whether a tile also takes the general path where a product is not a binary32
+  /// number, for want of instructions that round to a given direction.
+  bool wants_binary32 = false;
+};
+
 struct BlockFmaPlan;  // numeric/units/block_fma.h
 template <class T>
 struct FlagLimits;                       // numeric/round/flag_limits.h
@@ -139,6 +149,9 @@ struct KernelTable {
   void (*fold_f64)(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
                    std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
                    double* compensation, GivenDraws given);
+  /// The short path of fold's steps after the first, while sums stay within the format's range;
+  /// `given`: whether the caller gives the random integers.
+  Split (*fold_path)(const FoldPlan& plan, bool given);
   /// Largest finite |x[i]|; adds the number of NaN and Inf to *non_finite.
   float (*max_abs)(std::int64_t n, const float* x, std::int64_t* non_finite);
 
@@ -189,6 +202,8 @@ struct KernelTable {
                PanelRange* range, std::int32_t* logs);
   /// Adds the block's products to the sums.
   void (*gemm)(const GemmPlan& plan, const GemmBlock& block);
+  /// The path of gemm's tiles; `given`: whether the caller gives the random integers.
+  GemmPath (*gemm_path)(const GemmPlan& plan, bool given);
   /// gemm for Scheme::block_fma; block.count is a multiple of the unit's block but for the last,
   /// and 0 where a sum has no products at all.
   void (*block_fma)(const BlockFmaPlan& plan, const GemmBlock& block);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cpd/base/backoff.h"
+#include "cpd/base/explaining.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/pool.h"
 #include "cpd/numeric/lanes/environment.h"
@@ -209,6 +210,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                   const std::function<void(std::int64_t, std::int64_t)>& body) {
   if (n <= 0) return;
   const auto threads = static_cast<int>(ThreadsFor(n, grain, serial_below));
+  if (Explaining* const explaining = Explaining::Current()) return explaining->Take(threads);
   if (threads == 1) return RunPieces(n, grain, body);
   Shares shares(n, grain, serial_below / 4, threads);
   Team(shares, body).Run(threads);

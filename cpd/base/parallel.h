@@ -52,7 +52,7 @@ class CPD_API OpenMpThreads {
 /// in the default floating-point environment. Results must not depend on the pieces. Between
 /// pieces, and while it waits for other threads, the calling thread calls CheckInterrupt
 /// (interrupt.h). An exception of body or of CheckInterrupt is thrown again here, when all threads
-/// have ended.
+/// have ended. A thread that explains (explaining.h) notes the number of threads and calls no body.
 CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                           const std::function<void(std::int64_t, std::int64_t)>& body);
 

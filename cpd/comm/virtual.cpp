@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cpd/base/parallel.h"
+#include "cpd/comm/explain.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/comm/virtual_cuda.h"
 #include "cpd/ops/checks.h"
@@ -21,7 +22,6 @@ namespace cpd {
 namespace {
 
 constexpr std::int64_t kStage = 4096;  // sums processed at once, a multiple of kBlock
-constexpr std::int64_t kSerialRanksBelow = 1 << 15;
 constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // their bytes fit std::int64_t
 
 /// The planes that term k reads or writes: in scheme pairwise, one more than the trees open before

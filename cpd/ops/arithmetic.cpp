@@ -14,6 +14,7 @@
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/exact.h"
+#include "cpd/ops/explain.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/sum_fixed.h"
 #include "cpd/spec/error.h"
@@ -34,6 +35,7 @@ void Run(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n
 template <class T>
 void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const TensorView* random,
                const TensorView& out) {
+  if (Explains()) NoteKernel(sizeof(T) == sizeof(double) ? "arithmetic_f64" : "arithmetic");
   parallel_for(in.x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<T> read_x(in.x);
     Reader<T> read_y(in.y != nullptr ? *in.y : in.x);
@@ -72,6 +74,9 @@ void Operate(soft::Operation op, const Operands& in, const Format& format,
   CheckElementwise(in, format, options, out, random);
   if (!HasKernel(op, in, format)) return Compute(op, in, format, options, out, random);
   const RoundPlan plan = PlanOf(format, options);
+  if (Explains()) {
+    NotePath(ToString(op).c_str(), PathOf(format, options, in.has(DType::f64)));
+  }
   if (out.size() == 0) return;
   if (in.x.device == Device::cuda) {
     return cuda::Operate(op, in.x, in.y, in.z, plan, out, random, cuda::KeyOf(options));
@@ -186,6 +191,18 @@ class Terms {
   std::array<const T*, kMost> terms_{};
 };
 
+template <class T>
+void NoteSum(const Accumulator& accumulator, bool given) {
+  const KernelTable& kernels = Kernels();
+  if (sizeof(T) == sizeof(double)) {
+    NotePath("sum", {"general", "terms of binary64 have no short path"});
+    return NoteKernel("fold_f64");
+  }
+  const Split kind = kernels.fold_path(TermsPlanOf(accumulator, kFp32), given);
+  NotePath("sum", PathOfTerms(accumulator, kind, kernels.lanes, given));
+  NoteKernel("fold");
+}
+
 /// Sum in T: float, or double for terms of binary64. given: the draws from out's first element on.
 template <class T>
 void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
@@ -193,6 +210,7 @@ void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const T
   const std::int64_t terms = x.shape[dim];
   const auto planes = static_cast<std::size_t>(FoldPlanes(accumulator, terms));
   const std::int64_t serial_below = SerialBelow(terms);
+  if (Explains()) NoteSum<T>(accumulator, given.random != nullptr);
   parallel_for(out.size(), kBlock, serial_below, [&](std::int64_t begin, std::int64_t end) {
     Writer<T> writer(out);
     Terms<T> all(x, dim);
@@ -262,6 +280,9 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   accumulator.fixed ? CheckFixed(accumulator, on_gpu) : CheckFold(accumulator, terms, on_gpu);
   const std::int64_t draws = DrawsOfSum(accumulator, terms);
   CheckDraws(random, out, draws, accumulator.rounding);
+  if (Explains() && on_gpu) {
+    NotePath("sum", {"general", "a GPU's sums of terms have no short path"});
+  }
   if (out.size() == 0) return;
   if (accumulator.fixed) return SumFixed(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
   if (on_gpu) {

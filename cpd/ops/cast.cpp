@@ -13,6 +13,7 @@
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/exact.h"
+#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -32,6 +33,7 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
             const TensorView* random) {
   const std::int64_t size = x.size();
   const bool streaming = size >= kStreamingFrom && x.data != out.data;
+  if (Explains()) NoteKernel(sizeof(T) == sizeof(double) ? "round_f64" : "round_f32");
   parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<T> reader(x);
     Writer<T> writer(out);
@@ -65,6 +67,7 @@ void CastBf16(const TensorView& x, const RoundPlan& plan, const TensorView& out,
   const auto* from = static_cast<const std::uint16_t*>(x.data);
   const auto* integers = random == nullptr ? nullptr : static_cast<std::uint32_t*>(random->data);
   auto* to = static_cast<std::uint16_t*>(out.data);
+  if (Explains()) NoteKernel("round_bf16");
   parallel_for(x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Kernels().round_bf16(plan, begin, end - begin, from + begin,
                          integers == nullptr ? nullptr : integers + begin, to + begin);
@@ -86,7 +89,7 @@ void CheckIntegers(const TensorView& random, const TensorView& x, const Rounding
 /// Throws Error unless all integers are below 2^random_bits; on the CPU only, since a check of a
 /// GPU's tensor would wait for it.
 void CheckRange(const TensorView& random, int random_bits) {
-  if (random.device != Device::cpu) return;
+  if (random.device != Device::cpu || Explains()) return;
   const std::uint32_t limit = 1U << random_bits;
   Reader<std::uint32_t> integers(random);
   for (std::int64_t i = 0, size = random.size(); i < size; i += kStage) {
@@ -156,6 +159,7 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
   CheckRandom(random, x, options);
   if (is_wide(format)) return Compute(soft::Operation::cast, {x}, format, options, out, random);
   const RoundPlan plan = PlanOf(format, options);
+  if (Explains()) NotePath("cast", PathOf(format, options, x.dtype == DType::f64));
   if (x.size() == 0) return;
   const bool along_memory = options.mode != Rounding::stochastic && FillAlike(x, out);
   const TensorView from = along_memory ? AlongMemory(x) : x;

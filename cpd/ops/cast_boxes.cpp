@@ -8,6 +8,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
+#include "cpd/ops/explain.h"
 
 namespace cpd {
 namespace {
@@ -42,6 +43,10 @@ void CastBoxesAs(const TensorView& x, const RoundPlan& plan, const TensorView& o
                  const TensorView* random, const Boxes& boxes) {
   const bool streaming = x.size() >= kStreamingFrom && x.data != out.data;
   const std::int64_t serial = kSerialBelow / boxes.elements();
+  if (Explains()) {
+    NoteKernel(sizeof(T) == sizeof(double) ? "round_f64" : "round_rows",
+               {boxes.rows(), boxes.columns()});
+  }
   parallel_for(boxes.size(), 1, serial, [&](std::int64_t begin, std::int64_t end) {
     BoxReader<T> reader(x);
     BoxWriter<T> writer(out);

@@ -25,6 +25,8 @@ class Boxes {
   [[nodiscard]] std::int64_t size() const;
   /// The number of elements of the largest box.
   [[nodiscard]] std::int64_t elements() const { return rows_ * columns_; }
+  [[nodiscard]] std::int64_t rows() const { return rows_; }
+  [[nodiscard]] std::int64_t columns() const { return columns_; }
 
   /// A box's place in each tensor, and among row-major indices, in the order of `out`: its columns
   /// are neighbours there, or where `out` is contiguous along neither dimension, by index.

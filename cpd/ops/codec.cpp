@@ -12,6 +12,7 @@
 #include "cpd/base/plans.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -44,6 +45,7 @@ std::int64_t EncodeAs(const TensorView& x, const RoundPlan& plan, std::uint8_t* 
                       const TensorView* random) {
   const std::int64_t size = x.size();
   std::atomic<std::int64_t> first_nan{size};
+  if (Explains()) NoteKernel(sizeof(T) == sizeof(double) ? "encode_f64" : "encode_f32");
   parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<T> reader(x);
     std::optional<Reader<std::uint32_t>> integers;
@@ -84,6 +86,7 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
   CheckSameDevice(x, packed);
   CheckRandom(random, x, options);
   const RoundPlan plan = PlanOf(format, options);
+  if (Explains()) NotePath("encode", PathOf(format, options, x.dtype == DType::f64));
   if (x.size() == 0) return;
   std::int64_t nan = -1;
   auto* to = static_cast<std::uint8_t*>(packed.data);
@@ -108,9 +111,11 @@ void Decode(const TensorView& packed, const Format& format, const TensorView& ou
   CheckSameDevice(packed, out);
   const RoundPlan plan = PlanOf(format);
   const std::int64_t size = out.size();
+  if (Explains()) NotePath("decode", {"codes", ""});
   if (size == 0) return;
   if (out.device == Device::cuda) return cuda::Decode(packed, plan, out);
   const auto* from = static_cast<const std::uint8_t*>(packed.data);
+  if (Explains()) NoteKernel("decode_f32");
   parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Writer<float> writer(out);
     const std::int64_t step = writer.is_direct() ? end - begin : kStage;

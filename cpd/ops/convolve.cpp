@@ -107,7 +107,7 @@ class Matrices {
     operand.row_stride = terms;
     operand.column_stride = 1;
     group_stride = w.shape[1] * terms;
-    if (w.is_contiguous()) return;
+    if (w.is_contiguous() || Explains()) return;
     TensorView merged = w;
     TensorView* const views[] = {&merged};
     MergeDimensions(views);
@@ -351,6 +351,8 @@ void Convolve(const TensorView& x, const TensorView& w, const TensorView* c, con
                      "b");
     });
   }
+  NotePathOfProduct("convolve", accumulator, terms, false, out);
+  if (Explains()) return RunWindows(x, w, c, windows, accumulator, out, {});
   const bool short_cut = IsSpread(windows) && !ZerosMatter(accumulator, w);
   if (short_cut && RunResidues(x, w, c, windows, accumulator, out)) return;
   RunWindows(x, w, c, windows, accumulator, out, {});
@@ -372,6 +374,7 @@ void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
   product.columns = x.shape[1] / groups * windows.taps();
   product.depth = x.shape[0] * windows.places();
   CheckSums(accumulator, out, product.depth);
+  NotePathOfProduct("correlate", accumulator, product.depth, false, out);
   if (out.size() == 0) return;
   if (accumulator.unit) {
     Guarded([&] {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpd/base/explaining.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/draws/given_draws.h"
@@ -73,7 +74,7 @@ class GivenIntegers {
   GivenIntegers(const TensorView* random, std::int64_t draws) {
     if (random == nullptr || random->size() == 0) return;
     draws_ = {static_cast<const std::uint32_t*>(random->data), draws};
-    if (random->is_contiguous()) return;
+    if (random->is_contiguous() || Explains()) return;
     copy_.resize(static_cast<std::size_t>(random->size()));
     Gather(*random, 0, random->size(), copy_.data());
     draws_.random = copy_.data();

@@ -14,6 +14,7 @@
 #include "cpd/numeric/round/short_exact.h"
 #include "cpd/numeric/round/soft_limits.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -195,6 +196,12 @@ void Compute(soft::Operation operation, const Operands& in, const Format& format
              const RoundingOptions& options, const TensorView& out, const TensorView* random) {
   CheckOnCpu(in.x, "quotients and square roots of fp64 and formats wider than binary32");
   const soft::Target to = soft::target(format, options);
+  if (Explains()) {
+    NotePath(ToString(operation).c_str(),
+             {"integers", is_wide(format) ? "the format is wider than binary32"
+                                          : "binary64 operands of a quotient or a root"});
+    Explaining::Current()->Run("portable", "soft_float");
+  }
   parallel_for(out.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
     Stages<double> stages(in, to, options, random);
     Writer<double> writer(out);
@@ -220,6 +227,10 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
   CheckSameDevice(in.x, flags);
   CheckRandom(random, flags, options);
   CheckOnCpu(in.x, "flags");
+  if (Explains()) {
+    NotePath("flags", {"limits", "or integers: the values decide"});
+    return NoteKernel(in.has(DType::f64) ? "flags_f64" : "flags_f32");
+  }
   const soft::Target to = soft::target(format, options, tininess);
   const bool has_limits =
       flags.size() >= kLimitsFrom && !is_wide(format) && soft::has_flag_limits(to);

@@ -14,6 +14,7 @@
 #include "cpd/base/product.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/explain.h"
 #include "cpd/ops/gemm_tasks.h"
 #include "cpd/ops/operands.h"
 #include "cpd/spec/block_fma.h"
@@ -201,10 +202,24 @@ void CheckPart(const Accumulator& accumulator, const TensorView& out, const Gemm
 
 }  // namespace
 
+void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
+                       bool given, const TensorView& out) {
+  if (!Explains()) return;
+  constexpr int kLanesOfGpu = 32;
+  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, depth);
+  if (out.device == Device::cuda) {
+    const GemmPath path = cuda::PathOfProduct(plan, given).path;
+    return NotePath(function, PathOf(accumulator, path, kLanesOfGpu, given));
+  }
+  const GemmPath path = plan.ends_in_kernel() ? GemmPath{} : Kernels().gemm_path(plan.sum, given);
+  NotePath(function, PathOf(accumulator, path, Kernels().lanes, given));
+}
+
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c, const GemmPart& part) {
   CheckGemm(a, b, accumulator, out, c, nullptr);
   CheckPart(accumulator, out, part);
+  NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], false, out);
   if (out.size() == 0) return;
   MatrixProduct product = MakeProduct(a, b, out, c);
   product.first_element = part.element;
@@ -228,6 +243,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c, const TensorView* random) {
   CheckGemm(a, b, accumulator, out, c, random);
+  NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], random != nullptr, out);
   if (out.size() == 0) return;
   if (out.device == Device::cuda) {
     const std::int64_t draws = DrawsOfGemm(accumulator, a.shape[a.rank - 1]);
@@ -259,6 +275,7 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
   const std::int64_t block = at == ScalesAt::block ? BlockOf(a_scales, b_scales, depth) : 0;
   const std::int64_t draws = DrawsOfGemmScaled(accumulator, depth, block);
   CheckNumbers(accumulator, out, depth, random, draws);
+  NotePathOfProduct("gemm_scaled", accumulator, depth, random != nullptr, out);
   if (out.size() == 0) return;
   if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
 

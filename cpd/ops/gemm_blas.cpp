@@ -6,6 +6,7 @@
 #include "cpd/backend/cuda.h"
 #include "cpd/base/product.h"
 #include "cpd/ops/checks.h"
+#include "cpd/ops/explain.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/spec/error.h"
 
@@ -84,8 +85,10 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& acc
   CheckFp32(b, "b");
   CheckFp32(out, "out");
   if (c != nullptr) CheckFp32(*c, "c");
+  if (Explains()) NotePath("gemm", {"blas", "blas=True: the order of summation is the library's"});
   if (out.size() == 0) return;
   if (out.device == Device::cuda) return cuda::GemmByBlas(a, b, out, c);
+  if (Explains()) return Explaining::Current()->Run(std::string(blas::Cpu().name()), "sgemm");
   MultiplyOnCpu(MakeProduct(a, b, out, c));
 }
 

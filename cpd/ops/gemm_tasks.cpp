@@ -10,6 +10,7 @@
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/sums/fixed_number.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/explain.h"
 #include "cpd/ops/gemm_grid.h"
 
 namespace cpd {
@@ -527,6 +528,14 @@ class Worker {
   Task task_{};
 };
 
+/// Notes the product that RunProduct runs.
+void NoteProduct(const MatrixProduct& product, const AccumulatorPlan& plan, const GemmGrid& grid) {
+  const char* const kernel = plan.scheme == Scheme::block_fma ? "block_fma"
+                             : plan.scheme == Scheme::fixed   ? "fixed"
+                                                              : "gemm";
+  NoteKernel(kernel, {grid.rows.most(), grid.columns.most(), DepthStep(plan, product.depth)});
+}
+
 /// The most sums that one thread computes alone.
 std::int64_t SerialSums(const AccumulatorPlan& plan, std::int64_t depth) {
   const bool fast = (plan.scheme == Scheme::sequential || plan.scheme == Scheme::chunked) &&
@@ -545,6 +554,7 @@ void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, Given
                                  {product.rows, Kernels().gemm_rows, 1},
                                  {product.columns, Kernels().gemm_columns, 1}},
                                 kMostLines, std::min<std::int64_t>(MaxThreads(), worth));
+  if (Explains()) NoteProduct(product, plan, grid);
   const std::int64_t tasks = grid.tasks();
   const std::int64_t down = grid.rows.blocks;
   const std::int64_t across = grid.columns.blocks;

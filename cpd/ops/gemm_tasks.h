@@ -23,6 +23,11 @@ struct ProductImages {
   std::span<const std::int64_t> chunk_ends;
 };
 
+/// Where this thread explains: begins the explanation of a product of `depth` values of k. given:
+/// whether the caller gives the random integers.
+void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
+                       bool given, const TensorView& out);
+
 /// Computes a MatrixProduct, its sums starting from product.c; kernels set the floating-point
 /// environment themselves. `given`: the draws from the result's first element on. scales may be
 /// null.

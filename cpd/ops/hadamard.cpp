@@ -10,6 +10,7 @@
 #include "cpd/base/parallel.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -32,6 +33,7 @@ void TransformWhole(const Blocks& blocks) {
   const std::int64_t size = blocks.size();
   const std::int64_t staged = kStage / size * size;
   const bool streaming = blocks.x.size() >= kStreamingFrom && blocks.x.data != blocks.out.data;
+  if (Explains()) NoteKernel("hadamard", {blocks.plan.size, blocks.inner});
   parallel_for(blocks.x.size(), staged, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<float> reader(blocks.x);
     Writer<float> writer(blocks.out);
@@ -64,6 +66,7 @@ void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
 void TransformColumns(const Blocks& blocks) {
   const std::int64_t most = kStage / blocks.plan.size;
   const std::int64_t tiles = (blocks.inner + most - 1) / most;
+  if (Explains()) NoteKernel("hadamard", {blocks.plan.size, most});
   const auto transform = [&](std::int64_t begin, std::int64_t end) {
     Reader<float> reader(blocks.x);
     Writer<float> writer(blocks.out);
@@ -111,6 +114,7 @@ void CheckArguments(const TensorView& x, const Hadamard& transform, int axis,
 void Transform(const TensorView& x, const Hadamard& transform, int axis, bool inverse,
                const TensorView& out) {
   CheckArguments(x, transform, axis, out);
+  if (Explains()) NotePath("hadamard", {"butterflies", ""});
   if (x.size() == 0) return;
   const HadamardPlan plan = Guarded([&] { return make_hadamard_plan(transform, inverse); });
   if (x.device == Device::cuda) return cuda::Transform(x, plan, axis, out);

@@ -13,6 +13,7 @@
 #include "cpd/backend/bf16_kernels.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
+#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -278,6 +279,12 @@ bool ProductOfBf16(const TensorView& a, const TensorView& b, const TensorView& o
   }
   CheckFinish(finish, out);
   if (Bf16Kernels() == nullptr) return false;
+  if (Explains()) {
+    NotePath("product_of_bf16", {"bf16_pairs", "unless a sum may be subnormal: the values decide"});
+    NoteKernel("tile", {kRows, kBf16Columns, 2 * kPairs});
+    Explaining::Current()->Take(MaxThreads());
+    return true;
+  }
   const std::int64_t n = out.shape[0], size = out.shape[1] * out.shape[2];
   if (out.size() == 0) return true;
   const Results results(out, finish);

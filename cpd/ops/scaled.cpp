@@ -16,6 +16,7 @@
 #include "cpd/numeric/scaled/power_blocks.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/explain.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/scaled_cuda.h"
 #include "cpd/ops/scaled_tensor.h"
@@ -47,7 +48,9 @@ class Inputs {
     if (!scaled.transform) return;
     const auto bytes = static_cast<std::size_t>(x.size()) * SizeOf(x.dtype);
     void* data = nullptr;
-    if (x.device == Device::cpu) {
+    if (Explains()) {
+      data = x.data;  // which nothing reads
+    } else if (x.device == Device::cpu) {
       kept_ = std::make_unique_for_overwrite<std::uint8_t[]>(bytes);
       data = kept_.get();
     } else {
@@ -132,6 +135,8 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
+  /// Whether there may be such blocks.
+  [[nodiscard]] bool casts() const { return blocks_.has_any(); }
   /// Casts the tile; calls other(part) for the parts with blocks of another kind.
   template <class Other>
   void Cast(const Tile& tile, Other other) const {
@@ -164,6 +169,14 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
+/// Notes a pass over a tensor's tiles.
+void NoteTiles(const char* function, const ScaledTensor& tensor, bool powers, const char* kernel) {
+  const Tiles tiles = tensor.tiles();
+  NotePath(function, PathOf(tensor.plan, tensor.route, powers));
+  NoteKernel(kernel, {tensor.layout.rows, tensor.layout.columns});
+  ForTiles(tiles, [](std::int64_t, std::int64_t) {});
+}
+
 /// Returns whether out is known to hold all values: of fp32 and of contiguous bf16. `apart`: the
 /// values lack the outermost level's scales.
 bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) {
@@ -172,6 +185,13 @@ bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) 
   std::atomic<bool> holds = is_bf16 || out.dtype == DType::f32;
   const bool streams = tensor.x.size() >= kStreamingFrom && tensor.x.data != out.data;
   const PowerCaster powers(tensor, out, apart);
+  if (Explains()) {
+    NoteTiles("cast", tensor, powers.casts(),
+              powers.casts() ? "cast_power_blocks"
+              : is_bf16      ? "round_blocks_bf16"
+                             : "round_blocks");
+    return true;
+  }
   ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
     TileScaler scaler(tensor);
     Writer<float> writer(out);
@@ -399,6 +419,7 @@ void CastApart(const TensorView& x, const Scaled& scaled, int axis, const Roundi
   const Inputs inputs(x, scaled, along);
   ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, nullptr);
   CastTiles(tensor, out, true);
+  if (Explains()) return;
   std::ranges::copy(scaled.tensor_scale ? tensor.outer.scale : tensor.scale,
                     static_cast<float*>(scales.data));
 }
@@ -459,6 +480,7 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   if (x.size() > 0) {
     const Inputs inputs(x, scaled, along);
     ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, given, random);
+    if (Explains()) return NoteTiles("encode", tensor, false, "encode_blocks");
     NanFinder nans(scaled.element);
     EncodeTiles(tensor, static_cast<std::uint8_t*>(packed.data), nans);
     nans.Throw(scaled.element);
@@ -489,6 +511,7 @@ void Decode(const TensorView& packed, const Scaled& scaled, int axis, const Tens
   const GivenScales given{.blocks = &scales, .tensor = tensor_scales};
   const RoundingOptions options;
   ScaledTensor tensor = MakeScaledTensor(out, scaled, along, options, given, nullptr);
+  if (Explains()) return NoteTiles("decode", tensor, false, "scale_blocks");
   DecodeTiles(tensor, packed, out);
 }
 

@@ -8,6 +8,7 @@
 #include "cpd/base/guarded.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
+#include "cpd/ops/explain.h"
 #include "cpd/ops/scaled_tensor.h"
 
 namespace cpd {
@@ -100,8 +101,24 @@ class TensorOnGpu {
 
 }  // namespace
 
+namespace {
+
+/// Where this thread explains: notes a kernel that casts, encodes or decodes `like`.
+bool Notes(const char* function, const char* kernel, const TensorView& like, const Scaled& scaled,
+           int axis, const RoundingOptions& options) {
+  if (!Explains()) return false;
+  const cuda::ScaledTensor::Format format = FormatOf(like, scaled, axis, options);
+  NotePath(function, PathOf(format.plan, route_of(format.plan), false));
+  Explaining::Current()->Run("cuda:" + std::to_string(like.device_index), kernel,
+                             {format.layout.rows, format.layout.columns});
+  return true;
+}
+
+}  // namespace
+
 void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
                const TensorView& out, const GivenScales& given, const TensorView* random) {
+  if (Notes("cast", "cast_scaled", x, scaled, axis, options)) return;
   const TensorOnGpu tensor(x, &x, scaled, axis, options, given);
   tensor->Cast(out, random, cuda::KeyOf(options));
 }
@@ -109,6 +126,7 @@ void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const Roundi
 void CastBothOnGpu(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                    const RoundingOptions& options, const TensorView& first,
                    const TensorView& second) {
+  if (Notes("cast", "cast_both", x, scaled, axes[0], options)) return;
   const TensorOnGpu rows(x, &x, scaled, axes[0], options, {});
   const TensorOnGpu columns(x, &x, scaled, axes[1], options, {});
   rows->CastBoth(first, *columns, second, cuda::KeyOf(options));
@@ -118,6 +136,7 @@ void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& packed, const TensorView& scales,
                  const TensorView* tensor_scales, const GivenScales& given,
                  const TensorView* random) {
+  if (Notes("encode", "encode_scaled", x, scaled, axis, options)) return;
   const TensorOnGpu tensor(x, &x, scaled, axis, options, given);
   tensor->Encode(packed, scaled.element, random, cuda::KeyOf(options));
   Encode(tensor->blocks(), scaled.scale, {}, scales);
@@ -126,6 +145,7 @@ void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
 
 void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,
                       const TensorView* tensor_scales) {
+  if (Explains()) return;
   const auto encode = [&](float value, std::int64_t count, const Format& format,
                           const TensorView& to) {
     if (count == 0) return;
@@ -141,6 +161,7 @@ void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const Ten
 
 void DecodeOnGpu(const TensorView& packed, const Scaled& scaled, int axis, const TensorView& scales,
                  const TensorView* tensor_scales, const TensorView& out) {
+  if (Notes("decode", "decode_scaled", out, scaled, axis, {})) return;
   const GivenScales given{.blocks = &scales, .tensor = tensor_scales};
   const TensorOnGpu tensor(out, nullptr, scaled, axis, {}, given);
   tensor->Decode(packed, out);

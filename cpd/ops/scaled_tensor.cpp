@@ -202,7 +202,7 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
                       .route = route_of(plan),
                       .choose = scaled.choose,
                       .layout = LayoutOf(scaled.block, shape, axis),
-                      .outer = OuterOf(x, scaled, axis, plan, given),
+                      .outer = Explains() ? OuterScales{} : OuterOf(x, scaled, axis, plan, given),
                       .scale = {}};
   if (indices == nullptr) tensor.layout = Joined(tensor.layout, x);
   if (tensor.choose != ScaleChoice::none) {
@@ -211,21 +211,21 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
         Guarded([&] { return make_scaled_plan(scaled, nearest, x.dtype == DType::bf16); });
   }
   const std::int64_t blocks = tensor.layout.blocks();
-  tensor.scale.resize(static_cast<std::size_t>(blocks));
+  if (!Explains()) tensor.scale.resize(static_cast<std::size_t>(blocks));
   CheckChoice(scaled, tensor.layout);
   const BlockLayout& layout = tensor.layout;
   const bool tall = layout.rows > kTallest && tensor.choose == ScaleChoice::none;
   const bool large = layout.rows * layout.columns > kWhole || tall;
   Floats outer, encode;
+  tensor.known =
+      given.blocks != nullptr || large || (given.largest != nullptr && !scaled.tensor_scale);
+  if (Explains() || !tensor.known) return tensor;
   if (given.blocks != nullptr) {
     tensor.scale = GivenOf(*given.blocks, scaled.scale, blocks, "scales");
-  } else if (large || (given.largest != nullptr && !scaled.tensor_scale)) {
+  } else {
     tensor.decode = given.largest != nullptr ? GivenLargest(*given.largest, blocks)
                                              : LargestOf(x, tensor.layout, plan.makes_nan);
-  } else {
-    return tensor;
   }
-  tensor.known = true;
   tensor.factor.resize(tensor.scale.size());
   OuterOfBlocks(tensor, 0, blocks, outer, encode);
   bool outside = false;

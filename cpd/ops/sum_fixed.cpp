@@ -12,6 +12,7 @@
 #include "cpd/base/plans.h"
 #include "cpd/numeric/sums/fixed_number.h"
 #include "cpd/ops/elementwise.h"
+#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -86,6 +87,10 @@ void CheckFixed(const Accumulator& accumulator, bool on_gpu) { Check(accumulator
 void SumFixed(const TensorView& x, std::int64_t terms, std::int64_t stride,
               const Accumulator& accumulator, const TensorView& out) {
   const FixedPlan plan = AccumulatorPlanOf(accumulator, terms).fixed;
+  if (Explains()) {
+    NotePath("sum", PathOfTerms(accumulator, Split::none, 1, false));
+    Explaining::Current()->Run("portable", "fixed_number");
+  }
   if (x.device == Device::cuda) return cuda::SumFixed(x, terms, stride, plan, out);
   if (x.dtype == DType::f64) return SumIn<double>(x, terms, stride, plan, out);
   SumIn<float>(x, terms, stride, plan, out);

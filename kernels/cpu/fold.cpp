@@ -335,14 +335,19 @@ CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const u
   fold_any(&plan, false, &rest);
 }
 
+/// The short path of a plan's steps after the first.
+CPD_FN Split path_of(const FoldPlan& plan, bool given) {
+  if (Lanes<F>::count == 1) return Split::none;  // fma of one lane may be a library function
+  return plan.kind == Split::stochastic && given ? Split::none : plan.kind;
+}
+
 CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
-  if constexpr (Lanes<F>::count > 1) {  // fma of one lane may be a library function
+  if constexpr (Lanes<F>::count > 1) {
     if (!starts) {
-      if (plan.kind == Split::stochastic && steps.given.random == nullptr) {
-        return fold_stochastic(plan, steps);
-      }
+      const Split kind = path_of(plan, steps.given.random != nullptr);
+      if (kind == Split::stochastic) return fold_stochastic(plan, steps);
       const auto run = [&]<Split kKind>() { fold_short<kKind>(plan, steps); };
-      if (with_short_kind(plan.kind, run)) return;
+      if (with_short_kind(kind, run)) return;
     }
   }
   fold_any(&plan, starts, &steps);
@@ -378,6 +383,8 @@ void fold(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_
   const Steps steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
   enter<fold_body>(&plan, starts, &steps);
 }
+
+Split fold_path(const FoldPlan& plan, bool given) { return path_of(plan, given); }
 
 void fold_f64(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n,
               int64_t count, const double* const* terms, double* sum, double* compensation,

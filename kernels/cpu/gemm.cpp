@@ -49,14 +49,23 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   return bounded.least_bit() >= 0x1p-149F;
 }
 
-/// The plan's short route, or none where this ISA does not have it for the tile.
+/// The path of a plan's tiles.
+CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
+  GemmPath path;
+  if (Lanes<F>::count == 1 || given) return path;
+  path.kind = plan.split.kind;
+  path.wants_binary32 = path.kind == Split::exact && !kHasDirectedRounding<F>;
+#if defined(CPD_HAS_AVX512FP16)
+  const bool takes_halves = plan.split.half == Half::fp16 && __builtin_cpu_supports("avx512fp16");
+  if (takes_halves) path.half = Half::fp16;
+#endif
+  return path;
+}
+
+/// The path of a tile, before its bounds.
 [[maybe_unused]] CPD_FN Split split_of(const BoundedTile& bounded) {
-  const GemmPlan& plan = *bounded.plan;
-  const Split kind = plan.split.kind;
-  if constexpr (!kHasDirectedRounding<F>) {
-    if (kind == Split::exact && !products_are_exact(bounded)) return Split::none;
-  }
-  return kind;
+  const GemmPath path = path_of(*bounded.plan, bounded.block->given.random != nullptr);
+  return path.wants_binary32 && !products_are_exact(bounded) ? Split::none : path.kind;
 }
 
 /// What the tiles of a panel of columns share: nothing.
@@ -66,9 +75,6 @@ struct Columns {
 
 CPD_FN void run_tile(const BoundedTile& bounded, const Columns& /*columns*/) {
   const GemmPlan& plan = *bounded.plan;
-  if (bounded.block->given.random != nullptr) {
-    return given_tile(plan, *bounded.block, bounded.tile);
-  }
   if constexpr (Lanes<F>::count > 1) {
     switch (split_of(bounded)) {
       case Split::plain:
@@ -96,6 +102,10 @@ CPD_FN void run_tile(const BoundedTile& bounded, const Columns& /*columns*/) {
         break;
     }
   }
+  CPD_TOOK(Split::none);
+  if (bounded.block->given.random != nullptr) {
+    return given_tile(plan, *bounded.block, bounded.tile);
+  }
   general_tile(plan, *bounded.block, bounded.tile, bounded.binary32);
 }
 
@@ -120,7 +130,7 @@ CPD_FN void gemm_tile(const GemmPlan& plan, const GemmBlock& block, int64_t i, i
 
 CPD_BODY void gemm_body(const GemmPlan* plan, const GemmBlock* block) {
 #if defined(CPD_HAS_AVX512FP16)
-  if (plan->split.half == Half::fp16 && __builtin_cpu_supports("avx512fp16")) {
+  if (path_of(*plan, block->given.random != nullptr).half == Half::fp16) {
     return avx512fp16::gemm_in_halves(*plan, *block);
   }
 #endif
@@ -141,6 +151,7 @@ CPD_BODY void gemm_body(const GemmPlan* plan, const GemmBlock* block) {
 void gemm_in_halves(const GemmPlan& plan, const GemmBlock& block) { gemm_body(&plan, &block); }
 #else
 void gemm(const GemmPlan& plan, const GemmBlock& block) { enter<gemm_body>(&plan, &block); }
+GemmPath gemm_path(const GemmPlan& plan, bool given) { return path_of(plan, given); }
 #endif
 
 }  // namespace CPD_ISA

@@ -478,6 +478,7 @@ CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
 
 template <Split kKind, Products kProducts = Products::any>
 CPD_FN void split_tile(const BoundedTile& bounded) {
+  CPD_TOOK(kKind);
   // A step takes some 20 to 40 cycles, in which only all rows' sums keep the CPU's units at work,
   // though they may take more registers than there are.
   constexpr bool kIsShort = kKind == Split::plain;

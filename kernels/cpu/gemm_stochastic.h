@@ -430,6 +430,7 @@ CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
 
 /// Computes a tile in runs of finite operands; other groups take the general route.
 CPD_FN void stochastic_tile(const BoundedTile& bounded) {
+  CPD_TOOK(Split::stochastic);
   const GemmPlan& plan = *bounded.plan;
   const StochasticPlan& way = plan.stochastic;
   const std::int64_t end = bounded.block->count;

@@ -12,6 +12,15 @@
 
 namespace cpd {
 inline namespace CPD_ISA {
+
+/// Tells a test which path a tile takes.
+#if defined(CPD_TRACE_PATHS)
+void took_path(Split kind);
+#define CPD_TOOK(kind) took_path(kind)
+#else
+#define CPD_TOOK(kind)
+#endif
+
 namespace {
 
 /// The operands and the state of the sums of one row in V's lanes.

@@ -197,6 +197,7 @@ CPD_BODY void tree_tile_body(const BoundedTile* bounded) {
 }
 template <Split kKind, Products kProducts = Products::any>
 CPD_FN void tree_tile(const BoundedTile& bounded) {
+  CPD_TOOK(kKind);
   tree_tile_body<kKind, kProducts>(&bounded);
 }
 

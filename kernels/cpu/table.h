@@ -187,6 +187,7 @@ void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t l
           std::int64_t k_stride, int width, int least_bits_within, float* packed, PanelRange* range,
           std::int32_t* logs);
 void gemm(const GemmPlan& plan, const GemmBlock& block);
+GemmPath gemm_path(const GemmPlan& plan, bool given);
 void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
 void fixed(const FixedPlan& plan, const GemmBlock& block);
 void add_scaled_sums(std::int64_t rows, std::int64_t columns, std::int64_t stride,
@@ -197,6 +198,7 @@ void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t fir
 void fold_f64(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
               std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
               double* compensation, GivenDraws given);
+Split fold_path(const FoldPlan& plan, bool given);
 void transpose(std::int64_t rows, std::int64_t columns, const std::uint32_t* from,
                std::int64_t from_stride, std::uint32_t* to, std::int64_t to_stride);
 void hadamard(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,

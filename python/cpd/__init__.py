@@ -42,6 +42,7 @@ from cpd.ops import (
     sum,
 )
 from cpd.ops.device_memory import check_cuda, release_cuda_memory
+from cpd.ops.explain import Explanation, explain
 
 if TYPE_CHECKING:
     from cpd import comm as comm
@@ -73,6 +74,7 @@ __all__ = [
     "Cast",
     "Codec",
     "Encoded",
+    "Explanation",
     "Format",
     "Hadamard",
     "PrecisionWarning",
@@ -88,6 +90,7 @@ __all__ = [
     "decode",
     "div",
     "encode",
+    "explain",
     "fma",
     "gemm",
     "hadamard",

@@ -117,28 +117,51 @@ constexpr int top_exponent(const Format& format) {
   return format.max() > 0 ? format.emax() : format.emin() - 1;
 }
 
-constexpr Form form_of(const RoundPlan& plan, const Format& format) {
+/// Why a rounding has no shorter form than `simple` or `general`.
+enum class NoForm : std::uint8_t {
+  has_one,
+  wide,            ///< the format leaves binary32's normal range
+  mode,            ///< the rounding mode
+  variant,         ///< variant B or C of stochastic rounding
+  special_values,  ///< zero, subnormals, -0 or overflow are not as in IEEE 754's formats
+  exponents,       ///< binary32's exponents, with this mode or these special values
+  random_bits,     ///< more random bits than an int32 has beside the mantissa
+  range,           ///< its largest value or its mantissa leaves an addition no room
+};
+struct FormChoice {
+  Form form = Form::general;
+  NoForm why = NoForm::has_one;
+};
+
+/// The form of a plan, whose other fields are set.
+constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   const bool has_all = plan.has_zero && !plan.flush;
   const bool simple = plan.plain && has_all && !plan.overflow_is_nan;
   const bool integer = plan.complement && plan.is_signed && !plan.is_lopsided && has_all;
-  const Form any = simple ? Form::simple : Form::general;
+  const auto any = [&](NoForm why) {
+    return FormChoice{simple ? Form::simple : Form::general, why};
+  };
   const bool own_exponents = plan.grid32.emin_field == 1;
-  if (plan.wide) return any;
+  if (plan.wide) return any(NoForm::wide);
   if (plan.mode == Rounding::stochastic) {
-    if (!(simple || integer) || plan.variant != Variant::A) return any;
-    if (own_exponents) return simple ? Form::in_place : any;
+    if (plan.variant != Variant::A) return any(NoForm::variant);
+    if (!(simple || integer)) return any(NoForm::special_values);
+    if (own_exponents) return simple ? FormChoice{Form::in_place} : any(NoForm::exponents);
     // 2^emin in multiples of 2^-N least spacings is an int32, the factor a normal binary32 number.
     const int looked_at = format.man + plan.random_bits;
-    if (looked_at > 30 || looked_at - format.emin() > 127) return any;
-    return integer ? Form::integer : Form::scaled;
+    if (looked_at > 30 || looked_at - format.emin() > 127) return any(NoForm::random_bits);
+    return {integer ? Form::integer : Form::scaled};
   }
-  if (!rounds_by_addition(plan.mode) || !has_all) return any;
+  if (!rounds_by_addition(plan.mode)) return any(NoForm::mode);
+  if (!has_all) return any(NoForm::special_values);
   const bool even = plan.mode == Rounding::nearest_even;
-  if (own_exponents) return simple && even ? Form::in_place : any;
+  if (own_exponents) return simple && even ? FormChoice{Form::in_place} : any(NoForm::exponents);
   // 2^(top + 2) * 2^cut must be a binary32 value, and man + 2 bits fit after its leading bit.
-  if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) return any;
-  if (integer) return even ? Form::integer : any;
-  return simple ? Form::addition : Form::general_addition;
+  if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) {
+    return any(NoForm::range);
+  }
+  if (integer) return even ? FormChoice{Form::integer} : any(NoForm::mode);
+  return {simple ? Form::addition : Form::general_addition};
 }
 
 constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& options) {
@@ -181,7 +204,7 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
   plan.odd_overflow_is_inf = odd_overflow_is_inf(format, options.mode);
   plan.negative_is_nan = !format.is_signed && !saturate && format.has_nan();
   plan.clips_negative = clips_negative(format, options.mode);
-  plan.form = form_of(plan, format);
+  plan.form = choose_form(plan, format).form;
   plan.unit = static_cast<float>(Format::power_of_two(format.min_quantum_exponent()));
   if (plan.form == Form::scaled || plan.form == Form::integer) {
     plan.scaled_below = plan.grid32.emin_field << 23;

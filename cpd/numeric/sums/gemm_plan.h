@@ -254,34 +254,70 @@ constexpr bool saturates(const RoundPlan& plan) {
   return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
 }
 
+/// Why a sum of products has no short path.
+enum class NoSplit : std::uint8_t {
+  has_one,
+  mode,            ///< the rounding mode
+  variant,         ///< variant B or C of stochastic rounding
+  exact_products,  ///< exact products, which only a sequential sum adds in a short path
+  special_values,  ///< a format without sign, zero or subnormals, or beyond binary32's range
+  grid,            ///< the products' least spacing is below the sums'
+  precision,       ///< more significant bits than binary32 rounds twice, or exactly, by additions
+  powers,          ///< a pairwise sum in a format of powers of two
+};
+struct SplitChoice {
+  Split kind = Split::none;
+  NoSplit why = NoSplit::has_one;
+};
+
+/// The short path of one level of sums, as make_gemm_plan has it.
+constexpr SplitChoice choose_split(Scheme scheme, const Format& product, bool exact_products,
+                                   const Format& sum, const RoundingOptions& options,
+                                   const RoundPlan& product_plan, const RoundPlan& sum_plan) {
+  const auto none = [](NoSplit why) { return SplitChoice{Split::none, why}; };
+  if (options.mode == Rounding::stochastic) {
+    if (options.variant != Variant::A) return none(NoSplit::variant);
+    const bool splits = splits_stochastic(sum) && (exact_products || splits_stochastic(product));
+    return splits ? SplitChoice{Split::stochastic} : none(NoSplit::special_values);
+  }
+  if (options.mode != Rounding::nearest_even) return none(NoSplit::mode);
+  if (exact_products && scheme != Scheme::sequential) return none(NoSplit::exact_products);
+  if (options.overflow == Overflow::ieee && sum == kFp32 && (exact_products || product == kFp32)) {
+    return {scheme == Scheme::kahan      ? Split::plain_kahan
+            : scheme == Scheme::pairwise ? Split::plain_tree
+                                         : Split::plain};
+  }
+  if (!takes_magnets(sum, sum_plan)) return none(NoSplit::special_values);
+  if (exact_products) {
+    return sum.precision() <= 11 ? SplitChoice{Split::exact} : none(NoSplit::precision);
+  }
+  if (!takes_magnets(product, product_plan)) return none(NoSplit::special_values);
+  // Sums of multiples of the least spacing need no rounding below 2^emin, and binary32 sums may be
+  // rounded again (sum_is_exact_in_binary32).
+  if (product.min_quantum_exponent() < sum.min_quantum_exponent()) return none(NoSplit::grid);
+  if (product.precision() > sum.precision() || 2 * sum.precision() + 2 > 24) {
+    return none(NoSplit::precision);
+  }
+  if (scheme == Scheme::kahan) return {Split::kahan};
+  if (scheme != Scheme::pairwise) return {Split::rounded};
+  const bool powers = sum.man == 0 || product.man == 0;
+  return powers ? none(NoSplit::powers) : SplitChoice{Split::tree};
+}
+
+constexpr bool is_binary32(Split kind) {
+  return kind == Split::plain || kind == Split::plain_kahan || kind == Split::plain_tree;
+}
+
 constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool exact_products,
                                     const Format& sum, const RoundingOptions& options,
                                     const RoundPlan& product_plan, const RoundPlan& sum_plan) {
   SplitPlan split;
-  const bool even = options.mode == Rounding::nearest_even;
-  if (even && options.overflow == Overflow::ieee && sum == kFp32 &&
-      (exact_products || product == kFp32)) {
-    if (scheme == Scheme::sequential) split.kind = Split::plain;
-    if (scheme == Scheme::kahan && !exact_products) split.kind = Split::plain_kahan;
-    if (scheme == Scheme::pairwise && !exact_products) split.kind = Split::plain_tree;
+  split.kind =
+      choose_split(scheme, product, exact_products, sum, options, product_plan, sum_plan).kind;
+  if (split.kind == Split::none || split.kind == Split::stochastic || is_binary32(split.kind)) {
     return split;
   }
-  // Sums of multiples of the least spacing need no rounding below 2^emin, and binary32 sums may be
-  // rounded again (sum_is_exact_in_binary32).
-  const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
-  const bool narrow = product.precision() <= sum.precision() && 2 * sum.precision() + 2 <= 24;
-  const bool rounded = takes_magnets(sum, sum_plan) && takes_magnets(product, product_plan) &&
-                       same_grid && product.precision() <= sum.precision();
   split.guarded = sum.man == 0 || (!exact_products && product.man == 0);
-  if (scheme == Scheme::sequential && exact_products && even && takes_magnets(sum, sum_plan)) {
-    if (sum.precision() <= 11) split.kind = Split::exact;
-  } else if (!exact_products && even && rounded && narrow) {
-    if (scheme == Scheme::sequential) split.kind = Split::rounded;
-    if (scheme == Scheme::kahan) split.kind = Split::kahan;
-    if (scheme == Scheme::pairwise && !split.guarded) split.kind = Split::tree;
-  }
-  if (split.kind == Split::none) return split;
-
   split.man_product = exact_products ? sum.man : product.man;
   split.man_sum = sum.man;
   split.product_quantum =
@@ -369,9 +405,7 @@ constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exa
   plan.first_draw = first_draw;
   plan.split =
       make_split_plan(scheme, product, exact_products, sum, options, plan.product, plan.sum);
-  if (options.mode == Rounding::stochastic && options.variant == Variant::A &&
-      splits_stochastic(sum) && (exact_products || splits_stochastic(product))) {
-    plan.split.kind = Split::stochastic;
+  if (plan.split.kind == Split::stochastic) {
     plan.stochastic =
         make_stochastic_plan(scheme, exact_products, product, sum, plan.product, plan.sum);
   }

@@ -28,6 +28,18 @@ struct AccumulatorPlan {
   }
 };
 
+/// The innermost ordered sum of an accumulator: of all products, or of a chunk's.
+struct InnerSum {
+  Scheme scheme;
+  Format product, sum;
+};
+constexpr InnerSum inner_sum(const Accumulator& accumulator) {
+  const bool chunked = accumulator.scheme == Scheme::chunked;
+  return {chunked ? Scheme::sequential : accumulator.scheme,
+          accumulator.product.value_or(accumulator.format),
+          chunked ? accumulator.inner.value_or(accumulator.format) : accumulator.format};
+}
+
 /// The plan of an accumulator; `depth` is the number of products of a sum.
 constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
                                                 std::int64_t depth) {
@@ -49,16 +61,13 @@ constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
     plan.sum.exact_products = true;
     plan.planes = plan.fixed.planes;
   } else {
-    const bool chunked = accumulator.scheme == Scheme::chunked;
-    const Scheme scheme = chunked ? Scheme::sequential : accumulator.scheme;
-    const Format inner = chunked ? accumulator.inner.value_or(start) : start;
-    plan.sum =
-        make_gemm_plan(scheme, accumulator.product.value_or(start), accumulator.exact_products,
-                       inner, accumulator.rounding, first_draw(accumulator.rounding));
-    plan.planes = planes_of(scheme, depth);
-    if (chunked) {
+    const InnerSum inner = inner_sum(accumulator);
+    plan.sum = make_gemm_plan(inner.scheme, inner.product, accumulator.exact_products, inner.sum,
+                              accumulator.rounding, first_draw(accumulator.rounding));
+    plan.planes = planes_of(inner.scheme, depth);
+    if (accumulator.scheme == Scheme::chunked) {
       plan.chunk = accumulator.chunk;
-      plan.outer = make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner);
+      plan.outer = make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner.sum);
     }
   }
   plan.first = make_fold_plan({start, Scheme::sequential, first}, kFp32);

@@ -567,6 +567,7 @@ def random_integers(
 class Explanation:
     """The plan of a call: its backend, kernel, path, tile and threads."""
 
+    name: str
     backend: str
     kernel: str
     path: str
@@ -574,6 +575,7 @@ class Explanation:
     threads: int
     why: str
     products: tuple[Explanation, ...]
+    steps: tuple[Explanation, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the explanation as plain data."""

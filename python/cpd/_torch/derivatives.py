@@ -83,6 +83,11 @@ def define(
     _defined[name] = computes
 
 
+def defined(name: str) -> Callable[..., Any] | None:
+    """Returns the function that computes an operator that Python defines; None: C++ does."""
+    return _defined.get(name)
+
+
 class _Operator(NamedTuple):
     """An operator that has derivatives."""
 

@@ -26,6 +26,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import named_scaled
 from cpd.ops.arguments import holds, holds_scaled
+from cpd.ops.explaining import explains
 
 Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
 """Seed and stream of a rounding; None where it draws nothing."""
@@ -115,13 +116,10 @@ def is_plain(x: Tensor) -> bool:
 
     Types of results may then depend on values.
     """
-    return (
-        type(x) in (Tensor, torch.nn.Parameter)
-        and x.is_cpu
-        and x.dtype == torch.float32
-        and x.is_contiguous()
-        and not torch._C._len_torch_dispatch_stack()
-    )
+    seen = type(x) not in (Tensor, torch.nn.Parameter) or torch._C._len_torch_dispatch_stack()
+    if seen and not explains():
+        return False
+    return x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()
 
 
 def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)) -> Tensor:

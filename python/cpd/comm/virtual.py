@@ -220,6 +220,9 @@ def _simulate(
     source = Source(ranks, numbers, spec._compressor)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world)
+    if _core.explains():
+        source.note(spec)
+        return []
     owner = Owner(source.world, None)
     with native_states(states, wanted=spec.format is None, owner=owner) as kept:
         reduce = _core.VirtualReduce(
@@ -290,6 +293,20 @@ class Source:
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self._layouts = row_layouts(wire, self.shapes, self.numbers)
         self.rows = [layout.row for layout in self._layouts]
+
+    def note(self, spec: ReduceSpec) -> None:
+        """Checks the layers of all ranks and notes what the all-reduce would run.
+
+        Args:
+            spec: the all-reduce.
+        """
+        for rank in range(1, self.world):
+            layers = self._layers(rank)
+            self._check(rank, layers)
+            self._check_shapes(rank, layers)
+        places = [device for device in self._devices if device not in (None, "cpu")]
+        gpu = int(str(places[0]).partition(":")[2] or 0) if places else -1
+        _core.note_reduction(spec._native(), self.world, self.sizes, self.numbers, self.rows, gpu)
 
     def visit(self, rank: int, use: Callable[[int, Any], object]) -> None:
         """Calls a function with each layer of a rank.

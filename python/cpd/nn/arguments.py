@@ -27,6 +27,7 @@ from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import holds
+from cpd.ops.explaining import explains
 
 
 def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
@@ -157,7 +158,8 @@ class Arguments(NamedTuple):
     def of_operator(self) -> tuple[Any, ...]:
         """The operator's recipe, numbers, multipliers, narrow and dtype (`cpd._torch.recipe`)."""
         for watch in watchers:
-            watch(self.how)
+            if not explains():
+                watch(self.how)
         multipliers = self.delayed.multipliers() if self.how._kept.delays else None
         return self.gemms, self.numbers, multipliers, self.narrow, self.element
 

@@ -18,6 +18,7 @@ class FrontEnd(Protocol):
     div: Callable[..., Any]
     encode: Callable[..., Any]
     encode_scaled: Callable[..., Any]
+    explain: Callable[..., Any]
     flags: Callable[..., Any]
     fma: Callable[..., Any]
     gemm: Callable[..., Any]

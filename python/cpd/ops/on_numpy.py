@@ -49,6 +49,10 @@ from cpd.ops.arguments import (
 )
 from cpd.ops.slow import warn_if_slow
 
+new: Callable[..., Any] = np.empty
+new_like: Callable[..., Any] = np.empty_like
+"""Make results. While a call is explained, `cpd.ops.explaining` has others in their place."""
+
 
 def cast(x: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     """Rounds each element, as `cpd.cast` says."""
@@ -56,7 +60,7 @@ def cast(x: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     x = _array("x", x)
     check_cast(_name(x.dtype), f)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    y: Array = np.empty_like(x, subok=False) if out is None else out
+    y: Array = new_like(x, subok=False) if out is None else out
     if out is not None:
         _check_out(out, x.shape, x.dtype, x=x, random=integers)
     _core.cast(x, f._held, native, y, integers)
@@ -83,7 +87,7 @@ def encode(x: Any, f: Format, options: Drawing, random: Any) -> npt.NDArray[np.u
     native = options.native()
     x = _array("x", x)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    packed = np.empty(f._held.packed_bytes(x.size), np.uint8)
+    packed: npt.NDArray[np.uint8] = new(f._held.packed_bytes(x.size), np.uint8)
     _core.encode(x, f._held, native, packed, integers)
     return packed
 
@@ -100,7 +104,7 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     element = _element(default if dtype is None else dtype, FLOATS)
     check_storage(_name(element), f.name)
     codes = np.ascontiguousarray(codes)
-    y: Array = np.empty(sizes, element) if out is None else out
+    y: Array = new(sizes, element) if out is None else out
     if out is not None:
         _check_out(out, sizes, element, codes=codes)
     _core.decode(codes, f._held, y)
@@ -124,7 +128,7 @@ def cast_scaled(
     check_cast(_name(element), q)
     levels = _scale_levels(q, x, axis, source)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    y: Array = np.empty_like(x, element, subok=False) if out is None else out
+    y: Array = new_like(x, element, subok=False) if out is None else out
     if out is not None:
         inputs = dict(zip(LEVELS, levels, strict=True))
         _check_out(out, x.shape, element, x=x, random=integers, **inputs)
@@ -140,7 +144,7 @@ def encode_scaled(
     x = _array("x", x, NARROW_FLOATS)
     levels = _scale_levels(q, x, axis, source)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    packed, blocks, *more = (np.empty(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
+    packed, blocks, *more = (new(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
     tensor = more[0] if more else None
     _core.encode_scaled(x, q._held, axis, native, packed, blocks, tensor, *levels, integers)
     return packed, blocks if tensor is None else (blocks, tensor)
@@ -161,7 +165,7 @@ def decode_scaled(
     default = out.dtype if isinstance(out, np.ndarray) else np.float32
     element = _element(default if dtype is None else dtype, NARROW_FLOATS)
     parts = {name: np.ascontiguousarray(each) for name, each in parts.items()}
-    y: Array = np.empty(sizes, element) if out is None else out
+    y: Array = new(sizes, element) if out is None else out
     if out is not None:
         _check_out(out, sizes, element, **parts)
     packed, blocks, *tensor = parts.values()
@@ -231,7 +235,7 @@ def flags(
     native = options.native()
     views, shape = _together(dict(zip("xyz", operands, strict=False)))
     integers = _random(random, shape, "the result's shape", options)
-    raised = np.empty(shape, np.uint8)
+    raised: npt.NDArray[np.uint8] = new(shape, np.uint8)
     _core.flags(operation, list(views.values()), f._held, native, tininess, raised, integers)
     return raised
 
@@ -248,7 +252,7 @@ def sum(
     """The ordered sum; with `tininess` a pair of it and the flags of its roundings."""
     x = _array("x", x)
     if axis is None:
-        x, axis = x.reshape(-1), 0
+        x, axis = _flat(x), 0
     axis = dimension(axis, x.ndim)
     check_storage(_name(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
@@ -256,11 +260,11 @@ def sum(
     if random is not None:
         integers = _draws(random, shape, acc, acc.sum_integers(x.shape[axis]))
     native = _numbered("sum", acc, seed, stream)
-    y = np.empty(shape, x.dtype)
+    y = new(shape, x.dtype)
     if tininess is None:
         _core.sum(x, axis, native, y, integers)
         return y
-    raised = np.empty(shape, np.uint8)
+    raised = new(shape, np.uint8)
     _core.sum_flagged(x, axis, native, tininess, y, raised, integers)
     return y, raised
 
@@ -291,9 +295,9 @@ def gemm(
         integers = _draws(random, shape, acc, acc.gemm_integers(a.shape[-1]))
     native = _numbered("gemm", acc, seed, stream)
     warn_if_slow(acc, a, b)
-    y = np.empty(shape, element)
+    y = new(shape, element)
     if tininess is not None:
-        raised = np.empty(shape, np.uint8)
+        raised = new(shape, np.uint8)
         _core.gemm_flagged(a, b, native, tininess, y, raised, c, integers)
         return y, raised
     if blas:
@@ -309,7 +313,7 @@ def hadamard(x: Any, transform: Hadamard, axis: Any, inverse: bool, out: Any) ->
     along = transform_axis(axis, x.shape, transform.size)
     if transform.bf16:
         check_storage(_name(x.dtype), "bf16")
-    y: Array = np.empty_like(x, subok=False) if out is None else out
+    y: Array = new_like(x, subok=False) if out is None else out
     if out is not None:
         _check_out(out, x.shape, x.dtype, x=x)
     _core.hadamard(x, transform._held, along, inverse, y)
@@ -339,7 +343,7 @@ def gemm_scaled(
     shape = product_shape(a.shape, b.shape)
     if c is not None:
         check_addend(c.shape, shape)
-    y = np.empty(shape, np.float32)
+    y: Array = new(shape, np.float32)
     of_a = a_scales, a_block, a_lines, a_factor
     of_b = b_scales, b_block, b_lines, b_factor
     integers = None if random is None else np.ascontiguousarray(random, np.uint32)
@@ -350,7 +354,7 @@ def gemm_scaled(
 
 def random_integers(shape: Shape, options: Drawing) -> npt.NDArray[np.uint32]:
     """Returns the random integers of stochastic rounding."""
-    y = np.empty(shape_of("shape", shape), np.uint32)
+    y: npt.NDArray[np.uint32] = new(shape_of("shape", shape), np.uint32)
     _core.random_integers(options.native(), 0, y)
     return y
 
@@ -368,7 +372,7 @@ def _arithmetic(
     element = views["x"].dtype
     check_storage(_name(element), f.name)
     integers = _random(random, shape, "the result's shape", options)
-    y: Array = np.empty(shape, element) if out is None else out
+    y: Array = new(shape, element) if out is None else out
     if out is not None:
         _check_out(out, shape, element, **views, random=integers)
     run(*views.values(), f._held, native, y, integers)
@@ -424,6 +428,14 @@ def _of_other_type(name: str, x: object, like: str) -> Array:
         return x
     wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
     raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
+
+
+def _flat(x: Array) -> Array:
+    """The elements in row-major order; a copy if they are not contiguous."""
+    if x.flags.c_contiguous or not _core.explains():
+        return x.reshape(-1)
+    flat: Array = new(x.size, x.dtype)
+    return flat
 
 
 def _check_out(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from cpd import _core
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.warned import PrecisionWarning, warn
 
@@ -20,6 +21,8 @@ _warned: set[str] = set()
 def warn_if_slow(acc: Accumulator, a: Any, b: Any) -> None:
     """Warns, once for each accumulator, where a product of these arrays is large and slow."""
     if acc.slowdown <= SLOW or acc.text in _warned or math.prod(a.shape) * b.shape[-1] < MANY:
+        return
+    if _core.explains():
         return
     _warned.add(acc.text)
     warn(

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scope in which a thread explains (cpd/base/explaining.h), for python/cpd/ops/explain.py.
+#include "cpd/comm/explain.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+#include <memory>
+
+#include "cpd/base/explaining.h"
+#include "views.h"
+
+namespace py = pybind11;
+
+namespace cpd {
+namespace {
+
+using Fields = py::typing::Dict<py::str, py::object>;
+
+/// A context of Python that makes its thread explain, from __enter__ to __exit__.
+struct Scope {
+  int gpu = -1;
+  std::unique_ptr<Explaining> explaining;
+
+  void Enter() { explaining = std::make_unique<Explaining>(gpu); }
+  py::typing::List<Fields> Exit() {
+    py::typing::List<Fields> steps;
+    for (const Explanation& step : explaining->steps()) {
+      steps.append(py::dict(py::arg("name") = step.function, py::arg("backend") = step.backend,
+                            py::arg("kernel") = step.kernel, py::arg("path") = step.path,
+                            py::arg("tile") = py::tuple(py::cast(step.tile)),
+                            py::arg("threads") = step.threads, py::arg("why") = step.why));
+    }
+    explaining.reset();
+    return steps;
+  }
+};
+
+}  // namespace
+
+void BindExplanations(py::module_& m) {
+  py::class_<Scope>(m, "Explaining")
+      .def(py::init([](int gpu) { return Scope{gpu, nullptr}; }), py::arg("gpu") = -1)
+      .def("enter", &Scope::Enter)
+      .def("exit", &Scope::Exit);
+  m.def("explains", &Explains);
+  m.def(
+      "note_reduction",
+      [](const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
+         const std::vector<std::int64_t>& numbers, const std::vector<std::int64_t>& rows,
+         int gpu) { NoteReduction(spec, world, sizes, {.numbers = numbers, .rows = rows}, gpu); },
+      py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers"), py::arg("rows"),
+      py::arg("gpu") = -1);
+}
+
+}  // namespace cpd

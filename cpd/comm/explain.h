@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an all-reduce of virtual ranks would run, without running it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpd/comm/reduction.h"
+#include "cpd/comm/spec.h"
+
+namespace cpd {
+
+/// Layers below this size are summed by one thread.
+constexpr std::int64_t kSerialRanksBelow = 1 << 15;
+
+/// Notes, on a thread that explains, what VirtualReduce would run for the largest layer: the
+/// codec's rounding of contributions, the sums within groups, where there are any, and the sums
+/// across ranks or groups. gpu: the device of the layers; -1: the CPU. Throws Error as
+/// VirtualReduce does.
+CPD_API void NoteReduction(const ReduceSpec& spec, int world,
+                           const std::vector<std::int64_t>& sizes, const LayerOptions& layers,
+                           int gpu = -1);
+
+}  // namespace cpd

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explains calls on torch tensors, and converted layers (`cpd.explain`).
+
+A call runs on torch's fake tensors, which have shapes and no memory. Each operator of the library
+that the call reaches is called as the dispatcher would call it, while its thread explains, with
+tensors of the device `meta`: it checks its arguments, notes what it would run, and computes
+nothing.
+"""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from cpd import _core
+from cpd._torch.derivatives import defined
+from cpd.ops.explain import PRODUCTS, Explanation, explanation, step_of
+
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_NATIVE = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
+"""Torch's own products."""
+
+
+def explain(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+    """Returns the explanation of a call on tensors, or of a converted layer with its input."""
+    with _Recorder().recording() as recorder:
+        if isinstance(function, nn.Module):
+            return _of_layer(recorder, function, args, kwargs)
+        if isinstance(function, type):
+            raise TypeError(f"explain takes a layer, not its class, got {function.__name__}")
+        given, named = recorder.fakes((args, kwargs))
+        if not function.__module__.startswith("cpd.nn."):
+            function(*given, **named)
+            return explanation(recorder.steps)
+        leaves, spec = tree_flatten((given, named))
+        tensors = [i for i, x in enumerate(leaves) if isinstance(x, Tensor)]
+        places, others = tensors[:2], tensors[2:]
+        wanted = [leaves[i].requires_grad for i in places]
+        for i in others:
+            leaves[i] = leaves[i].detach()  # the gradient of a bias is no product
+
+        def run(needs: tuple[bool, bool]) -> tuple[Tensor, list[Tensor]]:
+            for place, need in zip(places, needs, strict=False):
+                leaves[place] = leaves[place].detach().requires_grad_(need)
+            again, keywords = tree_unflatten(leaves, spec)
+            return function(*again, **keywords), [leaves[i] for i in places]
+
+        return _of_products(recorder, run, (wanted[0], wanted[1]))
+
+
+def _of_layer(
+    recorder: _Recorder, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Explanation:
+    state = layer.__dict__.get("cpd")
+    if not hasattr(state, "recipe"):
+        raise TypeError(
+            f"explain takes a layer that cpd.convert has converted, got {type(layer).__name__}"
+        )
+    if not isinstance(getattr(layer, "weight", None), Tensor):
+        raise TypeError(f"explain takes layers that are one product, got {_name(layer)}")
+    given, named = recorder.fakes((args, kwargs))
+    if not given or not isinstance(given[0], Tensor):
+        raise TypeError("explain takes a layer and its input, a tensor")
+    copied = recorder.copied(layer)
+    for kind, parameter in copied._parameters.items():
+        copied._parameters[kind] = None if parameter is None else parameter.detach()
+
+    def run(needs: tuple[bool, bool]) -> tuple[Tensor, list[Tensor]]:
+        x = given[0].detach().requires_grad_(needs[0])
+        weight = copied._parameters["weight"].detach().requires_grad_(needs[1])
+        copied._parameters["weight"] = weight
+        return type(layer).forward(copied, x, *given[1:], **named), [x, weight]
+
+    return replace(_of_products(recorder, run, (True, True)), name=_name(layer))
+
+
+def _name(layer: nn.Module) -> str:
+    return type(layer).__name__.removeprefix("Emulated")
+
+
+def _of_products(
+    recorder: _Recorder,
+    run: Callable[[tuple[bool, bool]], tuple[Tensor, list[Tensor]]],
+    wanted: tuple[bool, bool],
+) -> Explanation:
+    """The explanation of a product and of the gradients of its operands.
+
+    `run` computes the product of operands that require gradients or not, and returns its operands.
+    """
+
+    def steps_of(needs: tuple[bool, bool]) -> tuple[list[Explanation], list[Explanation]]:
+        recorder.steps = []
+        result, operands = run(needs)
+        forward, recorder.steps = recorder.steps, []
+        needed = [x for x, need in zip(operands, needs, strict=True) if need]
+        if needed:
+            torch.autograd.grad(result, needed, torch.ones_like(result))
+        return forward, recorder.steps
+
+    forward, backward = steps_of(wanted)
+    products = [replace(step, name="forward") for step in _products(forward)]
+    for name, needs in (("grad_input", (True, False)), ("grad_weight", (False, True))):
+        if wanted[needs.index(True)]:
+            products += [replace(step, name=name) for step in _products(steps_of(needs)[1])]
+    return explanation((*forward, *backward), tuple(products))
+
+
+def _products(steps: list[Explanation]) -> list[Explanation]:
+    return [step for step in steps if step.name in PRODUCTS]
+
+
+class _Still:
+    """The clock of a layer that is explained: no step begins."""
+
+    def enter(self, state: Any, training: bool) -> None:
+        """Begins no step."""
+
+    def mark(self, y: Any, training: bool) -> Any:
+        """Returns the layer's result."""
+        return y
+
+    def stream(self) -> Tensor:
+        """Returns a stream; its number does not matter."""
+        return torch.zeros((), dtype=torch.int64)
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes what operators would run, in `steps`. Tensors within it are fake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Explanation] = []
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    @contextmanager
+    def recording(self) -> Iterator[_Recorder]:
+        """A context in which operators are noted."""
+        with self._fake, self:
+            yield self
+
+    def fakes(self, values: Any) -> Any:
+        """The values with fake tensors in place of tensors; those of device `meta` on the CPU."""
+        return tree_map(self._fake_of, values)
+
+    def _fake_of(self, x: Any) -> Any:
+        if not isinstance(x, Tensor) or isinstance(x, FakeTensor):
+            return x
+        if not x.is_meta:
+            return self._fake.from_tensor(x)
+        made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
+        return made.requires_grad_(x.requires_grad)
+
+    def copied(self, layer: nn.Module) -> Any:
+        """A copy of a layer with fake parameters and buffers, whose clock stands still."""
+        known: dict[int, Any] = {}
+
+        def copy(module: nn.Module) -> Any:
+            if id(module) in known:
+                return known[id(module)]
+            made = known[id(module)] = object.__new__(type(module))
+            made.__dict__.update(module.__dict__)
+            for kind in ("_parameters", "_buffers"):
+                made.__dict__[kind] = {
+                    k: self._fake_of(x) for k, x in getattr(module, kind).items()
+                }
+            made.__dict__["_modules"] = {
+                k: None if child is None else copy(child) for k, child in module._modules.items()
+            }
+            if made.__dict__.get("clock") is not None:
+                made.__dict__["clock"] = _Still()
+            return made
+
+        made = copy(layer)
+        given: Any = layer.cpd
+        state = object.__new__(type(given))
+        state.__dict__.update(given.__dict__)
+        state.clock = None if state.clock is None else _Still()
+        state.delayed = None if state.delayed is None else copy(state.delayed)
+        made.__dict__["cpd"] = state
+        return made
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Notes an operator, and returns fake results."""
+        kwargs = kwargs or {}
+        name = func._schema.name.partition("::")[2]
+        if func.namespace == "aten" and name in _NATIVE:
+            self.steps.append(_native(name, args))
+        if func.namespace != "cpd":
+            return func(*args, **kwargs)
+        computes = defined(name)
+        if computes is None:
+            return self._noted(func, args, kwargs)
+        with self:
+            return computes(*args, **kwargs)
+
+    def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Notes an operator of the library."""
+        like = next(x for x in args if isinstance(x, Tensor))
+        scope = _core.Explaining(like.device.index or 0 if like.is_cuda else -1)
+        with torch.utils._python_dispatch._disable_current_modes():
+            given, named = tree_map(_without_memory, (args, kwargs))
+            scope.enter()
+            try:
+                made = func.redispatch(_CPU, *given, **named)
+            finally:
+                noted = scope.exit()
+        self.steps += [step_of(step) for step in noted]
+        return tree_map(lambda x: _like(x, like.device), made)
+
+
+def _without_memory(x: Any) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def _like(x: Any, device: torch.device) -> Any:
+    """A fake tensor in place of one of device `meta`."""
+    if not isinstance(x, Tensor):
+        return x
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+
+
+def _native(name: str, args: tuple[Any, ...]) -> Explanation:
+    """A product by torch's own kernel."""
+    x = next(arg for arg in args if isinstance(arg, Tensor))
+    threads = 1 if x.is_cuda else torch.get_num_threads()
+    why = "the sum is native: torch chooses its kernel"
+    return Explanation("native_product", "torch", f"aten.{name}", "native", (), threads, why)
