@@ -294,7 +294,7 @@ class Source:
         self._layouts = row_layouts(wire, self.shapes, self.numbers)
         self.rows = [layout.row for layout in self._layouts]
 
-    def note(self, spec: ReduceSpec) -> None:
+    def note(self, spec: Reduce) -> None:
         """Checks the layers of all ranks and notes what the all-reduce would run.
 
         Args:
