@@ -48,7 +48,7 @@ void BindExplanations(py::module_& m) {
   m.def("explains", &Explains);
   m.def(
       "note_reduction",
-      [](const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
+      [](const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
          const std::vector<std::int64_t>& numbers, const std::vector<std::int64_t>& rows,
          int gpu) { NoteReduction(spec, world, sizes, {.numbers = numbers, .rows = rows}, gpu); },
       py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers"), py::arg("rows"),

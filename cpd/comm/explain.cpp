@@ -38,8 +38,8 @@ void NoteLevel(const char* function, const Level& level, const std::string& orde
 
 }  // namespace
 
-void NoteReduction(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
-                   const LayerOptions& layers, int gpu) {
+void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
+                   const TensorOptions& layers, int gpu) {
   const Reduction reduction(spec, world, sizes, layers);
   if (sizes.empty()) return;
   const auto largest = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
