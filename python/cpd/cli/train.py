@@ -162,7 +162,7 @@ def _training_arguments(parser: Parser) -> None:
         metavar="NAME|FILE|TEXT",
         help="how layers compute, weights are updated and gradients travel: a recipe's name (cpd "
         "show --recipes), its .toml or .json file, or its text (\"native sums='e6m9 chunked' "
-        'activation=e4m3fn\"); a format alone casts the operands of all three GEMMs; default: as "
+        'activation=e4m3fn"); a format alone casts the operands of all three GEMMs; default: as '
         "torch does",
     )
     _of_model(group, "optimizer", str, "sgd, nesterov, adam or lars", "sgd")
