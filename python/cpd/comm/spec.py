@@ -433,7 +433,7 @@ def _text(of: Reduce, usual: Format) -> str:
         "seed": 0,
         "step": 0,
     }
-    words = [of._compressor.name if of._compressor is not None else str(of.format)]
+    words = [of._compressor.text if of._compressor is not None else str(of.format)]
     for name in _READERS:
         value = of.accumulator.text if name == "accumulator" else getattr(of, name)
         if value != default[name]:

@@ -222,7 +222,7 @@ def _simulate(
     warn_of_stall(spec, source.world)
     if _core.explains():
         source.note(spec)
-        return []
+        return [], []
     owner = Owner(source.world, None)
     with native_states(states, wanted=spec.format is None, owner=owner) as kept:
         reduce = _core.VirtualReduce(

@@ -344,7 +344,7 @@ class Recipe:
     @property
     def _draws(self) -> bool:
         """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
-        return any(part.rounding == "stochastic" for part in (*self._sums, *self._casts)) or (
+        return any(draws(part) for part in (*self._sums, *self._casts)) or (
             self.attention is not None and self.attention._draws
         )
 

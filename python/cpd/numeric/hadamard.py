@@ -58,7 +58,8 @@ class Hadamard(Spec):
     @classmethod
     def parse(cls, text: str) -> Hadamard:
         """Returns the transform of a text."""
-        return cls._parsed(named_word("text", text))
+        made: Hadamard = cls._parsed(named_word("text", text))
+        return made
 
 
 HadamardLike: TypeAlias = "Hadamard | str"
