@@ -209,7 +209,7 @@ ScalesAt UsualScalesAt(const Recipe& recipe) {
   const auto casts = ScaledCasts(recipe);
   if (casts.empty()) return ScalesAt::operand;
   const bool whole = std::ranges::all_of(casts, [](const auto& each) {
-    const Scaled& to = each.second->scaled;
+    const Scaled& to = *each.second->scaled();
     using Kind = BlockShape::Kind;
     return (to.block.kind == Kind::tensor || to.block.kind == Kind::row) && !to.tensor_scale;
   });
