@@ -29,7 +29,8 @@ from cpd.numeric.scaled import Scaled, format_or_scaled
 if TYPE_CHECKING:
     from cpd.comm import Communicator
     from cpd.study.gradients import Gradients, NotFinite
-    from cpd.study.series import Network, Series
+    from cpd.study.machines import Machine
+    from cpd.study.series import Series
     from cpd.train.options import TrainOptions
 
 _TEXT = """\
@@ -175,7 +176,7 @@ class _Study:
 
     series: "list[Series]"
     gradients: "Gradients"
-    network: "Network | None"
+    network: "Machine | None"
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -203,7 +204,7 @@ def _check(options: argparse.Namespace) -> None:
         _training(options)
 
 
-def _specs(options: argparse.Namespace) -> "tuple[Network | None, list[ReduceSpec]]":
+def _specs(options: argparse.Namespace) -> "tuple[Machine | None, list[ReduceSpec]]":
     """The network that --recommend models, and the sums that are measured."""
     network = _network(options)
     order = options.order or ("sequential" if network is None else "ring")
@@ -404,9 +405,9 @@ def _warn(text: str) -> None:
     print(f"cpd roundoff: warning: {text}", file=sys.stderr)
 
 
-def _network(options: argparse.Namespace) -> "Network | None":
+def _network(options: argparse.Namespace) -> "Machine | None":
     """Returns the network that --recommend is asked about; None without it."""
-    from cpd.study.series import Network
+    from cpd.study.machines import Machine
 
     settings = {name: getattr(options, name) for name in NETWORK_DEFAULTS}
     if options.recommend:
@@ -414,7 +415,7 @@ def _network(options: argparse.Namespace) -> "Network | None":
             name: default if settings[name] is None else settings[name]
             for name, default in NETWORK_DEFAULTS.items()
         }
-        return Network(chosen["alpha"], chosen["bandwidth"])
+        return Machine(alpha=chosen["alpha"] / 1e6, beta=chosen["bandwidth"] * 1e9 / 8)
     for name, value in settings.items():
         if value is not None:
             raise UsageError(f"--{name} needs --recommend")

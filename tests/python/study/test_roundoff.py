@@ -26,7 +26,7 @@ from cpd.study.series import group_sizes_for, hierarchical_steps  # noqa: E402
 from patience import scaled  # noqa: E402
 
 RANKS = 12
-DEFAULT = Machine(alpha=10 * 1e-6, beta=10 * 1e9 / 8)
+DEFAULT = Machine(alpha=10 / 1e6, beta=10 * 1e9 / 8)
 """The machine of `--recommend`, unless it is given."""
 
 
@@ -235,7 +235,7 @@ def test_recommend_on_a_file(tmp_path, capsys, per_rank):
     assert main(["roundoff", *arguments, "--recommend", "--alpha", "5", "--bandwidth", "2"]) == 0
     written = json.loads(out.read_text())
     spec = cpd.ReduceSpec("e5m2", order="ring", aps=True)
-    best = cpd.study.recommend(per_rank, spec, [2, 4, 12], Machine(alpha=5 * 1e-6, beta=2.5e8))
+    best = cpd.study.recommend(per_rank, spec, [2, 4, 12], Machine(alpha=5 / 1e6, beta=2.5e8))
     assert written["order"] == "ring"
     assert written["recommend"] == {
         "by_error": best.by_error,
