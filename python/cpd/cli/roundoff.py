@@ -29,7 +29,8 @@ from cpd.comm.spec import Reduce, as_reduce
 if TYPE_CHECKING:
     from cpd.comm import Communicator
     from cpd.study.gradients import Gradients, NotFinite
-    from cpd.study.series import Network, Series
+    from cpd.study.machines import Machine
+    from cpd.study.series import Series
     from cpd.train.options import TrainOptions
 
 _TEXT = """\
@@ -142,7 +143,7 @@ class _Study:
 
     series: "list[Series]"
     gradients: "Gradients"
-    network: "Network | None"
+    network: "Machine | None"
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -170,7 +171,7 @@ def _check(options: argparse.Namespace) -> None:
         _training(options)
 
 
-def _specs(options: argparse.Namespace) -> "tuple[Network | None, dict[str, Reduce]]":
+def _specs(options: argparse.Namespace) -> "tuple[Machine | None, dict[str, Reduce]]":
     """The network that --recommend models, and the sums that are measured, by their texts."""
     network = _network(options)
     return network, {text: _spec(text, options) for text in options.reduce or [_REDUCE]}
@@ -318,10 +319,9 @@ def _warn(text: str) -> None:
     print(f"cpd roundoff: warning: {text}", file=sys.stderr)
 
 
-def _network(options: argparse.Namespace) -> "Network | None":
+def _network(options: argparse.Namespace) -> "Machine | None":
     """Returns the network that --recommend is asked about; None without it."""
     from cpd.study.machines import Machine
-    from cpd.study.series import Network
 
     if not options.recommend:
         if options.machine is not None:
@@ -333,7 +333,7 @@ def _network(options: argparse.Namespace) -> "Network | None":
             f"--recommend models ranks that all have one link each, {on.name} has GPUs that share "
             "a host"
         )
-    return Network(on.alpha_between * 1e6, on.beta_between * 8e-9)
+    return Machine(alpha=on.alpha_between, beta=on.beta_between)
 
 
 def _check_source(options: argparse.Namespace) -> None:

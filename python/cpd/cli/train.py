@@ -30,9 +30,9 @@ from cpd.cli.output import (
     new_progress,
     new_table,
 )
-from cpd.numeric.warned import PrecisionWarning
 from cpd.comm.spec import as_reduce
 from cpd.numeric.names import listed
+from cpd.numeric.warned import PrecisionWarning
 
 if TYPE_CHECKING:
     from rich.progress import Progress

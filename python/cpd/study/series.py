@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Round-off by group size, the steps of each group size, and advice on which one to use."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -75,42 +74,16 @@ def in_percent(share: float) -> str:
 
 
 @dataclass
-class Network:
-    """The assumed cost of a network."""
-
-    step_us: float
-    """Microseconds per step."""
-    gigabits: float
-    """Gigabits per second, each way."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.step_us) and self.step_us >= 0):
-            raise ValueError(f"alpha must be microseconds, at least 0, got {self.step_us}")
-        if not (math.isfinite(self.gigabits) and self.gigabits > 0):
-            raise ValueError(f"bandwidth must be Gb/s above 0, got {self.gigabits}")
-
-    @property
-    def alpha(self) -> float:
-        """Seconds per step."""
-        return self.step_us * 1e-6
-
-    @property
-    def beta(self) -> float:
-        """Bytes per second."""
-        return self.gigabits * 1e9 / 8
-
-
-@dataclass
 class Line:
     """One line of a table: one way to sum with one group size, over all layers or one."""
 
     row: RoundoffRow
     layer: str | None = None
     choice: Choice | None = None
-    """Its cost, where there is a network."""
+    """Its cost, where there is a machine."""
 
     def json(self) -> dict[str, Any]:
-        """Returns the row, and its cost if there is a network, for JSON."""
+        """Returns the row, and its cost if there is a machine, for JSON."""
         data = self.row.row()
         if self.choice is not None:
             data |= {
@@ -167,21 +140,21 @@ def measure_series(
     given: Contributions,
     series: Series,
     names: Sequence[str],
-    network: Network | None,
+    machine: Machine | None,
     done: Callable[[], None],
 ) -> None:
-    """Fills in the series' lines and, with a network, its advice.
+    """Fills in the series' lines and, with a machine, its advice.
 
     `names`: the names of the layers. `done` is called for each group size.
     """
     measured: dict[int, Measurement] = {}
     for size in series.sizes:
-        wants_orders = network is not None and not series.baseline
+        wants_orders = machine is not None and not series.baseline
         measure = given.measure_orders if wants_orders else given.measure
         measured[size] = measure(series.spec, size)
         done()
     choices = (
-        [None] * len(measured) if network is None else _choices(given, series, measured, network)
+        [None] * len(measured) if machine is None else _choices(given, series, measured, machine)
     )
     for (size, one), choice in zip(measured.items(), choices, strict=True):
         series.lines.append(Line(_row(size, one.total, given.world), choice=choice))
@@ -190,23 +163,22 @@ def measure_series(
 
 
 def _choices(
-    given: Contributions, series: Series, measured: Mapping[int, Measurement], network: Network
+    given: Contributions, series: Series, measured: Mapping[int, Measurement], machine: Machine
 ) -> Sequence[Choice]:
     """The cost of each group size. Also sets the advice, unless the series is a baseline."""
-    machine = Machine(alpha=network.alpha, beta=network.beta)
     if not series.baseline:
         best = choose(measured, series.spec, machine, given)
-        series.advice = Advice(given.world, network, best)
+        series.advice = Advice(given.world, machine, best)
         return best.choices
     return [made(size, one, series.spec, machine, given) for size, one in measured.items()]
 
 
 @dataclass
 class Advice:
-    """The group size and exchange to use for some gradients on a network."""
+    """The group size and exchange to use for some gradients on a machine."""
 
     nodes: int
-    network: Network
+    machine: Machine
     best: Recommendation
 
     def lines(self) -> list[str]:
@@ -257,6 +229,6 @@ class Advice:
             "compromise_exchange": best.balanced.exchange,
             "owner_seconds": best.owner_seconds,
             "draws": best.draws,
-            "alpha_us": self.network.step_us,
-            "bandwidth_gbps": self.network.gigabits,
+            "alpha_us": self.machine.alpha * 1e6,
+            "bandwidth_gbps": self.machine.beta * 8e-9,
         }

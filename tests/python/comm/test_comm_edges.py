@@ -16,8 +16,9 @@ import pytest
 import cpd
 from cpd import _core
 from cpd.comm import Communicator, Traffic
-from cpd.comm.costs import cost, cost_of_step
+from cpd.comm.costs import cost_of_step
 from cpd.comm.schedule import averaging, divided, specs_in_use
+from cpd.study.costs import cost
 
 FP32, E4M3 = cpd.Reduce("fp32"), cpd.Reduce("e4m3")
 ONES = [np.ones(1000, np.float32)]

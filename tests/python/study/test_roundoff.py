@@ -26,7 +26,7 @@ from cpd.study.series import group_sizes_for, hierarchical_steps  # noqa: E402
 from patience import scaled  # noqa: E402
 
 RANKS = 12
-DEFAULT = Machine(alpha=10 * 1e-6, beta=10 * 1e9 / 8)
+DEFAULT = Machine(alpha=10 / 1e6, beta=10 * 1e9 / 8)
 """The machine of `--recommend`, unless it is given."""
 
 

@@ -96,8 +96,8 @@ def test_ties_by_error_and_of_the_compromise_are_told_apart():
         by_error=4, by_time=8, compromise=8, exact_tie=[one], balanced_tie=[other, one],
         most_exact=one, fastest=other, balanced=other, owner_seconds=1.0, draws=20,
     )  # fmt: skip
-    link = SimpleNamespace(step_us=5.0, gigabits=10.0)
-    made = Advice.json(SimpleNamespace(best=best, network=link))
+    link = Machine(alpha=5e-6, beta=1.25e9)
+    made = Advice.json(SimpleNamespace(best=best, machine=link))
     assert (made["by_error_tie"], made["compromise_tie"]) == ([4], [8, 4])
     assert (made["by_error_exchange"], made["compromise_exchange"]) == ("ring", "hierarchical")
 
