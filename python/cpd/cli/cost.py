@@ -101,7 +101,6 @@ def register(commands: Commands) -> None:
     integer(group, "batch", None, "samples of each rank; default: the published ones")
     group.add_argument(
         "--codec-gbps",
-        type=_rate,
         metavar="X",
         help="GB of binary32 values that a codec encodes, and decodes, in a second, or measured: "
         "on this CPU; default: the machine's",
@@ -121,10 +120,6 @@ def register(commands: Commands) -> None:
         help="fit a third constant: what the GPUs of a host share, such as its memory",
     )
     table_arguments(parser.add_argument_group("the results"), "samples a second")
-
-
-def _rate(text: str) -> float | str:
-    return text if text == "measured" else float(text)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -204,7 +199,13 @@ def _codec_rate(options: argparse.Namespace) -> Any:
 
     if options.codec_gbps in (None, "measured"):
         return options.codec_gbps
-    return CodecRate(options.codec_gbps, options.codec_gbps)
+    try:
+        rate = float(options.codec_gbps)
+    except ValueError:
+        raise UsageError(
+            f"--codec-gbps must be a number or 'measured', got {options.codec_gbps!r}"
+        ) from None
+    return CodecRate(rate, rate)
 
 
 def _check_reduce(options: argparse.Namespace) -> None:

@@ -32,7 +32,6 @@ from cpd.cli.output import (
 )
 from cpd.comm.spec import StallWarning
 from cpd.comm.spec_text import reduce_spec
-from cpd.numeric.names import listed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -129,11 +128,10 @@ def _reduce_arguments(parser: Parser) -> None:
     ):
         group.add_argument(
             f"--{name}",
-            action="extend",
-            type=listed,
+            action="append",
             default=[],
-            metavar=f"{metavar},…",
-            help=f"sum layers {what} in fp32, without scaling; a list, or the option again",
+            metavar=metavar,
+            help=f"sum layers {what} in fp32, without scaling; may be given several times",
         )
     integer(group, "min-size", None, "sum layers of fewer values in fp32; default: none")
     group.add_argument(
