@@ -203,7 +203,7 @@ def _codec_rate(options: argparse.Namespace) -> Any:
         rate = float(options.codec_gbps)
     except ValueError:
         raise UsageError(
-            f"--codec-gbps must be a number or 'measured', got {options.codec_gbps!r}"
+            f"a codec's rate must be a number or 'measured', got {options.codec_gbps!r}"
         ) from None
     return CodecRate(rate, rate)
 
