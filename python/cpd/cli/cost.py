@@ -101,7 +101,6 @@ def register(commands: Commands) -> None:
     integer(group, "batch", None, "samples of each rank; default: the published ones")
     group.add_argument(
         "--codec-gbps",
-        type=_rate,
         metavar="X",
         help="GB of binary32 values that a codec encodes, and decodes, in a second, or measured: "
         "on this CPU; default: the machine's",
@@ -121,10 +120,6 @@ def register(commands: Commands) -> None:
         help="fit a third constant: what the GPUs of a host share, such as its memory",
     )
     table_arguments(parser.add_argument_group("the results"), "samples a second")
-
-
-def _rate(text: str) -> float | str:
-    return text if text == "measured" else float(text)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -148,6 +143,7 @@ def _steps(options: argparse.Namespace) -> int:
             setattr(options, name, default)
     with users_mistakes():
         on = Machine(options.machine)
+    rate = _codec_gbps(options)
     _check_reduce(options)
     network, largest, roundoffs, measured = _gradients(options)
     quiet = is_stdout(options.csv) or is_stdout(options.json)
@@ -163,7 +159,7 @@ def _steps(options: argparse.Namespace) -> int:
                 options.reduce,
                 compute=options.compute,
                 batch=options.batch,
-                codec_gbps=options.codec_gbps,
+                codec_gbps=rate,
                 bits=options.mean_bits,
                 largest=largest,
                 roundoffs=roundoffs,
@@ -196,6 +192,17 @@ def _warned_in_lines() -> Iterator[None]:
         yield
     for text in dict.fromkeys(str(one.message) for one in found):
         print(f"cpd cost: warning: {text}", file=sys.stderr)
+
+
+def _codec_gbps(options: argparse.Namespace) -> Any:
+    if options.codec_gbps in (None, "measured"):
+        return options.codec_gbps
+    try:
+        return float(options.codec_gbps)
+    except ValueError:
+        raise UsageError(
+            f"a codec's rate must be a number or 'measured', got {options.codec_gbps!r}"
+        ) from None
 
 
 def _check_reduce(options: argparse.Namespace) -> None:
@@ -319,7 +326,7 @@ def _figure(options: argparse.Namespace) -> int:
     if options.codec_gbps == "measured":
         raise UsageError("--figure takes a codec's rate as a number, not 'measured'")
     with users_mistakes():
-        cells = compared(options.figure, options.codec_gbps, options.shared)
+        cells = compared(options.figure, _codec_gbps(options), options.shared)
     rows = [{**asdict(cell), "error": cell.error} for cell in cells]
     curve = by_ratio([1, 2, 4, 8, 16, 32, 64, 128]) if options.figure == "grubic-16" else []
     if not (is_stdout(options.csv) or is_stdout(options.json)):

@@ -31,7 +31,6 @@ from cpd.cli.output import (
     new_table,
 )
 from cpd.comm.spec import as_reduce
-from cpd.numeric.names import listed
 from cpd.numeric.warned import PrecisionWarning
 
 if TYPE_CHECKING:
@@ -129,11 +128,10 @@ def _reduce_arguments(parser: Parser) -> None:
     ):
         group.add_argument(
             f"--{name}",
-            action="extend",
-            type=listed,
+            action="append",
             default=[],
-            metavar=f"{metavar},…",
-            help=f"sum layers {what} in fp32, without scaling; a list, or the option again",
+            metavar=metavar,
+            help=f"sum layers {what} in fp32, without scaling; may be given several times",
         )
     integer(group, "min-size", None, "sum layers of fewer values in fp32; default: none")
     group.add_argument(

@@ -400,14 +400,6 @@ def test_several_formats(capsys, saved, words):
         assert f"{name} aps:" in lines
 
 
-def test_a_text_may_have_its_group_size(capsys, saved):
-    """It is measured with this one; the others with all."""
-    told = as_json(capsys, "--gradients", saved, "--reduce", "e4m3 group_size=3, e4m3, e[3]m0")
-    sizes = [[row["group_size"] for row in one["roundoff"]] for one in told["formats"]]
-    assert sizes == [[3], [4, 8, 12], [4, 8, 12]]
-    assert [one["name"] for one in told["formats"]] == ["e4m3 group_size=3", "e4m3", "e3m0"]
-
-
 def test_baselines_are_todays_stacks(capsys, saved, per_rank):
     ring, owner = as_json(capsys, "--gradients", saved, "--reduce", "e5m2 order=tree")["baselines"]
     for told, spec in (

@@ -70,6 +70,16 @@ def test_scaled_formats_have_no_aps(normal_file, tmp_path, name):
     assert json.loads(out.read_text())["aps"] is False
 
 
+def test_a_text_may_have_its_group_size(normal_file, tmp_path):
+    """It is measured with this one; the others with all."""
+    out = tmp_path / "table.json"
+    words = ["--gradients", str(normal_file), "--reduce", "e4m3 group_size=3, e4m3, e[3]m0"]
+    assert main(["roundoff", *words, "--group-sizes", "2,8", "--json", str(out)]) == 0
+    told = json.loads(out.read_text())["formats"]
+    assert [[row["group_size"] for row in one["roundoff"]] for one in told] == [[3], [2, 8], [2, 8]]
+    assert [one["name"] for one in told] == ["e4m3 group_size=3", "e4m3", "e3m0"]
+
+
 @pytest.mark.parametrize("wire", ["one_bit bucket=64", "top_k 0.1", "feedback int4"])
 def test_what_is_fed_back_is_measured_over_steps(wire):
     draw = np.random.default_rng(0)
