@@ -421,7 +421,7 @@ EXEMPT = {
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
 }
-INTERNAL = ("cpd.study.Sweep.of", "cpd.comm.Communicator")
+INTERNAL = ("cpd.study.Sweep.of", "cpd.comm.Communicator", "cpd.nn.Report")
 """Made of what only the package makes."""
 
 

@@ -37,7 +37,6 @@ MODULES = (
     "cpd.nn.delayed",
     "cpd.nn.embedding",
     "cpd.nn.functional",
-    "cpd.nn.layers",
     "cpd.nn.norms",
     "cpd.nn.observers",
     "cpd.nn.quantizers",
@@ -106,6 +105,8 @@ SHOWN_BY = {
     "Sweep": "sweep",
     "Tensor": "sweep",
     "Row": "sweep",
+    **dict.fromkeys(("Products", "Report", "ReportRow"), "convert"),
+    **dict.fromkeys(("Watch", "WatchRow"), "observe"),
 }
 NEED_A_LAUNCHER = {
     *("mpi", "nccl", "nccl_id", "torch", "roundoff_over", "recommend_over"),
@@ -120,6 +121,7 @@ def public():
 
     found = {"ddp_hook": ddp.ddp_hook, "HookState": ddp.HookState}
     found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "set_reduce_scatter")}
+    found |= {name: getattr(cpd, name) for name in ("convert", "observe", "quantizer")}
     for name in (
         "cpd",
         "cpd.comm",
