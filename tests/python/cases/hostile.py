@@ -411,7 +411,7 @@ EXEMPT = {
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
 }
-INTERNAL = ("cpd.comm.Communicator",)
+INTERNAL = ("cpd.comm.Communicator", "cpd.nn.Report")
 """Made of what only the package makes."""
 
 

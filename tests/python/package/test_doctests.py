@@ -36,7 +36,6 @@ MODULES = (
     "cpd.nn.delayed",
     "cpd.nn.embedding",
     "cpd.nn.functional",
-    "cpd.nn.layers",
     "cpd.nn.norms",
     "cpd.nn.observers",
     "cpd.nn.quantizers",
@@ -102,6 +101,8 @@ SHOWN_BY = {
     "Roundoff": "roundoff",
     "Sweep": "sweep",
     "SweepRow": "sweep",
+    **dict.fromkeys(("Products", "Report", "ReportRow"), "convert"),
+    **dict.fromkeys(("Watch", "WatchRow"), "observe"),
 }
 NEED_A_LAUNCHER = {
     *("distributed", "mpi", "nccl"),
@@ -116,6 +117,7 @@ def public():
 
     found = {"ddp_hook": ddp.ddp_hook, "HookState": ddp.HookState}
     found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "fsdp_hook")}
+    found |= {name: getattr(cpd, name) for name in ("convert", "observe", "quantizer")}
     for name in (
         "cpd",
         "cpd.comm",
