@@ -117,6 +117,19 @@ def test_arguments_of_0_7_in_calls() -> None:
             call()
 
 
+def test_checked_functions_name_new_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions and constructors alike: one row in the table is all that a new name needs."""
+    imported("torch")
+    monkeypatch.setitem(KEYWORDS, "restore", {"net": "model"})
+    monkeypatch.setitem(KEYWORDS, "Schedule", {"wire": "spec"})
+    for call, told in (
+        (lambda: cpd.restore(net=1), "restore() takes model= in place of net="),
+        (lambda: cpd.Schedule(wire="e4m3"), "Schedule() takes spec= in place of wire="),
+    ):
+        with pytest.raises(TypeError, match=re.escape(told)):
+            call()
+
+
 PACKAGES = (
     "cpd",
     "cpd.comm",
