@@ -125,7 +125,7 @@ def test_what_only_values_tell_is_raised_later() -> None:
         "calls = (\n"
         "    ('a must hold values of e4m3fn', lambda: cpd.gemm(x, x.t(), 'h100-fp8')),\n"
         "    ('below 2.random_bits = 8', lambda: cpd.cast(\n"
-        "        x, 'e4m3', 'stochastic', random_bits=3, random=random)),\n"
+        "        x, 'e4m3 stochastic random_bits=3', random=random)),\n"
         ")\n"
         "import re\n"
         "def next_call():\n"
