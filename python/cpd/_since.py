@@ -121,6 +121,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
         name: {"f": "to", **_ROUNDING}
         for name in ("cast", "encode", "add", "mul", "fma", "div", "sqrt")
     },
+    "Communicator.all_gather": {"format": "to", **_ROUNDING},
     "decode": {"f": "format"},
     "gemm": {"acc": "accumulator"},
     "sum": {"acc": "accumulator", "dim": "axis"},

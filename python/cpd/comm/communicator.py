@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, replace
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, Never, overload
 
 from cpd import _core
 from cpd._since import renamed
@@ -23,9 +23,10 @@ from cpd.comm.schedule import Schedule, ScheduleLike, check_count, tensors_by_sp
 from cpd.comm.spec import Reduce, ReduceLike, as_reduce, check_world, native_at, warn_of_stall
 from cpd.comm.virtual import TensorReport, tensor_report
 from cpd.compress.states import Owner, States, native_states
-from cpd.numeric.formats import FormatLike, as_format, flag
+from cpd.numeric.cast import CastLike, unscaled
+from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer, number
-from cpd.numeric.options import Options
+from cpd.numeric.renamed import refuse, refuses_old
 
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
@@ -464,28 +465,23 @@ class Communicator:
         return (results.layers, _report(made)) if report else results.layers
 
     @renamed(layers="tensors", format="to")
+    @refuses_old
     def all_gather(
         self,
         tensors: Layers,
-        to: FormatLike = "fp32",
+        to: CastLike = "fp32",
         *,
-        rounding: str = "nearest_even",
-        overflow: str = "ieee",
         seed: int = 0,
-        random_bits: int = 24,
-        variant: str = "A",
         report: bool = False,
+        **_renamed: Never,
     ) -> Any:
-        """Gathers every rank's tensors, rounded to `to` as in `cpd.cast` and sent packed.
+        """Gathers every rank's tensors, rounded as in `cpd.cast` and sent packed.
 
         Args:
             tensors: this rank's tensors.
-            to: the format of the messages; default fp32.
-            rounding: as in `cpd.cast`; default `nearest_even`.
-            overflow: as in `cpd.cast`; default `ieee`.
+            to: the cast of the messages: a `cpd.Cast` to a format without scales, its text, or a
+                format; default fp32.
             seed: the seed of stochastic rounding; default 0.
-            random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
-            variant: the variant of stochastic rounding, `A` (default), `B` or `C`.
             report: whether a `Traffic` is returned too; default False.
 
         Returns:
@@ -496,10 +492,12 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
+            if _renamed:
+                refuse("Communicator.all_gather", _renamed, to)
             given = Inputs(tensors)
-            options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
+            format, rounding = unscaled(to, seed, 0)
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
-            wire, counts = as_format(to)._held, flag("report", report)
+            wire, options, counts = format._held, rounding.native(), flag("report", report)
         with self._one_call:
             made = self._native.all_gather(
                 given.values, stacked.values, wire, options, given.dimensions

@@ -13,6 +13,7 @@ from cpd.numeric.formats import Format, FormatLike, format_text
 from cpd.numeric.numbers import Number, int32, number, plain_number, same_number
 from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, word
 
 
@@ -213,6 +214,16 @@ def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
         seed = _one_number("seed", cast.seed, seed)
         stream = _one_number("stream", cast.stream, stream)
     return Drawing(cast, cast.rounding, cast.random_bits, seed, stream)
+
+
+def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawing]:
+    """Returns the format and the options of a cast. Raises ValueError for a scaled format."""
+    how = as_cast(to)
+    if isinstance(how.format, Scaled):
+        raise ValueError(
+            f"{shown(how.text)} is a scaled format (cpd.Scaled); here one without scales is needed"
+        )
+    return how.format, drawing(how, seed, stream)
 
 
 def _is_zero(number: Number) -> bool:

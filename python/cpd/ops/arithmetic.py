@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from cpd.numeric.cast import CastLike, Drawing, as_cast, drawing
+from cpd.numeric.cast import CastLike, Drawing, unscaled
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.numbers import Number, is_torch
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
-from cpd.numeric.scaled import Scaled
-from cpd.numeric.shown import shown
 from cpd.ops import front_ends, on_numpy
 from cpd.ops.arguments import ArrayT
 
@@ -39,16 +37,6 @@ def rounded(
         operation, operands, to, options, random, tininess
     )  # before out, an operand
     return run(*operands, to, options, out, random), raised
-
-
-def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawing]:
-    """Returns the format and the options of a cast. Raises ValueError for a scaled format."""
-    how = as_cast(to)
-    if isinstance(how.format, Scaled):
-        raise ValueError(
-            f"{shown(how.text)} is a scaled format (cpd.Scaled); here one without scales is needed"
-        )
-    return how.format, drawing(how, seed, stream)
 
 
 @refuses_old

@@ -76,8 +76,8 @@ def test_codes(name: str) -> None:
 def test_operations_are_the_cpus(name: str, rounding: str, dtype: torch.dtype) -> None:
     f, operation = cpd.Format("e4m3"), getattr(cpd, name)
     operands = [inputs(2_000 + i).to(dtype)[:1_999] for i in range(3 if name == "fma" else 2)]
-    expected = operation(*operands, f, rounding=rounding)
-    got = operation(*(x.cuda() for x in operands), f, rounding=rounding)
+    expected = by_keywords(operation, *operands, f, rounding=rounding)
+    got = by_keywords(operation, *(x.cuda() for x in operands), f, rounding=rounding)
     assert got.is_cuda
     assert same(expected, got)
 
@@ -127,7 +127,7 @@ def test_what_only_values_tell_is_raised_later() -> None:
         "calls = (\n"
         "    ('a must hold values of e4m3fn', lambda: cpd.gemm(x, x.t(), 'h100-fp8')),\n"
         "    ('below 2.random_bits = 8', lambda: cpd.cast(\n"
-        "        x, 'e4m3', 'stochastic', random_bits=3, random=random)),\n"
+        "        x, 'e4m3 stochastic random_bits=3', random=random)),\n"
         ")\n"
         "import re\n"
         "def next_call():\n"

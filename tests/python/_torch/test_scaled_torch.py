@@ -506,7 +506,7 @@ def test_values_and_scales_apart_are_those_of_the_codes(name, draws):
             for dtype in (torch.float32, torch.bfloat16):
                 values, scales = ops.cast_scaled_apart(x, name, axis, how, *numbers, dtype)
                 if q.tensor_scale is None:
-                    expected = ops.decode(codes, q.element.name, list(shape), dtype=torch.float32)
+                    expected = ops.decode(codes, q.element.name, list(shape), torch.float32)
                 else:
                     ones = torch.ones(scales.numel()).view(torch.uint8)
                     expected = ops.decode_scaled(
@@ -515,7 +515,7 @@ def test_values_and_scales_apart_are_those_of_the_codes(name, draws):
                 assert values.dtype == dtype
                 assert same(values.float(), expected)
                 grid = list(scales.shape)
-                assert same(scales, ops.decode(packed, scale.name, grid, dtype=torch.float32))
+                assert same(scales, ops.decode(packed, scale.name, grid, torch.float32))
 
 
 def test_operands_are_split_where_bfloat16_holds_their_values():

@@ -62,7 +62,7 @@ def test_seed_on_another_device_is_refused():
     for options in ({"seed": elsewhere}, {"stream": elsewhere}):
         for operation in (cpd.cast, cpd.encode):
             with pytest.raises(ValueError, match="must be on the CPU or on x's device, got meta"):
-                operation(x, "e2m1", "stochastic", **options)
+                by_keywords(operation, x, "e2m1", "stochastic", **options)
 
 
 def test_texts_of_many_threads():

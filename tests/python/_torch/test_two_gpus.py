@@ -162,7 +162,7 @@ import cpd, torch
 from by_keywords import by_keywords
 x = [torch.full((4, 16), 0.3, device=f"cuda:{d}") for d in (0, 1)]
 random = torch.full((4, 16), 9, dtype=torch.int32, device="cuda:1")
-def wrong(): cpd.cast(x[1], "e4m3", "stochastic", random_bits=3, random=random)
+def wrong(): cpd.cast(x[1], "e4m3 stochastic random_bits=3", random=random)
 def fine(device): cpd.cast(x[device], "e4m3")
 for later in (lambda: cpd.check_cuda(1), lambda: fine(1)):
     wrong()

@@ -19,7 +19,6 @@ import numpy as np
 
 import cpd
 import cpd.comm
-from by_keywords import by_keywords
 from cpd import _core, compress
 from cpd.comm import Communicator, Mismatch, RankLost
 
@@ -279,10 +278,10 @@ def others(comm: Communicator) -> list[str]:
     parts = [slice_of(x, comm.rank, comm.size) for x in wanted]
     if not same(comm.reduce_scatter(mine, spec, step=0), parts):
         wrong.append("reduce_scatter")
-    for f, options in (("e4m3", {}), ("fp32", {}), ("e2m1", {"overflow": "saturate"})):
-        gathered = comm.all_gather(mine, f, **options)
+    for f in ("e4m3", "fp32", "e2m1 overflow=saturate"):
+        gathered = comm.all_gather(mine, f)
         for rank, layers in enumerate(gathered):
-            casts = [by_keywords(cpd.cast, x, f, **options) for x in layers_of(rank, sizes, 5)]
+            casts = [cpd.cast(x, f) for x in layers_of(rank, sizes, 5)]
             if not same(layers, casts):
                 wrong.append(f"all_gather {f} of rank {rank}")
     for lengths in BYTES:
@@ -452,7 +451,7 @@ def refusals(comm: Communicator) -> dict[str, list[str]]:
         ),
         "gathered format": (lambda: comm.all_gather(x, "e99m1"), lambda: comm.all_gather(x)),
         "gathered rounding": (
-            lambda: comm.all_gather(x, rounding="\ud800"),
+            lambda: comm.all_gather(x, "fp32 \ud800"),
             lambda: comm.all_gather(x),
         ),
     }

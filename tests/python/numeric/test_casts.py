@@ -149,6 +149,16 @@ def test_arithmetic_takes_casts() -> None:
         cpd.add(x, y, "mxfp8")
 
 
+def test_operators_of_torch_take_formats_without_scales() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2)
+    cpd.cast(x, "e4m3")  # which loads the operators
+    with pytest.raises(
+        ValueError, match="mxfp8 has scales; here a format without scales is needed"
+    ):
+        torch.ops.cpd.cast(x, "mxfp8", None, None, None)
+
+
 def test_a_number_of_the_cast_and_one_of_the_call() -> None:
     own = cpd.Cast("e4m3 stochastic", seed=3, stream=4)
     plain = cpd.cast(X, "e4m3 stochastic", seed=3, stream=4).tobytes()

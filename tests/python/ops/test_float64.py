@@ -225,7 +225,7 @@ def test_every_front_end(front_end: FrontEnd) -> None:
     for more in ({}, {"rounding": "down"}, {"rounding": "stochastic", "seed": 7}):
         for operation, n in ((cpd.add, 2), (cpd.mul, 2), (cpd.fma, 3)):
             given = (*(x, y, z)[:n], "e4m3")
-            calls.append(Call(operation, given, more, operation(*given, **more)))
+            calls.append(Call(operation, given, more, by_keywords(operation, *given, **more)))
         acc = cpd.Accumulator("e4m3 kahan", **more)
         rows = x.reshape(10, 30)
         calls.append(Call(cpd.sum, (rows, acc, 0), {}, cpd.sum(rows, acc, 0)))
