@@ -82,7 +82,7 @@ def test_a_layer_that_torch_computes_otherwise_is_no_emulated_one():
 def test_sums_of_attention_are_replaced_too():
     given = cpd.Recipe("native", attention=cpd.Recipe("native", activation="bf16"))
     made = cpd.Recipe(given, sums="fp16 sequential")
-    assert {str(sum_) for sum_ in made.attention.sums[:3]} == {"fp16 sequential"}
+    assert {str(sum_) for sum_ in made.attention._sums[:3]} == {"fp16 sequential"}
     assert made.attention.activation == given.attention.activation
 
 
