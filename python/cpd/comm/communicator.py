@@ -312,8 +312,7 @@ class Communicator:
         """
         with self._telling():
             given, native, of = self._given(tensors, spec, numbers, step)
-            root = integer("root", root)
-            if not 0 <= root < self._size:
+            if not 0 <= (root := integer("root", root)) < self._size:
                 raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
             results = Outputs(given, given.shapes) if self._rank == root else None
             counts = flag("report", report)
