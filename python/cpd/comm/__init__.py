@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from cpd import _core
 from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
 from cpd._since import missing, renamed
-from cpd.comm.communicator import Communicator, ReduceReport, Traffic
+from cpd.comm.communicator import Communicator
 from cpd.comm.errors import Mismatch, RankLost, TransportError
 from cpd.comm.launched import broken_promise
+from cpd.comm.reports import ReduceReport, Traffic
 from cpd.comm.threads import LocalGroup
 from cpd.comm.virtual import TensorReport
 from cpd.numeric.checked import checked
@@ -34,9 +35,6 @@ from cpd.ops.device_memory import current_device
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-    from cpd.parallel.ddp import HookState as HookState
-    from cpd.parallel.fsdp import ReduceScatter as ReduceScatter
 
 __all__ = [
     "Communicator",

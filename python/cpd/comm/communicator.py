@@ -5,23 +5,21 @@ from __future__ import annotations
 
 import atexit
 import math
-import operator
 import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Never, overload
 
 from cpd import _core
 from cpd._since import renamed
 from cpd.comm.errors import RankLost, TransportError
-from cpd.comm.layers import Inputs, Layers, Outputs, layer_list, layer_numbers
+from cpd.comm.layers import Inputs, Layers, Outputs, check_in_place, layer_list, layer_numbers
+from cpd.comm.reports import ReduceReport, Traffic, reduce_report, traffic_of
 from cpd.comm.schedule import Schedule, ScheduleLike, check_count, tensors_by_spec
 from cpd.comm.spec import Reduce, ReduceLike, as_reduce, check_world, native_at, warn_of_stall
-from cpd.comm.virtual import TensorReport, tensor_report
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.cast import CastLike, unscaled
 from cpd.numeric.formats import flag
@@ -37,52 +35,6 @@ def _give_up_all() -> None:
     if isinstance(getattr(sys, "last_value", None), BaseException):
         for comm in list(_open):
             comm._give_up()
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """The messages of this rank in one call.
-
-    Attributes:
-        steps: rounds of the exchange for one chunk, of a message each way.
-        messages: the messages sent, in all phases.
-        bytes_sent: the bytes of encoded values sent.
-        bytes_received: the bytes of encoded values received.
-        header_bytes: other bytes sent: message headers, sizes of messages, the handshake,
-            exponents, reports.
-        seconds: the seconds in calls that reduce; 0 (default) if they are not measured.
-        exact: False if `bytes_sent` is the most that it can be; default True.
-    """
-
-    steps: int
-    messages: int
-    bytes_sent: int
-    bytes_received: int
-    header_bytes: int
-    seconds: float = 0.0
-    exact: bool = True
-
-    def __add__(self, other: Traffic) -> Traffic:
-        total = Traffic(*map(operator.add, astuple(self), astuple(other)))
-        return replace(total, exact=self.exact and other.exact)
-
-
-@dataclass(frozen=True)
-class ReduceReport:
-    """The report of a reduction.
-
-    Attributes:
-        tensors: a report of each tensor, over all ranks together, the same on each rank.
-        traffic: the messages of this rank.
-    """
-
-    tensors: list[TensorReport]
-    traffic: Traffic
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if "layers" in state:  # of 0.7
-            self.__dict__["tensors"] = self.__dict__.pop("layers")
 
 
 class Communicator:
@@ -266,7 +218,7 @@ class Communicator:
             )
             self._count(made.traffic)
         results.put_back()
-        return (results.layers, _report(made)) if report else results.layers
+        return (results.layers, reduce_report(made)) if report else results.layers
 
     def _all_reduce_by(
         self,
@@ -361,11 +313,9 @@ class Communicator:
         """
         with self._telling():
             given, native, of = self._given(tensors, spec, numbers, step)
-            root = integer("root", root)
-            if not 0 <= root < self._size:
+            if not 0 <= (root := integer("root", root)) < self._size:
                 raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
-            here = self._rank == root
-            results = Outputs(given, given.shapes) if here else None
+            results = Outputs(given, given.shapes) if self._rank == root else None
             counts = flag("report", report)
         values = [] if results is None else results.values
         with self._keeping(states, of) as kept, self._one_call:
@@ -384,7 +334,7 @@ class Communicator:
         if results is not None:
             results.put_back()
         result = None if results is None else results.layers
-        return (result, _report(made)) if report else result
+        return (result, reduce_report(made)) if report else result
 
     @overload
     def reduce_scatter(
@@ -446,8 +396,9 @@ class Communicator:
         """
         with self._telling():
             given, native, of = self._given(tensors, spec, numbers, step)
-            _check_in_place(given, of)
-            slices = [(self._slice(size),) for size in given.sizes]
+            check_in_place(given, of.codec)
+            world, rank = self._size, self._rank
+            slices = [(n // world + (rank < n % world),) for n in given.sizes]
             results = Outputs(given, slices, out)
             counts = flag("report", report)
         with self._keeping(states, of) as kept, self._one_call:
@@ -462,7 +413,7 @@ class Communicator:
                 given.dimensions,
             )
             self._count(made.traffic)
-        return (results.layers, _report(made)) if report else results.layers
+        return (results.layers, reduce_report(made)) if report else results.layers
 
     @renamed(layers="tensors", format="to")
     @refuses_old
@@ -503,7 +454,7 @@ class Communicator:
                 given.values, stacked.values, wire, options, given.dimensions
             )
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
-        return (gathered, _traffic(made)) if counts else gathered
+        return (gathered, traffic_of(made)) if counts else gathered
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Gathers every rank's bytes, unchanged, of any lengths.
@@ -636,24 +587,8 @@ class Communicator:
 
     def _count(self, traffic: _core.Traffic) -> None:
         """Counts a reduction that has succeeded, before another call begins."""
-        self._traffic += _traffic(traffic)
+        self._traffic += traffic_of(traffic)
         self.step += 1
-
-    def _slice(self, size: int) -> int:
-        return size // self._size + (self._rank < size % self._size)
-
-
-def _check_in_place(given: Inputs, spec: Reduce) -> None:
-    """Raises ValueError if the codec encodes a layer along an axis.
-
-    A rank's slice of consecutive values would then not be a slice of the encoded rows.
-    """
-    for tensor, layout in zip(given.numbers, given.layouts, strict=False):
-        if layout.axis is not None:
-            raise ValueError(
-                f"layer {tensor} is encoded along axis {layout.axis} by {spec.codec}, so that a "
-                "slice is not of consecutive values: give axis=-1, or layers of one dimension"
-            )
 
 
 def _is_success(error: BaseException) -> bool:
@@ -661,17 +596,3 @@ def _is_success(error: BaseException) -> bool:
     if isinstance(error, SystemExit):
         return error.code in (None, 0)
     return isinstance(error, GeneratorExit)
-
-
-def _report(native: _core.ReduceReport) -> ReduceReport:
-    return ReduceReport([tensor_report(one) for one in native.layers], _traffic(native.traffic))
-
-
-def _traffic(native: _core.Traffic) -> Traffic:
-    return Traffic(
-        native.steps,
-        native.messages,
-        native.bytes_sent,
-        native.bytes_received,
-        native.header_bytes,
-    )

@@ -130,6 +130,19 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
     return given
 
 
+def check_in_place(given: Inputs, codec: Codec) -> None:
+    """Raises ValueError if the codec encodes a layer along an axis.
+
+    A rank's slice of consecutive values would then not be a slice of the encoded rows.
+    """
+    for tensor, layout in zip(given.numbers, given.layouts, strict=False):
+        if layout.axis is not None:
+            raise ValueError(
+                f"layer {tensor} is encoded along axis {layout.axis} by {codec}, so that a "
+                "slice is not of consecutive values: give axis=-1, or layers of one dimension"
+            )
+
+
 def row_layouts(
     wire: Codec | None,
     shapes: Shapes,

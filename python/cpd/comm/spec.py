@@ -450,7 +450,7 @@ def _format_of(head: str) -> Format | Scaled:
         wrong = [word.partition("=")[0] for word in others if "=" in word]
         if wrong and (_is_format(first) or did_you_mean(wrong[0], _READERS, 0.75)):
             raise ValueError(
-                f"{shown(wrong[0])} is no key of an all-reduce: {_keys_are(wrong[0])}"
+                f"an all-reduce has no key {shown(wrong[0])}: {_keys_are(wrong[0])}"
             ) from None
         if str(error).startswith("unknown format"):
             Codec(head)  # whose error names the compressors, too

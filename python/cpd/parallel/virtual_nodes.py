@@ -387,16 +387,8 @@ class VirtualNodes:
         planned = states is None
         places = {layer.device for layer in layers.values()}
         device = places.pop() if len(places) == 1 else None
-        return Folds(
-            self.schedule,
-            shapes,
-            self.world_size,
-            step,
-            states,
-            planned=planned,
-            device=device,
-            seed=self.seed,
-        )
+        how: dict[str, Any] = {"planned": planned, "device": device, "seed": self.seed}
+        return Folds(self.schedule, shapes, self.world_size, step, states, **how)
 
 
 class Added(NamedTuple):

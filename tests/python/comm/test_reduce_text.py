@@ -97,7 +97,7 @@ def test_numbers_of_an_accumulator_stay() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("e4m3 agregate=1", r"'agregate' is no key of an all-reduce: there are accumulator, order"),
+        ("e4m3 agregate=1", "an all-reduce has no key 'agregate': there are accumulator, order"),
         ("e4m3 acumulator=fp32", "did you mean accumulator"),
         ("mxfp8 groupsize=2", "did you mean group_size"),
         ("qsgd levles=signed", "'levles=signed' is no option"),

@@ -41,7 +41,7 @@ SPEC = cpd.Reduce("e4m3")
         ({"module": "model"}, TypeError, "module must be a torch.nn.Module or None, got str"),
         ({"module": [torch.nn.Linear(1, 1)]}, TypeError, "got list"),
         ({"comm": 3}, TypeError, "comm must be a cpd.comm.Communicator, got int"),
-        ({"spec": "e4m3"}, TypeError, "spec must be a cpd.Reduce or a cpd.Schedule, got str"),
+        ({"spec": 3}, TypeError, "a format must be"),
         (
             {"spec": cpd.Schedule(SPEC, exempt=["bias"]), "module": 3},
             TypeError,
@@ -123,7 +123,8 @@ def test_state_dicts_are_checked_before_they_are_loaded():
     one = state_of(torch.nn.Linear(3, 2))
     one.step = 7
     saved = one.state_dict()
-    assert saved == {"step": 7, "names": ["weight", "bias"], "states": {"layers": []}}
+    named = {"names": ["weight", "bias"], "states": {"layers": []}}
+    assert saved == {"step": 7, "seed": 0, **named}
     other = state_of(torch.nn.Linear(3, 2, bias=False))
     with pytest.raises(ValueError, match="the state is of other parameters: it has bias too"):
         other.load_state_dict(saved)

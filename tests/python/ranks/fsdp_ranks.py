@@ -6,7 +6,6 @@ import copy
 import pickle
 import re
 import traceback
-from dataclasses import replace
 
 import pytest
 import torch
@@ -85,12 +84,12 @@ def run(
             assert one.step == step + 1
             expected = schedule.spec_of(name, step, one.given.numel())
             averages = op == dist.ReduceOp.AVG
-            expected = replace(
-                expected, average=averages, divide=divide or "after", exchange="gather"
+            expected = expected.replace(
+                average=averages, divide=divide or "after", exchange="gather"
             )
             empty = [torch.empty(0)] * number
             per_rank = [[*empty, flat] for flat in gathered(one.given)]
-            sums = cpd.simulate_all_reduce(per_rank, expected, states=states[name])
+            sums = cpd.simulate_all_reduce(per_rank, expected, step=step, states=states[name])
             whole = sums[number]
             slices = torch.chunk(whole, dist.get_world_size())
             assert torch.equal(one.got, slices[dist.get_rank()].to(one.got.dtype))
