@@ -328,7 +328,7 @@ class Codec:
             TypeError: for an option of another type.
 
         >>> Codec("qsgd bits=4").replace(bits=2)
-        cpd.Codec('qsgd bits=2')
+        cpd.Codec('qsgd bits=2 bucket=512')
         """
         keys = {name: key for name, key in keys.items() if key is not None}
         return Codec(self.name, **{"seed": self.seed, "random_bits": self.random_bits, **keys})
