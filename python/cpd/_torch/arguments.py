@@ -21,7 +21,7 @@ from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrap
 from cpd.numeric.accumulator import Accumulator, numbers_of_call
 from cpd.numeric.cast import Cast, Drawing, elements
 from cpd.numeric.formats import dtype_name
-from cpd.numeric.numbers import Number, is_zero, plain_number
+from cpd.numeric.numbers import Number, plain_number
 from cpd.ops.arguments import (
     MAX_RANK,
     NARROW_FLOATS,
@@ -168,11 +168,15 @@ def sum_numbers(
     call: str, acc: Accumulator, seed: Number, stream: Number, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream of a sum, where its accumulator uses them: a call's or the accumulator's."""
-    if acc.rounding != "stochastic":
-        if not torch.compiler.is_compiling() and not is_zero(seed, stream):
-            numbers_of_call(call, acc, seed, stream)
+    draws = acc.rounding == "stochastic"
+    if not torch.compiler.is_compiling():
+        if type(seed) is type(stream) is int and not (seed or stream):
+            return random_numbers(acc, x) if draws else (None, None)
+        seed, stream = numbers_of_call(call, acc, seed, stream)
+    elif draws:
+        seed, stream = numbers_of_call(call, acc, seed, stream)
+    if not draws:
         return None, None
-    seed, stream = numbers_of_call(call, acc, seed, stream)
     return number_of("seed", seed, x), number_of("stream", stream, x)
 
 

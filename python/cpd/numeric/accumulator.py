@@ -275,10 +275,8 @@ class Accumulator(Spec):
             fraction=fraction,
         )
         own = format if isinstance(format, Accumulator) else None
-        if own is not None:
-            text = own.text
-        elif format is not None:
-            text = _text("an accumulator", format)
+        if format is not None:
+            text = _text(format) if own is None else own.text
         elif given:
             text = ""
         else:
@@ -286,10 +284,8 @@ class Accumulator(Spec):
                 "Accumulator takes a text, a format, or the keys of a matrix unit or an integer"
             )
         made = _replaced(text, given) if given else parsed(text)
-        if seed is None:
-            seed = 0 if own is None else own.seed
-        if stream is None:
-            stream = 0 if own is None else own.stream
+        seed = seed if seed is not None else own.seed if own else 0
+        stream = stream if stream is not None else own.stream if own else 0
         self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
 
     def replace(self, **keys: Any) -> Accumulator:
@@ -444,13 +440,13 @@ def as_accumulator(acc: AccumulatorLike) -> Accumulator:
     """`acc` itself, what a text says, or the sequential accumulator of a format."""
     if isinstance(acc, Accumulator):
         return acc
-    return parsed(acc if isinstance(acc, str) else _text("an accumulator", acc))
+    return parsed(acc if isinstance(acc, str) else _text(acc))
 
 
 def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES) -> Accumulator:
     """`acc` where it can sum terms that are given, with one of these schemes."""
     made = as_accumulator(acc)
-    scheme = scheme_of(made)
+    scheme = made.scheme or scheme_of(made)
     if scheme not in schemes:
         others = " and cpd.sum" if scheme in SUM_SCHEMES else ""
         raise ValueError(
@@ -539,13 +535,13 @@ def _plain(name: str, value: Any) -> str:
     return str(int64(name, value)) if kind == "integer" else named_word(name, value)
 
 
-def _text(what: str, value: Any) -> str:
+def _text(value: Any) -> str:
     try:
         return format_text("format", value)
     except TypeError:
         raise TypeError(
-            f"{what} must be a cpd.Accumulator, its text, a matrix unit's name, or a format, got "
-            f"{type(value).__name__}"
+            "an accumulator must be a cpd.Accumulator, its text, a matrix unit's name, or a format, "
+            f"got {type(value).__name__}"
         ) from None
 
 

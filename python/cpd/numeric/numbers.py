@@ -77,11 +77,6 @@ def plain_number(name: str, value: Number) -> Number:
     return value
 
 
-def is_zero(seed: Number, stream: Number) -> bool:
-    """Returns whether both numbers are the int 0; no tensor's value is read."""
-    return type(seed) is type(stream) is int and not (seed or stream)
-
-
 def same_number(a: Number, b: Number) -> bool:
     """Returns whether two seeds or streams are the same number, be they ints or tensors."""
     return a is b or number("a", a) == number("b", b)

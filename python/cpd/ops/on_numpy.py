@@ -16,7 +16,7 @@ from cpd.numeric.accumulator import Accumulator, numbers_of_call
 from cpd.numeric.cast import Drawing
 from cpd.numeric.formats import Format, dtype_name
 from cpd.numeric.hadamard import Hadamard
-from cpd.numeric.numbers import Number, is_zero, number
+from cpd.numeric.numbers import Number, number
 from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import (
     FLOATS,
@@ -461,7 +461,7 @@ def _check_out(
 
 def _numbered(call: str, acc: Accumulator, seed: Number, stream: Number) -> _core.Accumulator:
     """The accumulator with a call's seed and stream."""
-    if is_zero(seed, stream):
+    if type(seed) is type(stream) is int and not (seed or stream):
         return acc._native()
     one, other = numbers_of_call(call, acc, seed, stream)
     return acc._held.with_numbers(number("seed", one), number("stream", other))
