@@ -177,7 +177,7 @@ def test_random_bits_change_a_stochastic_sum(scheme: str) -> None:
 
 
 def test_the_default_may_be_said() -> None:
-    assert str(cpd.Cast.parse("e4m3fn random_bits=24 variant=A")) == "e4m3fn"
+    assert str(cpd.Cast("e4m3fn random_bits=24 variant=A")) == "e4m3fn"
     assert cpd.Accumulator("h100-fp8 overflow=ieee") == cpd.Accumulator("h100-fp8")
 
 
