@@ -4,7 +4,7 @@
 import argparse
 import shlex
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from cpd._files import STDOUT, write_json, write_text
@@ -24,7 +24,7 @@ from cpd.cli.options import (
 )
 from cpd.cli.output import check_readable, check_tables, counted, new_console, new_progress
 from cpd.cli.roundoff_output import csv_text, json_of, print_series
-from cpd.comm.spec import Reduce, as_reduce
+from cpd.comm.spec import Reduce, as_reduce, seeded
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator
@@ -188,10 +188,7 @@ def _spec(text: str, options: argparse.Namespace) -> Reduce:
             )
         spec = spec.replace(order="ring")
     seed = spec.seed or options.seed
-    accumulator = spec.accumulator
-    if accumulator.rounding == "stochastic":
-        accumulator = replace(accumulator, seed=seed)
-    return spec.replace(accumulator=accumulator, seed=seed)
+    return seeded(spec.replace(seed=seed), seed)
 
 
 def _study(options: argparse.Namespace, world: int | None) -> _Study:

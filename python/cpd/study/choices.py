@@ -10,7 +10,7 @@ import numpy as np
 
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import Reduce, as_reduce
+from cpd.comm.spec import Reduce, as_reduce, seeded
 from cpd.numeric.checked import checked
 from cpd.study.costs import cost, transfer_seconds
 from cpd.study.machines import Machine, as_machine
@@ -20,7 +20,6 @@ from cpd.study.reduce import (
     Roundoff,
     group_size_of,
     grouped,
-    with_seed,
 )
 from cpd.study.resamples import shares_of_wins, undecided
 
@@ -154,7 +153,7 @@ def recommend(
     >>> best.by_error, best.by_time, [choice.steps for choice in best.choices]
     (4, 2, [18, 18, 30])
     """
-    spec, machine = with_seed(as_reduce(spec), seed), as_machine(machine)
+    spec, machine = seeded(as_reduce(spec), seed), as_machine(machine)
     if spec.order != "ring":
         raise ValueError(
             "the exchanges ring and hierarchical, whose time is modelled, sum in order 'ring': "

@@ -17,12 +17,11 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import Reduce, as_reduce
+from cpd.comm.spec import Reduce, as_reduce, seeded
 from cpd.comm.virtual import Source, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import integer
-from cpd.numeric.shown import shown
 from cpd.numeric.warned import PrecisionWarning
 
 DRAWS = 16
@@ -118,7 +117,7 @@ def roundoff(
     >>> round(result.error, 4), result.count, result.zero_references
     (0.0588, 2, 1)
     """
-    spec = with_seed(as_reduce(spec), seed)
+    spec = seeded(as_reduce(spec), seed)
     given = Contributions(ranks, comm)
     sizes = [group_size_of(size, given.world) for size in group_sizes]
     found = {size: given.measure(spec, size) for size in sizes}
@@ -326,13 +325,6 @@ def standard_error(left_out: npt.NDArray[np.float64]) -> float:
 
 
 # ---- helpers -------------------------------------------------------------------------------------
-
-
-def with_seed(spec: Reduce, seed: int) -> Reduce:
-    """Returns the spec with the seed of a call; raises ValueError if it has another one."""
-    if spec.seed and seed not in (0, spec.seed):
-        raise ValueError(f"seed is given twice: {shown(seed)}, and {spec.seed} in {shown(spec)}")
-    return spec.replace(seed=seed) if seed else spec
 
 
 def grouped(spec: Reduce, size: int, world: int) -> Reduce:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cpd.comm.schedule import Schedule, averaging
-from cpd.comm.spec import Reduce, check_world
+from cpd.comm.spec import Reduce, check_world, seeded
 from cpd.compress.codecs import Codec
 from cpd.nn.recipe import as_recipe
 from cpd.numeric.names import checked_name
@@ -265,7 +265,8 @@ class TrainOptions:
         if self.aps is not None:
             chosen["aps"] = APS[self.aps]
         spec = Reduce(wire)
-        return spec.replace(average=False, seed=spec.seed or self.seed, **chosen)
+        seed = spec.seed or self.seed
+        return seeded(spec.replace(average=False, seed=seed, **chosen), seed)
 
     def reduction(self, steps_per_epoch: int) -> Schedule:
         """Returns how each layer is reduced at each step.

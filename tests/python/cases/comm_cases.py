@@ -326,9 +326,16 @@ BASE_SUM: dict[str, Any] = {
     "chunk": 4,
     "rounding": "stochastic",
 }
+
+
+def _accumulator(**changes: Any) -> cpd.Accumulator:
+    keys = BASE_SUM | changes
+    return cpd.Accumulator(keys.pop("format"), **keys)
+
+
 BASE = cpd.Reduce(
     "e4m3",
-    accumulator=cpd.Accumulator(**BASE_SUM),
+    accumulator=_accumulator(),
     order="ring",
     group_size=2,
     rounding="stochastic",
@@ -336,7 +343,7 @@ BASE = cpd.Reduce(
 
 
 def _sum(**changes: Any) -> dict[str, Any]:
-    return {"accumulator": cpd.Accumulator(**BASE_SUM | changes)}
+    return {"accumulator": _accumulator(**changes)}
 
 
 DIFFERENCES: dict[str, dict[str, Any]] = {
