@@ -73,7 +73,7 @@ def test_groups_divide_the_channels(channels, groups):
 
 
 def test_a_layer_that_torch_computes_otherwise_is_no_emulated_one():
-    state = SimpleNamespace(recipe=cpd.Recipe("native"), stream=lambda: None, delayed=None)
+    state = SimpleNamespace(recipe=cpd.Recipe("native"), numbers=dict, delayed=None)
     x = torch.rand(2)
     with pytest.raises(RuntimeError, match="computes the layer by none of relu"):
         run_with({F.relu: F.relu}, state, lambda value: value + 1, x)
