@@ -104,7 +104,7 @@ def test_a_replay_with_a_mismatch_ends_with_1(monkeypatch):
     from cpd.cli import replay as command
 
     module = importlib.import_module("cpd.hardware.replay")
-    one = {"json": None, "file": "x", "accumulator": None, "operands": None, "output": None}
+    one = {"json": None, "file": "x", "accumulator": None, "operands": None, "result": None}
     options = argparse.Namespace(**one, no_c=False, mutations=False)
     monkeypatch.setattr(command, "_show", lambda found: None)
     for counts, status in (((3, 3), 0), ((3, 2), 1), ((2, 2), 1)):

@@ -116,7 +116,7 @@ def test_a_rows_options_repeat_it(folder):
 def test_roundoff_options_repeat_it(folder, tmp_path):
     results = json.loads((folder / "results.json").read_text())
     out = tmp_path / "again.json"
-    assert main(["roundoff", *results["roundoff_options"].split(), "--json", str(out)]) == 0
+    assert main(["roundoff", *shlex.split(results["roundoff_options"]), "--json", str(out)]) == 0
     assert json.loads(out.read_text())["roundoff"] == results["roundoff"]
 
 
@@ -180,7 +180,7 @@ def test_page_holds_the_figures(demo, folder):
     for run in demo.table:
         assert f"{run.accuracy:.3f}" in html
         assert run.weights in html
-        assert f"cpd train {run.options}" in html
+        assert "cpd train " + run.options.replace("'", "&#39;") in html
     for row in demo.roundoff.series[0].rows:
         assert f"{row.error:.2%}".replace("%", " %") in html
 
