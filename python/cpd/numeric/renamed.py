@@ -89,5 +89,4 @@ def refuse(
             raise TypeError(f"{function}() takes {names[keyword]}= in place of {keyword}=")
         raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}")
     if to is REQUIRED:
-        missing = "to" if "to" in names.values() else "accumulator"
-        raise TypeError(f"{function}() missing 1 required argument: '{missing}'")
+        raise TypeError(f"{function}() lacks the format or the accumulator to round into")

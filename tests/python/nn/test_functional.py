@@ -111,8 +111,8 @@ def test_each_rounding_draws_from_a_stream_of_its_own():
         return 9 ^ (purpose << 60) ^ (11 << 20)
 
     def cast(t, spec, purpose):
-        options = {"seed": spec.seed, "stream": stream(purpose), "random_bits": 8}
-        return cpd.cast(t.detach(), "e5m2 stochastic", **options)
+        options = {"seed": spec.seed, "stream": stream(purpose)}
+        return cpd.cast(t.detach(), "e5m2 stochastic random_bits=8", **options)
 
     def drawing(acc, purpose):
         return with_numbers(acc, acc.seed, stream(purpose))
@@ -159,9 +159,9 @@ def test_output_is_rounded_once_more():
     )
     images, kernels = leaves_of((1, 2, 5, 5), (3, 2, 3, 3))
     y = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9", output=spec, layer=4))
-    options = {"seed": 2, "stream": 3 ^ (11 << 60) ^ (4 << 20), "random_bits": 8}
+    options = {"seed": 2, "stream": 3 ^ (11 << 60) ^ (4 << 20)}
     sums = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9"))
-    assert same(y, cpd.cast(sums, "e4m3 stochastic overflow=saturate", **options))
+    assert same(y, cpd.cast(sums, "e4m3 stochastic overflow=saturate random_bits=8", **options))
     y = functional.matmul(
         images, images.mT, recipe=cpd.Recipe(sums="fp32", output="(4,3)"), dtype=torch.half
     )
