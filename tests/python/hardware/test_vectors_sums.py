@@ -305,7 +305,7 @@ def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
     if not np.isfinite(value):
         assert abs(exact) > f.max
         return True
-    rounded, flags = cpd.cast(np.float64([float(exact)]), f, unit.rounding, flags=True)
+    rounded, flags = cpd.cast(np.float64([float(exact)]), f, unit.sum_rounding, flags=True)
     assert rounded[0] == value or abs(exact) > f.max
     return bool(flags[0] & 1)
 
