@@ -176,5 +176,6 @@ def _chained_images(x: Tensor, windows: Windows, how: Sum) -> int:
     if acc.scheme not in ("sequential", "chunked"):
         return max(1, x.shape[0])
     places = math.prod(windows.places(x.shape[2:]))
-    unit = acc.chunk // math.gcd(acc.chunk, places) if acc.chunk else 1
+    chunk = acc.chunk if acc.scheme == "chunked" and acc.chunk else 1
+    unit = chunk // math.gcd(chunk, places)
     return math.ceil(_images(x, windows) / unit) * unit

@@ -540,8 +540,8 @@ def _text(value: Any) -> str:
         return format_text("format", value)
     except TypeError:
         raise TypeError(
-            "an accumulator must be a cpd.Accumulator, its text, a matrix unit's name, or a format,"
-            f" got {type(value).__name__}"
+            "an accumulator must be a cpd.Accumulator, its text, a matrix unit's name, or a "
+            f"format, got {type(value).__name__}"
         ) from None
 
 

@@ -169,4 +169,4 @@ def test_fields_of_a_unit_that_are_reported_one_by_one():
     for fields in ({"fraction_bits": 15}, {"min_exponent": -19}):
         assert _one_field(found, unit(**({"fraction_bits": 14, "min_exponent": -20} | fields)))
     assert _one_field(found, unit(fraction_bits=15, min_exponent=-19))
-    assert not _one_field(found, unit(fraction_bits=14, min_exponent=-20, aligns_addend=False))
+    assert not _one_field(found, unit(fraction_bits=14, min_exponent=-20, addend="separate"))

@@ -306,7 +306,7 @@ def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
         assert abs(exact) > f.max
         return True
     rounded, flags = cpd.cast(
-        np.float64([float(exact)]), cpd.Cast(f, rounding=unit.rounding), flags=True
+        np.float64([float(exact)]), cpd.Cast(f, rounding=unit.sum_rounding), flags=True
     )
     assert rounded[0] == value or abs(exact) > f.max
     return bool(flags[0] & 1)

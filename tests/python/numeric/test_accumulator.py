@@ -388,7 +388,7 @@ WRONG = [
         "unknown preset 'z80-fp8'; there are v100",
     ),
     ({"format": "v100", "product": "e4m3"}, ValueError, "forms its products exactly"),
-    ({"format": "e4m3 v100"}, ValueError, "output must be fp32 or fp16, got e4m3"),
+    ({"format": "e4m3 v100"}, ValueError, "preset v100: output must be fp32 or fp16, got e4m3"),
     ({"format": "fp16", "scheme": "h100-fp8"}, ValueError, "no known rule"),
     ({"format": "bf16", "scheme": "b200-fp8"}, ValueError, "must be fp32 or fp16, got bf16"),
     ({"preset": "v100"}, TypeError, "takes a unit's name as its first argument or by scheme=, not"),

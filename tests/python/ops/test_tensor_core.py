@@ -48,8 +48,8 @@ class Case:
         return f"{self.gpu}-{self.kind}-{self.output}"
 
     def accumulator(self) -> cpd.Accumulator:
-        operands = (self.operand, self.operand) if self.operand else None
-        return cpd.Accumulator(self.output, preset=self.preset, operands=operands)
+        operands = {"a": self.operand, "b": self.operand} if self.operand else {}
+        return cpd.Accumulator(self.output, scheme=self.preset, **operands)
 
 
 CASES = [
@@ -116,7 +116,7 @@ def _rounded(x: F64, unit: Any) -> F32:
     emin = 1 - unit.sum.bias
     quantum = np.maximum(exponent.astype(np.int64) - 1, emin) - unit.sum.man
     scaled = np.ldexp(x, -quantum)
-    whole = np.trunc(scaled) if unit.rounding == "toward_zero" else np.rint(scaled)
+    whole = np.trunc(scaled) if unit.sum_rounding == "toward_zero" else np.rint(scaled)
     result: F32 = np.ldexp(whole, quantum).astype(np.float32)
     return result
 
@@ -194,7 +194,7 @@ def _changed(unit: Any, **changes: Any) -> cpd.Accumulator:
         "fraction_bits": unit.fraction_bits,
         "min_exponent": unit.min_exponent,
         "sum": unit.sum,
-        "rounding": unit.rounding,
+        "sum_rounding": unit.sum_rounding,
         "promote": unit.promote,
         "group": unit.group,
     }
@@ -210,9 +210,9 @@ def _mutations(case: Case) -> dict[str, dict[str, Any]]:
     unit = case.accumulator()
     assert unit is not None
     k = _load(case)[0].shape[1]
-    other = "nearest_even" if unit.rounding == "toward_zero" else "toward_zero"
+    other = "nearest_even" if unit.sum_rounding == "toward_zero" else "toward_zero"
     changes: dict[str, dict[str, Any]] = {
-        f"rounding {other}": {"rounding": other},
+        f"rounding {other}": {"sum_rounding": other},
         "half the block": {"block": min(unit.block, k) // 2},
     }
     if unit.group:

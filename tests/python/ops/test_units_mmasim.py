@@ -63,8 +63,8 @@ class Case:
         return "-".join(filter(None, (self.preset, self.operand, self.output)))
 
     def accumulator(self) -> cpd.Accumulator:
-        operands = (self.operand, self.operand) if self.operand else None
-        return cpd.Accumulator(self.output, preset=self.preset, operands=operands)
+        operands = {"a": self.operand, "b": self.operand} if self.operand else {}
+        return cpd.Accumulator(self.output, scheme=self.preset, **operands)
 
 
 def _mma(arch: str, shape: str, operand: str, output: str) -> Callable[[], Model]:
