@@ -227,6 +227,40 @@ def renamed(**names: str) -> Callable[[CallableT], CallableT]:
     return decorator
 
 
+def numbers_go_to(call: str, *names: str) -> Callable[[CallableT], CallableT]:
+    """Has the constructor of a spec refuse the numbers that it took in 0.7, as its calls take them.
+
+    Args:
+        call: The calls that take these numbers.
+        names: The numbers: `seed`, `stream`, `step` or `layer`.
+
+    Returns:
+        A decorator. Its function raises TypeError for these keywords.
+
+    >>> @numbers_go_to("cpd.cast", "seed")
+    ... def cast_to(text): return text
+    >>> cast_to("e4m3", seed=3)
+    Traceback (most recent call last):
+    TypeError: cast_to() takes no seed=: give it to the call, cpd.cast(…, seed=…)
+    """
+
+    def decorator(function: CallableT) -> CallableT:
+        title = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def made(*args: Any, **given: Any) -> Any:
+            for name in names:
+                if name in given:
+                    raise TypeError(
+                        f"{title}() takes no {name}=: give it to the call, {call}(…, {name}=…)"
+                    )
+            return function(*args, **given)
+
+        return cast(CallableT, made)
+
+    return decorator
+
+
 def missing(module: str, name: str) -> AttributeError:
     """The error for a name that a module does not have.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrapped
-from cpd.numeric.accumulator import Accumulator, numbers_of_call
+from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast, Drawing, elements
 from cpd.numeric.formats import dtype_name
 from cpd.numeric.numbers import Number, plain_number
@@ -157,7 +157,7 @@ def cast_arguments(options: Drawing, x: Tensor) -> tuple[str, Tensor | None, Ten
     return elements(options.cast), *random_numbers(options, x)
 
 
-def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def random_numbers(options: Drawing, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream, where the rounding uses them."""
     if options.rounding != "stochastic":
         return None, None
@@ -165,16 +165,12 @@ def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor |
 
 
 def sum_numbers(
-    call: str, acc: Accumulator, seed: Number, stream: Number, x: Tensor
+    acc: Accumulator, seed: Number, stream: Number, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Seed and stream of a sum, where its accumulator uses them: a call's or the accumulator's."""
+    """Seed and stream of a call, checked, where its accumulator uses them."""
     draws = acc.rounding == "stochastic"
-    if not torch.compiler.is_compiling():
-        if type(seed) is type(stream) is int and not (seed or stream):
-            return random_numbers(acc, x) if draws else (None, None)
-        seed, stream = numbers_of_call(call, acc, seed, stream)
-    elif draws:
-        seed, stream = numbers_of_call(call, acc, seed, stream)
+    if draws or not torch.compiler.is_compiling():
+        seed, stream = plain_number("seed", seed), plain_number("stream", stream)
     if not draws:
         return None, None
     return number_of("seed", seed, x), number_of("stream", stream, x)
@@ -193,36 +189,24 @@ def number_of(name: str, value: Number, x: Tensor) -> Tensor:
     return value.view(torch.int64) if value.dtype == torch.uint64 else value.to(torch.int64)
 
 
-def call_number(name: str, given: Number, own: Number, x: Tensor) -> Tensor:
-    """Returns `number_of` of a call's seed or stream, or of the spec's own where the call has 0.
+def call_numbers(
+    options: Accumulator | Cast, seed: Number, stream: Number, x: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Seed and stream of a call, where the rounding uses them.
 
-    From another device it is copied to x's, between GPUs without waiting: many layers share it.
+    From another device they are copied to x's, between GPUs without waiting: many layers share
+    them.
     """
-    is_given = isinstance(given, Tensor) or given != 0
-    kept = plain_number(name, given) if is_given else own
+    if options.rounding != "stochastic":
+        return None, None
+    return _shared("seed", seed, x), _shared("stream", stream, x)
+
+
+def _shared(name: str, value: Number, x: Tensor) -> Tensor:
+    kept = plain_number(name, value)
     if isinstance(kept, Tensor) and kept.is_cuda and not x.is_meta:
         kept = kept.to(x.device)
     return number_of(name, kept, x)
-
-
-def call_numbers(
-    options: Rounded, seed: Number, stream: Number, x: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
-    """Seed and stream of a call, where the rounding uses them."""
-    if options.rounding != "stochastic":
-        return None, None
-    check_seed(options.seed, seed)
-    return call_number("seed", seed, options.seed, x), call_number(
-        "stream", stream, options.stream, x
-    )
-
-
-def check_seed(own: Number, seed: Number) -> None:
-    """Raises ValueError where a spec and the call have different seeds, neither of them 0."""
-    if own is seed or (not isinstance(own, Tensor) and own == 0):
-        return
-    if isinstance(seed, Tensor) or (seed != 0 and (isinstance(own, Tensor) or own != seed)):
-        raise ValueError(f"seed must be given once: the call has {seed}, the spec {own}")
 
 
 def stacked_numbers(

@@ -187,7 +187,7 @@ def sum(
         shape = x.shape[:axis] + x.shape[axis + 1 :]
         integers = checked_draws(random, x, shape, acc, lambda: acc.sum_integers(x.shape[axis]))
         integers = integers.contiguous()
-    numbers = sum_numbers("sum", acc, seed, stream, x)
+    numbers = sum_numbers(acc, seed, stream, x)
     if tininess is None:
         return run("sum", x, axis, acc.text, *numbers, integers)
     raised = _ops.sum_flags(x, axis, acc.text, *numbers, integers, tininess)
@@ -217,7 +217,7 @@ def gemm(
         integers = integers.contiguous()
     if a.is_cpu and not torch.compiler.is_compiling():
         warn_if_slow(acc, a, b)
-    numbers = sum_numbers("gemm", acc, seed, stream, a)
+    numbers = sum_numbers(acc, seed, stream, a)
     product = a, b, c, acc.text, *numbers, element
     if tininess is None:
         return run("gemm", *product, blas, integers)

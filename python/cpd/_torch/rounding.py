@@ -39,14 +39,13 @@ def rounded(
     axis: int = -1,
     seed: Number = 0,
     stream: Number = 0,
-    layer: int = 0,
 ) -> Tensor:
     """`x` rounded by `forward`, the gradient that returns to it by `backward`; None: as it is.
 
     `axis`: along which blocks of scaled formats run. Stochastic casts use `seed`, and `stream`
-    tagged as the cast of an output and of a gradient in that layer (`cpd.Recipe`). Raises
-    ValueError where x's type does not hold a format, and for transforms, factors and histories,
-    which go with the operands of products.
+    tagged as the cast of an output and of a gradient (`cpd.Recipe`). Raises ValueError where x's
+    type does not hold a format, and for transforms, factors and histories, which go with the
+    operands of products.
     """
     if forward is None and backward is None:
         return x
@@ -54,7 +53,7 @@ def rounded(
     pairs = []
     for spec, purpose in ((forward, RESULT), (backward, RETURNING)):
         _check(spec, x)
-        pairs.append(_numbers_of(spec, purpose, x, (seed, stream), layer))
+        pairs.append(_numbers_of(spec, purpose, x, (seed, stream)))
     first, second = ("" if spec is None else spec.text for spec in (forward, backward))
     return run("round_both", x, first, second, axis, stacked_numbers(pairs, x))
 
@@ -79,13 +78,13 @@ def _check(spec: Cast | None, x: Tensor) -> None:
 
 
 def _numbers_of(
-    spec: Cast | None, purpose: Purpose, x: Tensor, given: tuple[Number, Number], layer: int
+    spec: Cast | None, purpose: Purpose, x: Tensor, given: tuple[Number, Number]
 ) -> Pair:
     """Seed and stream of one of the casts; None where it draws nothing."""
     if spec is None:
         return None, None
     seed, stream = call_numbers(spec, *given, x)
-    return seed, None if stream is None else tagged(stream, purpose, layer)
+    return seed, None if stream is None else tagged(stream, purpose)
 
 
 # ---- the operator --------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def gemm_scaled(
         c = c.detach()
     of_a = a, a_scales, a_block, a_lines, a_factor
     of_b = b, b_scales, b_block, b_lines, b_factor
-    numbers = sum_numbers("gemm", acc, seed, stream, a)
+    numbers = sum_numbers(acc, seed, stream, a)
     return ops.gemm_scaled.default(*of_a, *of_b, c, acc.text, epilogue, *numbers, random)
 
 

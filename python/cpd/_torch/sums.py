@@ -32,9 +32,9 @@ NATIVE = "native"
 Ints = Sequence[int]
 
 
-def tagged(stream: Tensor, purpose: Purpose, layer: int = 0) -> Tensor:
-    """The stream for a purpose in a layer, made from the layers' common `stream`."""
-    return stream ^ stream_tag(purpose, layer)
+def tagged(stream: Tensor, purpose: Purpose) -> Tensor:
+    """The stream for a purpose, made from a call's."""
+    return stream ^ stream_tag(purpose)
 
 
 class Sum(NamedTuple):

@@ -114,7 +114,7 @@ def _codecs(options: argparse.Namespace) -> list[str]:
     if options.out is not None and (options.out.suffix != ".npz" or len(options.codec) > 1):
         raise UsageError("--out takes one codec's tensors, into a file that ends in .npz")
     with users_mistakes():
-        return list(dict.fromkeys(Codec(text, seed=options.seed).text for text in options.codec))
+        return list(dict.fromkeys(Codec(text).text for text in options.codec))
 
 
 def _tensors(path: Path) -> "dict[str, Values]":

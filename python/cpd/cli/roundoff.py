@@ -24,7 +24,7 @@ from cpd.cli.options import (
 )
 from cpd.cli.output import check_readable, check_tables, counted, new_console, new_progress
 from cpd.cli.roundoff_output import csv_text, json_of, print_series
-from cpd.comm.spec import Reduce, as_reduce, seeded
+from cpd.comm.spec import Reduce, as_reduce
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator
@@ -178,7 +178,7 @@ def _specs(options: argparse.Namespace) -> "tuple[Machine | None, dict[str, Redu
 
 
 def _spec(text: str, options: argparse.Namespace) -> Reduce:
-    """The all-reduce of a text, with the command's seed; of --recommend in order ring."""
+    """The all-reduce of a text; of --recommend in order ring."""
     spec = as_reduce(text)
     if options.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):
@@ -187,8 +187,7 @@ def _spec(text: str, options: argparse.Namespace) -> Reduce:
                 f"{spec.order}"
             )
         spec = spec.replace(order="ring")
-    seed = spec.seed or options.seed
-    return seeded(spec.replace(seed=seed), seed)
+    return spec
 
 
 def _study(options: argparse.Namespace, world: int | None) -> _Study:
@@ -227,7 +226,7 @@ def _measure_and_print(
     not_finite = gradients.not_finite()
     if prints:
         _warn_of(not_finite, options)
-    _measure(study, comm, quiet=not prints)
+    _measure(study, comm, options.seed, quiet=not prints)
     if not prints:
         return
     console = new_console(quiet=STDOUT in (options.csv, options.json))
@@ -249,12 +248,13 @@ def _measure_and_print(
         draw(options.plot, study.series, gradients.ranks)
 
 
-def _measure(study: _Study, comm: "Communicator | None", quiet: bool) -> None:
+def _measure(study: _Study, comm: "Communicator | None", seed: int, quiet: bool) -> None:
     from cpd.study.reduce import Contributions
     from cpd.study.series import measure_series
 
     per_rank = study.gradients.per_rank
-    contributions = Contributions(per_rank if comm is None else per_rank[comm.rank], comm)
+    mine = per_rank if comm is None else per_rank[comm.rank]
+    contributions = Contributions(mine, comm, seed)
     total = sum(len(one.sizes) for one in study.series)
     with new_progress(quiet=quiet, unit="sums") as progress:
         bar = progress.add_task("measuring", total=total, note="")

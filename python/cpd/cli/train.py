@@ -372,7 +372,7 @@ def train_options(options: argparse.Namespace, nodes: int) -> TrainOptions:
     names = [field.name for field in fields(TrainOptions)]
     values = {name: getattr(options, name) for name in names if hasattr(options, name)}
     if options.reduce is not None:
-        values["reduce"] = reduce_text(as_reduce(options.reduce), options.seed)
+        values["reduce"] = reduce_text(as_reduce(options.reduce))
     lists = {name: tuple(values[name]) for name in ("exempt", "exempt_types")}
     return TrainOptions(**{**values, **lists, "nodes": nodes})
 

@@ -19,7 +19,15 @@ from cpd.comm.errors import RankLost, TransportError
 from cpd.comm.layers import Inputs, Layers, Outputs, check_in_place, layer_list, layer_numbers
 from cpd.comm.reports import ReduceReport, Traffic, reduce_report, traffic_of
 from cpd.comm.schedule import Schedule, ScheduleLike, check_count, tensors_by_spec
-from cpd.comm.spec import Reduce, ReduceLike, as_reduce, check_world, native_at, warn_of_stall
+from cpd.comm.spec import (
+    Reduce,
+    ReduceLike,
+    Seeded,
+    as_reduce,
+    check_world,
+    native_at,
+    warn_of_stall,
+)
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.cast import CastLike, unscaled
 from cpd.numeric.formats import flag
@@ -209,7 +217,7 @@ class Communicator:
             made = self._native.all_reduce(
                 given.values,
                 results.values,
-                self._now(native, of, step),
+                self._now(native, step),
                 counts,
                 given.numbers,
                 kept,
@@ -322,7 +330,7 @@ class Communicator:
             made = self._native.reduce(
                 given.values,
                 values,
-                self._now(native, of, step),
+                self._now(native, step),
                 root,
                 counts,
                 given.numbers,
@@ -405,7 +413,7 @@ class Communicator:
             made = self._native.reduce_scatter(
                 given.values,
                 results.values,
-                self._now(native, of, step),
+                self._now(native, step),
                 counts,
                 given.numbers,
                 kept,
@@ -571,19 +579,23 @@ class Communicator:
             error.add_note(f"(the other ranks could not be told: {failure})")
 
     def _given(
-        self, tensors: Layers, spec: ReduceLike, numbers: Sequence[int] | None, step: int | None
+        self,
+        tensors: Layers,
+        spec: ReduceLike | Seeded,
+        numbers: Sequence[int] | None,
+        step: int | None,
     ) -> tuple[Inputs, _core.Reduce, Reduce]:
         """The tensors and the spec of a call, checked."""
-        of = as_reduce(spec)
-        native = native_at(of, self.seed, 0 if step is None else number("step", step))
+        of, seed = spec if isinstance(spec, Seeded) else (as_reduce(spec), 0)
+        native = native_at(of, seed or self.seed, 0 if step is None else number("step", step))
         given = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)
         warn_of_stall(of, self._size)
         return given, native, of
 
-    def _now(self, native: _core.Reduce, of: Reduce, step: int | None) -> _core.Reduce:
+    def _now(self, native: _core.Reduce, step: int | None) -> _core.Reduce:
         """The spec at this call's step; asked during the one call, as it may be the count."""
-        return native if step is not None or of.step != 0 else native.with_step(self.step)
+        return native if step is not None else native.with_step(self.step)
 
     def _count(self, traffic: _core.Traffic) -> None:
         """Counts a reduction that has succeeded, before another call begins."""

@@ -60,7 +60,7 @@ def counted(
     """
     values, rows = layers
     native = _core.cost(
-        spec._native(),
+        spec._held,
         int32("world", world),
         int32("rank", rank),
         values,

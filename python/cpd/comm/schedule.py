@@ -112,7 +112,7 @@ class Schedule:
             size: the tensor's number of values; default None: not known.
 
         Returns:
-            The spec. A step of its own is left out, as calls have theirs.
+            The spec.
 
         Raises:
             ValueError: if `min_size` is set and `size` is None.
@@ -160,8 +160,7 @@ class Schedule:
 
     def _spec_at(self, exempt: bool, step: int) -> Reduce:
         later = self.first_spec if step < self.first_steps else self.spec
-        spec = self.exempt_spec if exempt else later
-        return spec if spec.step == 0 else spec.replace(step=None)
+        return self.exempt_spec if exempt else later
 
 
 ScheduleLike: TypeAlias = "Schedule | ReduceLike"

@@ -7,14 +7,14 @@ import functools
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cpd import _core
-from cpd._since import renamed
+from cpd._since import numbers_go_to, renamed
 from cpd.compress import table
-from cpd.compress.codecs import Codec, with_numbers
+from cpd.compress.codecs import Codec, native_codec
 from cpd.numeric.accumulator import (
     REDUCE_SCHEMES,
     Accumulator,
@@ -24,16 +24,19 @@ from cpd.numeric.accumulator import (
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, flag
 from cpd.numeric.names import did_you_mean
-from cpd.numeric.numbers import int32, number
+from cpd.numeric.numbers import int32
 from cpd.numeric.options import MAX_RANDOM_BITS, Options, numbers_of_codec
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Spec, named_word
+from cpd.numeric.spec import Spec, named_word, warn_of_numbers
 from cpd.numeric.warned import PrecisionWarning, warn
 
 ORDERS: tuple[str, ...] = _core.ORDERS
 EXCHANGES: tuple[str, ...] = _core.EXCHANGES
 DIVIDES: tuple[str, ...] = _core.DIVIDES
+
+
+_CALL = "cpd.simulate_all_reduce"
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -69,8 +72,7 @@ class Reduce(Spec):
             A `cpd.Codec` of a format means that format.
         accumulator: the accumulator of the sum (`sequential`, `kahan`, `chunked` or `pairwise`).
             Default: a sequential sum to nearest-even in the format, in fp32 if that is scaled or a
-            compressor. Its `stream` must be 0: the streams of a reduction are made of purpose,
-            step, tensor and rank.
+            compressor.
         order: the order in which the ranks' terms are added. It determines the result. `sequential`
             (default): rank ascending. `ring`: each tensor is cut into W slices, the first n mod W
             one longer. Slice s is summed from rank s + 1 on, around to rank s. `tree`: neighbors
@@ -113,8 +115,6 @@ class Reduce(Spec):
         variant: the variant of stochastic rounding, `A` (default), `B` or `C`, as in `cpd.cast`.
         result: the format to which a wider accumulator is rounded once more at each level, and in
             which sums travel. Default: the format, or fp32 if it is scaled or a compressor.
-        seed: the seed of the random bits of casts and codecs; default 0.
-        step: the number of the training step; enters the random streams. Default 0.
 
     Attributes:
         format: the `Format` or `Scaled` of the contributions; None if they are compressed.
@@ -147,14 +147,13 @@ class Reduce(Spec):
     random_bits: int
     variant: str
     result: Format
-    seed: int
-    step: int
     text: str = field(init=False)
     """The canonical text; `cpd.Reduce(r.text) == r`."""
     _compressor: Codec | None = field(init=False, compare=False)
     """What contributions become where that is no format."""
     _held: _core.Reduce = field(init=False, compare=False)
 
+    @numbers_go_to(_CALL, "seed", "step")
     @renamed(wire="the first argument", format="the first argument")
     def __init__(
         self,
@@ -174,8 +173,6 @@ class Reduce(Spec):
         random_bits: int | None = None,
         variant: str | None = None,
         result: FormatLike | None = None,
-        seed: int | None = None,
-        step: int | None = None,
     ) -> None:
         sums = None if accumulator is None else sum_accumulator(accumulator, REDUCE_SCHEMES)
         given = {
@@ -192,13 +189,8 @@ class Reduce(Spec):
             "random_bits": None if random_bits is None else int32("random_bits", random_bits),
             "variant": None if variant is None else named_word("variant", variant),
             "result": None if result is None else as_format(result).name,
-            "seed": None if seed is None else number("seed", seed),
-            "step": None if step is None else number("step", step),
         }
-        own = format.accumulator if isinstance(format, Reduce) else None
-        made = _made(*_head(format, given))
-        self._share(made)
-        self._sum_by(own if sums is None else sums)
+        self._share(_made(*_head(format, given)))
 
     @property
     def codec(self) -> Codec:
@@ -227,41 +219,18 @@ class Reduce(Spec):
         words = [head if by is None else str(Reduce(by))]
         words += [_word_of(name, value) for name, value in own if name not in keys]
         given = {name: value for name, value in keys.items() if value is not None}
-        if "accumulator" not in keys and (by is None or "accumulator" in dict(own)):
-            given["accumulator"] = self.accumulator  # with its numbers
         if unknown := [name for name in keys if name not in _READERS]:
             raise TypeError(f"a Reduce has no key {shown(unknown[0])}: {_keys_are(unknown[0])}")
         return Reduce(" ".join(words), **given)
-
-    def _sum_by(self, accumulator: Accumulator | None) -> None:
-        """Takes an accumulator of the same text, with its numbers."""
-        if accumulator is None or accumulator.text != self.accumulator.text:
-            return
-        held = self._held.with_accumulator(accumulator._native())
-        object.__setattr__(self, "accumulator", accumulator)
-        object.__setattr__(self, "_held", held)
-
-    def _native(self) -> _core.Reduce:
-        """The spec for C++, with the accumulator's seed as it is now."""
-        acc = self.accumulator
-        if type(acc.seed) is type(acc.stream) is int:
-            return self._held
-        return self._held.with_accumulator(acc._native())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Reduce):
-            return NotImplemented
-        return self.text == other.text and self.accumulator == other.accumulator
-
-    __hash__ = Spec.__hash__
 
     def __repr__(self) -> str:
         return f"cpd.Reduce({self.text!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"text": self.text, "accumulator": self.accumulator}
+        return {"text": self.text}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        warn_of_numbers("Reduce", state)
         state = dict(state) if "text" in state else _since_0_7(state)
         self.__init__(state.pop("text"), **state)  # type: ignore[misc]
 
@@ -295,8 +264,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "random_bits": int,
     "variant": str,
     "result": str,
-    "seed": int,
-    "step": int,
 }
 """The keys of a text in their order, each with what reads its value."""
 
@@ -307,10 +274,9 @@ def _head(given: ReduceLike, keys: dict[str, Any]) -> tuple[str, Keys]:
     """What contributions become, as a text, and the keys that are given."""
     own: Keys = ()
     if isinstance(given, Codec):
-        asked = keys["seed"] or 0, keys["random_bits"] or MAX_RANDOM_BITS
-        by = with_numbers(given, *asked)
-        given = by.text
-        keys = keys | {"seed": by.seed, "random_bits": by.random_bits}
+        if keys["random_bits"] is None:
+            keys = keys | {"random_bits": given.random_bits}
+        given = given.text
     if isinstance(given, Reduce):
         given = given.text
     if isinstance(given, str):
@@ -334,6 +300,11 @@ def _words(text: str) -> tuple[str, Keys]:
     head, keys = [], {}
     for word in words:
         name, is_valued, value = word.partition("=")
+        if name in ("seed", "step"):
+            raise ValueError(
+                f"an all-reduce has no {name}: give it to the call, {_CALL}(…, {name}=…), in place "
+                f"of {shown(text)}"
+            )
         if name not in _READERS:
             head.append(word)
         elif name in keys:
@@ -370,48 +341,62 @@ def _keys_are(name: str) -> str:
 def _made(head: str, keys: Keys) -> Reduce:
     """Returns the all-reduce of a head and values of keys; others have their defaults."""
     value = dict(keys)
-    seed, bits = value.get("seed", 0), value.get("random_bits", MAX_RANDOM_BITS)
+    bits = value.get("random_bits", MAX_RANDOM_BITS)
     by, cast = None, None
     if table.is_compressor(head):
-        by = Codec(head, seed=seed, random_bits=bits)
+        by = Codec(head)
         _check_cast(by, value)
     else:
         cast = _format_of(head)
     usual = sums_format(cast)
-    sums = sum_accumulator(value.get("accumulator", usual), REDUCE_SCHEMES)
-    result = as_format(value.get("result", usual))
-    rounding, overflow = value.get("rounding", "nearest_even"), value.get("overflow")
-    options = Options(
-        rounding, overflow_of(cast, overflow), seed, 0, bits, value.get("variant", "A")
-    )
-    held = _core.Reduce(
-        wire=(by or cast)._held,  # type: ignore[union-attr]
-        accumulator=sums._native(),
-        order=value.get("order", "sequential"),
-        exchange=value.get("exchange", "owner"),
-        group_size=value.get("group_size"),
-        aps=value.get("aps", False),
-        loss_scale=value.get("loss_scale", 1.0),
-        average=value.get("average", False),
-        divide=value.get("divide", "after"),
-        rounding=numbers_of_codec(seed, bits) if by is not None else options.native(),
-        result=result._held,
-        step=value.get("step", 0),
-    )
-    made = object.__new__(Reduce)
-    plain = None if by is None else Codec(by.text)  # whose numbers are the spec's own
     others: dict[str, Any] = {
         "format": cast,
-        "_compressor": plain,
-        "accumulator": sums,
-        "result": result,
+        "_compressor": by,
+        "accumulator": sum_accumulator(value.get("accumulator", usual), REDUCE_SCHEMES),
+        "order": value.get("order", "sequential"),
+        "exchange": value.get("exchange", "owner"),
+        "group_size": value.get("group_size"),
+        "aps": value.get("aps", False),
+        "loss_scale": value.get("loss_scale", 1.0),
+        "average": value.get("average", False),
+        "divide": value.get("divide", "after"),
+        "rounding": value.get("rounding", "nearest_even"),
+        "overflow": overflow_of(cast, value.get("overflow")),
+        "random_bits": bits,
+        "variant": value.get("variant", "A"),
+        "result": as_format(value.get("result", usual)),
     }
-    others["_held"] = held
-    for name in Reduce.__dataclass_fields__:
-        if name != "text":
-            object.__setattr__(made, name, others[name] if name in others else getattr(held, name))
+    made = object.__new__(Reduce)
+    for name, part in others.items():
+        object.__setattr__(made, name, part)
+    object.__setattr__(made, "_held", _native(made, 0))
     object.__setattr__(made, "text", _text(made, usual))
     return made
+
+
+def _native(of: Reduce, seed: int) -> _core.Reduce:
+    """The all-reduce for C++, with the seed of a call, for casts, codecs and sums."""
+    bits = of.random_bits
+    if of._compressor is not None:
+        wire: Any = native_codec(of._compressor.text, seed, bits)
+        rounding = numbers_of_codec(seed, bits)
+    else:
+        wire = of.format._held  # type: ignore[union-attr]
+        rounding = Options(of.rounding, of.overflow, seed, 0, bits, of.variant).native()
+    return _core.Reduce(
+        wire=wire,
+        accumulator=of.accumulator._held.with_numbers(seed, 0),
+        order=of.order,
+        exchange=of.exchange,
+        group_size=of.group_size,
+        aps=of.aps,
+        loss_scale=of.loss_scale,
+        average=of.average,
+        divide=of.divide,
+        rounding=rounding,
+        result=of.result._held,
+        step=0,
+    )
 
 
 def _text(of: Reduce, usual: Format) -> str:
@@ -430,8 +415,6 @@ def _text(of: Reduce, usual: Format) -> str:
         "random_bits": MAX_RANDOM_BITS,
         "variant": "A",
         "result": usual,
-        "seed": 0,
-        "step": 0,
     }
     words = [of._compressor.text if of._compressor is not None else str(of.format)]
     for name in _READERS:
@@ -493,7 +476,7 @@ def _scale(value: Any) -> float:
 
 def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a pickle of version 0.7."""
-    state = dict(state)
+    state = {name: value for name, value in state.items() if name not in ("seed", "step")}
     wire, format = state.pop("wire", None), state.pop("format", None)
     if wire is None and state["rounding"] != "stochastic":
         state |= {"random_bits": None, "variant": None}  # which had no effect
@@ -506,39 +489,25 @@ def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
 # ---- numbers of calls ----------------------------------------------------------------------------
 
 
+class Seeded(NamedTuple):
+    """A spec with the seed of a hook or a study, for a communicator that may have another one."""
+
+    spec: Reduce
+    seed: int
+
+
+def seeded(spec: Reduce, seed: int) -> Any:
+    """Returns what a communicator takes as a spec with a seed in place of its own; 0: its own."""
+    return Seeded(spec, seed)
+
+
 def native_at(spec: Reduce, seed: int = 0, step: int = 0) -> _core.Reduce:
-    """Returns the spec for C++ with the seed and the step of a call.
-
-    The seed serves casts, codecs and sums. Raises ValueError if the spec has another number itself.
-    """
-    spec = seeded(spec, seed)
-    native = spec._native()
-    return native if step == spec.step else native.with_step(one_number("step", step, spec))
+    """Returns the spec for C++ with the seed and the step of a call."""
+    native = spec._held if seed == 0 else _seeded(spec, seed)
+    return native if step == 0 else native.with_step(step)
 
 
-def one_number(name: str, given: int, spec: Reduce) -> int:
-    """The number of a call, or of its spec; 0 means that it has none."""
-    own: int = getattr(spec, name)
-    if own != 0 and given not in (0, own):
-        raise ValueError(f"{name} is given twice: {given}, and {own} in {spec!r}")
-    return given or own
-
-
-def seeded(spec: Reduce, seed: int) -> Reduce:
-    """Returns the spec with the seed of a call, for casts, codecs and sums; 0: as it is."""
-    if seed == 0:
-        return spec
-    one_number("seed", seed, spec)
-    own = spec.accumulator.seed
-    if type(own) is not int or own not in (0, seed):
-        raise ValueError(f"seed is given twice: {seed}, and {own} in the accumulator")
-    return _with_seed(spec, seed)
-
-
-@functools.lru_cache(maxsize=1024)
-def _with_seed(spec: Reduce, seed: int) -> Reduce:
-    sums = Accumulator(spec.accumulator.text, seed=seed)
-    return spec.replace(seed=seed, accumulator=sums)
+_seeded = functools.lru_cache(maxsize=1024)(_native)
 
 
 def sums_format(wire: Format | Scaled | None) -> Format:
@@ -567,12 +536,12 @@ def check_spec(spec: Reduce) -> None:
 
 def check_world(spec: Reduce, world: int) -> None:
     """Raises ValueError if the spec's groups are larger than the number of ranks."""
-    spec._native().check_world(int32("world", world))
+    spec._held.check_world(int32("world", world))
 
 
 def may_stall(spec: Reduce, world: int) -> bool:
     """Returns whether `warn_of_stall` would warn."""
-    return spec._native().may_stall(world)
+    return spec._held.may_stall(world)
 
 
 def warn_of_stall(spec: Reduce, world: int) -> None:

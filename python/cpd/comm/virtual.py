@@ -306,7 +306,7 @@ class Source:
             self._check_shapes(rank, layers)
         places = [device for device in self._devices if device not in (None, "cpu")]
         gpu = int(str(places[0]).partition(":")[2] or 0) if places else -1
-        _core.note_reduction(spec._native(), self.world, self.sizes, self.numbers, self.rows, gpu)
+        _core.note_reduction(spec._held, self.world, self.sizes, self.numbers, self.rows, gpu)
 
     def visit(self, rank: int, use: Callable[[int, Any], object]) -> None:
         """Calls a function with each layer of a rank.

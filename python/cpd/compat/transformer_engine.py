@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from cpd import ops
-from cpd._torch.arguments import name_of, random_numbers
+from cpd._torch.arguments import call_numbers, name_of
 from cpd._torch.operands import cast_operand
 from cpd.nn.clock import SHIFT
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, as_recipe
@@ -132,7 +132,7 @@ def _cast(x: Tensor, spec: Cast | None, axis: int, call: int) -> Tensor:
     """Returns `x` as an operand; each call uses a stream of its own."""
     if spec is None:
         return x
-    numbers = random_numbers(Cast(spec, stream=call << SHIFT), x)
+    numbers = call_numbers(spec, 0, call << SHIFT, x)
     return cast_operand(x, spec.text, axis, numbers)
 
 

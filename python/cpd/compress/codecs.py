@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import gone_members
+from cpd._since import gone_members, numbers_go_to
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
 from cpd.compress.table import compressors
@@ -22,7 +22,7 @@ from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
 from cpd.numeric.options import MAX_RANDOM_BITS, numbers_of_codec
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import arguments, take
+from cpd.numeric.spec import arguments, take, warn_of_numbers
 from cpd.ops.arguments import Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
@@ -104,8 +104,6 @@ class Codec:
     Args:
         codec: the text of a codec, or a `Codec`: the name of a format (`cpd.Format`), of a scaled
             format (`cpd.Scaled`), or of a compressor (`Codec.named()`), with its options.
-        seed: the seed of the random bits, for codecs that round at random, in place of the call's;
-            default: the given `Codec`'s, or 0.
         random_bits: the number of random bits that decide each rounding, 1 to 24; by variant A of
             stochastic rounding (`cpd.cast`) alone. Default: the given `Codec`'s, or 24.
         options: options of the compressor: `Codec("qsgd", bits=4)` is `Codec("qsgd bits=4")`. They
@@ -174,30 +172,26 @@ class Codec:
     """
 
     text: str
-    seed: int
     random_bits: int
     _held: _core.Codec = field(init=False, compare=False)
 
+    @numbers_go_to("Codec.encode", "seed")
     def __init__(
         self,
         codec: Codec | str,
         /,
         *,
-        seed: int | None = None,
         random_bits: int | None = None,
         **options: float | str | None,
     ) -> None:
-        text, own = codec, (0, MAX_RANDOM_BITS)
+        text, own = codec, MAX_RANDOM_BITS
         if isinstance(codec, Codec):
-            text, own = codec.text, (codec.seed, codec.random_bits)
+            text, own = codec.text, codec.random_bits
         if not isinstance(text, str):
             raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(codec)}")
-        numbers = (
-            number("seed", own[0] if seed is None else seed),
-            int32("random_bits", own[1] if random_bits is None else random_bits),
-        )
-        made = _core.Codec(_with_options(text, options), numbers_of_codec(*numbers))
-        take(self, made, text=made.name, seed=numbers[0], random_bits=numbers[1])
+        bits = int32("random_bits", own if random_bits is None else random_bits)
+        made = _core.Codec(_with_options(text, options), numbers_of_codec(0, bits))
+        take(self, made, text=made.name, random_bits=bits)
 
     def replace(self, **keys: Any) -> Codec:
         """Returns a copy with these keys changed.
@@ -298,8 +292,7 @@ class Codec:
             state: holds what a codec that feeds errors back keeps of layer `number`; default None:
                 nothing was stored, and nothing is.
             number: the number of the layer in `state`; default 0.
-            seed: the seed of the random bits, for codecs that round at random; default 0, which
-                is the codec's own.
+            seed: the seed of the random bits, for codecs that round at random; default 0.
             stream: the stream of random bits; default 0. Element i has counter i (in row-major
                 order).
             shift: x · 2^shift is encoded, rounded once to binary32, and the decoded values are
@@ -313,8 +306,7 @@ class Codec:
             The stream, and its values.
 
         Raises:
-            ValueError: for an invalid argument, and for a seed if the codec has another one;
-                `state` is then unchanged.
+            ValueError: for an invalid argument; `state` is then unchanged.
             TypeError: for an argument of another type; `state` is then unchanged.
 
         >>> import numpy as np
@@ -359,12 +351,7 @@ class Codec:
 
     def _with_seed(self, seed: Any) -> _core.Codec:
         """The native codec with the seed of a call."""
-        given = number("seed", seed)
-        if given in (0, self.seed):
-            return self._held
-        if self.seed:
-            raise ValueError(f"seed is given twice: {given}, and {self.seed} in {shown(self)}")
-        return _native(self.text, given, self.random_bits)
+        return native_codec(self.text, number("seed", seed), self.random_bits)
 
     def _integers(self, random: Any, x: Any, layout: RowLayout) -> npt.NDArray[np.uint32]:
         integers = np.asarray(random)
@@ -377,10 +364,8 @@ class Codec:
         return np.ascontiguousarray(layout.move(integers), np.uint32).reshape(-1)
 
     def __repr__(self) -> str:
-        numbers = f", seed={self.seed}" if self.seed else ""
-        if self.random_bits != MAX_RANDOM_BITS:
-            numbers += f", random_bits={self.random_bits}"
-        return f"cpd.Codec({self.text!r}{numbers})"
+        has_bits = self.random_bits != MAX_RANDOM_BITS
+        return f"cpd.Codec({self.text!r}{f', random_bits={self.random_bits}' if has_bits else ''})"
 
     def __str__(self) -> str:
         return self.text
@@ -392,8 +377,9 @@ class Codec:
         return arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        text = state.pop("name", None) or state.pop("text")  # 0.7 called it name
-        self.__init__(text, **state)  # type: ignore[misc]
+        warn_of_numbers("Codec", state)
+        text = state.get("name") or state["text"]  # 0.7 called it name
+        self.__init__(text, random_bits=state["random_bits"])  # type: ignore[misc]
 
 
 def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
@@ -401,7 +387,8 @@ def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
 
 
 @functools.lru_cache(maxsize=256)
-def _native(text: str, seed: int, random_bits: int) -> _core.Codec:
+def native_codec(text: str, seed: int, random_bits: int) -> _core.Codec:
+    """Returns the codec of a text for C++, with the seed of a call."""
     return _core.Codec(text, numbers_of_codec(seed, random_bits))
 
 
@@ -429,23 +416,6 @@ def _option_text(name: str, value: Any) -> str:
     if not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, a word or a bool, got {type(value).__name__}")
     return repr(value)
-
-
-def with_numbers(by: Codec | str, seed: int, random_bits: int) -> Codec:
-    """Returns the codec with this seed and these random_bits; defaults mean its own.
-
-    Raises ValueError if both set one of them and differ.
-    """
-    given = codec(by)
-    numbers = []
-    for name, usual, own, ours in (
-        ("seed", 0, given.seed, seed),
-        ("random_bits", MAX_RANDOM_BITS, given.random_bits, random_bits),
-    ):
-        if usual not in (own, ours) and own != ours:
-            raise ValueError(f"{name} is given twice: {shown(ours)}, and {own} in {shown(given)}")
-        numbers.append(own if ours == usual else ours)
-    return Codec(given.text, seed=numbers[0], random_bits=numbers[1])
 
 
 def bytes_of(data: Any) -> bytes:

@@ -218,7 +218,7 @@ def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Pur
     """`x` cast straight through; its scales, if any, cover it whole or in square blocks."""
     if spec is None:
         return x
-    numbers = pair_of(spec, purpose, arguments.how, x, arguments.seed, arguments.stream)
+    numbers = pair_of(spec, purpose, x, arguments.seed, arguments.stream)
     if isinstance(spec.format, Scaled) and not spec.history:
         return cast_operand(x, spec.text, -1, numbers)
     x = x.to(type_of_cast(x, spec.text))
@@ -231,13 +231,13 @@ def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Pur
 
 
 def pair_of(
-    spec: Any, purpose: Purpose, how: Recipe, x: Tensor, seed: Number, stream: Number
+    spec: Any, purpose: Purpose, x: Tensor, seed: Number, stream: Number
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Seed and stream of a sum or a cast, for one purpose in one layer; None: it draws nothing."""
+    """Seed and stream of a sum or a cast, for one purpose; None: it draws nothing."""
     if spec is None or is_native(spec):
         return None, None
     of_seed, of_stream = call_numbers(spec, seed, stream, x)
-    return of_seed, None if of_stream is None else tagged(of_stream, purpose, how.layer)
+    return of_seed, None if of_stream is None else tagged(of_stream, purpose)
 
 
 def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -275,6 +275,6 @@ def _numbers(how: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | N
     if not how._kept.drawing:
         return None
     drawn = {
-        purpose: pair_of(spec, purpose, how, x, seed, stream) for purpose, spec in how._kept.drawing
+        purpose: pair_of(spec, purpose, x, seed, stream) for purpose, spec in how._kept.drawing
     }
     return stacked_numbers([drawn.get(purpose, (None, None)) for purpose in Purpose], x)

@@ -343,7 +343,7 @@ def _weights(
     elif mask is not None:
         scores = scores + mask
     (weights,) = _softmax(scores, sizes=[int(zeros)])
-    weights = rounded(weights, how.softmax, how.softmax, layer=how.layer, **bits.at(SOFTMAX))
+    weights = rounded(weights, how.softmax, how.softmax, **bits.at(SOFTMAX))
     return weights if are_cast else weights.to(query.dtype)
 
 

@@ -22,7 +22,6 @@ from cpd.nn.arguments import autocast_type
 from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.products import is_ours, is_product, name_of
 from cpd.nn.recipe import RecipeLike, as_recipe
-from cpd.nn.streams import check_seeds
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.renamed import takes
@@ -106,7 +105,6 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
             )
         for name, number in (("seed", seed), ("stream", stream)):
             check_number(name, number)
-        check_seeds(self.recipe, seed)
         self.seed, self.stream = seed, stream
         self.left: dict[str, int] = {}
         self._calls = 0
@@ -267,23 +265,17 @@ def _as_torch(form: Callable[..., Any], products: int = 1) -> Callable[..., Any]
 
 def _softmax(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
     how = mode._next(0)
-    to = how["recipe"].softmax
-    return rounded(F.softmax(*args, **kwargs), to, to, **_draws(how))
-
-
-def _draws(how: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of `rounded` that choose its random bits."""
-    layer = how.pop("recipe").layer
-    return {**how, "layer": layer}
+    to = how.pop("recipe").softmax
+    return rounded(F.softmax(*args, **kwargs), to, to, **how)
 
 
 def _add(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     how = mode._next(0)
-    to = how["recipe"].residual
+    to = how.pop("recipe").residual
     sum_of = torch.add(input, other, alpha=alpha)
     if to is None or not isinstance(other, Tensor) or input.is_nested or input.shape != other.shape:
         return sum_of
-    return rounded(sum_of, to, to, **_draws(how))
+    return rounded(sum_of, to, to, **how)
 
 
 def _add_in_place(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:

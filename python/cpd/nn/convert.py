@@ -28,7 +28,6 @@ from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, ReportRow
 from cpd.nn.rules import Choice, Decision, Rule, Rules
-from cpd.nn.streams import check_seeds
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import check_number, integer
 from cpd.numeric.renamed import takes
@@ -551,7 +550,6 @@ def _check_layers(layers: list[_Layer]) -> None:
                     f"({layer.name!r}, None) for the layer"
                 )
         for how in layer.state.phases():
-            check_seeds(how, layer.state.seed)
             if layer.mixin.what not in WITHOUT_PRODUCTS:
                 _check_results(how, layer)
 

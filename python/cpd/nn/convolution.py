@@ -467,5 +467,5 @@ def _tiled(spec: Cast | None) -> Cast | None:
 def _cast(
     arguments: Arguments, spec: Cast, purpose: Purpose, x: Tensor
 ) -> Callable[[Tensor, int], Tensor]:
-    numbers = pair_of(spec, purpose, arguments.how, x, arguments.seed, arguments.stream)
+    numbers = pair_of(spec, purpose, x, arguments.seed, arguments.stream)
     return lambda x, axis: cast_operand(x, spec.text, axis, numbers)

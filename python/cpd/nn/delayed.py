@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cpd._torch.arguments import random_numbers
+from cpd._torch.arguments import call_numbers
 from cpd._torch.delayed import refuse_vmap
 from cpd._torch.derivatives import run
 from cpd._torch.library import ops
@@ -35,16 +35,14 @@ class _Casts:
     state: Delayed
     number: int
 
-    def quantize(
-        self, which: str, x: Tensor, seed: Number | None = None, stream: Number | None = None
-    ) -> Tensor:
+    def quantize(self, which: str, x: Tensor, seed: Number = 0, stream: Number = 0) -> Tensor:
         """Casts `x`, the "activation", "weight" or "gradient", with its present scale.
 
-        Records its largest magnitude as `note` does. `seed`, `stream`: in place of the cast's own.
+        Records its largest magnitude as `note` does. `seed`, `stream`: of the random bits.
         """
         cast = self.state.cast_of(which)
         self.note(which, x)
-        numbers = random_numbers(Cast(cast, seed=seed, stream=stream), x)
+        numbers = call_numbers(cast, seed, stream, x)
         scale = self.state.scale[self._column(which)]
         return run("cast_delayed", x, elements(cast), scale, *numbers)
 

@@ -66,5 +66,5 @@ def embedding(
     """
     how = recipe_of(recipe, sums)
     rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-    y = rounded(rows, how.embedding, None, seed=seed, stream=stream, layer=how.layer)
+    y = rounded(rows, how.embedding, None, seed=seed, stream=stream)
     return y if dtype is None else y.to(dtype)

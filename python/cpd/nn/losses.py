@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cpd import ops
-from cpd._torch.arguments import random_numbers
+from cpd._torch.arguments import call_numbers
 from cpd._torch.operands import cast_delayed, whole_transforms
 from cpd.numeric.cast import Cast, element_of, elements, rounding_of
 from cpd.numeric.formats import Format
@@ -179,7 +179,7 @@ def _cast(
     if isinstance(q, Format):
         return _rounded(values, spec, q), values, 1.0, None
     if spec.history and multiplier is not None:
-        y = cast_delayed(values, elements(spec), multiplier, random_numbers(spec, x))
+        y = cast_delayed(values, elements(spec), multiplier, call_numbers(spec, 0, 0, x))
         return y, values, 1.0, multiplier.reciprocal().expand(x.shape)
     if q.transform is not None:
         whole = whole_transforms(values, axis, q.transform.size)
@@ -196,8 +196,7 @@ def _cast(
 
 def _rounded(x: Tensor, how: Cast, to: Format | Scaled, **where: Any) -> Tensor:
     """`x` rounded as `how` says, to another format."""
-    to_other = Cast(to, **rounding_of(how), seed=how.seed, stream=how.stream)
-    y: Tensor = ops.cast(x, to_other, **where)
+    y: Tensor = ops.cast(x, Cast(to, **rounding_of(how)), **where)
     return y
 
 

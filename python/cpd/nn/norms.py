@@ -353,8 +353,7 @@ class _Rounding(NamedTuple):
                 compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch refuses most
             in_float32 = _values(others, torch.float32)
             y, *statistics = compute(input.float(), *in_float32, sizes=sizes, numbers=numbers)
-            given: dict[str, Any] = {"seed": self.seed, "stream": self.stream, "layer": how.layer}
-            y = rounded(y, how.norm, how.norm, **given).to(element)
+            y = rounded(y, how.norm, how.norm, seed=self.seed, stream=self.stream).to(element)
         for running, new in zip(others, statistics, strict=False):
             if running is not None:
                 running.copy_(new.detach())

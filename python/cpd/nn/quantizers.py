@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from cpd._torch.arguments import check_seed
 from cpd._torch.rounding import rounded
 from cpd.nn.clock import SHIFT, recomputes_or_transforms
 from cpd.numeric.cast import Cast, CastLike, as_cast
@@ -127,8 +126,6 @@ class Quantizer(nn.Module):
         super().__init__()
         self.quantize = quantize
         casts = [spec for spec in (quantize.forward, quantize.backward) if spec is not None]
-        for spec in casts:
-            check_seed(spec.seed, quantize.seed)
         stochastic = any(spec.rounding == "stochastic" for spec in casts)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64) if stochastic else None)
 

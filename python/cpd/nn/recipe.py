@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Never, Self, TypeAlias
 
@@ -28,16 +28,14 @@ from cpd.nn.recipe_parts import Kept, put_kept
 from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
-from cpd.numeric.accumulator import Accumulator, as_accumulator
+from cpd.numeric.accumulator import as_accumulator
 from cpd.numeric.cast import Cast as Cast
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import as_cast as as_cast
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
-from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.renamed import refuse
-from cpd.numeric.spec import arguments
-from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
+from cpd.numeric.spec import arguments, warn_of_numbers
 
 Rules: TypeAlias = (
     "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None] | str"
@@ -99,7 +97,6 @@ class Recipe:
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
-        layer: a number, 0…2^16 - 1, by which layers that share a recipe use different random bits.
         norm: the rounding of the results of normalizations, and of the gradients that come back to
             them: a `Cast` or a format; None: as torch computes.
         softmax: the rounding of softmax, as `norm`.
@@ -126,8 +123,8 @@ class Recipe:
     the second the weight's in the forward GEMM; the gradient's and the weight's for the input's
     gradient; the activation's and the gradient's for the weight's gradient.
 
-    Each stochastic rounding takes its random bits from the seed and the stream of its own
-    accumulator or cast. The stream is XORed with layer << 20 and purpose << 60. Purposes: 0 the
+    Each stochastic rounding takes its random bits from the seed and the stream of the call; the
+    stream is XORed with purpose << 60 (and, by `cpd.convert`, with layer << 20). Purposes: 0 the
     forward GEMM, 4 grad_input, 5 grad_weight, 6 grad_bias; 8 the cast of activations, 9 of weights,
     10 of gradients, 11 of the output; 7, 14 and 15 casts of weights, activations and gradients for
     one backward GEMM, where these differ; in forward mode 12 and 13 the products of the input's and
@@ -157,7 +154,6 @@ class Recipe:
     weight: Cast | None
     gradient: Cast | None
     output: Cast | None
-    layer: int
     grad_input_gradient: Cast | Literal["same"] | None
     grad_input_weight: Cast | Literal["same"] | None
     grad_weight_activation: Cast | Literal["same"] | None
@@ -190,7 +186,6 @@ class Recipe:
         weight: CastLike | Literal["same"] | None = "same",
         gradient: CastLike | Literal["same"] | None = "same",
         output: CastLike | None = None,
-        layer: int = 0,
         grad_input_gradient: CastLike | Literal["same"] | None = "same",
         grad_input_weight: CastLike | Literal["same"] | None = "same",
         grad_weight_activation: CastLike | Literal["same"] | None = "same",
@@ -229,7 +224,7 @@ class Recipe:
     def text(self) -> str:
         """The canonical text, a recipe's name where it has one; it has no `source`.
 
-        `Recipe(r.text) == r`, but for seeds, streams and `layer`.
+        `Recipe(r.text) == r`.
 
         >>> Recipe("native", weight="mxfp8 rule=up", rules=[("head", None)], source="mine").text
         "native weight='mxfp8 rule=up' rules='head none'"
@@ -295,11 +290,12 @@ class Recipe:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         own = Recipe.__dataclass_fields__
+        warn_of_numbers("Recipe", state)
         state = recipe_files.renewed(state)
         self.__init__(**{name: one for name, one in state.items() if name in own})  # type: ignore[misc]
 
     def __hash__(self) -> int:
-        return hash((self._kept.text, self.layer))
+        return hash(self._kept.text)
 
     def __copy__(self) -> Self:
         return self
@@ -347,16 +343,6 @@ class Recipe:
         return any(draws(part) for part in (*self._sums, *self._casts)) or (
             self.attention is not None and self.attention._draws
         )
-
-    def _for_layer(self, layer: int) -> Recipe:
-        """Returns the recipe with another layer number."""
-        return replace(self, layer=layer)
-
-    def _with_stream(self, stream: Number) -> Recipe:
-        """Returns the recipe with this stream in all its accumulators and casts."""
-        check_number("stream", stream)
-        parts = arguments(self)
-        return Recipe(**{name: _with_stream(value, stream) for name, value in parts.items()})
 
 
 def _parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -510,7 +496,6 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(OVERRIDES, read.override),
     **dict.fromkeys(("output", *ROUNDED), read.cast),
     **dict.fromkeys(("optimizer", "reduce", "source"), read.words),
-    "layer": read.layer,
     "attention": _nested,
     "loss_scale": read.loss_scale,
     "rules": _rules,
@@ -518,15 +503,6 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "scales_at": read.scales_at,
 }
 """For each argument, the function that checks and converts it to what a recipe holds."""
-
-
-def _with_stream(value: Any, stream: Number) -> Any:
-    """An accumulator or a cast with another stream; anything else as it is."""
-    if isinstance(value, Accumulator):
-        return Accumulator(value.text, seed=value.seed, stream=stream)
-    if isinstance(value, Cast):
-        return Cast(value, stream=stream)
-    return value._with_stream(stream) if isinstance(value, Recipe) else value
 
 
 _USUAL = {

@@ -27,7 +27,6 @@ from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec_text import items
-from cpd.numeric.streams import MAX_LAYERS
 
 MAX_EXPONENT, MAX_MANTISSA = 8, 23
 
@@ -133,17 +132,17 @@ def sums(value: Any) -> tuple[Any, ...]:
 
 def sum_(name: str, value: Any) -> Sum:
     """Reads a sum."""
-    if isinstance(value, dict):
-        text, seed, stream = _numbered(value)
-        return Accumulator(text, seed=seed, stream=stream)
+    _refuse_table(value)
     return NATIVE if isinstance(value, str) and value == NATIVE else as_accumulator(value)
 
 
-def _numbered(table: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Text, seed and stream of a table of them."""
-    if "text" not in table or set(table) - {"text", "seed", "stream"}:
-        raise ValueError(f"must have the keys text, seed and stream, got {sorted(table)}")
-    return table["text"], table.get("seed", 0), table.get("stream", 0)
+def _refuse_table(value: Any) -> None:
+    """Raises ValueError for a table of a text, a seed and a stream, as files of 0.7 have."""
+    if isinstance(value, dict):
+        raise ValueError(
+            f"must be a text, got a table, {shown(value)}: give its seed to the call, "
+            "cpd.convert(…, seed=…)"
+        )
 
 
 def usual_bias(forward: Sum) -> SumLike:
@@ -171,10 +170,9 @@ def operand(name: str, value: Any) -> Cast | None:
 
 
 def _cast(name: str, value: Any) -> Cast:
-    text, seed, stream = _numbered(value) if isinstance(value, dict) else (value, 0, 0)
-    refuse_e4m3(name, text)
-    spec = as_cast(text)
-    return Cast(spec, seed=seed, stream=stream) if isinstance(value, dict) else spec
+    _refuse_table(value)
+    refuse_e4m3(name, value)
+    return as_cast(value)
 
 
 def override(name: str, value: Any) -> Any:
@@ -193,14 +191,6 @@ def cast(name: str, value: CastLike | Scaled | dict[str, Any] | None) -> Cast | 
             "activation, weight and gradient, take scaled ones too"
         )
     return spec
-
-
-def layer(name: str, value: Any) -> int:
-    """Reads a layer's number."""
-    number = integer(name, value)
-    if not 0 <= number < MAX_LAYERS:
-        raise ValueError(f"layer must be 0…2^16 - 1, got {number}")
-    return number
 
 
 def words(name: str, value: Any) -> Any:

@@ -15,14 +15,13 @@ from cpd.nn.recipe_parts import OPERANDS, OVERRIDES, ROUNDED, SUMS, is_native
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast, operand_text
 from cpd.numeric.names import did_you_mean
-from cpd.numeric.numbers import Number
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments
 from cpd.numeric.spec_text import head_and_keys, quoted
 
 _TRAINING = ("attention", "optimizer", "reduce", "loss_scale", "rules", "schedule", "source")
 KEYS = ("sums", *SUMS, *OPERANDS, *OVERRIDES, "output", *ROUNDED, *_TRAINING, "scales_at")
-"""The keys of a recipe's text. Files have `format`, for the head of a text, and `layer`, too."""
+"""The keys of a recipe's text. Files have `format`, for the head of a text, too."""
 
 
 # ---- keys ----------------------------------------------------------------------------------------
@@ -93,7 +92,7 @@ def _loads(kind: str) -> Callable[[str], Any]:
 
 def _known(keys: dict[str, Any]) -> dict[str, Any]:
     refuse_gone(keys)
-    known = ("format", *KEYS, "layer")
+    known = ("format", *KEYS)
     for key in keys:
         if key not in known:
             near = did_you_mean(key, known) or f"there are {', '.join(known)}"
@@ -104,10 +103,17 @@ def _known(keys: dict[str, Any]) -> dict[str, Any]:
 # ---- keys of version 0.7 -------------------------------------------------------------------------
 
 _GONE = ("wire", "update", "state")
+_OF_CALLS = {
+    "seed": "give it to the call, cpd.convert(…, seed=…)",
+    "stream": "give it to the call, cpd.functional.linear(…, stream=…)",
+    "layer": "cpd.convert numbers the layers; give other calls stream=stream ^ layer << 20",
+}
 
 
 def refuse_gone(keys: dict[str, Any], error: type[Exception] = ValueError) -> None:
     """Raises for keys of version 0.7, with those that say the same now."""
+    for name in keys.keys() & _OF_CALLS.keys():
+        raise error(f"a recipe has no {name}: {_OF_CALLS[name]}")
     gone = [key for key in _GONE if key in keys]
     if gone:
         now = renewed({key: keys[key] for key in gone if keys[key] is not None})
@@ -160,7 +166,7 @@ def said(recipe: Any) -> dict[str, Any]:
     bias = recipe.forward if is_native(recipe.forward) else Accumulator("fp32")
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}
-    usual |= {"layer": 0, "rules": (), "schedule": (), "source": "", "scales_at": "operand"}
+    usual |= {"rules": (), "schedule": (), "source": "", "scales_at": "operand"}
     parts = arguments(recipe).items()
     return {name: value for name, value in parts if value != usual.get(name)}
 
@@ -168,8 +174,7 @@ def said(recipe: Any) -> dict[str, Any]:
 def to_dict(recipe: Any) -> dict[str, Any]:
     """Returns strings, numbers, dicts and lists from which `cpd.Recipe` makes an equal recipe.
 
-    They hold the arguments that differ from the defaults. Raises ValueError if a seed or stream is
-    a tensor, whose value changes.
+    They hold the arguments that differ from the defaults.
 
     >>> from cpd import Recipe
     >>> to_dict(Recipe("native", weight="mxfp8", rules=[("*.head", None)]))
@@ -200,7 +205,7 @@ def to_toml(recipe: Any) -> str:
 
 
 def text_of(recipe: Any, names: Mapping[str, str]) -> str:
-    """Returns the text of all that a recipe holds, but for seeds, streams, layer and source.
+    """Returns the text of all that a recipe holds, but for its source.
 
     `names` are those that stand for texts.
     """
@@ -231,15 +236,6 @@ def _plain_data(name: str, value: Any) -> Any:
         return NONE
     if name == "attention":
         return to_dict(value)
-    if isinstance(value, (Accumulator, Cast)):
-        numbers = {key: _whole(name, getattr(value, key)) for key in ("seed", "stream")}
-        drawn = {key: number for key, number in numbers.items() if number}
-        text = value.text if isinstance(value, Accumulator) else operand_text(value)
-        return {"text": text, **drawn} if drawn else text
-    return value
-
-
-def _whole(name: str, number: Number) -> int:
-    if not isinstance(number, int):
-        raise ValueError(f"{name} has a seed or stream in a tensor, which a file cannot hold")
-    return number
+    if isinstance(value, Cast):
+        return operand_text(value)
+    return value.text if isinstance(value, Accumulator) else value

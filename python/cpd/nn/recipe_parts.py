@@ -63,11 +63,7 @@ def put_kept(parts: dict[str, Any]) -> None:
     for purpose, cast in operands.items():
         if is_same(cast):
             operands[purpose] = parts[purposes.TENSOR_OF[purpose]]
-    once = (
-        operands[Purpose.cast_activation] is operands[Purpose.recast_activation],
-        operands[Purpose.cast_weight] is operands[Purpose.recast_weight],
-    )
-    text, gemms, of_activation, of_weight, scales_at = _described(_text(parts), *once)
+    text, gemms, of_activation, of_weight, scales_at = _described(_text(parts))
     within = {purpose: parts[name] for purpose, name in purposes.SUMS.items()} | operands
     if of_activation:
         within[Purpose.cast_activation] = within[Purpose.recast_activation] = None
@@ -88,10 +84,7 @@ def put_kept(parts: dict[str, Any]) -> None:
 
 
 def _check_histories(parts: dict[str, Any]) -> None:
-    """Raises ValueError if a GEMM's cast of a tensor has a history and differs from the tensor's.
-
-    A cast may differ by its seed alone, which texts do not have.
-    """
+    """Raises ValueError if a GEMM's cast has a history and differs from its tensor's."""
     for name, tensor in OVERRIDES.items():
         cast = parts[name]
         if isinstance(cast, Cast) and cast.history and cast != parts[tensor]:
@@ -124,15 +117,13 @@ def _word(part: Any) -> str:
 
 
 @constant
-def _described(text: str, activation: bool, weight: bool) -> tuple[str, str, bool, bool, str]:
+def _described(text: str) -> tuple[str, str, bool, bool, str]:
     """Returns a recipe's canonical text, and the text of what its GEMMs take.
 
     Also whether the activation, and the weight, is cast before the GEMMs, and `scales_at`.
-    `activation`, `weight`: whether both GEMMs have one cast of it, which does not follow from a
-    text, as seeds may differ.
     """
     held = _core.Recipe.parse(text)
-    of_activation = activation and held.is_cast_once(Purpose.cast_activation)
-    of_weight = weight and held.is_cast_once(Purpose.cast_weight)
+    of_activation = held.is_cast_once(Purpose.cast_activation)
+    of_weight = held.is_cast_once(Purpose.cast_weight)
     gemms = held.gemms(of_activation, of_weight).text
     return held.text, gemms, of_activation, of_weight, held.fields()["scales_at"]

@@ -8,13 +8,12 @@ import re
 from typing import Any
 
 from cpd import _core
-from cpd.nn.recipe import MAX_LAYERS, OPERANDS, OVERRIDES, ROUNDED, SUMS, Recipe
+from cpd.nn.recipe import OPERANDS, OVERRIDES, ROUNDED, SUMS, Recipe
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEXT: dict[str, Any] = {"type": "string"}
 _RECIPE = {"$ref": "#/$defs/recipe"}
 _NESTED = {"$ref": "#/$defs/nested"}
-_SPEC = {"$ref": "#/$defs/spec"}
 _FROM = {"type": "integer", "minimum": 0}
 
 
@@ -41,7 +40,6 @@ def schema() -> dict[str, Any]:
                 "additionalProperties": False,
             },
             "nested": {"anyOf": [_TEXT, _RECIPE]},
-            "spec": {"anyOf": [_TEXT, _object(text=_TEXT, seed=_FROM, stream=_FROM)]},
         },
     }
 
@@ -52,10 +50,9 @@ def _keys() -> dict[str, dict[str, Any]]:
     schedule = [_object(step=_FROM, recipe=_NESTED), _object(epoch=_FROM, recipe=_NESTED)]
     rules = {"type": "array", "items": _object(layers=_TEXT, recipe=_NESTED)}
     of: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(specs, _SPEC),
+        **dict.fromkeys(specs, _TEXT),
         **dict.fromkeys(("optimizer", "reduce", "source"), _TEXT),
-        "sums": {"anyOf": [_SPEC, {"type": "array", "items": _SPEC, "minItems": 3, "maxItems": 4}]},
-        "layer": {**_FROM, "maximum": MAX_LAYERS - 1},
+        "sums": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 3, "maxItems": 4}]},
         "attention": _NESTED,
         "loss_scale": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "dynamic"}]},
         "rules": {"anyOf": [rules, {"type": "object", "additionalProperties": _NESTED}]},
@@ -67,11 +64,11 @@ def _keys() -> dict[str, dict[str, Any]]:
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    """An object of these keys, of which seed and stream may be left out."""
+    """An object of these keys."""
     return {
         "type": "object",
         "properties": properties,
-        "required": [name for name in properties if name not in ("seed", "stream")],
+        "required": list(properties),
         "additionalProperties": False,
     }
 

@@ -6,14 +6,12 @@ Each product has a position, which is XORed into the lowest 20 bits of the layer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cpd._torch.arguments import check_seed
-from cpd.nn.recipe import Recipe, draws
+from cpd.nn.recipe import Recipe
 from cpd.numeric.numbers import Number
 
 MAX_POSITIONS = 1 << 20
@@ -28,11 +26,9 @@ class Bits(NamedTuple):
 
     @classmethod
     def of(cls, how: Recipe, seed: Number, stream: Number) -> Bits:
-        """Returns a call's bits. For stream 0: of the recipe's first stochastic rounding."""
+        """Returns a call's bits, zeros where the recipe draws nothing."""
         if not how._draws:
             return cls()
-        if not isinstance(stream, Tensor) and stream == 0:
-            stream = next(_drawing(how)).stream
         if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
             stream = stream.view(torch.int64)  # for which torch has no XOR
         return cls(seed, stream)
@@ -40,16 +36,3 @@ class Bits(NamedTuple):
     def at(self, position: int) -> dict[str, Any]:
         """The keywords of the product at that position."""
         return {"seed": self.seed, "stream": self.stream ^ position}
-
-
-def check_seeds(how: Recipe, seed: Number) -> None:
-    """Raises ValueError where a part of a recipe has another seed, and neither is 0."""
-    for part in _drawing(how):
-        check_seed(part.seed, seed)
-
-
-def _drawing(how: Recipe) -> Iterator[Any]:
-    """The sums and casts of a recipe that draw, those of its attention last."""
-    yield from filter(draws, (*how._sums, *how._casts))
-    if how.attention is not None:
-        yield from _drawing(how.attention)

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 from cpd import _core
-from cpd._since import Gone
+from cpd._since import Gone, numbers_go_to
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
-from cpd.numeric.numbers import Number, int64, is_torch, number, plain_number
+from cpd.numeric.numbers import int64
 from cpd.numeric.spec import Option, Spec, named_word, options, with_options
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
@@ -121,9 +121,6 @@ class Accumulator(Spec):
         take: then the next `take`, and so on; blocks are of successive k in that order; default 2.
         width: an integer's bits, 2…1024; default 32.
         fraction: an integer's unit is 2^-fraction, -1024…1024; default 0.
-        seed: of stochastic rounding; an int or a one-element integer tensor; default 0. Calls have
-            a seed, too: give it there.
-        stream: as `seed`.
 
     Raises:
         ValueError: for an invalid text or key, or a key that changes no sum; the error names the
@@ -192,12 +189,9 @@ class Accumulator(Spec):
     take: int | None
     width: int | None
     fraction: int | None
-    seed: Number
-    stream: Number
     text: str = field(init=False, compare=False)
     """The text that str() returns."""
     _held: _core.Accumulator = field(init=False, repr=False, compare=False)
-    _NUMBERS = ("seed", "stream")
     parse = Gone("Accumulator(text)")
     options = Gone("its attributes rounding, overflow, random_bits and variant")
     unit = Gone("its attributes a, b, block, …, which are None without a matrix unit")
@@ -205,6 +199,7 @@ class Accumulator(Spec):
     sum_draws = Gone("sum_integers(terms)")
     gemm_draws = Gone("gemm_integers(k)")
 
+    @numbers_go_to("cpd.gemm", "seed", "stream")
     def __init__(
         self,
         format: AccumulatorLike | None = None,
@@ -236,8 +231,6 @@ class Accumulator(Spec):
         take: int | None = None,
         width: int | None = None,
         fraction: int | None = None,
-        seed: Number | None = None,
-        stream: Number | None = None,
         **renamed: Never,
     ) -> None:
         if others:
@@ -284,9 +277,7 @@ class Accumulator(Spec):
                 "Accumulator takes a text, a format, or the keys of a matrix unit or an integer"
             )
         made = _replaced(text, given) if given else parsed(text)
-        seed = seed if seed is not None else own.seed if own else 0
-        stream = stream if stream is not None else own.stream if own else 0
-        self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
+        self._share(made)
 
     def replace(self, **keys: Any) -> Accumulator:
         """Returns a copy with these keys changed.
@@ -302,12 +293,11 @@ class Accumulator(Spec):
         cpd.Accumulator('bf16 kahan rounding=up')
         """
         format = keys.pop("format", None)
-        numbers = {n: keys.pop(n, getattr(self, n)) for n in self._NUMBERS}
         changed = {n: key for n, key in keys.items() if key != getattr(self, n, None)}
         text = self.text
         if format is not None:
             text = with_options(text, options(format=format_text("format", format)))
-        return Accumulator(text, **numbers, **changed)
+        return Accumulator(text, **changed)
 
     @classmethod
     def exact(cls, a: FormatLike, b: FormatLike, terms: int) -> Accumulator:
@@ -380,24 +370,8 @@ class Accumulator(Spec):
         """
         return _core.Accumulator.named()
 
-    def _native(self) -> _core.Accumulator:
-        """With seed and stream."""
-        return self._seeded if type(self.seed) is type(self.stream) is int else self._with_numbers()
-
-    @cached_property
-    def _seeded(self) -> _core.Accumulator:
-        return self._with_numbers()
-
-    def _with_numbers(self) -> _core.Accumulator:
-        return self._held.with_numbers(number("seed", self.seed), number("stream", self.stream))
-
     def __repr__(self) -> str:
-        numbers = "".join(
-            f", {name}={value!r}"
-            for name, value in (("seed", self.seed), ("stream", self.stream))
-            if is_torch(value) or value != 0
-        )
-        return f"cpd.Accumulator({self.text!r}{numbers})"
+        return f"cpd.Accumulator({self.text!r})"
 
 
 if TYPE_CHECKING:
@@ -475,34 +449,6 @@ def unit_fields(acc: Accumulator) -> dict[str, Any]:
 def as_integer(acc: Accumulator) -> Integer | None:
     """`acc` if it is an integer, else None."""
     return cast("Integer", acc) if acc.form == "integer" else None
-
-
-def numbers_of_call(
-    call: str, acc: Accumulator, seed: Number, stream: Number
-) -> tuple[Number, Number]:
-    """The seed and stream of a call, or the accumulator's where the call's is 0.
-
-    Raises ValueError or TypeError for a number that is none, or that differs from the
-    accumulator's.
-    """
-    return (
-        _number_of_call(call, "seed", seed, acc.seed),
-        _number_of_call(call, "stream", stream, acc.stream),
-    )
-
-
-def _number_of_call(call: str, name: str, given: Number, own: Number) -> Number:
-    given = plain_number(name, given)
-    if not is_torch(own) and own == 0:
-        return given
-    if not is_torch(given) and given == 0:
-        return own
-    if given is not own and (is_torch(given) or is_torch(own) or given != own):
-        raise ValueError(
-            f"{name} is given twice: {call}({name}={given}), and {own} in the accumulator: give it "
-            "to the call alone"
-        )
-    return given
 
 
 # ---- texts ---------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Never, TypeAlias
 
 from cpd import _core
+from cpd._since import numbers_go_to
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
-from cpd.numeric.numbers import Number, int32, number, plain_number, same_number
+from cpd.numeric.numbers import Number, int32, number, plain_number
 from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.shown import shown
@@ -42,11 +43,9 @@ class Cast(Spec):
             scale a tensor.
         amax: with a history, the magnitude of it that is used: `max` (default), the largest, or
             `most_recent`.
-        seed: the seed of stochastic rounding; default 0. Calls have their own.
-        stream: its stream; default 0.
 
     A factor and a history belong to operands of products: `cpd.Recipe` takes them, `cpd.cast` does
-    not. Immutable, hashable, picklable; two casts are equal if their texts and numbers are.
+    not. Immutable, hashable, picklable; two casts are equal if their texts are.
 
     Raises:
         ValueError: the text or an option is invalid, or an option has no effect.
@@ -69,15 +68,13 @@ class Cast(Spec):
     factor: float
     history: int
     amax: str
-    seed: Number
-    stream: Number
     text: str = field(init=False)
-    """The canonical text, without seed and stream; `cpd.Cast(c.text) == c` if both are 0."""
+    """The canonical text; `cpd.Cast(c.text) == c`."""
     _held: _core.CastSpec = field(init=False, compare=False)
     _options: _core.RoundingOptions = field(init=False, compare=False)
     _SPECS = {"format": format_or_scaled}  # noqa: RUF012 - an annotation would make it a field
-    _NUMBERS = ("seed", "stream")
 
+    @numbers_go_to("cpd.cast", "seed", "stream")
     @refuses_old
     def __init__(
         self,
@@ -91,8 +88,6 @@ class Cast(Spec):
         factor: float | None = None,
         history: int | None = None,
         amax: str | None = None,
-        seed: Number | None = None,
-        stream: Number | None = None,
     ) -> None:
         if _old:
             raise TypeError("Cast takes a format, and all else by keyword: rounding=, overflow=")
@@ -109,11 +104,7 @@ class Cast(Spec):
             history=None if history is None else int32("history", history),
             amax=word("amax", amax),
         )
-        self._share(
-            _replaced(base.text, given),
-            seed=base.seed if seed is None else plain_number("seed", seed),
-            stream=base.stream if stream is None else plain_number("stream", stream),
-        )
+        self._share(_replaced(base.text, given))
 
     @classmethod
     def _of(cls, held: _core.CastSpec) -> Cast:
@@ -203,16 +194,12 @@ def _kept(text: str, seed: int, stream: int) -> _core.RoundingOptions:
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
     """Returns the rounding of a call with a seed and a stream.
 
-    Raises ValueError or TypeError for an invalid number, and ValueError for a number that the cast
-    has otherwise, too.
+    Raises ValueError or TypeError for an invalid number.
     """
     if type(seed) is not int or not 0 <= seed < 2**64:
         seed = plain_number("seed", seed)
     if type(stream) is not int or not 0 <= stream < 2**64:
         stream = plain_number("stream", stream)
-    if not (_is_zero(cast.seed) and _is_zero(cast.stream)):
-        seed = _one_number("seed", cast.seed, seed)
-        stream = _one_number("stream", cast.stream, stream)
     return Drawing(cast, cast.rounding, cast.random_bits, seed, stream)
 
 
@@ -224,19 +211,6 @@ def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawin
             f"{shown(how.text)} is a scaled format (cpd.Scaled); here one without scales is needed"
         )
     return how.format, drawing(how, seed, stream)
-
-
-def _is_zero(number: Number) -> bool:
-    return isinstance(number, int) and number == 0
-
-
-def _one_number(name: str, own: Number, given: Number) -> Number:
-    """The number of a cast, or of the call where the cast has 0."""
-    if _is_zero(own):
-        return given
-    if not _is_zero(given) and not same_number(own, given):
-        raise ValueError(f"{name} is given twice: {given} by the call, {own} by the cast")
-    return own
 
 
 # ---- by plain values: constants to torch.compile -------------------------------------------------

@@ -77,11 +77,6 @@ def plain_number(name: str, value: Number) -> Number:
     return value
 
 
-def same_number(a: Number, b: Number) -> bool:
-    """Returns whether two seeds or streams are the same number, be they ints or tensors."""
-    return a is b or number("a", a) == number("b", b)
-
-
 def is_torch(x: object) -> TypeGuard[torch.Tensor]:
     """Returns whether `x` is a torch tensor; does not import torch."""
     torch = sys.modules.get("torch")

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
-from cpd.numeric.numbers import same_number
 
 Option = tuple[str, str | float | None]
 """A name and a value of a spec's text."""
@@ -17,9 +16,7 @@ class Spec:
     """A spec of arithmetic: one native object, made and checked once in C++ and equal to its text.
 
     Immutable, hashable, picklable by its text. The fields that the native object names are
-    attributes, plain values to a compiled program. A seed and a stream, where a spec has them, are
-    Python's own: each counts by its value, be it an int or a tensor, whose value may change, so
-    that they leave the hash as it is.
+    attributes, plain values to a compiled program.
     """
 
     text: str
@@ -28,10 +25,8 @@ class Spec:
 
     _SPECS: ClassVar[dict[str, Callable[[str], Any]]] = {}
     """The fields that are specs themselves, and what makes each of its text."""
-    _NUMBERS: ClassVar[tuple[str, ...]] = ()
-    """`seed` and `stream` of specs that draw."""
     _parsed: ClassVar[Callable[[str], Any]]
-    """Gives the spec of a text, with numbers 0: one object for each text."""
+    """Gives the spec of a text, one object for each text."""
 
     def replace(self, **keys: Any) -> Self:
         """Returns a copy with these keys changed.
@@ -57,40 +52,32 @@ class Spec:
 
     @classmethod
     def _of(cls, held: Any) -> Self:
-        """The spec of a native object; its numbers are 0."""
+        """The spec of a native object."""
         made = object.__new__(cls)
         put = object.__setattr__
         for name, value in held.fields().items():
             read = cls._SPECS.get(name)
             put(made, name, value if read is None or value is None else read(value))
-        for name in cls.__dataclass_fields__.keys() & cls._NUMBERS:  # type: ignore[attr-defined]
-            put(made, name, 0)
         put(made, "text", held.text)
         put(made, "_held", held)
         return made
 
-    def _share(self, like: Spec, **numbers: Any) -> None:
-        """Takes the fields of `like`, but for these numbers."""
-        put = object.__setattr__
+    def _share(self, like: Spec) -> None:
+        """Takes the fields of `like`."""
         for name in self.__dataclass_fields__:  # type: ignore[attr-defined]
-            if name not in numbers:
-                put(self, name, getattr(like, name))
-        for name, value in numbers.items():
-            put(self, name, value)
+            object.__setattr__(self, name, getattr(like, name))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("text", *self._NUMBERS)}
+        return {"text": self.text}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        text = _with_effect(state["text"])
-        self._share(type(self)._parsed(text), **{n: state.get(n, 0) for n in self._NUMBERS})
+        warn_of_numbers(type(self).__name__, state)
+        self._share(type(self)._parsed(_with_effect(state["text"])))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self.text == other.text and all(
-            same_number(getattr(self, name), getattr(other, name)) for name in self._NUMBERS
-        )
+        return self.text == other.text
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -99,10 +86,25 @@ class Spec:
         return self
 
     def __deepcopy__(self, memo: Any) -> Self:
-        return self  # with its stream, if that is a tensor: whoever holds it looks at the same one
+        return self
 
     def __str__(self) -> str:
         return self.text
+
+
+def warn_of_numbers(spec: str, state: Mapping[str, Any]) -> None:
+    """Warns, once for each text, of numbers that a spec of version 0.7 had and calls have now."""
+    had = {name: state.get(name, 0) for name in ("seed", "stream", "step", "layer")}
+    numbers = " and ".join(f"{name} {value}" for name, value in had.items() if value)
+    text = f"this {spec} of 0.7 had {numbers}: give {{}} to the call"
+    if numbers and text not in _WARNED:
+        from cpd.numeric.warned import warn
+
+        _WARNED.add(text)
+        warn(text.format("them" if " and " in numbers else "it"))
+
+
+_WARNED: set[str] = set()
 
 
 def _with_effect(text: str) -> str:

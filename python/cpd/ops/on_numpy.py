@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.numeric.accumulator import Accumulator, numbers_of_call
+from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Drawing
 from cpd.numeric.formats import Format, dtype_name
 from cpd.numeric.hadamard import Hadamard
@@ -259,7 +259,7 @@ def sum(
     integers = None
     if random is not None:
         integers = _draws(random, shape, acc, acc.sum_integers(x.shape[axis]))
-    native = _numbered("sum", acc, seed, stream)
+    native = _numbered(acc, seed, stream)
     y = new(shape, x.dtype)
     if tininess is None:
         _core.sum(x, axis, native, y, integers)
@@ -293,7 +293,7 @@ def gemm(
     integers = None
     if random is not None:
         integers = _draws(random, shape, acc, acc.gemm_integers(a.shape[-1]))
-    native = _numbered("gemm", acc, seed, stream)
+    native = _numbered(acc, seed, stream)
     warn_if_slow(acc, a, b)
     y = new(shape, element)
     if tininess is not None:
@@ -347,7 +347,7 @@ def gemm_scaled(
     of_a = a_scales, a_block, a_lines, a_factor
     of_b = b_scales, b_block, b_lines, b_factor
     integers = None if random is None else np.ascontiguousarray(random, np.uint32)
-    native = _numbered("gemm", acc, seed, stream)
+    native = _numbered(acc, seed, stream)
     _core.gemm_scaled(a, of_a, b, of_b, native, epilogue, y, c, integers)
     return y
 
@@ -459,12 +459,11 @@ def _check_out(
         check_out_memory(_region(out), {name: _region(x) for name, x in arrays.items()})
 
 
-def _numbered(call: str, acc: Accumulator, seed: Number, stream: Number) -> _core.Accumulator:
+def _numbered(acc: Accumulator, seed: Number, stream: Number) -> _core.Accumulator:
     """The accumulator with a call's seed and stream."""
     if type(seed) is type(stream) is int and not (seed or stream):
-        return acc._native()
-    one, other = numbers_of_call(call, acc, seed, stream)
-    return acc._held.with_numbers(number("seed", one), number("stream", other))
+        return acc._held
+    return acc._held.with_numbers(number("seed", seed), number("stream", stream))
 
 
 def _draws(random: Any, shape: tuple[int, ...], acc: Accumulator, count: int) -> Array | None:

@@ -41,12 +41,14 @@ def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
     every = sampled_gradients(result.model, data, workers, micro_batch, chosen.seed)
     names = [name for name, _ in result.model.named_parameters()]
     weights = [n for n, gradient in enumerate(every[0]) if gradient.dim() > 1]
-    by = Codec("terngrad share=off", seed=chosen.seed)
+    by = Codec("terngrad share=off")
     zeros, histograms = {}, {}
     drawn = _drawn([(names[n], every[0][n].dim(), every[0][n].numel()) for n in weights])
     for n in weights:
         mine = [one[n].numpy() for one in every]
-        made = [by.encode(g, stream=1000 * n + k).values for k, g in enumerate(mine)]
+        made = [
+            by.encode(g, seed=chosen.seed, stream=1000 * n + k).values for k, g in enumerate(mine)
+        ]
         zeros[names[n]] = float((made[0] == 0).mean())
         if names[n] in drawn:
             histograms[names[n]] = _stages(mine[0], made)

@@ -98,7 +98,7 @@ def ddp_hook(
         raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
     if comm is None and dist.is_initialized():
         schedule._check_world(dist.get_world_size(group))
-    state = HookState(schedule, schedule.spec.step, number("seed", seed))
+    state = HookState(schedule, 0, number("seed", seed))
     state.attach(comm or _own_communicator(group), module)
     state._owns_comm = comm is None
     return state, _all_reduce_hook

@@ -124,7 +124,7 @@ class ReduceScatter:
         self.seed = number("seed", seed)
         self.name = name
         self.layer = layer
-        self.step = self.schedule.spec.step
+        self.step = 0
         self.states = States()
         self._meter = Meter()
         self._comm = comm

@@ -147,7 +147,7 @@ class VirtualNodes:
         self.keep = "memory" if keep is None else keep
         self.broadcast_buffers = flag("broadcast_buffers", broadcast_buffers)
         self.folder = folder
-        self.next_step = self.schedule.spec.step
+        self.next_step = 0
         self.losses = torch.empty(0)
         self.report: dict[str, TensorReport] = {}
         self.traffic: StepTraffic | None = None

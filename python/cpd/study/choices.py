@@ -10,7 +10,7 @@ import numpy as np
 
 from cpd.comm.communicator import Communicator
 from cpd.comm.layers import Layers, PerRank
-from cpd.comm.spec import Reduce, as_reduce, seeded
+from cpd.comm.spec import Reduce, as_reduce
 from cpd.numeric.checked import checked
 from cpd.study.costs import cost, transfer_seconds
 from cpd.study.machines import Machine, as_machine
@@ -153,7 +153,7 @@ def recommend(
     >>> best.by_error, best.by_time, [choice.steps for choice in best.choices]
     (4, 2, [18, 18, 30])
     """
-    spec, machine = seeded(as_reduce(spec), seed), as_machine(machine)
+    spec, machine = as_reduce(spec), as_machine(machine)
     if spec.order != "ring":
         raise ValueError(
             "the exchanges ring and hierarchical, whose time is modelled, sum in order 'ring': "
@@ -161,7 +161,7 @@ def recommend(
         )
     if len(group_sizes) == 0:
         raise ValueError("at least one group size is needed, got none")
-    given = Contributions(ranks, comm)
+    given = Contributions(ranks, comm, seed)
     sizes = [group_size_of(size, given.world) for size in group_sizes]
     found = {size: given.measure_orders(spec, size) for size in sizes}
     return choose(found, spec, machine, given)

@@ -87,11 +87,11 @@ def total(parts: Iterable[Figures]) -> Figures:
 
 def measured(wire: str, seeds: range, x: Values) -> tuple[Figures, bytes]:
     """Measures the codec of a text on a tensor; also returns the bytes for the first seed."""
-    data, first, figures = _first(Codec(wire, seed=seeds[0]), x)
+    data, first, figures = _first(Codec(wire), x, seeds[0])
     mean = first.copy()
     squares = np.zeros_like(mean)
     for number, seed in enumerate(seeds[1:], start=2):  # Welford's recurrence
-        again = _wide(x, Codec(wire, seed=seed).encode(x).values)
+        again = _wide(x, Codec(wire).encode(x, seed=seed).values)
         if number == 2 and np.array_equal(again, first):
             break  # nothing is random
         step = again - mean
@@ -103,9 +103,9 @@ def measured(wire: str, seeds: range, x: Values) -> tuple[Figures, bytes]:
     return figures, data
 
 
-def _first(by: Codec, x: Values) -> tuple[bytes, npt.NDArray[np.float64], Figures]:
+def _first(by: Codec, x: Values, seed: int) -> tuple[bytes, npt.NDArray[np.float64], Figures]:
     begin = time.perf_counter()
-    packet = by.encode(x)
+    packet = by.encode(x, seed=seed)
     middle = time.perf_counter()
     by.decode(packet.data)
     end = time.perf_counter()

@@ -117,7 +117,7 @@ def rounds(
     """
     values, rows = values_and_rows(spec, shapes)
     found = _core.rounds(
-        spec._native(),
+        spec._held,
         int32("world", world),
         values,
         int64("per_host", per_host),
@@ -159,5 +159,5 @@ def agreement(spec: Reduce, world: int, shapes: Sizes, *, per_host: int) -> list
     []
     """
     values, rows = values_and_rows(spec, shapes)
-    native = spec._native(), int32("world", world), values, int64("per_host", per_host), rows
+    native = spec._held, int32("world", world), values, int64("per_host", per_host), rows
     return [Round(*one) for one in _core.agreement(*native)]

@@ -22,6 +22,7 @@ from cpd.comm.virtual import Source, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import number as whole_number
 from cpd.numeric.warned import PrecisionWarning
 
 DRAWS = 16
@@ -117,8 +118,8 @@ def roundoff(
     >>> round(result.error, 4), result.count, result.zero_references
     (0.0588, 2, 1)
     """
-    spec = seeded(as_reduce(spec), seed)
-    given = Contributions(ranks, comm)
+    spec = as_reduce(spec)
+    given = Contributions(ranks, comm, seed)
     sizes = [group_size_of(size, given.world) for size in group_sizes]
     found = {size: given.measure(spec, size) for size in sizes}
     return {size: one.layers if per_tensor else one.total for size, one in found.items()}  # type: ignore[return-value]
@@ -208,14 +209,17 @@ class Contributions:
         ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`; with `comm` the
             tensors of this rank. All ranks then call the same methods with the same arguments.
         comm: the ranks; default None: virtual ranks.
+        seed: the seed of stochastic rounding; default 0.
 
     >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
     >>> given.measure(Reduce("e4m3"), 2).total.count
     1
     """
 
-    def __init__(self, ranks: PerRank | Layers, comm: Communicator | None = None) -> None:
-        self._comm = comm
+    def __init__(
+        self, ranks: PerRank | Layers, comm: Communicator | None = None, seed: int = 0
+    ) -> None:
+        self._comm, self._seed = comm, whole_number("seed", seed)
         given: Any = ranks
         self._ranks = given if comm is None else [given]
         source = Source(self._ranks)
@@ -272,15 +276,17 @@ class Contributions:
         ranks = sorted(range(self.world), key=digests.__getitem__)
         rng = np.random.default_rng(0)
         return [
-            Contributions([self._ranks[ranks[i]] for i in rng.permutation(self.world)])
+            Contributions(
+                [self._ranks[ranks[i]] for i in rng.permutation(self.world)], None, self._seed
+            )
             for _ in range(ORDERS)
         ]
 
-    def _reduce(self, spec: Reduce, states: States) -> list[Any]:
+    def _reduce(self, spec: Reduce, states: States, step: int = 0) -> list[Any]:
         if self._comm is None:
-            return simulate_all_reduce(self._ranks, spec, states=states)
+            return simulate_all_reduce(self._ranks, spec, seed=self._seed, step=step, states=states)
         shaped = [x.reshape(shape) for x, shape in zip(self._values, self.shapes, strict=True)]
-        return self._comm.all_reduce(shaped, spec, step=0, states=states)
+        return self._comm.all_reduce(shaped, seeded(spec, self._seed), step=step, states=states)
 
     def _sums(self, spec: Reduce) -> list[Any]:
         """Returns the reduced layers.
@@ -292,8 +298,8 @@ class Contributions:
         if not _feeds_back(spec):
             return self._reduce(spec, states)
         total = [np.zeros(size) for size in self.sizes]
-        for step in range(spec.step, spec.step + STEPS):
-            layers = self._reduce(spec.replace(step=step), states)
+        for step in range(STEPS):
+            layers = self._reduce(spec, states, step)
             for one, layer in zip(total, layers, strict=True):
                 one += np.asarray(layer).reshape(-1)
         return [(one / STEPS).astype(np.float32) for one in total]

@@ -210,9 +210,16 @@ class _Run:
         if isinstance(self.ranks, RealRanks):
             if seeds is not None:
                 torch.manual_seed(seeds[self.ranks.mine[0]])
+            self.ranks.comm.seed = self.options.seed
             return RealNode(self.model, self.ranks.comm, schedule)
         return VirtualNodes(
-            self.model, self.ranks.world, schedule, average=False, keep=keep, generators=seeds
+            self.model,
+            self.ranks.world,
+            schedule,
+            average=False,
+            keep=keep,
+            generators=seeds,
+            seed=self.options.seed,
         )
 
     def train(

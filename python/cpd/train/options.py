@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cpd.comm.schedule import Schedule, averaging
-from cpd.comm.spec import Reduce, check_world, seeded
+from cpd.comm.spec import Reduce, check_world
 from cpd.compress.codecs import Codec
 from cpd.nn.recipe import as_recipe
 from cpd.numeric.names import checked_name
@@ -246,7 +246,6 @@ class TrainOptions:
             kahan=bool(self.kahan),
             rounding=self.rounding or "nearest_even",
             overflow=self.overflow,
-            seed=self.seed,
             **chosen,
         )
 
@@ -264,9 +263,7 @@ class TrainOptions:
                 )
         if self.aps is not None:
             chosen["aps"] = APS[self.aps]
-        spec = Reduce(wire)
-        seed = spec.seed or self.seed
-        return seeded(spec.replace(average=False, seed=seed, **chosen), seed)
+        return Reduce(wire, **{"average": False, **chosen})
 
     def reduction(self, steps_per_epoch: int) -> Schedule:
         """Returns how each layer is reduced at each step.
@@ -280,7 +277,6 @@ class TrainOptions:
             exchange=spec.exchange,
             rounding=spec.accumulator.rounding,
             overflow=spec.accumulator.overflow,
-            seed=self.seed,
         )
         made = Schedule(
             spec,
@@ -308,7 +304,7 @@ class TrainOptions:
         default = defaults_of(self.model, self.data)
         words: list[str] = []
         if any(getattr(self, name) is not None for name in (*_OF_REDUCE, "reduce")):
-            words += ["--reduce", _quoted(reduce_text(self.spec, self.seed))]
+            words += ["--reduce", _quoted(reduce_text(self.spec))]
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in (*_OF_REDUCE, "reduce"):

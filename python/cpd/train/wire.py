@@ -35,7 +35,6 @@ def reduce_spec(
     exchange: str = "owner",
     rounding: str = "nearest_even",
     overflow: str | None = None,
-    seed: int = 0,
 ) -> Reduce:
     """Returns the all-reduce that these options name.
 
@@ -51,7 +50,6 @@ def reduce_spec(
         scheme="kahan" if kahan else "sequential",
         rounding=rounding,
         overflow=overflow or "ieee",
-        seed=seed,
     )
     return Reduce(
         codec,
@@ -63,12 +61,11 @@ def reduce_spec(
         loss_scale=loss_scale,
         rounding=rounding,
         overflow=overflow,
-        seed=seed,
     )
 
 
-def reduce_text(spec: Reduce, seed: int) -> str:
-    """Returns the text of an all-reduce that a training with this seed has."""
+def reduce_text(spec: Reduce) -> str:
+    """Returns the text of a training's all-reduce."""
     plain = Reduce(spec.format) if spec.format is not None else Reduce(spec.codec.text)
     words = [str(spec.codec)]
     if str(spec.accumulator) != str(plain.accumulator):
@@ -77,8 +74,6 @@ def reduce_text(spec: Reduce, seed: int) -> str:
         words.append("aps=paper" if spec.aps == "paper" else "aps")
     if spec.loss_scale != 1:
         words.append(f"loss_scale={spec.loss_scale!r}".removesuffix(".0"))
-    if spec.seed not in (0, seed):
-        words.append(f"seed={spec.seed}")
     for name in _KEYS:
         value = getattr(spec, name)
         if value != getattr(plain, name):
@@ -88,7 +83,7 @@ def reduce_text(spec: Reduce, seed: int) -> str:
 
 _KEYS = (
     *("order", "exchange", "group_size", "rounding", "overflow", "random_bits", "variant"),
-    *("result", "step"),
+    "result",
 )
 
 CODECS = (

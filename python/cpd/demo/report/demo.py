@@ -198,9 +198,7 @@ def study_roundoff(
     ]
     series = []
     for label, order, accumulator in ways:
-        spec = Reduce(
-            wire, accumulator=accumulator, order=order, aps=options.aps == "on", seed=training.seed
-        )
+        spec = Reduce(wire, accumulator=accumulator, order=order, aps=options.aps == "on")
         series.append(RoundoffSeries(label, measure_roundoff(per_rank, spec, sizes)))
     return Roundoff(
         format=options.format,

@@ -78,7 +78,7 @@ class SumRule:
                 f"{fixed.fraction}"
             )
         formats = [f._held for f in self.formats]
-        made = _core.SumRule(self.accumulator._seeded, formats, self.length, self.tininess)
+        made = _core.SumRule(self.accumulator._held, formats, self.length, self.tininess)
         object.__setattr__(self, "_core_rule", made)
         self.signals  # noqa: B018 - raises ValueError for lines that there cannot be
         if self.nan_signals and not self.has_trace:

@@ -260,7 +260,7 @@ class EmulatedResult:
         assert how is not None
         y = super().forward(*args, **kwargs)  # type: ignore[misc]  # the module's
         to = getattr(how, self.part)
-        return rounded(y, to, to, layer=how.layer, **self.cpd.numbers())
+        return rounded(y, to, to, **self.cpd.numbers())
 
     @classmethod
     def describe(cls, state: State) -> str:

@@ -119,5 +119,4 @@ class State:
 
 def _followed(how: Recipe) -> Recipe:
     """Returns the recipe of one layer, whose rules and schedule have been followed."""
-    attention = None if how.attention is None else replace(how.attention, layer=0)
-    return replace(how, layer=0, attention=attention, rules=(), schedule=())
+    return replace(how, rules=(), schedule=())

@@ -79,8 +79,8 @@ class Cell:
 
     @cached_property
     def sum(self) -> Accumulator:
-        """The accumulator, with the cell's seed."""
-        return Accumulator(self.accumulator, seed=self.seed)
+        """The accumulator, as a spec."""
+        return Accumulator(self.accumulator)
 
     @cached_property
     def to(self) -> Cast:
@@ -103,7 +103,8 @@ class Cell:
     def recipe(self, **others: Any) -> Recipe:
         """Returns the `cpd.Recipe` of a model that computes in this cell.
 
-        Activations, weights and gradients are in the format, all sums in the accumulator.
+        Activations, weights and gradients are in the format, all sums in the accumulator. The seed
+        goes to the call: `cpd.convert(model, cell.recipe(), seed=cell.seed)`.
 
         Args:
             **others: more arguments of `cpd.Recipe`.
@@ -113,7 +114,7 @@ class Cell:
         """
         from cpd.nn.recipe import Recipe
 
-        return Recipe(Cast(self.to, seed=self.seed), sums=self.sum, **others)
+        return Recipe(self.to, sums=self.sum, **others)
 
     def json(self) -> dict[str, Any]:
         """Returns the fields, for JSON."""

@@ -195,13 +195,14 @@ class _Dots:
     """
 
     def __init__(self, cell: Cell) -> None:
-        self._acc = cell.sum
+        self._acc, self._seed = cell.sum, cell.seed
         self.takes_elements = takes_elements(cell.sum) and isinstance(cell.format, Scaled)
         self._count, self._squares, self._errors = 0, 0.0, 0.0
 
     def add(self, factors: list[tuple[Values, Values]], scale: Any, references: Wide) -> None:
         found = _flat(
-            ops.gemm(probe, np.swapaxes(vectors, -1, -2), self._acc) for probe, vectors in factors
+            ops.gemm(probe, np.swapaxes(vectors, -1, -2), self._acc, seed=self._seed)
+            for probe, vectors in factors
         )
         if self.takes_elements:
             found *= scale
