@@ -73,7 +73,7 @@ class Scaled:
             (self.a_scales[: a.shape[0]].numpy(), self.case.block, 1, None),
             b.numpy(),
             (self.b_scales.numpy(), self.case.block, 1, None),
-            self.case.plain.accumulator._native(),
+            self.case.plain.accumulator._held,
             False,
             out.numpy(),
         )

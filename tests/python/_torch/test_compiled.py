@@ -32,8 +32,8 @@ def step_arithmetic(x, step):
 
 
 def step_sum(x, step):
-    acc = cpd.Accumulator("e4m3 kahan", rounding="stochastic", stream=step)
-    return cpd.sum(x, acc, axis=-1)
+    acc = cpd.Accumulator("e4m3 kahan", rounding="stochastic")
+    return cpd.sum(x, acc, axis=-1, stream=step)
 
 
 def step_codec(x, step):

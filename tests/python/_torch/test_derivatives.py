@@ -216,19 +216,19 @@ def test_tangents_of_products_are_products(text):
     )
     stream = 5 << 40
 
-    def sums(purpose):
-        return cpd.Accumulator(text, seed=2, stream=stream ^ (purpose << 60))
+    def product(a, b, purpose, *c, **how):
+        return cpd.gemm(a, b, text, *c, seed=2, stream=stream ^ (purpose << 60), **how)
 
     y, tangent = jvp(
-        lambda a, b, c: cpd.gemm(a, b, sums(0), c, dtype=torch.float32),
+        lambda a, b, c: product(a, b, 0, c, dtype=torch.float32),
         (a, b, c),
         (of_a, of_b, of_c),
     )
-    assert torch.equal(y, cpd.gemm(a, b, sums(0), c))
-    products = cpd.gemm(of_a, b, sums(12)) + cpd.gemm(a, of_b, sums(13))
+    assert torch.equal(y, product(a, b, 0, c))
+    products = product(of_a, b, 12) + product(a, of_b, 13)
     assert torch.equal(tangent, products + of_c)
-    _, of_y = jvp(lambda b: cpd.gemm(a, b, sums(0)), (b,), (of_b,))
-    assert torch.equal(of_y, cpd.gemm(a, of_b, sums(13)))
+    _, of_y = jvp(lambda b: product(a, b, 0), (b,), (of_b,))
+    assert torch.equal(of_y, product(a, of_b, 13))
 
 
 def test_tangents_of_a_layer():
@@ -383,8 +383,8 @@ def test_examples_with_streams_or_integers_of_their_own():
 
     wanted = torch.stack([drawn(one, stream) for one, stream in zip(x, streams, strict=True)])
     assert torch.equal(vmap(drawn)(x, streams), wanted)
-    sums = vmap(lambda s: cpd.sum(x, cpd.Accumulator("e4m3", rounding="stochastic", stream=s)))
-    assert torch.equal(sums(streams)[2], cpd.sum(x, drawing_sum(6)))
+    sums = vmap(lambda s: cpd.sum(x, "e4m3 sequential rounding=stochastic", stream=s))
+    assert torch.equal(sums(streams)[2], cpd.sum(x, "e4m3 sequential rounding=stochastic", stream=6))
     random = torch.randint(0, 2**24, (3, 50))
 
     def given(x, random):
@@ -395,10 +395,6 @@ def test_examples_with_streams_or_integers_of_their_own():
     assert torch.equal(vmap(given, (None, 0))(x[0], random)[0], wanted[0])
     with pytest.raises(ValueError, match="random must be"):
         vmap(given)(x, random + 2**24)
-
-
-def drawing_sum(stream):
-    return cpd.Accumulator("e4m3", rounding="stochastic", stream=stream)
 
 
 def test_gradients_of_examples():

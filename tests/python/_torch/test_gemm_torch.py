@@ -52,13 +52,13 @@ def test_seed_and_stream():
     a, b = values(6, 40), values(40, 5, seed=1)
     seen = set()
     for seed, stream in itertools.product((0, 7, 2**64 - 1), repeat=2):
-        acc = cpd.Accumulator(STOCHASTIC, seed=seed, stream=stream)
-        got = cpd.gemm(a, b, acc)
-        assert same(got, torch.from_numpy(cpd.gemm(a.numpy(), b.numpy(), acc)))
+        got = cpd.gemm(a, b, STOCHASTIC, seed=seed, stream=stream)
+        by_numpy = cpd.gemm(a.numpy(), b.numpy(), STOCHASTIC, seed=seed, stream=stream)
+        assert same(got, torch.from_numpy(by_numpy))
         numbers = [
             torch.from_numpy(np.array([v], np.uint64).view(np.int64)) for v in (seed, stream)
         ]
-        assert same(got, cpd.gemm(a, b, cpd.Accumulator.parse(STOCHASTIC, *numbers)))
+        assert same(got, cpd.gemm(a, b, STOCHASTIC, seed=numbers[0], stream=numbers[1]))
         seen.add(got.numpy().tobytes())
     assert len(seen) == 9
 
@@ -177,21 +177,17 @@ def test_blas():
 # ---- gradients -----------------------------------------------------------------------------------
 
 
-def tagged(acc, purpose):
-    acc = cpd.Accumulator(acc) if isinstance(acc, str) else acc
-    stream = acc.stream ^ (purpose << 60)
-    return cpd.Accumulator(acc.text, seed=acc.seed, stream=stream)
-
-
 @pytest.mark.parametrize("acc", ["e4m3", "e4m3 kahan", "e6m9 chunked chunk=3", STOCHASTIC])
 def test_gradients_are_gemms(acc):
-    acc = cpd.Accumulator(acc, seed=5, stream=77)
+    def product(a, b, purpose, *c):
+        return cpd.gemm(a, b, acc, *c, seed=5, stream=77 ^ (purpose << 60))
+
     a, b, c = values(5, 7), values(7, 4, seed=1), values(4, seed=2)
     leaves = [x.clone().requires_grad_() for x in (a, b, c)]
     g = values(5, 4, seed=3)
-    for_a, for_b, for_c = torch.autograd.grad(cpd.gemm(*leaves[:2], acc, leaves[2]), leaves, g)
-    assert same(for_a, cpd.gemm(g, b.t(), tagged(acc, 4)))
-    assert same(for_b, cpd.gemm(a.t(), g, tagged(acc, 5)))
+    for_a, for_b, for_c = torch.autograd.grad(product(*leaves[:2], 0, leaves[2]), leaves, g)
+    assert same(for_a, product(g, b.t(), 4))
+    assert same(for_b, product(a.t(), g, 5))
     assert same(for_c, cpd.sum(g, "fp32", 0))
 
 
@@ -259,18 +255,17 @@ def test_random_bits_differ_between_the_gemms():
     """Forward and both backward products of the same numbers draw different bits."""
     x = torch.full((40, 40), 1.03).requires_grad_()
     w = x.detach().clone().requires_grad_()
-    acc = cpd.Accumulator(STOCHASTIC, seed=1, stream=2)
-    y = cpd.gemm(x, w, acc)
+    y = cpd.gemm(x, w, STOCHASTIC, seed=1, stream=2)
     for_x, for_w = torch.autograd.grad(y, (x, w), torch.full((40, 40), 1.03))
     assert len({t.detach().numpy().tobytes() for t in (y, for_x, for_w)}) == 3
 
 
 def test_checkpointing_repeats_the_bits():
-    stream = torch.tensor(3)
-    acc = cpd.Accumulator(STOCHASTIC, seed=1, stream=stream)
+    numbers = {"seed": 1, "stream": torch.tensor(3)}
 
     def block(x, w):
-        return torch.relu(cpd.gemm(torch.relu(cpd.gemm(x, w, acc)), w, acc))
+        y = torch.relu(cpd.gemm(x, w, STOCHASTIC, **numbers))
+        return torch.relu(cpd.gemm(y, w, STOCHASTIC, **numbers))
 
     x, w = values(9, 6).requires_grad_(), values(6, 6, seed=1).requires_grad_()
     wanted = torch.autograd.grad(block(x, w).sum(), (x, w))
@@ -281,7 +276,7 @@ def test_checkpointing_repeats_the_bits():
 def test_a_stream_changed_before_the_backward_pass_is_noticed():
     stream = torch.tensor(3)
     x, w = values(9, 6).requires_grad_(), values(6, 6, seed=1)
-    y = cpd.gemm(x, w, cpd.Accumulator(STOCHASTIC, seed=1, stream=stream))
+    y = cpd.gemm(x, w, STOCHASTIC, seed=1, stream=stream)
     stream += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
@@ -294,9 +289,9 @@ def test_a_weights_gradient_has_its_layout_and_the_sums_of_the_transpose(text):
     w.requires_grad_()
     (of_w,) = torch.autograd.grad(cpd.functional.linear(x, w, recipe=recipe, stream=3), w, g)
     drawn = recipe.grad_weight.rounding == "stochastic"
-    acc = cpd.Accumulator(text, stream=3 ^ stream_tag(Purpose.grad_weight, 0))
+    numbers = {"stream": 3 ^ stream_tag(Purpose.grad_weight, 0)}
     assert of_w.is_contiguous() != drawn
-    assert same(of_w, cpd.gemm(x.flatten(0, 1).t(), g.flatten(0, 1), acc).t())
+    assert same(of_w, cpd.gemm(x.flatten(0, 1).t(), g.flatten(0, 1), text, **numbers).t())
 
 
 # ---- torch's own checks --------------------------------------------------------------------------
@@ -362,11 +357,11 @@ def test_fake_and_meta_tensors():
             cpd.gemm(a[..., 1:], b, "e4m3")
         x = torch.empty(3, 5, device="cuda:0")
         number = torch.zeros(1, dtype=torch.int64, device="cuda:0")
-        acc = cpd.Accumulator(STOCHASTIC, seed=number, stream=number)
-        assert cpd.gemm(x, x.t(), acc).device == x.device
+        y = cpd.gemm(x, x.t(), STOCHASTIC, seed=number, stream=number)
+        assert y.device == x.device
         other = torch.zeros((), dtype=torch.int64, device="cuda:1")
         with pytest.raises(ValueError, match="on x's device, got cuda:1"):
-            cpd.gemm(x, x.t(), cpd.Accumulator(STOCHASTIC, seed=other))
+            cpd.gemm(x, x.t(), STOCHASTIC, seed=other)
     x = torch.empty(4, 5, device="meta", requires_grad=True)
     y = cpd.gemm(x, x.t(), "e4m3", dtype=torch.float16)
     assert (y.device.type, y.shape, y.dtype) == ("meta", (4, 4), torch.float16)
@@ -378,14 +373,14 @@ def test_fake_and_meta_tensors():
 
 
 def step(x, w, stream):
-    acc = cpd.Accumulator("e4m3 fma", rounding="stochastic", random_bits=8, seed=3, stream=stream)
-    return torch.relu(cpd.gemm(x, w, acc, x[:1, :1]))
+    acc = cpd.Accumulator("e4m3 fma", rounding="stochastic", random_bits=8)
+    return torch.relu(cpd.gemm(x, w, acc, x[:1, :1], seed=3, stream=stream))
 
 
 def step_of_units(x, w, stream):
     unit = cpd.Accumulator(a="bf16", b="bf16", block=4, fraction_bits=20)
     y = cpd.gemm(x, w, cpd.Accumulator(unit)) + cpd.gemm(x, w, "h100-bf16")
-    return y + cpd.gemm(x, w, cpd.Accumulator(STOCHASTIC, seed=3, stream=stream))
+    return y + cpd.gemm(x, w, STOCHASTIC, seed=3, stream=stream)
 
 
 @pytest.mark.few("", 2)
@@ -453,14 +448,13 @@ def test_cuda_graph_takes_new_streams():
     require_gpu_itself("graphs")
     a, b = values(33, 40).cuda(), values(40, 20, seed=1).cuda()
     stream = torch.zeros((), dtype=torch.int64, device="cuda")
-    acc = cpd.Accumulator(STOCHASTIC, seed=1, stream=stream)
-    cpd.gemm(a, b, acc)
+    cpd.gemm(a, b, STOCHASTIC, seed=1, stream=stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = cpd.gemm(a, b, acc)
+        y = cpd.gemm(a, b, STOCHASTIC, seed=1, stream=stream)
     for number in (5, 6):
         stream.fill_(number)
         graph.replay()
-        wanted = cpd.gemm(a.cpu(), b.cpu(), cpd.Accumulator(STOCHASTIC, seed=1, stream=number))
+        wanted = cpd.gemm(a.cpu(), b.cpu(), STOCHASTIC, seed=1, stream=number)
         assert same(y.cpu(), wanted)

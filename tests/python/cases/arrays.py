@@ -42,7 +42,9 @@ def fixed_of(acc: cpd.Accumulator) -> fixed_oracle.Fixed:
     )
 
 
-def accumulation_of(acc: cpd.Accumulator, given: Any = None) -> gemm_oracle.Accumulation:
+def accumulation_of(
+    acc: cpd.Accumulator, given: Any = None, seed: int = 0, stream: int = 0
+) -> gemm_oracle.Accumulation:
     """The same accumulator for the oracle, with the integers that random= gives, if any."""
     unit = acc.form == "unit" and gemm_oracle.Unit(
         spec_of(acc.a),
@@ -71,8 +73,8 @@ def accumulation_of(acc: cpd.Accumulator, given: Any = None) -> gemm_oracle.Accu
         acc.chunk or 64,
         unit or None,
         oracle.Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits),
-        int(acc.seed),
-        int(acc.stream),
+        seed,
+        stream,
         **({} if rows is None else {"given": rows}),
     )
 

@@ -181,7 +181,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
         ranks = [[np.round(4 * x) / 4 for x in layers_of(r, sizes, 5)] for r in range(comm.size)]
         expected = cpd.simulate_all_reduce(ranks, spec)
         out = [np.full_like(layer, -1.0) for layer in layers]
-        native = _core.with_codec(spec._native(), codec)
+        native = _core.with_codec(spec._held, codec)
         try:
             comm._native.all_reduce(layers, out, native, False)
         except (cpd.comm.TransportError, RankLost) as error:

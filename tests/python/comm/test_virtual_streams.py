@@ -32,7 +32,7 @@ def test_ranks_on_streams() -> None:
     given = [x.cuda() for x in made]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(WORLD + 1)]
-    reduce = _core.VirtualReduce(spec._native(), WORLD, [SIZE])
+    reduce = _core.VirtualReduce(spec._held, WORLD, [SIZE])
     for rank in reduce.schedule():
         with torch.cuda.stream(streams[rank]):
             cast = cpd.cast(given[rank], "e4m3")

@@ -27,17 +27,16 @@ def owing(world, wire, steps=3, **options):
     states, virtual = [compress.States() for _ in range(world)], compress.States()
     with cpd.comm.local(world) as group:
         for step in range(steps):
-            at = spec.replace(step=step)
             ranks = [
                 [rng.standard_normal(size).astype(np.float32) for size in SIZES]
                 for _ in range(world)
             ]
             group.run(
-                lambda comm, ranks=ranks, at=at: comm.all_reduce(
-                    ranks[comm.rank], at, states=states[comm.rank], step=0
+                lambda comm, ranks=ranks, step=step: comm.all_reduce(
+                    ranks[comm.rank], spec, states=states[comm.rank], step=step
                 )
             )
-            cpd.simulate_all_reduce(ranks, at, states=virtual)
+            cpd.simulate_all_reduce(ranks, spec, step=step, states=virtual)
     return states, virtual
 
 

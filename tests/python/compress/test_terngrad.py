@@ -115,12 +115,12 @@ def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
     """Ranks of different deviations: by the paper's text each clips by its own."""
     ranks = [layer(400, 60 + rank) * np.float32(1 + rank) for rank in range(3)]
     wire = f"terngrad clip=1.5 clip_at={clip_at} coding={coding}"
-    spec = cpd.Reduce(wire, seed=11, exchange=exchange)
-    [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec)
+    spec = cpd.Reduce(wire, exchange=exchange)
+    [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec, seed=11)
     np.testing.assert_array_equal(got, summed(ranks, 1.5, clip_at == "workers", 11))
     other = summed(ranks, 1.5, clip_at != "workers", 11)
     assert (got != other).any()
-    with cpd.comm.local(3) as group:
+    with cpd.comm.local(3, seed=11) as group:
         for [mine] in group.run(lambda comm: comm.all_reduce([ranks[comm.rank]], spec, step=0)):
             np.testing.assert_array_equal(mine, got)
 

@@ -216,12 +216,12 @@ def test_aps_is_refused_beside_scales(inner):
 
 def test_a_scaler_of_kept_values_is_shared():
     """TernGrad's of virtual ranks is measured over what each keeps, as that of real ranks."""
-    spec = cpd.Reduce("top_k 0.3 terngrad clip=none", seed=3)
+    spec = cpd.Reduce("top_k 0.3 terngrad clip=none")
     states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(2)]
     for call in range(3):
         ranks = [layer(90, 70 + 2 * call + rank) for rank in range(2)]
-        [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec, states=states)
-        with cpd.comm.local(2) as group:
+        [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec, seed=3, states=states)
+        with cpd.comm.local(2, seed=3) as group:
             made = group.run(
                 lambda comm, ranks=ranks: comm.all_reduce(
                     [ranks[comm.rank]], spec, states=own[comm.rank], step=0

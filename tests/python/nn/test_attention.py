@@ -24,7 +24,7 @@ from tensors import close, compiled, normal, same  # noqa: E402
 
 FP8 = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
 SUMS = "e6m9 chunked chunk=5 rounding=stochastic random_bits=8"
-DRAWN = cpd.Cast("e4m3", rounding="stochastic", seed=3, random_bits=8)
+DRAWN = cpd.Cast("e4m3", rounding="stochastic", random_bits=8)
 NATIVE = cpd.Recipe("native", attention="native")
 RECIPES = {
     "native": NATIVE,
@@ -37,9 +37,8 @@ RECIPES = {
     "drawing": cpd.Recipe(
         sums=SUMS,
         weight=DRAWN,
-        attention=cpd.Recipe(sums=SUMS, gradient=DRAWN, layer=3),
+        attention=cpd.Recipe(sums=SUMS, gradient=DRAWN),
         softmax=DRAWN,
-        layer=3,
     ),
 }
 STREAM = 5 << 36
@@ -74,9 +73,8 @@ class Rounded(torch.autograd.Function):
 
 def cast(x, how, stream, purpose):
     spec = how.softmax
-    tagged = (stream ^ stream_tag(Purpose[purpose], how.layer)) % 2**64
-    options = {"stream": tagged, "seed": spec.seed, "random_bits": spec.random_bits}
-    return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), **options)
+    tagged = (stream ^ stream_tag(Purpose[purpose])) % 2**64
+    return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), stream=tagged)
 
 
 def by_hand(q, k, v, mask, how, stream=STREAM, scale=None):

@@ -299,7 +299,7 @@ def test_backward_passes_are_not_counted():
 
 
 def test_calls_draw_different_bits():
-    how = cpd.Recipe("native", activation="(4,3) rounding=stochastic", layer=3)
+    how = cpd.Recipe("native", activation="(4,3) rounding=stochastic")
     stream = torch.tensor(7 << 36)
     for given in (7 << 36, stream):
         mode = cpd.autocast(how, stream=given)

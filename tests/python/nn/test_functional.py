@@ -20,10 +20,6 @@ from tensors import NARROW, SOME, close, leaves_of, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
 
 
-def with_numbers(acc, seed, stream):
-    return cpd.Accumulator(str(acc), seed=seed, stream=stream)
-
-
 # ---- matmul --------------------------------------------------------------------------------------
 
 SHAPES = [
@@ -95,37 +91,26 @@ def test_linear_one_by_one():
 
 def test_each_rounding_draws_from_a_stream_of_its_own():
     """The table in cpd.Recipe's documentation."""
-    seeds = iter(range(1, 9))
-    accs = [cpd.Accumulator(SOME, seed=next(seeds), stream=9) for _ in range(4)]
-    casts = [
-        cpd.Cast("e5m2", rounding="stochastic", random_bits=8, seed=next(seeds), stream=9)
-        for _ in range(3)
-    ]
-    how = cpd.Recipe(sums=accs, activation=casts[0], weight=casts[1], gradient=casts[2])._for_layer(
-        11
-    )
+    operand = "e5m2 stochastic random_bits=8"
+    how = cpd.Recipe(operand, sums=(SOME,) * 4)
     x, w, bias = leaves_of((18, 7), (5, 7), (5,))
-    y = functional.linear(x, w, bias, recipe=how)
+    y = functional.linear(x, w, bias, recipe=how, seed=5, stream=9)
 
-    def stream(purpose):
-        return 9 ^ (purpose << 60) ^ (11 << 20)
+    def numbers(purpose):
+        return {"seed": 5, "stream": 9 ^ (purpose << 60)}
 
-    def cast(t, spec, purpose):
-        options = {"seed": spec.seed, "stream": stream(purpose)}
-        return cpd.cast(t.detach(), "e5m2 stochastic random_bits=8", **options)
+    def cast(t, purpose):
+        return cpd.cast(t.detach(), operand, **numbers(purpose))
 
-    def drawing(acc, purpose):
-        return with_numbers(acc, acc.seed, stream(purpose))
-
-    cast_x, cast_w = cast(x, casts[0], 8), cast(w, casts[1], 9)
-    assert same(y, cpd.gemm(cast_x, cast_w.t(), drawing(accs[0], 0), bias.detach()))
+    cast_x, cast_w = cast(x, 8), cast(w, 9)
+    assert same(y, cpd.gemm(cast_x, cast_w.t(), SOME, bias.detach(), **numbers(0)))
     g = values(18, 5, seed=3)
     for_x, for_w, for_bias = torch.autograd.grad(y, (x, w, bias), g)
-    cast_g = cast(g, casts[2], 10)
-    assert same(for_x, cpd.gemm(cast_g, cast_w, drawing(accs[1], 4)))
-    assert same(for_w, cpd.gemm(cast_x.t(), cast_g, drawing(accs[2], 5)).t())
-    of_terms = accs[3].replace(product="exact")
-    assert same(for_bias, cpd.gemm(torch.ones(1, 18), g, drawing(of_terms, 6))[0])
+    cast_g = cast(g, 10)
+    assert same(for_x, cpd.gemm(cast_g, cast_w, SOME, **numbers(4)))
+    assert same(for_w, cpd.gemm(cast_x.t(), cast_g, SOME, **numbers(5)).t())
+    of_terms = cpd.Accumulator(SOME).replace(product="exact")
+    assert same(for_bias, cpd.gemm(torch.ones(1, 18), g, of_terms, **numbers(6))[0])
 
 
 def test_types_of_a_layer():
@@ -154,12 +139,11 @@ def test_output_is_rounded_once_more():
     ones = torch.ones(4, 5)
     assert same(for_x, cpd.gemm(ones, w.detach(), "fp32").bfloat16())
     assert same(for_w, cpd.gemm(x.detach().t(), ones, "fp32", dtype=torch.float32).bfloat16().t())
-    spec = cpd.Cast(
-        "e4m3", rounding="stochastic", overflow="saturate", random_bits=8, seed=2, stream=3
-    )
+    spec = cpd.Cast("e4m3", rounding="stochastic", overflow="saturate", random_bits=8)
     images, kernels = leaves_of((1, 2, 5, 5), (3, 2, 3, 3))
-    y = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9", output=spec, layer=4))
-    options = {"seed": 2, "stream": 3 ^ (11 << 60) ^ (4 << 20)}
+    how = cpd.Recipe(sums="e6m9", output=spec)
+    y = functional.conv2d(images, kernels, recipe=how, seed=2, stream=3)
+    options = {"seed": 2, "stream": 3 ^ (11 << 60)}
     sums = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9"))
     assert same(y, cpd.cast(sums, "e4m3 stochastic overflow=saturate random_bits=8", **options))
     y = functional.matmul(
@@ -263,10 +247,8 @@ def test_conv2d_one_by_one(moves):
         "e4m3",
         cpd.Recipe(forward=SOME, grad_input="e4m3", grad_weight="e4m3 pairwise"),
         "h100-bf16",
-        cpd.Recipe(sums=cpd.Accumulator("e4m3 sequential rounding=stochastic", seed=3)),
-        cpd.Recipe(
-            sums=cpd.Accumulator("e5m4 chunked chunk=8 rounding=stochastic random_bits=8", seed=4)
-        ),
+        cpd.Recipe(sums="e4m3 sequential rounding=stochastic"),
+        cpd.Recipe(sums="e5m4 chunked chunk=8 rounding=stochastic random_bits=8"),
     ],
     ids=str,
 )

@@ -37,8 +37,8 @@ from tensors import normal as values  # noqa: E402
 NARROW = dataclasses.replace(tensors.NARROW, output="e5m3")
 DRAWING = cpd.Recipe(
     sums=SOME,
-    activation=cpd.Cast("e4m3", rounding="stochastic", random_bits=8, seed=3),
-    gradient=cpd.Cast("e5m2", rounding="stochastic", random_bits=8, seed=4),
+    activation=cpd.Cast("e4m3", rounding="stochastic", random_bits=8),
+    gradient=cpd.Cast("e5m2", rounding="stochastic", random_bits=8),
 )
 ALL = (0, 1, 2)
 
@@ -164,25 +164,24 @@ def test_tangents_draw_bits_of_their_own():
     """The table in cpd.Recipe's documentation."""
     x, w, _ = operands(((6, 9), (5, 9), ()))
     of_x, of_w = x.cos(), w.cos()
-    acc = cpd.Accumulator(SOME, seed=3, stream=9)
+    given = {"recipe": cpd.Recipe(sums=SOME), "seed": 3, "stream": 9}
 
-    def drawing(purpose):
-        return cpd.Accumulator(SOME, seed=3, stream=9 ^ purpose << 60 ^ 2 << 20)
+    def product(a, b, purpose):
+        return cpd.gemm(a, b, SOME, seed=3, stream=9 ^ purpose << 60)
 
-    how = cpd.Recipe(sums=acc, layer=2)
-    _, tangent = jvp(lambda *a: functional.linear(*a, recipe=how), (x, w), (of_x, of_w))
-    wanted = cpd.gemm(of_x, w.t(), drawing(12)) + cpd.gemm(x, of_w.t(), drawing(13))
+    _, tangent = jvp(lambda *a: functional.linear(*a, **given), (x, w), (of_x, of_w))
+    wanted = product(of_x, w.t(), 12) + product(x, of_w.t(), 13)
     assert same(tangent, wanted)
     images, kernels = x.view(1, 6, 3, 3), w.view(5, 1, 3, 3).expand(5, 6, 3, 3).contiguous()
     of_images, of_kernels = images.cos(), kernels.cos()
 
-    def convolve(x, w, acc):
-        return cpd.gemm(w.flatten(1), x.view(54, 1), acc).view(1, 5, 1, 1)
+    def convolve(x, w, purpose):
+        return product(w.flatten(1), x.view(54, 1), purpose).view(1, 5, 1, 1)
 
     _, tangent = jvp(
-        lambda *a: functional.conv2d(*a, recipe=how), (images, kernels), (of_images, of_kernels)
+        lambda *a: functional.conv2d(*a, **given), (images, kernels), (of_images, of_kernels)
     )
-    wanted = convolve(of_images, kernels, drawing(12)) + convolve(images, of_kernels, drawing(13))
+    wanted = convolve(of_images, kernels, 12) + convolve(images, of_kernels, 13)
     assert same(tangent, wanted)
 
 
@@ -272,8 +271,8 @@ def test_a_batch_of_streams():
     streams = torch.arange(4) << 36
 
     def f(stream):
-        how = cpd.Accumulator(SOME, seed=1, stream=stream)
-        return functional.linear(x, w, b, recipe=cpd.Recipe(sums=how, activation="(4,3)"))
+        how = cpd.Recipe(sums=SOME, activation="(4,3)")
+        return functional.linear(x, w, b, recipe=how, seed=1, stream=stream)
 
     got = vmap(f)(streams)
     assert same(got, torch.stack([f(stream) for stream in streams]))

@@ -80,8 +80,8 @@ def test_names_of_recipes_win(given):
     assert named == cpd.Recipe(given.upper()) == cpd.Recipe({"format": given})
     assert (named.attention is None) == (given not in ("bf16", "fp16"))
     assert named.output == cpd.Recipe(given, norm="bf16").output
-    others = cpd.Recipe(given, norm="bf16", layer=2)
-    assert others == named.replace(norm="bf16", layer=2) != named
+    others = cpd.Recipe(given, norm="bf16", softmax="bf16")
+    assert others == named.replace(norm="bf16", softmax="bf16") != named
     assert cpd.Recipe(f"{given} norm=bf16") == named.replace(norm="bf16")
 
 

@@ -86,13 +86,6 @@ def test_sums_of_attention_are_replaced_too():
     assert made.attention.activation == given.attention.activation
 
 
-@pytest.mark.parametrize("layer", [2**16, -1])
-def test_numbers_of_layers(layer):
-    assert cpd.Recipe("native", layer=2**16 - 1).layer == 2**16 - 1
-    with pytest.raises(ValueError, match=r"layer must be 0…2\^16 - 1"):
-        cpd.Recipe("native", layer=layer)
-
-
 def test_a_title_names_one_format_where_all_are_equal():
     e4m3 = {"activation": "e4m3fn", "weight": "e4m3fn"}
     assert title_of(cpd.Recipe("native", **e4m3, gradient="e4m3fn")).startswith(

@@ -79,15 +79,6 @@ def test_stochastic_casts_draw_from_the_stream(seed):
     assert q.step.item() == 0
 
 
-def test_a_seed_is_the_specs_or_the_quantizers():
-    x, drawing = normal(64), cpd.Cast("e4m3", rounding="stochastic", seed=9)
-    quantizers = cpd.quantizer(drawing), cpd.quantizer("e4m3 rounding=stochastic", seed=9)
-    assert same(*(q(x) for q in quantizers))
-    for seed in (3, torch.tensor(9)):
-        with pytest.raises(ValueError, match=r"seed must be given once: the call has .*, the spec"):
-            cpd.quantizer(drawing, seed=seed)
-
-
 def test_it_prints_and_pickles():
     q = cpd.quantizer("e4m3fn", "mxfp8", axis=0, seed=2)
     assert repr(q) == "Quantizer(forward='e4m3fn', backward='mxfp8', axis=0, seed=2)"

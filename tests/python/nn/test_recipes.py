@@ -15,10 +15,10 @@ from cpd.nn.recipe import as_recipe
 RICH = cpd.Recipe(
     forward="e6m9 chunked",
     grad_input="native",
-    grad_weight=cpd.Accumulator("e6m9 chunked", rounding="stochastic", seed=3, stream=9),
+    grad_weight=cpd.Accumulator("e6m9 chunked", rounding="stochastic"),
     activation="mxfp8",
-    weight=cpd.Cast("e4m3", rounding="stochastic", seed=5),
-    gradient=cpd.Cast("nvfp4", rounding="stochastic", seed=1, stream=2, random_bits=8),
+    weight=cpd.Cast("e4m3", rounding="stochastic"),
+    gradient=cpd.Cast("nvfp4", rounding="stochastic", random_bits=8),
     grad_input_weight=None,
     grad_weight_gradient="nvfp4 transform=hadamard16:te rounding=stochastic",
     output="bf16",
@@ -33,7 +33,6 @@ RICH = cpd.Recipe(
     rules=[("*.lm_head", None), ("type Conv2d", cpd.Recipe(sums="e4m3"))],
     schedule=[("step", 10, cpd.Recipe("native")), ("step", 20, None)],
     source="a test",
-    layer=7,
 )
 
 
@@ -189,11 +188,13 @@ def test_what_the_operators_take():
         "cast_gradient",
         "recast_gradient",
     ]
-    seeded = cpd.Cast("e4m3fn", rounding="stochastic", seed=1)
-    other = cpd.Recipe("native", activation="e4m3fn", weight=seeded)
+    drawing = cpd.Cast("e4m3fn", rounding="stochastic")
+    other = cpd.Recipe("native", activation="e4m3fn", weight=drawing)
     assert other._kept.gemms == "native"
-    assert other._kept.before == (other.activation, seeded)
-    twice = other.replace(grad_input_weight=cpd.Cast("e4m3fn", rounding="stochastic", seed=2))
+    assert other._kept.before == (other.activation, drawing)
+    same = other.replace(grad_input_weight=cpd.Cast("e4m3fn", rounding="stochastic"))
+    assert same._kept.before == other._kept.before
+    twice = other.replace(grad_input_weight="e4m3fn rounding=stochastic random_bits=8")
     assert twice._kept.before == (twice.activation, None)
     assert [purpose.name for purpose, _ in twice._kept.drawing] == ["cast_weight", "recast_weight"]
 

@@ -161,15 +161,6 @@ def test_operators_of_torch_take_formats_without_scales() -> None:
         torch.ops.cpd.cast(x, "mxfp8", None, None, None)
 
 
-def test_a_number_of_the_cast_and_one_of_the_call() -> None:
-    own = cpd.Cast("e4m3 stochastic", seed=3, stream=4)
-    plain = cpd.cast(X, "e4m3 stochastic", seed=3, stream=4).tobytes()
-    assert cpd.cast(X, own).tobytes() == cpd.cast(X, own, seed=3).tobytes() == plain
-    for number in ({"seed": 2}, {"stream": 2}):
-        with pytest.raises(ValueError, match=r"is given twice: 2 by the call, [34] by the cast"):
-            cpd.cast(X, own, **number)
-
-
 def test_factors_and_histories_are_for_operands() -> None:
     for text in ("mxfp4 factor=0.75", "fp8-tensor history=4"):
         for call in (cpd.cast, cpd.encode):

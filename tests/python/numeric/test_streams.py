@@ -74,7 +74,7 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
     sums = cpd.simulate_all_reduce(padded, spec)
     expected = [sums[number] for number in numbers]
 
-    reduce = _core.VirtualReduce(spec._native(), 3, [50, 7, 300], numbers)
+    reduce = _core.VirtualReduce(spec._held, 3, [50, 7, 300], numbers)
     for rank in reduce.schedule():
         for layer, x in enumerate(ranks[rank]):
             reduce.contribute(layer, x)
@@ -86,7 +86,7 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
 
     def work(comm: cpd.comm.Communicator) -> list[np.ndarray]:
         out = [np.empty_like(layer) for layer in expected]
-        comm._native.all_reduce(ranks[comm.rank], out, spec._native(), False, numbers)
+        comm._native.all_reduce(ranks[comm.rank], out, spec._held, False, numbers)
         return out
 
     for out in cpd.comm.local(3).run(work):
@@ -109,7 +109,7 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
 
 
 def test_numbers_are_refused() -> None:
-    spec = cpd.Reduce("e4m3")._native()
+    spec = cpd.Reduce("e4m3")._held
     with pytest.raises(ValueError, match="2 layers but 1 layers' numbers"):
         _core.VirtualReduce(spec, 2, [1, 2], [0])
     with pytest.raises(ValueError, match="a number of its own, got 4 twice"):

@@ -46,19 +46,21 @@ def terms(rows: int, columns: int) -> np.ndarray:
     return x
 
 
-def wanted(acc: cpd.Accumulator, columns: np.ndarray) -> list[int]:
+def wanted(
+    acc: cpd.Accumulator, columns: np.ndarray, seed: int = 0, stream: int = 0
+) -> list[int]:
     """The sums of a matrix's columns by exact rationals, drawing what seed and stream give."""
     return [
-        sum_of(acc, column, reduce_oracle._draws(i, int(acc.seed), int(acc.stream)))
+        sum_of(acc, column, reduce_oracle._draws(i, seed, stream))
         for i, column in enumerate(np.ascontiguousarray(columns.T).view(np.uint32).tolist())
     ]
 
 
-def on_each_side(x: np.ndarray, acc: Any, expected: Any) -> Iterator[Call]:
+def on_each_side(x: np.ndarray, acc: Any, expected: Any, **numbers: int) -> Iterator[Call]:
     """Along the first dimension, the last, and the last by its negative number."""
     turned = np.ascontiguousarray(x.T)
     for given, dim in ((x, 0), (turned, 1), (turned, -1)):
-        yield Call(cpd.sum, (given, acc), {"axis": dim}, expected)
+        yield Call(cpd.sum, (given, acc), {"axis": dim, **numbers}, expected)
 
 
 @cache
@@ -96,8 +98,8 @@ def drawing(text: str) -> list[Call]:
     x = terms(50, 6)[:, ::-1].copy()
     for rounding in ROUNDINGS:
         given = str(cpd.Accumulator(text)) + rounding
-        acc = cpd.Accumulator(given, seed=8, stream=2**64 - 2)
-        result += on_each_side(x, acc, wanted(acc, x))
+        acc, numbers = cpd.Accumulator(given), {"seed": 8, "stream": 2**64 - 2}
+        result += on_each_side(x, acc, wanted(acc, x, **numbers), **numbers)
     return result
 
 

@@ -52,13 +52,6 @@ def test_each_state_draws_from_a_stream_of_its_own():
         assert np.array_equal(state[name].numpy(), wanted), name
 
 
-def test_numbers_replace_those_of_a_codec():
-    given = cpd.Codec("qsgd bits=4", seed=3, random_bits=9)
-    assert cpd.Codec(given) == given
-    assert cpd.Codec(given, seed=0) == cpd.Codec("qsgd bits=4", random_bits=9)
-    assert cpd.Codec(given, random_bits=8) == cpd.Codec("qsgd bits=4", seed=3, random_bits=8)
-
-
 def test_random_integers_of_a_codec_have_xs_shape():
     x = np.ones((2, 3), np.float32)
     by = cpd.Codec("qsgd bits=4")

@@ -66,7 +66,7 @@ def repeated(front_end, *shape):
 def test_no_memory_for_virtual_ranks():
     """The first contribution allocates the sums of all layers, on its device."""
     spec = cpd.Reduce("fp32")
-    reduction = _core.VirtualReduce(spec._native(), 2, [8, 2**56])
+    reduction = _core.VirtualReduce(spec._held, 2, [8, 2**56])
     with pytest.raises(MemoryError):
         reduction.contribute(0, np.ones(8, np.float32))
 

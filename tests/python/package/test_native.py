@@ -52,13 +52,13 @@ def test_numbers_of_random_bits(bits):
 
 def test_a_spec_is_checked_with_its_new_accumulator():
     held = cpd.Reduce("e4m3")._held
-    held.with_accumulator(cpd.Accumulator("e4m3", rounding="stochastic", seed=5)._native())
+    held.with_accumulator(cpd.Accumulator("e4m3", rounding="stochastic")._held.with_numbers(5, 0))
     for acc, said in (
-        (cpd.Accumulator("e4m3", rounding="stochastic", stream=1), "stream must be 0, got 1"),
-        (cpd.Accumulator("int32"), "its accumulator must not be fixed"),
+        (cpd.Accumulator("e4m3")._held.with_numbers(0, 1), "stream must be 0, got 1"),
+        (cpd.Accumulator("int32")._held, "its accumulator must not be fixed"),
     ):
         with pytest.raises(ValueError, match=said):
-            held.with_accumulator(acc._native())
+            held.with_accumulator(acc)
 
 
 # ---- codecs: pieces of a layer -----------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_an_id_of_nccl_has_128_bytes(length):
         _core.nccl_communicator(bytes(length), 0, 1, 0, 0, 1.0, 1024)
 
 
-CODES, SUMS = np.zeros(2, np.uint32), cpd.Accumulator("e5m7")._native()
+CODES, SUMS = np.zeros(2, np.uint32), cpd.Accumulator("e5m7")._held
 
 
 def oracle(formats=2):
@@ -136,7 +136,7 @@ def oracle(formats=2):
 
 def sums_of_integers():
     int8 = cpd.Format("int8")._held
-    return _core.SumRule(cpd.Accumulator("int32")._native(), [int8, int8], 2, "after")
+    return _core.SumRule(cpd.Accumulator("int32")._held, [int8, int8], 2, "after")
 
 
 @pytest.mark.parametrize(

@@ -369,9 +369,7 @@ def test_a_stochastic_accumulator_has_the_seed(capsys, saved, per_rank):
         "e5m2 accumulator='e6m9 sequential rounding=stochastic'",
     )
     told = as_json(capsys, *words, "--seed", "3")
-    accumulator = cpd.Accumulator("e6m9", rounding="stochastic", seed=3)
-    spec = cpd.Reduce("e5m2", accumulator=accumulator, seed=3)
-    expected = cpd.study.roundoff(per_rank, spec, [4, 8, 12])
+    expected = cpd.study.roundoff(per_rank, words[-1], [4, 8, 12], seed=3)
     assert told["roundoff"][2]["error"] == expected[12].error
     assert as_json(capsys, *words, "--seed", "4")["roundoff"] != told["roundoff"]
 

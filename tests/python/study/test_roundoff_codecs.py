@@ -87,8 +87,7 @@ def test_what_is_fed_back_is_measured_over_steps(wire):
     spec = cpd.Reduce(wire)
     states, total = cpd.compress.States(), np.zeros(512)
     for step in range(cpd.study.reduce.STEPS):
-        one = cpd.Reduce(wire, step=step)
-        total += cpd.simulate_all_reduce(ranks, one, states=states)[0]
+        total += cpd.simulate_all_reduce(ranks, spec, step=step, states=states)[0]
     reference = np.sum([rank[0].astype(np.float64) for rank in ranks], axis=0)
     mean = (total / cpd.study.reduce.STEPS).astype(np.float32)
     wanted = np.sqrt(np.square(reference - mean).sum() / np.square(reference).sum())

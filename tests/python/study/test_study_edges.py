@@ -108,9 +108,9 @@ def test_figures_of_a_codec_by_hand(monkeypatch):
     x = np.float32([[0.3, -0.7, 0.2], [1.0, 0.45, -0.11]])
     wire, seeds = "qsgd bits=4 bucket=3", range(5, 9)
     figures, data = compression.measured(wire, seeds, x)
-    decoded = np.array([cpd.Codec(wire, seed=seed).encode(x).values for seed in seeds], np.float64)
+    decoded = np.array([cpd.Codec(wire).encode(x, seed=seed).values for seed in seeds], np.float64)
     wide = x.astype(np.float64)
-    assert data == cpd.Codec(wire, seed=5).encode(x).data
+    assert data == cpd.Codec(wire).encode(x, seed=5).data
     assert figures.squares == pytest.approx((wide**2).sum())
     assert figures.errors == pytest.approx(((decoded[0] - wide) ** 2).sum())
     assert figures.variances == pytest.approx(decoded.var(axis=0, ddof=1).sum())
