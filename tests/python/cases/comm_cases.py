@@ -21,6 +21,7 @@ import cpd
 import cpd.comm
 from cpd import _core, compress
 from cpd.comm import Communicator, Mismatch, RankLost
+from cpd.comm.spec import native_at
 
 FORMATS = ("e4m3", "e5m2", "e3m0", "e2m1", "e4m3fn", "fp16", "bf16", "fp32", "e6m9", "e2m5")
 SCALINGS: tuple[dict[str, Any], ...] = (
@@ -49,9 +50,9 @@ def ways(world: int) -> list[dict[str, Any]]:
     return found
 
 
-def accumulators(f: str, way: dict[str, Any], seed: int) -> list[cpd.Accumulator]:
+def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
     """Sums that go with an order and an exchange."""
-    random_sum = {"rounding": "stochastic", "random_bits": 11, "seed": seed}
+    random_sum = {"rounding": "stochastic", "random_bits": 11}
     sums = [
         cpd.Accumulator(f),
         cpd.Accumulator("fp32"),
@@ -69,8 +70,8 @@ def accumulators(f: str, way: dict[str, Any], seed: int) -> list[cpd.Accumulator
     return sums
 
 
-def spec_at(world: int, index: int) -> cpd.Reduce:
-    """The spec of a number: numbers in a row go through all ways, the rest is drawn by them."""
+def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
+    """The spec and the step of a number: numbers in a row go through all ways, the rest is drawn by them."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -78,18 +79,13 @@ def spec_at(world: int, index: int) -> cpd.Reduce:
     options: dict[str, Any] = {}
     if draw.random() < 0.3:
         bits = draw.choice((3, 8, 16, 24))
-        options |= {"rounding": "stochastic", "seed": 2**63 + index, "random_bits": bits}
+        options |= {"rounding": "stochastic", "random_bits": bits}
     if draw.random() < 0.3:
         options["overflow"] = "saturate"
-    return cpd.Reduce(
-        wire,
-        accumulator=draw.choice(accumulators(wire, way, index)),
-        result=draw.choice((None, None, "fp32", "e5m10")),
-        step=draw.choice((0, 7, 2**24 - 1)),
-        **way,
-        **draw.choice(SCALINGS),
-        **options,
-    )
+    accumulator = draw.choice(accumulators(wire, way))
+    result, step = draw.choice((None, None, "fp32", "e5m10")), draw.choice((0, 7, 2**24 - 1))
+    options |= {**way, **draw.choice(SCALINGS)}
+    return cpd.Reduce(wire, accumulator=accumulator, result=result, **options), step
 
 
 def layers_of(rank: int, sizes: tuple[int, ...], seed: int, special: bool = False) -> list[Any]:
@@ -118,21 +114,24 @@ def same(a: list[Any], b: list[Any]) -> bool:
     )
 
 
-def virtual(spec: cpd.Reduce, world: int, sizes: Any, seed: int, special: bool = False) -> Any:
+def virtual(
+    spec: cpd.Reduce, world: int, sizes: Any, seed: int, special: bool = False, **numbers: int
+) -> Any:
     ranks = [layers_of(rank, sizes, seed, special) for rank in range(world)]
-    return cpd.simulate_all_reduce(ranks, spec, report=True)
+    return cpd.simulate_all_reduce(ranks, spec, report=True, **numbers)
 
 
 def compare(comm: Communicator, first: int, count: int) -> list[str]:
     """All-reduces by so many specs; says which were not the virtual ranks'. Last: a hash of all."""
     wrong, digest = [], hashlib.sha256()
     for index in range(first, first + count):
-        spec = spec_at(comm.size, index)
+        spec, step = spec_at(comm.size, index)
+        comm.seed, numbers = 2**63 + index, {"seed": 2**63 + index, "step": step}
         sizes = sizes_for(comm.size) if index % 10 else (70_001, 3)
         special = index % 4 == 3
-        wanted, reports = virtual(spec, comm.size, sizes, index, special)
+        wanted, reports = virtual(spec, comm.size, sizes, index, special, **numbers)
         mine = layers_of(comm.rank, sizes, index, special)
-        got, report = comm.all_reduce(mine, spec, report=True, step=0)
+        got, report = comm.all_reduce(mine, spec, report=True, step=step)
         if not same(got, wanted):
             wrong.append(f"{index}: {spec}")
         if report.tensors != reports:
@@ -175,13 +174,13 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
     if damages and comm.rank == 0:
         codec.encode = lambda values: b"\0" * 4  # type: ignore[method-assign]
     for way in ways(comm.size):
-        spec = cpd.Reduce("e4m3", rounding="stochastic", seed=3, aps=True, **way)
+        spec = cpd.Reduce("e4m3", rounding="stochastic", aps=True, **way)
         sizes = (1, 0, 257, 5000)
         layers = [np.round(4 * x) / 4 for x in layers_of(comm.rank, sizes, 5)]
         ranks = [[np.round(4 * x) / 4 for x in layers_of(r, sizes, 5)] for r in range(comm.size)]
-        expected = cpd.simulate_all_reduce(ranks, spec)
+        expected = cpd.simulate_all_reduce(ranks, spec, seed=3)
         out = [np.full_like(layer, -1.0) for layer in layers]
-        native = _core.with_codec(spec._held, codec)
+        native = _core.with_codec(native_at(spec, 3), codec)
         try:
             comm._native.all_reduce(layers, out, native, False)
         except (cpd.comm.TransportError, RankLost) as error:
@@ -196,9 +195,10 @@ def scaled(comm: Communicator) -> list[str]:
     wrong = []
     for index, way in enumerate(ways(comm.size)):
         q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]
-        spec = cpd.Reduce(q, result="bf16", rounding="stochastic", seed=3, **way)
+        spec = cpd.Reduce(q, result="bf16", rounding="stochastic", **way)
         sizes, special = (1, 0, 257, 5000), index % 3 == 2
-        wanted, reports = virtual(spec, comm.size, sizes, index, special)
+        wanted, reports = virtual(spec, comm.size, sizes, index, special, seed=3)
+        comm.seed = 3
         mine = layers_of(comm.rank, sizes, index, special)
         got, report = comm.all_reduce(mine, spec, report=True, step=0)
         if not same(got, wanted) or report.tensors != reports:
@@ -243,13 +243,17 @@ def codecs(comm: Communicator, of: int) -> list[str]:
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
     for index, (wire, way) in enumerate(pairs):
-        spec = cpd.Reduce(wire, seed=index, average=index % 2 == 0, **way)
+        spec = cpd.Reduce(wire, average=index % 2 == 0, **way)
         mine, everyone = compress.States(), compress.States()
         for step in range(3):
-            at = spec.replace(step=step)
+            comm.seed, numbers = index, {"seed": index, "step": step}
             ranks = [codec_layers(rank, step) for rank in range(comm.size)]
-            wanted, reports = cpd.simulate_all_reduce(ranks, at, states=everyone, report=True)
-            got, report = comm.all_reduce(ranks[comm.rank], at, states=mine, report=True, step=0)
+            wanted, reports = cpd.simulate_all_reduce(
+                ranks, spec, **numbers, states=everyone, report=True
+            )
+            got, report = comm.all_reduce(
+                ranks[comm.rank], spec, states=mine, report=True, step=step
+            )
             if not same(got, wanted) or report.tensors != reports:
                 wrong.append(f"{wire}: {way}, step {step}")
         if kept_by(mine, comm.rank) != kept_by(everyone, comm.rank):
@@ -352,7 +356,6 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "subnormals": {"codec": cpd.Format(exp=4, man=3, subnormals=False)},
     "rounding": {"rounding": "toward_zero"},
     "overflow": {"overflow": "saturate"},
-    "seed": {"seed": 1},
     "random_bits": {"random_bits": 8},
     "variant": {"variant": "B"},
     "sum's format": _sum(format="e6m9"),
@@ -361,7 +364,6 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "sum's chunk": _sum(chunk=5),
     "sum's rounding": _sum(rounding="up"),
     "sum's overflow": _sum(overflow="saturate"),
-    "sum's seed": _sum(seed=9),
     "result": {"result": cpd.Format("fp32")},
     "order": {"order": "sequential"},
     "exchange": {"exchange": "hierarchical"},
@@ -371,7 +373,6 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "loss_scale": {"loss_scale": 2.0},
     "average": {"average": True},
     "divide": {"average": True, "divide": "before"},
-    "step": {"step": 3},
 }
 SAID = {
     "format": "wire is format e4m3 on rank 0 and format e5m2 on",

@@ -31,9 +31,13 @@ def ranks(world: int, make: Make = numpy) -> list[list[Any]]:
     return [layers_of(rank, make) for rank in range(world)]
 
 
-def specs() -> dict[str, cpd.Reduce]:
+Numbered = tuple[cpd.Reduce, dict[str, int]]
+"""An all-reduce, and the seed and the step of its call."""
+
+
+def specs() -> dict[str, Numbered]:
     """Every order, with and without groups, Kahan, APS, stochastic rounding and the average."""
-    found: dict[str, cpd.Reduce] = {}
+    found: dict[str, Numbered] = {}
     for order, group, kahan, aps, stochastic, average in itertools.product(
         ("sequential", "ring", "tree"), (None, 2, 3), *[(False, True)] * 4
     ):
@@ -42,14 +46,14 @@ def specs() -> dict[str, cpd.Reduce]:
         text = f"e4m3 {'kahan' if kahan else 'sequential'} {DRAW if stochastic else ''}".strip()
         options: dict[str, Any] = {"order": order, "group_size": group, "average": average}
         if stochastic:
-            options |= {"rounding": "stochastic", "random_bits": 8, "seed": 2**63 + 1, "step": 7}
+            options |= {"rounding": "stochastic", "random_bits": 8}
         name = f"{order} {group or 'plain'} {text}{' aps' * aps}{' average' * average}"
-        acc = cpd.Accumulator(text, seed=3 * stochastic)
-        found[name] = cpd.Reduce("e4m3", accumulator=acc, aps=aps, **options)
+        numbers = {"seed": 2**63 + 1, "step": 7} if stochastic else {}
+        found[name] = cpd.Reduce("e4m3", accumulator=text, aps=aps, **options), numbers
     return found
 
 
-def more_specs() -> dict[str, cpd.Reduce]:
+def more_specs() -> dict[str, Numbered]:
     """Formats, accumulators, scalings and policies."""
     given: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         name: ((name,), {"aps": True})
@@ -77,11 +81,14 @@ def more_specs() -> dict[str, cpd.Reduce]:
         "to odd": (("e4m3", "e6m9 sequential rounding=to_odd"), {"order": "tree"}),
         "variant": (
             ("e4m3", "e4m3 sequential rounding=stochastic random_bits=4 variant=B"),
-            {"rounding": "stochastic", "random_bits": 4, "variant": "C", "step": 2**24 - 1},
+            {"rounding": "stochastic", "random_bits": 4, "variant": "C"},
         ),
     }
     return {
-        name: cpd.Reduce(args[0], accumulator=args[1] if args[1:] else None, **options)
+        name: (
+            cpd.Reduce(args[0], accumulator=args[1] if args[1:] else None, **options),
+            {"step": 2**24 - 1} if name == "variant" else {},
+        )
         for name, (args, options) in given.items()
     }
 
@@ -97,11 +104,11 @@ def _told(reports: list[cpd.comm.TensorReport]) -> str:
 
 
 def simulate_all_reduce_cases(make: Make) -> Cases:
-    for name, spec in specs().items():
-        sums, reports = cpd.simulate_all_reduce(ranks(5, make), spec, report=True)
+    for name, (spec, numbers) in specs().items():
+        sums, reports = cpd.simulate_all_reduce(ranks(5, make), spec, report=True, **numbers)
         yield name, (_joined(sums), _told(reports))
-    for world, (name, spec) in itertools.product((4, 7), more_specs().items()):
-        sums, reports = cpd.simulate_all_reduce(ranks(world, make), spec, report=True)
+    for world, (name, (spec, numbers)) in itertools.product((4, 7), more_specs().items()):
+        sums, reports = cpd.simulate_all_reduce(ranks(world, make), spec, report=True, **numbers)
         yield f"{name} of {world}", (_joined(sums), _told(reports))
     special = ranks(4)
     for rank, value in enumerate((np.nan, np.inf, -np.inf, -0.0)):
@@ -120,7 +127,7 @@ def simulate_all_reduce_cases(make: Make) -> Cases:
         sums = cpd.simulate_all_reduce(many, cpd.Reduce("e4m3"))
     yield "stall", (_joined(sums), str([str(one.message) for one in caught]))
     schedule = cpd.Schedule(
-        more_specs()["variant"],
+        more_specs()["variant"][0],
         exempt=["*.bias"],
         exempt_spec=cpd.Reduce("bf16"),
         first_steps=2,
@@ -136,9 +143,9 @@ def simulate_all_reduce_cases(make: Make) -> Cases:
 # ---- over threads --------------------------------------------------------------------------------
 
 
-def _over(world: int, call: Callable[[Any], Any], chunk: int = 1 << 20) -> Any:
+def _over(world: int, call: Callable[[Any], Any], chunk: int = 1 << 20, seed: int = 0) -> Any:
     """What `call` gives on every rank, which must be the same but for the last part, or a list."""
-    with cpd.comm.local(world, timeout=scaled(60), chunk=chunk) as group:
+    with cpd.comm.local(world, seed=seed, timeout=scaled(60), chunk=chunk) as group:
         return group.run(call)
 
 
@@ -146,12 +153,14 @@ def _traffic(traffic: Any) -> str:
     return ",".join(str(value) for value in dataclasses.astuple(traffic)[:5])
 
 
-def _all_reduce(world: int, spec: cpd.Reduce, make: Make, chunk: int) -> tuple[Any, ...]:
-    def step(comm: Any) -> tuple[Any, str, str]:
-        sums, report = comm.all_reduce(layers_of(comm.rank, make), spec, report=True, step=0)
+def _all_reduce(
+    world: int, spec: cpd.Reduce, make: Make, chunk: int, seed: int = 0, step: int = 0
+) -> tuple[Any, ...]:
+    def call(comm: Any) -> tuple[Any, str, str]:
+        sums, report = comm.all_reduce(layers_of(comm.rank, make), spec, report=True, step=step)
         return _joined(sums), _told(report.tensors), _traffic(report.traffic)
 
-    found = _over(world, step, chunk)
+    found = _over(world, call, chunk, seed)
     assert len({(recorded(sums), told) for sums, told, _ in found}) == 1
     return (*found[0][:2], " ".join(traffic for _, _, traffic in found))
 
@@ -169,25 +178,28 @@ def ways() -> list[dict[str, Any]]:
     ]
 
 
-def _sums(way: dict[str, Any]) -> dict[str, cpd.Reduce]:
+def _sums(way: dict[str, Any]) -> dict[str, Numbered]:
     kahan = "sequential" if way["order"] == "tree" else "kahan"
-    drawing = cpd.Accumulator(f"e4m3 {kahan} {DRAW}", seed=5)
-    options: dict[str, Any] = {"rounding": "stochastic", "random_bits": 8, "seed": 9, "step": 3}
+    drawing = f"e4m3 {kahan} {DRAW}"
+    options: dict[str, Any] = {"rounding": "stochastic", "random_bits": 8}
     return {
-        "plain": cpd.Reduce("e3m0", accumulator="e6m9", **way),
-        "aps": cpd.Reduce("e4m3", aps=True, average=True, **way),
-        "drawing": cpd.Reduce("e5m2", accumulator=drawing, aps=True, **options, **way),
+        "plain": (cpd.Reduce("e3m0", accumulator="e6m9", **way), {}),
+        "aps": (cpd.Reduce("e4m3", aps=True, average=True, **way), {}),
+        "drawing": (
+            cpd.Reduce("e5m2", accumulator=drawing, aps=True, **options, **way),
+            {"seed": 9, "step": 3},
+        ),
     }
 
 
 def communicator_cases(make: Make) -> Cases:
     for way in ways():
         label = " ".join(str(value) for value in way.values())
-        for name, spec in _sums(way).items():
+        for name, (spec, numbers) in _sums(way).items():
             chunk = 16 if name == "drawing" else 1 << 20
-            yield f"{label} {name}", _all_reduce(4, spec, make, chunk)
-    for name, spec in more_specs().items():
-        yield f"{name} of 3", _all_reduce(3, spec, make, 8)
+            yield f"{label} {name}", _all_reduce(4, spec, make, chunk, **numbers)
+    for name, (spec, numbers) in more_specs().items():
+        yield f"{name} of 3", _all_reduce(3, spec, make, 8, **numbers)
     for world in (1, 2):
         yield f"ranks {world}", _all_reduce(world, cpd.Reduce("e4m3", aps=True), make, 8)
     yield from _other_calls(make)
@@ -195,12 +207,12 @@ def communicator_cases(make: Make) -> Cases:
 
 
 def _other_calls(make: Make) -> Cases:
-    spec = more_specs()["variant"]
+    spec, numbers = more_specs()["variant"]
 
     def calls(comm: Any) -> dict[str, Any]:
         given = layers_of(comm.rank, make)
-        total, report = comm.reduce(given, spec, 1, report=True, step=0)
-        parts, scattered = comm.reduce_scatter(given, spec, report=True, step=0)
+        total, report = comm.reduce(given, spec, 1, report=True, **numbers)
+        parts, scattered = comm.reduce_scatter(given, spec, report=True, **numbers)
         gathered = comm.all_gather(given, "e4m3 stochastic", seed=3)
         comm.barrier()
         return {
@@ -216,11 +228,11 @@ def _other_calls(make: Make) -> Cases:
 
 def _numbered(make: Make) -> Cases:
     """The streams of layers with given numbers, as the hook of DDP and schedules give them."""
-    spec = more_specs()["variant"]
+    spec, numbers = more_specs()["variant"]
 
     def chosen(comm: Any) -> Any:
         layers = layers_of(comm.rank, make)
-        first, last = comm.all_reduce([layers[0], layers[3]], spec, numbers=[2, 5], step=0)
+        first, last = comm.all_reduce([layers[0], layers[3]], spec, numbers=[2, 5], **numbers)
         empty = first[:0].reshape(-1)[:0]
         return _joined([empty, empty, first, empty, empty, last])
 
@@ -246,7 +258,6 @@ def mismatch_cases(make: Make) -> Cases:
         "format": {"format": "e5m2", "result": "e4m3"},
         "accumulator": {"accumulator": "e4m3 sequential"},
         "accumulator rounding": {"accumulator": "e4m3 kahan rounding=up"},
-        "accumulator seed": {"accumulator": cpd.Accumulator("e4m3 kahan", seed=1)},
         "chunked": {"accumulator": "e4m3 chunked chunk=2"},
         "order": {"order": "ring"},
         "exchange": {"exchange": "gather"},
@@ -256,11 +267,9 @@ def mismatch_cases(make: Make) -> Cases:
         "average": {"average": True},
         "rounding": {"rounding": "up"},
         "overflow": {"overflow": "saturate"},
-        "seed": {"seed": 1},
         "random_bits": {"random_bits": 3},
         "variant": {"variant": "B"},
         "result": {"result": "fp32"},
-        "step": {"step": 5},
     }
 
     def differ(call: Callable[[Any], Any]) -> Any:

@@ -32,8 +32,8 @@ def sum_cases(make: Make) -> Cases:
             yield f"{name} {scheme}", cpd.sum(make(x), f"{name} {scheme}", 0)
     for scheme in SCHEMES:
         for rounding in ROUNDINGS:
-            acc = cpd.Accumulator(f"e4m3 {scheme} rounding={rounding}", seed=3, stream=2**40)
-            yield f"{acc}", cpd.sum(make(x), acc, 0)
+            acc = cpd.Accumulator(f"e4m3 {scheme} rounding={rounding}")
+            yield f"{acc}", cpd.sum(make(x), acc, 0, seed=3, stream=2**40)
         acc = cpd.Accumulator(f"e3m4 {scheme} rounding=stochastic random_bits=5 variant=B")
         given = make(integers((5, acc.sum_integers(37)), 51, 5))
         yield f"{acc} random given", cpd.sum(make(x), acc, 0, random=given)
@@ -65,8 +65,7 @@ def accumulators() -> list[Any]:
 def gemm_cases(make: Make) -> Cases:
     a, b, c = floats((3, 70), 60, -3, 1), floats((70, 5), 61, -3, 1), floats((3, 5), 62)
     for text in accumulators():
-        acc = cpd.Accumulator(text, seed=7, stream=11)
-        yield f"{text}", cpd.gemm(make(a), make(b), acc, make(c))
+        yield f"{text}", cpd.gemm(make(a), make(b), text, make(c), seed=7, stream=11)
     for f in ("e4m3", "e6m9", "fp32"):
         for scheme in ("sequential", "fma", "kahan", "chunked", "pairwise"):
             large = make(floats((17, 129), 63)), make(floats((129, 33), 64))

@@ -51,16 +51,14 @@ def contributions(seed: int) -> list[list[Any]]:
 
 def states_made() -> dict[str, Any]:
     states = cpd.compress.States()
-    spec = cpd.Reduce(SCHEDULE, seed=3)
-    cpd.simulate_all_reduce(contributions(810), spec, states=states)
+    cpd.simulate_all_reduce(contributions(810), SCHEDULE, seed=3, states=states)
     return states.state_dict()
 
 
 def states_result(state: dict[str, Any]) -> list[Any]:
     states = cpd.compress.States()
     states.load_state_dict(state)
-    spec = cpd.Reduce(SCHEDULE, seed=3, step=1)
-    return cpd.simulate_all_reduce(contributions(820), spec, states=states)
+    return cpd.simulate_all_reduce(contributions(820), SCHEDULE, seed=3, step=1, states=states)
 
 
 # ---- the hook of DDP -----------------------------------------------------------------------------

@@ -165,16 +165,16 @@ def by_nodes(
 KAHAN = cpd.Accumulator("e4m3 kahan")
 STOCHASTIC = cpd.Recipe("native", gradient="e5m2 rounding=stochastic random_bits=8")
 DDP_CASES: dict[str, dict[str, Any]] = {
-    "one pass": {"spec": cpd.Reduce("e4m3", accumulator=KAHAN, rounding="stochastic", seed=3)},
+    "one pass": {"spec": cpd.Reduce("e4m3", accumulator=KAHAN, rounding="stochastic")},
     "groups": {"spec": cpd.Reduce("e5m2", group_size=2)},
-    "aps": {"spec": cpd.Reduce("e4m3", aps=True, rounding="stochastic", seed=3)},
+    "aps": {"spec": cpd.Reduce("e4m3", aps=True, rounding="stochastic")},
     "ring": {"spec": cpd.Reduce("e4m3", aps=True, order="ring"), "keep": "recompute"},
     "schedule": {
         "spec": cpd.Schedule(cpd.Reduce("e3m0", aps=True), exempt=["5.*"], first_steps=1),
         "keep": "disk",
     },
     "scaled": {"spec": cpd.Reduce("mxfp8", result="bf16")},
-    "codec": {"spec": cpd.Reduce("qsgd bits=3 bucket=64", seed=3)},
+    "codec": {"spec": cpd.Reduce("qsgd bits=3 bucket=64")},
     "shared scale": {"spec": cpd.Reduce("terngrad"), "keep": "recompute"},
     "codec by rows": {"spec": cpd.Reduce("fp8_rows", exchange="gather")},
     "exempt from a codec": {

@@ -28,13 +28,13 @@ CASES: dict[str, Case] = {
     "blocks": {"spec": cpd.Reduce("mxfp4", result="bf16")},
     "stochastic": {
         "spec": cpd.Reduce(
-            "e5m2", accumulator="e5m2 kahan rounding=stochastic", rounding="stochastic", seed=3
+            "e5m2", accumulator="e5m2 kahan rounding=stochastic", rounding="stochastic"
         )
     },
     "ring": {"spec": cpd.Reduce("e4m3", aps=True, order="ring", exchange="ring")},
     "schedule": {"spec": cpd.Schedule(FOUR_BITS, exempt=["*.bias"], first_steps=1)},
     "fragments": {"spec": cpd.Reduce("bf16"), "fragments": 2},
-    "more fragments than steps": {"spec": cpd.Reduce("bf16", seed=1), "fragments": 4},
+    "more fragments than steps": {"spec": cpd.Reduce("bf16"), "fragments": 4},
     "momentum": {
         "spec": cpd.Reduce("fp16"),
         "outer_lr": 0.3,
@@ -43,7 +43,7 @@ CASES: dict[str, Case] = {
     },
     "average": {"spec": FOUR_BITS, "outer_lr": 1.0, "momentum": 0},
     "bfloat16": {"spec": FOUR_BITS, "dtype": torch.bfloat16},
-    "qsgd": {"spec": cpd.Reduce("qsgd bits=4 bucket=64", seed=5)},
+    "qsgd": {"spec": cpd.Reduce("qsgd bits=4 bucket=64")},
     "one_bit": {"spec": cpd.Reduce("one_bit"), "fragments": 2},
     "top_k": {"spec": cpd.Reduce("top_k 0.1 qsgd bits=4", exchange="gather")},
     "feedback": {"spec": cpd.Schedule(cpd.Reduce("feedback int4"), exempt=["*.bias"])},

@@ -47,7 +47,7 @@ def sums(f, **options):
     ]
 
 
-def oracle_of(spec: cpd.Reduce) -> reduce_oracle.Reduce:
+def oracle_of(spec: cpd.Reduce, seed: int = 0, step: int = 0) -> reduce_oracle.Reduce:
     acc = spec.accumulator
     return reduce_oracle.Reduce(
         wire=spec_of(spec.format),
@@ -64,9 +64,9 @@ def oracle_of(spec: cpd.Reduce) -> reduce_oracle.Reduce:
         divide=spec.divide,
         wire_options=Options(spec.rounding, spec.overflow, spec.variant, spec.random_bits),
         sum_options=Options(acc.rounding, acc.overflow, acc.variant, acc.random_bits),
-        wire_seed=spec.seed,
-        sum_seed=int(acc.seed),
-        step=0,
+        wire_seed=seed,
+        sum_seed=seed,
+        step=step,
     )
 
 
@@ -74,9 +74,9 @@ def bits_of(layers):
     return [layer.reshape(-1).view(np.uint32).tolist() for layer in layers]
 
 
-def check(ranks, spec):
-    got = cpd.simulate_all_reduce(ranks, spec)
-    oracle = oracle_of(spec)
+def check(ranks, spec, seed=0, step=0):
+    got = cpd.simulate_all_reduce(ranks, spec, seed=seed, step=step)
+    oracle = oracle_of(spec, seed, step)
     for layer, value in enumerate(got):
         patterns = [np.ascontiguousarray(r[layer]).reshape(-1).view(np.uint32) for r in ranks]
         wanted = reduce_oracle.all_reduce([p.tolist() for p in patterns], oracle, layer)
@@ -235,10 +235,10 @@ def test_aps(world, aps):
 def test_aps_with_outward_roundings():
     ranks = gradients(7, scale=1e-5)
     for mode in ("up", "down", "stochastic", "nearest_away", "to_odd"):
-        for number, (order, acc) in enumerate(sums("e4m3", rounding=mode, seed=3)):
+        for number, (order, acc) in enumerate(sums("e4m3", rounding=mode)):
             aps = (True, "paper")[number % 2]
-            spec = cpd.Reduce("e4m3", accumulator=acc, order=order, rounding=mode, seed=4, aps=aps)
-            check(ranks, spec)
+            spec = cpd.Reduce("e4m3", accumulator=acc, order=order, rounding=mode, aps=aps)
+            check(ranks, spec, seed=4)
 
 
 def test_aps_leaves_zero_and_non_finite_layers_in_peace():
@@ -262,11 +262,11 @@ def test_wider_accumulator_and_result(mode):
     for result in (None, "fp32", "e5m10", "e4m3"):
         for group_size in (None, 3):
             bits = 12 if mode == "stochastic" else 24
-            for order, acc in sums("e6m9", rounding=mode, seed=11, random_bits=bits):
+            for order, acc in sums("e6m9", rounding=mode, random_bits=bits):
                 spec = cpd.Reduce(
                     "e4m3", accumulator=acc, result=result, group_size=group_size, order=order
                 )
-                check(ranks, spec)
+                check(ranks, spec, seed=11)
 
 
 @pytest.mark.few("", 2)
@@ -275,25 +275,23 @@ def test_wider_accumulator_and_result(mode):
 def test_stochastic(bits, variant):
     options = {"rounding": "stochastic", "random_bits": bits, "variant": variant}
     ranks = gradients(7)
-    for order, acc in sums("e4m3", seed=2**64 - 5, **options):
+    for order, acc in sums("e4m3", **options):
         for group_size in (None, 3):
             spec = cpd.Reduce(
                 "e5m2",
                 accumulator=acc,
                 order=order,
                 group_size=group_size,
-                seed=77,
-                step=12,
                 **options,
             )
-            check(ranks, spec)
+            check(ranks, spec, seed=2**64 - 5, step=12)
 
 
 def test_steps_draw_new_bits():
     ranks = gradients(3, shapes=((300,),))
     spec = cpd.Reduce("e4m3", rounding="stochastic")
     results = {
-        cpd.simulate_all_reduce(ranks, spec.replace(step=step))[0].tobytes()
+        cpd.simulate_all_reduce(ranks, spec, step=step)[0].tobytes()
         for step in (0, 1, 2, 0)
     }
     assert len(results) == 3

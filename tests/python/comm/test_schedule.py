@@ -12,10 +12,9 @@ import cpd
 
 STOCHASTIC = cpd.Reduce(
     "e4m3",
-    accumulator=cpd.Accumulator("e4m3", rounding="stochastic", seed=5),
+    accumulator=cpd.Accumulator("e4m3", rounding="stochastic"),
     aps=True,
     rounding="stochastic",
-    seed=5,
 )
 NAMES = ["first.weight", "first.bias", "output.weight", "output.bias"]
 SIZES = [(7, 3), (7,), (5, 7), (5,)]
@@ -61,9 +60,11 @@ def test_fp32_keeps_order_groups_exchange_and_average():
 def test_a_layers_bits_do_not_depend_on_which_others_are_exempt(exempt):
     per_rank = contributions(5)
     schedule = cpd.Schedule(STOCHASTIC, exempt=exempt)
-    sums, reports = cpd.simulate_all_reduce(per_rank, schedule, names=NAMES, step=3, report=True)
+    sums, reports = cpd.simulate_all_reduce(
+        per_rank, schedule, names=NAMES, seed=5, step=3, report=True
+    )
     by_spec = {
-        False: cpd.simulate_all_reduce(per_rank, STOCHASTIC.replace(step=3), report=True),
+        False: cpd.simulate_all_reduce(per_rank, STOCHASTIC, seed=5, step=3, report=True),
         True: cpd.simulate_all_reduce(per_rank, cpd.Reduce("fp32"), report=True),
     }
     for number, name in enumerate(NAMES):
@@ -77,7 +78,7 @@ def test_first_steps_are_in_fp32():
     schedule = cpd.Schedule(STOCHASTIC, first_steps=2)
     fp32 = cpd.simulate_all_reduce(per_rank, cpd.Reduce("fp32"))
     for step in range(4):
-        later = cpd.simulate_all_reduce(per_rank, STOCHASTIC.replace(step=step))
+        later = cpd.simulate_all_reduce(per_rank, STOCHASTIC, step=step)
         sums = cpd.simulate_all_reduce(per_rank, schedule, names=NAMES, step=step)
         assert equal(sums, fp32 if step < 2 else later)
 

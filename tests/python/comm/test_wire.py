@@ -41,19 +41,6 @@ def test_a_formats_name_is_that_format(name):
     assert cpd.Reduce(name, rounding="stochastic", overflow="saturate").format is not None
 
 
-def test_seeds_of_codecs_and_specs():
-    codec = cpd.Codec(QSGD, seed=3, random_bits=8)
-    spec = cpd.Reduce(codec)
-    assert (spec.seed, spec.random_bits) == (3, 8)
-    assert spec == cpd.Reduce(QSGD, seed=3, random_bits=8)
-    assert spec.codec == cpd.Codec(QSGD)  # whose numbers are the spec's own
-    assert spec.replace(seed=4).seed == 4
-    assert spec.replace(seed=0) == cpd.Reduce(QSGD, random_bits=8)
-    x = [[np.linspace(-1, 1, 1000, dtype=np.float32)]]
-    totals = [cpd.simulate_all_reduce(x, s)[0] for s in (spec, spec.replace(seed=4))]
-    assert not np.array_equal(*totals)
-
-
 STATE = {
     "format": cpd.Format("e4m3"),
     "accumulator": cpd.Accumulator("e5m10 kahan"),
@@ -77,13 +64,14 @@ STATE = {
 def test_specs_of_before_are_loaded():
     """Pickles of 0.7, also from before there was `wire`."""
     loaded = [object.__new__(cpd.Reduce) for _ in range(3)]
-    loaded[0].__setstate__(STATE)
+    with pytest.warns(UserWarning, match="this Reduce of 0.7 had seed 3 and step 2: give them to"):
+        loaded[0].__setstate__(STATE)
     loaded[1].__setstate__(STATE | {"wire": None})
-    spec = cpd.Reduce("e4m3 accumulator='e5m10 kahan' order=ring aps divide=before seed=3 step=2")
+    spec = cpd.Reduce("e4m3 accumulator='e5m10 kahan' order=ring aps divide=before")
     assert loaded[:2] == [spec, spec]
     coded = {"format": None, "wire": cpd.Codec(QSGD), "aps": False, "variant": "A"}
     loaded[2].__setstate__(STATE | coded)
-    options = "order=ring divide=before result=e4m3 random_bits=8 seed=3 step=2"
+    options = "order=ring divide=before result=e4m3 random_bits=8"
     assert loaded[2] == cpd.Reduce(f"{QSGD} accumulator='e5m10 kahan' {options}")
     schedule = cpd.Schedule(spec, exempt=["a"])
     old = object.__new__(cpd.Schedule)
@@ -93,12 +81,11 @@ def test_specs_of_before_are_loaded():
 
 
 def test_texts():
-    text = "qsgd bits=2 bucket=128 norm=2 accumulator='fp32 kahan' exchange=gather seed=9"
+    text = "qsgd bits=2 bucket=128 norm=2 accumulator='fp32 kahan' exchange=gather"
     wanted = cpd.Reduce(
         "qsgd bits=2 bucket=128 norm=2",
         accumulator="fp32 kahan",
         exchange="gather",
-        seed=9,
     )
     assert cpd.Reduce(text) == wanted
     assert cpd.Reduce("mxfp8 exchange=gather") == cpd.Reduce("mxfp8", exchange="gather")
@@ -121,7 +108,6 @@ def test_texts():
             ValueError,
             "hierarchical",
         ),
-        ({"wire": cpd.Codec(QSGD, seed=1), "seed": 2}, ValueError, "seed is given twice"),
         ({"wire": QSGD, "random_bits": 25}, ValueError, "random_bits"),
         ({"wire": "qsgd bits=1"}, ValueError, "bits"),
         ({"wire": "qsgd bucket=0"}, ValueError, "bucket"),
@@ -152,9 +138,9 @@ def test_options_are_keywords_or_text():
         (cpd.Codec("uniform", c=3, results="exact"), "uniform c=3 results=exact"),
     ):
         assert made == cpd.Codec(text)
-    own = cpd.Codec("qsgd bits=4", seed=3)
+    own = cpd.Codec("qsgd bits=4", random_bits=3)
     assert cpd.Codec(own) == own
-    assert cpd.Codec(own, bits=2) == cpd.Codec("qsgd bits=2", seed=3)
+    assert cpd.Codec(own, bits=2) == cpd.Codec("qsgd bits=2", random_bits=3)
     for options, error, message in (
         ({"bits": [4]}, TypeError, "bits must be a number, a word or a bool, got list"),
         ({"s": 16.5}, ValueError, "s must be"),
@@ -164,9 +150,8 @@ def test_options_are_keywords_or_text():
     ):
         with pytest.raises(error, match=message):
             cpd.Codec("qsgd", **options)
-    assert cpd.Codec(own, seed=4) == cpd.Codec("qsgd bits=4", seed=4)
-    with pytest.raises(ValueError, match="seed is given twice: 4, and 3 in"):
-        cpd.Reduce(own, seed=4)
+    assert cpd.Reduce(own) == cpd.Reduce("qsgd bits=4", random_bits=3)
+    assert cpd.Reduce(own, random_bits=4).random_bits == 4
 
 
 # ---- reductions ---------------------------------------------------------------------------------
@@ -175,16 +160,15 @@ def test_options_are_keywords_or_text():
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_sum_is_that_of_what_is_encoded(wire):
     """By gather, of one rank: what the codec itself gives, step by step."""
-    spec = cpd.Reduce(wire, exchange="gather", seed=5)
-    codec = cpd.Codec(wire, seed=5)
+    spec, codec = cpd.Reduce(wire, exchange="gather"), cpd.Codec(wire)
     states, own = compress.States(), [compress.States() for _ in SHAPES]
     for step in range(3):
         layers = codec_layers(0, step)
-        got = cpd.simulate_all_reduce([layers], spec.replace(step=step), states=states)
+        got = cpd.simulate_all_reduce([layers], spec, seed=5, step=step, states=states)
         wanted = []
         for number, (layer, state) in enumerate(zip(layers, own, strict=True)):
             stream = cpd._core.stream_of("wire", step, number, 0)
-            wanted.append(codec.encode(layer, state=state, stream=stream).values)
+            wanted.append(codec.encode(layer, state=state, seed=5, stream=stream).values)
         assert same(got, wanted)
 
 
@@ -337,9 +321,9 @@ def test_roundoff_of_codecs(tmp_path, capsys):
     assert main([*arguments, "--no-baselines", "--json", str(out)]) == 0
     written = json.loads(out.read_text())["formats"]
     for wire, told in zip(wires, written, strict=True):
-        spec = cpd.Reduce(wire, seed=3)
+        spec = cpd.Reduce(wire)
         assert told["wire"] == spec.codec.text
-        expected = cpd.study.roundoff(per_rank, spec, [4, 12])
+        expected = cpd.study.roundoff(per_rank, spec, [4, 12], seed=3)
         rows = {row["group_size"]: row["relative_rms"] for row in told["roundoff"]}
         assert rows == {k: one.relative_rms for k, one in expected.items()}
     capsys.readouterr()
