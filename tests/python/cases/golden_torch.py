@@ -15,9 +15,11 @@ STOCHASTIC = "e5m2 sequential rounding=stochastic random_bits=8"
 
 
 def recipes() -> dict[str, Any]:
-    drawing = cpd.Accumulator(STOCHASTIC, seed=5, stream=9)
-    kahan = cpd.Accumulator("e4m3 kahan rounding=stochastic random_bits=4", seed=2**63)
-    return {
+    """Each with the seed and the stream of its calls, where it draws."""
+    drawing = cpd.Accumulator(STOCHASTIC)
+    kahan = "e4m3 kahan rounding=stochastic random_bits=4"
+    numbers = {"drawing": {"seed": 5, "stream": 9 ^ 3 << 20}, "casts": {"seed": 6}}
+    made = {
         "fp32": cpd.Recipe(sums="fp32"),
         "e4m3": cpd.Recipe(sums="e4m3"),
         "e4m3 kahan": cpd.Recipe(sums="e4m3 kahan"),
@@ -25,7 +27,7 @@ def recipes() -> dict[str, Any]:
         "e6m9 fma": cpd.Recipe(sums="e6m9 fma"),
         "e5m2 pairwise": cpd.Recipe(sums="e5m2 pairwise"),
         "drawing": cpd.Recipe(
-            forward=drawing, grad_input=kahan, grad_weight=drawing, grad_bias=drawing, layer=3
+            forward=drawing, grad_input=kahan, grad_weight=drawing, grad_bias=drawing
         ),
         "casts": cpd.Recipe(
             forward="e6m9 kahan",
@@ -34,8 +36,8 @@ def recipes() -> dict[str, Any]:
             grad_bias="e8m11",
             activation="e4m3fn",
             weight=cpd.Cast("e4m3fn", rounding="up", overflow="saturate"),
-            gradient=cpd.Cast("e5m2", rounding="stochastic", seed=3, stream=4, random_bits=8),
-            output=cpd.Cast("e5m5", rounding="stochastic", seed=6),
+            gradient=cpd.Cast("e5m2", rounding="stochastic", random_bits=8),
+            output=cpd.Cast("e5m5", rounding="stochastic"),
         ),
         "unit": cpd.Recipe(
             forward="h100-fp8",
@@ -46,6 +48,7 @@ def recipes() -> dict[str, Any]:
             gradient="e5m2",
         ),
     }
+    return {name: {"recipe": one, **numbers.get(name, {})} for name, one in made.items()}
 
 
 def _with_gradients(call: Callable[..., Any], *given: Any) -> dict[str, Any]:
@@ -67,11 +70,11 @@ def _all(name: str, results: dict[str, Any]) -> Cases:
 def matmul_cases(make: Make) -> Cases:
     from cpd.functional import matmul
 
-    for name, recipe in recipes().items():
+    for name, how in recipes().items():
         if name == "unit":
             continue
         a, b = make(floats((6, 33), 100)), make(floats((33, 5), 101))
-        yield from _all(name, _with_gradients(lambda a, b, r=recipe: matmul(a, b, recipe=r), a, b))
+        yield from _all(name, _with_gradients(lambda a, b, r=how: matmul(a, b, **r), a, b))
     shapes = ((33,), (33,)), ((33,), (33, 4)), ((4, 33), (33,)), ((2, 1, 3, 9), (5, 9, 2))
     sums = ("e4m3", "e5m2 kahan", "e5m2 kahan")
     for one, other in shapes:
@@ -86,8 +89,8 @@ def linear_cases(make: Make) -> Cases:
     from cpd.functional import linear
 
     x, w, b = make(floats((2, 7, 40), 104)), make(floats((6, 40), 105)), make(floats((6,), 106))
-    for name, recipe in recipes().items():
-        results = _with_gradients(lambda x, w, b, r=recipe: linear(x, w, b, recipe=r), x, w, b)
+    for name, how in recipes().items():
+        results = _with_gradients(lambda x, w, b, r=how: linear(x, w, b, **r), x, w, b)
         yield from _all(name, results)
     yield from _all(
         "no bias", _with_gradients(lambda x, w: linear(x, w, recipe=cpd.Recipe(sums="e4m3")), x, w)
@@ -110,9 +113,9 @@ def conv2d_cases(make: Make) -> Cases:
         make(floats((6, 4, 3, 2), 108)),
         make(floats((6,), 109)),
     )
-    for name, recipe in recipes().items():
+    for name, how in recipes().items():
         results = _with_gradients(
-            lambda x, w, b, r=recipe: conv2d(x, w, b, padding=1, recipe=r), x, w, b
+            lambda x, w, b, r=how: conv2d(x, w, b, padding=1, **r), x, w, b
         )
         yield from _all(name, results)
     ways: dict[str, dict[str, Any]] = {
@@ -142,7 +145,7 @@ def derivatives_cases(make: Make) -> Cases:
 
     x, y, z = (make(floats((5, 6), 110 + i)) for i in range(3))
     b = make(floats((6, 4), 113))
-    drawing = cpd.Accumulator(STOCHASTIC, seed=5, stream=9)
+    drawing = {"accumulator": STOCHASTIC, "seed": 5, "stream": 9}
     calls: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         "cast": (lambda x: cpd.cast(x, "e4m3 stochastic", seed=1), (x,)),
         "add": (lambda x, y: cpd.add(x, y, "e4m3"), (x, y)),
@@ -150,7 +153,7 @@ def derivatives_cases(make: Make) -> Cases:
         "fma": (lambda x, y, z: cpd.fma(x, y, z, "e4m3"), (x, y, z)),
         "sum": (lambda x: cpd.sum(x, "e4m3 kahan", 1), (x,)),
         "gemm": (lambda x, b: cpd.gemm(x, b, "e4m3 kahan"), (x, b)),
-        "gemm drawing": (lambda x, b: cpd.gemm(x, b, drawing), (x, b)),
+        "gemm drawing": (lambda x, b: cpd.gemm(x, b, **drawing), (x, b)),
     }
     for name, (call, given) in calls.items():
         yield from _all(name, _with_gradients(call, *given))
@@ -158,7 +161,7 @@ def derivatives_cases(make: Make) -> Cases:
         yield f"{name}: tangent", torch.func.jvp(call, given, tangents)[1]
     batch = make(floats((3, 5, 6), 121))
     for randomness in ("same", "different"):
-        draw = torch.vmap(lambda x: cpd.gemm(x, b, drawing), randomness=randomness)
+        draw = torch.vmap(lambda x: cpd.gemm(x, b, **drawing), randomness=randomness)
         yield f"vmap {randomness}", draw(batch)
     seed = torch.tensor(-3)
     yield "seed tensor", cpd.cast(x, "e4m3 stochastic", seed=seed, stream=torch.tensor(8))

@@ -45,13 +45,19 @@ def test_all_reduce(world: int) -> None:
     sizes = (5000, 0, 1, 33, 70_001)
     with cpd.comm.local(world, timeout=scaled(60), chunk=4096) as group:
         for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
-            spec, special = comm_cases.spec_at(world, index), index % 4 == 3
+            (spec, step), special = comm_cases.spec_at(world, index), index % 4 == 3
 
-            def reduce(comm: Any, spec: Any = spec, index: int = index, special: bool = special):
+            def reduce(
+                comm: Any,
+                spec: Any = spec,
+                step: int = step,
+                index: int = index,
+                special: bool = special,
+            ):
                 mine = comm_cases.layers_of(comm.rank, sizes, index, special)
-                return comm.all_reduce(on_gpu(mine), spec, report=True, step=0)
+                return comm.all_reduce(on_gpu(mine), spec, report=True, step=step)
 
-            wanted, reports = comm_cases.virtual(spec, world, sizes, index, special)
+            wanted, reports = comm_cases.virtual(spec, world, sizes, index, special, step=step)
             for got, report in group.run(reduce):
                 assert comm_cases.same(on_cpu(got), wanted), spec
                 assert report.tensors == reports, spec
@@ -175,11 +181,11 @@ def test_virtual_ranks(world: int) -> None:
     """simulate_all_reduce folds where the layers are: bits and reports of layers on the CPU."""
     sizes = (3000, 0, 33)
     for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
-        spec = comm_cases.spec_at(world, index)
+        spec, step = comm_cases.spec_at(world, index)
         made = [comm_cases.layers_of(rank, sizes, index, index % 4 == 3) for rank in range(world)]
-        wanted, expected = cpd.simulate_all_reduce(made, spec, report=True)
+        wanted, expected = cpd.simulate_all_reduce(made, spec, step=step, report=True)
         ranks = [on_gpu(layers) for layers in made]
-        got, reports = cpd.simulate_all_reduce(ranks, spec, report=True)
+        got, reports = cpd.simulate_all_reduce(ranks, spec, step=step, report=True)
         assert comm_cases.same(on_cpu(got), wanted), spec
         assert reports == expected, spec
 

@@ -45,15 +45,15 @@ def test_ranks_with_a_gpu_each() -> None:
     """Threads, in which the first GPU is current."""
     with cpd.comm.local(2, timeout=scaled(60), chunk=4096) as group:
         for index in few_on_cpu(range(2 * len(comm_cases.ways(2))), 1):
-            spec = comm_cases.spec_at(2, index)
+            spec, step = comm_cases.spec_at(2, index)
 
-            def reduce(comm: Any, spec: Any = spec, index: int = index) -> Any:
+            def reduce(comm: Any, spec: Any = spec, step: int = step, index: int = index) -> Any:
                 assert torch.cuda.current_device() == 0
                 mine = on(f"cuda:{comm.rank}", comm_cases.layers_of(comm.rank, SIZES, index))
-                got, report = comm.all_reduce(mine, spec, report=True, step=0)
+                got, report = comm.all_reduce(mine, spec, report=True, step=step)
                 return from_(f"cuda:{comm.rank}", got), report
 
-            wanted, reports = comm_cases.virtual(spec, 2, SIZES, index)
+            wanted, reports = comm_cases.virtual(spec, 2, SIZES, index, step=step)
             for got, report in group.run(reduce):
                 assert comm_cases.same(got, wanted), spec
                 assert report.tensors == reports, spec

@@ -23,9 +23,9 @@ def reduce(comm: Any) -> list[str]:
     """The specs whose sums have not the virtual ranks' bits."""
     wrong = []
     for index in range(0, 24, 3):
-        spec = comm_cases.spec_at(comm.size, index)
-        wanted, _ = comm_cases.virtual(spec, comm.size, (30_000, 5), index)
+        spec, step = comm_cases.spec_at(comm.size, index)
+        wanted, _ = comm_cases.virtual(spec, comm.size, (30_000, 5), index, step=step)
         mine = on_gpu(comm_cases.layers_of(comm.rank, (30_000, 5), index))
-        if not comm_cases.same(on_cpu(comm.all_reduce(mine, spec)), wanted):
+        if not comm_cases.same(on_cpu(comm.all_reduce(mine, spec, step=step)), wanted):
             wrong.append(repr(spec))
     return wrong
