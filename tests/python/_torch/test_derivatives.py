@@ -384,7 +384,9 @@ def test_examples_with_streams_or_integers_of_their_own():
     wanted = torch.stack([drawn(one, stream) for one, stream in zip(x, streams, strict=True)])
     assert torch.equal(vmap(drawn)(x, streams), wanted)
     sums = vmap(lambda s: cpd.sum(x, "e4m3 sequential rounding=stochastic", stream=s))
-    assert torch.equal(sums(streams)[2], cpd.sum(x, "e4m3 sequential rounding=stochastic", stream=6))
+    assert torch.equal(
+        sums(streams)[2], cpd.sum(x, "e4m3 sequential rounding=stochastic", stream=6)
+    )
     random = torch.randint(0, 2**24, (3, 50))
 
     def given(x, random):

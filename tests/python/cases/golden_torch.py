@@ -114,9 +114,7 @@ def conv2d_cases(make: Make) -> Cases:
         make(floats((6,), 109)),
     )
     for name, how in recipes().items():
-        results = _with_gradients(
-            lambda x, w, b, r=how: conv2d(x, w, b, padding=1, **r), x, w, b
-        )
+        results = _with_gradients(lambda x, w, b, r=how: conv2d(x, w, b, padding=1, **r), x, w, b)
         yield from _all(name, results)
     ways: dict[str, dict[str, Any]] = {
         "stride": {"stride": (2, 1), "padding": (1, 0)},

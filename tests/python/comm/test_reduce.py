@@ -291,8 +291,7 @@ def test_steps_draw_new_bits():
     ranks = gradients(3, shapes=((300,),))
     spec = cpd.Reduce("e4m3", rounding="stochastic")
     results = {
-        cpd.simulate_all_reduce(ranks, spec, step=step)[0].tobytes()
-        for step in (0, 1, 2, 0)
+        cpd.simulate_all_reduce(ranks, spec, step=step)[0].tobytes() for step in (0, 1, 2, 0)
     }
     assert len(results) == 3
 

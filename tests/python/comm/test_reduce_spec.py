@@ -214,8 +214,16 @@ def test_errors_of_a_rank_arrive():
         ({"overflow": "wrap"}, ValueError, "wrap"),
         ({"variant": "D"}, ValueError, "D"),
         ({"random_bits": 25}, ValueError, "random_bits"),
-        ({"seed": 1}, TypeError, r"Reduce\(\) takes no seed=: give it to the call, cpd.simulate_all"),
-        ({"step": 1}, TypeError, r"Reduce\(\) takes no step=: give it to the call, cpd.simulate_all"),
+        (
+            {"seed": 1},
+            TypeError,
+            r"Reduce\(\) takes no seed=: give it to the call, cpd.simulate_all",
+        ),
+        (
+            {"step": 1},
+            TypeError,
+            r"Reduce\(\) takes no step=: give it to the call, cpd.simulate_all",
+        ),
         ({"result": "e4"}, ValueError, "e4"),
     ],
 )

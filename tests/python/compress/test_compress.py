@@ -138,7 +138,9 @@ def test_the_seed_of_a_call(text):
     wanted = plain.encode(X, seed=7, stream=3).values
     np.testing.assert_array_equal(plain.encode(X, seed=np.int64(7), stream=3).values, wanted)
     assert (plain.encode(X, seed=8, stream=3).values != wanted).any()
-    with pytest.raises(TypeError, match=r"Codec\(\) takes no seed=: give it to the call, Codec.enc"):
+    with pytest.raises(
+        TypeError, match=r"Codec\(\) takes no seed=: give it to the call, Codec.enc"
+    ):
         cpd.Codec(text, seed=7)
     with pytest.raises(ValueError, match="seed"):
         plain.encode(X, seed=-1)
@@ -160,9 +162,7 @@ def test_members_that_are_gone(name, told):
 def test_a_codec_of_a_codec():
     own = cpd.Codec("qsgd bits=2 bucket=64", random_bits=7)
     assert own.replace(bits=4) == cpd.Codec("qsgd bits=4 bucket=64", random_bits=7)
-    assert cpd.Codec(own, random_bits=8) == cpd.Codec(
-        "qsgd bucket=64 bits=2", random_bits=8
-    )
+    assert cpd.Codec(own, random_bits=8) == cpd.Codec("qsgd bucket=64 bits=2", random_bits=8)
 
 
 # ---- errors -------------------------------------------------------------------------------------

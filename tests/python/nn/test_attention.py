@@ -74,7 +74,7 @@ class Rounded(torch.autograd.Function):
 def cast(x, how, stream, purpose):
     spec = how.softmax
     tagged = (stream ^ stream_tag(Purpose[purpose])) % 2**64
-    return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), stream=tagged)
+    return cpd.cast(x, spec, stream=tagged)
 
 
 def by_hand(q, k, v, mask, how, stream=STREAM, scale=None):

@@ -157,7 +157,7 @@ INDICES = torch.tensor([[1, 4, 1], [0, 2, 4]])
 def test_rows_are_rounded_and_the_gradient_is_torchs(options, recipe):
     table = normal(5, 6)
     got, wanted = table.clone().requires_grad_(), table.clone().requires_grad_()
-    y = ours.embedding(INDICES, got, recipe=recipe, **options)
+    y = ours.embedding(INDICES, got, recipe=recipe, seed=3, **options)
     z = F.embedding(INDICES, wanted, **options)
     assert same(y, by_hand(z.detach(), recipe.embedding, "cast_output"))
     g = normal(*y.shape, seed=1)

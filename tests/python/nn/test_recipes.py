@@ -207,7 +207,10 @@ def test_what_the_operators_take():
         ({"forward": "e9m3"}, "forward: exp must be"),
         ({"forward": "native", "weight": "(4,3) 48 x"}, "weight: a scaled"),
         ({"forward": "native", "weight": 3}, "weight: a format must be"),
-        ({"forward": "native", "weight": {"txt": "e4m3"}}, "weight: must have the keys text"),
+        (
+            {"forward": "native", "weight": {"text": "e4m3fn", "seed": 3}},
+            "weight: must be a text, got .*: give",
+        ),
         ({"forward": "native", "norm": "mxfp8"}, "norm takes formats without scales"),
         (
             {"forward": "native", "rules": [{"layers": "*"}]},
@@ -220,7 +223,10 @@ def test_what_the_operators_take():
         ({"forward": "native", "schedule": [{"step": 5, "recipe": "none"}] * 2}, "numbers that"),
         ({"forward": "native", "attention": {"forwrd": "native"}}, "attention: forwrd is no key"),
         ({"forward": "native", "loss_scale": "big"}, "loss_scale must be None, a number"),
-        ({"forward": "native", "layer": 2**16}, "layer must be 0"),
+        (
+            {"forward": "native", "layer": 3},
+            "a recipe has no layer: cpd.convert numbers the layers",
+        ),
     ],
 )
 def test_errors_name_the_key(given, message):

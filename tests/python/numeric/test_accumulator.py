@@ -154,7 +154,10 @@ def test_near_misses_are_suggested(text, meant):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (cpd.Accumulator, r"Accumulator\(\) takes no {}=: give it to the call, cpd.gemm\(…, {}=…\)"),
+        (
+            cpd.Accumulator,
+            r"Accumulator\(\) takes no {}=: give it to the call, cpd.gemm\(…, {}=…\)",
+        ),
         (cpd.Cast, r"Cast\(\) takes no {}=: give it to the call, cpd.cast\(…, {}=…\)"),
     ],
 )

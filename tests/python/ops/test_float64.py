@@ -191,9 +191,7 @@ def test_sums(name: str, scheme: str) -> None:
         x[0, 10], x[-1, 10] = GREATEST, -GREATEST / 2
         for rounding in oracle.MODES:
             drawn = {"random_bits": 9} if rounding == "stochastic" else {}
-            acc = cpd.Accumulator(
-                name, scheme=scheme, rounding=rounding, **drawn, **chunks
-            )
+            acc = cpd.Accumulator(name, scheme=scheme, rounding=rounding, **drawn, **chunks)
             expected = [wanted_sum(acc, column, i) for i, column in enumerate(x.T)]
             same(every(cpd.sum, x, acc, 0, seed=2, stream=6), expected, f"{acc} of {terms}")
             same(every(cpd.sum, x.T, acc, -1, seed=2, stream=6), expected, f"{acc} of {terms}")

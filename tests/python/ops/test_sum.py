@@ -46,9 +46,7 @@ def terms(rows: int, columns: int) -> np.ndarray:
     return x
 
 
-def wanted(
-    acc: cpd.Accumulator, columns: np.ndarray, seed: int = 0, stream: int = 0
-) -> list[int]:
+def wanted(acc: cpd.Accumulator, columns: np.ndarray, seed: int = 0, stream: int = 0) -> list[int]:
     """The sums of a matrix's columns by exact rationals, drawing what seed and stream give."""
     return [
         sum_of(acc, column, reduce_oracle._draws(i, seed, stream))

@@ -88,7 +88,9 @@ def run(
             )
             empty = [torch.empty(0)] * number
             per_rank = [[*empty, flat] for flat in gathered(one.given)]
-            sums = cpd.simulate_all_reduce(per_rank, expected, seed=3, step=step, states=states[name])
+            sums = cpd.simulate_all_reduce(
+                per_rank, expected, seed=3, step=step, states=states[name]
+            )
             whole = sums[number]
             slices = torch.chunk(whole, dist.get_world_size())
             assert torch.equal(one.got, slices[dist.get_rank()].to(one.got.dtype))
