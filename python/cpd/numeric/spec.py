@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
-
 Option = tuple[str, str | float | None]
 """A name and a value of a spec's text."""
 

@@ -19,7 +19,6 @@ from cpd import functional  # noqa: E402
 from tensors import NARROW, SOME, close, leaves_of, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
 
-
 # ---- matmul --------------------------------------------------------------------------------------
 
 SHAPES = [

@@ -174,7 +174,6 @@ def test_what_the_operators_take():
         weight="mxfp8",
         gradient="e5m2 rounding=stochastic",
         output="bf16",
-        layer=3,
     )
     assert recipe._kept.gemms == (
         "native sums='e4m3 sequential rounding=stochastic' weight=mxfp8 "

@@ -5,7 +5,6 @@ arguments mean, their text, equality, copies and errors."""
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
 import warnings
 
