@@ -315,7 +315,7 @@ class VirtualNodes:
         if self._generators is not None:
             self._generators = [Generators(host, gpus) for host, gpus in state["generators"]]
         self.schedule, self.next_step = schedule, state["next_step"]
-        self.seed = state.get("seed", 0)  # of 0.7 in the schedule's specs
+        self.seed = state.get("seed", self.seed)  # 0.7 had it in the specs
         self._buffers = state["buffers"]
 
     def reset(self, name: str | None = None) -> None:

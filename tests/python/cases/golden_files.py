@@ -27,15 +27,14 @@ RECIPES: dict[str, Callable[[], cpd.Recipe]] = {
         sums=("e4m3 kahan", "e5m2", "h100-fp8"), grad_bias="e6m9", output="bf16"
     ),
     "seeds": lambda: cpd.Recipe(
-        forward=cpd.Accumulator("e6m9 kahan rounding=stochastic", seed=3, stream=2**40),
-        activation=cpd.Cast("e4m3fn", rounding="stochastic", overflow="saturate", seed=7, stream=5),
-        gradient=cpd.Cast("mxfp8-e5m2", rounding="stochastic", seed=2**63, random_bits=8),
+        forward="e6m9 kahan rounding=stochastic",
+        activation=cpd.Cast("e4m3fn", rounding="stochastic", overflow="saturate"),
+        gradient=cpd.Cast("mxfp8-e5m2", rounding="stochastic", random_bits=8),
         weight="nvfp4",
-        layer=9,
     ),
     "optimizer": lambda: cpd.Recipe(
         "fp8-row",
-        reduce="e4m3 aps rounding=stochastic seed=3",
+        reduce="e4m3 aps rounding=stochastic",
         optimizer="bf16 update=stochastic random_bits=16 momentum=bf16",
         loss_scale="dynamic",
     ),
@@ -218,12 +217,12 @@ def objects() -> dict[str, Any]:
     cpd.simulate_all_reduce([[x[0]], [x[1]]], wire, states=states)
     return {
         "scaled": cpd.Scaled("nvfp4 block=16x16 transform=hadamard16:te"),
-        "scaled cast": cpd.Cast("fp8-tensor", rounding="stochastic", seed=3, stream=4, history=16),
+        "scaled cast": cpd.Cast("fp8-tensor", rounding="stochastic", history=16),
         "hadamard": cpd.Hadamard(16, signs="te"),
         "fixed point": cpd.Accumulator(width=40, fraction=12),
         "integer accumulator": cpd.Accumulator("fixed<40,12>"),
-        "codec": cpd.Codec("qsgd bits=4", seed=3, random_bits=8),
-        "wire": cpd.Reduce("feedback qsgd bits=2", seed=5, average=True),
+        "codec": cpd.Codec("qsgd bits=4", random_bits=8),
+        "wire": cpd.Reduce("feedback qsgd bits=2", average=True),
         "recipe": RECIPES["seeds"](),
         "rules": RECIPES["parts"](),
         "encoded": encoded(x, "nvfp4"),
@@ -237,8 +236,8 @@ def objects() -> dict[str, Any]:
 
 REDUCE = "accumulator order exchange group_size aps loss_scale average divide rounding overflow"
 FIELDS = {
-    "all-reduce": f"format wire {REDUCE} seed random_bits variant result step",
-    "wire": f"wire {REDUCE} seed random_bits variant result step",
+    "all-reduce": f"format wire {REDUCE} random_bits variant result",
+    "wire": f"wire {REDUCE} random_bits variant result",
     "machine": "gpus speed tflops dollars codec_gbps",
 }
 """The fields that describe an object without a text, by its name or its kind of text."""

@@ -96,7 +96,7 @@ def hook_result(state: dict[str, Any]) -> list[Any]:
 
 def nodes() -> tuple[Any, Any]:
     model = linear(840)
-    return model, cpd.VirtualNodes(model, 2, f"{SCHEDULE} seed=7", generators=[3, 5])
+    return model, cpd.VirtualNodes(model, 2, SCHEDULE, generators=[3, 5], seed=7)
 
 
 def nodes_step(model: Any, made: Any, seed: int) -> None:

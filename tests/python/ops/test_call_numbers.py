@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`seed` and `stream` of the calls `cpd.sum` and `cpd.gemm`: every kind of number, in every front end,
-in compiled programs, with derivatives, and under vmap."""
+"""`seed` and `stream` of `cpd.sum` and `cpd.gemm`: numbers of every kind, in every front end, in
+compiled programs, with derivatives, and under vmap."""
 
 from __future__ import annotations
 
