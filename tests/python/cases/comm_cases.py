@@ -71,7 +71,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """The spec and the step of a number: numbers in a row go through all ways, all else is drawn."""
+    """The spec and the step of a number: all ways in a row, the rest is drawn by the number."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
