@@ -58,7 +58,7 @@ def test_seed_and_stream():
         numbers = [
             torch.from_numpy(np.array([v], np.uint64).view(np.int64)) for v in (seed, stream)
         ]
-        assert same(got, cpd.gemm(a, b, cpd.Accumulator.parse(STOCHASTIC, *numbers)))
+        assert same(got, cpd.gemm(a, b, cpd.Accumulator(STOCHASTIC, seed=numbers[0], stream=numbers[1])))
         seen.add(got.numpy().tobytes())
     assert len(seen) == 9
 
@@ -309,10 +309,10 @@ def operators():
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
     plain = "e5m2 chunked chunk=2 inner=e4m3"
     gradient = "e5m2 rounding=stochastic random_bits=8"
-    draws = f"{STOCHASTIC}; grad_input=e4m3 kahan; gradient={gradient}"
+    draws = f"native sums='{STOCHASTIC}' grad_input='e4m3 kahan' gradient='{gradient}'"
     blocks = (
-        "native; activation=mxfp8; weight=(4,3); gradient=nvfp4 rounding=stochastic; "
-        "grad_input_weight=mxfp4 factor=0.75; grad_weight_gradient=mxfp4"
+        "native activation=mxfp8 weight=(4,3) gradient='nvfp4 rounding=stochastic' "
+        "grad_input_weight='mxfp4 factor=0.75' grad_weight_gradient=mxfp4"
     )
     ops = torch.ops.cpd
     drawing = STOCHASTIC, number, number, torch.float16, False

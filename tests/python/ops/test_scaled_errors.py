@@ -211,7 +211,6 @@ def test_other_places_say_that_they_take_no_scales(name):
     message = "is a scaled format .cpd.Scaled.; here one without scales is needed"
     for call in (
         lambda: cpd.Format(name),
-        lambda: cpd.Cast(name),
         lambda: cpd.add(X, X, name),
         lambda: cpd.Reduce("e4m3", result=name),
     ):
