@@ -229,7 +229,7 @@ class Codec:
         >>> Codec.named()["terngrad"]["source"]
         'Wen et al., NeurIPS 2017'
         """
-        return compressors()
+        return dict(compressors())
 
     @property
     def _wire_text(self) -> str:
