@@ -58,7 +58,9 @@ def test_seed_and_stream():
         numbers = [
             torch.from_numpy(np.array([v], np.uint64).view(np.int64)) for v in (seed, stream)
         ]
-        assert same(got, cpd.gemm(a, b, cpd.Accumulator(STOCHASTIC, seed=numbers[0], stream=numbers[1])))
+        assert same(
+            got, cpd.gemm(a, b, cpd.Accumulator(STOCHASTIC, seed=numbers[0], stream=numbers[1]))
+        )
         seen.add(got.numpy().tobytes())
     assert len(seen) == 9
 
