@@ -202,18 +202,9 @@ ScaledLike: TypeAlias = "Scaled | str"
 """A `Scaled` or its text."""
 
 
-def as_scaled(text: ScaledLike) -> Scaled:
-    """Returns the `Scaled` of a text; a `Scaled` as it is."""
-    if isinstance(text, Scaled):
-        return text
-    if not isinstance(text, str):
-        raise TypeError(f"a scaled format must be a cpd.Scaled or its text, got {_type(text)}")
-    return named_scaled(text)
-
-
 def scaled(text: str) -> Scaled:
     """Reads a scaled format from a pickle of version 0.7."""
-    return as_scaled(text)
+    return named_scaled(text)
 
 
 def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
@@ -251,10 +242,6 @@ def _element(element: FormatLike) -> str:
     name = as_format(element).name
     is_bare = isinstance(element, str) and element.lower() == "e4m3"  # which is refused
     return name if is_bare else element_text(name)
-
-
-def _type(value: object) -> str:
-    return type(value).__name__
 
 
 # ---- by plain values: constants to torch.compile -------------------------------------------------
