@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cpd import _core
-from cpd._since import Gone
+from cpd._since import gone_members
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
@@ -20,6 +20,7 @@ from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, with_options, word
 
 
+@gone_members("cpd.Scaled")
 @checked
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Scaled(Spec):
@@ -156,8 +157,6 @@ class Scaled(Spec):
             transform=None if transform is None else hadamard_spec(transform).text,
         )
         self._share(_made(given) if whole is None else _replaced(whole, given))
-
-    parse = Gone("Scaled(text)")
 
     @classmethod
     def named(cls) -> dict[str, dict[str, str]]:
