@@ -11,10 +11,9 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Literal, Never, overload
+from typing import Any, Literal, overload
 
 from cpd import _core
-from cpd._since import renamed
 from cpd.comm.errors import RankLost, TransportError
 from cpd.comm.layers import Inputs, Layers, Outputs, check_in_place, layer_list, layer_numbers
 from cpd.comm.reports import ReduceReport, Traffic, reduce_report, traffic_of
@@ -24,7 +23,7 @@ from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.cast import CastLike, unscaled
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer, number
-from cpd.numeric.renamed import refuse, refuses_old
+from cpd.numeric.renamed import refuses_old
 
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
@@ -158,7 +157,7 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
-    @renamed(layers="tensors")
+    @refuses_old
     def all_reduce(
         self,
         tensors: Layers,
@@ -280,7 +279,7 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any] | None, ReduceReport]: ...
-    @renamed(layers="tensors")
+    @refuses_old
     def reduce(
         self,
         tensors: Layers,
@@ -360,7 +359,7 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
-    @renamed(layers="tensors")
+    @refuses_old
     def reduce_scatter(
         self,
         tensors: Layers,
@@ -415,7 +414,6 @@ class Communicator:
             self._count(made.traffic)
         return (results.layers, reduce_report(made)) if report else results.layers
 
-    @renamed(layers="tensors", format="to")
     @refuses_old
     def all_gather(
         self,
@@ -424,7 +422,6 @@ class Communicator:
         *,
         seed: int = 0,
         report: bool = False,
-        **_renamed: Never,
     ) -> Any:
         """Gathers every rank's tensors, rounded as in `cpd.cast` and sent packed.
 
@@ -443,8 +440,6 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            if _renamed:
-                refuse("Communicator.all_gather", _renamed, to)
             given = Inputs(tensors)
             format, rounding = unscaled(to, seed, 0)
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from cpd import _core
-from cpd._since import renamed
 from cpd.compress import table
 from cpd.compress.codecs import Codec, with_numbers
 from cpd.numeric.accumulator import (
@@ -26,6 +25,7 @@ from cpd.numeric.formats import Format, FormatLike, as_format, flag
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int32, number
 from cpd.numeric.options import MAX_RANDOM_BITS, Options, numbers_of_codec
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, named_word
@@ -155,7 +155,7 @@ class Reduce(Spec):
     """What contributions become where that is no format."""
     _held: _core.Reduce = field(init=False, compare=False)
 
-    @renamed(wire="the first argument", format="the first argument")
+    @refuses_old
     def __init__(
         self,
         format: ReduceLike,

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,7 @@ class Packet:
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
+@gone_members("cpd.Codec")
 @functools.partial(checked, own=("codec", "state"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
@@ -384,9 +385,6 @@ class Codec:
 
     def __str__(self) -> str:
         return self.text
-
-    if not TYPE_CHECKING:
-        __getattr__ = gone_members("cpd.Codec")
 
     def __getstate__(self) -> dict[str, Any]:
         return arguments(self)

@@ -31,7 +31,6 @@ from cpd.nn.rules import Choice, Decision, Rule, Rules
 from cpd.nn.streams import check_seeds
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import check_number, integer
-from cpd.numeric.renamed import takes
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import holds
 
@@ -181,7 +180,6 @@ def restore(model: nn.Module) -> None:
         _give_back_to_ddp(module)
 
 
-@takes(calls="step")
 @checked
 def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = None) -> None:
     """Sets the clock of a converted model, which its schedules follow.

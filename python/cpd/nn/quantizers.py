@@ -15,7 +15,6 @@ from cpd.nn.clock import SHIFT, recomputes_or_transforms
 from cpd.numeric.cast import Cast, CastLike, as_cast
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import Number, check_number, integer
-from cpd.numeric.renamed import takes
 
 Axes: TypeAlias = "int | tuple[int, int]"
 """The axis of the blocks of scaled formats: one for values and gradients, or one for each."""
@@ -60,7 +59,6 @@ class _Rounding:
         vars(self).update(state)
 
 
-@takes(layer="seed")
 @checked
 def quantizer(
     forward: CastLike | None = None,

@@ -35,7 +35,7 @@ from cpd.numeric.cast import as_cast as as_cast
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number, check_number
-from cpd.numeric.renamed import refuse
+from cpd.numeric.renamed import refuse, refuses_old
 from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
@@ -95,7 +95,6 @@ class Recipe:
             (see `cpd.gemm`). The last two are for linear layers and products of matrices with
             accumulators; matrix units, which take elements, need one of them. Default `operand`;
             for a matrix unit given as `sums`, what its operands' blocks allow.
-        renamed: no keyword; keys of version 0.7 raise TypeError with those of now.
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
@@ -176,6 +175,7 @@ class Recipe:
     scales_at: str
     _kept: Kept = field(init=False, repr=False, compare=False)
 
+    @refuses_old
     def __init__(
         self,
         format: RecipeLike | Path | Literal["native"] = NATIVE,
@@ -532,7 +532,7 @@ def _with_stream(value: Any, stream: Number) -> Any:
 _USUAL = {
     name: one.default
     for name, one in inspect.signature(Recipe).parameters.items()
-    if name not in ("format", "renamed")
+    if name != "format"
 }
 """The default of each keyword."""
 

@@ -8,10 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 from cpd import _core
-from cpd._since import Gone
+from cpd._since import gone_members
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.numbers import Number, int64, is_torch, number, plain_number
+from cpd.numeric.renamed import refuse, refuses_old
 from cpd.numeric.spec import Option, Spec, named_word, options, with_options
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
@@ -23,6 +24,7 @@ UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that cut no term, and so refuse `fraction_bits` and `min_exponent`."""
 
 
+@gone_members("cpd.Accumulator")
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Accumulator(Spec):
     """The rule of a sum: its format and scheme, a matrix unit's rule, or an integer's width.
@@ -198,13 +200,8 @@ class Accumulator(Spec):
     """The text that str() returns."""
     _held: _core.Accumulator = field(init=False, repr=False, compare=False)
     _NUMBERS = ("seed", "stream")
-    parse = Gone("Accumulator(text)")
-    options = Gone("its attributes rounding, overflow, random_bits and variant")
-    unit = Gone("its attributes a, b, block, …, which are None without a matrix unit")
-    fixed = Gone("its attributes width, fraction and sum_rounding")
-    sum_draws = Gone("sum_integers(terms)")
-    gemm_draws = Gone("gemm_integers(k)")
 
+    @refuses_old
     def __init__(
         self,
         format: AccumulatorLike | None = None,
@@ -244,8 +241,8 @@ class Accumulator(Spec):
             raise TypeError(
                 "Accumulator takes its scheme in its text, as in 'e4m3 kahan', or by scheme="
             )
-        for keyword in renamed:
-            raise TypeError(f"Accumulator() {_RENAMED.get(keyword, _UNKNOWN)}, not {keyword}=")
+        if renamed:
+            refuse("Accumulator", renamed, known=_KINDS)
         given = _given(
             scheme=scheme,
             product=product,
@@ -509,15 +506,6 @@ def _number_of_call(call: str, name: str, given: Number, own: Number) -> Number:
 
 _KINDS: dict[str, str] = _core.Accumulator.keys()
 """Of each key: `format`, `integer` or `word`."""
-_RENAMED = {
-    "preset": "takes a unit's name as its first argument or by scheme=",
-    "unit": "takes a unit's keys, a=, b=, block= and so on",
-    "fixed": "takes an integer's keys, width=, fraction= and sum_rounding=",
-    "operands": "takes a= and b=",
-    "aligns_addend": "takes addend='aligned' or addend='separate'",
-}
-"""Keywords of version 0.7, and what the constructor takes in their place."""
-_UNKNOWN = f"takes {', '.join(_KINDS)}"
 _NAMES = list(_KINDS)
 _UNIT = _NAMES[_NAMES.index("a") : _NAMES.index("width")]
 """The keys of a matrix unit."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import Gone
+from cpd._since import gone_members
 from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
@@ -26,6 +26,7 @@ _MAX_LISTED_BITS = 24
 _DERIVED = ("bits", "max", "lowest", "min_normal", "min_subnormal", "epsilon", "num_values")
 
 
+@gone_members("cpd.Format")
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Format(Spec):
     """A number format: its exponent and mantissa bits, and the meaning of its codes.
@@ -155,8 +156,6 @@ class Format(Spec):
             object.__setattr__(made, name, getattr(held, name))
         object.__setattr__(made, "name", made.text)
         return made
-
-    parse = Gone("Format(name)")
 
     @classmethod
     def named(cls) -> dict[str, dict[str, str]]:

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from cpd._since import renamed
 from cpd.comm import Communicator
 from cpd.comm.schedule import ScheduleLike, as_schedule, averaging, specs_in_use
 from cpd.comm.spec import Reduce, seeded, warn_of_stall
@@ -327,7 +326,6 @@ class DiLoCo(_Workers):
     (True, 0)
     """
 
-    @renamed(inner_steps="period")
     def __init__(
         self,
         model: nn.Module | Sequence[nn.Module],

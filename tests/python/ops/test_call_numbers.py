@@ -88,7 +88,9 @@ def test_numbers_of_call_and_accumulator_must_agree() -> None:
     for name, call in calls:
         for make in (np.asarray, torch.as_tensor):
             with pytest.raises(
-                ValueError, match=rf"seed is given twice: {name}\(seed=4\), and 3 in"
+                ValueError,
+                match=rf"seed is given twice: {name}\(seed=4\), and 3 in the accumulator: give it "
+                "to the call alone",
             ):
                 call(make, seed=4)
             with pytest.raises(ValueError, match=rf"stream is given twice: {name}\(stream=1\)"):
