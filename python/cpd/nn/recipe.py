@@ -437,7 +437,7 @@ def _changed(recipe: Recipe, given: dict[str, Any]) -> Recipe:
 
 def _is_unit(sums: Any) -> bool:
     forward = read.sum_("sums", _sums_of(sums)[0])
-    return not is_native(forward) and forward.unit is not None  # type: ignore[union-attr]
+    return not is_native(forward) and forward.form == "unit"  # type: ignore[union-attr]
 
 
 def _sums_of(sums: Any) -> tuple[Any, ...]:

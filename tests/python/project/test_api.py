@@ -16,7 +16,7 @@ import api_stub
 
 pytest.importorskip("torch")
 
-README = (api_stub.STUB.parent / "README.md").read_text()
+README = (api_stub.ROOT / "python/docs/porting.md").read_text()
 SURFACE = Path(__file__).with_name("surface.json")
 MOST_NAMES = 100
 ITEMS = api_stub.items()
