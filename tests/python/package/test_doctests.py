@@ -150,7 +150,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = (
     *("README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md"),
     *("python/docs/first_steps.md", "python/docs/porting.md"),
-    *("python/docs/tasks/models.md", "python/docs/tasks/reduce.md"),
+    *(f"python/docs/tasks/{name}.md" for name in ("models", "newcomer", "reduce")),
 )
 
 
