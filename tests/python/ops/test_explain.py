@@ -265,12 +265,12 @@ def test_a_layer_keeps_its_state() -> None:
 def test_wrong_layers() -> None:
     x = torch.zeros(2, 8)
     with pytest.raises(
-        TypeError, match="explain takes a layer that cpd.convert has converted, got Linear"
+        TypeError, match=r"explain takes a layer that cpd\.convert has converted, got Linear"
     ):
         cpd.explain(torch.nn.Linear(8, 8), x)
     model = converted(torch.nn.Sequential(torch.nn.Linear(8, 8)), "mxfp8")
     with pytest.raises(
-        TypeError, match="explain takes a layer that cpd.convert has converted, got Sequential"
+        TypeError, match=r"explain takes a layer that cpd\.convert has converted, got Sequential"
     ):
         cpd.explain(model, x)
     with pytest.raises(TypeError, match="explain takes a layer, not its class, got Linear"):

@@ -14,14 +14,13 @@ import pytest
 
 import cpd
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tests/testing"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "testing"))
 
 import surface
 
 torch = pytest.importorskip("torch")
 
-PAGE = (ROOT / "python/docs/tasks/newcomer.md").read_text()
+PAGE = (Path(__file__).parents[3] / "python/docs/tasks/newcomer.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
