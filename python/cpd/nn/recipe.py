@@ -35,7 +35,7 @@ from cpd.numeric.cast import as_cast as as_cast
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number, check_number
-from cpd.numeric.renamed import refuse, refuses_old
+from cpd.numeric.renamed import refuse
 from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
@@ -175,7 +175,6 @@ class Recipe:
     scales_at: str
     _kept: Kept = field(init=False, repr=False, compare=False)
 
-    @refuses_old
     def __init__(
         self,
         format: RecipeLike | Path | Literal["native"] = NATIVE,
@@ -532,7 +531,7 @@ def _with_stream(value: Any, stream: Number) -> Any:
 _USUAL = {
     name: one.default
     for name, one in inspect.signature(Recipe).parameters.items()
-    if name != "format"
+    if name not in ("format", "renamed")
 }
 """The default of each keyword."""
 
