@@ -69,6 +69,12 @@ class Communicator:
 
     Calls release the GIL. A communicator is a context manager, which closes it.
 
+    Args:
+        native: the transport's end of this rank, which the functions of `cpd.comm` make.
+        timeout: the seconds after which a rank that does not answer is lost.
+        chunk: the number of values that are processed at once, 1…2^31 - 1.
+        seed: the seed of the random bits of casts, codecs and sums; default 0.
+
     >>> import cpd, numpy as np
     >>> def sum_(comm):
     ...     return comm.all_reduce([np.float32([comm.rank])], "e4m3", report=True)
@@ -79,7 +85,6 @@ class Communicator:
     """
 
     seed: int
-    """The seed of the random bits of casts, codecs and sums."""
     step: int
     """The number of the next reduction."""
 
@@ -549,11 +554,8 @@ class Communicator:
         """
         with ExitStack() as stack:
             with self._telling():
-                kept = native_states(
-                    states,
-                    wanted=spec.format is None,
-                    owner=Owner(self._size, self._rank),
-                )
+                owner = Owner(self._size, self._rank)
+                kept = native_states(states, wanted=spec.format is None, owner=owner)
                 native = stack.enter_context(kept)
             yield native
 

@@ -224,13 +224,13 @@ class Codec:
 
         Returns:
             Name → a mapping with `summary`, the rule in words, `source`, the paper and section or
-            the implementation that defines the rule, `options`, as written after the name, and
-            `evidence`, `literature`.
+            the implementation that defines the rule, `evidence`, `literature`, and `options`, as
+            written after the name.
 
         >>> Codec.named()["terngrad"]["source"]
         'Wen et al., NeurIPS 2017'
         """
-        return compressors()
+        return dict(compressors())
 
     @property
     def _wire_text(self) -> str:

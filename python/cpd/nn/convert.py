@@ -114,7 +114,7 @@ def convert(
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e5m2", [("last 1", None)]))
     emulated (activation, weight and gradient of all three GEMMs in e5m2, native sums): 1
-      Linear  × 1  products  0  forward='native', activation='e5m2', weight='e5m2', gradient='e5m2'
+      Linear  × 1  products  0  native activation=e5m2 weight=e5m2 gradient=e5m2
     not emulated: 2
       GELU    × 1  1  torch computes it: no emulation of this class
       Linear  × 1  2  left in torch by the rule 'last 1'

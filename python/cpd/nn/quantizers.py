@@ -136,6 +136,12 @@ class Quantizer(nn.Module):
         Args:
             x: a tensor.
             stream: the stream of the call's random bits; default None: the counted one.
+
+        Returns:
+            The cast tensor, of x's shape and type.
+
+        Raises:
+            TypeError: if x is not a torch tensor.
         """
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")

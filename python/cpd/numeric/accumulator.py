@@ -161,8 +161,6 @@ class Accumulator(Spec):
     'unit'
     >>> str(Accumulator("fixed<40,12> overflow=saturate"))
     'fp32 fixed width=40 fraction=12 overflow=saturate'
-    >>> Accumulator(width=40, fraction=12)
-    cpd.Accumulator('fp32 fixed width=40 fraction=12')
     """
 
     form: str
@@ -206,7 +204,7 @@ class Accumulator(Spec):
         self,
         format: AccumulatorLike | None = None,
         /,
-        *others: Never,
+        *_others: Never,
         scheme: str | None = None,
         product: FormatLike | None = None,
         inner: FormatLike | None = None,
@@ -235,14 +233,14 @@ class Accumulator(Spec):
         fraction: int | None = None,
         seed: Number | None = None,
         stream: Number | None = None,
-        **renamed: Never,
+        **_renamed: Never,
     ) -> None:
-        if others:
+        if _others:
             raise TypeError(
                 "Accumulator takes its scheme in its text, as in 'e4m3 kahan', or by scheme="
             )
-        if renamed:
-            refuse("Accumulator", renamed, known=_KINDS)
+        if _renamed:
+            refuse("Accumulator", _renamed, known=_KINDS)
         given = _given(
             scheme=scheme,
             product=product,
@@ -291,6 +289,9 @@ class Accumulator(Spec):
         Args:
             keys: keywords of the constructor, or `format`. None keeps a key.
 
+        Returns:
+            The copy.
+
         Raises:
             ValueError: for a key that does not go with the others.
             TypeError: for an unknown key.
@@ -310,13 +311,14 @@ class Accumulator(Spec):
     def exact(cls, a: FormatLike, b: FormatLike, terms: int) -> Accumulator:
         """Returns the narrowest integer that sums this many products of a and b exactly.
 
-        Its unit is the product of the factors' least spacings, and no sum leaves its range (Kulisch
-        1971).
-
         Args:
             a: the format of the first factor.
             b: the format of the second factor.
             terms: the number of products.
+
+        Returns:
+            The accumulator, of the form `fixed`. Its unit is the product of the factors' least
+            spacings, and no sum leaves its range (Kulisch 1971).
 
         Raises:
             ValueError: if that takes more than 1024 bits.
@@ -329,11 +331,12 @@ class Accumulator(Spec):
     def sum_integers(self, terms: int) -> int:
         """Returns the number of random integers that `cpd.sum` takes for each sum.
 
-        It is the last dimension of `random=`, in the order of the sum's operations. 0 unless the
-        rounding is stochastic.
-
         Args:
             terms: the number of terms of a sum.
+
+        Returns:
+            The last dimension of `random=`, in the order of the sum's operations. 0 unless the
+            rounding is stochastic.
 
         >>> Accumulator("e4m3 kahan rounding=stochastic").sum_integers(3)
         9
@@ -343,12 +346,13 @@ class Accumulator(Spec):
     def gemm_integers(self, k: int) -> int:
         """Returns the number of random integers that `cpd.gemm` takes for each element.
 
-        It is the last dimension of `random=`. The first integer is for the rounding of c (without
-        effect if there is none), the others serve products and sums in program order. 0 unless the
-        rounding is stochastic.
-
         Args:
             k: the number of products of an element.
+
+        Returns:
+            The last dimension of `random=`: first the integer that rounds c (without effect if
+            there is none), then those of products and sums in program order. 0 unless the rounding
+            is stochastic.
 
         >>> Accumulator("e4m3 rounding=stochastic").gemm_integers(3)
         7
@@ -477,11 +481,7 @@ def as_integer(acc: Accumulator) -> Integer | None:
 def numbers_of_call(
     call: str, acc: Accumulator, seed: Number, stream: Number
 ) -> tuple[Number, Number]:
-    """The seed and stream of a call, or the accumulator's where the call's is 0.
-
-    Raises ValueError or TypeError for a number that is none, or that differs from the
-    accumulator's.
-    """
+    """Returns the seed and stream of a call, or the accumulator's where the call's is 0."""
     return (
         _number_of_call(call, "seed", seed, acc.seed),
         _number_of_call(call, "stream", stream, acc.stream),

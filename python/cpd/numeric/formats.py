@@ -126,7 +126,7 @@ class Format(Spec):
         self,
         format: FormatLike | None = None,
         /,
-        *others: Never,
+        *_others: Never,
         exp: int | None = None,
         man: int | None = None,
         bias: int | None = None,
@@ -134,7 +134,7 @@ class Format(Spec):
         signed: bool | None = None,
         subnormals: bool | None = None,
     ) -> None:
-        if others or isinstance(format, int):
+        if _others or isinstance(format, int):
             raise TypeError("Format takes bits as a pair, (exp, man), or by exp= and man=")
         given = (
             None if exp is None else int32("exp", exp),
@@ -170,7 +170,13 @@ class Format(Spec):
         return _core.Format.named()
 
     def values(self) -> npt.NDArray[np.float32]:
-        """All distinct finite values, ascending, as float32. For formats of up to 24 bits.
+        """Returns all distinct finite values, ascending.
+
+        Returns:
+            A float32 array; both zeros are one value.
+
+        Raises:
+            ValueError: for a format of more than 24 bits.
 
         >>> Format("e2m1").values().tolist()[7:]
         [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]

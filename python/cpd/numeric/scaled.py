@@ -172,12 +172,33 @@ class Scaled(Spec):
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Returns the shape of the grid of blocks of a tensor of that shape.
 
-        The scales of `encode` have it, row-major; () for `tensor`.
+        The scales of `encode` have this shape, row-major.
+
+        Args:
+            shape: the tensor's shape.
+            axis: the axis along which blocks run; default the last.
+
+        Returns:
+            The number of blocks along each dimension; () for one scale of the whole tensor.
+
+        Raises:
+            ValueError: for an axis that the shape does not have.
         """
         return tuple(self._held.grid(list(shape), int32("axis", axis)))
 
     def tensor_scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
-        """The same of the second level: () for a tensor's one scale."""
+        """Returns the shape of the outer scales of a tensor of that shape.
+
+        Args:
+            shape: the tensor's shape.
+            axis: the axis along which blocks run; default the last.
+
+        Returns:
+            The number of outer scales along each dimension; () for one scale of the whole tensor.
+
+        Raises:
+            ValueError: for a format with one level of scales.
+        """
         if self.tensor_scale is None:
             raise ValueError(f"{self} has one level of scales")
         return tuple(self._held.outer_grid(list(shape), int32("axis", axis)))
@@ -187,7 +208,15 @@ class Scaled(Spec):
         return self if self.transform is None else _untransformed(self.text)
 
     def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
-        """Bits of codes and scales, over the number of values."""
+        """Returns the bits of codes and scales of a tensor, over its number of values.
+
+        Args:
+            shape: the tensor's shape.
+            axis: the axis along which blocks run; default the last.
+
+        Returns:
+            The mean number of bits a value.
+        """
         return self._held.bits_per_value(list(shape), int32("axis", axis))
 
     def __repr__(self) -> str:

@@ -75,8 +75,7 @@ class Rounded(torch.autograd.Function):
 def cast(x, how, stream, purpose):
     spec = how.softmax
     tagged = (stream ^ stream_tag(Purpose[purpose], how.layer)) % 2**64
-    options = {"stream": tagged, "seed": spec.seed, "random_bits": spec.random_bits}
-    return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), **options)
+    return cpd.cast(x, str(spec), stream=tagged, seed=spec.seed)
 
 
 def by_hand(q, k, v, mask, how, stream=STREAM, scale=None):

@@ -76,10 +76,9 @@ def test_what_the_arguments_mean():
 def test_a_text_a_preset_or_a_unit_alone_says_it_all():
     """As GEMM takes them."""
     for text in ("h100-fp8", "H100-FP8", "v100", "h100-fp8 a=e5m2", "e4m3 kahan", "e4m3"):
-        assert cpd.Accumulator(text) == as_accumulator(text) == cpd.Accumulator(text)
-    assert cpd.Accumulator("h100-fp8") == cpd.Accumulator("h100-fp8")
+        assert as_accumulator(text) == cpd.Accumulator(text)
     assert cpd.Accumulator("h100-fp8", a="e5m2", b="e4m3fn") == as_accumulator("h100-fp8 a=e5m2")
-    assert cpd.Accumulator(UNIT) == cpd.Accumulator(UNIT) == as_accumulator(UNIT)
+    assert cpd.Accumulator(UNIT) == as_accumulator(UNIT)
     assert cpd.Recipe(sums=UNIT).grad_weight == cpd.Accumulator(UNIT)
     seeded = cpd.Accumulator("e4m3 rounding=stochastic kahan", seed=3, stream=4)
     assert seeded == cpd.Accumulator("e4m3 kahan", rounding="stochastic", seed=3, stream=4)
@@ -93,15 +92,14 @@ def test_units_that_are_not_known_are_refused_alike():
     told = set()
     for call in (
         lambda: cpd.Accumulator("b300-fp4"),
-        lambda: cpd.Accumulator("b300-fp4"),
-        lambda: cpd.Accumulator("b300-fp4"),
+        lambda: cpd.Accumulator("e4m3", scheme="b300-fp4"),
         lambda: cpd.Accumulator("b300-fp4 a=e5m2"),
         lambda: cpd.gemm(a, a, "b300-fp4"),
         lambda: cpd.Recipe(sums="b300-fp4"),
     ):
         with pytest.raises(ValueError, match="unknown preset 'b300-fp4'; there are v100") as raised:
             call()
-        told.add(str(raised.value))
+        told.add(str(raised.value).removeprefix("forward: "))  # the recipe's part
     assert len(told) == 1
 
 

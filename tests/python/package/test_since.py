@@ -106,11 +106,36 @@ def test_flags_that_are_gone(
     assert set(re.findall(r"--[\w-]+", FLAGS[command][flag])) <= known.keys()
 
 
+PAGE = (Path(__file__).parents[3] / "python/docs/porting.md").read_text()
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"### {title}\n")[2].partition("\n### ")[0]
+
+
+def words_of(text: str) -> set[str]:
+    """The words within backticks."""
+    return {word for code in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", code)}
+
+
 def test_the_page_has_every_flag_and_command() -> None:
-    page = (Path(__file__).parents[3] / "python/api/README.md").read_text()
-    table = page.partition("### Flags\n")[2].partition("\n### ")[0]
+    table = section("Flags")
     words = {word for flags in FLAGS.values() for word in flags} | set(COMMANDS)
     assert {word for word in words if not re.search(rf"{word}(?![\w-])", table)} == set()
+
+
+def test_the_page_has_every_name() -> None:
+    rows = set(re.findall(r"(?m)^\| `([\w.]+)` \|", section("Names")))
+    paths = {f"{module}.{name}".removeprefix("cpd.") for module, name, _ in EACH}
+    assert {path for path in paths if not {path, path.removeprefix("parallel.")} & rows} == set()
+
+
+def test_the_page_has_every_keyword_and_member() -> None:
+    old = {line.split("|")[1] for line in section("Keywords").splitlines() if line[:3] == "| `"}
+    keywords = {word for words in KEYWORDS.values() for word in words}
+    assert keywords - words_of(" ".join(old)) == set()
+    members = {old for _, old, _ in GONE_MEMBERS}
+    assert members - words_of(section("Names") + section("Keywords")) == set()
 
 
 def test_a_word_behind_two_dashes_is_no_flag() -> None:
