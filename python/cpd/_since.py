@@ -202,9 +202,11 @@ def keep_modules(package: str) -> None:
 def gone_members(cls: str) -> Callable[[type[ClassT]], type[ClassT]]:
     """Returns a decorator of a class, by its name in MEMBERS: reading a member that is gone raises.
 
-    >>> getattr(cpd.Codec, "layout")
+    >>> @gone_members("cpd.Format")
+    ... class Mine: pass
+    >>> Mine().parse
     Traceback (most recent call last):
-    AttributeError: cpd.Codec.layout is gone: it was internal, and nothing takes its place
+    AttributeError: cpd.Format.parse is gone: use cpd.Format(name)
     """
 
     def decorate(made: type[ClassT]) -> type[ClassT]:

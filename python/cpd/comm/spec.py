@@ -345,11 +345,16 @@ def _words(text: str) -> tuple[str, Keys]:
 
 def _value(name: str, value: str, text: str) -> Any:
     try:
-        return _READERS[name](value)
+        read = _READERS[name](value)
     except (KeyError, ValueError):
         raise ValueError(
             f"{_core.readable(f'{name}={value}')} is no value of {name}, in {shown(text)}"
         ) from None
+    if name in ("group_size", "random_bits"):
+        return int32(name, read)
+    if name in ("seed", "step"):
+        return number(name, read)
+    return _scale(read) if name == "loss_scale" else read
 
 
 def _word_of(name: str, value: Any) -> str:

@@ -373,7 +373,7 @@ cpd.Cast("e4m3", seed=torch.tensor(3))
 
 PUBLIC: dict[str, Sequence[str]] = {
     "cpd": (
-        *("Accumulator", "Cast", "Format", "TensorReport", "Recipe"),
+        *("Accumulator", "Cast", "Format", "Recipe"),
         *("Reduce", "Schedule", "PrecisionWarning", "add", "cast", "decode", "encode", "fma"),
         *("gemm", "mul", "random_integers", "simulate_all_reduce", "sum"),
         *("Encoded", "Scaled"),

@@ -102,6 +102,7 @@ SHOWN_BY = {
     "Roundoff": "roundoff",
     "Sweep": "sweep",
     "SweepRow": "sweep",
+    "Explanation": "explain",
     **dict.fromkeys(("Products", "Report", "ReportRow"), "convert"),
     **dict.fromkeys(("Watch", "WatchRow"), "observe"),
 }
