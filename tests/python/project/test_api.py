@@ -252,6 +252,16 @@ def test_what_is_still_as_in_0_7() -> None:
     assert {f"cpd.{name}" for name in still} - beside == pending
 
 
+def test_names_of_cpp() -> None:
+    headers = "".join(path.read_text() for path in (api_stub.ROOT / "cpd").rglob("*.h"))
+    table = README.partition("### C++")[2].partition("\n### ")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines()[4:] if line]
+    old, new = ({w for row in rows for w in re.findall(r"`(\w+)", row[i])} for i in (0, 1))
+    assert {name for name in old if re.search(rf"\b{name}\b", headers)} == set()
+    assert {name for name in new if not re.search(rf"\b{name}\b", headers)} == set()
+    assert len(old) > 8
+
+
 def first_cells(table: str) -> list[str]:
     return [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
 
