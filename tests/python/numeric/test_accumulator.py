@@ -242,7 +242,7 @@ def test_replacing_the_format_keeps_the_keys_of_the_text():
     assert repr(wider) == "cpd.Accumulator('e6m9 chunked chunk=8 product=e5m2', seed=3)"
     assert str(acc.replace(format="e6m9", chunk=4)) == "e6m9 chunked chunk=4 product=e5m2"
     assert cpd.Accumulator("v100").replace(format="bf16").block == 4
-    with pytest.raises(TypeError, match=r"takes format, scheme, .*not color="):
+    with pytest.raises(TypeError, match=r"Accumulator\(\) takes format, scheme, .*, not color="):
         acc.replace(color=3)
 
 
