@@ -102,7 +102,6 @@ SHOWN_BY = {
     "Roundoff": "roundoff",
     "Sweep": "sweep",
     "SweepRow": "sweep",
-    "Explanation": "explain",
     **dict.fromkeys(("Products", "Report", "ReportRow"), "convert"),
     **dict.fromkeys(("Watch", "WatchRow"), "observe"),
 }
