@@ -493,6 +493,10 @@ def _aps(value: Any) -> Any:
 def _scale(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"loss_scale must be a number, got {type(value).__name__}")
+    if isinstance(value, int) and abs(value) >= 2**127:
+        raise ValueError(
+            f"loss_scale must be a power of two from 2^-126 to 2^126, got {shown(value)}"
+        )
     return value.item() if isinstance(value, np.number) else value
 
 
