@@ -40,6 +40,8 @@ check_lint() {
   local failed=0
   say ruff
   "$kVenv/bin/ruff" check . || failed=1
+  say "pydoclint: the parameters and results that docstrings describe"
+  "$kVenv/bin/pydoclint" python/cpd || failed=1
   say "structure: orders of includes and imports, sizes, widths"
   "$kVenv/bin/python" tests/python/project/structure.py || failed=1
   say "promises: claims, errors and fixed faults, and the tests that read them"

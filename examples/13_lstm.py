@@ -56,7 +56,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--recipes", nargs="+", default=RECIPES, help="names, files or sums, for cpd.recipe"
+        "--recipes", nargs="+", default=RECIPES, help="names, files or sums, for cpd.Recipe"
     )
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")
     parser.add_argument("--steps", type=int, default=200)

@@ -18,8 +18,7 @@ constexpr std::int64_t kSerialRanksBelow = 1 << 15;
 /// codec's rounding of contributions, the sums within groups, where there are any, and the sums
 /// across ranks or groups. gpu: the device of the layers; -1: the CPU. Throws Error as
 /// VirtualReduce does.
-CPD_API void NoteReduction(const Reduce& spec, int world,
-                           const std::vector<std::int64_t>& sizes, const TensorOptions& layers,
-                           int gpu = -1);
+CPD_API void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
+                           const TensorOptions& layers, int gpu = -1);
 
 }  // namespace cpd

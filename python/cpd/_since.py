@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, commands and flags of version 0.7 that are gone, and the errors that say what to use."""
 
-import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+ClassT = TypeVar("ClassT")
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
 _HARDWARE = "Command Probed Replay probe replay"
@@ -121,21 +120,51 @@ KEYWORDS: dict[str, dict[str, str]] = {
         name: {"f": "to", **_ROUNDING}
         for name in ("cast", "encode", "add", "mul", "fma", "div", "sqrt")
     },
-    "Communicator.all_gather": {"format": "to", **_ROUNDING},
-    "decode": {"f": "format"},
-    "gemm": {"acc": "accumulator"},
-    "sum": {"acc": "accumulator", "dim": "axis"},
+    "Accumulator": {
+        "aligns_addend": "addend='aligned' or addend='separate'",
+        "fixed": "an integer's keys, width=, fraction= and sum_rounding=",
+        "operands": "a= and b=",
+        "preset": "a unit's name as its first argument or by scheme=",
+        "unit": "a unit's keys, a=, b=, block= and so on",
+    },
+    **{
+        f"Communicator.{name}": {"layers": "tensors"}
+        for name in ("all_reduce", "reduce", "reduce_scatter")
+    },
+    "Communicator.all_gather": {"format": "to", "layers": "tensors", **_ROUNDING},
+    "DiLoCo": {"inner_steps": "period"},
+    "Reduce": dict.fromkeys(("format", "wire"), "the first argument"),
+    "VirtualNodes": {"seeds": "generators", "world_size": "nodes"},
+    "autocast": {"watch": "coverage"},
     "cost": {"sizes": "shapes"},
+    "decode": {"f": "format"},
     "gates": {"acc": "accumulator"},
+    "gemm": {"acc": "accumulator"},
+    "nccl": dict.fromkeys(("id", "rank", "size"), "comm"),
+    "quantizer": {"layer": "seed"},
     "recommend": {"alpha": "machine", "beta": "machine", "per_rank": "ranks"},
     "replay": {"acc": "accumulator"},
     "roundoff": {"per_layer": "per_tensor", "per_rank": "ranks"},
+    "set_step": {"calls": "step"},
+    "simulate_all_reduce": {"per_rank": "ranks"},
     "step_time": {"codec_rate": "codec_gbps", "wire": "spec"},
+    "sum": {"acc": "accumulator", "dim": "axis"},
 }
-"""By function, or class, each keyword that is gone and its new name. A method is `Class.method`."""
+"""By function, or class, each keyword that is gone and what takes its place: the new keyword, or
+words with a space. A method is `Class.method`."""
 
 MEMBERS = {
+    "cpd.Accumulator": {
+        "fixed": "its attributes width, fraction and sum_rounding",
+        "gemm_draws": "gemm_integers(k)",
+        "options": "its attributes rounding, overflow, random_bits and variant",
+        "parse": "cpd.Accumulator(text)",
+        "sum_draws": "sum_integers(terms)",
+        "unit": "its attributes a, b, block, …, which are None without a matrix unit",
+    },
     "cpd.Codec": {"name": "text", **dict.fromkeys(_CODEC.split(), "")},
+    "cpd.Format": {"parse": "cpd.Format(name)"},
+    "cpd.Scaled": {"parse": "cpd.Scaled(text)"},
     "cpd.compress.States": {"used": ""},
     "cpd.hardware.Gates": {"gates": "total", "normaliser": "normalizer"},
     "cpd.study.Machine": {
@@ -151,7 +180,6 @@ MEMBERS = {
 }
 """By class, each member that is gone and what to use instead; "" for internal ones."""
 
-
 MODULES = {
     "cpd.compress.codec": "cpd.compress.codecs",
     "cpd.hardware.hardware_cost": "cpd.hardware.gate_counts",
@@ -164,19 +192,6 @@ MODULES = {
 """Modules that pickles of 0.7 name, and what they are now."""
 
 
-class Gone:
-    """A member of 0.7: reading it raises AttributeError, which names what to use instead."""
-
-    def __init__(self, instead: str) -> None:
-        self.instead = instead
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        raise AttributeError(f"{owner.__name__}.{self.name} is gone: use {self.instead}")
-
-
 def keep_modules(package: str) -> None:
     """Lets pickles of 0.7 find the package's modules by their names of then."""
     for old, new in MODULES.items():
@@ -184,81 +199,32 @@ def keep_modules(package: str) -> None:
             sys.modules[old] = importlib.import_module(new)
 
 
-def gone_members(cls: str) -> Callable[[Any, str], Any]:
-    """The `__getattr__` of a class, for members that are gone."""
+def gone_members(cls: str) -> Callable[[type[ClassT]], type[ClassT]]:
+    """Returns a decorator of a class, by its name in MEMBERS: reading a member that is gone raises.
 
-    def attribute(self: Any, name: str) -> Any:
-        instead = MEMBERS[cls].get(name)
-        if instead is None:
-            raise AttributeError(f"{cls} has no attribute {name!r}")
-        raise AttributeError(f"{cls}.{name} is gone: {_told(instead)}")
-
-    return attribute
-
-
-def renamed(**names: str) -> Callable[[CallableT], CallableT]:
-    """Has a function refuse keywords of 0.7.
-
-    Args:
-        names: What takes the place of each keyword: the new keyword, or words with a space.
-
-    Returns:
-        A decorator. Its function raises TypeError for these keywords.
-
-    >>> @renamed(per_rank="ranks")
-    ... def world(ranks): return len(ranks)
-    >>> world(per_rank=[1, 2])
+    >>> @gone_members("cpd.Format")
+    ... class Mine: pass
+    >>> Mine().parse
     Traceback (most recent call last):
-    TypeError: world() takes ranks= in place of per_rank=
+    AttributeError: cpd.Format.parse is gone: use cpd.Format(name)
     """
 
-    def decorator(function: CallableT) -> CallableT:
-        title = function.__qualname__.removesuffix(".__init__")
+    def decorate(made: type[ClassT]) -> type[ClassT]:
+        for name, instead in MEMBERS[cls].items():
+            setattr(made, name, _Gone(f"{cls}.{name} is gone: {_told(instead)}"))
+        return made
 
-        @functools.wraps(function)
-        def call(*args: Any, **given: Any) -> Any:
-            for old in given.keys() & names:
-                new = names[old] if " " in names[old] else f"{names[old]}="
-                raise TypeError(f"{title}() takes {new} in place of {old}=")
-            return function(*args, **given)
-
-        return cast(CallableT, call)
-
-    return decorator
+    return decorate
 
 
-def numbers_go_to(call: str, *names: str) -> Callable[[CallableT], CallableT]:
-    """Has the constructor of a spec refuse the numbers that it took in 0.7, as its calls take them.
+class _Gone:
+    """A member that is gone, of a class and of its instances."""
 
-    Args:
-        call: The calls that take these numbers.
-        names: The numbers: `seed`, `stream`, `step` or `layer`.
+    def __init__(self, error: str) -> None:
+        self.error = error
 
-    Returns:
-        A decorator. Its function raises TypeError for these keywords.
-
-    >>> @numbers_go_to("cpd.cast", "seed")
-    ... def cast_to(text): return text
-    >>> cast_to("e4m3", seed=3)
-    Traceback (most recent call last):
-    TypeError: cast_to() takes no seed=: give it to the call, cpd.cast(…, seed=…)
-    """
-
-    def decorator(function: CallableT) -> CallableT:
-        title = function.__qualname__.removesuffix(".__init__")
-
-        @functools.wraps(function)
-        def made(*args: Any, **given: Any) -> Any:
-            for name in names:
-                if name in given:
-                    raise TypeError(
-                        f"{title}() takes no {name}=: give it to the call, {call}(…, {name}=…)"
-                    )
-            return function(*args, **given)
-
-        return cast(CallableT, made)
-
-    return decorator
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(self.error)
 
 
 def missing(module: str, name: str) -> AttributeError:

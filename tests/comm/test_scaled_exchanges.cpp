@@ -130,5 +130,18 @@ TEST(ScaledExchanges, RefuseAps) {
   }
 }
 
+TEST(ScaledExchanges, RefuseValuesOfAnotherFormat) {
+  Reduce spec;
+  spec.wire = std::make_shared<ScaledBlocks>(ParseScaled("mxfp8"));
+  spec.format = ParseFormat("e5m2");
+  try {
+    Check(spec);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), "format must be that of the values of codec '" + spec.wire->text() +
+                                "', " + ToString(spec.wire->format()) + ", got e5m2");
+  }
+}
+
 }  // namespace
 }  // namespace cpd

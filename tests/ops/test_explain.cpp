@@ -84,8 +84,8 @@ Explanation cast_of(const std::string& to, Layout layout, DType dtype) {
   const CastSpec spec = ParseCastSpec(to);
   std::set<std::string> conversions;
   if (dtype == DType::f16) conversions = {"decode_f32", "encode_f32"};
-  return expect_explained([&] { Cast(x.view(), spec.format, spec.rounding, y.view()); },
-                          conversions);
+  return expect_explained(
+      [&] { Cast(x.view(), std::get<Format>(spec.format), spec.rounding, y.view()); }, conversions);
 }
 
 TEST(Explain, CastsRunTheKernelsThatItNames) {

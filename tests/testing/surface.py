@@ -172,17 +172,20 @@ def attributes(cls: type) -> set[str]:
 
 
 def parameters(function: Any) -> list[str]:
-    """The names of a function's or a constructor's parameters, except `self`, `cls` and those of
-    type Never. Fields of a generated constructor are attributes; C++ functions have none."""
+    """The names of a function's or a constructor's parameters, except `self` and those of type
+    Never. Fields of a generated constructor are attributes; protocols' constructors and C++
+    functions have none."""
     if inspect.isclass(function):
         inits = [vars(base).get("__init__") for base in function.__mro__ if is_ours(base)]
         made = next(filter(None, inits), None)
-        if made is None or inspect.unwrap(made).__code__.co_filename == "<string>":
+        if made is None or made.__module__ == "typing":
+            return []
+        if inspect.unwrap(made).__code__.co_filename == "<string>":
             return []
     elif not (inspect.isfunction(function) or inspect.ismethod(function)):
         return []
     given = inspect.signature(function).parameters.values()
-    return [p.name for p in given if p.name not in ("self", "cls") and p.annotation != "Never"]
+    return [p.name for p in given if p.name != "self" and p.annotation != "Never"]
 
 
 def parameters_of(it: Any) -> int:

@@ -11,7 +11,7 @@ from cpd.cli.errors import UsageError
 from cpd.cli.output import exact, new_table, short
 from cpd.numeric.formats import Format
 from cpd.numeric.names import did_you_mean
-from cpd.numeric.scaled import Scaled, as_scaled, format_or_scaled
+from cpd.numeric.scaled import Scaled, format_or_scaled, named_scaled
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -174,7 +174,7 @@ def least(q: Scaled) -> float:
 
 def source(q: Scaled) -> str | None:
     """Returns the meaning of a format's name."""
-    return next((meaning for name, meaning in SOURCES.items() if as_scaled(name) == q), None)
+    return next((meaning for name, meaning in SOURCES.items() if named_scaled(name) == q), None)
 
 
 def _outer_scales(q: Scaled) -> int:

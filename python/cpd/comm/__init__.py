@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _core
 from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
-from cpd._since import missing, renamed
+from cpd._since import missing
 from cpd.comm.communicator import Communicator
 from cpd.comm.errors import Mismatch, RankLost, TransportError
 from cpd.comm.launched import broken_promise
@@ -87,7 +87,6 @@ def mpi(
     return comm
 
 
-@renamed(id="comm", rank="comm", size="comm")
 @checked
 def nccl(
     comm: Communicator,

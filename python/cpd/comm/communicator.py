@@ -11,10 +11,9 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Literal, Never, overload
+from typing import Any, Literal, overload
 
 from cpd import _core
-from cpd._since import renamed
 from cpd.comm.errors import RankLost, TransportError
 from cpd.comm.layers import Inputs, Layers, Outputs, check_in_place, layer_list, layer_numbers
 from cpd.comm.reports import ReduceReport, Traffic, reduce_report, traffic_of
@@ -32,7 +31,7 @@ from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.cast import CastLike, unscaled
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer, number
-from cpd.numeric.renamed import refuse, refuses_old
+from cpd.numeric.renamed import refuses_old
 
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
@@ -78,6 +77,12 @@ class Communicator:
 
     Calls release the GIL. A communicator is a context manager, which closes it.
 
+    Args:
+        native: the transport's end of this rank, which the functions of `cpd.comm` make.
+        timeout: the seconds after which a rank that does not answer is lost.
+        chunk: the number of values that are processed at once, 1…2^31 - 1.
+        seed: the seed of the random bits of casts, codecs and sums; default 0.
+
     >>> import cpd, numpy as np
     >>> def sum_(comm):
     ...     return comm.all_reduce([np.float32([comm.rank])], "e4m3", report=True)
@@ -88,7 +93,6 @@ class Communicator:
     """
 
     seed: int
-    """The seed of the random bits of casts, codecs and sums."""
     step: int
     """The number of the next reduction."""
 
@@ -166,7 +170,7 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
-    @renamed(layers="tensors")
+    @refuses_old
     def all_reduce(
         self,
         tensors: Layers,
@@ -288,7 +292,7 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any] | None, ReduceReport]: ...
-    @renamed(layers="tensors")
+    @refuses_old
     def reduce(
         self,
         tensors: Layers,
@@ -368,7 +372,7 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
-    @renamed(layers="tensors")
+    @refuses_old
     def reduce_scatter(
         self,
         tensors: Layers,
@@ -423,7 +427,6 @@ class Communicator:
             self._count(made.traffic)
         return (results.layers, reduce_report(made)) if report else results.layers
 
-    @renamed(layers="tensors", format="to")
     @refuses_old
     def all_gather(
         self,
@@ -432,7 +435,6 @@ class Communicator:
         *,
         seed: int = 0,
         report: bool = False,
-        **_renamed: Never,
     ) -> Any:
         """Gathers every rank's tensors, rounded as in `cpd.cast` and sent packed.
 
@@ -451,8 +453,6 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            if _renamed:
-                refuse("Communicator.all_gather", _renamed, to)
             given = Inputs(tensors)
             format, rounding = unscaled(to, seed, 0)
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
@@ -562,11 +562,8 @@ class Communicator:
         """
         with ExitStack() as stack:
             with self._telling():
-                kept = native_states(
-                    states,
-                    wanted=spec.format is None,
-                    owner=Owner(self._size, self._rank),
-                )
+                owner = Owner(self._size, self._rank)
+                kept = native_states(states, wanted=spec.format is None, owner=owner)
                 native = stack.enter_context(kept)
             yield native
 

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 class RankLost(RuntimeError):  # noqa: N818
     """Ranks did not answer within the timeout.
 
-    The communicator is then broken; its `subgroup` of the other ranks works. `ranks` are the lost
-    ranks, ascending; empty if they are not known.
+    The communicator is then broken; its `subgroup` of the other ranks works.
+
+    Args:
+        message: the text of the error.
+        ranks: the lost ranks, ascending; default (): they are not known.
     """
 
     ranks: list[int]
-    """The lost ranks, ascending; empty where they are not known."""
+    """The lost ranks, ascending; empty if they are not known."""
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
         super().__init__(message, list(ranks))
@@ -36,11 +39,13 @@ class TransportError(RuntimeError):
 
     A damaged message has a wrong header, length or checksum.
 
-    `peer` is the rank that the failure concerns, or -1 if it is not known.
+    Args:
+        message: the text of the error.
+        peer: the rank that the failure concerns; default -1: it is not known.
     """
 
     peer: int
-    """The rank that it concerns, or -1 where that is not known."""
+    """The rank that the failure concerns, or -1 if it is not known."""
 
     def __init__(self, message: str, peer: int = -1) -> None:
         super().__init__(message, peer)

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from cpd import _core
-from cpd._since import numbers_go_to, renamed
 from cpd.compress import table
 from cpd.compress.codecs import Codec, native_codec
 from cpd.numeric.accumulator import (
@@ -26,6 +25,7 @@ from cpd.numeric.formats import Format, FormatLike, as_format, flag
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int32
 from cpd.numeric.options import MAX_RANDOM_BITS, Options, numbers_of_codec
+from cpd.numeric.renamed import numbers_go_to, refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, named_word, warn_of_numbers
@@ -154,7 +154,7 @@ class Reduce(Spec):
     _held: _core.Reduce = field(init=False, compare=False)
 
     @numbers_go_to(_CALL, "seed", "step")
-    @renamed(wire="the first argument", format="the first argument")
+    @refuses_old
     def __init__(
         self,
         format: ReduceLike,
@@ -316,11 +316,14 @@ def _words(text: str) -> tuple[str, Keys]:
 
 def _value(name: str, value: str, text: str) -> Any:
     try:
-        return _READERS[name](value)
+        read = _READERS[name](value)
     except (KeyError, ValueError):
         raise ValueError(
             f"{_core.readable(f'{name}={value}')} is no value of {name}, in {shown(text)}"
         ) from None
+    if name in ("group_size", "random_bits"):
+        return int32(name, read)
+    return _scale(read) if name == "loss_scale" else read
 
 
 def _word_of(name: str, value: Any) -> str:
@@ -471,6 +474,10 @@ def _aps(value: Any) -> Any:
 def _scale(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"loss_scale must be a number, got {type(value).__name__}")
+    if isinstance(value, int) and abs(value) >= 2**127:
+        raise ValueError(
+            f"loss_scale must be a power of two from 2^-126 to 2^126, got {shown(value)}"
+        )
     return value.item() if isinstance(value, np.number) else value
 
 

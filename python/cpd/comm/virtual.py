@@ -12,7 +12,6 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from cpd import _core
-from cpd._since import renamed
 from cpd.comm.layers import (
     PerRank,
     layer_list,
@@ -110,7 +109,6 @@ def simulate_all_reduce(
     states: States | None = None,
     report: Literal[True],
 ) -> tuple[list[Any], list[TensorReport]]: ...
-@renamed(per_rank="ranks")
 @_checked
 def simulate_all_reduce(
     ranks: PerRank,

@@ -244,5 +244,5 @@ def _communicator(group: dist.ProcessGroup | None) -> Communicator:
     assert ranks is not None
     known = _communicators.get(ranks)
     if known is None or known.broken:
-        known = _communicators[ranks] = _comm.torch(group)
+        known = _communicators[ranks] = _comm.distributed(group)
     return known

@@ -92,7 +92,7 @@ def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
 
     >>> import cpd
     >>> qfactory(cpd.Recipe(sums="e6m9 kahan"))
-    cpd.compat.transformer_engine.qfactory(cpd.Recipe(forward='e6m9 kahan'))
+    cpd.compat.transformer_engine.qfactory(cpd.Recipe("native sums='e6m9 kahan'"))
     """
     how = as_recipe(recipe)
     if how._kept.delays:

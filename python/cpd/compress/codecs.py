@@ -7,13 +7,13 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import gone_members, numbers_go_to
+from cpd._since import gone_members
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
 from cpd.compress.table import compressors
@@ -21,6 +21,7 @@ from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
 from cpd.numeric.options import MAX_RANDOM_BITS, numbers_of_codec
+from cpd.numeric.renamed import numbers_go_to
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments, take, warn_of_numbers
 from cpd.ops.arguments import Shape, check_random_range, shape_of
@@ -96,6 +97,7 @@ class Packet:
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
+@gone_members("cpd.Codec")
 @functools.partial(checked, own=("codec", "state"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
@@ -217,13 +219,13 @@ class Codec:
 
         Returns:
             Name → a mapping with `summary`, the rule in words, `source`, the paper and section or
-            the implementation that defines the rule, `options`, as written after the name, and
-            `evidence`, `literature`.
+            the implementation that defines the rule, `evidence`, `literature`, and `options`, as
+            written after the name.
 
         >>> Codec.named()["terngrad"]["source"]
         'Wen et al., NeurIPS 2017'
         """
-        return compressors()
+        return dict(compressors())
 
     @property
     def _wire_text(self) -> str:
@@ -369,9 +371,6 @@ class Codec:
 
     def __str__(self) -> str:
         return self.text
-
-    if not TYPE_CHECKING:
-        __getattr__ = gone_members("cpd.Codec")
 
     def __getstate__(self) -> dict[str, Any]:
         return arguments(self)

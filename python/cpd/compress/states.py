@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class Owner(NamedTuple):
         return f"{'all' if self.rank is None else f'rank {self.rank} of'} {self.world} ranks"
 
 
+@gone_members("cpd.compress.States")
 @checked
 class States:
     """The residuals and other numbers that codecs keep of layers between calls.
@@ -68,9 +69,6 @@ class States:
     def __init__(self) -> None:
         self._native = _core.CodecStates()
         self._one_call = threading.Lock()
-
-    if not TYPE_CHECKING:
-        __getattr__ = gone_members("cpd.compress.States")
 
     def _owner(self) -> Owner | None:
         with self._used() as native:

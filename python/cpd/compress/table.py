@@ -13,7 +13,7 @@ from cpd import _core
 def compressors() -> dict[str, Mapping[str, str]]:
     """Returns what `Codec.named` returns."""
     return {
-        name: {"summary": summary, "source": source, "options": options, "evidence": "literature"}
+        name: {"summary": summary, "source": source, "evidence": "literature", "options": options}
         for name, options, source, summary in _core.compressors()
     }
 

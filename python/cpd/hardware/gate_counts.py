@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,7 @@ GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normalizer": 3, "exponent":
 """Two-input gates per bit."""
 
 
+@gone_members("cpd.hardware.Gates")
 @dataclass(frozen=True)
 class Gates:
     """The bits of each part of a unit, for one multiply-accumulate.
@@ -88,9 +89,6 @@ class Gates:
     normalizer: float
     exponent: float
     scales: float = 0.0
-
-    if not TYPE_CHECKING:
-        __getattr__ = gone_members("cpd.hardware.Gates")
 
     def __setstate__(self, state: dict[str, float]) -> None:
         for name, value in state.items():  # 0.7 spelled one of them otherwise

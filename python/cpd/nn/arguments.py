@@ -36,10 +36,9 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
         if recipe is None:
             raise TypeError("give recipe=, such as a format of operands, or sums=, got neither")
         return recipe if isinstance(recipe, Recipe) else as_recipe(recipe)
-    how = as_recipe(NATIVE if recipe is None else recipe)
     if isinstance(sums, str) and not is_compiling():
-        return _summed(how, sums)
-    return Recipe(how, sums=sums)
+        return _summed(as_recipe(NATIVE if recipe is None else recipe), sums)
+    return Recipe(NATIVE if recipe is None else recipe, sums=sums)
 
 
 @functools.lru_cache(maxsize=1024)

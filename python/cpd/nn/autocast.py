@@ -24,7 +24,7 @@ from cpd.nn.products import is_ours, is_product, name_of
 from cpd.nn.recipe import RecipeLike, as_recipe
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.renamed import takes
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.streams import MAX_LAYERS, stream_tag
 from cpd.ops.arguments import check_whole
 
@@ -85,7 +85,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     _forms: ClassVar[Mapping[str, Callable[..., Any]]]
     """The functional forms of torch's functions, by their names in `_NAMES`."""
 
-    @takes(watch="coverage")
+    @refuses_old
     def __init__(
         self,
         recipe: RecipeLike,

@@ -65,6 +65,12 @@ class Clock:
     The state beside the buffer is on the host. Compiled programs change it by the operators of
     `cpd._torch.steps`, so they neither guard on it nor break.
 
+    Args:
+        model: the converted model, in which the clock registers its buffer and its hooks.
+        states: the states of the model's layers.
+        step: the buffer: the number of the present step.
+        amax_group: as for `cpd.convert`; default None.
+
     Attributes:
         begun: the number of steps that began in this object's life.
         reached: the modes of the layers that a backward pass has reached since the step began.

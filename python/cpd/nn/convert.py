@@ -30,7 +30,6 @@ from cpd.nn.report import Report, ReportRow
 from cpd.nn.rules import Choice, Decision, Rule, Rules
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import check_number, integer
-from cpd.numeric.renamed import takes
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import holds
 
@@ -114,7 +113,7 @@ def convert(
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e5m2", [("last 1", None)]))
     emulated (activation, weight and gradient of all three GEMMs in e5m2, native sums): 1
-      Linear  × 1  products  0  forward='native', activation='e5m2', weight='e5m2', gradient='e5m2'
+      Linear  × 1  products  0  native activation=e5m2 weight=e5m2 gradient=e5m2
     not emulated: 2
       GELU    × 1  1  torch computes it: no emulation of this class
       Linear  × 1  2  left in torch by the rule 'last 1'
@@ -180,7 +179,6 @@ def restore(model: nn.Module) -> None:
         _give_back_to_ddp(module)
 
 
-@takes(calls="step")
 @checked
 def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = None) -> None:
     """Sets the clock of a converted model, which its schedules follow.

@@ -75,13 +75,13 @@ def conv1d(
             0. The sums take the padding's products like any others.
         dilation: as torch's; default 1.
         groups: as torch's; default 1.
+        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             `sums` alone, on operands as they are.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
-        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
-        dtype: the result's type; default None: the input's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
+        dtype: the result's type; default None: the input's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -131,13 +131,13 @@ def conv2d(
             0. The sums take the padding's products like any others.
         dilation: as torch's; default 1.
         groups: as torch's; default 1.
+        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             `sums` alone, on operands as they are.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
-        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
-        dtype: the result's type; default None: the input's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
+        dtype: the result's type; default None: the input's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -209,13 +209,13 @@ def conv3d(
             0. The sums take the padding's products like any others.
         dilation: as torch's; default 1.
         groups: as torch's; default 1.
+        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             `sums` alone, on operands as they are.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
-        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
-        dtype: the result's type; default None: the input's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
+        dtype: the result's type; default None: the input's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -268,9 +268,9 @@ def conv_transpose1d(
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             `sums` alone, on operands as they are.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
-        dtype: the result's type; default None: the input's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
+        dtype: the result's type; default None: the input's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -323,9 +323,9 @@ def conv_transpose2d(
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             `sums` alone, on operands as they are.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
-        dtype: the result's type; default None: the input's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
+        dtype: the result's type; default None: the input's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -385,9 +385,9 @@ def conv_transpose3d(
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             `sums` alone, on operands as they are.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
-        dtype: the result's type; default None: the input's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
+        dtype: the result's type; default None: the input's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:

@@ -329,6 +329,10 @@ class Census:
     A step begins at the first call, with gradients on, of the model or of a part that has
     parameters. In eval mode the first such step is counted only if a backward pass follows.
 
+    Args:
+        model: the converted model.
+        warn_below: the share of products below which it warns; 0: never.
+
     Attributes:
         result: the counts, after the step.
         warn_below: the share below which it warns; 0: never.

@@ -98,8 +98,10 @@ class Delayed(_Casts, nn.Module):
     """The state of one layer's delayed scaling, as TransformerEngine's Python path keeps it.
 
     Args:
-        activation, weight, gradient: each a `Cast` with `history` > 0, or None: not delayed.
-            All have the same history and the same `amax`.
+        activation: a `Cast` with `history` > 0; default None: not delayed. All operands have the
+            same history and the same `amax`.
+        weight: as `activation`.
+        gradient: as `activation`.
         products: how many products the layer computes, each of which has scales of its own:
             `at(n)` is that of number n; the methods here are those of number 0.
         attention: the state of the products by a recipe's `attention`, of the same layer.
@@ -115,7 +117,8 @@ class Delayed(_Casts, nn.Module):
     fl(fl(fl(1/a) * format's max) / 2^margin), its largest finite number where that overflows; it
     stays as it is where a is 0, infinite or NaN. The history then advances by a step.
 
-    Raises ValueError for operands that do not go together, and under torch.vmap.
+    Raises:
+        ValueError: for operands that do not go together, and under torch.vmap.
     """
 
     amax_history: Tensor

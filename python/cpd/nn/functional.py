@@ -113,8 +113,6 @@ def matmul(
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: a's.
-        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -209,9 +207,9 @@ def linear(
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             `sums` alone, on operands as they are.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
-        dtype: the result's type; default None: the input's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
+        dtype: the result's type; default None: the input's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:

@@ -100,6 +100,12 @@ class Watch:
     Iterable, printable (the last step as a table), and a context manager that removes it. Asking
     for rows ends the step that is being measured.
 
+    Args:
+        model: as for `observe`.
+        every: as for `observe`; default 100.
+        what_if: as for `observe`; default (): no other recipes.
+        writer: as for `observe`; default None: nothing is written.
+
     Attributes:
         every: the number of steps from one measured step to the next.
     """

@@ -14,7 +14,6 @@ from cpd.nn.clock import SHIFT, recomputes_or_transforms
 from cpd.numeric.cast import Cast, CastLike, as_cast
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import Number, check_number, integer
-from cpd.numeric.renamed import takes
 
 Axes: TypeAlias = "int | tuple[int, int]"
 """The axis of the blocks of scaled formats: one for values and gradients, or one for each."""
@@ -59,7 +58,6 @@ class _Rounding:
         vars(self).update(state)
 
 
-@takes(layer="seed")
 @checked
 def quantizer(
     forward: CastLike | None = None,
@@ -135,6 +133,12 @@ class Quantizer(nn.Module):
         Args:
             x: a tensor.
             stream: the stream of the call's random bits; default None: the counted one.
+
+        Returns:
+            The cast tensor, of x's shape and type.
+
+        Raises:
+            TypeError: if x is not a torch tensor.
         """
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")

@@ -34,7 +34,7 @@ from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import as_cast as as_cast
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
-from cpd.numeric.renamed import refuse
+from cpd.numeric.renamed import refuse, refuses_old
 from cpd.numeric.spec import arguments, warn_of_numbers
 
 Rules: TypeAlias = (
@@ -83,20 +83,15 @@ class Recipe:
         weight: the cast of the weight, as `activation`.
         gradient: the cast of the output's gradient, as `activation`. The bias's gradient sums the
             uncast gradient.
+        output: what the result is rounded to once more; default: as the accumulator leaves it. A
+            type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
+            sums have `output="bf16"`.
+        layer: a number, 0…2^16 - 1, by which layers that share a recipe use different random bits.
         grad_input_gradient: the cast of the gradient in the input's GEMM, if it differs from
             `gradient`; None: no cast. Default `"same"`.
         grad_input_weight: the cast of the weight in that GEMM, if it differs from `weight`.
         grad_weight_activation: the cast of the activation in the weight's GEMM, if it differs.
         grad_weight_gradient: the cast of the gradient in that GEMM, if it differs.
-        scales_at: where the scales of scaled operands are applied: to each `operand` (to its
-            values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`
-            (see `cpd.gemm`). The last two are for linear layers and products of matrices with
-            accumulators; matrix units, which take elements, need one of them. Default `operand`;
-            for a matrix unit given as `sums`, what its operands' blocks allow.
-        renamed: no keyword; keys of version 0.7 raise TypeError with those of now.
-        output: what the result is rounded to once more; default: as the accumulator leaves it. A
-            type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
-            sums have `output="bf16"`.
         norm: the rounding of the results of normalizations, and of the gradients that come back to
             them: a `Cast` or a format; None: as torch computes.
         softmax: the rounding of softmax, as `norm`.
@@ -114,6 +109,11 @@ class Recipe:
             layers) that holds from then on; before the first, this one does. Here, in rules and as
             attention, a recipe may be anything that `Recipe` takes.
         source: where the recipe comes from, in words. Recipes that differ in it alone are equal.
+        scales_at: where the scales of scaled operands are applied: to each `operand` (to its
+            values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`
+            (see `cpd.gemm`). The last two are for linear layers and products of matrices with
+            accumulators; matrix units, which take elements, need one of them. Default `operand`;
+            for a matrix unit given as `sums`, what its operands' blocks allow.
 
     Raises:
         ValueError: for an invalid argument.
@@ -172,6 +172,7 @@ class Recipe:
     scales_at: str
     _kept: Kept = field(init=False, repr=False, compare=False)
 
+    @refuses_old
     def __init__(
         self,
         format: RecipeLike | Path | Literal["native"] = NATIVE,
@@ -202,13 +203,13 @@ class Recipe:
         schedule: Iterable[tuple[str, int, RecipeLike | None]] | str = (),
         source: str = "",
         scales_at: str | None = None,
-        **renamed: Never,
+        **_renamed: Never,
     ) -> None:
         said = dict(locals())
-        del said["self"], said["format"], said["renamed"]
-        if renamed:
-            recipe_files.refuse_gone(renamed, TypeError)
-            refuse("Recipe", renamed)
+        del said["self"], said["format"], said["_renamed"]
+        if _renamed:
+            recipe_files.refuse_gone(_renamed, TypeError)
+            refuse("Recipe", _renamed)
         given = {name: value for name, value in said.items() if not _is_usual(name, value)}
         try:
             if _are_texts(format, *given.values()):
@@ -508,7 +509,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 _USUAL = {
     name: one.default
     for name, one in inspect.signature(Recipe).parameters.items()
-    if name not in ("format", "renamed")
+    if name not in ("format", "_renamed")
 }
 """The default of each keyword."""
 

@@ -87,12 +87,12 @@ def lstm(
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
+        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
         stream: the layer's stream; the module's text has its products'. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
 
     Returns:
         The output, the last hidden state and the last cell state.
@@ -148,12 +148,12 @@ def gru(
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
+        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
         stream: the layer's stream; the module's text has its products'. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
 
     Returns:
         The output and the last hidden state.
@@ -209,13 +209,13 @@ def rnn(
         training: whether dropout is applied; default False.
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
+        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+        nonlinearity: "tanh" (default) or "relu".
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
         stream: the layer's stream; the module's text has its products'. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
-        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
-        nonlinearity: "tanh" (default) or "relu".
 
     Returns:
         The output and the last hidden state.
@@ -364,13 +364,13 @@ def rnn_cell(
         w_hh: size × size.
         b_ih: size; default None: none.
         b_hh: size; default None: none.
+        nonlinearity: "tanh" (default) or "relu".
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
         stream: the cell's stream; give another one in each time step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
             None: none.
-        nonlinearity: "tanh" (default) or "relu".
 
     Returns:
         The next hidden state.

@@ -39,6 +39,18 @@ class Report(Sequence[ReportRow]):
 
     Rows are in the model's order. str() gives a table of them, `to_json` the same for programs.
 
+    Args:
+        rows: all rows.
+        notes: the notes on the model as a whole.
+        states: the states of the layers; default (): none.
+        elsewhere: the notes on parts of the recipe that others apply, such as the optimizer's and
+            the exchange of gradients; default (): none.
+        recipe: the name of the recipe, or its text; default "".
+        title: the first line of the table; default "": the recipe.
+        clock: the clock of the model; default None: nothing needs one.
+        unseen: the classes of modules that may compute products themselves, by the modules' names;
+            default None: none.
+
     Attributes:
         rows: all rows.
         recipe: the name of the recipe, or its text.
@@ -58,8 +70,6 @@ class Report(Sequence[ReportRow]):
         clock: Clock | None = None,
         unseen: Mapping[str, str] | None = None,
     ) -> None:
-        # elsewhere: notes on parts that others apply: the optimizer's, the exchange of gradients.
-        # unseen: the classes of modules that may compute products themselves.
         self.rows = tuple(rows)
         self._elsewhere = tuple(elsewhere)
         self._notes = tuple(notes)

@@ -8,10 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 from cpd import _core
-from cpd._since import Gone, numbers_go_to
+from cpd._since import gone_members
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.numbers import int64
+from cpd.numeric.renamed import numbers_go_to, refuse, refuses_old
 from cpd.numeric.spec import Option, Spec, named_word, options, with_options
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
@@ -23,6 +24,7 @@ UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that cut no term, and so refuse `fraction_bits` and `min_exponent`."""
 
 
+@gone_members("cpd.Accumulator")
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Accumulator(Spec):
     """The rule of a sum: its format and scheme, a matrix unit's rule, or an integer's width.
@@ -156,8 +158,6 @@ class Accumulator(Spec):
     'unit'
     >>> str(Accumulator("fixed<40,12> overflow=saturate"))
     'fp32 fixed width=40 fraction=12 overflow=saturate'
-    >>> Accumulator(width=40, fraction=12)
-    cpd.Accumulator('fp32 fixed width=40 fraction=12')
     """
 
     form: str
@@ -192,19 +192,14 @@ class Accumulator(Spec):
     text: str = field(init=False, compare=False)
     """The text that str() returns."""
     _held: _core.Accumulator = field(init=False, repr=False, compare=False)
-    parse = Gone("Accumulator(text)")
-    options = Gone("its attributes rounding, overflow, random_bits and variant")
-    unit = Gone("its attributes a, b, block, …, which are None without a matrix unit")
-    fixed = Gone("its attributes width, fraction and sum_rounding")
-    sum_draws = Gone("sum_integers(terms)")
-    gemm_draws = Gone("gemm_integers(k)")
 
     @numbers_go_to("cpd.gemm", "seed", "stream")
+    @refuses_old
     def __init__(
         self,
         format: AccumulatorLike | None = None,
         /,
-        *others: Never,
+        *_others: Never,
         scheme: str | None = None,
         product: FormatLike | None = None,
         inner: FormatLike | None = None,
@@ -231,14 +226,14 @@ class Accumulator(Spec):
         take: int | None = None,
         width: int | None = None,
         fraction: int | None = None,
-        **renamed: Never,
+        **_renamed: Never,
     ) -> None:
-        if others:
+        if _others:
             raise TypeError(
                 "Accumulator takes its scheme in its text, as in 'e4m3 kahan', or by scheme="
             )
-        for keyword in renamed:
-            raise TypeError(f"Accumulator() {_RENAMED.get(keyword, _UNKNOWN)}, not {keyword}=")
+        if _renamed:
+            refuse("Accumulator", _renamed, known=_KINDS)
         given = _given(
             scheme=scheme,
             product=product,
@@ -285,6 +280,9 @@ class Accumulator(Spec):
         Args:
             keys: keywords of the constructor, or `format`. None keeps a key.
 
+        Returns:
+            The copy.
+
         Raises:
             ValueError: for a key that does not go with the others.
             TypeError: for an unknown key.
@@ -303,13 +301,14 @@ class Accumulator(Spec):
     def exact(cls, a: FormatLike, b: FormatLike, terms: int) -> Accumulator:
         """Returns the narrowest integer that sums this many products of a and b exactly.
 
-        Its unit is the product of the factors' least spacings, and no sum leaves its range (Kulisch
-        1971).
-
         Args:
             a: the format of the first factor.
             b: the format of the second factor.
             terms: the number of products.
+
+        Returns:
+            The accumulator, of the form `fixed`. Its unit is the product of the factors' least
+            spacings, and no sum leaves its range (Kulisch 1971).
 
         Raises:
             ValueError: if that takes more than 1024 bits.
@@ -322,11 +321,12 @@ class Accumulator(Spec):
     def sum_integers(self, terms: int) -> int:
         """Returns the number of random integers that `cpd.sum` takes for each sum.
 
-        It is the last dimension of `random=`, in the order of the sum's operations. 0 unless the
-        rounding is stochastic.
-
         Args:
             terms: the number of terms of a sum.
+
+        Returns:
+            The last dimension of `random=`, in the order of the sum's operations. 0 unless the
+            rounding is stochastic.
 
         >>> Accumulator("e4m3 kahan rounding=stochastic").sum_integers(3)
         9
@@ -336,12 +336,13 @@ class Accumulator(Spec):
     def gemm_integers(self, k: int) -> int:
         """Returns the number of random integers that `cpd.gemm` takes for each element.
 
-        It is the last dimension of `random=`. The first integer is for the rounding of c (without
-        effect if there is none), the others serve products and sums in program order. 0 unless the
-        rounding is stochastic.
-
         Args:
             k: the number of products of an element.
+
+        Returns:
+            The last dimension of `random=`: first the integer that rounds c (without effect if
+            there is none), then those of products and sums in program order. 0 unless the rounding
+            is stochastic.
 
         >>> Accumulator("e4m3 rounding=stochastic").gemm_integers(3)
         7
@@ -455,15 +456,6 @@ def as_integer(acc: Accumulator) -> Integer | None:
 
 _KINDS: dict[str, str] = _core.Accumulator.keys()
 """Of each key: `format`, `integer` or `word`."""
-_RENAMED = {
-    "preset": "takes a unit's name as its first argument or by scheme=",
-    "unit": "takes a unit's keys, a=, b=, block= and so on",
-    "fixed": "takes an integer's keys, width=, fraction= and sum_rounding=",
-    "operands": "takes a= and b=",
-    "aligns_addend": "takes addend='aligned' or addend='separate'",
-}
-"""Keywords of version 0.7, and what the constructor takes in their place."""
-_UNKNOWN = f"takes {', '.join(_KINDS)}"
 _NAMES = list(_KINDS)
 _UNIT = _NAMES[_NAMES.index("a") : _NAMES.index("width")]
 """The keys of a matrix unit."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Never, TypeAlias
 
 from cpd import _core
-from cpd._since import numbers_go_to
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
 from cpd.numeric.numbers import Number, int32, number, plain_number
-from cpd.numeric.renamed import refuses_old
+from cpd.numeric.renamed import numbers_go_to, refuses_old
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, word
@@ -32,9 +31,11 @@ class Cast(Spec):
         overflow: `ieee`: Inf, or NaN in formats without Inf, or the max in formats with neither;
             roundings directed inward give the max. `saturate`: always the max. Default: `saturate`
             for scaled formats, else `ieee`.
-        random_bits: the number of random bits N of stochastic rounding, 1 to 24 (default): values
-            are compared with integers in [0, 2^N).
-        variant: the variant of stochastic rounding, `A` (default), `B` or `C` of IEEE P3109.
+        random_bits: the number of random bits N of stochastic rounding, 1 to 24 (default). Each
+            rounding has an integer R in [0, 2^N).
+        variant: which values R rounds away from zero (IEEE P3109), where f is the value's fraction
+            of the gap between its neighbors. `A` (default): ⌊f · 2^N⌋ + R ≥ 2^N. `B`: ⌊f · 2^(N +
+            1)⌋ + 2 R + 1 ≥ 2^(N + 1). `C`: f · 2^N, rounded to nearest-even, + R ≥ 2^N.
         factor: above 0, at most 1 (default): scales follow from the values, elements from factor *
             value, so that none saturates (3/4 with rule `floor`). A product is multiplied by what
             its operands' factors leave out, fl(1 / (fa * fb)). Only for one level of blocks.

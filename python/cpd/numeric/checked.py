@@ -102,7 +102,8 @@ def _checked_function(
     def prepare() -> None:
         nonlocal takes_any
         parameters = inspect.signature(function).parameters.values()
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        # Also where `refuses_old` hides it: the function refuses keywords itself.
+        takes_any = bool(inspect.unwrap(function).__code__.co_flags & inspect.CO_VARKEYWORDS)
         for parameter in parameters:
             if parameter.kind is parameter.VAR_POSITIONAL:
                 takes_any = True  # what follows is not checked

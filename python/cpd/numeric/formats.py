@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import Gone
+from cpd._since import gone_members
 from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
@@ -26,6 +26,7 @@ _MAX_LISTED_BITS = 24
 _DERIVED = ("bits", "max", "lowest", "min_normal", "min_subnormal", "epsilon", "num_values")
 
 
+@gone_members("cpd.Format")
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Format(Spec):
     """A number format: its exponent and mantissa bits, and the meaning of its codes.
@@ -125,7 +126,7 @@ class Format(Spec):
         self,
         format: FormatLike | None = None,
         /,
-        *others: Never,
+        *_others: Never,
         exp: int | None = None,
         man: int | None = None,
         bias: int | None = None,
@@ -133,7 +134,7 @@ class Format(Spec):
         signed: bool | None = None,
         subnormals: bool | None = None,
     ) -> None:
-        if others or isinstance(format, int):
+        if _others or isinstance(format, int):
             raise TypeError("Format takes bits as a pair, (exp, man), or by exp= and man=")
         given = (
             None if exp is None else int32("exp", exp),
@@ -156,8 +157,6 @@ class Format(Spec):
         object.__setattr__(made, "name", made.text)
         return made
 
-    parse = Gone("Format(name)")
-
     @classmethod
     def named(cls) -> dict[str, dict[str, str]]:
         """Returns the formats that a standard, a paper or a library defines.
@@ -171,7 +170,13 @@ class Format(Spec):
         return _core.Format.named()
 
     def values(self) -> npt.NDArray[np.float32]:
-        """All distinct finite values, ascending, as float32. For formats of up to 24 bits.
+        """Returns all distinct finite values, ascending.
+
+        Returns:
+            A float32 array; both zeros are one value.
+
+        Raises:
+            ValueError: for a format of more than 24 bits.
 
         >>> Format("e2m1").values().tolist()[7:]
         [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]

@@ -57,7 +57,18 @@ class Hadamard(Spec):
 
     @classmethod
     def parse(cls, text: str) -> Hadamard:
-        """Returns the transform of a text."""
+        """Returns the transform of a text.
+
+        Args:
+            text: `hadamardN`, then its options: `"hadamard16:te"`, `"hadamard32:signs=0x9:bf16"`.
+
+        Returns:
+            The transform.
+
+        Raises:
+            ValueError: for an invalid text.
+            TypeError: for an argument that is not a text.
+        """
         made: Hadamard = cls._parsed(named_word("text", text))
         return made
 

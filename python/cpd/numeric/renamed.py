@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from cpd._since import IN_TEXT, KEYWORDS
@@ -14,29 +14,38 @@ from cpd.numeric.shown import shown
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def takes(**names: str) -> Callable[[FunctionT], FunctionT]:
-    """Returns a decorator: keywords of 0.7 raise TypeError with what took their place.
+def numbers_go_to(call: str, *names: str) -> Callable[[FunctionT], FunctionT]:
+    """Has the constructor of a spec refuse the numbers that it took in 0.7, as its calls take them.
 
-    >>> @takes(watch="coverage")
-    ... def count(*, coverage=True): ...
-    >>> count(watch=False)
+    Args:
+        call: The calls that take these numbers.
+        names: The numbers: `seed`, `stream`, `step` or `layer`.
+
+    Returns:
+        A decorator. Its function raises TypeError for these keywords.
+
+    >>> @numbers_go_to("cpd.cast", "seed")
+    ... def cast_to(text): return text
+    >>> cast_to("e4m3", seed=3)
     Traceback (most recent call last):
-    TypeError: count() takes coverage= in place of watch=
+    TypeError: cast_to() takes no seed=: give it to the call, cpd.cast(…, seed=…)
     """
 
-    def decorate(function: FunctionT) -> FunctionT:
-        name = function.__qualname__.removesuffix(".__init__")
+    def decorator(function: FunctionT) -> FunctionT:
+        title = function.__qualname__.removesuffix(".__init__")
 
         @functools.wraps(function)
-        def call(*args: Any, **keywords: Any) -> Any:
-            for keyword in names:
-                if keyword in keywords:
-                    raise TypeError(f"{name}() takes {names[keyword]}= in place of {keyword}=")
-            return function(*args, **keywords)
+        def made(*args: Any, **given: Any) -> Any:
+            for name in names:
+                if name in given:
+                    raise TypeError(
+                        f"{title}() takes no {name}=: give it to the call, {call}(…, {name}=…)"
+                    )
+            return function(*args, **given)
 
-        return cast(FunctionT, call)
+        return cast(FunctionT, made)
 
-    return decorate
+    return decorator
 
 
 REQUIRED: Any = inspect.Parameter.empty
@@ -44,19 +53,39 @@ REQUIRED: Any = inspect.Parameter.empty
 
 
 def refuses_old(function: FunctionT) -> FunctionT:
-    """Hides from a function's signature what only serves calls of version 0.7.
+    """Has a function refuse the keywords of 0.7 that `KEYWORDS` has by its name, by `refuse`.
 
-    These are parameters of the type `Never`, which take the arguments of such calls, and the
-    default `REQUIRED`. The function passes both to `refuse`.
+    `checked` does so, too. A hot function takes what matches no parameter itself, as
+    `**_renamed: Never`, and passes it to `refuse`: a call costs nothing more. Its signature then
+    hides parameters of the type `Never` and the default `REQUIRED`.
     """
     signature = inspect.signature(function)
     kept = [p for p in signature.parameters.values() if p.annotation != "Never"]
-    function.__dict__["__signature__"] = signature.replace(parameters=kept)
-    return function
+    if len(kept) < len(signature.parameters):
+        function.__dict__["__signature__"] = signature.replace(parameters=kept)
+        return function
+    name = function.__qualname__.removesuffix(".__init__")
+    gone = KEYWORDS[name].keys()
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        if not gone.isdisjoint(keywords):
+            rest = {key: value for key, value in keywords.items() if key not in gone}
+            bound = signature.bind_partial(*args, **rest)
+            bound.apply_defaults()
+            given = {key: value for key, value in keywords.items() if key in gone}
+            refuse(name, given, bound.arguments.get("to"))
+        return function(*args, **keywords)
+
+    return cast(FunctionT, call)
 
 
 def refuse(
-    function: str, given: Mapping[str, Any], to: Any = None, positional: Sequence[Any] = ()
+    function: str,
+    given: Mapping[str, Any],
+    to: Any = None,
+    positional: Sequence[Any] = (),
+    known: Iterable[str] = (),
 ) -> None:
     """Raises TypeError for arguments that a function does not take, or that are missing.
 
@@ -65,6 +94,7 @@ def refuse(
         given: The keywords that matched no parameter.
         to: What the function rounds to, for the text that has these keywords now.
         positional: The arguments behind the last positional parameter.
+        known: The keywords that the error for another one names.
 
     >>> refuse("sum", {"dim": 0})
     Traceback (most recent call last):
@@ -86,7 +116,10 @@ def refuse(
         raise TypeError(f"{function}() takes all that follows its format by keyword")
     for keyword in given:
         if keyword in names:
-            raise TypeError(f"{function}() takes {names[keyword]}= in place of {keyword}=")
+            new = names[keyword] if " " in names[keyword] else f"{names[keyword]}="
+            raise TypeError(f"{function}() takes {new} in place of {keyword}=")
+        if known:
+            raise TypeError(f"{function}() takes {', '.join(known)}, not {keyword}=")
         raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}")
     if to is REQUIRED:
         raise TypeError(f"{function}() lacks the format or the accumulator to round into")

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cpd import _core
-from cpd._since import Gone
+from cpd._since import gone_members
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
@@ -20,6 +20,7 @@ from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, with_options, word
 
 
+@gone_members("cpd.Scaled")
 @checked
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Scaled(Spec):
@@ -157,8 +158,6 @@ class Scaled(Spec):
         )
         self._share(_made(given) if whole is None else _replaced(whole, given))
 
-    parse = Gone("Scaled(text)")
-
     @classmethod
     def named(cls) -> dict[str, dict[str, str]]:
         """Returns the scaled formats that stand by a name alone.
@@ -173,12 +172,33 @@ class Scaled(Spec):
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Returns the shape of the grid of blocks of a tensor of that shape.
 
-        The scales of `encode` have it, row-major; () for `tensor`.
+        The scales of `encode` have this shape, row-major.
+
+        Args:
+            shape: the tensor's shape.
+            axis: the axis along which blocks run; default the last.
+
+        Returns:
+            The number of blocks along each dimension; () for one scale of the whole tensor.
+
+        Raises:
+            ValueError: for an axis that the shape does not have.
         """
         return tuple(self._held.grid(list(shape), int32("axis", axis)))
 
     def tensor_scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
-        """The same of the second level: () for a tensor's one scale."""
+        """Returns the shape of the outer scales of a tensor of that shape.
+
+        Args:
+            shape: the tensor's shape.
+            axis: the axis along which blocks run; default the last.
+
+        Returns:
+            The number of outer scales along each dimension; () for one scale of the whole tensor.
+
+        Raises:
+            ValueError: for a format with one level of scales.
+        """
         if self.tensor_scale is None:
             raise ValueError(f"{self} has one level of scales")
         return tuple(self._held.outer_grid(list(shape), int32("axis", axis)))
@@ -188,7 +208,15 @@ class Scaled(Spec):
         return self if self.transform is None else _untransformed(self.text)
 
     def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
-        """Bits of codes and scales, over the number of values."""
+        """Returns the bits of codes and scales of a tensor, over its number of values.
+
+        Args:
+            shape: the tensor's shape.
+            axis: the axis along which blocks run; default the last.
+
+        Returns:
+            The mean number of bits a value.
+        """
         return self._held.bits_per_value(list(shape), int32("axis", axis))
 
     def __repr__(self) -> str:
@@ -202,18 +230,9 @@ ScaledLike: TypeAlias = "Scaled | str"
 """A `Scaled` or its text."""
 
 
-def as_scaled(text: ScaledLike) -> Scaled:
-    """Returns the `Scaled` of a text; a `Scaled` as it is."""
-    if isinstance(text, Scaled):
-        return text
-    if not isinstance(text, str):
-        raise TypeError(f"a scaled format must be a cpd.Scaled or its text, got {_type(text)}")
-    return named_scaled(text)
-
-
 def scaled(text: str) -> Scaled:
     """Reads a scaled format from a pickle of version 0.7."""
-    return as_scaled(text)
+    return named_scaled(text)
 
 
 def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
@@ -251,10 +270,6 @@ def _element(element: FormatLike) -> str:
     name = as_format(element).name
     is_bare = isinstance(element, str) and element.lower() == "e4m3"  # which is refused
     return name if is_bare else element_text(name)
-
-
-def _type(value: object) -> str:
-    return type(value).__name__
 
 
 # ---- by plain values: constants to torch.compile -------------------------------------------------

@@ -33,6 +33,9 @@ class Spec:
         Args:
             keys: keywords of the constructor. None keeps a key.
 
+        Returns:
+            The copy.
+
         Raises:
             ValueError: for a key that does not go with the others.
             TypeError: for an unknown key.

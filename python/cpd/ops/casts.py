@@ -52,8 +52,8 @@ def cast(
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            x's shape; default: None.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of x's shape;
+            `cpd.Cast` says which values each rounds away from zero. Default: None.
         out: where to write the result; default: a new array. It has the result's shape, type and
             device, is writable, does not overlap itself, and is one of the inputs or lies apart
             from them. Autograd, torch.func and vmap do not support it.
@@ -134,8 +134,8 @@ def encode(
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            x's shape; default: None.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of x's shape;
+            `cpd.Cast` says which values each rounds away from zero. Default: None.
         axis: the axis of the blocks of a scaled format; default -1, the last.
         scales: of a scaled format: used in place of the computed ones, as from `encode`, or float32
             numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, whose

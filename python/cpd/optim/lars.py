@@ -76,7 +76,18 @@ class LARS(Optimizer):
     @torch._disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes a step; returns the value of `closure`."""
+        """Makes a step.
+
+        Args:
+            closure: computes the loss and its gradients before the step; default None: they are
+                there already.
+
+        Returns:
+            The value of `closure`, or None.
+
+        Raises:
+            ValueError: for a sparse gradient.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():

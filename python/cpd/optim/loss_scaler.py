@@ -134,7 +134,14 @@ class LossScaler:
         return optimizer.step() if self._finite[id(optimizer)] else None
 
     def update(self) -> float:
-        """Ends a step, of all optimizers; gives the scale of the next."""
+        """Ends a step of all optimizers.
+
+        Returns:
+            The scale of the next step.
+
+        Raises:
+            RuntimeError: before `step` or `unscale_`.
+        """
         if not self._finite:
             raise RuntimeError("update comes after step or unscale_")
         finite = all(self._finite.values())

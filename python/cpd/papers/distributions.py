@@ -43,9 +43,11 @@ def roundoff(
         spec: the text of the all-reduce.
         options: of the training before.
 
-    Returns `rows`: for each group size the round-off of all values together as `cpd.study.Roundoff`
-    has it (`error` is equation 5 of the APS paper), and `rms` and `spread`, the relative RMS over
-    random orders of the ranks and its standard error; `values`: how many are summed.
+    Returns:
+        `rows`: for each group size the round-off of all values together as `cpd.study.Roundoff`
+        has it (`error` is equation 5 of the APS paper), and `rms` and `spread`, the relative RMS
+        over random orders of the ranks and its standard error. `values`: the number of values
+        that are summed.
     """
     chosen = chosen_options(options)
     data = chosen.load_data()

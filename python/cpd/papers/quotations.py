@@ -62,7 +62,11 @@ def quoted(row: str, template: str) -> str:
         row: a row of papers.toml, such as `aps.T5`.
         template: a text with labels in braces: `"{e4m3 aps} for {fp32}"`.
 
-    Raises ValueError for a label that the row does not quote; the message has those that it does.
+    Returns:
+        The text, with the quoted values in place of the labels.
+
+    Raises:
+        ValueError: for a label that the row does not quote; the message lists the row's labels.
 
     >>> quoted("aps.T5", "{e4m3 aps} for {fp32}")
     '92.44 for 92.072'

@@ -227,7 +227,14 @@ class HookState:
         self.states.reset(None if name is None else number_of(name, self.names or []))
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Takes the bucket over; the future is its buffer with the reduced gradients."""
+        """Reduces a bucket's gradients, as DDP's communication hook.
+
+        Args:
+            bucket: the bucket, whose buffer the call takes over.
+
+        Returns:
+            A future of the buffer, with the reduced gradients.
+        """
         if self._comm is None:
             self._comm, self._owns_comm = _own_communicator(None), True
         taken = _Bucket.of(bucket)

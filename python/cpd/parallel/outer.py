@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from cpd._since import renamed
 from cpd.comm import Communicator
 from cpd.comm.schedule import ScheduleLike, as_schedule, averaging, specs_in_use
 from cpd.comm.spec import Reduce, seeded, warn_of_stall
@@ -85,12 +84,16 @@ class _Workers(abc.ABC):
         return len(self.models) if self.comm is None else self.comm.size
 
     def step(self) -> bool:
-        """To be called after each step of the inner optimizers: of this rank's, or of all workers'.
+        """Counts a step of the inner optimizers, and lets the workers meet if it is time.
 
-        Whether layers met, of which the models then hold the common weights.
+        Call it after each step of this rank's inner optimizer, or of all workers'.
 
-        Raises FloatingPointError where an average is not finite, with nothing changed, and what the
-        communicator raises.
+        Returns:
+            True if parameters met. The models then hold their common weights.
+
+        Raises:
+            FloatingPointError: if an average is not finite; nothing is changed.
+            RuntimeError: if a rank is lost, or the transport fails.
         """
         step = self.steps + 1
         numbers = self._due(step)
@@ -109,9 +112,13 @@ class _Workers(abc.ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state_dict`.
+        """Continues from a `state_dict`.
 
-        Raises ValueError where that was of another number of workers or other layers.
+        Args:
+            state: the state; it is not changed.
+
+        Raises:
+            ValueError: for a state of another number of workers, or of other parameters.
         """
         check_keys("state", state, "world_size", "steps")
         if state["world_size"] != self.world_size:
@@ -120,9 +127,13 @@ class _Workers(abc.ABC):
         self.steps, self.seed = state["steps"], state.get("seed", self.seed)
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets what codecs keep of the layer `name`; None: of all.
+        """Forgets what codecs store of a parameter.
 
-        Raises ValueError where there is no such name.
+        Args:
+            name: the parameter's name; default None: all parameters.
+
+        Raises:
+            ValueError: if no parameter has that name.
         """
         self.states.reset(None if name is None else number_of(name, self.names))
 
@@ -327,7 +338,6 @@ class DiLoCo(_Workers):
     (True, 0)
     """
 
-    @renamed(inner_steps="period")
     def __init__(
         self,
         model: nn.Module | Sequence[nn.Module],

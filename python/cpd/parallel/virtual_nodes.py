@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cpd import _core
-from cpd._since import renamed
 from cpd.comm.costs import Cost, cost_of_step
 from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, divided, specs_in_use
 from cpd.comm.spec import warn_of_stall
@@ -116,7 +115,6 @@ class VirtualNodes:
     (3, torch.Size([4]), 0)
     """
 
-    @renamed(world_size="nodes", seeds="generators")
     def __init__(
         self,
         model: nn.Module,

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cpd._since import gone_members
 from cpd.numeric.checked import checked
@@ -59,6 +59,7 @@ class Round(NamedTuple):
     within: int
 
 
+@gone_members("cpd.study.Machine")
 @checked
 @dataclass(frozen=True, init=False)
 class Machine:
@@ -141,9 +142,6 @@ class Machine:
         if machine is None:
             base["name"] = " ".join(f"{name}={value}" for name, value in given.items())
         self._set(_replaced(base, given))
-
-    if not TYPE_CHECKING:
-        __getattr__ = gone_members("cpd.study.Machine")
 
     def _set(self, values: dict[str, Any]) -> None:
         missing = [key for key in ("alpha", "beta") if key not in values]

@@ -25,9 +25,14 @@ class Batches:
     generator of torch, from the seed, shuffles and augments. Each step takes the next
     nodes * batch inputs, `batch` for every node in turn; what is left over at the end is left out.
 
+    Args:
+        options: the options of the training.
+        data: the data.
+        mine: the nodes of this process.
+
     Attributes:
-        steps: of an epoch.
-        left_out: inputs of each epoch.
+        steps: the number of steps of an epoch.
+        left_out: the number of inputs that each epoch leaves out.
     """
 
     def __init__(self, options: TrainOptions, data: Data, mine: range) -> None:

@@ -90,8 +90,13 @@ def train(
         keep_gradients: whether the result has the last step's gradients of all nodes, which take
             the nodes' number times the model's memory.
 
-    Raises ValueError where one step needs more images than there are, or processes are to train on
-    a GPU, RanksDiffer where processes end with different weights.
+    Returns:
+        The result.
+
+    Raises:
+        ValueError: if one step needs more images than there are, or if processes are to train on a
+            GPU.
+        RanksDiffer: if processes end with different weights.
     """
     data = options.load_data() if data is None else data
     options.check_data(len(data.train_x))

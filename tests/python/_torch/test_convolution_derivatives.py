@@ -221,10 +221,10 @@ def operators():
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
     gradient = "e5m2 rounding=stochastic random_bits=8"
     blocks = (
-        "native; activation=mxfp8; weight=(4,3); gradient=nvfp4 rounding=stochastic; "
-        "grad_input_weight=mxfp4 factor=0.75; grad_weight_gradient=mxfp4"
+        "native activation=mxfp8 weight=(4,3) gradient='nvfp4 rounding=stochastic' "
+        "grad_input_weight='mxfp4 factor=0.75' grad_weight_gradient=mxfp4"
     )
-    draws = f"{SOME}; grad_input=e4m3 kahan; gradient={gradient}"
+    draws = f"native sums='{SOME}' grad_input='e4m3 kahan' gradient='{gradient}'"
     for name in ("1d moved", "2d", "2d transposed, moved", "3d transposed"):
         case = CASES[name]
         x, w, b = operands(case)

@@ -303,11 +303,12 @@ def operators():
     number = torch.tensor(5)
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
     plain = "e5m2 chunked chunk=2 inner=e4m3"
+    folded = f"native sums='{plain}'"
     gradient = "e5m2 rounding=stochastic random_bits=8"
-    draws = f"{STOCHASTIC}; grad_input=e4m3 kahan; gradient={gradient}"
+    draws = f"native sums='{STOCHASTIC}' grad_input='e4m3 kahan' gradient='{gradient}'"
     blocks = (
-        "native; activation=mxfp8; weight=(4,3); gradient=nvfp4 rounding=stochastic; "
-        "grad_input_weight=mxfp4 factor=0.75; grad_weight_gradient=mxfp4"
+        "native activation=mxfp8 weight=(4,3) gradient='nvfp4 rounding=stochastic' "
+        "grad_input_weight='mxfp4 factor=0.75' grad_weight_gradient=mxfp4"
     )
     ops = torch.ops.cpd
     drawing = STOCHASTIC, number, number, torch.float16, False
@@ -317,13 +318,13 @@ def operators():
     yield ops.gemm, (a, b.t().contiguous().t(), c, *drawing, None)
     yield ops.gemm, (a, b, c, *drawing, random.to(torch.int32))
     yield ops.matmul, (a, b, c, False, draws, numbers, None, None, torch.float32)
-    yield ops.matmul, (a, b.t(), None, True, plain, None, None, None, torch.float32)
+    yield ops.matmul, (a, b.t(), None, True, folded, None, None, None, torch.float32)
     yield ops.matmul, (a, b.t(), c, True, "native", None, None, None, torch.float32)
     yield ops.matmul, (a, b[None], c, False, blocks, numbers, None, None, torch.float32)
     x, w, bias = values(2, 4, 5, 6), values(6, 2, 3, 2, seed=1), values(6, seed=2)
     moves = [2, 1], [0, 0], [1, 2], False, [0, 0], 2
     yield ops.convolution, (x, w, bias, *moves, draws, numbers, None, None, torch.float32)
-    yield ops.convolution, (x, w, None, *moves, plain, None, None, None, torch.float32)
+    yield ops.convolution, (x, w, None, *moves, folded, None, None, None, torch.float32)
     g = values(2, 6, 2, 4, seed=3)
     rest = STOCHASTIC, number, number, torch.float32
     yield ops.convolution_input, (g, w, list(x.shape), None, *moves, *rest)

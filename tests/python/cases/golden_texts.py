@@ -368,7 +368,7 @@ cpd.Format(torch.float8_e4m3fn)
 
 PUBLIC: dict[str, Sequence[str]] = {
     "cpd": (
-        *("Accumulator", "Cast", "Format", "TensorReport", "Recipe"),
+        *("Accumulator", "Cast", "Format", "Recipe"),
         *("Reduce", "Schedule", "PrecisionWarning", "add", "cast", "decode", "encode", "fma"),
         *("gemm", "mul", "random_integers", "simulate_all_reduce", "sum"),
         *("Encoded", "Scaled"),

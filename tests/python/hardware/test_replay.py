@@ -150,7 +150,7 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path.write_bytes(b"")
     assert main(["replay", str(path)]) == 2
     assert main(["replay", str(tmp_path / "none.npz")]) == 2
-    assert main(["replay", str(path), "--as", "no-such-unit"]) == 2
+    assert main(["replay", str(path), "--accumulator", "no-such-unit"]) == 2
     assert "cpd replay: error: " in capsys.readouterr().err
 
 

@@ -457,7 +457,7 @@ def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
 
 def test_the_oracle_takes_strided_addends() -> None:
     """Integers that do not follow one another in memory are those of their indices."""
-    e4m3, fixed = _core.Format.parse("e4m3"), _core.Accumulator("fixed<32,12>")
+    e4m3, fixed = _core.Format.parse("e4m3"), _core.Accumulator.parse("fixed<32,12>")
     rule = _core.SumRule(fixed, [e4m3, e4m3], 1, "before")
     addends, zeros = np.arange(8, dtype=np.uint64)[::2], np.zeros(4, np.uint32)
     signals = _core.oracle_sums(rule, 4, zeros, zeros, c_units=addends)[3]

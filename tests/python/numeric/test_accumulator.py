@@ -74,10 +74,9 @@ def test_what_the_arguments_mean():
 def test_a_text_a_preset_or_a_unit_alone_says_it_all():
     """As GEMM takes them."""
     for text in ("h100-fp8", "H100-FP8", "v100", "h100-fp8 a=e5m2", "e4m3 kahan", "e4m3"):
-        assert cpd.Accumulator(text) == as_accumulator(text) == cpd.Accumulator(text)
-    assert cpd.Accumulator("h100-fp8") == cpd.Accumulator("h100-fp8")
+        assert as_accumulator(text) == cpd.Accumulator(text)
     assert cpd.Accumulator("h100-fp8", a="e5m2", b="e4m3fn") == as_accumulator("h100-fp8 a=e5m2")
-    assert cpd.Accumulator(UNIT) == cpd.Accumulator(UNIT) == as_accumulator(UNIT)
+    assert cpd.Accumulator(UNIT) == as_accumulator(UNIT)
     assert cpd.Recipe(sums=UNIT).grad_weight == cpd.Accumulator(UNIT)
     drawing = cpd.Accumulator("e4m3 rounding=stochastic kahan")
     assert drawing == cpd.Accumulator("e4m3 kahan", rounding="stochastic")
@@ -91,15 +90,14 @@ def test_units_that_are_not_known_are_refused_alike():
     told = set()
     for call in (
         lambda: cpd.Accumulator("b300-fp4"),
-        lambda: cpd.Accumulator("b300-fp4"),
-        lambda: cpd.Accumulator("b300-fp4"),
+        lambda: cpd.Accumulator("e4m3", scheme="b300-fp4"),
         lambda: cpd.Accumulator("b300-fp4 a=e5m2"),
         lambda: cpd.gemm(a, a, "b300-fp4"),
         lambda: cpd.Recipe(sums="b300-fp4"),
     ):
         with pytest.raises(ValueError, match="unknown preset 'b300-fp4'; there are v100") as raised:
             call()
-        told.add(str(raised.value))
+        told.add(str(raised.value).removeprefix("forward: "))  # the recipe's part
     assert len(told) == 1
 
 
@@ -218,7 +216,7 @@ def test_replacing_the_format_keeps_the_keys_of_the_text():
     assert repr(wider) == "cpd.Accumulator('e6m9 chunked chunk=8 product=e5m2')"
     assert str(acc.replace(format="e6m9", chunk=4)) == "e6m9 chunked chunk=4 product=e5m2"
     assert cpd.Accumulator("v100").replace(format="bf16").block == 4
-    with pytest.raises(TypeError, match=r"takes format, scheme, .*not color="):
+    with pytest.raises(TypeError, match=r"Accumulator\(\) takes format, scheme, .*, not color="):
         acc.replace(color=3)
 
 
@@ -360,12 +358,20 @@ WRONG = [
     ({"format": "e4m3 v100"}, ValueError, "preset v100: output must be fp32 or fp16, got e4m3"),
     ({"format": "fp16", "scheme": "h100-fp8"}, ValueError, "no known rule"),
     ({"format": "bf16", "scheme": "b200-fp8"}, ValueError, "must be fp32 or fp16, got bf16"),
-    ({"preset": "v100"}, TypeError, "takes a unit's name as its first argument or by scheme=, not"),
-    ({"unit": UNIT}, TypeError, "takes a unit's keys, a=, b=, block= and so on, not unit="),
+    ({"preset": "v100"}, TypeError, "a unit's name as its first argument or by scheme= in place"),
+    ({"unit": UNIT}, TypeError, "takes a unit's keys, a=, b=, block= and so on in place of unit="),
     ({"fixed": "int8"}, TypeError, "takes an integer's keys, width=, fraction= and sum_rounding="),
-    ({"format": "v100", "operands": ("fp16", "fp16")}, TypeError, "takes a= and b=, not operands="),
-    ({"aligns_addend": False}, TypeError, "takes addend='aligned' or addend='separate', not"),
-    ({"color": 3}, TypeError, "takes format, scheme, product.*, fraction, not color="),
+    (
+        {"format": "v100", "operands": ("fp16", "fp16")},
+        TypeError,
+        "a= and b= in place of operands=",
+    ),
+    ({"aligns_addend": False}, TypeError, "addend='aligned' or addend='separate' in place of"),
+    (
+        {"color": 3},
+        TypeError,
+        r"Accumulator\(\) takes format, scheme, product.*, fraction, not color=",
+    ),
 ]
 
 
@@ -379,30 +385,11 @@ def test_errors(arguments, error, message):
         accumulator(**arguments)
 
 
-def test_what_is_gone_names_what_took_its_place():
+def test_a_scheme_is_no_second_argument():
     with pytest.raises(
         TypeError, match="its scheme in its text, as in 'e4m3 kahan', or by scheme="
     ):
-        cpd.Accumulator("e4m3 kahan")
-    acc = cpd.Accumulator("e4m3")
-    for name, instead in (
-        ("parse", r"Accumulator\(text\)"),
-        ("options", "attributes rounding, overflow"),
-        ("unit", "attributes a, b, block"),
-        ("fixed", "attributes width, fraction"),
-        ("sum_draws", "sum_integers"),
-        ("gemm_draws", "gemm_integers"),
-    ):
-        for owner in (cpd.Accumulator, acc):
-            with pytest.raises(
-                AttributeError, match=f"Accumulator.{name} is gone: use .*{instead}"
-            ):
-                getattr(owner, name)
-    for spec, instead in ((cpd.Format, "name"), (cpd.Scaled, "text")):
-        with pytest.raises(
-            AttributeError, match=rf"parse is gone: use {spec.__name__}\({instead}\)"
-        ):
-            spec.parse  # noqa: B018
+        cpd.Accumulator(*("e4m3", "kahan"))
 
 
 @pytest.mark.parametrize(
@@ -453,7 +440,7 @@ def test_text_that_does_not_parse(text):
         ("h200", r"unknown format 'h200'.*a text such as.*named\(\)"),
         ("h200-fp8", "unknown preset 'h200-fp8'; there are v100"),
         ("b200-fp4", "unknown preset 'b200-fp4'; there are v100"),
-        ("e9m3", "^exp must be 1…8, got 9; formats of encoding ieee with exp up to 11"),
+        ("e9m3", "^(forward: )?exp must be 1…8, got 9; formats of encoding ieee with exp up to 11"),
     ],
 )
 def test_one_word_that_is_neither_format_nor_preset(text, message):

@@ -95,12 +95,12 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
 
     def public(comm: cpd.comm.Communicator) -> list[np.ndarray]:
         if exchange == "owner":
-            mine = comm.reduce(ranks[comm.rank], spec, numbers=numbers)
+            mine = comm.reduce(ranks[comm.rank], spec, numbers=numbers, step=0)
             assert (mine is None) == (comm.rank != 0)
-            parts = comm.reduce_scatter(ranks[comm.rank], spec, numbers=numbers)
+            parts = comm.reduce_scatter(ranks[comm.rank], spec, numbers=numbers, step=0)
             wanted = [np.array_split(x, 3)[comm.rank] for x in expected]
             assert [x.tobytes() for x in parts] == [x.tobytes() for x in wanted]
-        return comm.all_reduce(ranks[comm.rank], spec, numbers=numbers)
+        return comm.all_reduce(ranks[comm.rank], spec, numbers=numbers, step=0)
 
     for out in [
         *cpd.comm.local(3).run(public),

@@ -164,6 +164,6 @@ def test_layouts_have_the_same_bits(front_end: FrontEnd) -> None:
         x = layout(name)
         plain = np.array(x, order="C")
         for operation, _, n in OPERATIONS.values():
-            wanted = operation(*(plain,) * n, "e4m3", "stochastic")
-            result.append(Call(operation, (*(x,) * n, "e4m3", "stochastic"), {}, wanted))
+            wanted = operation(*(plain,) * n, "e4m3 rounding=stochastic")
+            result.append(Call(operation, (*(x,) * n, "e4m3 rounding=stochastic"), {}, wanted))
     front_end.check(result)

@@ -49,8 +49,8 @@ X = np.zeros((64, 64), np.float32)
 CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any], str, str]] = [
     (cpd.cast, (X, "e4m3"), {}, "round_f32", "addition"),
     (cpd.cast, (X, "bf16"), {}, "round_f32", "in_place"),
-    (cpd.cast, (X, "e4m3", "stochastic"), {}, "round_f32", "units"),
-    (cpd.cast, (X, "e4m3", "to_odd"), {}, "round_f32", "general"),
+    (cpd.cast, (X, "e4m3 rounding=stochastic"), {}, "round_f32", "units"),
+    (cpd.cast, (X, "e4m3 rounding=to_odd"), {}, "round_f32", "general"),
     (cpd.cast, (X.T, "e4m3"), {"out": np.zeros_like(X)}, "round_rows", "addition"),
     (cpd.cast, (X.astype(np.float64), "e4m3"), {}, "round_f64", "general"),
     (cpd.cast, (X, "mxfp8"), {}, "round_blocks", "multiply"),
@@ -163,7 +163,7 @@ def test_huge_tensors() -> None:
 
 def test_results_have_memory_again() -> None:
     with pytest.raises(ValueError, match="rounding must be"):
-        cpd.explain(cpd.cast, X, "e4m3", "sideways")
+        cpd.explain(cpd.cast, X, "e4m3 rounding=sideways")
     assert (on_numpy.new, on_numpy.new_like) == (np.empty, np.empty_like)
     assert not _core.explains()
 
@@ -178,7 +178,7 @@ def test_an_array_is_not_changed() -> None:
 
 WRONG: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (cpd.cast, (X, "e99m1"), {}),
-    (cpd.cast, (X, "e4m3", "stochastic"), {"random_bits": 25}),
+    (cpd.cast, (X, "e4m3 rounding=stochastic"), {"random_bits": 25}),
     (cpd.cast, (X.astype(np.int32), "e4m3"), {}),
     (cpd.cast, (X, "e4m3"), {"out": np.zeros(3, np.float32)}),
     (cpd.add, (X, np.zeros(63, np.float32), "e4m3"), {}),
@@ -265,12 +265,12 @@ def test_a_layer_keeps_its_state() -> None:
 def test_wrong_layers() -> None:
     x = torch.zeros(2, 8)
     with pytest.raises(
-        TypeError, match="explain takes a layer that cpd.convert has converted, got Linear"
+        TypeError, match=r"explain takes a layer that cpd\.convert has converted, got Linear"
     ):
         cpd.explain(torch.nn.Linear(8, 8), x)
     model = converted(torch.nn.Sequential(torch.nn.Linear(8, 8)), "mxfp8")
     with pytest.raises(
-        TypeError, match="explain takes a layer that cpd.convert has converted, got Sequential"
+        TypeError, match=r"explain takes a layer that cpd\.convert has converted, got Sequential"
     ):
         cpd.explain(model, x)
     with pytest.raises(TypeError, match="explain takes a layer, not its class, got Linear"):
@@ -286,7 +286,7 @@ def test_functional() -> None:
     x, w = meta(32, 64, grad=True), meta(16, 64)
     plan = cpd.explain(cpd.functional.linear, x, w, recipe=cpd.Recipe(sums="fp32"))
     assert [p.name for p in plan.products] == ["forward", "grad_input"]
-    plan = cpd.explain(cpd.functional.matmul, meta(32, 64), meta(64, 8), "e6m9")
+    plan = cpd.explain(cpd.functional.matmul, meta(32, 64), meta(64, 8), sums="e6m9")
     assert [p.name for p in plan.products] == ["forward"]
     plan = cpd.explain(cpd.functional.conv2d, meta(1, 2, 8, 8), meta(2, 2, 3, 3), recipe="mxfp8")
     assert [p.name for p in plan.products] == ["forward"]
@@ -316,7 +316,7 @@ def test_errors_of_an_all_reduce_are_the_calls() -> None:
 
 
 def test_text_and_data() -> None:
-    plan = cpd.explain(cpd.cast, X, "e4m3", "to_odd")
+    plan = cpd.explain(cpd.cast, X, "e4m3 rounding=to_odd")
     assert str(plan) == (
         f"cast: general ({BACKEND} round_f32, 1 thread)\n  rounding to_odd has no shorter form here"
     )

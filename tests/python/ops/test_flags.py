@@ -247,10 +247,12 @@ def test_operands_broadcast_and_layouts(front_end: FrontEnd) -> None:
         x = layout(name)
         plain = np.array(x, order="C")
         for operation, count in flags_oracle.COUNTS.items():
-            wanted = OPERATIONS[operation](*(plain,) * count, "e4m3", "stochastic", flags=True)
+            wanted = OPERATIONS[operation](
+                *(plain,) * count, "e4m3 rounding=stochastic", flags=True
+            )
             for pick, part in zip((value_and_flags, flags_alone), wanted, strict=True):
                 how = {"flags": True}
-                given = (operation, *(x,) * count, "e4m3", "stochastic")
+                given = (operation, *(x,) * count, "e4m3 rounding=stochastic")
                 result.append(Call(pick, given, how, part))
     front_end.check(result)
 

@@ -388,7 +388,7 @@ def test_fp32_in_order_is_plain_fp32(front_end: FrontEnd) -> None:
         {"scheme": "fma", "product": "e5m2"},
         {"product": "inexact"},
         {"scheme": "block_fma"},
-        {"preset": "h1000"},
+        {"scheme": "h1000"},
     ],
 )
 def test_accumulators_that_do_not_fit(options: dict[str, Any]) -> None:

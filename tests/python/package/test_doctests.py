@@ -39,7 +39,6 @@ MODULES = (
     "cpd.nn.norms",
     "cpd.nn.observers",
     "cpd.nn.quantizers",
-    "cpd.nn.ready",
     "cpd.nn.recipe",
     "cpd.nn.recipe_files",
     "cpd.nn.recurrent",
@@ -97,6 +96,7 @@ SHOWN_BY = {
     "ReduceReport": "Communicator",
     "Traffic": "Communicator",
     "Choice": "recommend",
+    "Explanation": "explain",
     "Recommendation": "recommend",
     "Cost": "cost",
     "Roundoff": "roundoff",
@@ -150,7 +150,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = (
     *("README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md"),
     *("python/docs/first_steps.md", "python/docs/porting.md"),
-    *("python/docs/tasks/models.md", "python/docs/tasks/reduce.md"),
+    *(f"python/docs/tasks/{name}.md" for name in ("models", "newcomer", "reduce")),
 )
 
 

@@ -23,6 +23,8 @@ TEXTS = json.loads((STORED / "texts.json").read_text())
 OBJECTS = json.loads((STORED / "objects.json").read_text())
 SIZE = 200 * 1024
 """The most bytes of all stored files."""
+OLD_TYPE = ":".join(("type", "Conv2d"))
+"""A selector of version 0.7."""
 
 
 def with_optimizer(data: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def with_optimizer(data: dict[str, Any]) -> dict[str, Any]:
 
 def with_types(data: Any) -> Any:
     """The data with the selector that the refusal names."""
-    return json.loads(json.dumps(data).replace("type Conv2d", "type Conv2d"))
+    return json.loads(json.dumps(data).replace(OLD_TYPE, "type Conv2d"))
 
 
 def without_numbers(data: Any) -> Any:
@@ -56,7 +58,7 @@ REFUSED = {
         "momentum=bf16' now",
         with_optimizer,
     ),
-    "parts": ("a selector of a class is 'type Conv2d' in place of 'type Conv2d'", with_types),
+    "parts": (f"a selector of a class is 'type Conv2d' in place of '{OLD_TYPE}'", with_types),
 }
 """Files that are refused: what the error says, and what makes them readable."""
 

@@ -16,7 +16,7 @@ import api_stub
 
 pytest.importorskip("torch")
 
-README = (api_stub.STUB.parent / "README.md").read_text()
+README = (api_stub.ROOT / "python/docs/porting.md").read_text()
 SURFACE = Path(__file__).with_name("surface.json")
 MOST_NAMES = 100
 ITEMS = api_stub.items()
@@ -240,6 +240,30 @@ def test_members_that_are_gone() -> None:
             assert not any(name.endswith(f".{owner}.{member}") for name in ITEMS), (owner, member)
     assert found > 30
     assert not [name for name in ITEMS if name.endswith(".parse")]
+
+
+def test_what_is_still_as_in_0_7() -> None:
+    """The table has what is pending, but for attributes, and no more than `Scaled.untransformed`
+    and `Hadamard` beside that."""
+    table = README.partition("### Still as in 0.7")[2]
+    still = set(re.findall(r"`([\w.()]+)`", " ".join(first_cells(table))))
+    pending = {name for name in api_stub.pending() if ITEMS[name].kind != "attribute"}
+    beside = {"cpd.Hadamard", "cpd.Scaled.untransformed"}
+    assert {f"cpd.{name}" for name in still} - beside == pending
+
+
+def test_names_of_cpp() -> None:
+    headers = "".join(path.read_text() for path in (api_stub.ROOT / "cpd").rglob("*.h"))
+    table = README.partition("### C++")[2].partition("\n### ")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines()[4:] if line]
+    old, new = ({w for row in rows for w in re.findall(r"`(\w+)", row[i])} for i in (0, 1))
+    assert {name for name in old if re.search(rf"\b{name}\b", headers)} == set()
+    assert {name for name in new if not re.search(rf"\b{name}\b", headers)} == set()
+    assert len(old) > 8
+
+
+def first_cells(table: str) -> list[str]:
+    return [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
 
 
 def test_new_names_are_in_the_stubs() -> None:

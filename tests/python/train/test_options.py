@@ -203,6 +203,7 @@ def test_where_an_average_divides():
         ({"exempt_types": ("linear",)}, r"exempt type must be one of Linear, .*you mean Linear"),
         ({"exempt": ("nowhere",)}, "exempt 'nowhere' matches no tensor"),
         ({"reduce": "e4m3", "format": "e5m2"}, "format and reduce exclude each other"),
+        ({"format": "e5m2", "wire": "int4"}, "format and wire exclude each other, got e5m2, int4"),
         ({"reduce": "e4m3", "wire": "int4"}, "wire and reduce exclude each other"),
         ({"reduce": "e4m3", "kahan": True}, "kahan goes with a format or a wire of its own"),
         ({"reduce": "e4n3"}, "unknown format 'e4n3'"),

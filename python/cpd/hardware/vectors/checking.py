@@ -53,7 +53,7 @@ class VectorCheck:
     quiet_nan_fma: Counter[str] = field(default_factory=Counter)
 
     def rule_of_quiet_nans(self) -> str:
-        """Returns, in words, the file's rule for fma(0, ∞, quiet NaN); empty without such lines."""
+        """Returns the file's rule for fma(0, ∞, quiet NaN) in words; empty without such lines."""
         raised, lines = self.quiet_nan_fma["raise NV"], self.quiet_nan_fma.total()
         if not lines:
             return ""

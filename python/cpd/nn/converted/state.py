@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 class State:
     """The state of a converted layer. It is not a module, and is copied with its layer.
 
+    Args:
+        given: the recipe that `cpd.convert` chose for the layer, with its schedule.
+        layer: the layer's number in random streams; default 0.
+        seed: the seed of the layer's random bits; default 0.
+
     Attributes:
         recipe: how it computes now; None: as torch does. It is never None within a mixin's forward.
         ahead: how it will compute in the step after the present one.
         upcoming: `ahead` if the next forward with gradients may begin a step, else `recipe`.
-        given: the recipe that `cpd.convert` chose for it, with its schedule.
-        layer: its number in random streams.
-        seed: the seed of its random bits, as `cpd.convert` has it.
+        given: the first argument.
+        layer: the layer's number.
+        seed: the seed.
         clock: counts the model's steps; None: nothing draws, delays or has a schedule.
         draws: whether a rounding of the layer is stochastic, at some step.
         counts: whether the layer's forward may begin a step: it draws, delays or has a schedule.

@@ -56,6 +56,9 @@ def training_table(
         row: of papers.toml; its quotations are the paper's values; empty: none.
         what: the head of the metric's column.
         names: the quotation of each label, if it has another name; default None.
+
+    Returns:
+        The table.
     """
     quotes = labels_of(row) if row else {}
     paper = {label: quotes.get((names or {}).get(label, label), "") for label in labels}

@@ -20,7 +20,7 @@ from cpd.numeric.accumulator import Accumulator, Unit, as_accumulator, as_unit
 from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, as_format, is_scaled
-from cpd.numeric.scaled import Scaled, as_scaled, element_text, format_or_scaled
+from cpd.numeric.scaled import Scaled, element_text, format_or_scaled, named_scaled
 from cpd.numeric.shown import shown
 from cpd.study.sweeps.patterns import texts
 
@@ -226,7 +226,7 @@ _LISTED = 16
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
     """The canonical texts of a format with each of the scales."""
     if is_scaled(name):
-        yield as_scaled(name).text
+        yield named_scaled(name).text
         return
     element = _element(name)
     for scale in scales:
@@ -235,7 +235,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
             yield element.name
             continue
         try:
-            yield as_scaled(f"{element_text(element.name)} {options}").text
+            yield named_scaled(f"{element_text(element.name)} {options}").text
         except ValueError as error:
             known = ", ".join(SCALES)
             raise ValueError(
@@ -254,7 +254,7 @@ def _sum(text: str) -> str:
 def _element(name: str) -> Format:
     """A format, or a scaled format's element format."""
     if is_scaled(name):
-        return as_scaled(name).element
+        return named_scaled(name).element
     try:
         return as_format(name)
     except ValueError as error:
@@ -376,7 +376,7 @@ class Losses:
         return cls(**sums | {"worst": max((part.worst for part in each), default=0.0)})
 
     def json(self) -> dict[str, Any]:
-        """The sums, and the figures computed from them; numbers that JSON lacks are null."""
+        """Returns the sums and what is computed from them; numbers that JSON lacks are null."""
         shown = ("relative_rms", "sqnr", "mean_error", "underflow", "overflow", "dot_error")
         return asdict(self) | {name: getattr(self, name) for name in shown}
 

@@ -157,7 +157,7 @@ class Sweep:
         )
 
     def json(self) -> dict[str, Any]:
-        """All figures, also of each tensor; infinite ones are null in a file."""
+        """Returns all figures, also of each tensor; infinite ones are null in a file."""
         names = [one["name"] for one in self.tensors]
         return {
             "values": self.values,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cpd._since import gone_members
 from cpd.hardware.gate_counts import Gates, gates
@@ -22,6 +22,7 @@ COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normalizer")
 _FIGURES = ("relative_rms", "sqnr", "mean_error", "worst", "underflow", "dot_error")
 
 
+@gone_members("cpd.study.SweepRow")
 @checked
 @dataclass(frozen=True)
 class SweepRow:
@@ -62,9 +63,6 @@ class SweepRow:
     _cell: Cell
     _losses: Losses
     _tensors: tuple[Losses, ...]
-
-    if not TYPE_CHECKING:
-        __getattr__ = gone_members("cpd.study.SweepRow")
 
     def __str__(self) -> str:
         return (

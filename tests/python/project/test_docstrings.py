@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`help(x)` is enough to use x: every public function names its parameters and what it returns."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "testing"))
+
+import surface
+
+pytest.importorskip("torch")
+
+SECTIONS = r"^(Args|Attributes|Returns|Yields|Raises):\n((?: .*\n|\n)*)"
+"""A section of a docstring and its indented lines."""
+
+
+@cache
+def callables() -> dict[str, tuple[Any, str]]:
+    """The public functions, constructors and methods, each with the docstring that serves it."""
+    found: dict[str, tuple[Any, str]] = {}
+    for name in surface.surface()["names"]:
+        thing = surface.found_at(name)
+        if inspect.isfunction(thing):
+            found[name] = thing, inspect.getdoc(thing) or ""
+        elif inspect.isclass(thing) and surface.is_ours(thing):
+            docs = (inspect.getdoc(thing), inspect.getdoc(thing.__init__))
+            found[f"{name}()"] = thing, "\n".join(filter(None, docs))
+            methods = {one: getattr(thing, one) for one in surface.members(thing)}
+            for one, method in methods.items():
+                if callable(method):
+                    found[f"{name}.{one}"] = method, inspect.getdoc(method) or ""
+    return found
+
+
+def sections(doc: str) -> dict[str, str]:
+    """The sections of a Google docstring by their names."""
+    return dict(re.findall(SECTIONS, f"{doc}\n", re.MULTILINE))
+
+
+def listed(text: str) -> Iterator[str]:
+    """The names at the beginning of a section's entries."""
+    for line in re.findall(r"^ {4}([\w*][^:\n]*):", text, re.MULTILINE):
+        yield from (one.strip(" *`") for one in re.sub(r"\(.*?\)", "", line).split(","))
+
+
+def test_every_parameter_is_described() -> None:
+    missing = {
+        name: left
+        for name, (it, doc) in callables().items()
+        if (left := set(surface.parameters(it)) - set(listed(sections(doc).get("Args", ""))))
+    }
+    assert not missing
+
+
+def test_what_is_described_is_a_parameter() -> None:
+    wrong = {
+        name: more
+        for name, (it, doc) in callables().items()
+        if (given := surface.parameters(it))
+        and (more := set(listed(sections(doc).get("Args", ""))) - set(given))
+    }
+    assert not wrong
+
+
+def test_every_result_is_described() -> None:
+    """In a section, or by a summary that says what is returned."""
+    silent = [
+        name
+        for name, (it, doc) in callables().items()
+        if not inspect.isclass(it)
+        and inspect.signature(it).return_annotation not in (None, "None", "Never")
+        and not sections(doc).keys() & {"Returns", "Yields"}
+        and not re.match(r"(Return|Yield|Give)s? |An? |The ", doc)
+    ]
+    assert not silent
+
+
+def test_sections_and_what_they_list() -> None:
+    args = "Args:\n    x, y: What\n        to add: both.\n    *rest (int): More.\n"
+    doc = f"Adds.\n\n{args}\nRaises:\n    A: b."
+    assert [*sections(doc)] == ["Args", "Raises"]
+    assert [*listed(sections(doc)["Args"])] == ["x", "y", "rest"]
