@@ -65,19 +65,30 @@ def refuses_old(function: FunctionT) -> FunctionT:
         function.__dict__["__signature__"] = signature.replace(parameters=kept)
         return function
     name = function.__qualname__.removesuffix(".__init__")
-    gone = KEYWORDS[name].keys()
+    gone = tuple(KEYWORDS[name])  # which torch.compile takes
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        if not gone.isdisjoint(keywords):
-            rest = {key: value for key, value in keywords.items() if key not in gone}
-            bound = signature.bind_partial(*args, **rest)
-            bound.apply_defaults()
-            given = {key: value for key, value in keywords.items() if key in gone}
-            refuse(name, given, bound.arguments.get("to"))
+        if any(key in gone for key in keywords):
+            _refuse_gone(function, name, args, keywords)
         return function(*args, **keywords)
 
     return cast(FunctionT, call)
+
+
+def _refuse_gone(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> None:
+    """Raises TypeError for a call with keywords that are gone."""
+    gone = KEYWORDS[name]
+    rest = {key: value for key, value in keywords.items() if key not in gone}
+    bound = inspect.signature(function).bind_partial(*args, **rest)
+    bound.apply_defaults()
+    refuse(
+        name,
+        {key: value for key, value in keywords.items() if key in gone},
+        bound.arguments.get("to"),
+    )
 
 
 def refuse(

@@ -95,8 +95,9 @@ def by_hand(
     steps: int = 3,
     broadcast_buffers: bool = True,
     average: bool = True,
+    seed: int = 0,
 ) -> Trained:
-    """A model for each node, of its own, and `Schedule.simulate_all_reduce` of their gradients.
+    """A model for each node, of its own, and `cpd.simulate_all_reduce` of their gradients.
     Node n's generator begins with seed n."""
     schedule = spec if isinstance(spec, cpd.Schedule) else cpd.Schedule(spec)
     if average:
@@ -126,7 +127,7 @@ def by_hand(
             generators[node] = torch.get_rng_state()
             losses.append(float(loss.detach()))
         sums, report = cpd.simulate_all_reduce(
-            gradients, schedule, names=names, step=step, report=True
+            gradients, schedule, names=names, seed=seed, step=step, report=True
         )
         for model, optimizer in zip(models, optimizers, strict=True):
             for parameter, gradient in zip(model.parameters(), sums, strict=True):
