@@ -57,9 +57,7 @@ def assert_same_run(one: TrainOptions, other: TrainOptions) -> None:
         TrainOptions(wire="qsgd bits=4 bucket=512", min_size=10_000, exchange="gather"),
         TrainOptions(wire="mxfp8"),
         TrainOptions(format="e5m2", loss_scale=2.0**100),
-        TrainOptions(
-            reduce="e4m3 accumulator='e5m7 sequential rounding=stochastic' seed=3", seed=2
-        ),
+        TrainOptions(reduce="e4m3 accumulator='e5m7 sequential rounding=stochastic'", seed=2),
     ],
 )
 def test_arguments_give_the_same_options_back(options):
