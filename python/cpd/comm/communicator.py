@@ -576,11 +576,7 @@ class Communicator:
             error.add_note(f"(the other ranks could not be told: {failure})")
 
     def _given(
-        self,
-        tensors: Layers,
-        spec: ReduceLike | Seeded,
-        numbers: Sequence[int] | None,
-        step: int | None,
+        self, tensors: Layers, spec: Any, numbers: Sequence[int] | None, step: int | None
     ) -> tuple[Inputs, _core.Reduce, Reduce]:
         """The tensors and the spec of a call, checked."""
         of, seed = spec if isinstance(spec, Seeded) else (as_reduce(spec), 0)

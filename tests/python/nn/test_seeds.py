@@ -218,6 +218,12 @@ def steps(model, count=2, call=None):
     return found
 
 
+def test_one_seed_serves_a_model():
+    wanted = steps(converted(HOW, seed=SEED))
+    assert same(steps(converted(HOW, seed=SEED)), wanted)
+    assert not same(steps(converted(HOW, seed=1)), wanted)
+
+
 def test_copies_have_the_models_seed():
     model = converted(HOW, seed=SEED)
     twin = copy.deepcopy(model)

@@ -188,7 +188,7 @@ def test_eight_codecs():
 SEEDS = {
     "all-reduce": [
         "e4m3 aps accumulator='e5m10 kahan' group_size=16 loss_scale=1 average step=3",
-        "qsgd bits=4 bucket=512 seed=7 order=ring exchange=ring",
+        "qsgd bits=4 bucket=512 random_bits=7 order=ring exchange=ring",
         "mxfp8 exchange=gather result=bf16 overflow=saturate rounding=stochastic random_bits=8",
     ],
     "sweep": ["e[2-5]m[1,3], (4,3)", "int[2-8]", "e4m3,mxfp8,e[1]m[2-3]fn"],
