@@ -17,7 +17,7 @@ from cpd.cli.format import LISTED_BITS, check_formats, describe, print_formats
 from cpd.cli.format_bench import STANDARDS, names_of, number
 from cpd.cli.options import Commands, Parser, add_command, json_argument
 from cpd.cli.output import check_writable, is_stdout, new_console, new_table
-from cpd.cli.scaled import find_format
+from cpd.cli.scaled import SOURCES, find_format
 from cpd.compress.table import compressors, is_compressor
 from cpd.nn.ready import READY
 from cpd.nn.recipe import NATIVE, Recipe
@@ -198,9 +198,15 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
     try:
         return find_format(name)
     except (ValueError, UsageError) as error:
-        head = name.partition(" ")[0]
-        if head in (*READY, NATIVE) or name.endswith((".toml", ".json")):
+        if name.endswith((".toml", ".json")):
             return Recipe(name)
+        head = name.partition(" ")[0]
+        if head in (*READY, NATIVE):
+            try:
+                return Recipe(name)
+            except ValueError:
+                if head not in (*COMMON, *SOURCES):
+                    raise
         meant = did_you_mean(name, [one for some in names.values() for one in some], 0.7)
         if meant and str(error).startswith("unknown") and "did you mean" not in str(error):
             raise UsageError(f"unknown name {name!r}; {meant}") from error
@@ -232,7 +238,7 @@ def _row(one: _Unit | _Codec | Recipe) -> dict[str, Any]:
     if isinstance(one, _Unit):
         return presets.describe(*_units([one]))
     if isinstance(one, _Codec):
-        return {"text": one, **_compressor(one)}
+        return {"text": one, "name": one.partition(" ")[0], **_compressor(one)}
     return one.to_dict()
 
 

@@ -159,9 +159,9 @@ def test_codecs(capsys: pytest.CaptureFixture[str]) -> None:
 
     out = shown(capsys, "--codecs")
     rows = json.loads(shown(capsys, "--codecs", "--json"))
-    assert [row["name"] for row in rows] == [one.name for one in compressors()]
-    for one in compressors():
-        assert f" {one.name} " in out
-        said = " ".join(shown(capsys, "--codecs", one.name).split())
-        for part in (one.summary, f"written {one.name} {one.options}", one.source):
+    assert [row["name"] for row in rows] == [*compressors()]
+    for name, one in compressors().items():
+        assert f" {name} " in out
+        said = " ".join(shown(capsys, "--codecs", name).split())
+        for part in (one["summary"], f"written {name} {one['options']}", one["source"]):
             assert " ".join(part.split()) in said

@@ -58,7 +58,6 @@ def test_the_schema_is_that_of_the_library(capsys):
         (["mxfp8", "nvfp4"], "one recipe at a time"),
         (["nvpf4"], "did you mean nvfp4?"),
         (["nowhere.toml"], "No such file or directory"),
-        (["mxfp8", "--schema"], "got 'mxfp8' too"),
         (["native weigth=mxfp8"], "weigth"),
     ],
 )

@@ -240,7 +240,7 @@ def test_recommend_on_a_file(tmp_path, capsys, per_rank):
     assert main(["roundoff", *arguments, "--recommend", "--machine", machine]) == 0
     written = json.loads(out.read_text())
     spec = cpd.Reduce("e5m2", order="ring", aps=True)
-    best = cpd.study.recommend(per_rank, spec, [2, 4, 12], Machine(alpha=5 * 1e-6, beta=2.5e8))
+    best = cpd.study.recommend(per_rank, spec, [2, 4, 12], Machine(machine))
     assert written["order"] == "ring"
     assert written["recommend"] == {
         "by_error": best.by_error,
@@ -392,7 +392,7 @@ def test_several_formats(capsys, saved, words):
         assert one["recommend"] == alone["recommend"]
     assert main(["roundoff", "--gradients", saved, "--recommend", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("e4m3 aps, e5m2 aps, e3m0 aps, 12 nodes, all")
+    assert lines[0].startswith("e4m3 aps, e5m2 aps, e3m0 aps, order ring, 12 nodes, all")
     for name in ("e4m3", "e5m2", "e3m0"):
         assert sum(line.lstrip().startswith(f"{name} aps  ") for line in lines) == 3
         assert f"{name} aps:" in lines

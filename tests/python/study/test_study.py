@@ -319,7 +319,7 @@ def test_measurements_are_those_of_roundoff() -> None:
         assert math.sqrt(errors / references) == pytest.approx(one.total.relative_rms, rel=1e-12)
 
 
-@pytest.mark.parametrize("spec", [cpd.Format("e4m3"), None])
+@pytest.mark.parametrize("spec", [3, None])
 def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
     ranks = positive_ranks(2)
     calls = {
@@ -342,7 +342,7 @@ def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
         lambda c: cpd.study.recommend(ranks[c.rank], spec, [1], MACHINE, comm=c)
     )
     for call in calls.values():
-        with pytest.raises(TypeError, match=r"spec must be a cpd\.Reduce.*got "):
+        with pytest.raises(TypeError, match=r"must be a cpd\.\w+.*got "):
             call()
 
 
