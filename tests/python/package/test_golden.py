@@ -92,15 +92,17 @@ def test_results(name, front_end):
 def test_pickled_objects_load():
     loaded = pickle.loads(golden_stored.PICKLE.read_bytes())
     fresh = golden_texts.objects()
-    # in 0.7 a recipe's first argument was its forward sum: expressions differ, not values
-    for stored, (expression, value) in zip(loaded.values(), fresh.items(), strict=True):
+    # Expressions differ, values do not. The options of an accumulator have no object any more.
+    kept = [value for name, value in loaded.items() if not name.endswith(".options")]
+    for stored, (expression, value) in zip(kept, fresh.items(), strict=True):
         assert golden_stored.same(stored, value), expression
 
 
 def test_a_checkpoint_loads_weights_only():
     torch = pytest.importorskip("torch")
     loaded = torch.load(golden_stored.CHECKPOINT, weights_only=True)
-    fresh = golden_stored.specs()
+    # The last two had a seed in a tensor.
+    fresh = golden_stored.specs() | {"sum": cpd.Accumulator("e4m3"), "cast": cpd.Cast("e4m3")}
     for stored, (expression, value) in zip(loaded["specs"].values(), fresh.items(), strict=True):
         assert golden_stored.same(stored, value), expression
     for name, value in golden_stored.state().items():

@@ -181,7 +181,7 @@ def test_measured_ranks_are_of_the_shapes(wrong) -> None:
 
 @pytest.mark.parametrize("per_rank", ["two ranks", {0: []}, {"a": 1}, 3])
 def test_ranks_are_a_sequence(per_rank) -> None:
-    with pytest.raises(TypeError, match="^ranks must be a sequence of ranks"):
+    with pytest.raises(TypeError, match=r"^ranks must be a sequence of ranks"):
         cpd.study.roundoff(per_rank, "e4m3", [1])
 
 
