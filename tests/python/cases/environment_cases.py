@@ -78,7 +78,8 @@ def operations() -> None:
                 )
                 about = f"{front_end} {f} {rounding}"
                 keep(f"cast {about}", by_keywords(cpd.cast, x, f, **o))
-                keep(f"cast saturating {about}", cpd.cast(x, cpd.Cast(f, overflow="saturate"), **o))
+                saturating = by_keywords(cpd.cast, x, f, overflow="saturate", **o)
+                keep(f"cast saturating {about}", saturating)
                 trying(f"encode {about}", lambda x=x, f=f, o=o: by_keywords(cpd.encode, x, f, **o))
                 keep(f"add {about}", by_keywords(cpd.add, x, y, f, **o))
                 keep(f"mul {about}", by_keywords(cpd.mul, x, y, f, **o))

@@ -283,7 +283,7 @@ def test_a_layer_that_is_named_is_exempt():
     """TernGrad's last layer."""
     schedule = cpd.Schedule(cpd.Reduce("terngrad"), exempt=["output.*"])
     assert schedule.spec_of("output.weight", 0).format == cpd.Format("fp32")
-    assert schedule.spec_of("hidden.weight", 0).codec.name.startswith("terngrad")
+    assert schedule.spec_of("hidden.weight", 0).codec.text.startswith("terngrad")
 
 
 # ---- what it costs ------------------------------------------------------------------------------

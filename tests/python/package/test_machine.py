@@ -48,8 +48,8 @@ except Exception as error:
 
 def test_nccl_that_is_not_there(monkeypatch):
     monkeypatch.setenv("CPD_NCCL_LIBRARY", "/nowhere/libnccl.so.2")
-    with pytest.raises(RuntimeError, match="NCCL") as raised:
-        cpd.comm.nccl_id()
+    with pytest.raises(RuntimeError, match="NCCL") as raised, cpd.comm.local(1) as group:
+        group.run(lambda comm: cpd.comm.nccl(comm, device=0))
     assert not isinstance(raised.value, ValueError)
 
 

@@ -69,11 +69,11 @@ def test_a_broken_communicator_is_made_anew(monkeypatch):
 
     made = []
 
-    def torch(group):
+    def distributed(group):
         made.append(SimpleNamespace(broken=""))
         return made[-1]
 
-    monkeypatch.setattr(cpd2020, "_comm", SimpleNamespace(torch=torch))
+    monkeypatch.setattr(cpd2020, "_comm", SimpleNamespace(distributed=distributed))
     group = Group()
     first = cpd2020._communicator(group)
     assert cpd2020._communicator(group) is first
