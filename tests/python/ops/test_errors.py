@@ -58,7 +58,9 @@ def test_options(front_end: FrontEnd, options, error, message, stochastic):
     if stochastic and "rounding" not in options:
         options = {"rounding": "stochastic"} | options
     x = front_end.array(X)
-    accumulators = [lambda: cpd.Accumulator("e4m3", **options)]
+    numbers = {name: options[name] for name in ("seed", "stream") if name in options}
+    rest = {name: value for name, value in options.items() if name not in numbers}
+    accumulators = [lambda: cpd.sum(x, cpd.Accumulator("e4m3", **rest), **numbers)]
     if None in options.values():  # there it stands for what the first argument says
         accumulators = []
     for call in front_end.some(

@@ -33,12 +33,12 @@ def rows(x: F32) -> list[list[int]]:
     return [bits[i : i + x.shape[1]] for i in range(0, len(bits), max(1, x.shape[1]))]
 
 
-def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> Call:
+def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None, **numbers: int) -> Call:
     """2-dimensional operands; c of the result's shape."""
     start = None if c is None else rows(c)
-    expected = gemm_oracle.gemm(rows(a), rows(b), start, accumulation_of(acc))
+    expected = gemm_oracle.gemm(rows(a), rows(b), start, accumulation_of(acc, **numbers))
     shaped = from_bits(expected).reshape(a.shape[0], b.shape[1])
-    return Call(cpd.gemm, (a, b, acc, c), {}, shaped)
+    return Call(cpd.gemm, (a, b, acc, c), numbers, shaped)
 
 
 def matrix(generator: random.Random, pool: list[int], m: int, n: int) -> F32:
@@ -62,13 +62,13 @@ def products(name: str, scheme: str) -> list[Call]:
     calls = []
     for product in (None, "exact", "e5m2"):
         options: dict[str, Any] = {"product": product}
+        numbers: dict[str, int] = {}
         if scheme == "chunked":
             options |= {"chunk": generator.choice((1, 2, 3, 5)), "inner": generator.choice(FORMATS)}
         if generator.randrange(2):
+            numbers = {name: generator.getrandbits(64) for name in ("seed", "stream")}
             options |= {
                 "rounding": "stochastic",
-                "seed": generator.getrandbits(64),
-                "stream": generator.getrandbits(64),
                 "random_bits": generator.choice((1, 7, 8, 9, 16, 17, 24)),
                 "variant": generator.choice("ABC"),
             }
@@ -81,10 +81,10 @@ def products(name: str, scheme: str) -> list[Call]:
         wide = around_one(generator, 24)
         special = boundary_bits(spec_of(f), 4, 20)
         a, b = matrix(generator, near, 3, 9), matrix(generator, wide, 9, 4)
-        calls.append(product_of(a, b, acc))
-        calls.append(product_of(a, b, acc, matrix(generator, wide, 3, 4)))
+        calls.append(product_of(a, b, acc, **numbers))
+        calls.append(product_of(a, b, acc, matrix(generator, wide, 3, 4), **numbers))
         a, b = matrix(generator, special, 4, 3), matrix(generator, special, 3, 5)
-        calls.append(product_of(a, b, acc))
+        calls.append(product_of(a, b, acc, **numbers))
     return calls
 
 
@@ -99,7 +99,9 @@ def test_schemes(front_end: FrontEnd, cases: list[Any]) -> None:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[F32, F32, F32 | None, cpd.Accumulator]:
+def problems(
+    draw: st.DrawFn,
+) -> tuple[F32, F32, F32 | None, cpd.Accumulator, dict[str, int]]:
     m, k, n = (draw(st.integers(0, 5)) for _ in range(3))
     name = draw(st.sampled_from(FORMATS))
     scheme = draw(st.sampled_from((*SCHEMES, "fma")))
@@ -117,10 +119,9 @@ def problems(draw: st.DrawFn) -> tuple[F32, F32, F32 | None, cpd.Accumulator]:
         scheme=scheme,
         rounding=rounding,
         overflow=draw(st.sampled_from(oracle.POLICIES)),
-        seed=draw(st.integers(0, 2**64 - 1)),
-        stream=draw(st.integers(0, 2**64 - 1)),
         **options,
     )
+    numbers = {name: draw(st.integers(0, 2**64 - 1)) for name in ("seed", "stream")}
     near_one = st.floats(-8, 8, width=16)
     values = st.one_of(near_one, st.floats(width=32), st.floats(-300, 300, width=32))
 
@@ -128,26 +129,28 @@ def problems(draw: st.DrawFn) -> tuple[F32, F32, F32 | None, cpd.Accumulator]:
         flat = draw(st.lists(values, min_size=rows * columns, max_size=rows * columns))
         return np.array(flat, np.float32).reshape(rows, columns)
 
-    return fill(m, k), fill(k, n), fill(m, n) if draw(st.booleans()) else None, acc
+    return fill(m, k), fill(k, n), fill(m, n) if draw(st.booleans()) else None, acc, numbers
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
-def test_any_problem(problem: tuple[F32, F32, F32 | None, cpd.Accumulator]) -> None:
-    a, b, c, acc = problem
+def test_any_problem(
+    problem: tuple[F32, F32, F32 | None, cpd.Accumulator, dict[str, int]],
+) -> None:
+    a, b, c, acc, numbers = problem
     if 0 in a.shape or 0 in b.shape:
-        got = cpd.gemm(a, b, acc, c)
+        got = cpd.gemm(a, b, acc, c, **numbers)
         assert got.shape == (a.shape[0], b.shape[1])
         start = np.zeros(got.shape, np.float32) if c is None else c
         columns = got.shape[1]
         expected = [
-            gemm_oracle.element([], [], bits, accumulation_of(acc), i)
+            gemm_oracle.element([], [], bits, accumulation_of(acc, **numbers), i)
             for i, bits in enumerate(to_bits(start))
         ]
         assert columns == b.shape[1]
         assert_same_bits(got, expected, str(acc))
     else:
-        FrontEnd().check([product_of(a, b, acc, c)])
+        FrontEnd().check([product_of(a, b, acc, c, **numbers)])
 
 
 @cache
