@@ -18,15 +18,7 @@ from cpd.comm.errors import RankLost, TransportError
 from cpd.comm.layers import Inputs, Layers, Outputs, check_in_place, layer_list, layer_numbers
 from cpd.comm.reports import ReduceReport, Traffic, reduce_report, traffic_of
 from cpd.comm.schedule import Schedule, ScheduleLike, check_count, tensors_by_spec
-from cpd.comm.spec import (
-    Reduce,
-    ReduceLike,
-    Seeded,
-    as_reduce,
-    check_world,
-    native_at,
-    warn_of_stall,
-)
+from cpd.comm.spec import Reduce, ReduceLike, as_seeded, check_world, native_at, warn_of_stall
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.cast import CastLike, unscaled
 from cpd.numeric.formats import flag
@@ -579,7 +571,7 @@ class Communicator:
         self, tensors: Layers, spec: Any, numbers: Sequence[int] | None, step: int | None
     ) -> tuple[Inputs, _core.Reduce, Reduce]:
         """The tensors and the spec of a call, checked."""
-        of, seed = spec if isinstance(spec, Seeded) else (as_reduce(spec), 0)
+        of, seed = as_seeded(spec)
         native = native_at(of, seed or self.seed, 0 if step is None else number("step", step))
         given = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)

@@ -508,6 +508,11 @@ def seeded(spec: Reduce, seed: int) -> Any:
     return Seeded(spec, seed)
 
 
+def as_seeded(given: Any) -> Seeded:
+    """Returns the spec and the seed of a communicator's argument."""
+    return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
+
+
 def native_at(spec: Reduce, seed: int = 0, step: int = 0) -> _core.Reduce:
     """Returns the spec for C++ with the seed and the step of a call."""
     native = spec._held if seed == 0 else _seeded(spec, seed)
@@ -533,12 +538,6 @@ def _check_cast(by: Codec, given: Mapping[str, Any]) -> None:
                 f"{name} is an option of a cast, which codec {by.text!r} is not; got "
                 f"{shown(given[name])}"
             )
-
-
-def check_spec(spec: Reduce) -> None:
-    """Raises TypeError unless `spec` is a Reduce."""
-    if not isinstance(spec, Reduce):
-        raise TypeError(f"spec must be a cpd.Reduce, got {type(spec).__name__}")
 
 
 def check_world(spec: Reduce, world: int) -> None:

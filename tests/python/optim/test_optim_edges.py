@@ -59,3 +59,9 @@ def test_random_integers_of_a_codec_have_xs_shape():
     for shape in ((3, 2), (6,)):
         with pytest.raises(ValueError, match=r"random must have x's shape, \(2, 3\)"):
             by.encode(x, random=np.zeros(shape, np.uint32))
+
+
+def test_states_without_their_keys():
+    told = "state_dict must have the keys scale, steps; it has no 'scale'"
+    with pytest.raises(ValueError, match=told):
+        cpd.optim.LossScaler().load_state_dict({})

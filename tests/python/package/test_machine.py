@@ -63,6 +63,12 @@ def repeated(front_end, *shape):
     return torch.ones(1).expand(*shape)
 
 
+def test_a_tensor_that_virtual_ranks_do_not_have():
+    reduction = _core.VirtualReduce(cpd.Reduce("fp32")._held, 2, [8])
+    with pytest.raises(ValueError, match="layer must be 0…0, got 3"):
+        reduction.contribute(3, np.ones(8, np.float32))
+
+
 def test_no_memory_for_virtual_ranks():
     """The first contribution allocates the sums of all layers, on its device."""
     spec = cpd.Reduce("fp32")
