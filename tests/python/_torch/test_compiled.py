@@ -116,8 +116,8 @@ def test_compiled_gradient_and_dynamic_shapes():
 def test_compiled_layers_draw_by_their_numbers():
     """A layer's number may become a variable of the compiled program."""
 
-    def loss(x, w, how, stream):
-        return cpd.functional.linear(x, w, recipe=how._with_stream(stream)).sum()
+    def loss(x, w, layer, stream):
+        return cpd.functional.linear(x, w, recipe=recipe, stream=stream ^ layer << 20).sum()
 
     drawing = cpd.Cast("e5m2", rounding="stochastic")
     recipe = cpd.Recipe(
@@ -126,8 +126,8 @@ def test_compiled_layers_draw_by_their_numbers():
     run, _ = compiled(loss)
     x, w = torch.randn(4, 20), torch.randn(5, 20, requires_grad=True)
     for layer in (0, 1, 7, 2**16 - 1):
-        how, stream = recipe._for_layer(layer), torch.tensor(layer << 36)
-        wanted, got = loss(x, w, how, stream), run(x, w, how, stream)
+        stream = torch.tensor(layer << 36)
+        wanted, got = loss(x, w, layer, stream), run(x, w, layer, stream)
         assert torch.equal(got, wanted)
         (expected,) = torch.autograd.grad(wanted, w)
         assert torch.equal(torch.autograd.grad(got, w)[0], expected)

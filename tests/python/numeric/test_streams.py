@@ -103,8 +103,8 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
         return comm.all_reduce(ranks[comm.rank], spec, numbers=numbers, step=0)
 
     for out in [
-        *cpd.comm.local(3).run(public),
-        cpd.simulate_all_reduce(ranks, spec, numbers=numbers),
+        *cpd.comm.local(3, seed=1).run(public),
+        cpd.simulate_all_reduce(ranks, spec, seed=1, numbers=numbers),
     ]:
         assert [x.tobytes() for x in out] == [x.tobytes() for x in expected]
 

@@ -224,9 +224,11 @@ def test_every_front_end(front_end: FrontEnd) -> None:
         for operation, n in ((cpd.add, 2), (cpd.mul, 2), (cpd.fma, 3)):
             given = (*(x, y, z)[:n], "e4m3")
             calls.append(Call(operation, given, more, by_keywords(operation, *given, **more)))
-        acc = cpd.Accumulator("e4m3 kahan", **more)
+        how = dict(more)
+        seed = {"seed": how.pop("seed")} if "seed" in how else {}
+        acc = cpd.Accumulator("e4m3 kahan", **how)
         rows = x.reshape(10, 30)
-        calls.append(Call(cpd.sum, (rows, acc, 0), {}, cpd.sum(rows, acc, 0)))
+        calls.append(Call(cpd.sum, (rows, acc, 0), seed, cpd.sum(rows, acc, 0, **seed)))
     front_end.check(calls)
 
 
