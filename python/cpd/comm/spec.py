@@ -472,13 +472,13 @@ def _aps(value: Any) -> Any:
 
 
 def _scale(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"loss_scale must be a number, got {type(value).__name__}")
     if isinstance(value, int) and abs(value) >= 2**127:
         raise ValueError(
             f"loss_scale must be a power of two from 2^-126 to 2^126, got {shown(value)}"
         )
-    return value.item() if isinstance(value, np.number) else value
+    return float(value)
 
 
 def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:

@@ -84,6 +84,16 @@ def test_keywords_replace_keys_of_the_text() -> None:
     )
 
 
+@pytest.mark.parametrize("given", ["text", 2**77, np.int64(2**50), np.float32(2.0**51)])
+def test_loss_scales_are_floats(given: Any) -> None:
+    """Whichever way comes first: one all-reduce of a text and its keys is kept for both."""
+    spec = (
+        cpd.Reduce("e4m3 loss_scale=8") if given == "text" else cpd.Reduce("e4m3", loss_scale=given)
+    )
+    assert type(spec.loss_scale) is float
+    assert type(pickle.loads(pickle.dumps(spec)).loss_scale) is float
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

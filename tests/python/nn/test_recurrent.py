@@ -432,16 +432,12 @@ def test_each_product_has_a_stream_of_its_own():
     recipe = cpd.Recipe(
         forward="e8m3 sequential rounding=stochastic", grad_input="fp32", grad_weight="fp32"
     )
-    x, h = torch.zeros(60, 1, 3), torch.ones(1, 1, 1)
+    x, h = torch.zeros(1, 1, 3), torch.ones(1, 1, 1)
     seen = set()
     for t in range(20):
-        y, _ = ours.rnn(x[:1], h, [w, u], False, recipe=recipe, stream=t << 36)
+        y, _ = ours.rnn(x, h, [w, u], False, recipe=recipe, stream=t << 36)
         seen.add(y.item())
     assert len(seen) == 2
-    stochastic = recipe._with_stream(5 << 36)
-    y, _ = ours.rnn(x, h, [w, u], False, recipe=stochastic, nonlinearity="relu")
-    again, _ = ours.rnn(x, h, [w, u], False, recipe=recipe, stream=5 << 36, nonlinearity="relu")
-    assert same(y, again)
 
 
 def test_dropout_is_torchs():

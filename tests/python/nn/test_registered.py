@@ -80,7 +80,7 @@ def test_each_call_draws_from_its_own_position():
     stream = module.cpd_clock << 36
 
     def at(layer, position):
-        return {"recipe": DRAWING._for_layer(layer), "stream": stream ^ position}
+        return {"recipe": DRAWING, "stream": stream ^ layer << 20 ^ position}
 
     y = cpd.functional.linear(x, module.weight, **at(0, 0))
     how = at(0, 256)

@@ -43,10 +43,10 @@ class Block(nn.Module):
 cpd.nn.register(Block, "residual")
 
 
-def by_hand(block, x, how, layer, stream=None):
+def by_hand(block, x, how, layer, position=0):
     y = block.layer(x)
     y = x + ((y + y) + 1.0)
-    return rounded(y, how.residual, how.residual, layer=layer, stream=stream)
+    return rounded(y, how.residual, how.residual, stream=layer << 20 ^ position)
 
 
 def block(**options):
