@@ -86,7 +86,6 @@ class Recipe:
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
-        layer: a number, 0…2^16 - 1, by which layers that share a recipe use different random bits.
         grad_input_gradient: the cast of the gradient in the input's GEMM, if it differs from
             `gradient`; None: no cast. Default `"same"`.
         grad_input_weight: the cast of the weight in that GEMM, if it differs from `weight`.

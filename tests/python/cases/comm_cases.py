@@ -115,9 +115,9 @@ def same(a: list[Any], b: list[Any]) -> bool:
 
 
 def virtual(
-    spec: cpd.Reduce, world: int, sizes: Any, seed: int, special: bool = False, **numbers: int
+    spec: cpd.Reduce, world: int, sizes: Any, drawn: int, special: bool = False, **numbers: int
 ) -> Any:
-    ranks = [layers_of(rank, sizes, seed, special) for rank in range(world)]
+    ranks = [layers_of(rank, sizes, drawn, special) for rank in range(world)]
     return cpd.simulate_all_reduce(ranks, spec, report=True, **numbers)
 
 

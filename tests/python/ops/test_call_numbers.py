@@ -36,6 +36,9 @@ ENCODED = [
     for x, axis in ((values(4, 64), -1), (values(64, 3), -2))
 ]
 
+ENCODED_AT = 3
+"""Where the product of encoded operands with the usual scales is among the results."""
+
 
 def results(acc: Any, make: Any, **numbers: Any) -> list[Any]:
     """Sums and products of an accumulator, by every path of a front end."""
@@ -70,8 +73,9 @@ def test_numbers_of_every_kind_give_the_same_bits(text: str, make: Any) -> None:
             got = results(text, make, seed=kind(seed), stream=kind(stream))
             for one, other in zip(got, wanted, strict=True):
                 np.testing.assert_array_equal(one, other)
-        seen.append(b"".join(one.tobytes() for one in wanted))
-    assert len(set(seen)) == len(NUMBERS)
+        seen.append([one.tobytes() for one in wanted])
+    assert len({b"".join(one) for one in seen}) == len(NUMBERS)
+    assert len({one[ENCODED_AT] for one in seen}) == len(NUMBERS)
 
 
 @pytest.mark.parametrize("text", [TEXTS[0], "e4m3", "h100-fp8", "int8"])

@@ -152,7 +152,7 @@ def accumulated() -> None:
     """Passes without synchronisation are no steps; their gradients are added up before."""
     model = perceptron()
     ddp = DistributedDataParallel(model)
-    state, hook = cpd.ddp_hook(STOCHASTIC)
+    state, hook = cpd.ddp_hook(STOCHASTIC, seed=SEED)
     ddp.register_comm_hook(state, hook)
     with ddp.no_sync():
         loss_of(ddp, 0, dist.get_rank()).backward()
@@ -161,13 +161,14 @@ def accumulated() -> None:
     assert state.step == 1
     both = [gradients(perceptron, step) for step in range(2)]
     per_rank = [[a + b for a, b in zip(*rank, strict=True)] for rank in zip(*both, strict=True)]
-    sums = cpd.simulate_all_reduce(per_rank, STOCHASTIC.replace(average=True))
+    sums = cpd.simulate_all_reduce(per_rank, STOCHASTIC.replace(average=True), seed=SEED)
     assert all(torch.equal(p.grad, s) for p, s in zip(model.parameters(), sums, strict=True))
 
 
 def checkpoint() -> None:
     """A pickled state goes on at its step, with a communicator of its own."""
-    state, hook = cpd.ddp_hook(cpd.Schedule(STOCHASTIC, exempt=["*.bias"]), module=perceptron())
+    spec = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
+    state, hook = cpd.ddp_hook(spec, module=perceptron(), seed=SEED)
     state.step = 5
     state, hook = pickle.loads(pickle.dumps((state, hook)))
     model = perceptron()
@@ -175,7 +176,7 @@ def checkpoint() -> None:
     ddp.register_comm_hook(state, hook)
     loss_of(ddp, 5, dist.get_rank()).backward()
     assert state.step == 6
-    check(model, cpd.Schedule(STOCHASTIC, exempt=["*.bias"]), True, perceptron, 5)
+    check(model, spec, True, perceptron, 5)
 
 
 def codec_checkpoint() -> None:
@@ -257,7 +258,7 @@ def asynchronous() -> None:
     held = Held()
     model = perceptron()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.3, find_unused_parameters=True)
-    state, hook = cpd.ddp_hook(STOCHASTIC, held, module=model)
+    state, hook = cpd.ddp_hook(STOCHASTIC, held, module=model, seed=SEED)
     futures = []
 
     def watched(state, bucket):
