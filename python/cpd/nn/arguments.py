@@ -20,6 +20,7 @@ from cpd._torch.derivatives import run
 from cpd._torch.operands import cast_operand, type_of_cast
 from cpd._torch.sums import tagged
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, as_recipe, is_native
+from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast, format_of
 from cpd.numeric.checked import is_compiling
 from cpd.numeric.compiling import constant
@@ -36,6 +37,8 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
         if recipe is None:
             raise TypeError("give recipe=, such as a format of operands, or sums=, got neither")
         return recipe if isinstance(recipe, Recipe) else as_recipe(recipe)
+    if isinstance(sums, Accumulator):
+        sums = sums.text  # which compiled programs take beside a recipe's text
     if isinstance(sums, str) and not is_compiling():
         return _summed(as_recipe(NATIVE if recipe is None else recipe), sums)
     return Recipe(NATIVE if recipe is None else recipe, sums=sums)

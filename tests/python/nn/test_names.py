@@ -203,3 +203,15 @@ def test_a_wrong_accumulator_is_one(given):
         cpd.Recipe(given)
     with pytest.raises(ValueError, match=r"must be|chunk|exp|has no effect"):
         cpd.Recipe(sums=given)
+
+
+def test_compiled_sums_are_an_accumulator_or_its_text():
+    x, w = torch.randn(4, 32), torch.randn(8, 32)
+    acc = cpd.Accumulator("e8m10 kahan")
+
+    def run(x, sums):
+        return cpd.functional.linear(x, w, recipe="mxfp8", sums=sums)
+
+    program = torch.compile(run, backend="eager", fullgraph=True)
+    for sums in (acc, acc.text):
+        assert torch.equal(program(x, sums), run(x, acc))
