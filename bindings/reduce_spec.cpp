@@ -71,7 +71,7 @@ Reduce MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
                 const Accumulator& accumulator, const py::object& order, const py::object& exchange,
                 std::optional<int> group_size, const py::object& aps, const py::object& loss_scale,
                 bool average, const py::object& divide, const RoundingOptions& rounding,
-                const Format& result, std::uint64_t step) {
+                const Format& result) {
   Reduce spec;
   if (const auto* format = std::get_if<Format>(&wire)) {
     spec.format = *format;
@@ -91,7 +91,6 @@ Reduce MakeSpec(const std::variant<Format, Scaled, BoundCodec>& wire,
   spec.loss_scale = LossScale(loss_scale);
   spec.average = average;
   spec.divide = OneOf<Divide>("divide", DivideNames(), divide);
-  spec.step = step;
   Check(spec);
   return spec;
 }
@@ -103,7 +102,7 @@ void BindReduceSpec(py::module_& m) {
   made.def(py::init(&MakeSpec), py::kw_only(), py::arg("wire"), py::arg("accumulator"),
            py::arg("order"), py::arg("exchange"), py::arg("group_size"), py::arg("aps"),
            py::arg("loss_scale"), py::arg("average"), py::arg("divide"), py::arg("rounding"),
-           py::arg("result"), py::arg("step"))
+           py::arg("result"))
       .def_property_readonly("order", [](const Reduce& s) { return ToString(s.order); })
       .def_property_readonly("exchange", [](const Reduce& s) { return ToString(s.exchange); })
       .def_property_readonly("group_size",
@@ -115,23 +114,6 @@ void BindReduceSpec(py::module_& m) {
       .def_readonly("loss_scale", &Reduce::loss_scale)
       .def_readonly("average", &Reduce::average)
       .def_property_readonly("divide", [](const Reduce& s) { return ToString(s.divide); })
-      .def_readonly("step", &Reduce::step)
-      .def_property_readonly("seed", [](const Reduce& s) { return s.rounding.seed; })
-      .def(
-          "with_accumulator",
-          [](Reduce s, const Accumulator& accumulator) {
-            s.accumulator = accumulator;
-            Check(s);
-            return s;
-          },
-          py::arg("accumulator"))
-      .def(
-          "with_step",
-          [](Reduce s, std::uint64_t step) {
-            s.step = step;
-            return s;
-          },
-          py::arg("step"))
       .def(
           "check_world", [](const Reduce& s, int world) { Check(s, world); }, py::arg("world"))
       .def("may_stall", &MayStall, py::arg("world"));

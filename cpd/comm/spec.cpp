@@ -48,13 +48,6 @@ void CheckOrder(const Reduce& spec) {
   }
 }
 
-/// Throws Error for a stream other than 0: every rank, layer, level and step draws from its own.
-void CheckStream(const char* whose, const RoundingOptions& rounding) {
-  if (rounding.stream == 0) return;
-  throw Error(std::string(whose) + " stream must be 0, got " + std::to_string(rounding.stream) +
-              ": a reduction makes its streams of step, layer and rank; vary step, or the seed");
-}
-
 }  // namespace
 
 Order ParseOrder(std::string_view name) { return ParseName<Order>("order", kOrders, name); }
@@ -111,8 +104,6 @@ void Check(const Reduce& spec) {
     throw Error("group_size must be at least 1 (0: no groups), got " +
                 std::to_string(spec.group_size));
   }
-  CheckStream("the cast's", spec.rounding);
-  CheckStream("the accumulator's", spec.accumulator.rounding);
   CheckLossScale(spec);
   CheckOrder(spec);
 }

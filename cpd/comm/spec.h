@@ -51,11 +51,9 @@ struct Reduce {
   double loss_scale = 1;  ///< constant power of two for all layers, undone at the end; not with APS
   bool average = false;   ///< divide by the number of ranks
   Divide divide = Divide::after;  ///< where an average divides; without one it has no effect
-  std::uint64_t step = 0;         ///< enters the random streams
 };
 
-/// Throws Error where an option is out of range or two exclude each other, or a stream is not 0: a
-/// reduction draws from its own (streams.h).
+/// Throws Error where an option is out of range or two exclude each other.
 CPD_API void Check(const Reduce& spec);
 /// Check(spec) for a known number of ranks, which no group may exceed.
 CPD_API void Check(const Reduce& spec, int world);

@@ -69,8 +69,7 @@ void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) 
   const bool usual =
       rounding.mode == Rounding::nearest_even || rounding.mode == Rounding::stochastic;
   if (usual && rounding.variant == Variant::A) return;
-  throw Error("codec " + Quoted(text) +
-              " has a rounding of its own: give seed and random_bits alone");
+  throw Error("codec " + Quoted(text) + " has a rounding of its own: give random_bits alone");
 }
 
 SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {

@@ -28,7 +28,7 @@ constexpr int kMostNested = 8;
 
 /// The codec of a text: a compressor's (`qsgd bits=4 bucket=512`), or the name of a format (packed)
 /// or of a scaled format. `rounding` applies to a format, except the overflow of a scaled one,
-/// whose elements saturate; a compressor has rules of its own and uses only the seed and
+/// whose elements saturate; a compressor has rules of its own and uses only
 /// random_bits. Throws Error for any other text, with the names of all compressors.
 CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {});
 

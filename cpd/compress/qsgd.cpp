@@ -65,8 +65,7 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
           .steps = steps,
           .most = steps,
           .intervals = options.intervals,
-          .random_bits = rounding.random_bits,
-          .seed = rounding.seed};
+          .random_bits = rounding.random_bits};
 }
 
 LevelBlocks BlocksOf(const QsgdOptions& options, const RoundingOptions& rounding) {
@@ -101,8 +100,7 @@ std::string Qsgd::name() const {
 
 std::string Qsgd::text() const {
   return name() + (row_ == 0 ? "" : " of columns of " + std::to_string(row_)) +
-         " random_bits=" + std::to_string(rounding_.random_bits) +
-         " seed=" + std::to_string(rounding_.seed);
+         " random_bits=" + std::to_string(rounding_.random_bits);
 }
 
 std::int64_t Qsgd::MostBytes(std::int64_t n, std::int64_t before) const {

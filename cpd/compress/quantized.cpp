@@ -159,8 +159,7 @@ std::string Quantized::name() const {
 
 std::string Quantized::text() const {
   if (rounding_.mode != Rounding::stochastic) return name();
-  return name() + " random_bits=" + std::to_string(rounding_.random_bits) +
-         " seed=" + std::to_string(rounding_.seed);
+  return name() + " random_bits=" + std::to_string(rounding_.random_bits);
 }
 
 std::int64_t Quantized::MostBytes(std::int64_t n, std::int64_t before) const {
@@ -235,7 +234,7 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
       if (piece.random != nullptr) {
         run.random = piece.random + begin + step.begin;
       } else {
-        Kernels().random_integers(rounding_.random_bits, rounding_.seed, piece.stream,
+        Kernels().random_integers(rounding_.random_bits, piece.key.seed, piece.key.stream,
                                   index - before, before + step.n, integers);
       }
     }

@@ -44,17 +44,13 @@ LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& roun
         (options.clip == 0 ? "with clip=none they do not clip"
                            : "with share=off each clips by its own already"));
   }
-  return {{.bits = kBits,
-           .steps = 1,
-           .most = 1,
-           .has_nan = true,
-           .random_bits = rounding.random_bits,
-           .seed = rounding.seed},
-          {.norm = LevelNorm::clipped,
-           .clip = options.clip,
-           .bucket = options.bucket,
-           .stores_norms = !options.share,
-           .coding = coding}};
+  return {
+      {.bits = kBits, .steps = 1, .most = 1, .has_nan = true, .random_bits = rounding.random_bits},
+      {.norm = LevelNorm::clipped,
+       .clip = options.clip,
+       .bucket = options.bucket,
+       .stores_norms = !options.share,
+       .coding = coding}};
 }
 
 LevelBlocks SumsOf(int world) {
@@ -94,8 +90,7 @@ std::string TernGrad::name() const {
 }
 
 std::string TernGrad::text() const {
-  return name() + " random_bits=" + std::to_string(rounding_.random_bits) +
-         " seed=" + std::to_string(rounding_.seed);
+  return name() + " random_bits=" + std::to_string(rounding_.random_bits);
 }
 
 std::int64_t TernGrad::MostBytes(std::int64_t n, std::int64_t before) const {

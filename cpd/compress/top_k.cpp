@@ -140,7 +140,7 @@ Piece TopK::InnerOf(const Piece& layer, std::int64_t kept) {
   return {.layer = layer.layer,
           .n = kept,
           .shift = layer.shift,
-          .stream = layer.stream,
+          .key = layer.key,
           .size = kept,
           .scale = layer.scale};
 }

@@ -347,9 +347,10 @@ UniformState::UniformState(const UniformBits& rule, const RoundingOptions& rando
 
 double UniformState::Entropy(const Piece& layer, const float* x) const {
   const auto step = std::max<int64_t>(1, static_cast<int64_t>(1 / rule_.fraction));
-  const uint64_t number = layer.random != nullptr
-                              ? layer.random[0]
-                              : random_integer(random_.random_bits, random_.seed, layer.stream, 0);
+  const uint64_t number =
+      layer.random != nullptr
+          ? layer.random[0]
+          : random_integer(random_.random_bits, layer.key.seed, layer.key.stream, 0);
   const auto span = static_cast<uint64_t>(std::min(step, layer.n));
   std::vector<float> sample;
   for (auto i = static_cast<int64_t>(number * span >> random_.random_bits); i < layer.n;
@@ -470,8 +471,7 @@ std::string Uniform::name() const {
 
 std::string Uniform::text() const {
   if (rule_.rule != UniformBits::Rule::entropy) return name();
-  return name() + " random_bits=" + std::to_string(random_.random_bits) +
-         " seed=" + std::to_string(random_.seed);
+  return name() + " random_bits=" + std::to_string(random_.random_bits);
 }
 
 int Uniform::MostBits() const {

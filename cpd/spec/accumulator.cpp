@@ -403,9 +403,9 @@ std::span<const std::string_view> SumSchemeNames() {
   return kGiven;
 }
 
-void Check(const Accumulator& accumulator, bool on_gpu) {
+void Check(const Accumulator& accumulator) {
   Check(accumulator.format);
-  Check(accumulator.rounding, on_gpu);
+  Check(accumulator.rounding);
   CheckName("scheme", kSchemes, accumulator.scheme);
   if (accumulator.product) Check(*accumulator.product);
   if (accumulator.inner) Check(*accumulator.inner);

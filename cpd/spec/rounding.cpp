@@ -15,18 +15,13 @@ constexpr std::array<std::string_view, 3> kVariants{"A", "B", "C"};
 
 }  // namespace
 
-void Check(const RoundingOptions& options, bool on_gpu) {
+void Check(const RoundingOptions& options) {
   CheckName("rounding", kModes, options.mode);
   CheckName("overflow", kPolicies, options.overflow);
   CheckName("variant", kVariants, options.variant);
   if (options.random_bits < 1 || options.random_bits > kMaxRandomBits) {
     throw Error("random_bits must be 1…" + std::to_string(kMaxRandomBits) + ", got " +
                 std::to_string(options.random_bits));
-  }
-  if (!on_gpu && (options.device_seed != nullptr || options.device_stream != nullptr)) {
-    throw Error(
-        "device_seed and device_stream are for Cast and Encode of CUDA tensors; on the CPU "
-        "give seed and stream");
   }
 }
 

@@ -24,7 +24,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, flag
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int32
-from cpd.numeric.options import MAX_RANDOM_BITS, Options, numbers_of_codec
+from cpd.numeric.options import MAX_RANDOM_BITS, Options, options_of_codec
 from cpd.numeric.renamed import numbers_go_to, refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
@@ -372,23 +372,23 @@ def _made(head: str, keys: Keys) -> Reduce:
     made = object.__new__(Reduce)
     for name, part in others.items():
         object.__setattr__(made, name, part)
-    object.__setattr__(made, "_held", _native(made, 0))
+    object.__setattr__(made, "_held", _native(made))
     object.__setattr__(made, "text", _text(made, usual))
     return made
 
 
-def _native(of: Reduce, seed: int) -> _core.Reduce:
-    """The all-reduce for C++, with the seed of a call, for casts, codecs and sums."""
+def _native(of: Reduce) -> _core.Reduce:
+    """The all-reduce for C++."""
     bits = of.random_bits
     if of._compressor is not None:
-        wire: Any = native_codec(of._compressor.text, seed, bits)
-        rounding = numbers_of_codec(seed, bits)
+        wire: Any = native_codec(of._compressor.text, bits)
+        rounding = options_of_codec(bits)
     else:
         wire = of.format._held  # type: ignore[union-attr]
-        rounding = Options(of.rounding, of.overflow, seed, 0, bits, of.variant).native()
+        rounding = Options(of.rounding, of.overflow, bits, of.variant).native()
     return _core.Reduce(
         wire=wire,
-        accumulator=of.accumulator._held.with_numbers(seed, 0),
+        accumulator=of.accumulator._held,
         order=of.order,
         exchange=of.exchange,
         group_size=of.group_size,
@@ -398,7 +398,6 @@ def _native(of: Reduce, seed: int) -> _core.Reduce:
         divide=of.divide,
         rounding=rounding,
         result=of.result._held,
-        step=0,
     )
 
 
@@ -511,15 +510,6 @@ def seeded(spec: Reduce, seed: int) -> Any:
 def as_seeded(given: Any) -> Seeded:
     """Returns the spec and the seed of a communicator's argument."""
     return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
-
-
-def native_at(spec: Reduce, seed: int = 0, step: int = 0) -> _core.Reduce:
-    """Returns the spec for C++ with the seed and the step of a call."""
-    native = spec._held if seed == 0 else _seeded(spec, seed)
-    return native if step == 0 else native.with_step(step)
-
-
-_seeded = functools.lru_cache(maxsize=1024)(_native)
 
 
 def sums_format(wire: Format | Scaled | None) -> Format:

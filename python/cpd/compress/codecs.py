@@ -20,7 +20,7 @@ from cpd.compress.table import compressors
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
-from cpd.numeric.options import MAX_RANDOM_BITS, numbers_of_codec
+from cpd.numeric.options import MAX_RANDOM_BITS, options_of_codec
 from cpd.numeric.renamed import numbers_go_to
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments, take, warn_of_numbers
@@ -192,7 +192,7 @@ class Codec:
         if not isinstance(text, str):
             raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(codec)}")
         bits = int32("random_bits", own if random_bits is None else random_bits)
-        made = _core.Codec(_with_options(text, options), numbers_of_codec(0, bits))
+        made = _core.Codec(_with_options(text, options), options_of_codec(bits))
         take(self, made, text=made.name, random_bits=bits)
 
     def replace(self, **keys: Any) -> Codec:
@@ -226,11 +226,6 @@ class Codec:
         'Wen et al., NeurIPS 2017'
         """
         return dict(compressors())
-
-    @property
-    def _wire_text(self) -> str:
-        """The text and everything else that determines the values; ranks compare it."""
-        return self._held.text
 
     @property
     def _is_compressor(self) -> bool:
@@ -317,20 +312,20 @@ class Codec:
         ([0.3125, 16.0], 8.0)
         """
         check_layer("x", x, ("cpu", "cuda"))
-        held = self._held if type(seed) is int and seed == 0 else self._with_seed(seed)
-        layout = _layout_of(held, x.shape)
+        layout = _layout_of(self._held, x.shape)
         values = host_values(layout.move(x.cpu() if is_torch(x) else x))
         with native_states(state) as states:
             given = _core.CodecLayerCall(
                 states=states,
                 number=int64("number", number),
+                seed=_seed(seed),
                 stream=_stream(stream),
                 shift=int32("shift", shift),
                 scale=None if scale is None else float(scale),
                 random=None if random is None else self._integers(random, x, layout),
                 row=layout.row,
             )
-            data, of_blocks = held.encode_stream(values, given)
+            data, of_blocks = self._held.encode_stream(values, given)
         device = str(x.device) if is_torch(x) else None
         return Packet(data, of_blocks, tuple(x.shape), layout, device)
 
@@ -350,10 +345,6 @@ class Codec:
             TypeError: for an argument of another type.
         """
         return _decoded(data, shape, self)[0]
-
-    def _with_seed(self, seed: Any) -> _core.Codec:
-        """The native codec with the seed of a call."""
-        return native_codec(self.text, number("seed", seed), self.random_bits)
 
     def _integers(self, random: Any, x: Any, layout: RowLayout) -> npt.NDArray[np.uint32]:
         integers = np.asarray(random)
@@ -386,9 +377,9 @@ def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
 
 
 @functools.lru_cache(maxsize=256)
-def native_codec(text: str, seed: int, random_bits: int) -> _core.Codec:
-    """Returns the codec of a text for C++, with the seed of a call."""
-    return _core.Codec(text, numbers_of_codec(seed, random_bits))
+def native_codec(text: str, random_bits: int) -> _core.Codec:
+    """Returns the codec of a text for C++."""
+    return _core.Codec(text, options_of_codec(random_bits))
 
 
 def codec(text: Codec | str) -> Codec:
@@ -438,6 +429,10 @@ def _decoded(
         return values, head
     restored: npt.NDArray[np.float32] = Codec(head.codec)._layout(sizes).restored(values, sizes)
     return restored, head
+
+
+def _seed(seed: Any) -> int:
+    return number("seed", seed)
 
 
 def _stream(stream: Any) -> int:

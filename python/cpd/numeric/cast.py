@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Never, TypeAlias
 
 from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
-from cpd.numeric.numbers import Number, int32, number, plain_number
+from cpd.numeric.numbers import Number, int32, key_of, plain_number
 from cpd.numeric.renamed import numbers_go_to, refuses_old
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.shown import shown
@@ -110,7 +109,9 @@ class Cast(Spec):
     @classmethod
     def _of(cls, held: _core.CastSpec) -> Cast:
         made = super()._of(held)
-        object.__setattr__(made, "_options", _native(made, 0, 0))
+        names = made.rounding, made.overflow
+        options = _core.RoundingOptions(*names, made.random_bits, made.variant)
+        object.__setattr__(made, "_options", options)
         return made
 
     def __repr__(self) -> str:
@@ -175,21 +176,11 @@ class Drawing(NamedTuple):
 
     def native(self) -> _core.RoundingOptions:
         """The rounding as C++ takes it."""
-        if self.rounding != "stochastic":
-            return self.cast._options
-        seed, stream = self.seed, self.stream
-        if type(seed) is int and type(stream) is int:
-            return _kept(self.cast.text, seed, stream)
-        return _native(self.cast, number("seed", seed), number("stream", stream))
+        return self.cast._options
 
-
-def _native(c: Cast, seed: int, stream: int) -> _core.RoundingOptions:
-    return _core.RoundingOptions(c.rounding, c.overflow, seed, stream, c.random_bits, c.variant)
-
-
-@functools.lru_cache(maxsize=1024)
-def _kept(text: str, seed: int, stream: int) -> _core.RoundingOptions:
-    return _native(named_cast(text), seed, stream)
+    def key(self) -> tuple[int, int]:
+        """The seed and the stream as C++ takes them."""
+        return key_of(self.seed, self.stream) if self.rounding == "stochastic" else (0, 0)
 
 
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:

@@ -58,6 +58,13 @@ def number(name: str, value: Number) -> int:
     return int(kept.item()) % _BITS64 if is_torch(kept) else index(kept)
 
 
+def key_of(seed: Number, stream: Number) -> tuple[int, int]:
+    """The seed and the stream of a call as C++ takes them."""
+    if type(seed) is type(stream) is int and 0 <= seed < _BITS64 and 0 <= stream < _BITS64:
+        return seed, stream
+    return number("seed", seed), number("stream", stream)
+
+
 def check_number(name: str, value: Number) -> None:
     """Raises unless `value` is an int in [0, 2^64) or a one-element integer tensor."""
     plain_number(name, value)
