@@ -306,7 +306,7 @@ def probe_sums(head: str) -> Outcome:
         out = np.empty_like(c)
         sides = (a, (of_a, block, 1, None), b, (of_b, block, 1, None))
         try:
-            _core.gemm_scaled(*sides, acc._held.with_numbers(3, 0), False, out, c)
+            _core.gemm_scaled(*sides, acc._held, False, out, c, (3, 0))
         except ValueError as error:
             return str(error)
         return out.tobytes()
