@@ -76,16 +76,6 @@ TEST(Reduce, OptionsThatExcludeEachOther) {
   EXPECT_NE(objection([](S& s) { s.loss_scale = 2, s.aps = Aps::on; }), "");
 }
 
-TEST(Reduce, StreamsOfItsOwn) {
-  using S = Reduce;
-  const std::string sum = objection([](S& s) { s.accumulator.rounding.stream = 7; });
-  EXPECT_EQ(sum,
-            "the accumulator's stream must be 0, got 7: a reduction makes its streams of step, "
-            "layer and rank; vary step, or the seed");
-  EXPECT_NE(objection([](S& s) { s.rounding.stream = 1; }).find("the cast's stream must be 0"),
-            std::string::npos);
-}
-
 TEST(Reduce, GroupsAreAtMostTheRanks) {
   Reduce spec;
   spec.group_size = 16;

@@ -186,13 +186,6 @@ TEST(Accumulator, RandomOnesRoundTrip) {
   }
 }
 
-TEST(Accumulator, SeedAndStreamAreLeftOut) {
-  Accumulator a;
-  a.rounding.seed = 1;
-  a.rounding.stream = 2;
-  EXPECT_EQ(ToString(a), "fp32 sequential");
-}
-
 TEST(Accumulator, TextErrorsSayWhatIsAllowed) {
   EXPECT_NE(parse_error("").find("a format, a scheme and options"), std::string::npos);
   EXPECT_NE(parse_error("fp33 kahan").find("unknown format 'fp33'"), std::string::npos);
@@ -249,11 +242,6 @@ TEST(Accumulator, FieldsMustFitTogether) {
   a.product = kFp32;
   a.exact_products = true;
   EXPECT_NE(error_of([&] { Check(a); }).find("got both fp32 and exact"), std::string::npos);
-  a = {};
-  const std::uint64_t seed = 0;
-  a.rounding.device_seed = &seed;
-  EXPECT_NE(error_of([&] { Check(a); }), "");
-  Check(a, true);
 }
 
 TEST(Presets, AreWhatTheTableSays) {
