@@ -322,10 +322,10 @@ def test_wires_are_texts_of_reductions(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("e4m3 aps=maybe", "aps=maybe is no value of aps"),
+        ("e4m3 aps=maybe", "aps must be false, true or paper, got 'maybe'"),
         ("e4m3 aps aps", "aps is given twice"),
         ("e4m3 ring", "ring"),
-        ("e4m3 accumulator='e5m10", "is no all-reduce"),
+        ("e4m3 accumulator='e5m10", "a quote is not closed in"),
     ],
 )
 def test_errors_of_wires(text, message):

@@ -50,17 +50,6 @@ def test_numbers_of_random_bits(bits):
         _core.RoundingOptions("stochastic", "ieee", 0, 0, bits, "A")
 
 
-def test_a_spec_is_checked_with_its_new_accumulator():
-    held = cpd.Reduce("e4m3")._held
-    held.with_accumulator(cpd.Accumulator("e4m3", rounding="stochastic")._held.with_numbers(5, 0))
-    for acc, said in (
-        (cpd.Accumulator("e4m3")._held.with_numbers(0, 1), "stream must be 0, got 1"),
-        (cpd.Accumulator("int32")._held, "its accumulator must not be fixed"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            held.with_accumulator(acc)
-
-
 # ---- codecs: pieces of a layer -----------------------------------------------------------------
 
 

@@ -201,7 +201,7 @@ def test_recomputed_losses_must_be_the_same(first, second):
         ({"nodes": 2.0}, TypeError, "nodes must be an int, got float"),
         ({"nodes": 2**31}, ValueError, "nodes must fit in 32 bits"),
         ({"spec": 3}, TypeError, "spec: a format must be"),
-        ({"spec": "e4m3 aps=maybe"}, ValueError, "aps=maybe is no value of aps"),
+        ({"spec": "e4m3 aps=maybe"}, ValueError, "aps must be false, true or paper, got 'maybe'"),
         ({"spec": E4M3.replace(group_size=3)}, ValueError, r"group_size must be 1…2"),
         (
             {"spec": cpd.Schedule(E4M3, exempt=["lm_head"])},
