@@ -315,6 +315,7 @@ Reduce ParseReduce(std::string_view text, std::span<const Option> keys) {
   if (IsCompressor(parts.head)) {
     CheckCompressor(spec);
   } else {
+    Check(spec.rounding);
     CheckDraws(spec.rounding);
   }
   spec.wire = WireOf(parts.head, spec.rounding);
