@@ -157,13 +157,14 @@ ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Array
 }
 
 Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,
-                        const RoundingOptions& rounding, const Numbers& shapes) {
+                        const RoundingOptions& rounding, std::uint64_t step,
+                        const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   TensorOptions options;
   options.shapes = shapes;
   const ReleaseGil release;
-  return comm.get().AllGather(from, to, format, rounding, options);
+  return comm.get().AllGather(from, to, format, rounding, options, step);
 }
 
 std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
@@ -212,7 +213,7 @@ void BindCommunicator(py::module_& m) {
       .def("reduce_scatter", &ReduceScatterArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
            py::arg("counts"), numbers, states, rows, shapes)
       .def("all_gather", &AllGatherArrays, py::arg("x"), py::arg("out"), py::arg("format"),
-           py::arg("rounding"), shapes)
+           py::arg("rounding"), py::arg("step"), shapes)
       .def("all_gather_bytes", &AllGatherBytes, py::arg("data"))
       .def(
           "barrier", [](const Bound& c) { c.get().Barrier(); }, NoGil())

@@ -528,10 +528,11 @@ ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
 
 Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                                 const Format& format, const RoundingOptions& rounding,
-                                const TensorOptions& layers) {
+                                const TensorOptions& layers, std::uint64_t step) {
   cpd::Reduce spec;
   spec.format = format;
   spec.rounding = rounding;
+  spec.step = step;
   return impl_->Guarded(
       [&] { return Collective(impl_->link, impl_->options, x, out, spec, layers).AllGather(); });
 }

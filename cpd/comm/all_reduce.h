@@ -65,10 +65,10 @@ class CPD_API Communicator {
                              const cpd::Reduce& spec, bool counts = false,
                              const TensorOptions& layers = {});
   /// Gathers every rank's x, rounded to `format` and sent packed: out[l] holds size() times x[l]'s
-  /// values, rank ascending.
+  /// values, rank ascending. A stochastic rounding has the stream of a contribution at `step`.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding,
-                    const TensorOptions& layers = {});
+                    const TensorOptions& layers = {}, std::uint64_t step = 0);
   /// Gathers every rank's bytes, of any lengths, rank ascending. Throws Mismatch, RankLost,
   /// Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "cpd/comm/transport/fault.h"
+#include "cpd/numeric/draws/streams.h"
+#include "cpd/spec/purpose.h"
 #include "cpd/spec/presets.h"
 #include "tests/testing/expect_virtual.h"
 #include "tests/testing/refusal.h"
@@ -105,6 +107,30 @@ TEST(AllReduce, AllGather) {
         EXPECT_TRUE(same_layers(expected, out)) << ToString(format);
       }));
     }
+  }
+}
+
+TEST(AllReduce, AllGatherRoundsByTheStreamsOfItsStep) {
+  const Ranks ranks = testing::random_ranks(3, {200, 31}, 5);
+  const Format e4m3 = ParseFormat("e4m3");
+  const RoundingOptions rounding{.mode = Rounding::stochastic, .seed = 7};
+  for (const std::uint64_t step : {0, 5}) {
+    expect_well(on_ranks(3, options_of(50), [&](Communicator& comm) {
+      Layers out{std::vector<float>(600), std::vector<float>(93)};
+      const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+      comm.AllGather(x, views_of(out), e4m3, rounding, {}, step);
+      for (std::int64_t rank = 0; rank < 3; ++rank) {
+        for (std::int64_t l = 0; l < 2; ++l) {
+          RoundingOptions streamed = rounding;
+          streamed.stream = StreamOf(Purpose::wire, step, l, rank);
+          const auto& given = ranks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(l)];
+          const auto y = testing::oracle_cast(given, e4m3, streamed);
+          const auto n = static_cast<std::ptrdiff_t>(y.size());
+          const auto begin = out[static_cast<std::size_t>(l)].begin() + rank * n;
+          EXPECT_TRUE(std::equal(y.begin(), y.end(), begin)) << "step " << step;
+        }
+      }
+    }));
   }
 }
 

@@ -118,8 +118,6 @@ TEST(ReduceText, ASeedEntersCastSumAndCodec) {
   EXPECT_EQ(ToString(seeded), ToString(spec));
   for (const char* const text : {"mxfp8 overflow=ieee rounding=stochastic", "qsgd bits=4"}) {
     const Reduce made = ParseReduce(text);
-    RoundingOptions rounding = made.rounding;
-    rounding.seed = 7;
     EXPECT_EQ(wire_of(made).find("seed=7"), std::string::npos);
     EXPECT_NE(wire_of(Seeded(made, 7)).find("seed=7"), std::string::npos);
     EXPECT_EQ(ToString(Seeded(made, 7)), ToString(made));

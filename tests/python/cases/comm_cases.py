@@ -288,6 +288,15 @@ def others(comm: Communicator) -> list[str]:
             casts = [cpd.cast(x, f) for x in layers_of(rank, sizes, 5)]
             if not same(layers, casts):
                 wrong.append(f"all_gather {f} of rank {rank}")
+    comm.seed = 4
+    for rank, layers in enumerate(comm.all_gather(mine, "e4m3 stochastic", step=6)):
+        streams = [1 << 60 | 6 << 36 | layer << 20 | rank for layer in range(len(layers))]
+        casts = [
+            cpd.cast(x, "e4m3 stochastic", seed=4, stream=stream)
+            for x, stream in zip(layers_of(rank, sizes, 5), streams, strict=True)
+        ]
+        if not same(layers, casts):
+            wrong.append(f"all_gather e4m3 stochastic of rank {rank}")
     for lengths in BYTES:
         sent = [bytes_of(rank, lengths) for rank in range(comm.size)]
         if comm.all_gather_bytes(sent[comm.rank]) != sent:
