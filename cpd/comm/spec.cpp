@@ -31,7 +31,7 @@ void CheckLossScale(const Reduce& spec) {
     throw Error("loss_scale must be a power of two from 2^-126 to 2^126, got " + given.str());
   }
   if (spec.aps != Aps::off && spec.loss_scale != 1) {
-    throw Error("aps and loss_scale exclude each other: APS chooses the scale of each layer");
+    throw Error("aps and loss_scale exclude each other: APS chooses the scale of each tensor");
   }
 }
 
@@ -60,7 +60,7 @@ void CheckOrder(const Reduce& spec) {
 void CheckStream(const char* whose, const RoundingOptions& rounding) {
   if (rounding.stream == 0) return;
   throw Error(std::string(whose) + " stream must be 0, got " + std::to_string(rounding.stream) +
-              ": a reduction makes its streams of step, layer and rank; vary step, or the seed");
+              ": a reduction makes its streams of step, tensor and rank; vary step, or the seed");
 }
 
 // ---- the keys of a text ---------------------------------------------------------------------
@@ -382,7 +382,7 @@ void Check(const Reduce& spec) {
                 ToString(spec.wire->format()) + ", got " + ToString(spec.format));
   }
   if (spec.wire != nullptr && spec.wire->has_scales() && spec.aps != Aps::off) {
-    throw Error("aps chooses a scale of each layer; codec '" + spec.wire->text() +
+    throw Error("aps chooses a scale of each tensor; codec '" + spec.wire->text() +
                 "' has scales of its own");
   }
   const bool hops = spec.exchange == Exchange::ring || spec.exchange == Exchange::hierarchical;

@@ -12,8 +12,8 @@
 
 #include "cpd/comm/transport/fault.h"
 #include "cpd/numeric/draws/streams.h"
-#include "cpd/spec/purpose.h"
 #include "cpd/spec/presets.h"
+#include "cpd/spec/purpose.h"
 #include "tests/testing/expect_virtual.h"
 #include "tests/testing/refusal.h"
 

@@ -178,7 +178,7 @@ TEST(CodecExchanges, LongRunsTakeFewBytes) {
   }
 }
 
-// ---- layers' numbers, and states
+// ---- tensors' numbers, and states
 // -----------------------------------------------------------------
 
 TEST(CodecExchanges, NumbersAreThoseOfPaddedCalls) {
@@ -319,7 +319,7 @@ TEST(CodecExchanges, OtherCodecsAndNumbersAreMismatches) {
       comm.Barrier();
     }));
     EXPECT_EQ(heard[0],
-              numbered ? "the ranks do not agree: layers' numbers is 0, 1, … on rank 0 and 3-4 on "
+              numbered ? "the ranks do not agree: tensors' numbers is 0, 1, … on rank 0 and 3-4 on "
                          "rank 2"
                        : "the ranks do not agree: wire is codec " + coded({}).wire->text() +
                              " on rank 0 "

@@ -168,7 +168,7 @@ TEST(ScaledBlocks, NanWithAndWithoutCodes) {
       continue;
     }
     EXPECT_EQ(what([&] { encoded(codec, *state, piece, x.data()); }),
-              "layer 2 has NaN or infinities, and " + ToString(scaled) + " has no codes for them");
+              "tensor 2 has NaN or infinities, and " + ToString(scaled) + " has no codes for them");
   }
   EXPECT_TRUE(ScaledBlocks(ParseScaled("mxfp8")).has_nan());
   EXPECT_TRUE(ScaledBlocks(ParseScaled("mxfp4")).has_nan());

@@ -111,7 +111,7 @@ class VirtualNodes:
     >>> model = torch.nn.Linear(2, 1)
     >>> nodes = VirtualNodes(model, nodes=4, spec="e4m3 aps")
     >>> nodes
-    VirtualNodes(4 nodes, 2 layers of 3 values, 48 bytes of gradients kept in memory)
+    VirtualNodes(4 nodes, 2 tensors of 3 values, 48 bytes of gradients kept in memory)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> for images in torch.randn(3, 8, 2):  # three batches, two images for each node
     ...     loss = nodes.step(lambda micro: model(micro).square().mean(), images)
@@ -340,7 +340,7 @@ class VirtualNodes:
             how = "gradients recomputed"
         elif several:
             how = f"{byte_size(self.kept_bytes)} of gradients kept {_WHERE[self._keep]}"
-        layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
+        layers = f"{len(self.names)} tensor{'s' * (len(self.names) != 1)}"
         nodes = f"{self.world_size} node{'s' * (self.world_size != 1)}"
         return f"VirtualNodes({nodes}, {layers} of {values:,} values, {how})"
 

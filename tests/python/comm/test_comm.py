@@ -190,16 +190,16 @@ def bad_outs():
     fine = np.zeros((2, 3), np.float32)
     return {
         "out must have 2 layers, got 1": (x, [fine]),
-        r"out, layer 1 must have shape \(4,\), got \(5,\)": (x, [fine, np.zeros(5, np.float32)]),
-        "out, layer 1 must be of type float32": (x, [fine, np.zeros(4, np.float16)]),
-        "out, layer 0 must be contiguous": (x, [np.zeros((3, 2), np.float32).T, x[1]]),
-        "out, layer 1 must be contiguous, aligned and writable": (x, [fine, fixed]),
-        "out, layer 1 overlaps out, layer 0": (x, [whole[:6].reshape(2, 3), whole[5:9]]),
-        "out, layer 1 overlaps layer 0": (
+        r"out, tensor 1 must have shape \(4,\), got \(5,\)": (x, [fine, np.zeros(5, np.float32)]),
+        "out, tensor 1 must be of type float32": (x, [fine, np.zeros(4, np.float16)]),
+        "out, tensor 0 must be contiguous": (x, [np.zeros((3, 2), np.float32).T, x[1]]),
+        "out, tensor 1 must be contiguous, aligned and writable": (x, [fine, fixed]),
+        "out, tensor 1 overlaps out, tensor 0": (x, [whole[:6].reshape(2, 3), whole[5:9]]),
+        "out, tensor 1 overlaps layer 0": (
             [whole[:6].reshape(2, 3), x[1]],
             [fine, whole[2:6]],
         ),
-        "out, layer 0 overlaps layer 1": (
+        "out, tensor 0 overlaps layer 1": (
             [x[0], whole[4:8]],
             [whole[:6].reshape(2, 3), np.zeros(4, np.float32)],
         ),
@@ -221,8 +221,8 @@ def test_bad_arguments():
     with cpd.comm.local(1) as group:
         comm = group.ranks[0]
         for bad, error, message in (
-            (x[0], TypeError, "layers must be a list of layers, got ndarray"),
-            (3, TypeError, "layers must be a list of layers, got int"),
+            (x[0], TypeError, "layers must be a list of tensors, got ndarray"),
+            (3, TypeError, "layers must be a list of tensors, got int"),
             ([1.0], TypeError, "layer 0 must be a NumPy array or a torch tensor, got float"),
             ([x[0], np.ones(2)], TypeError, "layer 1 must be of type float32, bfloat16 or float16"),
             ([x[0].astype(">f4")], TypeError, "layer 0 must be of type"),
@@ -482,7 +482,7 @@ def test_layers_of_other_shapes_are_refused_on_all_ranks(operation, shapes):
             return str(error)
         return "no error"
 
-    text = f"the shape of layer 1 is {shapes[0]} on rank 0 and {shapes[1]} on rank 1"
+    text = f"the shape of tensor 1 is {shapes[0]} on rank 0 and {shapes[1]} on rank 1"
     assert run(2, call) == [f"the ranks do not agree: {text}"] * 2
 
 

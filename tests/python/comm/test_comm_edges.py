@@ -97,7 +97,7 @@ def test_a_gather_refuses_other_steps(step):
 def test_ranks_have_as_many_layers_as_the_first():
     for counts in ((1, 2), (2, 1)):
         ranks = [ONES * count for count in counts]
-        told = f"rank 1 has {counts[1]} layers, rank 0 has {counts[0]}"
+        told = f"rank 1 has {counts[1]} tensors, rank 0 has {counts[0]}"
         with pytest.raises(ValueError, match=told):
             cpd.simulate_all_reduce(ranks, FP32)
 

@@ -423,7 +423,7 @@ def test_nodes_reset_by_name():
 def test_small_layers_of_nodes():
     schedule = cpd.Schedule(SPEC, min_size=100)
     model, nodes = nodes_of(schedule)
-    assert "4 layers of 242 values" in repr(nodes)
+    assert "4 tensors of 242 values" in repr(nodes)
     stepped(model, nodes, 0)
     assert nodes.schedule._parts(nodes.names, 0, [150, 30, 60, 2])[0][1] == [0]
 

@@ -178,7 +178,7 @@ def test_states_of_another_slice_are_refused():
                 continue
             for rank, text in enumerate(said):
                 about = f"rank {rank} kept the errors of its 16 results from index {16 * rank} on"
-                assert f"layer number 1: {about}{note}" in text
+                assert f"tensor number 1: {about}{note}" in text
                 assert f"and now owns those from {16 - 16 * rank} on; merge() or reset()" in text
 
 

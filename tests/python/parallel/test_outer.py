@@ -161,7 +161,7 @@ def test_all_workers_go_on_from_the_average():
             assert torch.equal(one, other)
             assert torch.equal(one, start - 2.5)
     assert list(outer.report) == NAMES
-    assert repr(outer) == "DiLoCo(2 workers, 4 layers of 302 values, every 4 steps)"
+    assert repr(outer) == "DiLoCo(2 workers, 4 tensors of 302 values, every 4 steps)"
 
 
 def test_the_outer_rate_may_change():

@@ -266,7 +266,7 @@ def test_what_is_kept_is_told():
     ):
         nodes = cpd.VirtualNodes(model, 8, spec, keep)
         assert nodes.kept_bytes == count
-        assert repr(nodes) == f"VirtualNodes(8 nodes, 4 layers of 26 values, {told})"
+        assert repr(nodes) == f"VirtualNodes(8 nodes, 4 tensors of 26 values, {told})"
 
 
 @pytest.mark.parametrize("own", [False, True])
