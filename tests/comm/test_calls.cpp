@@ -120,7 +120,9 @@ TEST(AllReduce, AllGatherRoundsByTheStreamsOfItsStep) {
       for (std::size_t l = 0; l < expected.size(); ++l) {
         rounding.stream = StreamOf(Purpose::wire, step, static_cast<std::int64_t>(l),
                                    static_cast<std::int64_t>(rank));
-        const auto y = testing::oracle_cast(ranks[rank][l], e4m3, rounding);
+        const std::vector<float>& x = ranks[rank][l];
+        const auto random = testing::run_random_integers(rounding, x.size());
+        const auto y = testing::oracle_cast(x, e4m3, rounding, &random);
         expected[l].insert(expected[l].end(), y.begin(), y.end());
       }
     }

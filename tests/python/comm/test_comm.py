@@ -189,7 +189,7 @@ def bad_outs():
     fixed.flags.writeable = False
     fine = np.zeros((2, 3), np.float32)
     return {
-        "out must have 2 layers, got 1": (x, [fine]),
+        "out must have 2 tensors, got 1": (x, [fine]),
         r"out, tensor 1 must have shape \(4,\), got \(5,\)": (x, [fine, np.zeros(5, np.float32)]),
         "out, tensor 1 must be of type float32": (x, [fine, np.zeros(4, np.float16)]),
         "out, tensor 0 must be contiguous": (x, [np.zeros((3, 2), np.float32).T, x[1]]),
