@@ -15,8 +15,8 @@ from cpd import compress
 OWING = ("feedback int4 bucket=64", "one_bit", "one_bit bucket=8", "top_k 0.1 qsgd bits=4")
 SIZES = ((13, 7), (200,), (1,))
 MIXED = (
-    r"tensor 0 cannot be merged: version 0\.7 stored the states of some ranks, a later one those of "
-    r"others; reset\(\) it on all ranks"
+    r"tensor 0 cannot be merged: version 0\.7 stored the states of some ranks, a later one those "
+    r"of others; reset\(\) it on all ranks"
 )
 
 

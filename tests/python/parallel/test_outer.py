@@ -315,7 +315,9 @@ def test_states_that_do_not_fit():
     state = outer.state_dict()
     with pytest.raises(ValueError, match="the state has 3 workers, not 2"):
         outer.load_state_dict(state | {"world_size": 3})
-    with pytest.raises(ValueError, match="the state's momentum is of other tensors"):
+    with pytest.raises(
+        ValueError, match="the state's momentum is of other tensors than the model's"
+    ):
         outer.load_state_dict(state | {"momentum": {}})
     models, _ = two_workers()
     changed = cpd.optim.DiLoCo(models, None, "bf16", 1)
