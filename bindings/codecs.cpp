@@ -75,7 +75,7 @@ class Call {
   }
   [[nodiscard]] Piece PieceOf(std::int64_t begin, std::int64_t n) const {
     if (begin < 0 || n < 0 || begin > layer_.size || n > layer_.size - begin) {
-      throw Error("a piece must lie in the layer's " + std::to_string(layer_.size) +
+      throw Error("a piece must lie in the tensor's " + std::to_string(layer_.size) +
                   " values, got " + std::to_string(n) + " from " + std::to_string(begin) + " on");
     }
     Piece piece = layer_;

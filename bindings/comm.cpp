@@ -166,12 +166,13 @@ ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Array
 }
 
 Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,
-                        const RoundingOptions& rounding, std::uint64_t seed,
+                        const RoundingOptions& rounding, std::uint64_t seed, std::uint64_t step,
                         const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().AllGather(from, to, format, rounding, {.seed = seed, .shapes = shapes});
+  return comm.get().AllGather(from, to, format, rounding,
+                              {.seed = seed, .step = step, .shapes = shapes});
 }
 
 std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
@@ -222,7 +223,7 @@ void BindCommunicator(py::module_& m) {
       .def("reduce_scatter", &ReduceScatterArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
            py::arg("counts"), seed, step, numbers, states, rows, shapes)
       .def("all_gather", &AllGatherArrays, py::arg("x"), py::arg("out"), py::arg("format"),
-           py::arg("rounding"), seed, shapes)
+           py::arg("rounding"), seed, step, shapes)
       .def("all_gather_bytes", &AllGatherBytes, py::arg("data"))
       .def(
           "barrier", [](const Bound& c) { c.get().Barrier(); }, NoGil())

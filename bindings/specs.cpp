@@ -190,12 +190,7 @@ void BindAccumulators(py::module_& m) {
   BindSpec<Accumulator>(m, "Accumulator", &ParseAccumulator)
       .def_static("exact", &Exact, py::arg("a"), py::arg("b"), py::arg("terms"))
       .def_static("named", &NamedUnits)
-      .def_static("keys",
-                  [] {
-                    pybind11::typing::Dict<py::str, py::str> keys;
-                    for (const auto& [name, kind] : AccumulatorKeys()) keys[py::str(name)] = kind;
-                    return keys;
-                  })
+      .def_static("keys", [] { return AsDict(AccumulatorKeys()); })
       .def("swapped", &Swapped)
       .def("of_terms", &OfTerms)
       .def("sum_integers", &DrawsOfSum, py::arg("terms"))
@@ -216,6 +211,12 @@ NamedDict AsDict(const std::vector<NamedSpec>& specs) {
     one["evidence"] = spec.evidence;
     all[py::str(spec.name)] = one;
   }
+  return all;
+}
+
+pybind11::typing::Dict<py::str, py::str> AsDict(const std::vector<Option>& keys) {
+  pybind11::typing::Dict<py::str, py::str> all;
+  for (const auto& [name, kind] : keys) all[py::str(name)] = kind;
   return all;
 }
 

@@ -16,7 +16,6 @@
 
 #include "cpd/spec/fields.h"
 #include "cpd/spec/names.h"
-#include "cpd/spec/rounding.h"
 
 namespace cpd {
 
@@ -47,6 +46,9 @@ using NamedDict =
     pybind11::typing::Dict<pybind11::str, pybind11::typing::Dict<pybind11::str, pybind11::str>>;
 NamedDict AsDict(const std::vector<NamedSpec>& specs);
 
+/// The keys of a spec's text, by name, each with its kind.
+pybind11::typing::Dict<pybind11::str, pybind11::str> AsDict(const std::vector<Option>& keys);
+
 /// What every spec has: fields, and the canonical text of which `parse` makes it again.
 template <class Spec, class Parse>
 pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name, Parse parse) {
@@ -55,16 +57,6 @@ pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name, Parse pa
       .def("fields", &FieldsAsDict<Spec>)
       .def_property_readonly("text", [](const Spec& spec) { return ToString(spec); });
   return made;
-}
-
-/// The four fields that say how `Spec` rounds.
-template <class Spec>
-void BindRounding(pybind11::class_<Spec>& made) {
-  made.def_property_readonly("rounding", [](const Spec& s) { return ToString(s.rounding.mode); })
-      .def_property_readonly("overflow",
-                             [](const Spec& s) { return ToString(s.rounding.overflow); })
-      .def_property_readonly("random_bits", [](const Spec& s) { return s.rounding.random_bits; })
-      .def_property_readonly("variant", [](const Spec& s) { return ToString(s.rounding.variant); });
 }
 
 }  // namespace cpd

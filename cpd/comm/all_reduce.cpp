@@ -100,9 +100,9 @@ class Collective {
   /// Checks this rank's arguments, and that all ranks are about to make the same call; then agrees
   /// on the scales.
   void Agree(Intent intent, const std::function<void()>& check) {
-    intent.emplace_back("layers' numbers", NumbersText(layers_.numbers));
+    intent.emplace_back("tensors' numbers", NumbersText(layers_.numbers));
     if (spec_.wire != nullptr && spec_.wire->by_rows()) {
-      intent.emplace_back("layers' rows", NumbersText(layers_.rows));
+      intent.emplace_back("tensors' rows", NumbersText(layers_.rows));
     }
     intent.emplace_back("chunk", std::to_string(options_.chunk));
     const std::string refusal = Prepare(check);
@@ -144,7 +144,7 @@ class Collective {
     message.device = transport.memory();
     message.device_index = transport.device_index();
     if (message.device == Device::cpu || first.size() == 0 || IsTogether(first, message)) return;
-    throw Error("transport " + transport.name() + " takes layers " + PlaceOf(message) +
+    throw Error("transport " + transport.name() + " takes tensors " + PlaceOf(message) +
                 ", got them " + PlaceOf(first));
   }
 
@@ -255,7 +255,7 @@ class Collective {
     if (delivery_ == Delivery::to_root && rank() != root_) {
       if (!out_.empty()) {
         throw Error("out must be empty on ranks other than the root, " + std::to_string(root_) +
-                    ", got " + std::to_string(out_.size()) + " layers on rank " +
+                    ", got " + std::to_string(out_.size()) + " tensors on rank " +
                     std::to_string(rank()));
       }
       return;
@@ -265,7 +265,7 @@ class Collective {
 
   void CheckOut(std::int64_t copies) const {
     if (out_.size() != x_.size()) {
-      throw Error("out must have " + std::to_string(x_.size()) + " layers as x has, got " +
+      throw Error("out must have " + std::to_string(x_.size()) + " tensors as x has, got " +
                   std::to_string(out_.size()));
     }
     for (std::size_t l = 0; l < x_.size(); ++l) {

@@ -65,7 +65,7 @@ class CPD_API Communicator {
                              const cpd::Reduce& spec, bool counts = false,
                              const TensorOptions& layers = {});
   /// Gathers every rank's x, rounded to `format` and sent packed: out[l] holds size() times x[l]'s
-  /// values, rank ascending.
+  /// values, rank ascending. A stochastic rounding has the stream of a contribution at `step`.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding,
                     const TensorOptions& layers = {});

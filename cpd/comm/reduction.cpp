@@ -58,17 +58,17 @@ bool IsZero(float x) { return std::bit_cast<std::uint32_t>(x) << 1 == 0; }
 void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
   if (numbers.empty()) return;
   if (static_cast<std::int64_t>(numbers.size()) != layers) {
-    throw Error("there are " + std::to_string(layers) + " layers but " +
-                std::to_string(numbers.size()) + " layers' numbers");
+    throw Error("there are " + std::to_string(layers) + " tensors but " +
+                std::to_string(numbers.size()) + " tensors' numbers");
   }
   std::vector<std::int64_t> sorted(numbers.begin(), numbers.end());
   std::ranges::sort(sorted);
   if (sorted.front() < 0) {
-    throw Error("a layer's number must be at least 0, got " + std::to_string(sorted.front()));
+    throw Error("a tensor's number must be at least 0, got " + std::to_string(sorted.front()));
   }
   const auto twice = std::ranges::adjacent_find(sorted);
   if (twice == sorted.end()) return;
-  throw Error("each layer has a number of its own, got " + std::to_string(*twice) + " twice");
+  throw Error("each tensor has a number of its own, got " + std::to_string(*twice) + " twice");
 }
 
 /// Throws Error unless each layer consists of whole rows.
@@ -76,12 +76,12 @@ void CheckRows(std::span<const std::int64_t> rows, std::span<const std::int64_t>
   if (rows.empty()) return;
   if (rows.size() != sizes.size()) {
     throw Error("rows must have a number for each of " + std::to_string(sizes.size()) +
-                " layers, got " + std::to_string(rows.size()));
+                " tensors, got " + std::to_string(rows.size()));
   }
   for (std::size_t l = 0; l < rows.size(); ++l) {
     if (rows[l] >= 1 && sizes[l] % rows[l] == 0) continue;
     if (sizes[l] == 0) continue;
-    throw Error("layer " + std::to_string(l) + " of " + std::to_string(sizes[l]) +
+    throw Error("tensor " + std::to_string(l) + " of " + std::to_string(sizes[l]) +
                 " values cannot have rows of " + std::to_string(rows[l]));
   }
 }

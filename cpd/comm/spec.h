@@ -5,11 +5,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cpd/compress/codec.h"
 #include "cpd/numeric/sums/rounds.h"
 #include "cpd/scale/aps.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/fields.h"
 
 namespace cpd {
 
@@ -68,12 +70,26 @@ CPD_API Exchange ParseExchange(std::string_view name);
 CPD_API std::string ToString(Exchange exchange);
 CPD_API Divide ParseDivide(std::string_view name);
 CPD_API std::string ToString(Divide divide);
-/// All names, indexed by enumerator.
-CPD_API std::span<const std::string_view> OrderNames();
-CPD_API std::span<const std::string_view> ExchangeNames();
-CPD_API std::span<const std::string_view> DivideNames();
 
 /// Whether `scale` is a power of two from 2^-126 to 2^126.
 CPD_API bool IsLossScale(double scale);
+
+/// Reads a text: what contributions become (a format, a scaled format, or a compressor with its
+/// options), then keys, each as name=value, with values of several words in quotes: `e4m3 aps
+/// accumulator='e5m10 kahan'`. `aps` and `average` alone are switched on. The sum and the result
+/// are by default in the format, in fp32 for a scaled format or a compressor; the elements of a
+/// scaled format saturate. `keys` replace those of the text. Throws Error for any other text.
+CPD_API Reduce ParseReduce(std::string_view text, std::span<const Option> keys = {});
+/// The canonical text: what contributions become, then every key that is not its default.
+/// ParseReduce(ToString(r)) gives r, if the codec of `wire` rounds as `rounding` says.
+CPD_API std::string ToString(const Reduce& spec);
+/// The keys of the canonical text.
+CPD_API std::vector<Option> KeysOf(const Reduce& spec);
+/// `format` (not set for a compressor), `codec`, then every key of a text. `aps` is a bool or
+/// `paper`; `group_size` is not set without groups.
+CPD_API Fields FieldsOf(const Reduce& spec);
+/// The keys of a text in the order of the fields, each with its kind: `accumulator`, `format`,
+/// `integer`, `number`, `switch`, `aps` or `word`.
+CPD_API std::vector<Option> ReduceKeys();
 
 }  // namespace cpd

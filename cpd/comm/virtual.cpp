@@ -168,7 +168,7 @@ struct VirtualReduce::Impl {
   static const std::vector<std::int64_t>& Checked(const std::vector<std::int64_t>& sizes) {
     for (const std::int64_t size : sizes) {
       if (size >= 0 && size <= kMostValues) continue;
-      throw Error("a layer's size must be 0…2^56, got " + std::to_string(size));
+      throw Error("a tensor's size must be 0…2^56, got " + std::to_string(size));
     }
     return sizes;
   }
@@ -193,7 +193,7 @@ struct VirtualReduce::Impl {
   }
 
   [[nodiscard]] Layer& At(int layer, const TensorView& x) {
-    Check(x, "a layer");
+    Check(x, "a tensor");
     if (layer < 0 || layer >= static_cast<int>(layers.size())) {
       throw Error("layer must be 0…" + std::to_string(layers.size() - 1) + ", got " +
                   std::to_string(layer));
@@ -201,15 +201,15 @@ struct VirtualReduce::Impl {
     Layer& found = layers[static_cast<std::size_t>(layer)];
     if (x.dtype != DType::f32 || !x.is_contiguous()) {
       const std::string how = x.is_contiguous() ? "" : ", not contiguous";
-      throw Error("a layer must be contiguous fp32, got " + ToString(x.dtype) + how);
+      throw Error("a tensor must be contiguous fp32, got " + ToString(x.dtype) + how);
     }
     Place(x);
     if (!IsTogether(x, *first)) {
-      throw Error("all layers must be on one device, got one " + PlaceOf(*first) + ", one " +
+      throw Error("all tensors must be on one device, got one " + PlaceOf(*first) + ", one " +
                   PlaceOf(x));
     }
     if (x.size() != found.size) {
-      throw Error("layer " + std::to_string(layer) + " has " + std::to_string(found.size) +
+      throw Error("tensor " + std::to_string(layer) + " has " + std::to_string(found.size) +
                   " values, got " + std::to_string(x.size()));
     }
     return found;
@@ -404,7 +404,7 @@ struct VirtualReduce::Impl {
     const int rank = Rank();
     for (std::size_t l = 0; l < layers.size(); ++l) {
       if (layers[l].given) continue;
-      throw Error("rank " + std::to_string(rank) + " has not contributed layer " +
+      throw Error("rank " + std::to_string(rank) + " has not contributed tensor " +
                   std::to_string(l) + " yet");
     }
     for (Layer& layer : layers) layer.given = false;
@@ -454,7 +454,7 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
   Layer& observed = impl_->At(layer, x);
   if (impl_->contributed) throw Error("Observe comes before the first Contribute");
   if (observed.observed == impl_->reduction.world()) {
-    throw Error("layer " + std::to_string(layer) + " was observed on all " +
+    throw Error("tensor " + std::to_string(layer) + " was observed on all " +
                 std::to_string(observed.observed) + " ranks");
   }
   const float* values = impl_->Entering(layer, x);
@@ -468,8 +468,8 @@ void VirtualReduce::Contribute(int layer, const TensorView& x, bool stays) {
   Layer& into = impl_->At(layer, x);
   const int rank = impl_->Rank();
   if (into.given) {
-    throw Error("rank " + std::to_string(rank) + " has contributed layer " + std::to_string(layer) +
-                " before EndRank; each rank gives each layer once");
+    throw Error("rank " + std::to_string(rank) + " has contributed tensor " +
+                std::to_string(layer) + " before EndRank; each rank gives each tensor once");
   }
   if (wants_ranges() && into.observed != impl_->reduction.world()) {
     throw Error(std::string(impl_->reduction.spec().aps != Aps::off ? "APS" : "a shared scale") +

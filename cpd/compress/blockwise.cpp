@@ -45,7 +45,7 @@ Blockwise::Blockwise(SharedCodec inner, const RoundingOptions& random, std::int6
     : inner_(std::move(inner)), random_(random), bucket_(bucket) {
   const auto refuse = [&](const std::string& why) {
     throw Error(
-        "blockwise takes a codec of whole layers, as uniform or a scaled format with one "
+        "blockwise takes a codec of whole tensors, as uniform or a scaled format with one "
         "scale of the tensor; '" +
         inner_->name() + "' " + why);
   };

@@ -59,7 +59,7 @@ RowLayout ColumnLayout(std::optional<int> axis, std::span<const std::int64_t> sh
     std::string extents;
     for (const std::int64_t extent : shape) extents += ", " + std::to_string(extent);
     throw Error("axis must be " + std::to_string(-dimensions) + "…" + std::to_string(last) +
-                " for a layer of shape (" + extents.substr(2) + "), got " + std::to_string(along) +
+                " for a tensor of shape (" + extents.substr(2) + "), got " + std::to_string(along) +
                 ", in '" + std::string(codec) + "'");
   }
   if (along < 0) along += dimensions;

@@ -125,7 +125,7 @@ CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t siz
   const std::optional<float> rms = GradientOf(key);
   if (!rms) {
     throw Error("codec '" + codec.name() +
-                "' needs the root mean square of the gradient of layer " +
+                "' needs the root mean square of the gradient of tensor " +
                 std::to_string(key.number) + " on rank " + std::to_string(key.rank) +
                 ": set it in the call's states");
   }
@@ -167,14 +167,14 @@ CodecState* CodecStates::FindOrMake(const Codec& codec, const Key& key, std::int
       return FindOrMake(codec, key, size, begin);
     }
     if (fits) {
-      throw Error("layer number " + std::to_string(key.number) + ": rank " +
+      throw Error("tensor number " + std::to_string(key.number) + ": rank " +
                   std::to_string(key.rank) + " kept the errors of its " + std::to_string(size) +
                   " results from index " + std::to_string(kept_from) + " on" +
                   (entry.begin ? "" : " (saved by version 0.7, whose owners do not rotate)") +
                   ", and now owns those from " + std::to_string(begin.now) +
                   " on; merge() or reset() the states");
     }
-    throw Error("layer number " + std::to_string(key.number) + " of rank " +
+    throw Error("tensor number " + std::to_string(key.number) + " of rank " +
                 std::to_string(key.rank) + " was kept by codec '" + entry.text + "' with " +
                 std::to_string(entry.size) + " values, and now has codec '" + codec.text() +
                 "' with " + std::to_string(size));

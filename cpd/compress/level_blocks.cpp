@@ -187,7 +187,7 @@ void LevelBlocks::EncodeTrits(const Block& block, const float* x, std::uint8_t* 
     for (std::size_t j = kTrits; j-- > 0;) {
       const int level = levels[i + j];
       if (level < -1) {
-        throw Error("layer " + std::to_string(block.layer) +
+        throw Error("tensor " + std::to_string(block.layer) +
                     " has NaN or infinities, for which coding=trits has no code");
       }
       byte = 3 * byte + (level < 0 ? 2 : level);

@@ -30,7 +30,7 @@ std::int64_t Packed::Encode(const Piece& piece, CodecState* /*state*/, const flo
   const std::int64_t nan =
       EncodeScaled(format_, rounding_, piece.shift, piece.begin, piece.n, x, to, piece.key);
   if (nan < 0) return MostBytes(piece.n, 0);
-  throw Error("layer " + std::to_string(piece.layer) + ", value " +
+  throw Error("tensor " + std::to_string(piece.layer) + ", value " +
               std::to_string(piece.begin + nan) + " is NaN, and " + ToString(format_) +
               " has no code for NaN");
 }

@@ -69,10 +69,10 @@ void CheckForRuns(const Scaled& scaled) {
   if (scaled.block.kind == BlockShape::Kind::row || scaled.block.rows != 1 ||
       scaled.outer == BlockShape::Kind::row) {
     refuse(
-        "a layer of a reduction is a run of values, without rows: give block=N or block=tensor, "
+        "a tensor of a reduction is a run of values, without rows: give block=N or block=tensor, "
         "or a codec of rows, int8_rows or fp8_rows");
   }
-  if (scaled.transform) refuse("a sum of transformed layers is transformed: give no transform");
+  if (scaled.transform) refuse("a sum of transformed tensors is transformed: give no transform");
   if (!scaled.element.is_signed && !scaled.element.has_nan()) {
     refuse("elements of a reduction must have negative numbers or NaN");
   }
@@ -178,7 +178,7 @@ std::int64_t ScaledBlocks::Encode(const Piece& piece, CodecState* state, const f
                                   std::uint8_t* to) const {
   const auto& coded = dynamic_cast<const Coded&>(*state);
   if (!coded.values.empty()) {
-    throw Error("layer " + std::to_string(piece.layer) + " has NaN or infinities, and " +
+    throw Error("tensor " + std::to_string(piece.layer) + " has NaN or infinities, and " +
                 ToString(scaled_) + " has no codes for them");
   }
   const std::uint8_t* const begin = to;

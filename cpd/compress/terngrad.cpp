@@ -36,7 +36,7 @@ LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& roun
                 std::to_string(options.bucket));
   }
   if (options.share && options.bucket != 0) {
-    throw Error("terngrad: ranks share one scaler a layer: give share=off with buckets");
+    throw Error("terngrad: ranks share one scaler a tensor: give share=off with buckets");
   }
   if (options.clips_own && (!options.share || options.clip == 0)) {
     throw Error(
@@ -166,7 +166,7 @@ std::int64_t IntegerSums::Encode(const Piece& piece, CodecState* /*state*/, cons
                                  std::uint8_t* to) const {
   std::int64_t non_finite = 0;
   if (Kernels().max_abs(piece.n, x, &non_finite) > static_cast<float>(world_)) {
-    throw Error("layer " + std::to_string(piece.layer) + ": a sum is beyond " +
+    throw Error("tensor " + std::to_string(piece.layer) + ": a sum is beyond " +
                 std::to_string(world_) + ", the number of ranks");
   }
   return blocks_.Encode(piece, {.norm = 1}, x, to);

@@ -390,7 +390,7 @@ int UniformState::ChooseBits(const Piece& layer, const float* x) const {
 void UniformState::Begin(const Piece& layer, const float* x) {
   if (rule_.rule == UniformBits::Rule::gradient && !(gradient_ >= 0)) {
     throw Error(
-        "uniform bits=gradient needs the root mean square of the layer's gradient: set it in the "
+        "uniform bits=gradient needs the root mean square of the tensor's gradient: set it in the "
         "call's states");
   }
   Guarded([&] {

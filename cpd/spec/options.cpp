@@ -46,6 +46,37 @@ std::vector<std::string_view> Words(std::string_view text) {
   }
 }
 
+std::string Written(std::string_view name, std::string_view value) {
+  const char* const quote = value.find(' ') == std::string_view::npos ? "" : "'";
+  return " " + std::string(name) + "=" + quote + std::string(value) + quote;
+}
+
+std::vector<std::string> QuotedWords(std::string_view text) {
+  std::vector<std::string> words;
+  char until = 0;
+  bool begins = true;
+  for (const char c : text) {
+    if (until == 0 && (c == ' ' || c == '\t' || c == '\n' || c == '\r')) {
+      begins = true;
+      continue;
+    }
+    if (begins) words.emplace_back();
+    begins = false;
+    if (until != 0 && c == until) {
+      until = 0;
+      if (c != ')') continue;
+    } else if (until == 0 && (c == '\'' || c == '"')) {
+      until = c;
+      continue;
+    } else if (until == 0 && c == '(') {
+      until = ')';
+    }
+    words.back() += c;
+  }
+  if (until == '\'' || until == '"') throw Error("a quote is not closed in " + Quoted(text));
+  return words;
+}
+
 bool IsOption(std::string_view word) { return word.find('=') != std::string_view::npos; }
 
 bool ParseRoundingOption(RoundingOptions& rounding, std::string_view name, std::string_view text) {

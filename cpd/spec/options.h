@@ -43,6 +43,13 @@ void PutFields(Fields& fields, const RoundingOptions& rounding);
 /// The words between spaces; those within parentheses, as in `(4, 3)`, do not count.
 std::vector<std::string_view> Words(std::string_view text);
 
+/// The words between spaces, tabs and ends of lines. Quotes, which are left out, and parentheses
+/// hold words together. Throws Error for a quote that is not closed.
+CPD_API std::vector<std::string> QuotedWords(std::string_view text);
+
+/// Returns ` name=value`, with the value in quotes if it has several words.
+CPD_API std::string Written(std::string_view name, std::string_view value);
+
 bool IsOption(std::string_view word);
 
 /// The number that all of `text` is, in decimal digits. Throws Error, naming `name`, for any other

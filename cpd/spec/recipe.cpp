@@ -114,39 +114,6 @@ std::vector<std::string> OptionNames() {
   return names;
 }
 
-/// What follows the head of a text: its values in quotes, where they have spaces.
-std::string Written(std::string_view name, std::string_view value) {
-  const char* const quote = value.find(' ') == std::string_view::npos ? "" : "'";
-  return " " + std::string(name) + "=" + quote + std::string(value) + quote;
-}
-
-/// The words between spaces; those within quotes or parentheses do not count. Quotes are left out.
-std::vector<std::string> QuotedWords(std::string_view text) {
-  std::vector<std::string> words;
-  char until = 0;
-  bool begins = true;
-  for (const char c : text) {
-    if (until == 0 && c == ' ') {
-      begins = true;
-      continue;
-    }
-    if (begins) words.emplace_back();
-    begins = false;
-    if (until != 0 && c == until) {
-      until = 0;
-      if (c != ')') continue;
-    } else if (until == 0 && (c == '\'' || c == '"')) {
-      until = c;
-      continue;
-    } else if (until == 0 && c == '(') {
-      until = ')';
-    }
-    words.back() += c;
-  }
-  if (until == '\'' || until == '"') throw Error("a quote is not closed in " + Quoted(text));
-  return words;
-}
-
 std::string_view Trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(' ');
   if (first == std::string_view::npos) return {};

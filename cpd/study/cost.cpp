@@ -216,7 +216,7 @@ void CheckHost(std::int64_t per_host) {
 
 void CheckLargest(std::span<const float> largest, std::size_t layers) {
   if (!largest.empty() && largest.size() != layers) {
-    throw Error("there are " + std::to_string(layers) + " layers but " +
+    throw Error("there are " + std::to_string(layers) + " tensors but " +
                 std::to_string(largest.size()) + " largest magnitudes");
   }
   const auto wrong = std::ranges::find_if(largest, [](float value) { return value < 0; });

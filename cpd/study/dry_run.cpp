@@ -78,13 +78,13 @@ void CheckSizes(int world, std::span<const std::int64_t> sizes) {
   std::int64_t values = 0;
   bool fits = true;
   for (const std::int64_t size : sizes) {
-    if (size < 0) throw Error("a layer's size must be at least 0, got " + std::to_string(size));
+    if (size < 0) throw Error("a tensor's size must be at least 0, got " + std::to_string(size));
     fits = fits && !__builtin_add_overflow(values, size, &values);
   }
   constexpr std::int64_t kBytes = 64;  // more than a value and its share of headers ever are
   std::int64_t bytes = 0;
   if (!fits || __builtin_mul_overflow(values, kBytes * std::max(world, 1), &bytes)) {
-    throw Error("layers must have fewer than 2^57 values over all ranks together");
+    throw Error("tensors must have fewer than 2^57 values over all ranks together");
   }
 }
 

@@ -131,12 +131,18 @@ KEYWORDS: dict[str, dict[str, str]] = {
         f"Communicator.{name}": {"layers": "tensors"}
         for name in ("all_reduce", "reduce", "reduce_scatter")
     },
-    "Communicator.all_gather": {"format": "to", "layers": "tensors", **_ROUNDING},
+    "Communicator.all_gather": {
+        "format": "to",
+        "layers": "tensors",
+        "seed": "the communicator's seed",
+        **_ROUNDING,
+    },
     "DiLoCo": {"inner_steps": "period"},
     "Reduce": dict.fromkeys(("format", "wire"), "the first argument"),
     "VirtualNodes": {"seeds": "generators", "world_size": "nodes"},
     "autocast": {"watch": "coverage"},
     "cost": {"sizes": "shapes"},
+    "ddp_hook": {"group": "a communicator, comm=cpd.comm.distributed(group),"},
     "decode": {"f": "format"},
     "gates": {"acc": "accumulator"},
     "gemm": {"acc": "accumulator"},

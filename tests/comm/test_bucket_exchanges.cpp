@@ -263,10 +263,10 @@ TEST(BucketExchanges, RefusesWhatItCannot) {
   Reduce spec = spec_of({}, Exchange::owner);
   spec.aps = Aps::on;
   EXPECT_EQ(error_of(spec),
-            "aps chooses a scale of each layer; codec 'buckets 64 0' has scales of its own");
+            "aps chooses a scale of each tensor; codec 'buckets 64 0' has scales of its own");
   const std::vector<std::int64_t> rows{33};
   EXPECT_EQ(error_of(spec_of({.by_rows = true}, Exchange::owner), {.rows = rows}),
-            "layer 0 of 100 values cannot have rows of 33");
+            "tensor 0 of 100 values cannot have rows of 33");
 }
 
 TEST(BucketExchanges, RanksAgreeOnRows) {
@@ -279,7 +279,7 @@ TEST(BucketExchanges, RanksAgreeOnRows) {
                    false, {.rows = rows});
   });
   for (const auto& fate : fates) {
-    EXPECT_EQ(fate.what, "the ranks do not agree: layers' rows is 10 on rank 0 and 20 on rank 1");
+    EXPECT_EQ(fate.what, "the ranks do not agree: tensors' rows is 10 on rank 0 and 20 on rank 1");
   }
 }
 

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "cpd/comm/transport/fault.h"
+#include "cpd/numeric/draws/streams.h"
 #include "cpd/spec/presets.h"
+#include "cpd/spec/purpose.h"
 #include "tests/testing/expect_virtual.h"
 #include "tests/testing/refusal.h"
 
@@ -105,6 +107,32 @@ TEST(AllReduce, AllGather) {
         EXPECT_TRUE(same_layers(expected, out)) << ToString(format);
       }));
     }
+  }
+}
+
+TEST(AllReduce, AllGatherRoundsByTheStreamsOfItsStep) {
+  const Ranks ranks = testing::random_ranks(3, {200, 31}, 5);
+  const Format e4m3 = ParseFormat("e4m3");
+  for (const std::uint64_t step : {0, 5}) {
+    RoundingOptions rounding{.mode = Rounding::stochastic, .seed = 7};
+    Layers expected(2);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (std::size_t l = 0; l < expected.size(); ++l) {
+        rounding.stream = StreamOf(Purpose::wire, step, static_cast<std::int64_t>(l),
+                                   static_cast<std::int64_t>(rank));
+        const std::vector<float>& x = ranks[rank][l];
+        const auto random = testing::run_random_integers(rounding, x.size());
+        const auto y = testing::oracle_cast(x, e4m3, rounding, &random);
+        expected[l].insert(expected[l].end(), y.begin(), y.end());
+      }
+    }
+    rounding.stream = 0;
+    expect_well(on_ranks(3, options_of(50), [&](Communicator& comm) {
+      Layers out = blank(sizes_of(expected));
+      const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
+      comm.AllGather(x, views_of(out), e4m3, rounding, {}, step);
+      EXPECT_TRUE(same_layers(expected, out)) << "step " << step;
+    }));
   }
 }
 

@@ -178,7 +178,7 @@ TEST(CodecExchanges, LongRunsTakeFewBytes) {
   }
 }
 
-// ---- layers' numbers, and states
+// ---- tensors' numbers, and states
 // -----------------------------------------------------------------
 
 TEST(CodecExchanges, NumbersAreThoseOfPaddedCalls) {
@@ -322,7 +322,7 @@ TEST(CodecExchanges, OtherCodecsAndNumbersAreMismatches) {
       comm.Barrier();
     }));
     EXPECT_EQ(heard[0],
-              numbered ? "the ranks do not agree: layers' numbers is 0, 1, … on rank 0 and 3-4 on "
+              numbered ? "the ranks do not agree: tensors' numbers is 0, 1, … on rank 0 and 3-4 on "
                          "rank 2"
                        : "the ranks do not agree: wire is codec " + coded({}).wire->text() +
                              " on rank 0 "
@@ -391,7 +391,8 @@ TEST(CodecExchanges, DamagedBytesAreCorrupt) {
       EXPECT_EQ(fate.kind, Fate::Kind::corrupt) << fate;
       ++found;
       const bool own = fate.what.starts_with("this rank's own message is damaged");
-      const bool named = fate.what.starts_with("a message from rank 0 is damaged: layer 1, values");
+      const bool named =
+          fate.what.starts_with("a message from rank 0 is damaged: tensor 1, values");
       EXPECT_TRUE(own || named) << fate;
       EXPECT_NE(fate.what.find("a run of nothing"), std::string::npos) << fate;
     });

@@ -71,6 +71,7 @@ void CheckNames(std::string_view text) {
   Try(text, ParseAdder);
   Try(text, ParseOrder);
   Try(text, ParseExchange);
+  Try(text, ParseDivide);
   Try(text, ParsePurpose);
   Try(text, NamesScaled);
   Try(text, NamesFixed);
@@ -88,6 +89,8 @@ const std::map<std::string_view, Run> kGrammars{
     {"hadamard", [](std::string_view text) { CheckText(text, ParseHadamard); }},
     {"preset", [](std::string_view text) { CheckText(ToString(Preset(text)), ParseAccumulator); }},
     {"codec", CheckCodec},
+    {"reduce",
+     [](std::string_view text) { CheckText(text, [](auto t) { return ParseReduce(t); }); }},
     {"names", CheckNames},
 };
 

@@ -340,8 +340,8 @@ TEST_F(Checks, CodesLayersAndRanksTooManyToCount) {
   const std::array<std::int64_t, 2> sizes{kMost, 2};
   Each("fewer than 2^57 values", {{"CostOf", [&] { CostOf({}, 2, 0, sizes, 1); }},
                                   {"TimeOf", [&] { TimeOf({}, 2, sizes, 1, 1); }}});
-  Each("a layer's size must be 0…2^56", {{"VirtualReduce", [] { VirtualReduce({}, 2, {kMost}); }},
-                                         {"VirtualReduce", [] { VirtualReduce({}, 2, {-1}); }}});
+  Each("a tensor's size must be 0…2^56", {{"VirtualReduce", [] { VirtualReduce({}, 2, {kMost}); }},
+                                          {"VirtualReduce", [] { VirtualReduce({}, 2, {-1}); }}});
   // What can be counted and is not there is another matter.
   if (!testing::kSanitized) {  // AddressSanitizer ends the program instead
     constexpr std::int64_t kSize = std::int64_t{1} << 56;

@@ -75,7 +75,7 @@ TEST(Aps, RangeLeavesNonFiniteValuesOut) {
     EXPECT_EQ(MeasureRange(testing::view_of(std::vector<float>{})).max_abs, 0);
     EXPECT_EQ(MeasureRange(testing::view_of(std::vector<float>(5))).max_abs, 0);
   }
-  EXPECT_REFUSAL("a layer must be contiguous fp32 on the CPU, got fp64",
+  EXPECT_REFUSAL("a tensor must be contiguous fp32 on the CPU, got fp64",
                  MeasureRange(testing::view_of(std::vector<double>(3))));
 }
 

@@ -42,7 +42,7 @@ std::int64_t SegmentBytes(const Codec& codec, const Segment& segment, std::int64
 }  // namespace
 
 void ThrowDamaged(int source, const Block& block, const DamagedBytes& error) {
-  ThrowDamaged(source, "layer " + std::to_string(block.layer) + ", values " +
+  ThrowDamaged(source, "tensor " + std::to_string(block.layer) + ", values " +
                            std::to_string(block.begin) + "…" +
                            std::to_string(block.begin + block.n - 1) + ": " + error.what());
 }

@@ -150,12 +150,12 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
     for (std::size_t l = 0; l < sizes.size(); ++l) {
       if (size_of(rank, l) == size_of(0, l)) continue;
       const std::int64_t number = numbers.empty() ? static_cast<std::int64_t>(l) : numbers[l];
-      throw Mismatch(Differs("the size of layer " + std::to_string(number),
+      throw Mismatch(Differs("the size of tensor " + std::to_string(number),
                              std::to_string(size_of(0, l)), rank,
                              std::to_string(size_of(rank, l))));
     }
   }
-  throw Mismatch("the ranks do not agree on the layers' sizes");
+  throw Mismatch("the ranks do not agree on the tensors' sizes");
 }
 
 /// Each layer's shape as Python writes it: (2, 3).
@@ -195,11 +195,11 @@ std::vector<std::string> ShapeTexts(std::span<const std::int64_t> shapes) {
     for (std::size_t l = 0; l < std::min(first.size(), texts.size()); ++l) {
       if (texts[l] == first[l]) continue;
       const std::int64_t number = numbers.empty() ? static_cast<std::int64_t>(l) : numbers[l];
-      throw Mismatch(Differs("the shape of layer " + std::to_string(number), first[l],
+      throw Mismatch(Differs("the shape of tensor " + std::to_string(number), first[l],
                              static_cast<int>(rank), texts[l]));
     }
   }
-  throw Mismatch("the ranks do not agree on the layers' shapes");
+  throw Mismatch("the ranks do not agree on the tensors' shapes");
 }
 
 }  // namespace
@@ -243,9 +243,9 @@ void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> s
                const std::string& refusal, std::span<const std::int64_t> numbers,
                std::span<const std::int64_t> shapes) {
   Intent own{intent.front(),
-             {"number of layers", std::to_string(sizes.size())},
-             {"layers' sizes", std::to_string(Hash(sizes))},
-             {"layers' shapes", std::to_string(Hash(shapes))}};
+             {"number of tensors", std::to_string(sizes.size())},
+             {"tensors' sizes", std::to_string(Hash(sizes))},
+             {"tensors' shapes", std::to_string(Hash(shapes))}};
   own.insert(own.end(), intent.begin() + 1, intent.end());
   const std::vector<Announcement> announced = GatherAnnouncements(link, own, refusal);
   if (!refusal.empty()) return;
@@ -261,8 +261,8 @@ void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> s
     const std::size_t fields = std::min(first.size(), other.size());
     for (std::size_t i = 0; i < fields; ++i) {
       if (first[i] == other[i]) continue;
-      if (first[i].first == "layers' sizes") NameLayer(link, sizes, numbers);
-      if (first[i].first == "layers' shapes") NameShape(link, shapes, numbers);
+      if (first[i].first == "tensors' sizes") NameLayer(link, sizes, numbers);
+      if (first[i].first == "tensors' shapes") NameShape(link, shapes, numbers);
       throw Mismatch(Differs(first[i].first, first[i].second, rank, other[i].second));
     }
     throw Mismatch(Differs("the call", first.back().first, rank, other.back().first));

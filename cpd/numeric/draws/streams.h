@@ -33,7 +33,7 @@ inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t 
     throw Error("step must be below 2^24, got " + std::to_string(step));
   }
   if (layer >= kMostLayers) {
-    throw Error("a reduction takes at most 2^16 layers, got " + std::to_string(layer + 1));
+    throw Error("a reduction takes at most 2^16 tensors, got " + std::to_string(layer + 1));
   }
   if (position > kAcross) {
     throw Error("a reduction takes at most 2^20 ranks, got " + std::to_string(position + 1));

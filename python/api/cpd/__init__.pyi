@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn as _nn
-from torch.distributed import ProcessGroup
 
 from cpd import comm as comm
 from cpd import compress as compress
@@ -690,7 +689,6 @@ def ddp_hook(
     spec: _ScheduleLike,
     comm: comm.Communicator | None = None,
     *,
-    group: ProcessGroup | None = None,
     module: _nn.Module | None = None,
     average: bool = True,
     divide: _Divide | None = None,
@@ -715,6 +713,7 @@ class VirtualNodes:
     world_size: int
     names: list[str]
     schedule: Schedule
+    seed: int
     next_step: int
     states: compress.States
     losses: torch.Tensor

@@ -45,10 +45,10 @@ class Communicator:
     are widened, which is exact. Results are float32, of the same kinds and shapes. The bits are
     those of `cpd.simulate_all_reduce` over the ranks' tensors, for every transport.
 
-    **Seed and step.** A communicator has a `seed`, and counts its reductions as `step`: each call
-    that succeeds adds one, and `step=` of a call replaces the count for that call. Both may be set,
-    as when a training continues, and enter the random streams. Ranks with different seeds or steps
-    raise a `Mismatch`; so does a rank that has skipped a call.
+    **Seed and step.** A communicator has a `seed`, and counts its reductions and gathers as `step`:
+    each call that succeeds adds one, and `step=` of a call replaces the count for that call. Both
+    may be set, as when a training continues, and enter the random streams. Ranks whose seeds or
+    steps differ raise a `Mismatch`.
 
     **Errors.** A call raises `Mismatch` on all ranks if they differ. It raises `RankLost` on all
     remaining ranks if one does not answer within `timeout` seconds, and `TransportError` for a
@@ -86,7 +86,7 @@ class Communicator:
 
     seed: int
     step: int
-    """The number of the next reduction."""
+    """The number of the next reduction or gather."""
 
     def __init__(
         self, native: _core.Communicator, timeout: float, chunk: int, seed: int = 0
@@ -182,7 +182,7 @@ class Communicator:
             spec: the all-reduce: a `Reduce`, or what it is constructed from, such as its text; or a
                 `Schedule`, which takes `names`.
             step: the step, which enters the random streams, and on which a `Schedule` depends;
-                default None: the number of the communicator's reductions so far.
+                default None: the communicator's `step`.
             names: the tensors' names, the same on all ranks, for a `Schedule`; default None: none.
             numbers: the tensors' numbers in random streams, each its own and below 2^16, the same
                 on all ranks; default 0, 1, ….
@@ -434,7 +434,7 @@ class Communicator:
         tensors: Layers,
         to: CastLike = "fp32",
         *,
-        seed: int = 0,
+        step: int | None = None,
         report: bool = False,
     ) -> Any:
         """Gathers every rank's tensors, rounded as in `cpd.cast` and sent packed.
@@ -443,7 +443,8 @@ class Communicator:
             tensors: this rank's tensors.
             to: the cast of the messages: a `cpd.Cast` to a format without scales, its text, or a
                 format; default fp32.
-            seed: the seed of stochastic rounding; default 0.
+            step: as in `all_reduce`. A stochastic rounding of tensor l on rank r has the seed of
+                the communicator and the stream 2^60 + step · 2^36 + l · 2^20 + r.
             report: whether a `Traffic` is returned too; default False.
 
         Returns:
@@ -455,14 +456,16 @@ class Communicator:
         """
         with self._telling():
             given = Inputs(tensors)
-            format, rounding = unscaled(to, seed, 0)
+            at = self.step if step is None else number("step", step)
+            format, rounding = unscaled(to, self.seed, 0)
             own, _ = rounding.key()
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
             wire, options, counts = format._held, rounding.native(), flag("report", report)
         with self._one_call:
             made = self._native.all_gather(
-                given.values, stacked.values, wire, options, own, given.dimensions
+                given.values, stacked.values, wire, options, own, at, given.dimensions
             )
+            self.step += 1
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
         return (gathered, traffic_of(made)) if counts else gathered
 

@@ -49,11 +49,11 @@ class Inputs:
     def __init__(
         self, layers: Any, numbers: Sequence[int] | None = None, wire: Codec | None = None
     ) -> None:
-        self.layers = layer_list("layers", layers)
+        self.layers = layer_list("tensors", layers)
         self.numbers = layer_numbers(numbers, len(self.layers))
         for number, layer in zip(self.numbers, self.layers, strict=True):
-            check_layer(f"layer {number}", layer, ("cpu", "cuda"))
-        self.device = _one_device("layers", self.layers, self.numbers)
+            check_layer(f"tensor {number}", layer, ("cpu", "cuda"))
+        self.device = _one_device("tensors", self.layers, self.numbers)
         self.shapes = [tuple(layer.shape) for layer in self.layers]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.layouts = row_layouts(wire, self.shapes, self.numbers)
@@ -113,11 +113,11 @@ class Outputs:
 def layer_list(what: str, layers: Any) -> list[Any]:
     """`layers` as a new list."""
     if is_torch(layers) or isinstance(layers, (np.ndarray, str, bytes)):
-        raise TypeError(f"{what} must be a list of layers, got {type(layers).__name__}")
+        raise TypeError(f"{what} must be a list of tensors, got {type(layers).__name__}")
     try:
         return list(layers)
     except TypeError:
-        raise TypeError(f"{what} must be a list of layers, got {type(layers).__name__}") from None
+        raise TypeError(f"{what} must be a list of tensors, got {type(layers).__name__}") from None
 
 
 def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
@@ -126,7 +126,7 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
         return list(range(count))
     given = [integer("numbers", number) for number in numbers]
     if len(given) != count:
-        raise ValueError(f"there are {count} layers but {len(given)} numbers")
+        raise ValueError(f"there are {count} tensors but {len(given)} numbers")
     return given
 
 
@@ -138,8 +138,8 @@ def check_in_place(given: Inputs, codec: Codec) -> None:
     for tensor, layout in zip(given.numbers, given.layouts, strict=False):
         if layout.axis is not None:
             raise ValueError(
-                f"layer {tensor} is encoded along axis {layout.axis} by {codec}, so that a "
-                "slice is not of consecutive values: give axis=-1, or layers of one dimension"
+                f"tensor {tensor} is encoded along axis {layout.axis} by {codec}, so that a "
+                "slice is not of consecutive values: give axis=-1, or tensors of one dimension"
             )
 
 
@@ -162,7 +162,7 @@ def row_layouts(
         try:
             layouts.append(wire._layout(shape))
         except ValueError as error:
-            raise ValueError(f"layer {number}: {error}") from None
+            raise ValueError(f"tensor {number}: {error}") from None
     _warn_of_short_rows(wire, layouts, shapes, numbers)
     return layouts
 
@@ -176,11 +176,11 @@ def _warn_of_frozen(wire: Codec, shapes: Shapes, layers: Sequence[int | str]) ->
     if not frozen:
         return
     layer, shape = frozen[0]
-    others = f" and of layers {', '.join(str(n) for n, _ in frozen[1:])}" if frozen[1:] else ""
+    others = f" and of tensors {', '.join(str(n) for n, _ in frozen[1:])}" if frozen[1:] else ""
     warn(
-        f"{wire.text} makes zero of a value of layer {layer} of shape {shape}{others}: one value "
+        f"{wire.text} makes zero of a value of tensor {layer} of shape {shape}{others}: one value "
         "alone has no deviation by which it is clipped, so that such a parameter never changes. "
-        "Exempt the layer by cpd.Schedule(…, exempt=[its name]) or min_size=2, or give clip=none",
+        "Exempt the tensor by cpd.Schedule(…, exempt=[its name]) or min_size=2, or give clip=none",
         PrecisionWarning,
     )
 
@@ -196,9 +196,9 @@ def _warn_of_short_rows(
     if not costly:
         return
     number, shape, bits = costly[0]
-    others = f" and of {len(costly) - 1} more layers" if len(costly) > 1 else ""
+    others = f" and of {len(costly) - 1} more tensors" if len(costly) > 1 else ""
     warn(
-        f"{wire.text} takes {bits:g} bits a value of layer {number} of shape {shape}{others}, "
+        f"{wire.text} takes {bits:g} bits a value of tensor {number} of shape {shape}{others}, "
         "float32 32: rows or columns are short, and each has numbers of its own. Give row=N (of "
         "one_bit bucket=64)",
         PrecisionWarning,
@@ -225,8 +225,8 @@ def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str
     for number, device in zip(numbers, devices, strict=True):
         if device != devices[0]:
             raise ValueError(
-                f"{what} must all be on one device, got layer {numbers[0]} on {devices[0]}, "
-                f"layer {number} on {device}"
+                f"{what} must all be on one device, got tensor {numbers[0]} on {devices[0]}, "
+                f"tensor {number} on {device}"
             )
     return devices[0] if devices else "cpu"
 
@@ -278,9 +278,9 @@ def _new(shape: tuple[int, ...], like: Any) -> Any:
 
 def _check_out(out: Sequence[Any], shapes: Shapes, inputs: Inputs) -> None:
     if len(out) != len(shapes):
-        raise ValueError(f"out must have {len(shapes)} layers, got {len(out)}")
+        raise ValueError(f"out must have {len(shapes)} tensors, got {len(out)}")
     for number, layer, shape in zip(inputs.numbers, out, shapes, strict=True):
-        where = f"out, layer {number}"
+        where = f"out, tensor {number}"
         check_layer(where, layer, ("cpu", "cuda"))
         if dtype_name(layer.dtype) != "float32":
             raise TypeError(f"{where} must be of type float32, got {layer.dtype}")
@@ -289,7 +289,7 @@ def _check_out(out: Sequence[Any], shapes: Shapes, inputs: Inputs) -> None:
         if not (_is_plain_tensor(layer) if is_torch(layer) else _is_plain_array(layer)):
             raise ValueError(f"{where} must be contiguous, aligned and writable")
     if len(out) > 0 and (of := _one_device("out", out, inputs.numbers)) != inputs.device:
-        raise ValueError(f"out must be on the layers' device, {inputs.device}, got {of}")
+        raise ValueError(f"out must be on the tensors' device, {inputs.device}, got {of}")
 
 
 def _is_plain_tensor(x: Any) -> bool:
@@ -322,8 +322,8 @@ def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any], numbers: Sequenc
 
 def _overlap(out: int, other: int, is_out: bool) -> ValueError:
     return ValueError(
-        f"out, layer {out} overlaps {'out, ' if is_out else ''}layer {other}; it may be the input "
-        "of the same number, else it must lie apart"
+        f"out, tensor {out} overlaps {'out, ' if is_out else ''}tensor {other}; it may be the "
+        "input of the same number, else it must lie apart"
     )
 
 

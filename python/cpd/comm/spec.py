@@ -4,39 +4,24 @@
 from __future__ import annotations
 
 import functools
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cpd import _core
-from cpd.compress import table
-from cpd.compress.codecs import Codec, native_codec
-from cpd.numeric.accumulator import (
-    REDUCE_SCHEMES,
-    Accumulator,
-    AccumulatorLike,
-    sum_accumulator,
-)
+from cpd.compress.codecs import Codec
+from cpd.numeric.accumulator import Accumulator, AccumulatorLike, as_accumulator
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, as_format, flag
+from cpd.numeric.formats import Format, FormatLike, as_format, flag, format_text
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int32
-from cpd.numeric.options import MAX_RANDOM_BITS, Options, options_of_codec
 from cpd.numeric.renamed import numbers_go_to, refuses_old
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, named_word, warn_of_numbers
 from cpd.numeric.warned import PrecisionWarning, warn
-
-ORDERS: tuple[str, ...] = _core.ORDERS
-EXCHANGES: tuple[str, ...] = _core.EXCHANGES
-DIVIDES: tuple[str, ...] = _core.DIVIDES
-
-
-_CALL = "cpd.simulate_all_reduce"
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -147,13 +132,13 @@ class Reduce(Spec):
     random_bits: int
     variant: str
     result: Format
+    codec: Codec = field(init=False, compare=False)
+    """The codec of the contributions; that of `format`, if there is one."""
     text: str = field(init=False)
     """The canonical text; `cpd.Reduce(r.text) == r`."""
-    _compressor: Codec | None = field(init=False, compare=False)
-    """What contributions become where that is no format."""
     _held: _core.Reduce = field(init=False, compare=False)
 
-    @numbers_go_to(_CALL, "seed", "step")
+    @numbers_go_to("cpd.simulate_all_reduce", "seed", "step")
     @refuses_old
     def __init__(
         self,
@@ -174,28 +159,29 @@ class Reduce(Spec):
         variant: str | None = None,
         result: FormatLike | None = None,
     ) -> None:
-        sums = None if accumulator is None else sum_accumulator(accumulator, REDUCE_SCHEMES)
-        given = {
-            "accumulator": None if sums is None else sums.text,
-            "order": _word("order", order, ORDERS),
-            "exchange": _word("exchange", exchange, EXCHANGES),
-            "group_size": None if group_size is None else int32("group_size", group_size),
-            "aps": None if aps is None else _aps(aps),
-            "loss_scale": None if loss_scale is None else _scale(loss_scale),
-            "average": None if average is None else flag("average", average),
-            "divide": _word("divide", divide, DIVIDES),
-            "rounding": None if rounding is None else named_word("rounding", rounding),
-            "overflow": None if overflow is None else named_word("overflow", overflow),
-            "random_bits": None if random_bits is None else int32("random_bits", random_bits),
-            "variant": None if variant is None else named_word("variant", variant),
-            "result": None if result is None else as_format(result).name,
-        }
-        self._share(_made(*_head(format, given)))
+        if random_bits is None and isinstance(format, Codec):
+            random_bits = format.random_bits
+        keys = _keys(
+            accumulator=accumulator,
+            order=order,
+            exchange=exchange,
+            group_size=group_size,
+            aps=aps,
+            loss_scale=loss_scale,
+            average=average,
+            divide=divide,
+            rounding=rounding,
+            overflow=overflow,
+            random_bits=random_bits,
+            variant=variant,
+            result=result,
+        )
+        self._share(_parsed(_text(format), *keys))
 
     @property
-    def codec(self) -> Codec:
-        """The codec of the contributions; that of `format`, if there is one."""
-        return self._compressor or _codec_of(str(self.format))
+    def _compressor(self) -> Codec | None:
+        """What contributions become if that is not a format."""
+        return self.codec if self.format is None else None
 
     def replace(self, **keys: Any) -> Reduce:
         """Returns a copy with these keys changed.
@@ -214,20 +200,19 @@ class Reduce(Spec):
         >>> Reduce("e4m3 aps group_size=4").replace(group_size=None, codec="e5m2")
         cpd.Reduce('e5m2 aps')
         """
-        head, own = _words(self.text)
-        by = keys.pop("codec", None)
-        words = [head if by is None else str(Reduce(by))]
-        words += [_word_of(name, value) for name, value in own if name not in keys]
-        given = {name: value for name, value in keys.items() if value is not None}
-        if unknown := [name for name in keys if name not in _READERS]:
-            raise TypeError(f"a Reduce has no key {shown(unknown[0])}: {_keys_are(unknown[0])}")
-        return Reduce(" ".join(words), **given)
+        for name in keys:
+            if name not in _KINDS and name != "codec":
+                hint = did_you_mean(name, _KINDS)
+                raise TypeError(
+                    f"a Reduce has no key {shown(name)}: there are {', '.join(_KINDS)}"
+                    f"{hint and f'; {hint}'}"
+                )
+        own = [key for key in self._held.options() if key[0] not in keys]
+        codec = keys.pop("codec", None)
+        return _parsed(_text(self.codec if codec is None else codec), *own, *_keys(**keys))
 
     def __repr__(self) -> str:
         return f"cpd.Reduce({self.text!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"text": self.text}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers("Reduce", state)
@@ -249,204 +234,54 @@ def as_reduce(given: ReduceLike) -> Reduce:
 
 # ---- texts ---------------------------------------------------------------------------------------
 
-_SWITCHES: dict[str, Any] = {"true": True, "false": False}
-_READERS: dict[str, Callable[[str], Any]] = {
-    "accumulator": str,
-    "order": str,
-    "exchange": str,
-    "group_size": int,
-    "aps": lambda value: value if value == "paper" else _SWITCHES[value],
-    "loss_scale": lambda value: int(value) if value.isdigit() else float(value),
-    "average": _SWITCHES.__getitem__,
-    "divide": str,
-    "rounding": str,
-    "overflow": str,
-    "random_bits": int,
-    "variant": str,
-    "result": str,
+_KINDS: dict[str, str] = _core.Reduce.keys()
+"""The keys of a text in their order, each with its kind."""
+
+
+def _text(given: ReduceLike) -> str:
+    if isinstance(given, (Reduce, Codec, Scaled)):
+        return given.text
+    return format_text("a format", given)
+
+
+def _keys(**keys: Any) -> tuple[tuple[str, str], ...]:
+    """The keys that are not None, as a text has them."""
+    return tuple((n, _PLAIN[_KINDS[n]](n, key)) for n, key in keys.items() if key is not None)
+
+
+def _aps(name: str, value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):
+        return _switch(name, bool(value))
+    if value == "paper":
+        return "paper"
+    raise ValueError(f"aps must be one of False, True, 'paper', got {shown(value)}")
+
+
+def _scale(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    return shown(value) if isinstance(value, int) else repr(float(value))
+
+
+def _switch(name: str, value: Any) -> str:
+    return "true" if flag(name, value) else "false"
+
+
+_PLAIN: dict[str, Callable[[str, Any], str]] = {
+    "accumulator": lambda name, value: as_accumulator(value).text,
+    "aps": _aps,
+    "format": lambda name, value: as_format(value).name,
+    "integer": lambda name, value: str(int32(name, value)),
+    "number": _scale,
+    "switch": _switch,
+    "word": named_word,
 }
-"""The keys of a text in their order, each with what reads its value."""
-
-Keys: TypeAlias = tuple[tuple[str, Any], ...]
-
-
-def _head(given: ReduceLike, keys: dict[str, Any]) -> tuple[str, Keys]:
-    """What contributions become, as a text, and the keys that are given."""
-    own: Keys = ()
-    if isinstance(given, Codec):
-        if keys["random_bits"] is None:
-            keys = keys | {"random_bits": given.random_bits}
-        given = given.text
-    if isinstance(given, Reduce):
-        given = given.text
-    if isinstance(given, str):
-        given, own = _words(given)
-    elif not isinstance(given, Scaled):
-        given = as_format(given)
-    return str(given), tuple({**dict(own), **_without_none(keys)}.items())
-
-
-def _without_none(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in keys.items() if value is not None}
-
-
-@functools.lru_cache(maxsize=1024)
-def _words(text: str) -> tuple[str, Keys]:
-    """The head and the keys of a text. Raises ValueError for what is none."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f"{shown(text)} is no all-reduce: {error}") from None
-    head, keys = [], {}
-    for word in words:
-        name, is_valued, value = word.partition("=")
-        if name in ("seed", "step"):
-            raise ValueError(
-                f"an all-reduce has no {name}: give it to the call, {_CALL}(…, {name}=…), in place "
-                f"of {shown(text)}"
-            )
-        if name not in _READERS:
-            head.append(word)
-        elif name in keys:
-            raise ValueError(f"{name} is given twice in {shown(text)}")
-        else:
-            keys[name] = _value(name, value if is_valued else "true", text)
-    return " ".join(head), tuple(keys.items())
-
-
-def _value(name: str, value: str, text: str) -> Any:
-    try:
-        read = _READERS[name](value)
-    except (KeyError, ValueError):
-        raise ValueError(
-            f"{_core.readable(f'{name}={value}')} is no value of {name}, in {shown(text)}"
-        ) from None
-    if name in ("group_size", "random_bits"):
-        return int32(name, read)
-    return _scale(read) if name == "loss_scale" else read
-
-
-def _word_of(name: str, value: Any) -> str:
-    """A key of a text."""
-    if value is True:
-        return name
-    written = "false" if value is False else f"{value:.17g}" if name == "loss_scale" else str(value)
-    return f"{name}='{written}'" if " " in written else f"{name}={written}"
-
-
-def _keys_are(name: str) -> str:
-    """The keys that there are, and the one nearest to `name`."""
-    hint = did_you_mean(name, _READERS)
-    return f"there are {', '.join(_READERS)}{hint and f'; {hint}'}"
+"""What turns a keyword into the value of a text, by the kind of its key."""
 
 
 @constant
-def _made(head: str, keys: Keys) -> Reduce:
-    """Returns the all-reduce of a head and values of keys; others have their defaults."""
-    value = dict(keys)
-    bits = value.get("random_bits", MAX_RANDOM_BITS)
-    by, cast = None, None
-    if table.is_compressor(head):
-        by = Codec(head)
-        _check_cast(by, value)
-    else:
-        cast = _format_of(head)
-    usual = sums_format(cast)
-    others: dict[str, Any] = {
-        "format": cast,
-        "_compressor": by,
-        "accumulator": sum_accumulator(value.get("accumulator", usual), REDUCE_SCHEMES),
-        "order": value.get("order", "sequential"),
-        "exchange": value.get("exchange", "owner"),
-        "group_size": value.get("group_size"),
-        "aps": value.get("aps", False),
-        "loss_scale": value.get("loss_scale", 1.0),
-        "average": value.get("average", False),
-        "divide": value.get("divide", "after"),
-        "rounding": value.get("rounding", "nearest_even"),
-        "overflow": overflow_of(cast, value.get("overflow")),
-        "random_bits": bits,
-        "variant": value.get("variant", "A"),
-        "result": as_format(value.get("result", usual)),
-    }
-    made = object.__new__(Reduce)
-    for name, part in others.items():
-        object.__setattr__(made, name, part)
-    object.__setattr__(made, "_held", _native(made))
-    object.__setattr__(made, "text", _text(made, usual))
-    return made
-
-
-def _native(of: Reduce) -> _core.Reduce:
-    """The all-reduce for C++."""
-    bits = of.random_bits
-    if of._compressor is not None:
-        wire: Any = native_codec(of._compressor.text, bits)
-        rounding = options_of_codec(bits)
-    else:
-        wire = of.format._held  # type: ignore[union-attr]
-        rounding = Options(of.rounding, of.overflow, bits, of.variant).native()
-    return _core.Reduce(
-        wire=wire,
-        accumulator=of.accumulator._held,
-        order=of.order,
-        exchange=of.exchange,
-        group_size=of.group_size,
-        aps=of.aps,
-        loss_scale=of.loss_scale,
-        average=of.average,
-        divide=of.divide,
-        rounding=rounding,
-        result=of.result._held,
-    )
-
-
-def _text(of: Reduce, usual: Format) -> str:
-    """The canonical text: what contributions become, and every key that is not the default."""
-    default = {
-        "accumulator": Accumulator(usual).text,
-        "order": "sequential",
-        "exchange": "owner",
-        "group_size": None,
-        "aps": False,
-        "loss_scale": 1.0,
-        "average": False,
-        "divide": "after",
-        "rounding": "nearest_even",
-        "overflow": overflow_of(of.format, None),
-        "random_bits": MAX_RANDOM_BITS,
-        "variant": "A",
-        "result": usual,
-    }
-    words = [of._compressor.text if of._compressor is not None else str(of.format)]
-    for name in _READERS:
-        value = of.accumulator.text if name == "accumulator" else getattr(of, name)
-        if value != default[name]:
-            words.append(_word_of(name, value))
-    return " ".join(words)
-
-
-def _format_of(head: str) -> Format | Scaled:
-    """The format of a head. Raises ValueError, which names the keys if one of them is wrong."""
-    try:
-        return format_or_scaled(head)
-    except ValueError as error:
-        first, *others = head.split() or [""]
-        wrong = [word.partition("=")[0] for word in others if "=" in word]
-        if wrong and (_is_format(first) or did_you_mean(wrong[0], _READERS, 0.75)):
-            raise ValueError(
-                f"an all-reduce has no key {shown(wrong[0])}: {_keys_are(wrong[0])}"
-            ) from None
-        if str(error).startswith("unknown format"):
-            Codec(head)  # whose error names the compressors, too
-        raise
-
-
-def _is_format(name: str) -> bool:
-    try:
-        return isinstance(format_or_scaled(name), Format)
-    except ValueError:
-        return False
+def _parsed(text: str, *keys: tuple[str, str]) -> Reduce:
+    return Reduce._of(_core.Reduce.parse(text, list(keys)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -454,30 +289,12 @@ def _codec_of(name: str) -> Codec:
     return Codec(name)
 
 
-def _word(name: str, value: Any, allowed: tuple[str, ...]) -> str | None:
-    """`value`, one of these names, or None."""
-    if value is not None and (not isinstance(value, str) or value not in allowed):
-        quoted = ", ".join(f"'{one}'" for one in allowed)
-        raise ValueError(f"{name} must be one of {quoted}, got {shown(value)}")
-    return value
-
-
-def _aps(value: Any) -> Any:
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    if value == "paper":
-        return value
-    raise ValueError(f"aps must be one of False, True, 'paper', got {shown(value)}")
-
-
-def _scale(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"loss_scale must be a number, got {type(value).__name__}")
-    if isinstance(value, int) and abs(value) >= 2**127:
-        raise ValueError(
-            f"loss_scale must be a power of two from 2^-126 to 2^126, got {shown(value)}"
-        )
-    return float(value)
+Reduce._SPECS = {
+    "accumulator": as_accumulator,
+    "codec": _codec_of,
+    "format": format_or_scaled,
+    "result": as_format,
+}
 
 
 def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
@@ -510,24 +327,6 @@ def seeded(spec: Reduce, seed: int) -> Any:
 def as_seeded(given: Any) -> Seeded:
     """Returns the spec and the seed of a communicator's argument."""
     return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
-
-
-def sums_format(wire: Format | Scaled | None) -> Format:
-    """Returns the default format of sums: the contributions' format.
-
-    It is fp32 for a scaled format or a compressor (None).
-    """
-    return wire if isinstance(wire, Format) else as_format("fp32")
-
-
-def _check_cast(by: Codec, given: Mapping[str, Any]) -> None:
-    """Raises ValueError for keys of a cast that a compressor does not have."""
-    for name, usual in (("rounding", "nearest_even"), ("overflow", "ieee"), ("variant", "A")):
-        if given.get(name, usual) != usual:
-            raise ValueError(
-                f"{name} is an option of a cast, which codec {by.text!r} is not; got "
-                f"{shown(given[name])}"
-            )
 
 
 def check_world(spec: Reduce, world: int) -> None:

@@ -391,15 +391,15 @@ class Source:
         """Raises unless the rank has rank 0's number of layers, all of supported types."""
         if len(layers) != len(self.numbers):
             raise ValueError(
-                f"rank {rank} has {len(layers)} layers, rank 0 has {len(self.numbers)}"
+                f"rank {rank} has {len(layers)} tensors, rank 0 has {len(self.numbers)}"
             )
         for number, layer in zip(self.numbers, layers, strict=True):
-            check_layer(f"rank {rank}, layer {number}", layer, ("cpu", "cuda"))
+            check_layer(f"rank {rank}, tensor {number}", layer, ("cpu", "cuda"))
 
     def _check_shapes(self, rank: int, layers: list[Any]) -> None:
         for number, layer, shape in zip(self.numbers, layers, self.shapes, strict=True):
             if tuple(layer.shape) != shape:
                 raise ValueError(
-                    f"rank {rank}, layer {number} has shape {tuple(layer.shape)}, "
+                    f"rank {rank}, tensor {number} has shape {tuple(layer.shape)}, "
                     f"rank 0 has {shape}"
                 )

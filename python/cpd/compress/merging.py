@@ -60,13 +60,13 @@ def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
     for one in layers:
         if one.codec.split(" ", 1)[0] not in _RESIDUALS:
             raise ValueError(
-                f"layer {number} cannot be merged: what {shown(one.codec)} keeps of it is no error "
-                "that is owed to the sum; reset() the layer"
+                f"tensor {number} cannot be merged: what {shown(one.codec)} keeps of it is no "
+                "error that is owed to the sum; reset() the tensor"
             )
     found = {(one.size, one.codec) for one in layers if one.stage == "contribution"}
     if len(found) != 1:
         raise ValueError(
-            f"layer {number} cannot be merged: all ranks must keep it by one codec with one size, "
+            f"tensor {number} cannot be merged: all ranks must keep it by one codec with one size, "
             f"got {shown(sorted(found))}"
         )
     return found.pop()
@@ -80,7 +80,7 @@ def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.flo
     stored = {one.begin is not None for one in slices}
     if len(stored) != 1:
         raise ValueError(
-            f"layer {number} cannot be merged: version 0.7 stored the states of some ranks, a "
+            f"tensor {number} cannot be merged: version 0.7 stored the states of some ranks, a "
             "later one those of others; reset() it on all ranks"
         )
     ordered = sorted(slices, key=lambda one: one.rank if one.begin is None else one.begin)
@@ -88,7 +88,7 @@ def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.flo
     begins = [0, *ends[:-1]]
     if ends[-1] != size or (stored == {True} and [one.begin for one in ordered] != begins):
         raise ValueError(
-            f"layer {number} cannot be merged: owners kept {ends[-1]} of its {size} results' "
+            f"tensor {number} cannot be merged: owners kept {ends[-1]} of its {size} results' "
             f"errors, in slices from {shown([one.begin for one in ordered])} on; reset() it on all "
             "ranks"
         )

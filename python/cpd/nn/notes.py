@@ -60,8 +60,8 @@ def elsewhere(how: Recipe) -> list[str]:
         found.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
     if how.reduce is not None:
         found.append(
-            f"reduce={how.reduce!r}: the exchange of gradients, by cpd.Reduce and what "
-            "takes its spec (VirtualNodes, ddp_hook)"
+            f"reduce={how.reduce.text!r}: the exchange of gradients, by what takes a cpd.Reduce "
+            "(VirtualNodes, ddp_hook)"
         )
     return found
 

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Never, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias
 
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
@@ -36,6 +36,9 @@ from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.renamed import refuse, refuses_old
 from cpd.numeric.spec import arguments, warn_of_numbers
+
+if TYPE_CHECKING:
+    from cpd.comm.spec import Reduce, ReduceLike
 
 Rules: TypeAlias = (
     "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None] | str"
@@ -100,7 +103,9 @@ class Recipe:
             as torch computes.
         optimizer: text for `cpd.optim.from_recipe`: how weights and the optimizer's state are
             stored and updated, `"bf16 update=stochastic momentum=bf16"`; None: fp32, as torch does.
-        reduce: text or None: how gradients are reduced over nodes, for `cpd.Reduce`.
+        reduce: how gradients are reduced over nodes: a `Reduce`, or what it is constructed from,
+            such as its text `"e4m3 aps"`. It is what `cpd.VirtualNodes` and `cpd.ddp_hook` take.
+            None (default): not said.
         loss_scale: None, a number, or `"dynamic"`.
         rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
@@ -163,7 +168,7 @@ class Recipe:
     residual: Cast | None
     attention: Recipe | None
     optimizer: str | None
-    reduce: str | None
+    reduce: Reduce | None
     loss_scale: float | Literal["dynamic"] | None
     rules: tuple[tuple[str, Recipe | None], ...]
     schedule: tuple[tuple[str, int, Recipe | None], ...]
@@ -196,7 +201,7 @@ class Recipe:
         residual: CastLike | None = None,
         attention: RecipeLike | None = None,
         optimizer: str | None = None,
-        reduce: str | None = None,
+        reduce: ReduceLike | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
         rules: Rules = (),
         schedule: Iterable[tuple[str, int, RecipeLike | None]] | str = (),
@@ -495,9 +500,10 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(OPERANDS, read.operand),
     **dict.fromkeys(OVERRIDES, read.override),
     **dict.fromkeys(("output", *ROUNDED), read.cast),
-    **dict.fromkeys(("optimizer", "reduce", "source"), read.words),
+    **dict.fromkeys(("optimizer", "source"), read.words),
     "attention": _nested,
     "loss_scale": read.loss_scale,
+    "reduce": read.reduce,
     "rules": _rules,
     "schedule": _schedule,
     "scales_at": read.scales_at,

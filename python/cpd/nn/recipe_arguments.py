@@ -11,7 +11,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cpd import _core
 from cpd.nn.ready import READY
@@ -27,6 +27,9 @@ from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec_text import items
+
+if TYPE_CHECKING:
+    from cpd.comm.spec import Reduce
 
 MAX_EXPONENT, MAX_MANTISSA = 8, 23
 
@@ -198,6 +201,15 @@ def words(name: str, value: Any) -> Any:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name} must be a str, got {type(value).__name__}")
     return None if value == NONE else value
+
+
+def reduce(name: str, value: Any) -> Reduce | None:
+    """Reads an all-reduce, or None."""
+    if value is None or (isinstance(value, str) and value == NONE):
+        return None
+    from cpd.comm.spec import as_reduce  # which most recipes do not need, and takes time to import
+
+    return as_reduce(value)
 
 
 def loss_scale(name: str, value: Any) -> Any:

@@ -16,7 +16,7 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast, operand_text
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import arguments
+from cpd.numeric.spec import Spec, arguments
 from cpd.numeric.spec_text import head_and_keys, quoted
 
 _TRAINING = ("attention", "optimizer", "reduce", "loss_scale", "rules", "schedule", "source")
@@ -238,4 +238,4 @@ def _plain_data(name: str, value: Any) -> Any:
         return to_dict(value)
     if isinstance(value, Cast):
         return operand_text(value)
-    return value.text if isinstance(value, Accumulator) else value
+    return value.text if isinstance(value, Spec) else value

@@ -40,7 +40,6 @@ def ddp_hook(
     spec: ScheduleLike,
     comm: Communicator | None = None,
     *,
-    group: dist.ProcessGroup | None = None,
     module: nn.Module | None = None,
     average: bool = True,
     divide: Literal["after", "before"] | None = None,
@@ -63,10 +62,9 @@ def ddp_hook(
         spec: a `Reduce`, its text, or a `Schedule` that uses the names of the module's
             `named_parameters()` and the state's steps.
         comm: a communicator of the ranks of DDP, which nothing else uses. Default:
-            `cpd.comm.distributed(group)`, which has its own connections; every rank makes it at the
-            same point.
-        group: DDP's `process_group` if it has one; default None: the default group.
-        module: the model, as it is or in DDP. Needed for a `Schedule` with exempt layers, and if
+            `cpd.comm.distributed()`, which has its own connections; every rank makes it at the same
+            point. If DDP has a `process_group`, give `cpd.comm.distributed(process_group)`.
+        module: the model, as it is or in DDP. Needed for a `Schedule` with exempt tensors, and if
             parameters are of several types or devices (DDP's buckets do not show their order then).
             Default None.
         average: whether to divide by the number of ranks; default True. False: as the spec says.
@@ -95,11 +93,11 @@ def ddp_hook(
     _check_module(module)
     schedule = divided(schedule, average, divide)
     if schedule.exempt and module is None:
-        raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
+        raise ValueError("a Schedule with exempt tensors needs module=, for the tensors' names")
     if comm is None and dist.is_initialized():
-        schedule._check_world(dist.get_world_size(group))
+        schedule._check_world(dist.get_world_size())
     state = HookState(schedule, 0, number("seed", seed))
-    state.attach(comm or _own_communicator(group), module)
+    state.attach(comm or _own_communicator(), module)
     state._owns_comm = comm is None
     return state, _all_reduce_hook
 
@@ -236,7 +234,7 @@ class HookState:
             A future of the buffer, with the reduced gradients.
         """
         if self._comm is None:
-            self._comm, self._owns_comm = _own_communicator(None), True
+            self._comm, self._owns_comm = _own_communicator(), True
         taken = _Bucket.of(bucket)
         self._waiting.append(taken)
         if not self._numbers and bucket.is_last():
@@ -471,13 +469,13 @@ def _check_module(module: Any) -> None:
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
 
 
-def _own_communicator(group: dist.ProcessGroup | None) -> Communicator:
-    """With connections of its own between the group's ranks."""
+def _own_communicator() -> Communicator:
+    """Returns a communicator of the default group, with connections of its own."""
     if not dist.is_initialized():
         raise RuntimeError(
             "torch.distributed is not initialised: call init_process_group first, or give comm="
         )
-    return distributed(group)
+    return distributed()
 
 
 def __getattr__(name: str) -> Any:

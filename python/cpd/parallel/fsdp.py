@@ -120,10 +120,10 @@ class ReduceScatter:
             self.schedule._check_world(comm.size)
         if divide is not None:
             averaging(self.schedule, divide)  # raises ValueError for another word
-        self.divide = divide
+        self._divide = divide
         self.seed = number("seed", seed)
         self.name = name
-        self.layer = layer
+        self._layer = layer
         self.step = 0
         self.states = States()
         self._meter = Meter()
@@ -171,14 +171,14 @@ class ReduceScatter:
                 f"values, got {input_tensor.numel()}"
             )
         chosen = self.schedule.spec_of(self.name, self.step, input_tensor.numel())
-        spec = chosen.replace(average=_averages(op), divide=self.divide or chosen.divide)
+        spec = chosen.replace(average=_averages(op), divide=self._divide or chosen.divide)
         flat = input_tensor.reshape(-1)
         with self._meter.call(comm):
             (part,) = comm.reduce_scatter(
                 [flat],
                 seeded(spec, self.seed),
                 step=self.step,
-                numbers=[self.layer],
+                numbers=[self._layer],
                 states=self.states,
             )
         self._meter.end(self.step)

@@ -139,7 +139,7 @@ class _Workers(abc.ABC):
 
     def __repr__(self) -> str:
         workers = f"{self.world_size} worker{'s' * (self.world_size != 1)}"
-        layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
+        layers = f"{len(self.names)} tensor{'s' * (len(self.names) != 1)}"
         values = f"{sum(self._sizes()):,} values"
         return f"{type(self).__name__}({workers}, {layers} of {values}, every {self.period} steps)"
 
@@ -250,12 +250,12 @@ class _Workers(abc.ABC):
         for number, (average, report) in averages.items():
             if report.non_finite:
                 raise FloatingPointError(
-                    f"{report.non_finite} values of layer {self.names[number]} are not finite, of "
+                    f"{report.non_finite} values of tensor {self.names[number]} are not finite, of "
                     f"all {self.world_size} workers together; nothing was changed"
                 )
             if not bool(average.isfinite().all()):
                 raise FloatingPointError(
-                    f"the average of layer {self.names[number]} overflowed: aps=True, or a format "
+                    f"the average of tensor {self.names[number]} overflowed: aps=True, or a format "
                     "with a wider range, holds it; nothing was changed"
                 )
 
@@ -325,7 +325,7 @@ class DiLoCo(_Workers):
     >>> spec = Reduce("e3m0", accumulator="fp32", aps=True, result="fp32")
     >>> outer = DiLoCo(models, None, spec, period=3)
     >>> outer
-    DiLoCo(2 workers, 2 layers of 3 values, every 3 steps)
+    DiLoCo(2 workers, 2 tensors of 3 values, every 3 steps)
     >>> def train():
     ...     for model, optimizer in zip(models, optimizers):
     ...         optimizer.zero_grad()
@@ -381,7 +381,7 @@ class DiLoCo(_Workers):
         for name, held in self._held().items():
             shapes = {n: x.shape for n, x in zip(self.names, held, strict=True)}
             if {n: x.shape for n, x in state[name].items()} != shapes:
-                raise ValueError(f"the state's {name} is of other layers than the model's")
+                raise ValueError(f"the state's {name} is of other tensors than the model's")
         super().load_state_dict(state)
         for name, held in self._held().items():
             for n, x in zip(self.names, held, strict=True):
@@ -484,7 +484,7 @@ def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
     """
     count = _at_least_one("fragments", count)
     if count > len(sizes):
-        raise ValueError(f"fragments must be at most the number of layers, {len(sizes)}")
+        raise ValueError(f"fragments must be at most the number of tensors, {len(sizes)}")
     total = max(1, sum(sizes))
     before = itertools.accumulate(sizes, initial=0)
     places = [

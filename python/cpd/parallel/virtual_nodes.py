@@ -20,8 +20,7 @@ from cpd.comm.virtual import TensorReport
 from cpd.compress.states import Owner, States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
-from cpd.numeric.numbers import int32, integer
-from cpd.numeric.numbers import number as whole_number
+from cpd.numeric.numbers import int32, integer, number
 from cpd.numeric.shown import byte_size, shown
 from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split
@@ -59,8 +58,8 @@ class VirtualNodes:
             counts once. bfloat16 and float16 gradients are widened first, and the result is rounded
             to nearest.
         nodes: the number of nodes.
-        spec: a `Reduce`, or what it is constructed from, such as its text (a recipe's `wire`); or a
-            `Schedule`, whose steps are those of `next_step`.
+        spec: a `Reduce`, or what it is constructed from, such as its text or a recipe's `reduce`;
+            or a `Schedule`, whose steps are those of `next_step`.
         keep: where to store gradients when the sum must wait for all nodes: with APS, whose
             exponents come first, and for the order `ring`. `"memory"` (default) or `"disk"`:
             gradients are stored (`kept_bytes`; in the host's memory, or on disk in a nameless file;
@@ -83,6 +82,11 @@ class VirtualNodes:
         seed: the seed of the random bits of casts, codecs and sums; default 0.
 
     Attributes:
+        model: the model.
+        world_size: the number of nodes.
+        names: the parameters' names, in their order.
+        schedule: how each tensor is reduced at each step.
+        seed: the seed of the random bits.
         next_step: the number of the next step; enters the random streams.
         states: what a codec stores of all nodes' tensors, such as the errors that it feeds back.
         losses: the nodes' losses of the last step.
@@ -106,7 +110,7 @@ class VirtualNodes:
     >>> model = torch.nn.Linear(2, 1)
     >>> nodes = VirtualNodes(model, nodes=4, spec="e4m3 aps")
     >>> nodes
-    VirtualNodes(4 nodes, 2 layers of 3 values, 48 bytes of gradients kept in memory)
+    VirtualNodes(4 nodes, 2 tensors of 3 values, 48 bytes of gradients kept in memory)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> for images in torch.randn(3, 8, 2):  # three batches, two images for each node
     ...     loss = nodes.step(lambda micro: model(micro).square().mean(), images)
@@ -134,24 +138,23 @@ class VirtualNodes:
         self.world_size = int32("nodes", nodes)
         if self.world_size < 1:
             raise ValueError(f"nodes must be at least 1, got {nodes}")
-        self.seed = whole_number("seed", seed)
+        self.seed = number("seed", seed)
         self.names = list(parameters)
-        schedule = self._checked(as_schedule(spec))
-        self.schedule = divided(schedule, average, divide)
+        self.schedule = divided(self._checked(as_schedule(spec)), average, divide)
         for one in specs_in_use(self.schedule):
             warn_of_stall(one, self.world_size)
         if keep is not None and keep not in KEEPS:
             raise ValueError(f"keep must be None or one of {', '.join(KEEPS)}, got {shown(keep)}")
-        self.keep = "memory" if keep is None else keep
-        self.broadcast_buffers = flag("broadcast_buffers", broadcast_buffers)
-        self.folder = folder
+        self._keep = "memory" if keep is None else keep
+        self._broadcast_buffers = flag("broadcast_buffers", broadcast_buffers)
+        self._folder = folder
         self.next_step = 0
         self.losses = torch.empty(0)
         self.report: dict[str, TensorReport] = {}
         self.traffic: StepTraffic | None = None
         self._costs: dict[bool, Cost] = {}
         self.states = States()
-        check_room(self.keep, self.kept_bytes, folder)
+        check_room(self._keep, self.kept_bytes, folder)
         self._generators = None if generators is None else self._seeded(generators)
         self._buffers = None if broadcast_buffers else [Buffers(model).values] * self.world_size
         self._reduces = True
@@ -160,7 +163,7 @@ class VirtualNodes:
     @property
     def kept_bytes(self) -> int:
         """The most bytes of gradients that a step keeps, in memory or on disk."""
-        if self.keep == "recompute":
+        if self._keep == "recompute":
             return 0
         sizes = [p.numel() * p.element_size() for p in named_parameters(self.model).values()]
         return self.world_size * max(
@@ -209,7 +212,7 @@ class VirtualNodes:
             begun = _Step(self, loss, on_gradients, parameters, folds)
             reduced, losses = begun.run(micro_batches)
         self._generators = begun.generators
-        self._buffers = None if self.broadcast_buffers else begun.own_buffers
+        self._buffers = None if self._broadcast_buffers else begun.own_buffers
         for parameter, (gradient, _) in zip(parameters.values(), reduced, strict=True):
             parameter.grad = gradient
         self.report = {n: report for n, (_, report) in zip(parameters, reduced, strict=True)}
@@ -252,9 +255,9 @@ class VirtualNodes:
     ) -> torch.Tensor:
         """A step in `no_sync`: the nodes' losses; their gradients are kept."""
         needed = self.world_size * sum(p.numel() * p.element_size() for p in parameters.values())
-        keep = "disk" if self.keep == "disk" else "memory"
-        check_room(keep, needed, self.folder)
-        gathered = Disk(self.folder) if keep == "disk" else Memory()
+        keep = "disk" if self._keep == "disk" else "memory"
+        check_room(keep, needed, self._folder)
+        gathered = Disk(self._folder) if keep == "disk" else Memory()
         try:
             begun = _Step(self, loss, None, parameters, None, gathered)
             _, losses = begun.run(micro_batches)
@@ -262,7 +265,7 @@ class VirtualNodes:
             gathered.close()
             raise
         self._generators = begun.generators
-        self._buffers = None if self.broadcast_buffers else begun.own_buffers
+        self._buffers = None if self._broadcast_buffers else begun.own_buffers
         self.drop_accumulated()
         self._added = Added(gathered, begun.own_buffers or [])
         return losses
@@ -331,11 +334,11 @@ class VirtualNodes:
         values = sum(p.numel() for p in named_parameters(self.model).values())
         several = any(folds.sweeps > 1 for folds in self._both_folds())
         how = "nothing kept"
-        if several and self.keep == "recompute":
+        if several and self._keep == "recompute":
             how = "gradients recomputed"
         elif several:
-            how = f"{byte_size(self.kept_bytes)} of gradients kept {_WHERE[self.keep]}"
-        layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
+            how = f"{byte_size(self.kept_bytes)} of gradients kept {_WHERE[self._keep]}"
+        layers = f"{len(self.names)} tensor{'s' * (len(self.names) != 1)}"
         nodes = f"{self.world_size} node{'s' * (self.world_size != 1)}"
         return f"VirtualNodes({nodes}, {layers} of {values:,} values, {how})"
 
@@ -348,7 +351,7 @@ class VirtualNodes:
         numbers = [integer("generators", seed) for seed in seeds]
         if len(numbers) != self.world_size:
             raise ValueError(f"there are {self.world_size} nodes but {len(numbers)} generators")
-        return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
+        return [Generators.seeded(one, _gpus(self._parameters())) for one in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
         """Returns this step's traffic, equal in all of the first steps, and in all after them."""
@@ -426,16 +429,16 @@ class _Step:
         self._buffers = Buffers(nodes.model)
         self.generators = None if nodes._generators is None else list(nodes._generators)
         self.own_buffers = None if nodes._buffers is None else list(nodes._buffers)
-        if nodes.broadcast_buffers and self._added is not None:
+        if nodes._broadcast_buffers and self._added is not None:
             self.own_buffers = list(self._added.buffers)
-        elif nodes.broadcast_buffers and gathered is not None:
+        elif nodes._broadcast_buffers and gathered is not None:
             self.own_buffers = [self._buffers.values] * nodes.world_size
         self._begin_buffers = [self._buffers.values, *(self.own_buffers or ())[1:]]
         self._keep: Keep | None = None
         several = folds is not None and folds.sweeps > 1
-        self._recomputes = several and nodes.keep == "recompute"
+        self._recomputes = several and nodes._keep == "recompute"
         if several and not self._recomputes:
-            self._keep = Disk(nodes.folder) if nodes.keep == "disk" else Memory()
+            self._keep = Disk(nodes._folder) if nodes._keep == "disk" else Memory()
         self._inputs: list[tuple[Any, Randomness]] = []  # to compute nodes again from
         self._losses: list[torch.Tensor] = []
         self._again: list[tuple[int, torch.Tensor]] = []
@@ -487,8 +490,8 @@ class _Step:
         with self._timed():
             results = folds.results(list(self._parameters.values()))
         folds.commit()
-        for number in self._unused:
-            results[number] = (None, results[number][1])
+        for unused in self._unused:
+            results[unused] = (None, results[unused][1])
         return results
 
     def _first(self, node: int, micro_batch: Any) -> None:

@@ -227,7 +227,9 @@ class TrainOptions:
         if self.reduce is not None:
             return self.reduce
         how = None if self.recipe is None else as_recipe(self.recipe)
-        return how.reduce if how is not None and self.format is None is self.wire else None
+        if how is None or how.reduce is None or self.format is not None or self.wire is not None:
+            return None
+        return how.reduce.text
 
     @cached_property
     def spec(self) -> Reduce:

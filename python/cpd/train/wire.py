@@ -2,13 +2,10 @@
 """The all-reduce of a training: `reduce_spec`."""
 
 import math
-import shlex
 from typing import Literal
 
-from cpd.comm.spec import Reduce, sums_format
-from cpd.compress.table import is_compressor
+from cpd.comm.spec import Reduce
 from cpd.numeric.accumulator import Accumulator
-from cpd.numeric.scaled import format_or_scaled
 
 APS: dict[str, bool | Literal["paper"]] = {"off": False, "on": True, "paper": "paper"}
 
@@ -41,19 +38,8 @@ def reduce_spec(
     `wire`: a codec, in place of `format`, or the name of a format, which is that format. Raises
     ValueError for what CPD refuses.
     """
-    if wire is not None and not is_compressor(wire):
-        format, wire = wire, None
-    codec = format if wire is None else wire
-    cast = None if wire is not None else format_or_scaled(format)
-    accumulator = Accumulator(
-        sums_format(cast),
-        scheme="kahan" if kahan else "sequential",
-        rounding=rounding,
-        overflow=overflow or "ieee",
-    )
-    return Reduce(
-        codec,
-        accumulator=accumulator,
+    made = Reduce(
+        format if wire is None else wire,
         order=order,
         exchange=exchange,
         group_size=group_size,
@@ -62,29 +48,19 @@ def reduce_spec(
         rounding=rounding,
         overflow=overflow,
     )
+    sums = Accumulator(
+        made.accumulator,
+        scheme="kahan" if kahan else "sequential",
+        rounding=rounding,
+        overflow=overflow or "ieee",
+    )
+    return made.replace(accumulator=sums)
 
 
 def reduce_text(spec: Reduce) -> str:
-    """Returns the text of a training's all-reduce."""
-    plain = Reduce(spec.format) if spec.format is not None else Reduce(spec.codec.text)
-    words = [str(spec.codec)]
-    if str(spec.accumulator) != str(plain.accumulator):
-        words.append(f"accumulator={shlex.quote(str(spec.accumulator))}")
-    if spec.aps:
-        words.append("aps=paper" if spec.aps == "paper" else "aps")
-    if spec.loss_scale != 1:
-        words.append(f"loss_scale={spec.loss_scale!r}".removesuffix(".0"))
-    for name in _KEYS:
-        value = getattr(spec, name)
-        if value != getattr(plain, name):
-            words.append(f"{name}={shlex.quote(str(value))}")
-    return " ".join(words)
+    """Returns the text of a training's all-reduce, whose averages are an option of their own."""
+    return spec.replace(average=None, divide=None).text
 
-
-_KEYS = (
-    *("order", "exchange", "group_size", "rounding", "overflow", "random_bits", "variant"),
-    "result",
-)
 
 CODECS = (
     "qsgd bits=4 bucket=512",

@@ -142,7 +142,7 @@ TEST(AllReduce, NamesTheLayerWhoseSizeDiffers) {
     });
     for (const Fate& fate : fates) {
       EXPECT_EQ(fate.kind, Fate::Kind::mismatch) << fate;
-      EXPECT_NE(fate.what.find("the size of layer 9 is 300 on rank 0 and " +
+      EXPECT_NE(fate.what.find("the size of tensor 9 is 300 on rank 0 and " +
                                std::to_string(300 + differs) + " on rank 1"),
                 std::string::npos)
           << fate;

@@ -90,7 +90,7 @@ TEST(Streams, RefuseWhatHasNoPlace) {
   EXPECT_EQ(what([] { StreamOf(Purpose::wire, 1U << 24, 0, 0); }),
             "step must be below 2^24, got 16777216");
   EXPECT_EQ(what([] { StreamOf(Purpose::wire, 0, 1 << 16, 0); }),
-            "a reduction takes at most 2^16 layers, got 65537");
+            "a reduction takes at most 2^16 tensors, got 65537");
   EXPECT_EQ(what([] { StreamOf(Purpose::wire, 0, 0, 1 << 20); }),
             "a reduction takes at most 2^20 ranks, got 1048577");
   for (const std::int64_t layer : {std::int64_t{-1}, kMostLayers}) {

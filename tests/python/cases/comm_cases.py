@@ -281,11 +281,11 @@ def others(comm: Communicator) -> list[str]:
     parts = [slice_of(x, comm.rank, comm.size) for x in wanted]
     if not same(comm.reduce_scatter(mine, spec, step=0), parts):
         wrong.append("reduce_scatter")
-    for f in ("e4m3", "fp32", "e2m1 overflow=saturate"):
-        gathered = comm.all_gather(mine, f)
-        for rank, layers in enumerate(gathered):
-            casts = [cpd.cast(x, f) for x in layers_of(rank, sizes, 5)]
-            if not same(layers, casts):
+    for f in ("e4m3", "fp32", "e2m1 overflow=saturate", "e4m3 stochastic"):
+        for rank, layers in enumerate(comm.all_gather(mine, f, step=6)):
+            streams = ((1 << 60 | 6 << 36 | n << 20 | rank) for n in range(len(layers)))
+            given = zip(layers_of(rank, sizes, 5), streams, strict=True)
+            if not same(layers, [cpd.cast(x, f, seed=comm.seed, stream=s) for x, s in given]):
                 wrong.append(f"all_gather {f} of rank {rank}")
     for lengths in BYTES:
         sent = [bytes_of(rank, lengths) for rank in range(comm.size)]

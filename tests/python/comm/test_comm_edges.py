@@ -47,11 +47,15 @@ def test_sent_and_received_are_told_apart():
 
 
 def test_gathered_layers_are_cast_by_the_seed():
-    """To one of the two neighbors of each value, by random bits of the seed."""
+    """To one of the two neighbors of each value, by random bits of the communicator's seed."""
     x = np.linspace(-3, 3, 999, dtype=np.float32)
 
     def gathered(comm):
-        return [comm.all_gather([x], "e4m3 stochastic", seed=seed) for seed in (1, 1, 2)]
+        found = []
+        for seed in (1, 1, 2):
+            comm.seed = seed
+            found.append(comm.all_gather([x], "e4m3 stochastic", step=0))
+        return found
 
     with cpd.comm.local(2) as group:
         for one, again, other in group.run(gathered):
@@ -64,10 +68,36 @@ def test_gathered_layers_are_cast_by_the_seed():
                     ).all()
 
 
+def test_a_gather_counts_as_a_step():
+    x = np.linspace(-3, 3, 999, dtype=np.float32)
+
+    def calls(comm):
+        found = [comm.all_gather([x], "e4m3 stochastic") for _ in range(2)]
+        with pytest.raises(ValueError, match="is a scaled format"):
+            comm.all_gather([x], "mxfp8")  # is not counted
+        found.append(comm.all_gather([x], "e4m3 stochastic", step=9))
+        assert comm.step == 3
+        return found
+
+    with cpd.comm.local(2, seed=4) as group:
+        for gathered in group.run(calls):
+            for step, ranks in zip((0, 1, 9), gathered, strict=True):
+                for rank, (tensor,) in enumerate(ranks):
+                    stream = 1 << 60 | step << 36 | rank
+                    wanted = cpd.cast(x, "e4m3 stochastic", seed=4, stream=stream)
+                    assert np.array_equal(tensor, wanted)
+
+
+@pytest.mark.parametrize("step", [-1, 2.0, 1 << 24])
+def test_a_gather_refuses_other_steps(step):
+    with cpd.comm.local(1) as group, pytest.raises((ValueError, TypeError), match="step"):
+        group.ranks[0].all_gather([np.ones(3, np.float32)], step=step)
+
+
 def test_ranks_have_as_many_layers_as_the_first():
     for counts in ((1, 2), (2, 1)):
         ranks = [ONES * count for count in counts]
-        told = f"rank 1 has {counts[1]} layers, rank 0 has {counts[0]}"
+        told = f"rank 1 has {counts[1]} tensors, rank 0 has {counts[0]}"
         with pytest.raises(ValueError, match=told):
             cpd.simulate_all_reduce(ranks, FP32)
 
@@ -199,7 +229,7 @@ def test_only_the_root_has_an_out():
         thread.start()
     for thread in threads:
         thread.join()
-    said = "out must be empty on ranks other than the root, 0, got 1 layers on rank 1"
+    said = "out must be empty on ranks other than the root, 0, got 1 tensors on rank 1"
     assert errors[1] == said
 
 

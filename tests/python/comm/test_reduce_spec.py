@@ -142,21 +142,21 @@ def test_a_spec_has_what_it_was_given():
     [
         ([], ValueError, "at least one rank"),
         (3, TypeError, "sequence of ranks"),
-        ([np.zeros(3, np.float32)], TypeError, "rank 0 must be a list of layers"),
-        ([[1.0]], TypeError, "rank 0, layer 0"),
-        ([[np.zeros(3)]], TypeError, "rank 0, layer 0.*float64"),
+        ([np.zeros(3, np.float32)], TypeError, "rank 0 must be a list of tensors"),
+        ([[1.0]], TypeError, "rank 0, tensor 0"),
+        ([[np.zeros(3)]], TypeError, "rank 0, tensor 0.*float64"),
         ([[np.zeros(3, ">f4")]], TypeError, ">f4"),
         ([[np.zeros(3, np.int32)]], TypeError, "int32"),
-        ([[np.zeros(3, np.float32)], []], ValueError, "rank 1 has 0 layers, rank 0 has 1"),
+        ([[np.zeros(3, np.float32)], []], ValueError, "rank 1 has 0 tensors, rank 0 has 1"),
         (
             [
                 [np.zeros(3, np.float32)] * 2,
                 [np.zeros(3, np.float32), np.zeros((3, 1), np.float32)],
             ],
             ValueError,
-            r"rank 1, layer 1 has shape \(3, 1\), rank 0 has \(3,\)",
+            r"rank 1, tensor 1 has shape \(3, 1\), rank 0 has \(3,\)",
         ),
-        ([lambda: 3], TypeError, "rank 0 must be a list of layers"),
+        ([lambda: 3], TypeError, "rank 0 must be a list of tensors"),
     ],
 )
 def test_bad_ranks(ranks, error, message):
@@ -181,7 +181,7 @@ def test_errors_of_a_rank_arrive():
         (
             {"order": "star"},
             ValueError,
-            "order must be one of 'sequential', 'ring', 'tree', got 'star'",
+            "order must be sequential, ring or tree, got 'star'",
         ),
         ({"order": "tree", "accumulator": "e4m3 kahan"}, ValueError, "tree.*kahan"),
         ({"order": "tree", "accumulator": "e4m3 chunked"}, ValueError, "tree.*chunked"),
@@ -191,7 +191,7 @@ def test_errors_of_a_rank_arrive():
         (
             {"exchange": "star"},
             ValueError,
-            "exchange must be one of 'owner', 'gather', 'ring', 'hierarchical', got 'star'",
+            "exchange must be owner, gather, ring or hierarchical, got 'star'",
         ),
         ({"exchange": "ring"}, ValueError, "ring.*sequential"),
         ({"exchange": "ring", "order": "ring", "group_size": 2}, ValueError, "ring.*group"),

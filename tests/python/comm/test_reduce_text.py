@@ -65,6 +65,17 @@ def test_codecs_have_texts(codec: str) -> None:
     assert (spec.format is None) == codec.startswith(("qsgd", "top_k"))
 
 
+def test_a_spec_without_groups_has_no_group_size() -> None:
+    assert cpd.Reduce("e4m3").group_size is None
+    assert cpd.Reduce("e4m3 group_size=1").group_size == 1
+
+
+def test_a_codec_keeps_its_random_bits() -> None:
+    codec = cpd.Codec("qsgd bits=4", random_bits=8)
+    assert cpd.Reduce(codec).text == "qsgd bits=4 bucket=512 random_bits=8"
+    assert cpd.Reduce(codec, random_bits=9).random_bits == 9
+
+
 def test_quotes_are_not_part_of_a_codec() -> None:
     assert (
         cpd.Reduce("feedback 'qsgd bits=2' aps=false").text
@@ -98,16 +109,17 @@ def test_loss_scales_are_floats(given: Any) -> None:
     ("text", "told"),
     [
         ("e4m3 agregate=1", "an all-reduce has no key 'agregate': there are accumulator, order"),
-        ("e4m3 acumulator=fp32", "did you mean accumulator"),
+        ("e4m3 acumulator=fp32", "did you mean 'accumulator'"),
         ("e4m3 seed=3", r"an all-reduce has no seed: give it to the call, cpd.simulate_all_reduce"),
         ("qsgd bits=4 step=3", "an all-reduce has no step: give it to the call"),
-        ("mxfp8 groupsize=2", "did you mean group_size"),
+        ("mxfp8 groupsize=2", "did you mean 'group_size'"),
         ("qsgd levles=signed", "'levles=signed' is no option"),
         ("topk 0.1", "unknown codec 'topk 0.1': expected one of qsgd"),
         ("e4m3 aps aps", "aps is given twice in 'e4m3 aps aps'"),
-        ("e4m3 group_size=two", "'?group_size=two'? is no value of group_size"),
-        ("e4m3 order=spiral", "order must be one of 'sequential', 'ring', 'tree', got 'spiral'"),
-        ("e4m3 accumulator='fp32", "No closing quotation"),
+        ("e4m3 group_size=two", "group_size must be an integer, got 'two'"),
+        ("e4m3 group_size", "group_size needs a value, as in group_size=…, in 'e4m3 group_size'"),
+        ("e4m3 order=spiral", "order must be sequential, ring or tree, got 'spiral'"),
+        ("e4m3 accumulator='fp32", "a quote is not closed in"),
         ("aps", "unknown (codec|format) ''"),
     ],
 )

@@ -131,7 +131,7 @@ def test_out_must_be_as_many_as_the_names():
             told = f"there are 4 names but {len(out)} tensors in out"
             with pytest.raises(ValueError, match=told):
                 comm.all_reduce(layers, schedule, names=NAMES, step=0, out=out)
-        with pytest.raises(TypeError, match="out must be a list of layers, got ndarray"):
+        with pytest.raises(TypeError, match="out must be a list of tensors, got ndarray"):
             comm.all_reduce(layers, schedule, names=NAMES, step=0, out=blank[0])
         with pytest.raises(ValueError, match="4 names but 3 tensors"):
             comm.all_reduce(layers[:3], schedule, names=NAMES, step=0)

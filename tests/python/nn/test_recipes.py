@@ -69,7 +69,7 @@ def test_the_text_says_the_rest_too():
     assert RICH.text == (
         f"{RICH._kept.text}"
         " optimizer=\"bf16 update=stochastic momentum='e5m2 rounding=stochastic'\""
-        " reduce=\"e4m3 aps accumulator='e5m10 kahan'\" loss_scale=dynamic"
+        " reduce=\"e4m3 accumulator='fp16 kahan' aps\" loss_scale=dynamic"
         " attention='native activation=bf16 weight=bf16'"
         " rules=\"*.lm_head none, 'type Conv2d' \\\"native sums='e4m3 sequential'\\\"\""
         " schedule='step 10 native, step 20 none'"
@@ -298,12 +298,35 @@ def test_matrix_units_get_elements():
         ({"schedule": [("day", 1, None)]}, ValueError, "unit must be 'step' or 'epoch'"),
         ({"schedule": [("step", -1, None)]}, ValueError, "starts at 0"),
         ({"loss_scale": 0}, ValueError, "loss_scale must be above 0"),
-        ({"reduce": 3}, TypeError, "reduce must be a str"),
+        ({"reduce": 3}, TypeError, "reduce: a format must be"),
+        ({"reduce": "e4m3 aps=x"}, ValueError, "reduce: aps must be false, true or paper"),
     ],
 )
 def test_what_is_wrong_says_so(arguments, error, message):
     with pytest.raises(error, match=message):
         cpd.Recipe("native", **arguments)
+
+
+@pytest.mark.parametrize("given", ["e4m3 aps", cpd.Reduce("e4m3", aps=True)])
+def test_reduce_is_an_all_reduce(given, tmp_path):
+    """Whatever it is given as: a text, an object, a recipe's text, plain data, or a file."""
+    wanted = cpd.Reduce("e4m3 aps")
+    recipe = cpd.Recipe("native weight=bf16", reduce=given)
+    (tmp_path / "recipe.json").write_text(recipe.to_json())
+    assert recipe.text == "native weight=bf16 reduce='e4m3 aps'"
+    assert recipe.to_dict()["reduce"] == "e4m3 aps"
+    for one in (recipe, recipe.text, recipe.to_dict(), tmp_path / "recipe.json"):
+        assert cpd.Recipe(one).reduce == wanted
+    assert cpd.Recipe("native", reduce=cpd.Format("bf16")).reduce == cpd.Reduce("bf16")
+    assert cpd.Recipe("native").reduce is cpd.Recipe("native", reduce="none").reduce is None
+    assert cpd.Recipe("native", reduce="e5m2 loss_scale=1") == cpd.Recipe("native reduce=e5m2")
+
+
+def test_nodes_reduce_as_the_recipe_says():
+    torch = pytest.importorskip("torch")
+    recipe = cpd.Recipe("native", reduce="e4m3 aps order=ring")
+    nodes = cpd.VirtualNodes(torch.nn.Linear(2, 1), 2, recipe.reduce, average=False)
+    assert nodes.schedule.spec == recipe.reduce
 
 
 def test_classes_become_texts():
@@ -322,10 +345,10 @@ def test_wires_are_texts_of_reductions(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("e4m3 aps=maybe", "aps=maybe is no value of aps"),
+        ("e4m3 aps=maybe", "aps must be false, true or paper, got 'maybe'"),
         ("e4m3 aps aps", "aps is given twice"),
         ("e4m3 ring", "ring"),
-        ("e4m3 accumulator='e5m10", "is no all-reduce"),
+        ("e4m3 accumulator='e5m10", "a quote is not closed in"),
     ],
 )
 def test_errors_of_wires(text, message):
@@ -333,7 +356,7 @@ def test_errors_of_wires(text, message):
         cpd.Reduce(text)
 
 
-@pytest.mark.parametrize("given", range(5))
+@pytest.mark.parametrize("given", range(6))
 def test_recipes_are_constructed_in_compiled_programs(given):
     """The results are those of the recipe outside, which keywords change."""
     torch = pytest.importorskip("torch")
@@ -343,6 +366,7 @@ def test_recipes_are_constructed_in_compiled_programs(given):
             cpd.Recipe("native weight=mxfp8 output=bf16"),
             cpd.Recipe("mxfp8"),
             cpd.Recipe("mxfp8 sums='e6m9 kahan' output=bf16"),
+            cpd.Recipe("mxfp8", reduce="e4m3 aps"),
             cpd.Recipe("int8 row weight=mxfp8", output="bf16"),
             cpd.Recipe(sums="e4m3 kahan", weight="mxfp8"),
         )

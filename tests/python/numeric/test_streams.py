@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's table of random streams, and layers' numbers in them, as Python has them."""
+"""The library's table of random streams, and tensors' numbers in them, as Python has them."""
 
 from __future__ import annotations
 
@@ -110,21 +110,21 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
 
 def test_numbers_are_refused() -> None:
     spec = cpd.Reduce("e4m3")._held
-    with pytest.raises(ValueError, match="2 layers but 1 layers' numbers"):
+    with pytest.raises(ValueError, match="2 tensors but 1 tensors' numbers"):
         _core.VirtualReduce(spec, 2, [1, 2], numbers=[0])
     with pytest.raises(ValueError, match="a number of its own, got 4 twice"):
         _core.VirtualReduce(spec, 2, [1, 2], numbers=[4, 4])
     with pytest.raises(ValueError, match="at least 0, got -1"):
         _core.VirtualReduce(spec, 2, [1], numbers=[-1])
-    with pytest.raises(ValueError, match=r"at most 2\^16 layers, got 65537"):
+    with pytest.raises(ValueError, match=r"at most 2\^16 tensors, got 65537"):
         _core.VirtualReduce(spec, 2, [1], numbers=[2**16])
 
 
 NUMBERS = [
-    ([0], ValueError, "there are 2 layers but 1 numbers"),
+    ([0], ValueError, "there are 2 tensors but 1 numbers"),
     ([4, 4], ValueError, "a number of its own, got 4 twice"),
     ([0, -1], ValueError, "at least 0, got -1"),
-    ([0, 2**16], ValueError, r"at most 2\^16 layers, got 65537"),
+    ([0, 2**16], ValueError, r"at most 2\^16 tensors, got 65537"),
     ([0, "1"], TypeError, "numbers must be"),
 ]
 
@@ -140,15 +140,15 @@ def test_mistaken_numbers(numbers: list[int], error: type[Exception], told: str)
 
 def test_layers_are_named_by_their_numbers() -> None:
     spec, x = cpd.Reduce("e4m3"), np.ones(3, np.float32)
-    with pytest.raises(TypeError, match="rank 0, layer 7 must be of type"):
+    with pytest.raises(TypeError, match="rank 0, tensor 7 must be of type"):
         cpd.simulate_all_reduce([[x, np.ones(3)]], spec, numbers=[2, 7])
-    with pytest.raises(ValueError, match="rank 1, layer 7 has shape"):
+    with pytest.raises(ValueError, match="rank 1, tensor 7 has shape"):
         cpd.simulate_all_reduce([[x, x], [x, x[1:]]], spec, numbers=[2, 7])
 
     def sizes(comm: cpd.comm.Communicator) -> None:
-        with pytest.raises(cpd.comm.Mismatch, match="size of layer 7 is 3 on rank 0 and 2 on"):
+        with pytest.raises(cpd.comm.Mismatch, match="size of tensor 7 is 3 on rank 0 and 2 on"):
             comm.all_reduce([x, x[comm.rank :]], spec, numbers=[2, 7])
-        with pytest.raises(cpd.comm.Mismatch, match="layers' numbers is 2 7 on rank 0 and 2 8 on"):
+        with pytest.raises(cpd.comm.Mismatch, match="tensors' numbers is 2 7 on rank 0 and 2 8 on"):
             comm.all_reduce([x, x], spec, numbers=[2, 7 + comm.rank])
         comm.all_reduce([x, x], spec, numbers=None if comm.rank else [0, 1])
 

@@ -308,7 +308,7 @@ def test_an_all_reduce() -> None:
 
 def test_errors_of_an_all_reduce_are_the_calls() -> None:
     ranks = [[np.zeros(4, np.float32)], [np.zeros(5, np.float32)]]
-    with pytest.raises(ValueError, match=r"rank 1, layer 0 has shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"rank 1, tensor 0 has shape \(5,\)"):
         cpd.explain(cpd.simulate_all_reduce, ranks, cpd.Reduce("e4m3"))
 
 

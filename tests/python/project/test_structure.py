@@ -167,7 +167,7 @@ def test_a_second_file_with_mpi(tree):
         ("ops/a.py", "if TYPE_CHECKING:\n    from cpd.nn import b", "cpd/ops may not see cpd/nn"),
         ("ops/a.py", "from ..nn import b", "cpd/ops may not see cpd/nn"),
         ("ops/a.py", "from . import a", None),
-        ("nn/a.py", "from cpd.comm import b", "cpd/nn may not see cpd/comm"),
+        ("comm/a.py", "from cpd.nn import b", "cpd/comm may not see cpd/nn"),
         ("parallel/a.py", "from cpd.optim import b", "cpd/parallel may not see cpd/optim"),
         ("study/a.py", "from cpd import format", "cpd/study may not see cpd"),
         ("demo/a.py", "import cpd", None),

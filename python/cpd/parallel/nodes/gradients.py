@@ -26,7 +26,7 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def number_of(name: str, names: Sequence[str]) -> int:
     """A layer's number. Raises ValueError for a name that no layer has."""
     if name not in names:
-        raise ValueError(f"there is no layer {name!r}; the layers are {', '.join(names)}")
+        raise ValueError(f"there is no tensor {name!r}; the tensors are {', '.join(names)}")
     return list(names).index(name)
 
 
