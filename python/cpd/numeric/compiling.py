@@ -18,9 +18,9 @@ def constant(function: FunctionT) -> FunctionT:
 
     They are constants to a compiled program, as torch.compiler.assume_constant_result documents.
     """
-    parameters = inspect.signature(function).parameters.values()
-    plain = all(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters)
-    count = len(parameters) if plain else 0
+    code = function.__code__
+    several = function.__defaults__ or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    count = 0 if several else code.co_argcount
     lookup = _of_one if count == 1 else _of_two if count == 2 else _of_several
     known = functools.update_wrapper(lookup(function), function)
     known.__dict__["_dynamo_marked_constant"] = True
