@@ -21,7 +21,33 @@ import cpd
 
 torch = pytest.importorskip("torch")
 
-MOST = {}
+MOST = {
+    "numpy: cast of a format": 11,
+    "numpy: cast of a text": 11,
+    "numpy: cast with a seed": 13,
+    "numpy: scaled cast": 21,
+    "numpy: encode": 9,
+    "numpy: mul": 16,
+    "numpy: sum": 10,
+    "numpy: gemm": 10,
+    "numpy: gemm of a text": 11,
+    "torch: cast of a format": 20,
+    "torch: cast of a text": 20,
+    "torch: cast with a seed": 24,
+    "torch: scaled cast": 31,
+    "torch: encode": 15,
+    "torch: mul": 29,
+    "torch: sum": 19,
+    "torch: gemm": 23,
+    "torch: gemm of a text": 24,
+    "codec.encode": 22,
+    "functional.linear": 82,
+    "functional.matmul": 73,
+    "converted Linear": 106,
+    "quantizer": 22,
+    "simulate_all_reduce": 69,
+    "Communicator.all_reduce": 83,
+}
 """The most calls of Python functions, but for torch's and NumPy's own, in each warm call."""
 
 OTHERS = tuple(str(Path(module.__file__).parent) for module in (torch, np))
@@ -92,7 +118,7 @@ def test_warm_calls_make_no_more_python_calls_than_they_did() -> None:
     }
     found = {name: python_calls(call) for name, call in calls.items()}
     more = {name: count for name, count in found.items() if count > MOST[name]}
-    assert not more, f"calls of Python functions, more than in MOST: {more}"
+    assert not more, f"more calls of Python functions than in MOST: {more}"
 
 
 def test_a_wrapper_shows() -> None:
