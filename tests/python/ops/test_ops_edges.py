@@ -61,7 +61,7 @@ def test_constants_are_computed_once_and_not_all_are_kept():
         assert two(number, 7) is two(number, 7) == [number, 7]
         assert two(-7, number) == [-7, number]
     assert len(calls) == len(set(calls)) == 4500
-    assert one(0) == [0] and two(0, 7) == [0, 7]
+    assert [one(0), two(0, 7)] == [[0], [0, 7]]
     assert calls[4500:] == [0, (0, 7)]  # forgotten, as memory is bounded
 
 
