@@ -136,7 +136,8 @@ loading.register_safe_globals()
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
+        found = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
+        return found
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     raise missing("cpd", name)
