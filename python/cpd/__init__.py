@@ -42,7 +42,6 @@ from cpd.ops import (
     sum,
 )
 from cpd.ops.device_memory import check_cuda, release_cuda_memory
-from cpd.ops.explain import Explanation, explain
 
 if TYPE_CHECKING:
     from cpd import comm as comm
@@ -65,6 +64,8 @@ if TYPE_CHECKING:
     from cpd.nn.coverage import Coverage as Coverage
     from cpd.nn.observers import observe as observe
     from cpd.nn.quantizers import quantizer as quantizer
+    from cpd.ops.explain import Explanation as Explanation
+    from cpd.ops.explain import explain as explain
     from cpd.parallel.ddp import ddp_hook as ddp_hook
     from cpd.parallel.fsdp import fsdp_hook as fsdp_hook
     from cpd.parallel.virtual_nodes import VirtualNodes as VirtualNodes
@@ -110,12 +111,14 @@ _MODULES = {
 _NAMES = {
     "Codec": "cpd.compress.codecs",
     "Coverage": "cpd.nn.coverage",
+    "Explanation": "cpd.ops.explain",
     "Reduce": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
     "VirtualNodes": "cpd.parallel.virtual_nodes",
     "autocast": "cpd.nn.autocast",
     "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",
+    "explain": "cpd.ops.explain",
     "fsdp_hook": "cpd.parallel.fsdp",
     "observe": "cpd.nn.observers",
     "plain_state_dict": "cpd.nn.convert",
@@ -133,7 +136,8 @@ loading.register_safe_globals()
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
+        found = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
+        return found
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     raise missing("cpd", name)

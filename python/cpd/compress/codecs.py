@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -314,7 +315,7 @@ class Codec:
         check_layer("x", x, ("cpu", "cuda"))
         layout = _layout_of(self._held, x.shape)
         values = host_values(layout.move(x.cpu() if is_torch(x) else x))
-        with native_states(state) as states:
+        with _NO_STATES if state is None else native_states(state) as states:
             given = _core.CodecLayerCall(
                 states=states,
                 number=int64("number", number),
@@ -370,6 +371,9 @@ class Codec:
         warn_of_numbers("Codec", state)
         text = state.get("name") or state["text"]  # 0.7 called it name
         self.__init__(text, random_bits=state["random_bits"])  # type: ignore[misc]
+
+
+_NO_STATES = nullcontext(None)
 
 
 def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:

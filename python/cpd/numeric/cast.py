@@ -72,6 +72,7 @@ class Cast(Spec):
     """The canonical text; `cpd.Cast(c.text) == c`."""
     _held: _core.CastSpec = field(init=False, compare=False)
     _options: _core.RoundingOptions = field(init=False, compare=False)
+    _drawing: Drawing = field(init=False, compare=False)
     _SPECS = {"format": format_or_scaled}  # noqa: RUF012 - an annotation would make it a field
 
     @numbers_go_to("cpd.cast", "seed", "stream")
@@ -112,6 +113,8 @@ class Cast(Spec):
         names = made.rounding, made.overflow
         options = _core.RoundingOptions(*names, made.random_bits, made.variant)
         object.__setattr__(made, "_options", options)
+        drawing = Drawing(made, made.rounding, made.random_bits, 0, 0)
+        object.__setattr__(made, "_drawing", drawing)
         return made
 
     def __repr__(self) -> str:
@@ -131,10 +134,10 @@ def as_cast(given: CastLike) -> Cast:
     >>> as_cast("e4m3fn up").text, as_cast("mxfp8").format.block
     ('e4m3fn rounding=up', '32')
     """
-    if isinstance(given, str):
-        return named_cast(given)
     if isinstance(given, Cast):
         return given
+    if isinstance(given, str):
+        return named_cast(given)
     if isinstance(given, (Format, Scaled)):
         return named_cast(given.text)
     return named_cast(format_text("a format", given))
@@ -188,10 +191,9 @@ def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
 
     Raises ValueError or TypeError for an invalid number.
     """
-    if type(seed) is not int or not 0 <= seed < 2**64:
-        seed = plain_number("seed", seed)
-    if type(stream) is not int or not 0 <= stream < 2**64:
-        stream = plain_number("stream", stream)
+    if type(seed) is type(stream) is int and not (seed or stream):
+        return cast._drawing
+    seed, stream = plain_number("seed", seed), plain_number("stream", stream)
     return Drawing(cast, cast.rounding, cast.random_bits, seed, stream)
 
 

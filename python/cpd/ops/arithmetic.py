@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Never
 
+from numpy import ndarray
+
 from cpd.numeric.cast import CastLike, Drawing, unscaled
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.numbers import Number, is_torch
@@ -15,6 +17,8 @@ from cpd.ops.arguments import ArrayT
 
 def front_end_of(x: object) -> Any:
     """The module that works on arrays of `x`'s kind."""
+    if type(x) is ndarray:
+        return on_numpy
     return front_ends.on_tensors() if is_torch(x) else on_numpy
 
 

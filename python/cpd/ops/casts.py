@@ -105,6 +105,8 @@ def cast(
         along = int32("axis", axis)
         return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)
     _check_unscaled(target, axis, scales, amax)
+    if flags is False:
+        return front_end_of(x).cast(x, target, options, out, random)
     return rounded("cast", (x,), target, options, out, random, flags, tininess)
 
 
@@ -242,6 +244,8 @@ def _check_plain(how: Cast) -> None:
 
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
+    if scales is None and amax is None and type(axis) is int and axis == -1:
+        return
     if scales is not None or amax is not None or int32("axis", axis) != -1:
         raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to.name}")
 

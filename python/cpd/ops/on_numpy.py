@@ -386,18 +386,20 @@ def _together(operands: dict[str, Any]) -> tuple[dict[str, Array], tuple[int, ..
     """Operands as arrays of one type and one shape, and the shape."""
     arrays = {name: _array(name, x) for name, x in operands.items()}
     first = arrays["x"]
+    shape, is_common = first.shape, True
     for name, x in arrays.items():
         if x.dtype != first.dtype:
             raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
+        is_common = is_common and x.shape == shape
+    if is_common:
+        return arrays, shape
     shape = _common_shape(arrays)
     views = {n: x if x.shape == shape else np.broadcast_to(x, shape) for n, x in arrays.items()}
     return views, shape
 
 
 def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
-    first, *others = shapes = [x.shape for x in arrays.values()]
-    if all(shape == first for shape in others):
-        return first
+    shapes = [x.shape for x in arrays.values()]
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

@@ -80,7 +80,7 @@ def sum(
     """
     if _renamed or accumulator is REQUIRED:
         refuse("sum", _renamed, accumulator)
-    when = (tininess,) if flag("flags", flags) else ()
+    when = (tininess,) if flags is not False and flag("flags", flags) else ()
     acc = sum_accumulator(accumulator)
     return front_end_of(x).sum(x, acc, axis, seed, stream, random, *when)
 
@@ -193,7 +193,7 @@ def gemm(
     """
     if _renamed or accumulator is REQUIRED:
         refuse("gemm", _renamed, accumulator)
-    if flag("flags", flags) and blas:
+    if flags is not False and flag("flags", flags) and blas:
         raise ValueError("a BLAS reports no flags")
     if isinstance(a, Encoded) or isinstance(b, Encoded):
         if flag("blas", blas) or flags:
@@ -206,4 +206,5 @@ def gemm(
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     when = tininess if flags else None
     acc = as_accumulator(accumulator)
-    return front_end_of(a).gemm(a, b, acc, c, seed, stream, dtype, flag("blas", blas), random, when)
+    by_blas = blas is not False and flag("blas", blas)
+    return front_end_of(a).gemm(a, b, acc, c, seed, stream, dtype, by_blas, random, when)
