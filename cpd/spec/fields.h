@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -29,7 +30,7 @@ FieldValue FieldOf(const T& value) {
     return static_cast<std::int64_t>(value);
   } else if constexpr (std::floating_point<T>) {
     return value;
-  } else if constexpr (std::convertible_to<T, std::string>) {
+  } else if constexpr (std::convertible_to<T, std::string_view>) {
     return std::string(value);
   } else {
     return ToString(value);

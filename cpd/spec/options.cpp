@@ -28,12 +28,12 @@ std::string Digits(float value) {
 
 }  // namespace
 
-std::vector<std::string> Words(std::string_view text) {
+std::vector<std::string> WordsOf(std::string_view text) {
   std::vector<std::string> words;
   char until = 0;
   bool begins = true;
   for (const char c : text) {
-    if (until == 0 && c == ' ') {
+    if (until == 0 && (c == ' ' || (c >= '\t' && c <= '\r'))) {
       begins = true;
       continue;
     }

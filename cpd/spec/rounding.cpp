@@ -30,15 +30,9 @@ void Check(const RoundingOptions& options, bool on_gpu) {
   }
 }
 
-Rounding ParseRounding(std::string_view name) {
-  return ParseName<Rounding>("rounding", name);
-}
-Overflow ParseOverflow(std::string_view name) {
-  return ParseName<Overflow>("overflow", name);
-}
-Variant ParseVariant(std::string_view name) {
-  return ParseName<Variant>("variant", name);
-}
+Rounding ParseRounding(std::string_view name) { return ParseName<Rounding>("rounding", name); }
+Overflow ParseOverflow(std::string_view name) { return ParseName<Overflow>("overflow", name); }
+Variant ParseVariant(std::string_view name) { return ParseName<Variant>("variant", name); }
 
 std::span<const std::string_view> NamesOf(Rounding /*mode*/) { return kModes; }
 std::span<const std::string_view> NamesOf(Overflow /*overflow*/) { return kPolicies; }

@@ -401,9 +401,10 @@ TEST(Accumulator, ItsKeysAreThoseOfItsForm) {
   const std::string all = "rounding overflow variant random_bits ";
   EXPECT_EQ(set("e4m3 kahan"), "form format scheme chunk inner product " + all);
   EXPECT_EQ(set("int8"), "form format width fraction sum_rounding " + all);
-  EXPECT_EQ(set("v100"), "form format a b block fraction_bits min_exponent sum sum_rounding "
-                         "addend promote scale_block dot adder group stride take " +
-                             all);
+  EXPECT_EQ(set("v100"),
+            "form format a b block fraction_bits min_exponent sum sum_rounding "
+            "addend promote scale_block dot adder group stride take " +
+                all);
   EXPECT_EQ(NamesOf(KeysOf<Accumulator>()).size(), FieldsOf(Accumulator{}).size() - 1);
 }
 
