@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "cpd/spec/block_fma.h"
+#include "cpd/spec/fields.h"
 #include "cpd/spec/fixed_point.h"
 #include "cpd/spec/format.h"
-#include "cpd/spec/keys.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 

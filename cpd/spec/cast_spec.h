@@ -7,8 +7,8 @@
 #include <string_view>
 #include <variant>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
-#include "cpd/spec/keys.h"
 #include "cpd/spec/rounding.h"
 #include "cpd/spec/scaled.h"
 

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,15 @@ using FieldValue =
 using Fields = std::vector<std::pair<std::string, FieldValue>>;
 /// An option of a spec's text: its name and its value.
 using Option = std::pair<std::string, std::string>;
+
+/// The table of a spec's keys (keys.h). Each spec's header declares its specializations.
+template <class Spec>
+struct Keys;
+template <class Spec>
+Keys<Spec> KeysOf();
+/// The spec of a text, with `keys` in place of its own.
+template <class Spec>
+Spec Make(std::string_view text, std::span<const Option> keys);
 
 template <class T>
 FieldValue FieldOf(const T& value) {

@@ -49,14 +49,6 @@ struct Keys {
   std::span<const Key<Spec>> rows;
 };
 
-/// The table of a spec. Each spec's header declares its specialization.
-template <class Spec>
-Keys<Spec> KeysOf();
-
-/// The spec of a text, with `keys` in place of its own. Headers declare this, too.
-template <class Spec>
-Spec Make(std::string_view text, std::span<const Option> keys);
-
 // ---- rows of members ----------------------------------------------------------------------------
 
 /// The name of a key as a constant, which its reader quotes in errors.

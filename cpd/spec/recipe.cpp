@@ -9,6 +9,7 @@
 
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/format_names.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cpd/spec/format_names.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 

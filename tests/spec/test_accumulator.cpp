@@ -10,6 +10,7 @@
 
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/error.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/presets.h"
 #include "tests/testing/refusal.h"
 

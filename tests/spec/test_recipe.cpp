@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cpd/spec/error.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/recipe.h"
 
 namespace cpd {

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Never, Self, TypeVar
 
 import numpy as np
 
@@ -155,51 +155,54 @@ def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
 
 def _constructor(spec: type[Spec]) -> Callable[..., None]:
     """The constructor of a spec, with the signature of the one that the class has."""
-    signature = inspect.signature(spec.__init__)
-    names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-    gone = tuple(KEYWORDS.get(spec.__name__, ()))  # a tuple, which torch.compile takes
+    parameters = [*inspect.signature(spec.__init__).parameters.values()][2:]
+    names = [p.name for p in parameters]
+    by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     @functools.wraps(spec.__init__)
     def construct(self: Any, format: Any = None, /, *others: Any, **keys: Any) -> None:
         if not others and not keys and type(format) is str:
             self._share(made(spec, spec._head(format, keys), ()))
             return
-        if len(others) > len(names):
+        if len(others) > len(by_place):
             raise TypeError(
                 f"{spec.__name__} takes one text or format, and all else in it or by keyword: "
-                f"{', '.join(spec._kinds)}"
+                f"{', '.join(names)}"
             )
-        keys = {**dict(zip(names, others, strict=False)), **keys}
-        if any(name in gone for name in keys):
-            refuse(spec.__name__, {name: key for name, key in keys.items() if name in gone})
-        keys = {name: key for name, key in keys.items() if key is not None}
-        if format is None and not keys:
-            raise TypeError(
-                f"{spec.__name__} takes a text, a format or keys: {', '.join(spec._kinds)}"
-            )
-        text = spec._head(format, keys)
-        self._share(made(spec, text, _texts(spec, keys)))
+        for name in keys:
+            if name not in names:
+                _refuse_key(spec, name, keys[name], names)
+        keys = {**dict(zip(by_place, others, strict=False)), **keys}
+        given = {name: key for name, key in keys.items() if key is not None}
+        if format is None and not given:
+            raise TypeError(f"{spec.__name__} takes a text, a format or keys: {', '.join(names)}")
+        text = spec._head(format, given)
+        self._share(made(spec, text, _texts(spec, given)))
 
     return construct
 
 
 def _texts(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
-    """Keywords as a text has them. Raises TypeError for one that the table lacks."""
+    """Keys as a text has them. Raises TypeError for one that the table lacks."""
     for name in keys:
-        if name in spec._kinds:
-            continue
-        if name in ("seed", "stream") and spec._call:
-            raise TypeError(
-                f"{spec.__name__}() takes no {name}=: give it to the call, {spec._call}(…, "
-                f"{name}=…)"
-            )
-        hint = did_you_mean(name, spec._kinds)
-        raise TypeError(
-            f"{spec.__name__}() takes {', '.join(spec._kinds)}, not {name}={hint and f'; {hint}'}"
-        )
+        if name not in spec._kinds:
+            _refuse_key(spec, name, keys[name], list(spec._kinds))
     return tuple(
         (name, spec._kinds[name].text(name, key)) for name, key in keys.items() if key is not None
     )
+
+
+def _refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Never:
+    """Raises TypeError for a key that a spec lacks: its substitute, or all keys and the nearest."""
+    title = spec.__name__
+    if name in ("seed", "stream") and spec._call:
+        raise TypeError(
+            f"{title}() takes no {name}=: give it to the call, {spec._call}(…, {name}=…)"
+        )
+    if name in KEYWORDS.get(title, {}):
+        refuse(title, {name: value})
+    hint = did_you_mean(name, names)
+    raise TypeError(f"{title}() takes {', '.join(names)}, not {name}={hint and f'; {hint}'}")
 
 
 # ---- kinds of keys -------------------------------------------------------------------------------
