@@ -18,8 +18,7 @@ std::string BucketText(std::int64_t bucket) {
 std::int64_t WholeBucket(std::int64_t bucket, std::string_view text) {
   const std::int64_t whole = ParseInteger("whole", text, 1, bucket == 0 ? kMostBucket : bucket);
   if (bucket == 0 && whole != 1) {
-    throw Error("whole=" + std::to_string(whole) +
-                " is of buckets: give bucket=N with it, got bucket=tensor");
+    throw Error("whole=" + std::to_string(whole) + " is of buckets: give bucket=N with it");
   }
   return bucket / whole * whole;
 }

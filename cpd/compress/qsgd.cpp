@@ -28,7 +28,7 @@ bool HasBucket(const QsgdOptions& /*options*/) { return true; }
 
 constexpr std::array<Key<QsgdOptions>, 9> kQsgdKeys{{
     RangedKey<"s", &QsgdOptions::steps, 1, kMostSteps>(),
-    RangedKey<"bits", &QsgdOptions::bits, 1, kMostBits>(&HasBits, &HasBits),
+    RangedKey<"bits", &QsgdOptions::bits, 1, kMostBits>(nullptr, &HasBits),
     BucketKey<&QsgdOptions::bucket>(&HasBucket),
     WholeKey<&QsgdOptions::bucket>(),
     AxisKey<&QsgdOptions::axis>(),
@@ -162,7 +162,10 @@ SharedCodec Qsgd::ForResults(const Format& /*format*/, int /*world*/) const {
 
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
   QsgdOptions options;
-  (void)words.Take(kQsgd, options);
+  const std::vector<Option> given = words.Take(kQsgd, options);
+  if (ValueOf(given, "bits") != nullptr && options.steps != 0) {
+    throw Error("qsgd takes bits or s, got " + Quoted(words.text()));
+  }
   words.End(kQsgd.owner, NamesOf(kQsgd));
   return std::make_shared<Qsgd>(options, rounding);
 }

@@ -229,6 +229,10 @@ class Accumulator(Spec, native=_core.Accumulator, call="cpd.gemm"):
 
     @classmethod
     def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+        if given is None and not keys:
+            raise TypeError(
+                "Accumulator takes a text, a format, or the keys of a matrix unit or an integer"
+            )
         if given is None or isinstance(given, str):
             return given or ""
         return given.text if isinstance(given, Accumulator) else _text(given)

@@ -166,8 +166,10 @@ class Format(Spec, native=_core.Format):
             return given
         if given is None and {"exp", "man"} <= keys.keys():
             return ""
-        if given is None or isinstance(given, int):
-            raise TypeError("Format takes a name, a pair (exp, man), or exp= and man=")
+        if given is None:
+            raise TypeError("Format takes a name, or exp= and man=")
+        if isinstance(given, int):
+            raise TypeError("Format takes bits as a pair, (exp, man), or by exp= and man=")
         return format_text("a format", given)
 
     def values(self) -> npt.NDArray[np.float32]:

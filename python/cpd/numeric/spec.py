@@ -174,8 +174,6 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
                 _refuse_key(spec, name, keys[name], names)
         keys = {**dict(zip(by_place, others, strict=False)), **keys}
         given = {name: key for name, key in keys.items() if key is not None}
-        if format is None and not given:
-            raise TypeError(f"{spec.__name__} takes a text, a format or keys: {', '.join(names)}")
         text = spec._head(format, given)
         self._share(made(spec, text, _texts(spec, given)))
 
