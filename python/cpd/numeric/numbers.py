@@ -41,6 +41,8 @@ def int32(name: str, value: Any) -> int:
 
 def int64(name: str, value: Any) -> int:
     """Returns `value` as an integer of 64 bits; raises TypeError or ValueError otherwise."""
+    if type(value) is int and -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
+        return value
     return _ranged(name, value, 63)
 
 

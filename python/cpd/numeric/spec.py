@@ -77,7 +77,13 @@ class Spec:
             ValueError: for a key that does not go with the others.
             TypeError: for an unknown key.
         """
-        changed = {name: key for name, key in keys.items() if key != getattr(self, name, None)}
+        changed = {}
+        for name, key in keys.items():
+            if name not in self._kinds:
+                _refuse_key(type(self), name, key, list(self._kinds))
+            own = getattr(self, name)
+            if key is not None and not (type(key) is type(own) and key == own):
+                changed[name] = key
         return made(type(self), self.text, _texts(type(self), changed))
 
     @classmethod
@@ -169,11 +175,14 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
                 f"{spec.__name__} takes one text or format, and all else in it or by keyword: "
                 f"{', '.join(names)}"
             )
-        for name in keys:
+        if others:
+            keys = {**dict(zip(by_place, others, strict=False)), **keys}
+        given = {}
+        for name, key in keys.items():
             if name not in names:
-                _refuse_key(spec, name, keys[name], names)
-        keys = {**dict(zip(by_place, others, strict=False)), **keys}
-        given = {name: key for name, key in keys.items() if key is not None}
+                _refuse_key(spec, name, key, names)
+            if key is not None:
+                given[name] = key
         text = spec._head(format, given)
         self._share(made(spec, text, _texts(spec, given)))
 
@@ -181,13 +190,9 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
 
 
 def _texts(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
-    """Keys as a text has them. Raises TypeError for one that the table lacks."""
-    for name in keys:
-        if name not in spec._kinds:
-            _refuse_key(spec, name, keys[name], list(spec._kinds))
-    return tuple(
-        (name, spec._kinds[name].text(name, key)) for name, key in keys.items() if key is not None
-    )
+    """Keys of the table as a text has them. Raises TypeError for a value of another type."""
+    kinds = spec._kinds
+    return tuple((name, kinds[name].text(name, key)) for name, key in keys.items())
 
 
 def _refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Never:
