@@ -218,7 +218,8 @@ class Recipe:
                 parts = _parts(format, given)
         except RecursionError:
             raise ValueError("the recipe has too many recipes within recipes") from None
-        self.__dict__.update(parts)
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
 
     @property
     def text(self) -> str:
@@ -372,7 +373,7 @@ def _parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(recipe: Recipe) -> dict[str, Any]:
-    return {**recipe._arguments, "_kept": recipe._kept}
+    return {name: getattr(recipe, name) for name in _FIELDS}
 
 
 @constant
@@ -517,6 +518,7 @@ _OWN: dict[str, Callable[[str, Any], Any]] = {
 }
 _READERS = {name: _OWN[name] for name in _USUAL if name in _OWN}
 """For each argument, the function that checks and converts it to what a recipe holds."""
+_FIELDS = (*_READERS, "_kept")
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
 RecipeLike: TypeAlias = "Recipe | CastLike | dict[str, Any]"

@@ -193,6 +193,7 @@ class Accumulator(Spec, native=_core.Accumulator, call="cpd.gemm"):
     take: int | None
     width: int | None
     fraction: int | None
+    _held: _core.Accumulator
 
     def __init__(
         self,

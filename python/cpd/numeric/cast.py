@@ -66,6 +66,7 @@ class Cast(Spec, native=_core.CastSpec, call="cpd.cast"):
     factor: float
     history: int
     amax: str
+    _held: _core.CastSpec
     _options: _core.RoundingOptions
     _reads: ClassVar[dict[str, Any]] = {"format": format_or_scaled}
 

@@ -126,6 +126,7 @@ class Scaled(Spec, native=_core.Scaled):
     choose: str
     scale_max: float | None
     transform: Hadamard | None
+    _held: _core.Scaled
 
     def __init__(
         self,

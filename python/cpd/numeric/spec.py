@@ -57,7 +57,7 @@ class Spec:
         cls._kinds = {name: KINDS[kind] for name, kind in native.keys().items()}
         reads = {name: kind.read for name, kind in cls._kinds.items() if kind.read is not None}
         cls._reads = reads | cls._reads
-        cls.__init__ = _constructor(cls)  # type: ignore[misc]
+        cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
 
     @classmethod
     def _head(cls, given: Any, keys: dict[str, Any]) -> str:
@@ -171,6 +171,7 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
             self._share(made(spec, spec._head(format, keys), ()))
             return
         if len(others) > len(by_place):
+            spec._head(format, {})  # which knows what is wrong with the first one
             raise TypeError(
                 f"{spec.__name__} takes one text or format, and all else in it or by keyword: "
                 f"{', '.join(names)}"

@@ -90,7 +90,7 @@ def test_fields() -> None:
         ("e4m3fm", {}, ValueError, "did you mean 'e4m3fn'?"),
         ("mxfp8 stochastik", {}, ValueError, "got 'stochastik'; did you mean 'stochastic'?"),
         ("e4m3fn up down", {}, ValueError, "option 'rounding' of a cast is given twice"),
-        ("e4m3fn roundin=up", {}, ValueError, "of scaled formats; did you mean 'rounding'?"),
+        ("e4m3fn roundin=up", {}, ValueError, "transform; did you mean 'rounding'?"),
         ("e4m3fn random_bits=8", {}, ValueError, "has no effect with rounding=nearest_even"),
         (
             "e4m3fn",
