@@ -219,10 +219,11 @@ void BindCodec(py::module_& m) {
            py::arg("random").noconvert() = std::nullopt, py::arg("row") = 0,
            py::keep_alive<1, 2>());
   py::class_<BoundCodec>(m, "Codec")
-      .def(py::init([](const std::string& text, const RoundingOptions& rounding) {
-             return BoundCodec{MakeCodec(text, rounding)};
+      .def(py::init([](const std::string& text, const RoundingOptions& rounding,
+                       const std::vector<Option>& keys) {
+             return BoundCodec{MakeCodec(text, rounding, keys)};
            }),
-           py::arg("text"), py::arg("rounding"))
+           py::arg("text"), py::arg("rounding"), py::arg("keys") = std::vector<Option>())
       .def_property_readonly("name", [](const BoundCodec& c) { return c.codec->name(); })
       .def_property_readonly("text", [](const BoundCodec& c) { return c.codec->text(); })
       .def_property_readonly("format", [](const BoundCodec& c) { return c.codec->format(); })

@@ -7,34 +7,40 @@
 #include <concepts>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "cpd/export.h"
-
 namespace cpd {
 
 /// A field that is not set is std::monostate.
-using FieldValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+using FieldValue =
+    std::variant<std::monostate, bool, std::int64_t, std::uint64_t, float, double, std::string>;
 using Fields = std::vector<std::pair<std::string, FieldValue>>;
 /// An option of a spec's text: its name and its value.
 using Option = std::pair<std::string, std::string>;
 
-/// Here, so that format.h, which every kernel includes, needs no containers.
-struct Format;
-CPD_API Fields FieldsOf(const Format& format);
+/// The table of a spec's keys (keys.h). Each spec's header declares its specializations.
+template <class Spec>
+struct Keys;
+template <class Spec>
+Keys<Spec> KeysOf();
+/// The spec of a text, with `keys` in place of its own.
+template <class Spec>
+Spec Make(std::string_view text, std::span<const Option> keys);
 
 template <class T>
 FieldValue FieldOf(const T& value) {
-  if constexpr (std::same_as<T, bool>) {
+  if constexpr (std::same_as<T, bool> || std::same_as<T, std::uint64_t>) {
     return value;
   } else if constexpr (std::integral<T>) {
     return static_cast<std::int64_t>(value);
   } else if constexpr (std::floating_point<T>) {
-    return static_cast<double>(value);
-  } else if constexpr (std::convertible_to<T, std::string>) {
+    return value;
+  } else if constexpr (std::convertible_to<T, std::string_view>) {
     return std::string(value);
   } else {
     return ToString(value);

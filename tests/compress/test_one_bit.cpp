@@ -490,7 +490,7 @@ TEST(OneBit, Texts) {
   EXPECT_EQ(what([] { OneBit(65537); }), "bucket must be 1…65536, got 65537");
   EXPECT_EQ(
       what([] { MakeCodec("one_bit 64"); }),
-      "'64' is no option in 'one_bit 64': it takes bucket=1…65536, whole=1…bucket and axis=N");
+      "'64' is no option in 'one_bit 64': it takes bucket=, whole=, axis=");
   EXPECT_EQ(what([] { OneBit(64).MakeState(3)->Restore(Values(2)); }),
             "a residual of 3 values cannot be one of 2");
 }

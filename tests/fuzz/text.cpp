@@ -66,9 +66,9 @@ void CheckNames(std::string_view text) {
   Try(text, ParseRounding);
   Try(text, ParseOverflow);
   Try(text, ParseVariant);
-  Try(text, ParseScheme);
-  Try(text, ParseEncoding);
-  Try(text, ParseAdder);
+  Try(text, [](std::string_view word) { return ParseName<Scheme>("scheme", word); });
+  Try(text, [](std::string_view word) { return ParseName<Encoding>("encoding", word); });
+  Try(text, [](std::string_view word) { return ParseName<Adder>("adder", word); });
   Try(text, ParseOrder);
   Try(text, ParseExchange);
   Try(text, ParseDivide);

@@ -24,7 +24,7 @@ from cpd.numeric.numbers import int32, int64, is_torch, number
 from cpd.numeric.options import MAX_RANDOM_BITS, options_of_codec
 from cpd.numeric.renamed import numbers_go_to
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import arguments, take, warn_of_numbers
+from cpd.numeric.spec import warn_of_numbers
 from cpd.ops.arguments import Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
@@ -193,8 +193,9 @@ class Codec:
         if not isinstance(text, str):
             raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(codec)}")
         bits = int32("random_bits", own if random_bits is None else random_bits)
-        made = _core.Codec(_with_options(text, options), options_of_codec(bits))
-        take(self, made, text=made.name, random_bits=bits)
+        keys = [(n, _option_text(n, one)) for n, one in options.items() if one is not None]
+        made = _core.Codec(text, options_of_codec(bits), keys)
+        self.__dict__.update(text=made.name, random_bits=bits, _held=made)
 
     def replace(self, **keys: Any) -> Codec:
         """Returns a copy with these keys changed.
@@ -212,7 +213,7 @@ class Codec:
         >>> Codec("qsgd bits=2 bucket=64").replace(bits=4)
         cpd.Codec('qsgd bits=4 bucket=64')
         """
-        return Codec(self, **{key: value for key, value in keys.items() if value is not None})
+        return Codec(self, **keys)
 
     @classmethod
     def named(cls) -> dict[str, Mapping[str, str]]:
@@ -365,7 +366,7 @@ class Codec:
         return self.text
 
     def __getstate__(self) -> dict[str, Any]:
-        return arguments(self)
+        return {"text": self.text, "random_bits": self.random_bits}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers("Codec", state)
@@ -391,20 +392,11 @@ def codec(text: Codec | str) -> Codec:
     return text if isinstance(text, Codec) else Codec(text)
 
 
-def _with_options(text: str, options: dict[str, float | str | None]) -> str:
-    """A codec's text with these options in place of its own of the same names."""
-    words = [word for word in text.split() if options.get(word.partition("=")[0]) is None]
-    for name, value in options.items():
-        if name == "stochastic" and value is not None:
-            words += ["stochastic"] if value else []
-        elif value is not None:
-            words.append(f"{name}={_option_text(name, value)}")
-    return " ".join(words)
-
-
 def _option_text(name: str, value: Any) -> str:
+    """An option as a text has it."""
     if isinstance(value, bool):
-        return "on" if value else "off"
+        words = ("false", "true") if name == "stochastic" else ("off", "on")
+        return words[value]
     if isinstance(value, str):
         return value
     if not isinstance(value, (int, float)):

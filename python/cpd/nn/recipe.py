@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias
 
+from cpd import _core
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
 from cpd.nn.ready import READY
@@ -35,7 +36,7 @@ from cpd.numeric.cast import as_cast as as_cast
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.renamed import refuse, refuses_old
-from cpd.numeric.spec import arguments, warn_of_numbers
+from cpd.numeric.spec import warn_of_numbers
 
 if TYPE_CHECKING:
     from cpd.comm.spec import Reduce, ReduceLike
@@ -269,7 +270,7 @@ class Recipe:
         dropped = (*OPERANDS, *OVERRIDES) if "format" in keys else ()
         dropped += SUMS if "sums" in keys else ()
         dropped += ("scales_at",) if "sums" in keys and self.scales_at == "operand" else ()
-        parts = {name: part for name, part in arguments(self).items() if name not in dropped}
+        parts = {name: part for name, part in self._arguments.items() if name not in dropped}
         cast = read.formats(keys.pop("format", NATIVE))
         return type(self)(NATIVE if cast is None else cast, **parts | keys)
 
@@ -291,13 +292,12 @@ class Recipe:
         return recipe_files.to_toml(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return arguments(self)
+        return self._arguments
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        own = Recipe.__dataclass_fields__
         warn_of_numbers("Recipe", state)
         state = recipe_files.renewed(state)
-        self.__init__(**{name: one for name, one in state.items() if name in own})  # type: ignore[misc]
+        self.__init__(**{name: one for name, one in state.items() if name in _READERS})  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return hash(self._kept.text)
@@ -313,6 +313,11 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"cpd.Recipe({self.text!r})"
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        """The keyword arguments that make the same recipe."""
+        return {name: getattr(self, name) for name in _READERS}
 
     # ---- for layers ------------------------------------------------------------------------------
 
@@ -373,7 +378,7 @@ def _parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(recipe: Recipe) -> dict[str, Any]:
-    return {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}
+    return {name: getattr(recipe, name) for name in _FIELDS}
 
 
 @constant
@@ -405,8 +410,7 @@ def _of_text(text: str, *given: tuple[str, str]) -> Recipe:
 
 def _new(parts: dict[str, Any]) -> Recipe:
     made = object.__new__(Recipe)
-    for name, part in parts.items():
-        object.__setattr__(made, name, part)
+    made.__dict__.update(parts)
     return made
 
 
@@ -495,28 +499,32 @@ def _schedule(name: str, value: Any) -> tuple[tuple[str, int, Recipe | None], ..
     return read.schedule(name, value, _nested)
 
 
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(SUMS, read.sum_),
-    **dict.fromkeys(OPERANDS, read.operand),
-    **dict.fromkeys(OVERRIDES, read.override),
-    **dict.fromkeys(("output", *ROUNDED), read.cast),
-    **dict.fromkeys(("optimizer", "source"), read.words),
-    "attention": _nested,
-    "loss_scale": read.loss_scale,
-    "reduce": read.reduce,
-    "rules": _rules,
-    "schedule": _schedule,
-    "scales_at": read.scales_at,
-}
-"""For each argument, the function that checks and converts it to what a recipe holds."""
-
-
 _USUAL = {
     name: one.default
     for name, one in inspect.signature(Recipe).parameters.items()
     if name not in ("format", "_renamed")
 }
 """The default of each keyword."""
+
+_KINDS: dict[str, Callable[[str, Any], Any]] = {
+    "sum": read.sum_,
+    "operand": read.operand,
+    "override": read.override,
+    "result": read.cast,
+    "word": read.scales_at,
+}
+_OWN: dict[str, Callable[[str, Any], Any]] = {
+    **{name: _KINDS[kind] for name, kind in _core.Recipe.keys().items() if kind in _KINDS},
+    **dict.fromkeys(("optimizer", "source"), read.words),
+    "attention": _nested,
+    "loss_scale": read.loss_scale,
+    "reduce": read.reduce,
+    "rules": _rules,
+    "schedule": _schedule,
+}
+_READERS = {name: _OWN[name] for name in _USUAL if name in _OWN}
+"""For each argument, the function that checks and converts it to what a recipe holds."""
+_FIELDS = (*_READERS, "_kept")
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
 RecipeLike: TypeAlias = "Recipe | CastLike | dict[str, Any]"

@@ -62,7 +62,7 @@ def operands(value: Any) -> Cast | None:
         ) from error
 
 
-_UNKNOWN = ("unknown", "no format", "a scaled format's options")
+_UNKNOWN = ("unknown", "no format", "a cast is a format")
 _MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
 
 
@@ -225,6 +225,11 @@ def loss_scale(name: str, value: Any) -> Any:
         raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")
     if not 0 < value <= sys.float_info.max:
         raise ValueError(f"loss_scale must be above 0 and finite, got {shown(value)}")
+    if float(value) != value:
+        raise ValueError(
+            f"loss_scale must be a number of binary64, got {shown(value)}; the nearest is "
+            f"{int(float(value))}"
+        )
     return float(value)
 
 

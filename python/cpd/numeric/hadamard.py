@@ -49,11 +49,14 @@ class Hadamard(Spec):
     text: str = field(init=False, repr=False)
     """The text that str() returns."""
     _held: _core.Hadamard = field(init=False, repr=False, compare=False)
-    _SPECS = {"signs": lambda digits: int(digits, 16)}  # noqa: RUF012 - an annotation would make it a field
+    _reads = {"signs": lambda digits: int(digits, 16)}  # noqa: RUF012 - an annotation would make it a field
 
     def __init__(self, size: int, signs: int | str | None = None, bf16: bool = False) -> None:
         made = _made(int32("size", size), _signs_text(signs), flag("bf16", bf16))
         self._share(made)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._share(parsed_hadamard(state["text"]))
 
     @classmethod
     def parse(cls, text: str) -> Hadamard:
@@ -69,8 +72,7 @@ class Hadamard(Spec):
             ValueError: for an invalid text.
             TypeError: for an argument that is not a text.
         """
-        made: Hadamard = cls._parsed(named_word("text", text))
-        return made
+        return parsed_hadamard(named_word("text", text))
 
 
 HadamardLike: TypeAlias = "Hadamard | str"
@@ -107,9 +109,6 @@ def _signs_text(signs: Any) -> str:
 def parsed_hadamard(text: str) -> Hadamard:
     """The transform of which str() gave `text`."""
     return Hadamard._of(_core.Hadamard.parse(text))
-
-
-Hadamard._parsed = parsed_hadamard
 
 
 @constant

@@ -4,26 +4,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from cpd import _core
 from cpd._since import gone_members
-from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.numbers import int32
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Option, Spec, options, texts, with_options, word
+from cpd.numeric.spec import KINDS, Kind, Spec, made
+
+
+def block_text(block: Any) -> str:
+    """A block's shape as C++ reads it."""
+    if isinstance(block, str):
+        return block
+    if isinstance(block, tuple) and len(block) == 2:
+        rows, columns = (int32("block", each) for each in block)
+        return f"{rows}x{columns}"
+    return str(int32("block", block))
+
+
+def element_text(name: str, element: FormatLike) -> str:
+    """The text of an element's format. A bare `e4m3` stays one, which is refused."""
+    if isinstance(element, str):
+        return element
+    text = format_text(name, element)
+    return "(4,3)" if text == "e4m3" else text
+
+
+def named_scaled(text: str) -> Scaled:
+    """Returns the scaled format of a text."""
+    return made(Scaled, text, ())
+
+
+KINDS["element"] = Kind(element_text, named)
+KINDS["block"] = Kind(lambda name, block: block_text(block))
+KINDS["transform"] = Kind(lambda name, given: hadamard_spec(given).text, parsed_hadamard)
 
 
 @gone_members("cpd.Scaled")
-@checked
-@dataclass(frozen=True, init=False, repr=False, eq=False)
-class Scaled(Spec):
+class Scaled(Spec, native=_core.Scaled):
     """A scaled format: a block of elements in a narrow format shares one scale.
 
     A value is element * scale of its block, and with `tensor_scale` also * scale of its tensor (or
@@ -104,15 +126,7 @@ class Scaled(Spec):
     choose: str
     scale_max: float | None
     transform: Hadamard | None
-    text: str = field(init=False)
-    """The canonical text; `cpd.Scaled(q.text) == q`."""
-    _held: _core.Scaled = field(init=False, compare=False)
-    _SPECS = {  # noqa: RUF012 - an annotation would make it a field
-        "element": named,
-        "scale": named,
-        "tensor_scale": named,
-        "transform": parsed_hadamard,
-    }
+    _held: _core.Scaled
 
     def __init__(
         self,
@@ -131,43 +145,22 @@ class Scaled(Spec):
         choose: str | None = None,
         scale_max: float | None = None,
         transform: HadamardLike | None = None,
-    ) -> None:
-        if scale_max is not None and not float(scale_max) > 0:
-            raise ValueError("scale_max must be positive")
-        text = format.text if isinstance(format, Scaled) else format
-        whole = text if isinstance(text, str) and _is_scaled(text) else None
-        if whole is None and text is not None:
-            if element is not None:
-                raise TypeError(f"elements are given twice: {shown(text)} and element={element!r}")
-            element = text
-        if element is None and whole is None:
-            raise TypeError("Scaled takes the text of a scaled format, or an element format")
-        given = options(
-            element=None if element is None else _element(element),
-            block=None if block is None else block_text(block),
-            scale=None if scale is None else as_format(scale).name,
-            rule=word("rule", rule),
-            tensor_scale=None if tensor_scale is None else as_format(tensor_scale).name,
-            arithmetic=word("arithmetic", arithmetic),
-            outer=word("outer", outer),
-            margin=None if margin is None else int32("margin", margin),
-            non_finite=word("non_finite", non_finite),
-            choose=word("choose", choose),
-            scale_max=None if scale_max is None else float(np.float32(scale_max)),
-            transform=None if transform is None else hadamard_spec(transform).text,
-        )
-        self._share(_made(given) if whole is None else _replaced(whole, given))
+    ) -> None: ...
 
     @classmethod
-    def named(cls) -> dict[str, dict[str, str]]:
-        """Returns the scaled formats that stand by a name alone.
-
-        Each has a `summary`, a `source` and its `evidence`: `standard` or `library`.
-
-        >>> Scaled.named()["mxfp8"]["source"]
-        'OCP Microscaling formats (MX) 1.0'
-        """
-        return _core.Scaled.named()
+    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+        if given is None and "element" not in keys:
+            raise TypeError("Scaled takes the text of a scaled format, or an element format")
+        if given is None or isinstance(given, Scaled):
+            return "" if given is None else given.text
+        if isinstance(given, str) and not _is_format(given):
+            return given
+        if "element" in keys:
+            raise TypeError(
+                f"elements are given twice: {shown(given)} and element={keys['element']!r}"
+            )
+        keys["element"] = given
+        return ""
 
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Returns the shape of the grid of blocks of a tensor of that shape.
@@ -219,9 +212,6 @@ class Scaled(Spec):
         """
         return self._held.bits_per_value(list(shape), int32("axis", axis))
 
-    def __repr__(self) -> str:
-        return f"cpd.Scaled('{self.text}')"
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Scaled, (self.text,)
 
@@ -251,37 +241,7 @@ def overflow_of(to: Format | Scaled | None, overflow: str | None) -> str:
     return "saturate" if isinstance(to, Scaled) else "ieee"
 
 
-def block_text(block: Any) -> str:
-    """A block's shape as C++ reads it."""
-    if isinstance(block, str):
-        return block
-    if isinstance(block, tuple) and len(block) == 2:
-        rows, columns = (int32("block", each) for each in block)
-        return f"{rows}x{columns}"
-    return str(int32("block", block))
-
-
-def element_text(name: str) -> str:
-    """The text of an element's format, as a bare `e4m3` is refused."""
-    return "(4,3)" if name == "e4m3" else name
-
-
-def _element(element: FormatLike) -> str:
-    name = as_format(element).name
-    is_bare = isinstance(element, str) and element.lower() == "e4m3"  # which is refused
-    return name if is_bare else element_text(name)
-
-
 # ---- by plain values: constants to torch.compile -------------------------------------------------
-
-
-@constant
-def named_scaled(text: str) -> Scaled:
-    """Returns the scaled format of a text."""
-    return Scaled._of(_core.Scaled.parse(text))
-
-
-Scaled._parsed = named_scaled
 
 
 @constant
@@ -295,27 +255,19 @@ def _either(text: str) -> Format | Scaled:
 
 
 @constant
-def _made(given: tuple[Option, ...]) -> Scaled:
-    default = {"block": "32", "scale": "e8m0", "margin": "0"}
-    return Scaled._of(_core.Scaled([*(default | dict(texts(given))).items()]))
+def is_scaled(text: str) -> bool:
+    """Whether a text is that of a scaled format."""
+    try:
+        named_scaled(text)
+    except ValueError:
+        return False
+    return True
 
 
 @constant
-def _is_scaled(text: str) -> bool:
-    """Returns True for the text of a scaled format, False for a format's name.
-
-    Raises ValueError for others.
-    """
-    if _core.names_scaled(text):
-        return True
+def _is_format(text: str) -> bool:
     try:
         named(text)
     except ValueError:
-        named_scaled(text)
-    return False
-
-
-@constant
-def _replaced(text: str, given: tuple[Option, ...]) -> Scaled:
-    """The scaled format of a text, with the given options in place of its own."""
-    return named_scaled(with_options(text, given))
+        return False
+    return True
