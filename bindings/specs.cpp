@@ -138,10 +138,7 @@ void BindCastSpec(py::module_& m) {
   m.attr("AMAX") = Tuple(AmaxNames());
 }
 
-void BindHadamard(py::module_& m) {
-  BindSpec<Hadamard>(m, "Hadamard", &ParseHadamard)
-      .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"));
-}
+void BindHadamard(py::module_& m) { BindSpec<Hadamard>(m, "Hadamard", &ParseHadamard); }
 
 // ---- scaled formats -------------------------------------------------------------------------
 

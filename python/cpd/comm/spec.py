@@ -25,7 +25,7 @@ from cpd.numeric.formats import Format, FormatLike, as_format, flag
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int32
 from cpd.numeric.options import MAX_RANDOM_BITS, Options, numbers_of_codec
-from cpd.numeric.renamed import numbers_go_to, refuses_old
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, named_word, warn_of_numbers
@@ -39,6 +39,7 @@ DIVIDES: tuple[str, ...] = _core.DIVIDES
 _CALL = "cpd.simulate_all_reduce"
 
 
+@refuses_old
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Reduce(Spec):
     """The definition of an all-reduce: what is rounded when, and in which order ranks are summed.
@@ -153,8 +154,6 @@ class Reduce(Spec):
     """What contributions become where that is no format."""
     _held: _core.Reduce = field(init=False, compare=False)
 
-    @numbers_go_to(_CALL, "seed", "step")
-    @refuses_old
     def __init__(
         self,
         format: ReduceLike,

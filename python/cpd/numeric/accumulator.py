@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.numbers import int64
-from cpd.numeric.renamed import numbers_go_to, refuse, refuses_old
+from cpd.numeric.renamed import refuse, refuses_old
 from cpd.numeric.spec import Option, Spec, named_word, options, with_options
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
@@ -24,7 +23,7 @@ UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that cut no term, and so refuse `fraction_bits` and `min_exponent`."""
 
 
-@gone_members("cpd.Accumulator")
+@refuses_old
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Accumulator(Spec):
     """The rule of a sum: its format and scheme, a matrix unit's rule, or an integer's width.
@@ -193,8 +192,6 @@ class Accumulator(Spec):
     """The text that str() returns."""
     _held: _core.Accumulator = field(init=False, repr=False, compare=False)
 
-    @numbers_go_to("cpd.gemm", "seed", "stream")
-    @refuses_old
     def __init__(
         self,
         format: AccumulatorLike | None = None,

@@ -11,12 +11,13 @@ from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
 from cpd.numeric.numbers import Number, int32, number, plain_number
-from cpd.numeric.renamed import numbers_go_to, refuses_old
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, word
 
 
+@refuses_old
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Cast(Spec):
     """A rounding to a format or a scaled format, and the history that gives its scale.
@@ -75,8 +76,6 @@ class Cast(Spec):
     _options: _core.RoundingOptions = field(init=False, compare=False)
     _SPECS = {"format": format_or_scaled}  # noqa: RUF012 - an annotation would make it a field
 
-    @numbers_go_to("cpd.cast", "seed", "stream")
-    @refuses_old
     def __init__(
         self,
         format: CastLike,

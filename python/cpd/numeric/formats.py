@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
@@ -26,7 +25,7 @@ _MAX_LISTED_BITS = 24
 _DERIVED = ("bits", "max", "lowest", "min_normal", "min_subnormal", "epsilon", "num_values")
 
 
-@gone_members("cpd.Format")
+@refuses_old
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Format(Spec):
     """A number format: its exponent and mantissa bits, and the meaning of its codes.
@@ -121,7 +120,6 @@ class Format(Spec):
     """Distinct finite values, zero counted once."""
     _held: _core.Format = field(init=False)
 
-    @refuses_old
     def __init__(
         self,
         format: FormatLike | None = None,
