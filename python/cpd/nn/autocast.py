@@ -180,7 +180,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
         Returns the keywords of its functional form: the recipe, the seed, the stream.
         """
-        if not self.recipe._draws:
+        if not self.recipe._kept.draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
         self._calls += 1

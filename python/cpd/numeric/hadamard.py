@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from cpd import _core
 from cpd.numeric.compiling import constant
@@ -25,7 +26,7 @@ class Hadamard(Spec):
     _held: _core.Hadamard = field(init=False, repr=False, compare=False)
 
 
-def transform_of(transform: str) -> Hadamard:
+def transform_of(transform: Any) -> Hadamard:
     """Returns the transform of a text. Raises TypeError for others, ValueError for a wrong text."""
     if isinstance(transform, str):
         return parsed_hadamard(transform)
