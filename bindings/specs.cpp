@@ -113,8 +113,7 @@ void BindHadamard(py::module_& m) {
   py::class_<Hadamard>(m, "Hadamard")
       .def_static("parse", &ParseHadamard, py::arg("text"))
       .def("fields", &FieldsAsDict<Hadamard>)
-      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); })
-      .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"));
+      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); });
 }
 
 // ---- scaled formats -------------------------------------------------------------------------

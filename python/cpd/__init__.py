@@ -23,7 +23,6 @@ from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
-from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.warned import PrecisionWarning
 from cpd.ops import (
@@ -77,7 +76,6 @@ __all__ = [
     "Encoded",
     "Explanation",
     "Format",
-    "Hadamard",
     "PrecisionWarning",
     "Recipe",
     "Reduce",

@@ -3,10 +3,8 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-
-ClassT = TypeVar("ClassT")
+from collections.abc import Sequence
+from typing import Any
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
 _HARDWARE = "Command Probed Replay probe replay"
@@ -24,6 +22,7 @@ GONE: dict[str, dict[str, str]] = {
         "format": "cpd.Format(…)",
         "named_recipes": "cpd.Recipe.named()",
         "LayerReport": "cpd.comm.TensorReport",
+        "Hadamard": 'its text: cpd.hadamard(x, "hadamard16:te")',
         "ReduceSpec": "cpd.Reduce",
         "fsdp": "cpd.fsdp_hook",
         "outer": "cpd.optim",
@@ -113,7 +112,14 @@ GONE: dict[str, dict[str, str]] = {
 
 IN_TEXT = "a key of the format"
 """Stands for the new name of a keyword that is a key of the format's text now."""
+TO_CALL = "the call, "
+"""Begins what takes the place of a number that a spec had and its calls have now."""
 _ROUNDING = dict.fromkeys(("rounding", "overflow", "random_bits", "variant"), IN_TEXT)
+
+
+def _to_call(call: str, *numbers: str) -> dict[str, str]:
+    return {number: f"{TO_CALL}{call}(…, {number}=…)" for number in numbers}
+
 
 KEYWORDS: dict[str, dict[str, str]] = {
     **{
@@ -126,7 +132,10 @@ KEYWORDS: dict[str, dict[str, str]] = {
         "operands": "a= and b=",
         "preset": "a unit's name as its first argument or by scheme=",
         "unit": "a unit's keys, a=, b=, block= and so on",
+        **_to_call("cpd.gemm", "seed", "stream"),
     },
+    "Cast": _to_call("cpd.cast", "seed", "stream"),
+    "Codec": _to_call("Codec.encode", "seed"),
     **{
         f"Communicator.{name}": {"layers": "tensors"}
         for name in ("all_reduce", "reduce", "reduce_scatter")
@@ -138,7 +147,10 @@ KEYWORDS: dict[str, dict[str, str]] = {
         **_ROUNDING,
     },
     "DiLoCo": {"inner_steps": "period"},
-    "Reduce": dict.fromkeys(("format", "wire"), "the first argument"),
+    "Reduce": {
+        **dict.fromkeys(("format", "wire"), "the first argument"),
+        **_to_call("cpd.simulate_all_reduce", "seed", "step"),
+    },
     "VirtualNodes": {"seeds": "generators", "world_size": "nodes"},
     "autocast": {"watch": "coverage"},
     "cost": {"sizes": "shapes"},
@@ -157,7 +169,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "sum": {"acc": "accumulator", "dim": "axis"},
 }
 """By function, or class, each keyword that is gone and what takes its place: the new keyword, or
-words with a space. A method is `Class.method`."""
+words with a space (`IN_TEXT`, `TO_CALL`). A method is `Class.method`."""
 
 MEMBERS = {
     "cpd.Accumulator": {
@@ -170,7 +182,7 @@ MEMBERS = {
     },
     "cpd.Codec": {"name": "text", **dict.fromkeys(_CODEC.split(), "")},
     "cpd.Format": {"parse": "cpd.Format(name)"},
-    "cpd.Scaled": {"parse": "cpd.Scaled(text)"},
+    "cpd.Scaled": {"parse": "cpd.Scaled(text)", "untransformed": 'replace(transform="none")'},
     "cpd.compress.States": {"used": ""},
     "cpd.hardware.Gates": {"gates": "total", "normaliser": "normalizer"},
     "cpd.study.Machine": {
@@ -205,22 +217,18 @@ def keep_modules(package: str) -> None:
             sys.modules[old] = importlib.import_module(new)
 
 
-def gone_members(cls: str) -> Callable[[type[ClassT]], type[ClassT]]:
-    """Returns a decorator of a class, by its name in MEMBERS: reading a member that is gone raises.
+def refuse_members(cls: type) -> None:
+    """Has reading a member of the class that is gone raise, by the class's name in MEMBERS.
 
-    >>> @gone_members("cpd.Format")
-    ... class Mine: pass
-    >>> Mine().parse
+    >>> class Format: pass
+    >>> refuse_members(Format)
+    >>> Format().parse
     Traceback (most recent call last):
     AttributeError: cpd.Format.parse is gone: use cpd.Format(name)
     """
-
-    def decorate(made: type[ClassT]) -> type[ClassT]:
-        for name, instead in MEMBERS[cls].items():
-            setattr(made, name, _Gone(f"{cls}.{name} is gone: {_told(instead)}"))
-        return made
-
-    return decorate
+    title = next((name for name in MEMBERS if name.endswith(f".{cls.__name__}")), "")
+    for name, instead in MEMBERS.get(title, {}).items():
+        setattr(cls, name, _Gone(f"{title}.{name} is gone: {_told(instead)}"))
 
 
 class _Gone:

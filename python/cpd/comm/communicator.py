@@ -36,6 +36,7 @@ def _give_up_all() -> None:
             comm._give_up()
 
 
+@refuses_old
 class Communicator:
     """One rank's end of a group of ranks; functions of `cpd.comm` make it.
 
@@ -162,7 +163,6 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
-    @refuses_old
     def all_reduce(
         self,
         tensors: Layers,
@@ -287,7 +287,6 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any] | None, ReduceReport]: ...
-    @refuses_old
     def reduce(
         self,
         tensors: Layers,
@@ -370,7 +369,6 @@ class Communicator:
         states: States | None = None,
         report: Literal[True],
     ) -> tuple[list[Any], ReduceReport]: ...
-    @refuses_old
     def reduce_scatter(
         self,
         tensors: Layers,
@@ -428,7 +426,6 @@ class Communicator:
             self._count(made.traffic)
         return (results.layers, reduce_report(made)) if report else results.layers
 
-    @refuses_old
     def all_gather(
         self,
         tensors: Layers,

@@ -17,13 +17,14 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, flag, format_text
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int32
-from cpd.numeric.renamed import numbers_go_to, refuses_old
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, named_word, warn_of_numbers
 from cpd.numeric.warned import PrecisionWarning, warn
 
 
+@refuses_old
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Reduce(Spec):
     """The definition of an all-reduce: what is rounded when, and in which order ranks are summed.
@@ -138,8 +139,6 @@ class Reduce(Spec):
     """The canonical text; `cpd.Reduce(r.text) == r`."""
     _held: _core.Reduce = field(init=False, compare=False)
 
-    @numbers_go_to("cpd.simulate_all_reduce", "seed", "step")
-    @refuses_old
     def __init__(
         self,
         format: ReduceLike,

@@ -214,7 +214,7 @@ class BlockFloatingPoint(Number):
         if integer("dim", self.dim) < -1:
             raise ValueError(f"dim must be -1 or more, got {self.dim}")
         block = "tensor" if self.dim == -1 else "row"
-        object.__setattr__(self, "_scaled", Scaled(f"int{self.wl}", block, "e8m0", "floor"))
+        object.__setattr__(self, "_scaled", Scaled(f"int{self.wl} {block} scale=e8m0 rule=floor"))
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
         """Rounds `x`; without a derivative of its own.

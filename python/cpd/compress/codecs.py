@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
 from cpd.compress.table import compressors
@@ -22,7 +21,6 @@ from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
 from cpd.numeric.options import MAX_RANDOM_BITS, options_of_codec
-from cpd.numeric.renamed import numbers_go_to
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import warn_of_numbers
 from cpd.ops.arguments import Shape, check_random_range, shape_of
@@ -98,7 +96,6 @@ class Packet:
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
-@gone_members("cpd.Codec")
 @functools.partial(checked, own=("codec", "state"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
@@ -178,7 +175,6 @@ class Codec:
     random_bits: int
     _held: _core.Codec = field(init=False, compare=False)
 
-    @numbers_go_to("Codec.encode", "seed")
     def __init__(
         self,
         codec: Codec | str,

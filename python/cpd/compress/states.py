@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.compress.merging import Kept, merged
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
@@ -43,7 +42,6 @@ class Owner(NamedTuple):
         return f"{'all' if self.rank is None else f'rank {self.rank} of'} {self.world} ranks"
 
 
-@gone_members("cpd.compress.States")
 @checked
 class States:
     """The residuals and other numbers that codecs keep of layers between calls.

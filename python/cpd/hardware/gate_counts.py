@@ -45,7 +45,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd._since import gone_members
 from cpd.numeric.accumulator import (
     Accumulator,
     AccumulatorLike,
@@ -56,6 +55,7 @@ from cpd.numeric.accumulator import (
 )
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 
 MODEL = "cpd-2026"
@@ -64,7 +64,7 @@ GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normalizer": 3, "exponent":
 """Two-input gates per bit."""
 
 
-@gone_members("cpd.hardware.Gates")
+@refuses_old
 @dataclass(frozen=True)
 class Gates:
     """The bits of each part of a unit, for one multiply-accumulate.

@@ -281,7 +281,5 @@ def _numbers(how: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | N
     """Seeds and streams as the operators take them, a row for each purpose; None: nothing draws."""
     if not how._kept.drawing:
         return None
-    drawn = {
-        purpose: pair_of(spec, purpose, x, seed, stream) for purpose, spec in how._kept.drawing
-    }
-    return stacked_numbers([drawn.get(purpose, (None, None)) for purpose in Purpose], x)
+    parts = zip(how._kept.drawing, Purpose, strict=True)
+    return stacked_numbers([pair_of(part, p, x, seed, stream) for part, p in parts], x)

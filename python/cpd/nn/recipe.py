@@ -29,13 +29,16 @@ from cpd.nn.recipe_parts import Kept, put_kept
 from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
-from cpd.numeric.accumulator import as_accumulator
+from cpd.numeric.accumulator import Accumulator, as_accumulator
 from cpd.numeric.cast import Cast as Cast
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import as_cast as as_cast
-from cpd.numeric.checked import checked
+from cpd.numeric.cast import operand_text
+from cpd.numeric.checked import checked, is_compiling
 from cpd.numeric.compiling import constant
+from cpd.numeric.formats import Format
 from cpd.numeric.renamed import refuse, refuses_old
+from cpd.numeric.scaled import Scaled, element_text
 from cpd.numeric.spec import warn_of_numbers
 
 if TYPE_CHECKING:
@@ -216,9 +219,14 @@ class Recipe:
             recipe_files.refuse_gone(_renamed, TypeError)
             refuse("Recipe", _renamed)
         given = {name: value for name, value in said.items() if not _is_usual(name, value)}
+        if is_compiling():
+            if isinstance(sums, Recipe):
+                given["sums"] = tuple(getattr(sums, name) for name in SUMS)
+            format, *values = (_plain(value) for value in (format, *given.values()))
+            given = dict(zip(given, values, strict=True))
         try:
-            if _are_texts(format, *given.values()):
-                parts = _fields(_of_text(str(format), *given.items()))
+            if isinstance(format, str) and _are_texts(format, *given.values()):
+                parts = _fields(_of_text(format, *given.items()))
             else:
                 parts = _parts(format, given)
         except RecursionError:
@@ -347,13 +355,6 @@ class Recipe:
         """True if an operand or a result of a layer is cast."""
         return any(spec is not None for spec in self._casts) or self.attention is not None
 
-    @property
-    def _draws(self) -> bool:
-        """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
-        return any(draws(part) for part in (*self._sums, *self._casts)) or (
-            self.attention is not None and self.attention._draws
-        )
-
 
 def _parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, of its first argument and of the others that are given."""
@@ -396,13 +397,39 @@ def _names() -> dict[str, str]:
 
 
 def _are_texts(*values: Any) -> bool:
-    """Returns whether all are texts, and none names a file, the contents of which may change."""
-    return all(isinstance(one, str) and ".toml" not in one and ".json" not in one for one in values)
+    """Returns whether all are texts, or tuples of them, and none names a file, which may change."""
+    return all(
+        _are_texts(*one)
+        if isinstance(one, tuple)
+        else isinstance(one, str) and ".toml" not in one and ".json" not in one
+        for one in values
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Returns an argument by the texts of its specs, which alone compiled programs store.
+
+    What has no text stays.
+    """
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(one) for one in value)
+    if isinstance(value, Cast):
+        return operand_text(value)
+    if isinstance(value, (Accumulator, Scaled)):
+        return value.text
+    if isinstance(value, Format):
+        return element_text(value.text)
+    if isinstance(value, Recipe) and not (
+        value.rules or value.schedule or value.optimizer or value.reduce or value.loss_scale
+    ):
+        text, within = value._kept.text, value.attention
+        return text if within is None else f'{text} attention="{within._kept.text}"'
+    return value
 
 
 @constant
-def _of_text(text: str, *given: tuple[str, str]) -> Recipe:
-    """Returns the recipe of a text, or of a name, and of other arguments."""
+def _of_text(text: str, *given: tuple[str, Any]) -> Recipe:
+    """Returns the recipe of a text, or of a name, and of other arguments of texts."""
     if text.lower() in READY and not given:
         return _named(text.lower())
     return _new(_parts(text, dict(given)))
@@ -477,7 +504,7 @@ def _read(name: str, value: Any) -> Any:
 
 def _is_usual(name: str, value: Any) -> bool:
     usual = _USUAL[name]
-    return type(value) is type(usual) and bool(value == usual)
+    return isinstance(value, type(usual)) and bool(value == usual)
 
 
 def _nested(name: str, value: Any) -> Recipe | None:

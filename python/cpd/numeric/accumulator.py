@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.numbers import int64
@@ -29,8 +28,7 @@ def _product(text: str) -> Format | str:
 KINDS["product"] = Kind(format_text, _product)
 
 
-@gone_members("cpd.Accumulator")
-class Accumulator(Spec, native=_core.Accumulator, call="cpd.gemm"):
+class Accumulator(Spec, native=_core.Accumulator):
     """The rule of a sum: its format and scheme, a matrix unit's rule, or an integer's width.
 
     There are three forms. Keys of one form do not go with another; `form` says which it is, and

@@ -14,7 +14,7 @@ from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, made
 
 
-class Cast(Spec, native=_core.CastSpec, call="cpd.cast"):
+class Cast(Spec, native=_core.CastSpec):
     """A rounding to a format or a scaled format, and the history that gives its scale.
 
     Args:

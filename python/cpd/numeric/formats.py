@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.numeric.numbers import int32
 from cpd.numeric.spec import KINDS, Kind, Spec, made
 from cpd.numeric.spec import flag as flag
@@ -53,7 +52,6 @@ def named(name: str) -> Format:
 KINDS["format"] = Kind(format_text, named)
 
 
-@gone_members("cpd.Format")
 class Format(Spec, native=_core.Format):
     """A number format: its exponent and mantissa bits, and the meaning of its codes.
 

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
-from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.numbers import int32
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import KINDS, Kind, Spec, made
@@ -41,10 +39,9 @@ def named_scaled(text: str) -> Scaled:
 
 KINDS["element"] = Kind(element_text, named)
 KINDS["block"] = Kind(lambda name, block: block_text(block))
-KINDS["transform"] = Kind(lambda name, given: hadamard_spec(given).text, parsed_hadamard)
+KINDS["transform"] = KINDS["word"]
 
 
-@gone_members("cpd.Scaled")
 class Scaled(Spec, native=_core.Scaled):
     """A scaled format: a block of elements in a narrow format shares one scale.
 
@@ -65,6 +62,7 @@ class Scaled(Spec, native=_core.Scaled):
             - Then options, each as `name=value`, with the names below: `mxfp8 rule=rceil`, `nvfp4
               block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
 
+        element: the elements' format, in place of the text's.
         block: the values that share a scale: an int N (N along the axis), `"RxC"` (C along the
             axis, R along the last dimension or, where that is the axis, the one before), `"row"`
             (all along the axis) or `"tensor"`. The last block of each kind may be short. Default
@@ -82,7 +80,6 @@ class Scaled(Spec, native=_core.Scaled):
         arithmetic: whose roundings: `exact` (default: each quotient is rounded once), or the
             binary32 steps of `te` (TransformerEngine's CUDA kernels), `torchao`, `deepgemm`,
             `microxcaling`, as far as each has such scales.
-        element: the elements' format, in place of the text's.
         outer: `tensor` (default) or `row`: what shares the outer scale.
         margin: scales are 2^margin times as large; -64 to 64, default 0.
         non_finite: what a NaN or infinity does. `block`: the scale is NaN, and so are all values
@@ -94,8 +91,9 @@ class Scaled(Spec, native=_core.Scaled):
             scale.
         scale_max: with two levels: the scale of the block with the largest magnitude; default: the
             scale format's max.
-        transform: a `Hadamard` of the inputs along the axis, before anything else, in x's type.
-            Values come out transformed; both operands of a product take the same transform.
+        transform: the text of a Hadamard transform (`cpd.hadamard`) of the inputs along the axis,
+            before anything else, in x's type. Values come out transformed; both operands of a
+            product take the same transform. Default: `"none"`.
 
     The scale of a block of zeros is what zero rounds to (`e8m0`: 2^-127); below a scale of 0
     elements are 0. Scales saturate: those of rules of powers of two at the largest power of two
@@ -105,7 +103,7 @@ class Scaled(Spec, native=_core.Scaled):
         ValueError: the text, a name or the combination does not exist.
         TypeError: an argument has another type.
 
-    >>> q = Scaled("e2m1", 16, "e4m3fn", tensor_scale="fp32", arithmetic="te")
+    >>> q = Scaled("e2m1", block=16, scale="e4m3fn", tensor_scale="fp32", arithmetic="te")
     >>> q, Scaled("mxfp8", rule="rceil"), Scaled("mxfp4", element="e3m2")
     (cpd.Scaled('nvfp4'), cpd.Scaled('mxfp8 rule=rceil'), cpd.Scaled('mxfp6-e3m2'))
     >>> Scaled("nvfp4").scale, Scaled("int8 row").element.max
@@ -125,26 +123,26 @@ class Scaled(Spec, native=_core.Scaled):
     non_finite: str
     choose: str
     scale_max: float | None
-    transform: Hadamard | None
+    transform: str | None
     _held: _core.Scaled
 
     def __init__(
         self,
         format: FormatLike | ScaledLike | None = None,
         /,
-        block: int | str | None = None,
+        *,
+        element: FormatLike | None = None,
+        block: int | str | tuple[int, int] | None = None,
         scale: FormatLike | None = None,
         rule: str | None = None,
         tensor_scale: FormatLike | None = None,
         arithmetic: str | None = None,
-        *,
-        element: FormatLike | None = None,
         outer: str | None = None,
         margin: int | None = None,
         non_finite: str | None = None,
         choose: str | None = None,
         scale_max: float | None = None,
-        transform: HadamardLike | None = None,
+        transform: str | None = None,
     ) -> None: ...
 
     @classmethod
@@ -196,10 +194,6 @@ class Scaled(Spec, native=_core.Scaled):
             raise ValueError(f"{self} has one level of scales")
         return tuple(self._held.outer_grid(list(shape), int32("axis", axis)))
 
-    def untransformed(self) -> Scaled:
-        """The same without its transform."""
-        return self if self.transform is None else _untransformed(self.text)
-
     def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
         """Returns the bits of codes and scales of a tensor, over its number of values.
 
@@ -245,7 +239,8 @@ def overflow_of(to: Format | Scaled | None, overflow: str | None) -> str:
 
 
 @constant
-def _untransformed(text: str) -> Scaled:
+def untransformed(text: str) -> Scaled:
+    """Returns the scaled format of a text, without its transform."""
     return Scaled._of(_core.Scaled.parse(text).untransformed())
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Never, Self, TypeVar
 
 import numpy as np
 
-from cpd._since import KEYWORDS
+from cpd._since import KEYWORDS, refuse_members
 from cpd.numeric.compiling import constant
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int64
@@ -43,17 +43,17 @@ class Spec:
     _held: Any
 
     _native: ClassVar[Any]
-    _call: ClassVar[str]
     _kinds: ClassVar[dict[str, Kind]]
     """The keys of the table."""
     _reads: ClassVar[dict[str, Callable[[str], Any]]] = {}
     """What makes an attribute of a field's text, for fields that are specs themselves."""
 
-    def __init_subclass__(cls, native: Any = None, call: str = "") -> None:
-        """Makes a class from a table; `call` takes the seed and the stream that it had in 0.7."""
+    def __init_subclass__(cls, native: Any = None) -> None:
+        """Makes a class from a table, without the members of 0.7 that are gone."""
         if native is None:
             return
-        cls._native, cls._call = native, call
+        refuse_members(cls)
+        cls._native = native
         cls._kinds = {name: KINDS[kind] for name, kind in native.keys().items()}
         reads = {name: kind.read for name, kind in cls._kinds.items() if kind.read is not None}
         cls._reads = reads | cls._reads
@@ -199,10 +199,6 @@ def _texts(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
 def _refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Never:
     """Raises TypeError for a key that a spec lacks: its substitute, or all keys and the nearest."""
     title = spec.__name__
-    if name in ("seed", "stream") and spec._call:
-        raise TypeError(
-            f"{title}() takes no {name}=: give it to the call, {spec._call}(…, {name}=…)"
-        )
     if name in KEYWORDS.get(title, {}):
         refuse(title, {name: value})
     hint = did_you_mean(name, names)

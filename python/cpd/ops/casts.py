@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from cpd.numeric.cast import Cast, CastLike, as_cast, drawing
 from cpd.numeric.formats import Format, FormatLike, flag
-from cpd.numeric.hadamard import HadamardLike, hadamard_spec
+from cpd.numeric.hadamard import transform_of
 from cpd.numeric.numbers import Number, int32
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, untransformed
 from cpd.ops import on_numpy
 from cpd.ops.arguments import ArrayT, ScaleSource, Shape
 from cpd.ops.arithmetic import front_end_of, rounded
@@ -235,7 +235,8 @@ def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
     """Returns x, transformed as a scaled format says, and the format without its transform."""
     if q.transform is None:
         return x, q
-    return front_end_of(x).hadamard(x, q.transform, axis, False, None), q.untransformed()
+    transform = transform_of(q.transform)
+    return front_end_of(x).hadamard(x, transform, axis, False, None), untransformed(q.text)
 
 
 def _check_plain(how: Cast) -> None:
@@ -250,14 +251,25 @@ def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
         raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to.name}")
 
 
+@refuses_old
 def hadamard(
     x: ArrayT,
-    transform: HadamardLike,
+    transform: str,
+    *_old: Never,
     axis: int = -1,
     inverse: bool = False,
     out: ArrayT | None = None,
 ) -> ArrayT:
-    """Transforms each group of neighboring values of x along an axis by a Hadamard matrix.
+    """Transforms each group of N neighboring values along an axis: x' = 1/√N · H · diag(s) · x.
+
+    H is Sylvester's matrix: entry (i, j) is −1 to the number of ones that i and j share in binary.
+    s is 1, or −1 for the inputs that the transform names. The inverse transform is the transpose,
+    1/√N · diag(s) · H.
+
+    The roundings, in binary32, have this order. First the signs s. Then log2(N) stages at distances
+    d = 1, 2, 4, …: of values i and i + d (bit d of i clear) the first becomes their sum, the second
+    the first minus the second. Then the multiplication by 1/√N, rounded to nearest (a power of two
+    if log2(N) is even). The inverse transform applies the signs only here.
 
     Derivatives (torch): the gradient is the inverse transform of the gradient, a tangent the
     transform of the tangent; the rounding into bf16 is straight through.
@@ -265,7 +277,12 @@ def hadamard(
     Args:
         x: float32, bfloat16 or float16; the extent along the axis is a multiple of the transform's
             size. NaN and infinities are those of the operations.
-        transform: a `cpd.Hadamard`, which defines every rounding, or its text.
+        transform: its text: `hadamardN`, N a power of two, 2…128; then `:signs=0xMASK`, whose bit i
+            multiplies input i by −1, or `:te`, Transformer Engine's signs of 16 inputs; then
+            `:bf16`, which computes in binary64 and rounds once into bf16, to nearest-even; an exact
+            zero is +0. For bf16 inputs and N = 16, that is the exact sum rounded once, if the
+            exponents of a group's nonzero values differ by at most 41: Transformer Engine's random
+            Hadamard transform.
         axis: the axis of the groups; default -1, the last.
         inverse: True transforms by the transpose; default False.
         out: where to write the result; default: a new array. It may be `x`.
@@ -275,7 +292,8 @@ def hadamard(
         nearest-even. A transform into bf16 gives bf16 values, which float16 does not hold.
 
     Raises:
-        ValueError: the extent is no multiple of the size, or the type does not hold the result.
+        ValueError: the text is invalid, the extent is no multiple of N, or the type does not hold
+            the result.
         TypeError: an argument has another type.
 
     >>> x = np.float32([1, 2, 3, 4])
@@ -284,7 +302,9 @@ def hadamard(
     >>> hadamard(hadamard(x, "hadamard4:signs=0x5"), "hadamard4:signs=0x5", inverse=True).tolist()
     [1.0, 2.0, 3.0, 4.0]
     """
-    how = hadamard_spec(transform), axis, flag("inverse", inverse), out
+    if _old:
+        refuse("hadamard", {}, positional=_old, last="transform")
+    how = transform_of(transform), axis, flag("inverse", inverse), out
     return front_end_of(x).hadamard(x, *how)  # type: ignore[no-any-return]
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cpd._since import gone_members
 from cpd.numeric.checked import checked
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
@@ -59,7 +58,6 @@ class Round(NamedTuple):
     within: int
 
 
-@gone_members("cpd.study.Machine")
 @checked
 @dataclass(frozen=True, init=False)
 class Machine:

@@ -94,7 +94,7 @@ def test_a_factor_is_a_number(factor):
 
 def test_scale_max_is_binary32():
     """Its text, too, from which the same format is read."""
-    q = cpd.Scaled("e2m1", 16, "e4m3fn", tensor_scale="fp32", scale_max=0.1)
+    q = cpd.Scaled("e2m1", block=16, scale="e4m3fn", tensor_scale="fp32", scale_max=0.1)
     assert q.scale_max == float(np.float32(0.1)) != 0.1
     assert cpd.Scaled(q.text) == q
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 import pickle
 import re
 import subprocess
@@ -25,6 +26,7 @@ from cpd._since import (
     KEYWORDS,
     MEMBERS,
     MODULES,
+    TO_CALL,
     gone_flag,
     missing,
 )
@@ -196,6 +198,11 @@ def test_keywords_that_are_gone(name: str, old: str, new: str) -> None:
     if new == IN_TEXT:
         told = rf'{name}\(\) takes {old}= in its format: "(None|fp32) {old}=up"'
         assert re.fullmatch(told, str(raised.value))
+    elif new.startswith(TO_CALL):
+        call = re.fullmatch(rf"{TO_CALL}(?:cpd\.)?([\w.]+)\(…, {old}=…\)", new)[1]
+        assert str(raised.value) == f"{name}() takes no {old}=: give it to {new}"
+        assert old not in {one.name for one in parameters}
+        assert old in inspect.signature(operator.attrgetter(call)(cpd)).parameters
     elif " " in new:
         assert str(raised.value) == f"{name}() takes {new} in place of {old}="
         assert set(re.findall(r"(\w+)=", new)) <= inspect.signature(function).parameters.keys()
@@ -223,6 +230,8 @@ def test_arguments_of_0_7_in_calls() -> None:
         (lambda: cpd.cast(x), "cast() lacks the format or the accumulator to round into"),
         (lambda: cpd.sum(x), "sum() lacks the format or the accumulator to round into"),
         (lambda: cpd.restore(ulp=1), "got an unexpected keyword argument 'ulp'"),
+        (lambda: cpd.Scaled("e2m1", 16), "takes all that follows its format by keyword"),
+        (lambda: cpd.Codec("qsgd", bits=4, seed=3), "Codec() takes no seed=: give it to the call"),
     ]
     for call, told in mistakes:
         with pytest.raises(TypeError, match=re.escape(told)):

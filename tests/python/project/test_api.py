@@ -243,13 +243,11 @@ def test_members_that_are_gone() -> None:
 
 
 def test_what_is_still_as_in_0_7() -> None:
-    """The table has what is pending, but for attributes, and no more than `Scaled.untransformed`
-    and `Hadamard` beside that."""
+    """The table has what is pending, but for attributes, and no more."""
     table = README.partition("### Still as in 0.7")[2]
     still = set(re.findall(r"`([\w.()]+)`", " ".join(first_cells(table))))
     pending = {name for name in api_stub.pending() if ITEMS[name].kind != "attribute"}
-    beside = {"cpd.Hadamard", "cpd.Scaled.untransformed"}
-    assert {f"cpd.{name}" for name in still} - beside == pending
+    assert {f"cpd.{name}" for name in still} == pending
 
 
 def test_names_of_cpp() -> None:
