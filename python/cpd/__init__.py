@@ -46,6 +46,7 @@ from cpd.ops.explain import Explanation, explain
 
 if TYPE_CHECKING:
     from cpd import comm as comm
+    from cpd import compat as compat
     from cpd import compress as compress
     from cpd import functional as functional
     from cpd import hardware as hardware
@@ -131,12 +132,14 @@ loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
 
 
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    raise missing("cpd", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        if name in _NAMES:
+            return getattr(importlib.import_module(_NAMES[name]), name)
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
+        raise missing("cpd", name)
 
 
 def __dir__() -> list[str]:

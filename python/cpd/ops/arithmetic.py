@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any, Literal, Never, Unpack, overload
 
 from cpd.numeric.cast import CastLike, Drawing, unscaled
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.numbers import Number, is_torch
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
 from cpd.ops import front_ends, on_numpy
-from cpd.ops.arguments import ArrayT
+from cpd.ops.arguments import ArrayT, Elementwise
 
 
 def front_end_of(x: object) -> Any:
@@ -39,6 +39,19 @@ def rounded(
     return run(*operands, to, options, out, random), raised
 
 
+@overload
+def add(
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def add(
+    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def add(
     x: ArrayT,
@@ -98,6 +111,19 @@ def add(
     return rounded("add", (x, y), to, options, out, random, flags, tininess)
 
 
+@overload
+def mul(
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def mul(
+    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def mul(
     x: ArrayT,
@@ -151,6 +177,26 @@ def mul(
     return rounded("mul", (x, y), to, options, out, random, flags, tininess)
 
 
+@overload
+def fma(
+    x: ArrayT,
+    y: ArrayT,
+    z: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def fma(
+    x: ArrayT,
+    y: ArrayT,
+    z: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[True],
+    **how: Unpack[Elementwise[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def fma(
     x: ArrayT,
@@ -207,6 +253,19 @@ def fma(
     return rounded("fma", (x, y, z), to, options, out, random, flags, tininess)
 
 
+@overload
+def div(
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def div(
+    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def div(
     x: ArrayT,
@@ -260,6 +319,14 @@ def div(
     return rounded("div", (x, y), to, options, out, random, flags, tininess)
 
 
+@overload
+def sqrt(
+    x: ArrayT, to: CastLike, *, flags: Literal[False] = False, **how: Unpack[Elementwise[ArrayT]]
+) -> ArrayT: ...
+@overload
+def sqrt(
+    x: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def sqrt(
     x: ArrayT,

@@ -3,23 +3,47 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any, Literal, Never, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.cast import Cast, CastLike, as_cast, drawing
-from cpd.numeric.formats import Format, FormatLike, flag
+from cpd.numeric.formats import ElementType, Format, FormatLike, flag
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
 from cpd.numeric.numbers import Number, int32
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.ops import on_numpy
-from cpd.ops.arguments import ArrayT, ScaleSource, Shape
+from cpd.ops.arguments import ArrayT, Blockwise, Elementwise, Scales, ScaleSource, Shape
 from cpd.ops.arithmetic import front_end_of, rounded
 from cpd.ops.encoded import Encoded
 
 
+@overload
+def cast(
+    x: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
+    dtype: Any = None,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def cast(
+    x: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[True],
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
+    dtype: Any = None,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def cast(
     x: ArrayT,
@@ -108,6 +132,12 @@ def cast(
     return rounded("cast", (x,), target, options, out, random, flags, tininess)
 
 
+@overload
+def encode(x: ArrayT, to: Format | ElementType, **how: Unpack[Blockwise[ArrayT]]) -> ArrayT: ...
+@overload
+def encode(x: ArrayT, to: Scaled, **how: Unpack[Blockwise[ArrayT]]) -> tuple[ArrayT, Scales]: ...
+@overload
+def encode(x: ArrayT, to: CastLike, **how: Unpack[Blockwise[ArrayT]]) -> Any: ...
 @refuses_old
 def encode(
     x: ArrayT,
@@ -175,6 +205,19 @@ def encode(
     return front_end_of(x).encode(x, target, options, random)
 
 
+@overload
+def decode(
+    codes: ArrayT,
+    format: FormatLike | ScaledLike,
+    shape: Shape,
+    *,
+    dtype: Any = None,
+    out: ArrayT | None = None,
+    axis: int = -1,
+    scales: Scales = None,
+) -> ArrayT: ...
+@overload
+def decode(codes: Encoded, *, dtype: Any = None, out: Any = None) -> Any: ...
 @refuses_old
 def decode(
     codes: ArrayT | Encoded,

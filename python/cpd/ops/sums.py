@@ -3,18 +3,36 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any, Literal, Never, Unpack, overload
 
 from cpd.numeric.accumulator import AccumulatorLike, as_accumulator, sum_accumulator
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import Number
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
-from cpd.ops.arguments import ArrayT
+from cpd.ops.arguments import ArrayT, Drawn, Rounded
 from cpd.ops.arithmetic import front_end_of
 from cpd.ops.encoded import Encoded
 from cpd.ops.products import gemm_encoded
 
 
+@overload
+def sum(
+    x: ArrayT,
+    accumulator: AccumulatorLike,
+    axis: int | None = None,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Rounded[ArrayT]],
+) -> ArrayT: ...
+@overload
+def sum(
+    x: ArrayT,
+    accumulator: AccumulatorLike,
+    axis: int | None = None,
+    *,
+    flags: Literal[True],
+    **how: Unpack[Rounded[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def sum(
     x: ArrayT,
@@ -85,10 +103,44 @@ def sum(
     return front_end_of(x).sum(x, acc, axis, seed, stream, random, *when)
 
 
-@refuses_old
+@overload
 def gemm(
     a: ArrayT,
     b: ArrayT,
+    accumulator: AccumulatorLike,
+    c: ArrayT | None = None,
+    *,
+    dtype: Any = None,
+    blas: bool = False,
+    flags: Literal[False] = False,
+    **how: Unpack[Rounded[ArrayT]],
+) -> ArrayT: ...
+@overload
+def gemm(
+    a: ArrayT,
+    b: ArrayT,
+    accumulator: AccumulatorLike,
+    c: ArrayT | None = None,
+    *,
+    dtype: Any = None,
+    flags: Literal[True],
+    **how: Unpack[Rounded[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def gemm(
+    a: Encoded,
+    b: Encoded,
+    accumulator: AccumulatorLike,
+    c: Any = None,
+    *,
+    dtype: Any = None,
+    scales_at: str | None = None,
+    **how: Unpack[Drawn[Any]],
+) -> Any: ...
+@refuses_old
+def gemm(
+    a: ArrayT | Encoded,
+    b: ArrayT | Encoded,
     accumulator: AccumulatorLike = REQUIRED,
     c: ArrayT | None = None,
     *,

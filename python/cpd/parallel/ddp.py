@@ -8,7 +8,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -480,5 +480,7 @@ def _own_communicator(group: dist.ProcessGroup | None) -> Communicator:
     return distributed(group)
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.parallel.ddp", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.parallel.ddp", name)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -222,5 +222,7 @@ def _averages(op: Any) -> bool:
     )
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.parallel.fsdp", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.parallel.fsdp", name)
