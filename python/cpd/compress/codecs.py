@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from cpd.numeric.options import MAX_RANDOM_BITS, numbers_of_codec
 from cpd.numeric.renamed import numbers_go_to
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments, take, warn_of_numbers
-from cpd.ops.arguments import Shape, check_random_range, shape_of
+from cpd.ops.arguments import Array, ArrayT, Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
 Stream: TypeAlias = bytes
@@ -35,7 +35,7 @@ _AS_IT_IS = RowLayout()
 
 
 @dataclass(frozen=True)
-class Packet:
+class Packet(Generic[ArrayT]):
     """An encoded layer.
 
     Attributes:
@@ -51,7 +51,7 @@ class Packet:
     _device: str | None = field(repr=False)
 
     @classmethod
-    def from_bytes(cls, data: Stream, shape: Shape | None = None) -> Packet:
+    def from_bytes(cls, data: Stream, shape: Shape | None = None) -> Packet[Array]:
         """Reads a stream that `Codec.encode` or `cpd compress` made; it names its codec.
 
         Args:
@@ -71,15 +71,15 @@ class Packet:
         ([0.3125, 16.0], 2)
         """
         values, head = _decoded(data, shape, None)
-        packet = cls(bytes_of(data), head.bytes, values.shape, _AS_IT_IS, None)
+        packet: Packet[Array] = Packet(bytes_of(data), head.bytes, values.shape, _AS_IT_IS, None)
         packet.__dict__["values"] = values
         return packet
 
     @functools.cached_property
-    def values(self) -> Any:
+    def values(self) -> ArrayT:
         """The decoded values, float32, of the layer's kind, shape and device; decoded once."""
         flat, _ = _core.decode_stream(self.data)
-        values = self._layout.restored(flat, self.shape)
+        values: Any = self._layout.restored(flat, self.shape)
         if self._device is None:
             return values
         import torch
@@ -275,7 +275,7 @@ class Codec:
 
     def encode(
         self,
-        x: Any,
+        x: ArrayT,
         *,
         state: States | None = None,
         number: int = 0,
@@ -283,8 +283,8 @@ class Codec:
         stream: int = 0,
         shift: int = 0,
         scale: float | None = None,
-        random: Any = None,
-    ) -> Packet:
+        random: ArrayT | None = None,
+    ) -> Packet[ArrayT]:
         """Encodes a layer as a rank's message holds it.
 
         Args:

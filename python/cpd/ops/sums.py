@@ -251,9 +251,12 @@ def gemm(
         if flag("blas", blas) or flags:
             taker = "a BLAS" if blas else "flags=True"
             raise ValueError(f"{taker} takes no encoded operands")
-        codes = a.codes if isinstance(a, Encoded) else b.codes
-        how = as_accumulator(accumulator), c, (seed, stream), dtype, scales_at, random
-        return gemm_encoded(front_end_of(codes), a, b, *how)
+        operands: tuple[Any, Any] = a, b
+        codes = next(x.codes for x in operands if isinstance(x, Encoded))
+        acc = as_accumulator(accumulator)
+        numbers = seed, stream
+        how = dtype, scales_at, random
+        return gemm_encoded(front_end_of(codes), *operands, acc, c, numbers, *how)
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     when = tininess if flags else None

@@ -96,7 +96,7 @@ def cost(
 
     def moved(comm: Communicator) -> Any:
         given = ranks[comm.rank]
-        tensors = given() if callable(given) else given
+        tensors: Any = given() if callable(given) else given
         return comm.all_reduce(tensors, spec, report=True)[1].traffic
 
     with local(world, chunk=chunk) as group:
