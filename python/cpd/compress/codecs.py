@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,14 @@ from cpd.numeric.spec import arguments, take, warn_of_numbers
 from cpd.ops.arguments import Array, ArrayT, Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ValuesT = TypeVar("ValuesT", default=Any)
+else:
+    from typing import TypeVar
+
+    ValuesT = TypeVar("ValuesT")
 Stream: TypeAlias = bytes
 """The self-describing bytes of one layer."""
 
@@ -35,7 +43,7 @@ _AS_IT_IS = RowLayout()
 
 
 @dataclass(frozen=True)
-class Packet(Generic[ArrayT]):
+class Packet(Generic[ValuesT]):
     """An encoded layer.
 
     Attributes:
@@ -76,15 +84,15 @@ class Packet(Generic[ArrayT]):
         return packet
 
     @functools.cached_property
-    def values(self) -> ArrayT:
+    def values(self) -> ValuesT:
         """The decoded values, float32, of the layer's kind, shape and device; decoded once."""
         flat, _ = _core.decode_stream(self.data)
         values: Any = self._layout.restored(flat, self.shape)
-        if self._device is None:
-            return values
-        import torch
+        if self._device is not None:
+            import torch
 
-        return torch.from_numpy(values).to(self._device)
+            values = torch.from_numpy(values).to(self._device)
+        return values  # type: ignore[no-any-return]
 
     @property
     def size(self) -> int:

@@ -38,7 +38,7 @@ from cpd.numeric.renamed import refuse, refuses_old
 from cpd.numeric.spec import arguments, warn_of_numbers
 
 Rules: TypeAlias = (
-    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None] | str"
+    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[Any, RecipeLike | None] | str"
 )
 
 

@@ -18,7 +18,7 @@ Selector: TypeAlias = "str | type[nn.Module]"
 Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"
 Decision: TypeAlias = "Callable[[str, nn.Module], Any]"
 """A function of a layer's name and module: its recipe, None (torch's), or ... (not decided)."""
-Rules: TypeAlias = "Iterable[Rule] | Mapping[Selector, RecipeLike | None] | Decision"
+Rules: TypeAlias = "Iterable[Rule] | Mapping[Any, RecipeLike | None] | Decision"
 
 _POSITIONS = re.compile(r"(first|last) 0*(\d{1,18})( ?%)?( blocks?)?")
 

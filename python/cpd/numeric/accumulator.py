@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, cast
 
 from cpd import _core
 from cpd._since import gone_members
@@ -160,7 +160,7 @@ class Accumulator(Spec):
     'fp32 fixed width=40 fraction=12 overflow=saturate'
     """
 
-    form: str
+    form: Literal["ordered", "unit", "integer"]
     """`ordered`, `unit` or `integer`."""
     format: Format
     scheme: str | None
