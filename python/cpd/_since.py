@@ -133,6 +133,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
     },
     "Communicator.all_gather": {"format": "to", "layers": "tensors", **_ROUNDING},
     "DiLoCo": {"inner_steps": "period"},
+    "ReduceScatter": {"layer": "number"},
     "Reduce": dict.fromkeys(("format", "wire"), "the first argument"),
     "VirtualNodes": {"seeds": "generators", "world_size": "nodes"},
     "autocast": {"watch": "coverage"},

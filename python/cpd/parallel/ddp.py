@@ -161,7 +161,11 @@ class HookState:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """The all-reduce's bytes and seconds of the last ended backward pass on this rank."""
+        """The all-reduce of the last ended backward pass on this rank; None before the first.
+
+        Its `step`, its `bytes_sent` (encoded values; None where the communicator does not count
+        them), and its `seconds` in the calls that reduce, waiting for other ranks included.
+        """
         return self._meter.last
 
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:

@@ -25,6 +25,7 @@ def rounds() -> None:
     assert_type(cpd.fma(x, x, x, (4, 3), seed=torch.tensor(1)), Tensor)
     assert_type(cpd.sqrt(y, np.float16, flags=True), tuple[Array, Array])
     assert_type(cpd.sum(x, "e4m3 kahan"), Tensor)
+    assert_type(cpd.sum(y, "e4m3 pairwise", flags=True), tuple[Array, Array])
     assert_type(cpd.sum(x.reshape(2, 2), cpd.Accumulator("e4m3 kahan"), axis=0), Tensor)
     assert_type(cpd.gemm(x.reshape(2, 2), x.reshape(2, 2), "fp32"), Tensor)
     assert_type(cpd.encode(y, cpd.Format("e4m3")), Array)

@@ -85,6 +85,7 @@ def mistakes() -> None:
     cpd.comm.local("2")  # type: ignore[arg-type]
     cpd.comm.nccl_id()  # type: ignore[attr-defined]
     cpd.study.recommend(ranks, "e5m2", [1], alpha=1e-5)  # type: ignore[call-arg]
+    cpd.study.measured_cost(ranks, "e5m2")  # type: ignore[attr-defined]
     cpd.VirtualNodes(nn.Linear(4, 2), world_size=4)  # type: ignore[call-arg]
 
 
