@@ -128,7 +128,10 @@ KEYWORDS: dict[str, dict[str, str]] = {
         "unit": "a unit's keys, a=, b=, block= and so on",
     },
     **{
-        f"Communicator.{name}": {"layers": "tensors"}
+        f"Communicator.{name}": {
+            "layers": "tensors",
+            "seed": "the communicator's own, of local(…),",
+        }
         for name in ("all_reduce", "reduce", "reduce_scatter")
     },
     "Communicator.all_gather": {"format": "to", "layers": "tensors", **_ROUNDING},
@@ -222,7 +225,7 @@ class _Gone:
     """A member that is gone, of a class and of its instances."""
 
     def __init__(self, error: str) -> None:
-        self.error = error
+        self.error = self.__doc__ = error
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise AttributeError(self.error)

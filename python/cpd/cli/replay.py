@@ -33,10 +33,14 @@ def register(commands: Commands) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a file of dot products")
     accumulator_argument(parser, "the accumulator of the products")
     parser.add_argument(
-        "--operands", metavar="FORMAT", help="only dot products of these operands, as E4M3"
+        "--operands",
+        metavar="FORMAT",
+        help="only dot products of these operands, as E4M3; default: all",
     )
     parser.add_argument(
-        "--result", metavar="FORMAT", help="only dot products with these results, as fp16"
+        "--result",
+        metavar="FORMAT",
+        help="only dot products with these results, as fp16; default: all",
     )
     parser.add_argument("--no-c", action="store_true", help="the results hold no addends")
     parser.add_argument("--mutations", action="store_true", help="count what changed rules give")

@@ -260,8 +260,8 @@ def schedule(name: str, value: Any, nested: Nested) -> tuple[tuple[str, int, Any
             each = (unit, *_table(f"{name}[{i}]", each, unit))
         if not isinstance(each, (tuple, list)) or len(each) != 3:
             raise TypeError(
-                "schedule must be triples ('step' or 'epoch', from, recipe or None), "
-                f"got {shown(each)}"
+                "schedule must be a list of triples ('step' or 'epoch', first number, recipe or "
+                f"None), such as [('step', 2, 'e4m3fn')], got {shown(each)} in it"
             )
         unit, start, how = each
         if unit not in ("step", "epoch"):

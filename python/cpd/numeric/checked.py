@@ -125,7 +125,8 @@ def _checked_function(
                 if kind is not None:
                     kind.check(name, value)
                 elif not takes_any:
-                    refuse(function.__qualname__.removesuffix(".__init__"), {name: value})
+                    title = function.__qualname__.removesuffix(".__init__")
+                    refuse(title, {name: value}, parameters=order)
         return function(*args, **named)
 
     return call

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,6 +98,7 @@ def refuse(
     to: Any = None,
     positional: Sequence[Any] = (),
     known: Iterable[str] = (),
+    parameters: Sequence[str] = (),
 ) -> None:
     """Raises TypeError for arguments that a function does not take, or that are missing.
 
@@ -106,6 +108,7 @@ def refuse(
         to: What the function rounds to, for the text that has these keywords now.
         positional: The arguments behind the last positional parameter.
         known: The keywords that the error for another one names.
+        parameters: The parameters, of which an error names the nearest.
 
     >>> refuse("sum", {"dim": 0})
     Traceback (most recent call last):
@@ -131,6 +134,8 @@ def refuse(
             raise TypeError(f"{function}() takes {new} in place of {keyword}=")
         if known:
             raise TypeError(f"{function}() takes {', '.join(known)}, not {keyword}=")
-        raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}")
+        near = difflib.get_close_matches(keyword, parameters, 1)
+        hint = f"; did you mean {near[0]}=?" if near else ""
+        raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}{hint}")
     if to is REQUIRED:
         raise TypeError(f"{function}() lacks the format or the accumulator to round into")

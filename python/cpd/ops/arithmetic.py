@@ -20,19 +20,19 @@ def front_end_of(x: object) -> Any:
 
 def rounded(
     operation: str,
-    operands: tuple[Any, ...],
+    operands: tuple[ArrayT, ...],
     to: Format,
     options: Drawing,
     out: Any,
     random: Any,
     flags: bool,
     tininess: str,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Returns one elementwise operation's values, with their flags where `flags` is true."""
     front_end = front_end_of(operands[0])
     run = getattr(front_end, operation)
     if flags is False or not flag("flags", flags):
-        return run(*operands, to, options, out, random)
+        return run(*operands, to, options, out, random)  # type: ignore[no-any-return]
     raised = front_end.flags(
         operation, operands, to, options, random, tininess
     )  # before out, an operand
@@ -65,7 +65,7 @@ def add(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Adds x and y exactly, then rounds once.
 
     Operands are any values, including float64's whole range.
@@ -137,7 +137,7 @@ def mul(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Multiplies x and y exactly, then rounds once.
 
     Args:
@@ -211,7 +211,7 @@ def fma(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Returns x * y + z, computed exactly and rounded once.
 
     Args:
@@ -279,7 +279,7 @@ def div(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Divides x by y exactly, then rounds once.
 
     Args:
@@ -339,7 +339,7 @@ def sqrt(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Returns the square root of x, computed exactly and rounded once.
 
     The root of -0 is -0, of a negative number NaN.

@@ -60,7 +60,7 @@ def cast(
     tininess: str = "after",
     dtype: Any = None,
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Rounds each element of x to a value of a format.
 
     A scaled format computes scales from blocks of x along `axis`, rounds x / scale to the elements'
@@ -102,7 +102,7 @@ def cast(
     Raises:
         ValueError: an option is out of range or has no effect, or the result's type does not hold
             the result: bfloat16 and float16 hold elements times scales only if scales are powers of
-            two and the elements short (mxfp8, not nvfp4).
+            two and elements have few mantissa bits (those of mxfp8, not of nvfp4).
         TypeError: an argument has another type.
 
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
@@ -127,7 +127,7 @@ def cast(
         if flag("flags", flags):
             raise ValueError(f"flags are for formats without scales, got {target}")
         along = int32("axis", axis)
-        return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)
+        return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)  # type: ignore[no-any-return]
     _check_unscaled(target, axis, scales, amax)
     return rounded("cast", (x,), target, options, out, random, flags, tininess)
 
@@ -150,7 +150,7 @@ def encode(
     scales: Any = None,
     amax: Any = None,
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, Scales]:
     """Rounds like `cast` and packs the codes of the elements.
 
     Codes are in row-major order, least significant bit first, without gaps; the bits behind the
@@ -198,11 +198,11 @@ def encode(
         _check_plain(how)
         x, target = _transformed(x, target, axis)
         source = ScaleSource(scales, amax)
-        return front_end_of(x).encode_scaled(
+        return front_end_of(x).encode_scaled(  # type: ignore[no-any-return]
             x, target, options, int32("axis", axis), source, random
         )
     _check_unscaled(target, axis, scales, amax)
-    return front_end_of(x).encode(x, target, options, random)
+    return front_end_of(x).encode(x, target, options, random)  # type: ignore[no-any-return]
 
 
 @overload

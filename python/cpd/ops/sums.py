@@ -45,7 +45,7 @@ def sum(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Sums terms in index order and rounds each step.
 
     The sum starts from the first term, rounded; then s = round(s + term), or Kahan's four
@@ -100,7 +100,7 @@ def sum(
         refuse("sum", _renamed, accumulator)
     when = (tininess,) if flag("flags", flags) else ()
     acc = sum_accumulator(accumulator)
-    return front_end_of(x).sum(x, acc, axis, seed, stream, random, *when)
+    return front_end_of(x).sum(x, acc, axis, seed, stream, random, *when)  # type: ignore[no-any-return]
 
 
 @overload
@@ -153,7 +153,7 @@ def gemm(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Multiplies matrices; every sum is computed in an accumulator.
 
     Element (i, j) starts from c[i, j], rounded (+0 without c), and adds the products
@@ -256,9 +256,9 @@ def gemm(
         acc = as_accumulator(accumulator)
         numbers = seed, stream
         how = dtype, scales_at, random
-        return gemm_encoded(front_end_of(codes), *operands, acc, c, numbers, *how)
+        return gemm_encoded(front_end_of(codes), *operands, acc, c, numbers, *how)  # type: ignore[no-any-return]
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     when = tininess if flags else None
     acc = as_accumulator(accumulator)
-    return front_end_of(a).gemm(a, b, acc, c, seed, stream, dtype, flag("blas", blas), random, when)
+    return front_end_of(a).gemm(a, b, acc, c, seed, stream, dtype, flag("blas", blas), random, when)  # type: ignore[no-any-return]

@@ -125,6 +125,18 @@ def agrees(told: str, default: Any) -> bool:
     return float(base) ** float(power or 1) == default
 
 
+def test_every_option_has_its_default() -> None:
+    """A value that need not be given: its help says what holds without it."""
+    silent = [
+        (name, action.option_strings)
+        for name, parser in surface.commands().items()
+        for action in surface.actions(parser)
+        if action.option_strings and action.nargs != 0 and not action.required
+        if "default" not in (action.help or "")
+    ]
+    assert not silent
+
+
 def test_sections_and_what_they_list() -> None:
     args = "Args:\n    x, y: What\n        to add: both.\n    *rest (int): More.\n"
     doc = f"Adds.\n\n{args}\nRaises:\n    A: b."

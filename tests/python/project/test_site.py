@@ -112,6 +112,18 @@ def members() -> Iterator[str]:
                 yield f"{name}.{member}"
 
 
+def test_types_in_signatures_are_explained() -> None:
+    page = (ROOT / "python/docs/api/index.md").read_text()
+    for name in site.surface.surface()["names"]:
+        it = site.surface.found_at(name)
+        methods = [getattr(it, m) for m in site.surface.members(it)] if inspect.isclass(it) else []
+        for one in filter(callable, (it, *methods)):
+            if site.surface.parameters(one):
+                text = str(inspect.signature(one))
+                for alias in re.findall(r"\b(\w+Like|ArrayT|Number|Shape|Sums|Scales)\b", text):
+                    assert f"`{alias}`" in page, (name, alias)
+
+
 def test_a_schema_of_recipes_that_is_not_the_package_s(tmp_path: Path) -> None:
     """None, an older one, and what the site's builder writes."""
     pytest.importorskip("torch")

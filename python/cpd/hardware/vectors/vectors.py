@@ -61,6 +61,9 @@ class Vectors:
         self.on_batch: Callable[[int], None] | None = None
         self._clear()
 
+    def __repr__(self) -> str:
+        return f"<cpd.hardware.Vectors of {self.rule}, {self.source}>"
+
     def _clear(self) -> None:
         self.count = 0
         self.left_out = 0
