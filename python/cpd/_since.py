@@ -12,6 +12,8 @@ _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Sou
 _HARDWARE = "Command Probed Replay probe replay"
 _CODEC = "bucket by_rows is_compressor is_fixed layout needs_gradient"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
+_RECIPE = "gemms cast_before drawing operands casts is_native rounds draws delays operand"
+_SCHEDULE = "is_exempt check_names check_world exempts parts"
 _WARNINGS = "CoverageWarning SlowProductWarning StallWarning WireWarning"
 
 GONE: dict[str, dict[str, str]] = {
@@ -166,9 +168,28 @@ MEMBERS = {
         "sum_draws": "sum_integers(terms)",
         "unit": "its attributes a, b, block, …, which are None without a matrix unit",
     },
+    "cpd.Cast": {
+        "options": "its attributes rounding, overflow, random_bits and variant",
+        "parse": "cpd.Cast(text)",
+        "with_numbers": "seed and stream of the call",
+    },
     "cpd.Codec": {"name": "text", **dict.fromkeys(_CODEC.split(), "")},
     "cpd.Format": {"parse": "cpd.Format(name)"},
+    "cpd.Recipe": {
+        **dict.fromkeys(("from_dict", "from_json", "from_toml", "of", "parse"), "cpd.Recipe(…)"),
+        **dict.fromkeys(("for_layer", "with_stream"), "seed and stream of the call"),
+        **dict.fromkeys(("sums", "with_sums"), "replace(sums=…), forward, grad_input, grad_weight"),
+        **dict.fromkeys(_RECIPE.split(), ""),
+    },
     "cpd.Scaled": {"parse": "cpd.Scaled(text)"},
+    "cpd.Schedule": {
+        **dict.fromkeys(
+            ("all_reduce", "simulate_all_reduce"), "the functions, with it as spec and with names="
+        ),
+        **dict.fromkeys(_SCHEDULE.split(), ""),
+    },
+    "cpd.autocast": {"forms": "", "next": ""},
+    "cpd.comm.LocalGroup": {"all_reduce": "cpd.simulate_all_reduce(…)"},
     "cpd.compress.States": {"used": ""},
     "cpd.hardware.Gates": {"gates": "total", "normaliser": "normalizer"},
     "cpd.study.Machine": {
@@ -176,6 +197,7 @@ MEMBERS = {
         "seconds": "cpd.study.step_time(…)",
         "within": "alpha, beta and shared",
     },
+    "cpd.study.Sweep": {"of": ""},
     "cpd.study.SweepRow": {
         "cell": "operand, accumulator, rounding, overflow and seed",
         "losses": "relative_rms, sqnr, mean_error, worst, underflow and dot_error",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+from cpd._since import gone_members
 from cpd.comm.spec import Reduce, ReduceLike, as_reduce, check_world
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
@@ -20,6 +21,7 @@ from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 
 
+@gone_members("cpd.Schedule")
 @functools.partial(checked, own=("exempt",))
 @dataclass(frozen=True, init=False, repr=False)
 class Schedule:

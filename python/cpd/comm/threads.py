@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from cpd import _core
+from cpd._since import gone_members
 from cpd.comm.communicator import Communicator
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32
@@ -20,6 +21,7 @@ _PATIENCE = 1.0, 3.0
 """Seconds for the threads of an interrupted run to end: in CPD's calls, then in Python."""
 
 
+@gone_members("cpd.comm.LocalGroup")
 @checked
 class LocalGroup:
     """W ranks as threads of this process.

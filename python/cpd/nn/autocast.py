@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cpd._since import gone_members
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, contractions, convolution, embedding, functional, grouped, norms
 from cpd.nn.arguments import autocast_type
@@ -29,6 +30,7 @@ from cpd.numeric.streams import MAX_LAYERS, stream_tag
 from cpd.ops.arguments import check_whole
 
 
+@gone_members("cpd.autocast")
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """Computes torch's functions as a recipe says, within `with cpd.autocast(recipe):`.
 

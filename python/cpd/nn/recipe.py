@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Never, Self, TypeAlias
 
+from cpd._since import gone_members
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
 from cpd.nn.ready import READY
@@ -42,6 +43,7 @@ Rules: TypeAlias = (
 )
 
 
+@gone_members("cpd.Recipe")
 @checked
 @dataclass(frozen=True, init=False, repr=False)
 class Recipe:

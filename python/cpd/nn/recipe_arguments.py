@@ -49,6 +49,11 @@ def operands(value: Any) -> Cast | None:
     except ValueError as error:
         if not isinstance(value, str) or not str(error).startswith(_UNKNOWN):
             raise  # the format or the accumulator exists
+        if number := re.search(r"\b(seed|stream|step|layer)=", value):
+            raise ValueError(
+                f"a recipe has no {number[1]}: give it to the call, cpd.convert(…, seed=…), in "
+                f"place of {shown(value)}"
+            ) from None
         near = re.search("did you mean [^;?]*[?]", str(error))  # a format
         meant = _MEANT.get(value.lower()) or did_you_mean(value, READY, cutoff=0.75)
         meant = meant or (near[0] if near else did_you_mean(value, READY))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Never, TypeAlias
 
 from cpd import _core
+from cpd._since import gone_members
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
 from cpd.numeric.numbers import Number, int32, number, plain_number
@@ -17,6 +18,7 @@ from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, word
 
 
+@gone_members("cpd.Cast")
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Cast(Spec):
     """A rounding to a format or a scaled format, and the history that gives its scale.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd._files import write_json, write_text
+from cpd._since import gone_members
 from cpd.hardware.gate_counts import MODEL
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
@@ -22,6 +23,7 @@ from cpd.study.sweeps.store import Measured
 from cpd.study.sweeps.tensors import Workload
 
 
+@gone_members("cpd.study.Sweep")
 @checked
 @dataclass(frozen=True)
 class Sweep:
