@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
             options.file,
             options.accumulator,
             operands=options.operands,
-            output=options.result,
+            result=options.result,
             adds_c=False if options.no_c else None,
             mutations=options.mutations,
         )
