@@ -106,7 +106,7 @@ class Packet(Generic[ValuesT]):
 
 
 @gone_members("cpd.Codec")
-@functools.partial(checked, own=("codec", "state"))
+@functools.partial(checked, own=("codec", "states"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
     """Turns a tensor's values into the bytes of a message, and back.
@@ -285,7 +285,7 @@ class Codec:
         self,
         x: ArrayT,
         *,
-        state: States | None = None,
+        states: States | None = None,
         number: int = 0,
         seed: int = 0,
         stream: int = 0,
@@ -299,9 +299,9 @@ class Codec:
             x: a NumPy array or a torch tensor, of any shape; float32, or bfloat16 and float16,
                 which are converted to float32. A GPU's tensor is copied to the host and encoded
                 there.
-            state: holds what a codec that feeds errors back keeps of layer `number`; default None:
+            states: holds what a codec that feeds errors back keeps of layer `number`; default None:
                 nothing was stored, and nothing is.
-            number: the number of the layer in `state`; default 0.
+            number: the number of the layer in `states`; default 0.
             seed: the seed of the random bits, for codecs that round at random; default 0.
             stream: the stream of random bits; default 0. Element i has counter i (in row-major
                 order).
@@ -316,8 +316,8 @@ class Codec:
             The stream, and its values.
 
         Raises:
-            ValueError: for an invalid argument; `state` is then unchanged.
-            TypeError: for an argument of another type; `state` is then unchanged.
+            ValueError: for an invalid argument; `states` are then unchanged.
+            TypeError: for an argument of another type; `states` are then unchanged.
 
         >>> import numpy as np
         >>> packet = Codec("e4m3").encode(np.float32([0.3, 17.0]))
@@ -328,9 +328,9 @@ class Codec:
         held = self._held if type(seed) is int and seed == 0 else self._with_seed(seed)
         layout = _layout_of(held, x.shape)
         values = host_values(layout.move(x.cpu() if is_torch(x) else x))
-        with native_states(state) as states:
+        with native_states(states) as held_states:
             given = _core.CodecLayerCall(
-                states=states,
+                states=held_states,
                 number=int64("number", number),
                 stream=_stream(stream),
                 shift=int32("shift", shift),

@@ -41,7 +41,7 @@ def ddp_hook(
     comm: Communicator | None = None,
     *,
     group: dist.ProcessGroup | None = None,
-    module: nn.Module | None = None,
+    model: nn.Module | None = None,
     average: bool = True,
     divide: Literal["after", "before"] | None = None,
     seed: int = 0,
@@ -57,7 +57,7 @@ def ddp_hook(
 
     Buckets are reduced in DDP's order on a separate thread, while backward continues. In the very
     first pass the order of the parameters is not known before the last bucket, so the others wait
-    for it, unless `module` is given.
+    for it, unless `model` is given.
 
     Args:
         spec: a `Reduce`, its text, or a `Schedule` that uses the names of the module's
@@ -66,7 +66,7 @@ def ddp_hook(
             `cpd.comm.distributed(group)`, which has its own connections; every rank makes it at the
             same point.
         group: DDP's `process_group` if it has one; default None: the default group.
-        module: the model, as it is or in DDP. Needed for a `Schedule` with exempt layers, and if
+        model: the model, as it is or in DDP. Needed for a `Schedule` with exempt layers, and if
             parameters are of several types or devices (DDP's buckets do not show their order then).
             Default None.
         average: whether to divide by the number of ranks; default True. False: as the spec says.
@@ -92,14 +92,14 @@ def ddp_hook(
     """
     schedule = as_schedule(spec)
     _check_comm(comm, schedule)
-    _check_module(module)
+    _check_model(model)
     schedule = divided(schedule, average, divide)
-    if schedule.exempt and module is None:
-        raise ValueError("a Schedule with exempt layers needs module=, for the layers' names")
+    if schedule.exempt and model is None:
+        raise ValueError("a Schedule with exempt layers needs model=, for the layers' names")
     if comm is None and dist.is_initialized():
         schedule._check_world(dist.get_world_size(group))
     state = HookState(schedule, 0, number("seed", seed))
-    state.attach(comm or _own_communicator(group), module)
+    state.attach(comm or _own_communicator(group), model)
     state._owns_comm = comm is None
     return state, _all_reduce_hook
 
@@ -168,19 +168,19 @@ class HookState:
         """
         return self._meter.last
 
-    def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
+    def attach(self, comm: Communicator | None = None, model: nn.Module | None = None) -> None:
         """Uses this communicator and this model's parameters from now on.
 
         Args:
             comm: the communicator; default None: unchanged.
-            module: the model; default None: unchanged.
+            model: the model, as it is or in DDP; default None: unchanged.
         """
-        _check_module(module)
+        _check_model(model)
         _check_comm(comm, self.schedule)
         if comm is not None:
             self._comm, self._owns_comm = comm, False
-        if module is not None:
-            named = named_parameters(module)
+        if model is not None:
+            named = named_parameters(model)
             for name, parameter in named.items():
                 if parameter.is_complex():
                     raise TypeError(f"parameter {name} must be real, got {parameter.dtype}")
@@ -301,7 +301,7 @@ class HookState:
             if parameter not in self._numbers:
                 raise ValueError(
                     f"DDP reduces a parameter of shape {tuple(parameter.shape)} that is not one of "
-                    f"the {len(self._numbers)} of the module given to ddp_hook"
+                    f"the {len(self._numbers)} of the model given to ddp_hook"
                 )
             number = self._numbers[parameter]
             if gradient.dtype not in _TYPES:
@@ -470,9 +470,9 @@ def _check_type(name: str, x: torch.Tensor) -> None:
         raise TypeError(f"{name} must be one of {allowed}, got {x.dtype}")
 
 
-def _check_module(module: Any) -> None:
-    if module is not None and not isinstance(module, nn.Module):
-        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+def _check_model(model: Any) -> None:
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
 
 
 def _own_communicator(group: dist.ProcessGroup | None) -> Communicator:

@@ -21,7 +21,19 @@ import surface
 pytestmark = pytest.mark.timeout(120)
 
 MOST_NAMES = 100
-GONE = {"f", "acc", "dim", "per_rank", "layers", "per_layer", "watch", "calls", "wire", "layer"}
+GONE = {
+    "f",
+    "acc",
+    "dim",
+    "per_rank",
+    "layers",
+    "per_layer",
+    "watch",
+    "calls",
+    "wire",
+    "layer",
+    "directory",
+}
 """Parameters whose meaning has another name."""
 
 PAGE = """# Models

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "testing"))
+sys.path.append(str(Path(__file__).parents[2] / "testing"))
 
 import surface
 
