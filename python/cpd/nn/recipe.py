@@ -210,7 +210,7 @@ class Recipe:
         del said["self"], said["format"], said["_renamed"]
         if _renamed:
             recipe_files.refuse_gone(_renamed, TypeError)
-            refuse("Recipe", _renamed)
+            refuse("Recipe", _renamed, parameters=[*said])
         given = {name: value for name, value in said.items() if not _is_usual(name, value)}
         try:
             if _are_texts(format, *given.values()):
