@@ -134,7 +134,7 @@ def refuse(
             raise TypeError(f"{function}() takes {new} in place of {keyword}=")
         if known:
             raise TypeError(f"{function}() takes {', '.join(known)}, not {keyword}=")
-        near = difflib.get_close_matches(keyword, parameters, 1)
+        near = difflib.get_close_matches(keyword, parameters, 1) if parameters else ()
         hint = f"; did you mean {near[0]}=?" if near else ""
         raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}{hint}")
     if to is REQUIRED:
