@@ -102,8 +102,8 @@ def is_documented_field(it: object) -> bool:
 
 
 def _skip(_app: Sphinx, _what: str, _name: str, it: Any, skip: bool, _how: Any) -> bool | None:
-    """Leaves out fields that would be described twice."""
-    return True if is_documented_field(it) else None
+    """Leaves out fields that would be described twice, and members that are gone."""
+    return True if is_documented_field(it) or type(it).__name__ == "_Gone" else None
 
 
 def _unlink_builtins(_app: Sphinx, document: nodes.document) -> None:

@@ -103,7 +103,8 @@ class Recipe:
         optimizer: text for `cpd.optim.from_recipe`: how weights and the optimizer's state are
             stored and updated, `"bf16 update=stochastic momentum=bf16"`; None: fp32, as torch does.
         reduce: text or None: how gradients are reduced over nodes, for `cpd.Reduce`.
-        loss_scale: None, a number, or `"dynamic"`.
+        loss_scale: the factor of the loss of `cpd.optim.from_recipe`: a number, or `"dynamic"`: it
+            shrinks where gradients are not finite. None (default): 1.
         rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
         schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
