@@ -102,14 +102,19 @@ def reduce_argument(parser: Group, default: str, several: bool) -> None:
     )
 
 
-def accumulator_argument(parser: Group, what: str, default: str | None = None) -> None:
-    """Adds the option of an accumulator, or with a default of several; `what` it is for."""
+def accumulator_argument(
+    parser: Group, what: str, default: str | None = None, without: str = "none"
+) -> None:
+    """Adds the option of an accumulator, or with a default of several; `what` it is for.
+
+    `without`: what holds without one.
+    """
     parser.add_argument(
         "--accumulator",
         default=default,
         metavar="TEXT,…" if default else "TEXT",
         help=f"{what}, such as 'e6m9 kahan' or a matrix unit (cpd show --units); default "
-        f"{default or 'none'}",
+        f"{default or without}",
     )
 
 

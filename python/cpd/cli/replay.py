@@ -31,7 +31,7 @@ def register(commands: Commands) -> None:
         commands, "replay", _run, "a unit's published dot products through an accumulator", _TEXT
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a file of dot products")
-    accumulator_argument(parser, "the accumulator of the products")
+    accumulator_argument(parser, "the accumulator of the products", without="the file's own")
     parser.add_argument(
         "--operands",
         metavar="FORMAT",

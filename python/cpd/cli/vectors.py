@@ -130,7 +130,7 @@ def register(commands: Commands) -> None:
         action="store_true",
         help="NaN operands raise NV also in formats whose NaN are neither quiet nor signalling",
     )
-    accumulator_argument(parser, "the accumulator of a sum")
+    accumulator_argument(parser, "the accumulator of a sum", without="none: a sum needs one")
     integer(
         parser, "length", None, "the products or terms of a sum; default a unit's block, else 16"
     )

@@ -204,6 +204,18 @@ def test_a_field_that_its_class_documents_has_no_entry_of_its_own() -> None:
     assert not api_text.is_documented_field(Named)
 
 
+def test_attributes_that_are_arguments_have_entries() -> None:
+    pytest.importorskip("sphinx")
+    api_text = importlib.import_module("api_text")
+    cpd = importlib.import_module("cpd")
+    lines = api_text.of_arguments(cpd.Format, inspect.getdoc(cpd.Format))
+    assert lines[:3] == ["", "Attributes:", f"    exp (int): {api_text.OF_ARGUMENT}"]
+    assert not any(line.startswith("    bits ") for line in lines)  # it has a text of its own
+    assert api_text.of_arguments(cpd.comm.Traffic, inspect.getdoc(cpd.comm.Traffic)) == []
+    assert api_text.of_arguments(cpd.Encoded, inspect.getdoc(cpd.Encoded)) == []
+    assert api_text._skip(None, "class", "parse", vars(cpd.Format)["parse"], False, None)
+
+
 # ---- workflows -----------------------------------------------------------------------------------
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
