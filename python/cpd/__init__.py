@@ -44,6 +44,7 @@ from cpd.ops.device_memory import check_cuda, release_cuda_memory
 
 if TYPE_CHECKING:
     from cpd import comm as comm
+    from cpd import compat as compat
     from cpd import compress as compress
     from cpd import functional as functional
     from cpd import hardware as hardware
@@ -132,13 +133,15 @@ loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
 
 
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        found = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
-        return found
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    raise missing("cpd", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        if name in _NAMES:
+            found = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
+            return found
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
+        raise missing("cpd", name)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,8 @@ _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Sou
 _HARDWARE = "Command Probed Replay probe replay"
 _CODEC = "bucket by_rows is_compressor is_fixed layout needs_gradient"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
+_RECIPE = "gemms cast_before drawing operands casts is_native rounds draws delays operand"
+_SCHEDULE = "is_exempt check_names check_world exempts parts"
 _WARNINGS = "CoverageWarning SlowProductWarning StallWarning WireWarning"
 
 GONE: dict[str, dict[str, str]] = {
@@ -137,9 +139,13 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "Cast": _to_call("cpd.cast", "seed", "stream"),
     "Codec": _to_call("Codec.encode", "seed"),
     **{
-        f"Communicator.{name}": {"layers": "tensors"}
+        f"Communicator.{name}": {
+            "layers": "tensors",
+            "seed": "the communicator's own, of local(…),",
+        }
         for name in ("all_reduce", "reduce", "reduce_scatter")
     },
+    "Codec.encode": {"state": "states"},
     "Communicator.all_gather": {
         "format": "to",
         "layers": "tensors",
@@ -147,26 +153,35 @@ KEYWORDS: dict[str, dict[str, str]] = {
         **_ROUNDING,
     },
     "DiLoCo": {"inner_steps": "period"},
+    "ReduceScatter": {"layer": "number"},
+    "HookState.attach": {"module": "model"},
+    **{f"Machine.{name}": {"ranks": "world"} for name in ("hosts", "hourly")},
+    "Network.samples": {"ranks": "world"},
     "Reduce": {
         **dict.fromkeys(("format", "wire"), "the first argument"),
         **_to_call("cpd.simulate_all_reduce", "seed", "step"),
     },
+    "Tracker.step": {"number": "step"},
     "VirtualNodes": {"seeds": "generators", "world_size": "nodes"},
     "autocast": {"watch": "coverage"},
     "cost": {"sizes": "shapes"},
-    "ddp_hook": {"group": "a communicator, comm=cpd.comm.distributed(group),"},
+    "ddp_hook": {
+        "group": "a communicator, comm=cpd.comm.distributed(group),",
+        "module": "model",
+    },
     "decode": {"f": "format"},
     "gates": {"acc": "accumulator"},
     "gemm": {"acc": "accumulator"},
     "nccl": dict.fromkeys(("id", "rank", "size"), "comm"),
     "quantizer": {"layer": "seed"},
     "recommend": {"alpha": "machine", "beta": "machine", "per_rank": "ranks"},
-    "replay": {"acc": "accumulator"},
+    "replay": {"acc": "accumulator", "output": "result"},
     "roundoff": {"per_layer": "per_tensor", "per_rank": "ranks"},
     "set_step": {"calls": "step"},
     "simulate_all_reduce": {"per_rank": "ranks"},
-    "step_time": {"codec_rate": "codec_gbps", "wire": "spec"},
+    "step_time": {"ranks": "world", "codec_rate": "codec_gbps", "wire": "spec"},
     "sum": {"acc": "accumulator", "dim": "axis"},
+    "write_testbench": {"directory": "folder"},
 }
 """By function, or class, each keyword that is gone and what takes its place: the new keyword, or
 words with a space (`IN_TEXT`, `TO_CALL`). A method is `Class.method`."""
@@ -180,9 +195,28 @@ MEMBERS = {
         "sum_draws": "sum_integers(terms)",
         "unit": "its attributes a, b, block, …, which are None without a matrix unit",
     },
+    "cpd.Cast": {
+        "options": "its attributes rounding, overflow, random_bits and variant",
+        "parse": "cpd.Cast(text)",
+        "with_numbers": "seed and stream of the call",
+    },
     "cpd.Codec": {"name": "text", **dict.fromkeys(_CODEC.split(), "")},
     "cpd.Format": {"parse": "cpd.Format(name)"},
+    "cpd.Recipe": {
+        **dict.fromkeys(("from_dict", "from_json", "from_toml", "of", "parse"), "cpd.Recipe(…)"),
+        **dict.fromkeys(("for_layer", "with_stream"), "seed and stream of the call"),
+        **dict.fromkeys(("sums", "with_sums"), "replace(sums=…), forward, grad_input, grad_weight"),
+        **dict.fromkeys(_RECIPE.split(), ""),
+    },
     "cpd.Scaled": {"parse": "cpd.Scaled(text)", "untransformed": 'replace(transform="none")'},
+    "cpd.Schedule": {
+        **dict.fromkeys(
+            ("all_reduce", "simulate_all_reduce"), "the functions, with it as spec and with names="
+        ),
+        **dict.fromkeys(_SCHEDULE.split(), ""),
+    },
+    "cpd.autocast": {"forms": "", "next": ""},
+    "cpd.comm.LocalGroup": {"all_reduce": "cpd.simulate_all_reduce(…)"},
     "cpd.compress.States": {"used": ""},
     "cpd.hardware.Gates": {"gates": "total", "normaliser": "normalizer"},
     "cpd.study.Machine": {
@@ -190,6 +224,7 @@ MEMBERS = {
         "seconds": "cpd.study.step_time(…)",
         "within": "alpha, beta and shared",
     },
+    "cpd.study.Sweep": {"of": ""},
     "cpd.study.SweepRow": {
         "cell": "operand, accumulator, rounding, overflow and seed",
         "losses": "relative_rms, sqnr, mean_error, worst, underflow and dot_error",
@@ -235,7 +270,7 @@ class _Gone:
     """A member that is gone, of a class and of its instances."""
 
     def __init__(self, error: str) -> None:
-        self.error = error
+        self.error = self.__doc__ = error
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise AttributeError(self.error)

@@ -24,6 +24,7 @@ from cpd.numeric.cast import CastLike, unscaled
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer, number
 from cpd.numeric.renamed import refuses_old
+from cpd.ops.arguments import ArrayT
 
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
@@ -140,29 +141,30 @@ class Communicator:
     @overload
     def all_reduce(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ScheduleLike,
         *,
         step: int | None = None,
         names: Sequence[str] | None = None,
         numbers: Sequence[int] | None = None,
-        out: Layers | None = None,
+        out: Sequence[ArrayT] | None = None,
         states: States | None = None,
         report: Literal[False] = False,
-    ) -> list[Any]: ...
+    ) -> list[ArrayT]: ...
     @overload
     def all_reduce(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ScheduleLike,
         *,
         step: int | None = None,
         names: Sequence[str] | None = None,
         numbers: Sequence[int] | None = None,
-        out: Layers | None = None,
+        out: Sequence[ArrayT] | None = None,
         states: States | None = None,
         report: Literal[True],
-    ) -> tuple[list[Any], ReduceReport]: ...
+    ) -> tuple[list[ArrayT], ReduceReport]: ...
+    @refuses_old
     def all_reduce(
         self,
         tensors: Layers,
@@ -266,7 +268,7 @@ class Communicator:
     @overload
     def reduce(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ReduceLike,
         root: int = 0,
         *,
@@ -274,11 +276,11 @@ class Communicator:
         numbers: Sequence[int] | None = None,
         states: States | None = None,
         report: Literal[False] = False,
-    ) -> list[Any] | None: ...
+    ) -> list[ArrayT] | None: ...
     @overload
     def reduce(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ReduceLike,
         root: int = 0,
         *,
@@ -286,7 +288,8 @@ class Communicator:
         numbers: Sequence[int] | None = None,
         states: States | None = None,
         report: Literal[True],
-    ) -> tuple[list[Any] | None, ReduceReport]: ...
+    ) -> tuple[list[ArrayT] | None, ReduceReport]: ...
+    @refuses_old
     def reduce(
         self,
         tensors: Layers,
@@ -348,27 +351,28 @@ class Communicator:
     @overload
     def reduce_scatter(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ReduceLike,
         *,
         step: int | None = None,
         numbers: Sequence[int] | None = None,
-        out: Layers | None = None,
+        out: Sequence[ArrayT] | None = None,
         states: States | None = None,
         report: Literal[False] = False,
-    ) -> list[Any]: ...
+    ) -> list[ArrayT]: ...
     @overload
     def reduce_scatter(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ReduceLike,
         *,
         step: int | None = None,
         numbers: Sequence[int] | None = None,
-        out: Layers | None = None,
+        out: Sequence[ArrayT] | None = None,
         states: States | None = None,
         report: Literal[True],
-    ) -> tuple[list[Any], ReduceReport]: ...
+    ) -> tuple[list[ArrayT], ReduceReport]: ...
+    @refuses_old
     def reduce_scatter(
         self,
         tensors: Layers,

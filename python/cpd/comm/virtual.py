@@ -29,6 +29,7 @@ from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.checked import checked as _checked
 from cpd.numeric.numbers import is_torch
 from cpd.numeric.numbers import number as whole_number
+from cpd.ops.arguments import ArrayT
 from cpd.ops.flat import check_layer
 
 
@@ -87,7 +88,7 @@ LayerReport = TensorReport
 
 @overload
 def simulate_all_reduce(
-    ranks: PerRank,
+    ranks: Sequence[Sequence[ArrayT] | Callable[[], Sequence[ArrayT]]],
     spec: ScheduleLike,
     *,
     seed: int = 0,
@@ -96,10 +97,10 @@ def simulate_all_reduce(
     numbers: Sequence[int] | None = None,
     states: States | None = None,
     report: Literal[False] = False,
-) -> list[Any]: ...
+) -> list[ArrayT]: ...
 @overload
 def simulate_all_reduce(
-    ranks: PerRank,
+    ranks: Sequence[Sequence[ArrayT] | Callable[[], Sequence[ArrayT]]],
     spec: ScheduleLike,
     *,
     seed: int = 0,
@@ -108,7 +109,7 @@ def simulate_all_reduce(
     numbers: Sequence[int] | None = None,
     states: States | None = None,
     report: Literal[True],
-) -> tuple[list[Any], list[TensorReport]]: ...
+) -> tuple[list[ArrayT], list[TensorReport]]: ...
 @_checked
 def simulate_all_reduce(
     ranks: PerRank,

@@ -585,7 +585,7 @@ def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
     """Returns `x`, rounded and saturated; the stream is the generator's next number."""
     stream = 0 if rounding == "nearest" else torch.randint(2**62, ())
     how = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
-    return ops.cast(x, how, stream=stream)  # type: ignore[no-any-return]
+    return ops.cast(x, how, stream=stream)
 
 
 def _rounding(name: str, rounding: Any) -> str:

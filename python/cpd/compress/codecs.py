@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,17 @@ from cpd.numeric.numbers import int32, int64, is_torch, number
 from cpd.numeric.options import MAX_RANDOM_BITS, options_of_codec
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import warn_of_numbers
-from cpd.ops.arguments import Shape, check_random_range, shape_of
+from cpd.ops.arguments import Array, ArrayT, Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ValuesT = TypeVar("ValuesT", default=Any)
+else:
+    from typing import TypeVar
+
+    ValuesT = TypeVar("ValuesT")
 Stream: TypeAlias = bytes
 """The self-describing bytes of one layer."""
 
@@ -34,7 +42,7 @@ _AS_IT_IS = RowLayout()
 
 
 @dataclass(frozen=True)
-class Packet:
+class Packet(Generic[ValuesT]):
     """An encoded layer.
 
     Attributes:
@@ -50,7 +58,7 @@ class Packet:
     _device: str | None = field(repr=False)
 
     @classmethod
-    def from_bytes(cls, data: Stream, shape: Shape | None = None) -> Packet:
+    def from_bytes(cls, data: Stream, shape: Shape | None = None) -> Packet[Array]:
         """Reads a stream that `Codec.encode` or `cpd compress` made; it names its codec.
 
         Args:
@@ -70,20 +78,20 @@ class Packet:
         ([0.3125, 16.0], 2)
         """
         values, head = _decoded(data, shape, None)
-        packet = cls(bytes_of(data), head.bytes, values.shape, _AS_IT_IS, None)
+        packet: Packet[Array] = Packet(bytes_of(data), head.bytes, values.shape, _AS_IT_IS, None)
         packet.__dict__["values"] = values
         return packet
 
     @functools.cached_property
-    def values(self) -> Any:
+    def values(self) -> ValuesT:
         """The decoded values, float32, of the layer's kind, shape and device; decoded once."""
         flat, _ = _core.decode_stream(self.data)
-        values = self._layout.restored(flat, self.shape)
-        if self._device is None:
-            return values
-        import torch
+        values: Any = self._layout.restored(flat, self.shape)
+        if self._device is not None:
+            import torch
 
-        return torch.from_numpy(values).to(self._device)
+            values = torch.from_numpy(values).to(self._device)
+        return values  # type: ignore[no-any-return]
 
     @property
     def size(self) -> int:
@@ -96,7 +104,7 @@ class Packet:
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
-@functools.partial(checked, own=("codec", "state"))
+@functools.partial(checked, own=("codec", "states"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
     """Turns a tensor's values into the bytes of a message, and back.
@@ -268,25 +276,25 @@ class Codec:
 
     def encode(
         self,
-        x: Any,
+        x: ArrayT,
         *,
-        state: States | None = None,
+        states: States | None = None,
         number: int = 0,
         seed: int = 0,
         stream: int = 0,
         shift: int = 0,
         scale: float | None = None,
-        random: Any = None,
-    ) -> Packet:
+        random: ArrayT | None = None,
+    ) -> Packet[ArrayT]:
         """Encodes a layer as a rank's message holds it.
 
         Args:
             x: a NumPy array or a torch tensor, of any shape; float32, or bfloat16 and float16,
                 which are converted to float32. A GPU's tensor is copied to the host and encoded
                 there.
-            state: holds what a codec that feeds errors back keeps of layer `number`; default None:
+            states: holds what a codec that feeds errors back keeps of layer `number`; default None:
                 nothing was stored, and nothing is.
-            number: the number of the layer in `state`; default 0.
+            number: the number of the layer in `states`; default 0.
             seed: the seed of the random bits, for codecs that round at random; default 0.
             stream: the stream of random bits; default 0. Element i has counter i (in row-major
                 order).
@@ -301,8 +309,8 @@ class Codec:
             The stream, and its values.
 
         Raises:
-            ValueError: for an invalid argument; `state` is then unchanged.
-            TypeError: for an argument of another type; `state` is then unchanged.
+            ValueError: for an invalid argument; `states` are then unchanged.
+            TypeError: for an argument of another type; `states` are then unchanged.
 
         >>> import numpy as np
         >>> packet = Codec("e4m3").encode(np.float32([0.3, 17.0]))
@@ -312,9 +320,9 @@ class Codec:
         check_layer("x", x, ("cpu", "cuda"))
         layout = _layout_of(self._held, x.shape)
         values = host_values(layout.move(x.cpu() if is_torch(x) else x))
-        with _NO_STATES if state is None else native_states(state) as states:
+        with _NO_STATES if states is None else native_states(states) as held_states:
             given = _core.CodecLayerCall(
-                states=states,
+                states=held_states,
                 number=int64("number", number),
                 seed=_seed(seed),
                 stream=_stream(stream),

@@ -109,7 +109,7 @@ class States:
         >>> states = cpd.compress.States()
         >>> states.set_gradient(0, rms=3.0)
         >>> codec = cpd.Codec("uniform bits=gradient c0=1 c1=2 coding=fixed")
-        >>> packet = codec.encode(np.linspace(-1, 1, 65536, dtype=np.float32), state=states)
+        >>> packet = codec.encode(np.linspace(-1, 1, 65536, dtype=np.float32), states=states)
         >>> round(packet.bits_a_value, 2)  # log2(3 + 1) + 2, and a head of 12 bytes
         4.0
         """

@@ -203,7 +203,7 @@ def _rounded(x: Tensor, how: Cast, to: Format | Scaled, **where: Any) -> Tensor:
 
 def _decoded(codes: Any, q: Scaled, shape: Sequence[int], axis: int) -> Tensor:
     """The scale of each element, from packed codes as `ops.encode` gives them."""
-    blocks, outer = (codes, None) if q.tensor_scale is None else codes
+    blocks, outer = (codes, codes) if q.tensor_scale is None else codes
     scale: Tensor = ops.decode(blocks, q.scale, q.scales_shape(shape, axis))
     of_elements = _spread(scale, q.block, shape, axis)
     if q.tensor_scale is None:

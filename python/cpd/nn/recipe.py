@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from cpd.comm.spec import Reduce, ReduceLike
 
 Rules: TypeAlias = (
-    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None] | str"
+    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[Any, RecipeLike | None] | str"
 )
 
 
@@ -110,7 +110,8 @@ class Recipe:
         reduce: how gradients are reduced over nodes: a `Reduce`, or what it is constructed from,
             such as its text `"e4m3 aps"`. It is what `cpd.VirtualNodes` and `cpd.ddp_hook` take.
             None (default): not said.
-        loss_scale: None, a number, or `"dynamic"`.
+        loss_scale: the factor of the loss of `cpd.optim.from_recipe`: a number, or `"dynamic"`: it
+            shrinks where gradients are not finite. None (default): 1.
         rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
         schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
@@ -217,7 +218,7 @@ class Recipe:
         del said["self"], said["format"], said["_renamed"]
         if _renamed:
             recipe_files.refuse_gone(_renamed, TypeError)
-            refuse("Recipe", _renamed)
+            refuse("Recipe", _renamed, parameters=[*said])
         given = {name: value for name, value in said.items() if not _is_usual(name, value)}
         if is_compiling():
             if isinstance(sums, Recipe):

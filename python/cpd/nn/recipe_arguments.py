@@ -52,6 +52,11 @@ def operands(value: Any) -> Cast | None:
     except ValueError as error:
         if not isinstance(value, str) or not str(error).startswith(_UNKNOWN):
             raise  # the format or the accumulator exists
+        if number := re.search(r"\b(seed|stream|step|layer)=", value):
+            raise ValueError(
+                f"a recipe has no {number[1]}: give it to the call, cpd.convert(…, seed=…), in "
+                f"place of {shown(value)}"
+            ) from None
         near = re.search("did you mean [^;?]*[?]", str(error))  # a format
         meant = _MEANT.get(value.lower()) or did_you_mean(value, READY, cutoff=0.75)
         meant = meant or (near[0] if near else did_you_mean(value, READY))
@@ -277,8 +282,8 @@ def schedule(name: str, value: Any, nested: Nested) -> tuple[tuple[str, int, Any
             each = (unit, *_table(f"{name}[{i}]", each, unit))
         if not isinstance(each, (tuple, list)) or len(each) != 3:
             raise TypeError(
-                "schedule must be triples ('step' or 'epoch', from, recipe or None), "
-                f"got {shown(each)}"
+                "schedule must be a list of triples ('step' or 'epoch', first number, recipe or "
+                f"None), such as [('step', 2, 'e4m3fn')], got {shown(each)} in it"
             )
         unit, start, how = each
         if unit not in ("step", "epoch"):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from cpd import _core
 from cpd.numeric.compiling import constant
@@ -162,7 +162,7 @@ class Accumulator(Spec, native=_core.Accumulator):
     'fp32 fixed width=40 fraction=12 overflow=saturate'
     """
 
-    form: str
+    form: Literal["ordered", "unit", "integer"]
     """`ordered`, `unit` or `integer`."""
     format: Format
     scheme: str | None

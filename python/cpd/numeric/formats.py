@@ -192,9 +192,9 @@ class Format(Spec, native=_core.Format):
         return Format, (self.name,)
 
 
-FormatLike: TypeAlias = (
-    "Format | str | tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"
-)
+ElementType: TypeAlias = "tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"
+"""A pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
+FormatLike: TypeAlias = "Format | str | ElementType"
 """A `Format`, its name, a pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
 
 

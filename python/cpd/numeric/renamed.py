@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,7 +74,8 @@ def refuse_call(
     default = next((one.default for one in parameters if one.name == "to"), None)
     to = dict(zip((one.name for one in by_position), args, strict=False)) | dict(keywords)
     last = by_position[-1].name if by_position else ""
-    refuse(name, gone or others, to.get("to", default), args[len(by_position) :], last=last)
+    rest = args[len(by_position) :]
+    refuse(name, gone or others, to.get("to", default), rest, last=last, parameters=[*names])
 
 
 def refuse(
@@ -83,6 +85,7 @@ def refuse(
     positional: Sequence[Any] = (),
     known: Iterable[str] = (),
     last: str = "format",
+    parameters: Sequence[str] = (),
 ) -> None:
     """Raises TypeError for arguments that a function does not take, or that are missing.
 
@@ -93,6 +96,7 @@ def refuse(
         positional: The arguments behind the last positional parameter.
         known: The keywords that the error for another one names.
         last: What the last positional parameter is.
+        parameters: The parameters, of which an error names the nearest.
 
     >>> refuse("sum", {"dim": 0})
     Traceback (most recent call last):
@@ -120,6 +124,8 @@ def refuse(
             raise TypeError(f"{function}() takes {new} in place of {keyword}=")
         if known:
             raise TypeError(f"{function}() takes {', '.join(known)}, not {keyword}=")
-        raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}")
+        near = difflib.get_close_matches(keyword, parameters, 1) if parameters else ()
+        hint = f"; did you mean {near[0]}=?" if near else ""
+        raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}{hint}")
     if to is REQUIRED:
         raise TypeError(f"{function}() lacks the format or the accumulator to round into")

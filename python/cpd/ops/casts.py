@@ -3,23 +3,47 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any, Literal, Never, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.cast import Cast, CastLike, as_cast, drawing
-from cpd.numeric.formats import Format, FormatLike, flag
+from cpd.numeric.formats import ElementType, Format, FormatLike, flag
 from cpd.numeric.hadamard import transform_of
 from cpd.numeric.numbers import Number, int32
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, untransformed
 from cpd.ops import on_numpy
-from cpd.ops.arguments import ArrayT, ScaleSource, Shape
+from cpd.ops.arguments import ArrayT, Blockwise, Elementwise, Scales, ScaleSource, Shape
 from cpd.ops.arithmetic import front_end_of, rounded
 from cpd.ops.encoded import Encoded
 
 
+@overload
+def cast(
+    x: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
+    dtype: Any = None,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def cast(
+    x: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[True],
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
+    dtype: Any = None,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def cast(
     x: ArrayT,
@@ -36,7 +60,7 @@ def cast(
     tininess: str = "after",
     dtype: Any = None,
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Rounds each element of x to a value of a format.
 
     A scaled format computes scales from blocks of x along `axis`, rounds x / scale to the elements'
@@ -78,7 +102,7 @@ def cast(
     Raises:
         ValueError: an option is out of range or has no effect, or the result's type does not hold
             the result: bfloat16 and float16 hold elements times scales only if scales are powers of
-            two and the elements short (mxfp8, not nvfp4).
+            two and elements have few mantissa bits (those of mxfp8, not of nvfp4).
         TypeError: an argument has another type.
 
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
@@ -103,13 +127,19 @@ def cast(
         if flag("flags", flags):
             raise ValueError(f"flags are for formats without scales, got {target}")
         along = int32("axis", axis)
-        return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)
+        return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)  # type: ignore[no-any-return]
     _check_unscaled(target, axis, scales, amax)
     if flags is False:
         return front_end_of(x).cast(x, target, options, out, random)
     return rounded("cast", (x,), target, options, out, random, flags, tininess)
 
 
+@overload
+def encode(x: ArrayT, to: Format | ElementType, **how: Unpack[Blockwise[ArrayT]]) -> ArrayT: ...
+@overload
+def encode(x: ArrayT, to: Scaled, **how: Unpack[Blockwise[ArrayT]]) -> tuple[ArrayT, Scales]: ...
+@overload
+def encode(x: ArrayT, to: CastLike, **how: Unpack[Blockwise[ArrayT]]) -> Any: ...
 @refuses_old
 def encode(
     x: ArrayT,
@@ -122,7 +152,7 @@ def encode(
     scales: Any = None,
     amax: Any = None,
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, Scales]:
     """Rounds like `cast` and packs the codes of the elements.
 
     Codes are in row-major order, least significant bit first, without gaps; the bits behind the
@@ -170,13 +200,26 @@ def encode(
         _check_plain(how)
         x, target = _transformed(x, target, axis)
         source = ScaleSource(scales, amax)
-        return front_end_of(x).encode_scaled(
+        return front_end_of(x).encode_scaled(  # type: ignore[no-any-return]
             x, target, options, int32("axis", axis), source, random
         )
     _check_unscaled(target, axis, scales, amax)
-    return front_end_of(x).encode(x, target, options, random)
+    return front_end_of(x).encode(x, target, options, random)  # type: ignore[no-any-return]
 
 
+@overload
+def decode(
+    codes: ArrayT,
+    format: FormatLike | ScaledLike,
+    shape: Shape,
+    *,
+    dtype: Any = None,
+    out: ArrayT | None = None,
+    axis: int = -1,
+    scales: Scales = None,
+) -> ArrayT: ...
+@overload
+def decode(codes: Encoded, *, dtype: Any = None, out: Any = None) -> Any: ...
 @refuses_old
 def decode(
     codes: ArrayT | Encoded,

@@ -123,7 +123,8 @@ def element_rule(
     """Returns the rule of an element-wise operation, checked; raises TypeError or ValueError."""
     if operation not in OPERANDS:
         known = ", ".join([*OPERANDS, *SUMS])
-        raise ValueError(f"the operation must be {known}, got {shown(operation)}")
+        hint = " (an element of a product is a dot)" if operation in ("gemm", "matmul") else ""
+        raise ValueError(f"the operation must be {known}, got {shown(operation)}{hint}")
     _check_tininess(tininess)
     options.check()
     given = _formats(formats)

@@ -299,7 +299,7 @@ class SumRule:
             elements = packed(codes[name].reshape(-1), f.bits)
             operands.append(Encoded(elements, scales, q, shape, axis))
         a, b = operands
-        product: Any = ops.gemm(a, b, self.accumulator, c, scales_at="block")  # type: ignore[type-var]
+        product: Any = ops.gemm(a, b, self.accumulator, c, scales_at="block")
         return np.ascontiguousarray(product[:, 0, 0])
 
     def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:

@@ -297,7 +297,7 @@ class _Limits:
 
     def __init__(self, x: Values, q: Scaled, how: Cast, seed: int) -> None:
         codes = ops.encode(x, how, seed=seed)[1]
-        blocks, outer = (codes, None) if q.tensor_scale is None else codes
+        blocks, outer = (codes, codes) if q.tensor_scale is None else codes
         self._shape = x.shape
         self._rows, self._columns = _extents(q.block, x.shape)
         grid = (-(-x.shape[0] // self._rows), -(-x.shape[1] // self._columns))
