@@ -189,12 +189,6 @@ NamedDict AsDict(const std::vector<NamedSpec>& specs) {
   return all;
 }
 
-pybind11::typing::Dict<py::str, py::str> AsDict(const std::vector<Option>& keys) {
-  pybind11::typing::Dict<py::str, py::str> all;
-  for (const auto& [name, kind] : keys) all[py::str(name)] = kind;
-  return all;
-}
-
 void BindSpecs(py::module_& m) {
   m.def("shortened", &Shortened, py::arg("text"), py::arg("most"));
   m.def("readable", &Readable, py::arg("message"));

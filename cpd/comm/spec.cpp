@@ -59,7 +59,7 @@ void CheckOrder(const Reduce& spec) {
 // ---- the keys of a text ---------------------------------------------------------------------
 
 /// A key of a text: its kind, what sets it, and its value.
-struct Key {
+struct ReduceKey {
   std::string_view name, kind;
   void (*set)(Reduce& spec, std::string_view text);
   FieldValue (*get)(const Reduce& spec);
@@ -98,13 +98,13 @@ void SetLossScale(Reduce& spec, std::string_view text) {
 
 /// One of the options of the cast's rounding.
 template <auto member>
-constexpr Key OfRounding(std::string_view name, std::string_view kind,
+constexpr ReduceKey OfRounding(std::string_view name, std::string_view kind,
                          void (*set)(Reduce& spec, std::string_view text)) {
   return {name, kind, set, [](const Reduce& spec) { return FieldOf(spec.rounding.*member); }};
 }
 
 /// Every key in the order of a canonical text.
-constexpr std::array<Key, 13> kKeys{{
+constexpr std::array<ReduceKey, 13> kKeys{{
     {"accumulator", "accumulator",
      [](Reduce& spec, std::string_view text) { spec.accumulator = ParseAccumulator(text); },
      [](const Reduce& spec) { return FieldOf(spec.accumulator); }},
@@ -143,12 +143,12 @@ constexpr std::array<Key, 13> kKeys{{
 
 constexpr std::array<std::string_view, kKeys.size()> kKeyNames = [] {
   std::array<std::string_view, kKeys.size()> names;
-  std::ranges::transform(kKeys, names.begin(), &Key::name);
+  std::ranges::transform(kKeys, names.begin(), &ReduceKey::name);
   return names;
 }();
 
-const Key* FindKey(std::string_view name) {
-  const auto* const found = std::ranges::find(kKeys, name, &Key::name);
+const ReduceKey* FindKey(std::string_view name) {
+  const auto* const found = std::ranges::find(kKeys, name, &ReduceKey::name);
   return found == kKeys.end() ? nullptr : found;
 }
 
@@ -235,7 +235,7 @@ void CheckCompressor(const Reduce& spec) {
 /// A text in parts.
 struct Parts {
   std::string head;
-  std::map<const Key*, std::string> values;
+  std::map<const ReduceKey*, std::string> values;
 };
 
 Parts PartsOf(std::string_view text) {
@@ -248,7 +248,7 @@ Parts PartsOf(std::string_view text) {
                   ": give it to the call, cpd.simulate_all_reduce(…, " + name +
                   "=…), in place of " + Quoted(text));
     }
-    const Key* const key = FindKey(name);
+    const ReduceKey* const key = FindKey(name);
     if (key == nullptr) {
       parts.head += (parts.head.empty() ? "" : " ") + word;
       continue;
@@ -263,20 +263,6 @@ Parts PartsOf(std::string_view text) {
     }
   }
   return parts;
-}
-
-/// The value of a key in a text.
-std::string TextOf(const FieldValue& value) {
-  if (const auto* const on = std::get_if<bool>(&value)) return *on ? "true" : "false";
-  if (const auto* const whole = std::get_if<std::int64_t>(&value)) return std::to_string(*whole);
-  if (const auto* const number = std::get_if<double>(&value)) {
-    std::array<char, 32> digits;
-    const auto end =
-        std::to_chars(digits.begin(), digits.end(), *number, std::chars_format::general, 17);
-    return {digits.begin(), end.ptr};
-  }
-  const auto* const text = std::get_if<std::string>(&value);
-  return text == nullptr ? "" : *text;
 }
 
 }  // namespace
@@ -299,7 +285,7 @@ std::string ToString(Divide divide) {
 Reduce ParseReduce(std::string_view text, std::span<const Option> keys) {
   Parts parts = PartsOf(text);
   for (const auto& [name, value] : keys) {
-    const Key* const key = FindKey(name);
+    const ReduceKey* const key = FindKey(name);
     if (key == nullptr) RefuseKey(name);
     parts.values[key] = value;
   }
@@ -320,7 +306,7 @@ Reduce ParseReduce(std::string_view text, std::span<const Option> keys) {
 std::vector<Option> KeysOf(const Reduce& spec) {
   const Reduce usual = Usual(HeadOf(spec));
   std::vector<Option> keys;
-  for (const Key& key : kKeys) {
+  for (const ReduceKey& key : kKeys) {
     const FieldValue value = key.get(spec);
     if (value != key.get(usual)) keys.emplace_back(key.name, TextOf(value));
   }
@@ -339,13 +325,13 @@ Fields FieldsOf(const Reduce& spec) {
   const std::string head = HeadOf(spec);
   Fields fields{{"format", IsCompressor(head) ? FieldValue{} : FieldOf(head)},
                 {"codec", FieldOf(head)}};
-  for (const Key& key : kKeys) fields.emplace_back(key.name, key.get(spec));
+  for (const ReduceKey& key : kKeys) fields.emplace_back(key.name, key.get(spec));
   return fields;
 }
 
 std::vector<Option> ReduceKeys() {
   std::vector<Option> keys;
-  for (const Key& key : kKeys) keys.emplace_back(key.name, key.kind);
+  for (const ReduceKey& key : kKeys) keys.emplace_back(key.name, key.kind);
   return keys;
 }
 

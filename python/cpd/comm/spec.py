@@ -288,7 +288,7 @@ def _codec_of(name: str) -> Codec:
     return Codec(name)
 
 
-Reduce._SPECS = {
+Reduce._reads = {
     "accumulator": as_accumulator,
     "codec": _codec_of,
     "format": format_or_scaled,
