@@ -19,7 +19,7 @@ namespace py = pybind11;
 namespace cpd {
 
 void BindRecipes(py::module_& m) {
-  m.attr("SCALES_AT") = Tuple(ScalesAtNames());
+  m.attr("SCALES_AT") = Tuple(NamesOf(ScalesAt{}));
   m.def("recipe_parts", [] {
     std::vector<std::tuple<Purpose, std::string, std::string>> parts;
     for (const RecipePart& one : RecipeParts()) {
@@ -29,13 +29,9 @@ void BindRecipes(py::module_& m) {
   });
   py::class_<Recipe>(m, "Recipe")
       .def_static("parse", &ParseRecipe, py::arg("text"))
+      .def_static("keys", &KeysAsDict<Recipe>)
       .def_property_readonly("text", [](const Recipe& r) { return ToString(r); })
-      .def("fields",
-           [](const Recipe& r) {
-             py::typing::Dict<py::str, py::str> fields;
-             for (const auto& [name, text] : FieldsOf(r)) fields[py::str(name)] = text;
-             return fields;
-           })
+      .def("fields", &FieldsAsDict<Recipe>)
       .def("roundings",
            [](const Recipe& r) -> py::typing::Tuple<py::str, py::ellipsis> {
              return py::tuple(py::cast(RoundingsOf(r)));

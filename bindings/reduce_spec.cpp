@@ -17,15 +17,8 @@ namespace py = pybind11;
 namespace cpd {
 
 void BindReduceSpec(py::module_& m) {
-  BindSpec<Reduce>(m, "Reduce", [](std::string_view text) { return ParseReduce(text); })
-      .def_static(
-          "parse",
-          [](std::string_view text, const std::vector<Option>& keys) {
-            return ParseReduce(text, keys);
-          },
-          py::arg("text"), py::arg("keys"))
-      .def_static("keys", [] { return AsDict(ReduceKeys()); })
-      .def("options", &KeysOf)
+  BindSpec<Reduce>(m, "Reduce")
+      .def("options", [](const Reduce& s) { return OptionsOf(s); })
       .def("with_seed", &Seeded, py::arg("seed"))
       .def(
           "with_step",

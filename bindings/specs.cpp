@@ -65,32 +65,8 @@ py::array_t<float> Values(const Format& format) {
   return values;
 }
 
-/// Nothing where a format has no such number, which is then 0.
-std::optional<double> Positive(double number) {
-  return number > 0 ? std::optional(number) : std::nullopt;
-}
-
 void BindFormats(py::module_& m) {
-  BindSpec<Format>(m, "Format", &ParseFormat)
-      .def(py::init([](int exp, int man, const std::string& encoding, std::optional<int> bias,
-                       bool is_signed, bool subnormals) {
-             return MakeFormat(exp, man, ParseEncoding(encoding), bias, is_signed, subnormals);
-           }),
-           py::kw_only(), py::arg("exp"), py::arg("man"), py::arg("encoding"), py::arg("bias"),
-           py::arg("signed"), py::arg("subnormals"))
-      .def_property_readonly("bits", &Format::bits)
-      .def_property_readonly("max", &max_of)
-      .def_property_readonly("lowest",
-                             [](const Format& f) {
-                               if (!f.is_signed) return magnitude_of(f, 0);
-                               return -magnitude_of(f, lowest_code_of(f));
-                             })
-      .def_property_readonly("min_normal",
-                             [](const Format& f) { return Positive(min_normal_of(f)); })
-      .def_property_readonly("min_subnormal",
-                             [](const Format& f) { return Positive(min_subnormal_of(f)); })
-      .def_property_readonly("epsilon", &Format::epsilon)
-      .def_property_readonly("num_values", &num_values_of)
+  BindSpec<Format, FormatFields>(m, "Format")
       .def("values", &Values)
       .def("packed_bytes", &PackedBytes, py::arg("n"))
       .def_static("named", [] { return AsDict(NamedFormats()); });
@@ -127,28 +103,29 @@ void BindOptions(py::module_& m) {
       .def(py::init(&MakeOptions), py::arg("rounding"), py::arg("overflow"), py::arg("seed"),
            py::arg("stream"), py::arg("random_bits"), py::arg("variant"))
       .def_static("of_codec", &NumbersOfCodec, py::arg("seed"), py::arg("random_bits"));
-  m.attr("ROUNDINGS") = Tuple(RoundingNames());
-  m.attr("OVERFLOWS") = Tuple(OverflowNames());
-  m.attr("VARIANTS") = Tuple(VariantNames());
+  m.attr("ROUNDINGS") = Tuple(NamesOf(Rounding{}));
+  m.attr("OVERFLOWS") = Tuple(NamesOf(Overflow{}));
+  m.attr("VARIANTS") = Tuple(NamesOf(Variant{}));
   m.attr("MAX_RANDOM_BITS") = kMaxRandomBits;
 }
 
 void BindCastSpec(py::module_& m) {
-  BindSpec<CastSpec>(m, "CastSpec", &ParseCastSpec).def("is_whole", &IsWhole);
-  m.attr("AMAX") = Tuple(AmaxNames());
+  BindSpec<CastSpec>(m, "CastSpec").def("is_whole", &IsWhole);
+  m.attr("AMAX") = Tuple(NamesOf(CastSpec::Amax{}));
 }
 
 void BindHadamard(py::module_& m) {
-  BindSpec<Hadamard>(m, "Hadamard", &ParseHadamard)
+  py::class_<Hadamard>(m, "Hadamard")
+      .def_static("parse", &ParseHadamard, py::arg("text"))
+      .def("fields", &FieldsAsDict<Hadamard>)
+      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); })
       .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"));
 }
 
 // ---- scaled formats -------------------------------------------------------------------------
 
 void BindScaled(py::module_& m) {
-  BindSpec<Scaled>(m, "Scaled", &ParseScaled)
-      .def(py::init([](const std::vector<Option>& options) { return MakeScaled(options); }),
-           py::arg("options"))
+  BindSpec<Scaled>(m, "Scaled")
       .def("untransformed",
            [](Scaled s) {
              s.transform.reset();
@@ -192,7 +169,7 @@ Accumulator Exact(const Format& a, const Format& b, std::int64_t terms) {
 }
 
 void BindAccumulators(py::module_& m) {
-  BindSpec<Accumulator>(m, "Accumulator", &ParseAccumulator)
+  BindSpec<Accumulator>(m, "Accumulator")
       .def(
           "with_numbers",
           [](Accumulator a, std::uint64_t seed, std::uint64_t stream) {
@@ -203,7 +180,6 @@ void BindAccumulators(py::module_& m) {
           py::arg("seed"), py::arg("stream"))
       .def_static("exact", &Exact, py::arg("a"), py::arg("b"), py::arg("terms"))
       .def_static("named", &NamedUnits)
-      .def_static("keys", [] { return AsDict(AccumulatorKeys()); })
       .def("swapped", &Swapped)
       .def("of_terms", &OfTerms)
       .def("sum_integers", &DrawsOfSum, py::arg("terms"))
@@ -224,12 +200,6 @@ NamedDict AsDict(const std::vector<NamedSpec>& specs) {
     one["evidence"] = spec.evidence;
     all[py::str(spec.name)] = one;
   }
-  return all;
-}
-
-pybind11::typing::Dict<py::str, py::str> AsDict(const std::vector<Option>& keys) {
-  pybind11::typing::Dict<py::str, py::str> all;
-  for (const auto& [name, kind] : keys) all[py::str(name)] = kind;
   return all;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cpd/spec/fields.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 
 namespace cpd {
@@ -46,14 +47,27 @@ using NamedDict =
     pybind11::typing::Dict<pybind11::str, pybind11::typing::Dict<pybind11::str, pybind11::str>>;
 NamedDict AsDict(const std::vector<NamedSpec>& specs);
 
-/// The keys of a spec's text, by name, each with its kind.
-pybind11::typing::Dict<pybind11::str, pybind11::str> AsDict(const std::vector<Option>& keys);
+/// The keys of a table and each one's kind, and the names of all its fields.
+using KeyDict = pybind11::typing::Dict<pybind11::str, pybind11::str>;
+template <class Spec>
+KeyDict KeysAsDict() {
+  KeyDict keys;
+  for (const Key<Spec>& row : KeysOf<Spec>().rows) {
+    if (row.IsKey()) keys[pybind11::str(row.name)] = std::string(row.kind);
+  }
+  return keys;
+}
 
-/// What every spec has: fields, and the canonical text of which `parse` makes it again.
-template <class Spec, class Parse>
-pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name, Parse parse) {
+/// What every spec has: fields, and the canonical text of which `make` makes it again. `Table` is
+/// what the keys are of.
+template <class Spec, class Table = Spec>
+pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name) {
   pybind11::class_<Spec> made(m, name);
-  made.def_static("parse", parse, pybind11::arg("text"))
+  const auto make = [](std::string_view text, const std::vector<Option>& keys) {
+    return Make<Spec>(text, keys);
+  };
+  made.def_static("make", make, pybind11::arg("text"), pybind11::arg("keys"))
+      .def_static("keys", &KeysAsDict<Table>)
       .def("fields", &FieldsAsDict<Spec>)
       .def_property_readonly("text", [](const Spec& spec) { return ToString(spec); });
   return made;

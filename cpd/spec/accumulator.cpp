@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <concepts>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "cpd/spec/block_fma.h"
 #include "cpd/spec/fixed_point.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 #include "cpd/spec/presets.h"
@@ -78,81 +77,18 @@ void CheckFormatsOfSums(const Accumulator& accumulator) {
 
 // ---- the keys of a text ---------------------------------------------------------------------
 
-/// The forms of an accumulator; a key's row has the sum of those that have it.
-enum Form : unsigned { kOrdered = 1, kUnit = 2, kInteger = 4 };
-constexpr unsigned kEveryForm = kOrdered | kUnit | kInteger;
-
-Form FormOf(const Accumulator& accumulator) {
-  if (accumulator.unit) return kUnit;
-  return accumulator.fixed ? kInteger : kOrdered;
+bool IsUnit(const Accumulator& accumulator) { return accumulator.unit.has_value(); }
+bool IsInteger(const Accumulator& accumulator) { return accumulator.fixed.has_value(); }
+bool HasSumRounding(const Accumulator& accumulator) {
+  return IsUnit(accumulator) || IsInteger(accumulator);
 }
+bool IsOrdered(const Accumulator& accumulator) { return !HasSumRounding(accumulator); }
 
-/// A key of an accumulator's text: who has it, its kind, what sets it, and what it holds.
-struct Key {
-  std::string_view name;
-  unsigned forms;
-  std::string_view kind;
-  void (*set)(Accumulator& accumulator, std::string_view text);
-  FieldValue (*get)(const Accumulator& accumulator);
-};
-
-template <class T>
-void Read(T& field, std::string_view name, std::string_view text) {
-  if constexpr (std::integral<T>) {
-    field = ParseInteger<T>(name, text);
-  } else if constexpr (std::same_as<T, Adder>) {
-    field = ParseAdder(text);
-  } else if constexpr (std::same_as<T, Rounding>) {
-    field = ParseRounding(text);
-  } else {
-    field = ParseFormat(text);
-  }
-}
-
-/// The kind of a member: what AccumulatorKeys says of its key.
-template <class T>
-constexpr std::string_view KindOf() {
-  if (std::integral<T>) return "integer";
-  return std::is_enum_v<T> ? "word" : "format";
-}
-template <class Part, class T>
-constexpr std::string_view KindOfMember(T Part::*) {
-  return KindOf<T>();
-}
-
-/// The name of a key as a constant, which its reader quotes in errors.
-template <std::size_t N>
-struct Name {
-  constexpr Name(const char (&text)[N]) { std::copy_n(text, N, letters); }  // NOLINT
-  char letters[N];
-};
-
-/// The key of a member of an accumulator's unit, integer or rounding.
-template <Name name, auto part, auto member>
-constexpr Key Of(unsigned forms) {
-  return {name.letters, forms, KindOfMember(member),
-          [](Accumulator& accumulator, std::string_view text) {
-            Read(part(accumulator).*member, name.letters, text);
-          },
-          [](const Accumulator& accumulator) { return FieldOf(part(accumulator).*member); }};
-}
-constexpr auto kUnitOf = [](auto& accumulator) -> auto& { return *accumulator.unit; };
-constexpr auto kFixedOf = [](auto& accumulator) -> auto& { return *accumulator.fixed; };
-
-template <Name name, auto member>
-constexpr Key OfUnit() {
-  return Of<name, kUnitOf, member>(kUnit);
-}
-
-/// The key of one of the options of each operation's rounding.
-template <Name name, auto member>
-constexpr Key OfRounding() {
-  return {name.letters, kEveryForm, KindOfMember(member),
-          [](Accumulator& accumulator, std::string_view text) {
-            ParseRoundingOption(accumulator.rounding, name.letters, text);
-          },
-          [](const Accumulator& accumulator) { return FieldOf(accumulator.rounding.*member); }};
-}
+bool Always(const Accumulator& /*accumulator*/) { return true; }
+bool IsChunked(const Accumulator& accumulator) { return accumulator.scheme == Scheme::chunked; }
+bool HasCuts(const Accumulator& accumulator) { return CutsTerms(accumulator.unit->adder); }
+bool HasScale(const Accumulator& accumulator) { return accumulator.unit->scale.has_value(); }
+bool HasGroup(const Accumulator& accumulator) { return accumulator.unit->group != 0; }
 
 void SetProduct(Accumulator& accumulator, std::string_view text) {
   accumulator.exact_products = text == "exact";
@@ -183,64 +119,60 @@ FieldValue SumRoundingOf(const Accumulator& accumulator) {
   return FieldOf(accumulator.unit ? accumulator.unit->rounding : accumulator.fixed->rounding);
 }
 
-/// Every key in the order in which a front end shows them. `format` and `scheme` are set first,
-/// because they decide the form.
-constexpr std::array<Key, 27> kKeys{{
-    {"format", kEveryForm, "format", nullptr,
-     [](const Accumulator& a) { return FieldOf(a.format); }},
-    {"scheme", kOrdered, "word", nullptr, [](const Accumulator& a) { return FieldOf(a.scheme); }},
-    {"product", kOrdered, "format", &SetProduct, &ProductOf},
-    {"inner", kOrdered, "format",
-     [](Accumulator& a, std::string_view text) { a.inner = ParseFormat(text); },
-     [](const Accumulator& a) { return FieldOf(a.inner.value_or(a.format)); }},
-    {"chunk", kOrdered, "integer",
-     [](Accumulator& a, std::string_view text) { Read(a.chunk, "chunk", text); },
-     [](const Accumulator& a) { return FieldOf(a.chunk); }},
-    OfRounding<"rounding", &RoundingOptions::mode>(),
-    OfRounding<"overflow", &RoundingOptions::overflow>(),
-    OfRounding<"random_bits", &RoundingOptions::random_bits>(),
-    OfRounding<"variant", &RoundingOptions::variant>(),
-    OfUnit<"a", &BlockFma::a>(),
-    OfUnit<"b", &BlockFma::b>(),
-    OfUnit<"block", &BlockFma::block>(),
-    OfUnit<"fraction_bits", &BlockFma::fraction_bits>(),
-    {"addend", kUnit, "word", &SetAddend, &AddendOf},
-    OfUnit<"min_exponent", &BlockFma::min_exponent>(),
-    OfUnit<"sum", &BlockFma::sum>(),
-    {"sum_rounding", kUnit | kInteger, "word", &SetSumRounding, &SumRoundingOf},
-    OfUnit<"promote", &BlockFma::promote>(),
-    OfUnit<"scale", &BlockFma::scale>(),
-    OfUnit<"scale_block", &BlockFma::scale_block>(),
-    OfUnit<"dot", &BlockFma::dot>(),
-    OfUnit<"adder", &BlockFma::adder>(),
-    OfUnit<"group", &BlockFma::group>(),
-    OfUnit<"stride", &BlockFma::stride>(),
-    OfUnit<"take", &BlockFma::take>(),
-    Of<"width", kFixedOf, &FixedPoint::width>(kInteger),
-    Of<"fraction", kFixedOf, &FixedPoint::fraction>(kInteger),
-}};
-
-const Key& KeyNamed(std::string_view name) {
-  const auto* const found = std::ranges::find(kKeys, name, &Key::name);
-  if (found != kKeys.end()) return *found;
-  std::array<std::string_view, kKeys.size()> names;
-  std::ranges::transform(kKeys, names.begin(), &Key::name);
-  std::string known;
-  for (const std::string_view one : names) known += (known.empty() ? "" : ", ") + std::string(one);
-  throw Error("unknown option " + Quoted(name) + " of an accumulator; there are " + known +
-              DidYouMean(name, names));
+FieldValue FormOf(const Accumulator& accumulator) {
+  return FieldOf(IsUnit(accumulator) ? "unit" : IsInteger(accumulator) ? "integer" : "ordered");
 }
 
-void SetKey(Accumulator& accumulator, const Key& key, std::string_view text) {
-  const unsigned form = FormOf(accumulator);
-  if ((key.forms & form) != 0) return key.set(accumulator, text);
+/// The row of a member of a unit.
+template <KeyName name, auto member>
+constexpr Key<Accumulator> OfUnit(bool (*always)(const Accumulator&) = nullptr) {
+  return KeyOf<name, &Accumulator::unit, member>(&IsUnit, always);
+}
+
+/// `format` and `scheme`, which decide the form, are set before the others.
+constexpr std::array<Key<Accumulator>, 28> kAccumulatorKeys{{
+    {"form", "word", nullptr, &FormOf},
+    KeyOf<"format", &Accumulator::format>(),
+    KeyOf<"scheme", &Accumulator::scheme>(&IsOrdered),
+    KeyOf<"chunk", &Accumulator::chunk>(&IsOrdered, &IsChunked),
+    {"inner", "format",
+     [](Accumulator& a, std::string_view text) { a.inner = ParseFormat(text); },
+     [](const Accumulator& a) { return FieldOf(a.inner.value_or(a.format)); }, &IsOrdered},
+    {"product", "product", &SetProduct, &ProductOf, &IsOrdered},
+    OfUnit<"a", &BlockFma::a>(&Always),
+    OfUnit<"b", &BlockFma::b>(&Always),
+    OfUnit<"block", &BlockFma::block>(&Always),
+    OfUnit<"fraction_bits", &BlockFma::fraction_bits>(&HasCuts),
+    OfUnit<"min_exponent", &BlockFma::min_exponent>(&HasCuts),
+    OfUnit<"sum", &BlockFma::sum>(&Always),
+    KeyOf<"width", &Accumulator::fixed, &FixedPoint::width>(&IsInteger, &Always),
+    KeyOf<"fraction", &Accumulator::fixed, &FixedPoint::fraction>(&IsInteger, &Always),
+    {"sum_rounding", "word", &SetSumRounding, &SumRoundingOf, &HasSumRounding},
+    {"addend", "word", &SetAddend, &AddendOf, &IsUnit},
+    OfUnit<"promote", &BlockFma::promote>(),
+    OfUnit<"scale", &BlockFma::scale>(),
+    OfUnit<"scale_block", &BlockFma::scale_block>(&HasScale),
+    OfUnit<"dot", &BlockFma::dot>(),
+    OfUnit<"adder", &BlockFma::adder>(),
+    OfUnit<"group", &BlockFma::group>(&HasGroup),
+    OfUnit<"stride", &BlockFma::stride>(&HasGroup),
+    OfUnit<"take", &BlockFma::take>(&HasGroup),
+    KeyOf<"rounding", &Accumulator::rounding, &RoundingOptions::mode>(),
+    KeyOf<"overflow", &Accumulator::rounding, &RoundingOptions::overflow>(),
+    KeyOf<"variant", &Accumulator::rounding, &RoundingOptions::variant>(),
+    KeyOf<"random_bits", &Accumulator::rounding, &RoundingOptions::random_bits>(),
+}};
+constexpr std::size_t kWords = 3;  ///< rows before those that a text has as name=value
+
+void SetKey(Accumulator& accumulator, const Key<Accumulator>& key, std::string_view text) {
+  if (key.IsOf(accumulator)) return key.set(accumulator, text);
   if (key.name == "product") {
     throw Error("scheme " + ToString(accumulator.scheme) +
                 " forms its products exactly: leave product out");
   }
-  const char* schemes = key.forms == kOrdered   ? "scheme chunked"
-                        : key.forms == kUnit    ? "scheme block_fma"
-                        : key.forms == kInteger ? "scheme fixed"
+  const char* schemes = key.has == &IsOrdered   ? "scheme chunked"
+                        : key.has == &IsUnit    ? "scheme block_fma"
+                        : key.has == &IsInteger ? "scheme fixed"
                                                 : "schemes block_fma and fixed";
   throw Error(std::string(key.name) + " is for " + schemes + ", got scheme " +
               ToString(accumulator.scheme));
@@ -282,14 +214,13 @@ void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
 
 /// A text in parts. Empty: not given.
 struct Parts {
-  std::string_view format, scheme;
-  std::vector<std::pair<const Key*, std::string_view>> options;  ///< all but format and scheme
+  std::string format, scheme;
+  std::vector<Option> options;  ///< all but format and scheme
 
-  [[nodiscard]] bool Has(std::string_view name) const {
-    return std::ranges::any_of(options, [&](const auto& one) { return one.first->name == name; });
-  }
-  [[nodiscard]] bool HasAnyOf(unsigned forms) const {
-    return std::ranges::any_of(options, [&](const auto& one) { return one.first->forms == forms; });
+  [[nodiscard]] bool Has(std::string_view name) const { return ValueOf(options, name) != nullptr; }
+  [[nodiscard]] bool HasAnyOf(bool (*form)(const Accumulator&)) const {
+    return std::ranges::any_of(
+        kAccumulatorKeys, [&](const auto& key) { return key.has == form && this->Has(key.name); });
   }
 };
 
@@ -298,10 +229,18 @@ bool IsFormatText(std::string_view word) {
   return !IsOption(word) || word.find(':') < word.find('=');
 }
 
+/// Takes an option out; empty where it is not given.
+std::string Taken(std::vector<Option>& options, std::string_view name) {
+  const std::string* const text = ValueOf(options, name);
+  std::string taken = text == nullptr ? "" : *text;
+  std::erase_if(options, [&](const Option& one) { return one.first == name; });
+  return taken;
+}
+
 /// The format is the first word, unless that is an option; the scheme is the first other word that
 /// is no option. Options `format` and `scheme` replace these words.
-Parts PartsOf(std::string_view text) {
-  std::vector<std::string_view> words = Words(text);
+Parts PartsOf(std::string_view text, std::span<const Option> given) {
+  std::vector<std::string> words = Words(text);
   Parts parts;
   if (!words.empty() && IsFormatText(words[0])) {
     parts.format = words[0];
@@ -311,16 +250,11 @@ Parts PartsOf(std::string_view text) {
     parts.scheme = *found;
     words.erase(found);
   }
-  std::string_view format;
-  ParseOptions(words, "an accumulator", [&](std::string_view name, std::string_view value) {
-    if (name == "format") {
-      format = value;
-    } else if (name == "scheme") {
-      parts.scheme = value;
-    } else {
-      parts.options.emplace_back(&KeyNamed(name), value);
-    }
-  });
+  parts.options = Merged(OptionsOf(words, "an accumulator"), given);
+  const std::string format = Taken(parts.options, "format");
+  if (const std::string scheme = Taken(parts.options, "scheme"); !scheme.empty()) {
+    parts.scheme = scheme;
+  }
   if (parts.scheme.empty() && (NamesPreset(parts.format) || NamesFixed(parts.format))) {
     std::swap(parts.format, parts.scheme);
   }
@@ -344,8 +278,8 @@ Format FormatOf(std::string_view word, bool is_alone) {
 /// The word of the scheme that is given, or that the options are for.
 std::string_view SchemeOf(const Parts& parts) {
   if (!parts.scheme.empty()) return parts.scheme;
-  if (parts.HasAnyOf(kUnit)) return "block_fma";
-  return parts.HasAnyOf(kInteger) ? "fixed" : "sequential";
+  if (parts.HasAnyOf(&IsUnit)) return "block_fma";
+  return parts.HasAnyOf(&IsInteger) ? "fixed" : "sequential";
 }
 
 /// An accumulator of a scheme, or of a matrix unit or an integer by its name.
@@ -385,11 +319,7 @@ void DropWhatIsSaidTwice(Accumulator& accumulator) {
 
 }  // namespace
 
-Scheme ParseScheme(std::string_view name) { return ParseName<Scheme>("scheme", kSchemes, name); }
-
-std::string ToString(Scheme scheme) {
-  return std::string(kSchemes.at(static_cast<std::size_t>(scheme)));
-}
+std::span<const std::string_view> NamesOf(Scheme /*scheme*/) { return kSchemes; }
 
 std::span<const std::string_view> SchemeNames() {
   static constexpr std::array<std::string_view, 7> kGiven{
@@ -406,7 +336,7 @@ std::span<const std::string_view> SumSchemeNames() {
 void Check(const Accumulator& accumulator, bool on_gpu) {
   Check(accumulator.format);
   Check(accumulator.rounding, on_gpu);
-  CheckName("scheme", kSchemes, accumulator.scheme);
+  CheckName("scheme", accumulator.scheme);
   if (accumulator.product) Check(*accumulator.product);
   if (accumulator.inner) Check(*accumulator.inner);
   CheckFields(accumulator);
@@ -423,32 +353,31 @@ void Check(const Accumulator& accumulator, bool on_gpu) {
 }
 
 std::string ToString(const Accumulator& accumulator) {
-  std::string text = ToString(accumulator.format) + " " + ToString(accumulator.scheme);
-  if (accumulator.scheme == Scheme::chunked) Put(text, "chunk", accumulator.chunk);
-  if (accumulator.inner) Put(text, "inner", *accumulator.inner);
-  if (accumulator.product) Put(text, "product", *accumulator.product);
-  if (accumulator.exact_products) Put(text, "product", "exact");
-  if (accumulator.unit) text += " " + ToString(*accumulator.unit);
-  if (accumulator.fixed) text += " " + ToString(*accumulator.fixed);
-  PutMode(text, accumulator.rounding);
-  PutVariant(text, accumulator.rounding);
-  PutRandomBits(text, accumulator.rounding);
-  return text;
+  Accumulator base{.format = accumulator.format, .scheme = accumulator.scheme};
+  if (accumulator.unit) base.unit.emplace();
+  if (accumulator.fixed) base.fixed.emplace();
+  const Keys<Accumulator> keys{.owner = {}, .rows = std::span(kAccumulatorKeys).subspan(kWords)};
+  return ToString(accumulator.format) + " " + ToString(accumulator.scheme) +
+         TextOfKeys(keys, accumulator, base);
 }
 
-Accumulator ParseAccumulator(std::string_view text) {
-  const Parts parts = PartsOf(text);
+Accumulator ParseAccumulator(std::string_view text) { return Make<Accumulator>(text, {}); }
+
+template <>
+Accumulator Make<Accumulator>(std::string_view text, std::span<const Option> given) {
+  const Parts parts = PartsOf(text, given);
   const std::string_view scheme = SchemeOf(parts);
   Accumulator accumulator = WithScheme(scheme, parts);
   const bool has_format = !parts.format.empty();
   if (has_format) accumulator.format = FormatOf(parts.format, text == parts.format);
-  if (!has_format && FormOf(accumulator) == kOrdered) {
+  if (!has_format && IsOrdered(accumulator)) {
     throw Error(
         "an accumulator is a format, a scheme and options, as in 'e6m9 chunked chunk=64', or a "
         "matrix unit and options, as in 'h100-fp8 a=e5m2'; got " +
         Quoted(text));
   }
-  for (const auto& [key, value] : parts.options) SetKey(accumulator, *key, value);
+  SetKeys(KeysOf<Accumulator>(), parts.options,
+          [&](const auto& key, const auto& value) { SetKey(accumulator, key, value); });
   if (scheme == "fma" && accumulator.product) {
     throw Error("scheme fma has exact products, got product=" + ToString(*accumulator.product));
   }
@@ -462,22 +391,9 @@ Accumulator ParseAccumulator(std::string_view text) {
   return accumulator;
 }
 
-Fields FieldsOf(const Accumulator& accumulator) {
-  const Form form = FormOf(accumulator);
-  Fields fields{{"form", FieldOf(form == kUnit      ? "unit"
-                                 : form == kInteger ? "integer"
-                                                    : "ordered")}};
-  for (const Key& key : kKeys) {
-    const bool has = (key.forms & form) != 0;
-    fields.emplace_back(key.name, has ? key.get(accumulator) : FieldValue{});
-  }
-  return fields;
-}
-
-std::vector<Option> AccumulatorKeys() {
-  std::vector<Option> keys;
-  for (const Key& key : kKeys) keys.emplace_back(key.name, key.kind);
-  return keys;
+template <>
+Keys<Accumulator> KeysOf<Accumulator>() {
+  return {"an accumulator", kAccumulatorKeys};
 }
 
 Accumulator Swapped(Accumulator accumulator) {

@@ -6,12 +6,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "cpd/spec/block_fma.h"
-#include "cpd/spec/fields.h"
 #include "cpd/spec/fixed_point.h"
 #include "cpd/spec/format.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -42,8 +41,7 @@ struct Accumulator {
   std::optional<FixedPoint> fixed{};  ///< fixed: the integer; its terms' products are exact
 };
 
-CPD_API Scheme ParseScheme(std::string_view name);
-CPD_API std::string ToString(Scheme scheme);
+CPD_API std::span<const std::string_view> NamesOf(Scheme scheme);
 /// Of all schemes that an accumulator can be made with, `fma` among them.
 CPD_API std::span<const std::string_view> SchemeNames();
 /// Of those that sums of given terms can have.
@@ -63,13 +61,12 @@ CPD_API std::string ToString(const Accumulator& accumulator);
 /// Keys of a unit or of an integer alone name that form: `a=fp16 b=fp16 block=4`. Options `format`
 /// and `scheme` replace those words.
 CPD_API Accumulator ParseAccumulator(std::string_view text);
-/// `form` (`ordered`, `unit` or `integer`), then every key of a text; those that the form lacks are
-/// not set. `product` is a format's text or `exact`, `inner` what counts.
-CPD_API Fields FieldsOf(const Accumulator& accumulator);
-
-/// The keys of a text in the order of the fields, each with its kind: `format`, `integer` or
-/// `word`.
-CPD_API std::vector<Option> AccumulatorKeys();
+template <>
+CPD_API Accumulator Make<Accumulator>(std::string_view text, std::span<const Option> keys);
+/// `form` (`ordered`, `unit` or `integer`), then every key of a text. `product`, of the kind
+/// `product`, is a format's text or `exact`, `inner` what counts.
+template <>
+CPD_API Keys<Accumulator> KeysOf<Accumulator>();
 
 /// The sum of a product's transpose: a unit's a and b change places.
 CPD_API Accumulator Swapped(Accumulator accumulator);

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <string>
 
 #include "cpd/spec/names.h"
-#include "cpd/spec/options.h"
 
 namespace cpd {
 namespace {
@@ -97,16 +97,16 @@ void CheckOrder(const BlockFma& unit) {
   }
 }
 
-/// True if the adder cuts terms: fraction_bits and min_exponent then count, else no text has them.
-bool CutsTerms(Adder adder) { return adder != Adder::exact && adder != Adder::flushed_pairs; }
-
 /// Refuses fraction_bits and min_exponent of an adder that cuts no term.
 void CheckCuts(const BlockFma& unit) {
   constexpr BlockFma kUsual;
   if (CutsTerms(unit.adder)) return;
   std::string given;
-  if (unit.min_exponent != kUsual.min_exponent) Put(given, "min_exponent", unit.min_exponent);
-  if (unit.fraction_bits != kUsual.fraction_bits) Put(given, "fraction_bits", unit.fraction_bits);
+  const auto add = [&](const char* name, int value, int usual) {
+    if (value != usual) given += std::string(" ") + name + "=" + std::to_string(value);
+  };
+  add("min_exponent", unit.min_exponent, kUsual.min_exponent);
+  add("fraction_bits", unit.fraction_bits, kUsual.fraction_bits);
   if (given.empty()) return;
   throw Error("block_fma:" + given + " has no effect, as adder " + ToString(unit.adder) +
               " cuts no term: sum= and sum_rounding= round its sums; adders aligned, two_steps and "
@@ -115,7 +115,7 @@ void CheckCuts(const BlockFma& unit) {
 
 /// What the adders other than `aligned` suppose.
 void CheckAdder(const BlockFma& unit) {
-  CheckName("adder", kAdders, unit.adder);
+  CheckName("adder", unit.adder);
   if (unit.adder == Adder::aligned) return;
   CheckCuts(unit);
   const std::string adder = "block_fma: adder " + ToString(unit.adder);
@@ -139,11 +139,7 @@ void CheckAdder(const BlockFma& unit) {
 
 }  // namespace
 
-Adder ParseAdder(std::string_view name) { return ParseName<Adder>("adder", kAdders, name); }
-
-std::string ToString(Adder adder) {
-  return std::string(kAdders.at(static_cast<std::size_t>(adder)));
-}
+std::span<const std::string_view> NamesOf(Adder /*adder*/) { return kAdders; }
 
 void Check(const BlockFma& unit) {
   Check(unit.a);
@@ -178,33 +174,6 @@ void Check(const BlockFma& unit) {
   }
   CheckOrder(unit);
   CheckAdder(unit);
-}
-
-std::string ToString(const BlockFma& unit) {
-  std::string text;
-  Put(text, "a", unit.a);
-  Put(text, "b", unit.b);
-  Put(text, "block", unit.block);
-  if (CutsTerms(unit.adder)) {
-    Put(text, "fraction_bits", unit.fraction_bits);
-    Put(text, "min_exponent", unit.min_exponent);
-  }
-  Put(text, "sum", unit.sum);
-  if (unit.rounding != BlockFma{}.rounding) Put(text, "sum_rounding", unit.rounding);
-  if (!unit.aligns_addend) Put(text, "addend", "separate");
-  if (unit.promote != 0) Put(text, "promote", unit.promote);
-  if (unit.scale) {
-    Put(text, "scale", *unit.scale);
-    Put(text, "scale_block", unit.scale_block);
-    if (unit.dot != 1) Put(text, "dot", unit.dot);
-  }
-  if (unit.adder != Adder::aligned) Put(text, "adder", unit.adder);
-  if (unit.group != 0) {
-    Put(text, "group", unit.group);
-    Put(text, "stride", unit.stride);
-    Put(text, "take", unit.take);
-  }
-  return text.substr(1);
 }
 
 }  // namespace cpd

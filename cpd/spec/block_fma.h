@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <span>
 #include <string_view>
 
 #include "cpd/export.h"
@@ -56,13 +56,14 @@ struct BlockFma {
   bool operator==(const BlockFma&) const = default;
 };
 
-CPD_API Adder ParseAdder(std::string_view name);
-CPD_API std::string ToString(Adder adder);
+CPD_API std::span<const std::string_view> NamesOf(Adder adder);
 
 /// Throws Error where a field is out of range: what is given and what is allowed.
 CPD_API void Check(const BlockFma& unit);
 
-/// The options of a unit as they stand in an accumulator's text, `a=fp16 b=fp16 block=4 …`.
-CPD_API std::string ToString(const BlockFma& unit);
+/// True if the adder cuts terms: fraction_bits and min_exponent then count, else no text has them.
+constexpr bool CutsTerms(Adder adder) {
+  return adder != Adder::exact && adder != Adder::flushed_pairs;
+}
 
 }  // namespace cpd

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
+#include <string>
 #include <vector>
 
 #include "cpd/spec/names.h"
@@ -16,60 +15,43 @@ namespace {
 using Kind = BlockShape::Kind;
 
 constexpr std::array<std::string_view, 2> kAmaxNames{"max", "most_recent"};
-/// The options of the cast; a scaled format has the others.
-constexpr std::array<std::string_view, 7> kCastOptions{
-    "rounding", "overflow", "random_bits", "variant", "factor", "history", "amax"};
-
-bool HasName(std::span<const std::string_view> names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
-double ParseFactor(std::string_view text) {
-  double factor = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), factor);
-  if (error == std::errc() && end == text.data() + text.size()) return factor;
-  throw Error("factor must be a number, got " + Quoted(text));
-}
-
-/// The shortest decimal digits that read as the same number; with an exponent where it is below
-/// 10^-4 or has more than 16 digits before the point.
-std::string Digits(double value) {
-  const bool plain = std::abs(value) >= 1e-4 && std::abs(value) < 1e16;
-  const auto how = plain ? std::chars_format::fixed : std::chars_format::scientific;
-  std::array<char, 32> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value, how);
-  return {text.data(), end};
-}
-
-void ReadCastOption(CastSpec& cast, std::string_view name, std::string_view text) {
-  if (ParseRoundingOption(cast.rounding, name, text)) return;
-  if (name == "factor") {
-    cast.factor = ParseFactor(text);
-  } else if (name == "history") {
-    cast.history = ParseInteger<int>(name, text);
-  } else {
-    cast.amax = ParseName<CastSpec::Amax>("amax", kAmaxNames, text);
-  }
-}
-
-/// Throws Error for an option that neither casts nor scaled formats have. `e4m3:bias=11` is a
-/// format.
-void CheckOption(std::string_view name) {
-  if (name.find(':') != std::string_view::npos) return;
-  std::vector<std::string_view> names(kCastOptions.begin(), kCastOptions.end());
-  const auto of_scaled = ScaledOptionNames();
-  names.insert(names.end(), of_scaled.begin(), of_scaled.end());
-  if (HasName(names, name)) return;
-  std::string known;
-  for (const std::string_view one : kCastOptions) {
-    known += (known.empty() ? "" : ", ") + std::string(one);
-  }
-  throw Error("unknown option " + Quoted(name) + " of a cast; there are " + known +
-              ", and those of scaled formats" + DidYouMean(name, names));
-}
 
 std::string FormatText(const CastSpec& cast) {
   return std::visit([](const auto& format) { return ToString(format); }, cast.format);
+}
+
+constexpr std::array<Key<CastSpec>, 8> kCastKeys{{
+    {"format", "cast", nullptr, [](const CastSpec& cast) { return FieldOf(FormatText(cast)); }},
+    KeyOf<"rounding", &CastSpec::rounding, &RoundingOptions::mode>(),
+    KeyOf<"overflow", &CastSpec::rounding, &RoundingOptions::overflow>(),
+    KeyOf<"random_bits", &CastSpec::rounding, &RoundingOptions::random_bits>(),
+    KeyOf<"variant", &CastSpec::rounding, &RoundingOptions::variant>(),
+    KeyOf<"factor", &CastSpec::factor>(),
+    KeyOf<"history", &CastSpec::history>(),
+    KeyOf<"amax", &CastSpec::amax>(),
+}};
+/// In the order of a scaled format's text, which has overflow behind variant.
+constexpr auto kCastKeysOfScaled = [] {
+  auto keys = kCastKeys;
+  std::ranges::rotate(keys.begin() + 2, keys.begin() + 3, keys.begin() + 5);
+  return keys;
+}();
+
+/// A cast of the format or the scaled format of a text, everything else at its default.
+CastSpec Plain(std::string_view text) {
+  if (!NamesScaled(text)) return {.format = ParseFormat(text)};
+  return {.format = ParseScaled(text), .rounding = {.overflow = Overflow::saturate}};
+}
+
+/// Throws Error for a word behind the format that is neither a rounding nor a block.
+[[noreturn]] void RefuseWord(std::string_view word) {
+  const auto overflows = NamesOf(Overflow{});
+  const bool is_overflow = std::ranges::find(overflows, word) != overflows.end();
+  std::string roundings;
+  for (const std::string_view one : NamesOf(Rounding{})) roundings += std::string(one) + ", ";
+  throw Error("a cast is a format, a rounding (" + roundings.substr(0, roundings.size() - 2) +
+              ") and options, name=value, got " + Quoted(word) +
+              (is_overflow ? "; did you mean overflow=" + std::string(word) + "?" : ""));
 }
 
 }  // namespace
@@ -79,10 +61,10 @@ void Check(const CastSpec& cast) {
   if (to != nullptr) Check(*to);
   Check(cast.rounding);
   CheckDraws(cast.rounding);
-  CheckName("amax", kAmaxNames, cast.amax);
+  CheckName("amax", cast.amax);
   const auto got = [&] { return ", got " + FormatText(cast); };
   if (!(cast.factor > 0 && cast.factor <= 1)) {
-    throw Error("factor must be above 0 and at most 1, got " + Digits(cast.factor));
+    throw Error("factor must be above 0 and at most 1, got " + TextOf(cast.factor));
   }
   if (cast.history < 0 || cast.history > CastSpec::kMostHistory) {
     throw Error("history must be 0…2^20 steps, got " + std::to_string(cast.history));
@@ -102,53 +84,53 @@ void Check(const CastSpec& cast) {
   if (cast.factor != 1 && !one_level) throw Error("a factor goes with one level of blocks" + got());
 }
 
-std::string ToString(CastSpec::Amax amax) {
-  return std::string(kAmaxNames.at(static_cast<std::size_t>(amax)));
-}
+std::span<const std::string_view> NamesOf(CastSpec::Amax /*amax*/) { return kAmaxNames; }
 
-std::span<const std::string_view> AmaxNames() { return kAmaxNames; }
+template <>
+Keys<CastSpec> KeysOf<CastSpec>() {
+  return {"a cast", kCastKeys};
+}
 
 std::string ToString(const CastSpec& cast) {
   Check(cast);
   const bool is_scaled = cast.scaled() != nullptr;
-  const Overflow usual = is_scaled ? Overflow::saturate : Overflow::ieee;
-  std::string overflow;
-  if (cast.rounding.overflow != usual) Put(overflow, "overflow", cast.rounding.overflow);
-  std::string text = FormatText(cast);
-  if (cast.rounding.mode != Rounding::nearest_even) Put(text, "rounding", cast.rounding.mode);
-  if (!is_scaled) text += overflow;
-  PutRandomBits(text, cast.rounding);
-  PutVariant(text, cast.rounding);
-  if (is_scaled) text += overflow;
-  if (cast.factor != 1) Put(text, "factor", Digits(cast.factor));
-  if (cast.history != 0) Put(text, "history", cast.history);
-  if (cast.amax != CastSpec::Amax::max) Put(text, "amax", cast.amax);
-  return text;
+  CastSpec base{.format = cast.format};
+  if (is_scaled) base.rounding.overflow = Overflow::saturate;
+  return FormatText(cast) + TextOfKeys({{}, is_scaled ? kCastKeysOfScaled : kCastKeys}, cast, base);
 }
 
-CastSpec ParseCastSpec(std::string_view text) {
+CastSpec ParseCastSpec(std::string_view text) { return Make<CastSpec>(text, {}); }
+
+template <>
+CastSpec Make<CastSpec>(std::string_view text, std::span<const Option> keys) {
+  const std::vector<std::string_view> names = NamesOf(KeysOf<CastSpec>());
+  const std::vector<std::string_view> of_scaled = NamesOf(KeysOf<Scaled>());
+  const auto has = [](const std::vector<std::string_view>& all, std::string_view name) {
+    return std::ranges::find(all, name) != all.end();
+  };
   std::string format;
-  std::string options;
-  for (const std::string_view word : Words(text)) {
-    const std::string_view name = word.substr(0, word.find('='));
-    if (IsOption(word)) CheckOption(name);
-    const bool is_rounding = !IsOption(word) && !Nearest(word, RoundingNames()).empty();
-    if (is_rounding) ParseRounding(word);  // throws where a letter is wrong
-    const bool is_option = is_rounding || (IsOption(word) && HasName(kCastOptions, name));
-    std::string& words = is_option ? options : format;
-    words += (words.empty() ? "" : " ") + std::string(is_rounding ? "rounding=" : "");
-    words += word;
+  std::string wrong;
+  std::vector<std::string> options;
+  for (const std::string& word : Words(text)) {
+    const std::string name = word.substr(0, word.find_first_of("=:"));  // e4m3:bias=11 is a format
+    const bool is_option = IsOption(word) && word[name.size()] == '=';
+    if (is_option && !has(names, name) && !has(of_scaled, name)) {
+      RefuseOption(name, "a cast", names, of_scaled);
+    }
+    const bool is_rounding = !IsOption(word) && !Nearest(word, NamesOf(Rounding{})).empty();
+    if (is_rounding) {
+      options.push_back("rounding=" + ToString(ParseRounding(word)));  // throws for a wrong letter
+    } else if (is_option && has(names, name)) {
+      options.push_back(word);
+    } else if (!format.empty() && !IsOption(word) && !IsBlockWord(word)) {
+      wrong = word;
+    } else {
+      format += (format.empty() ? "" : " ") + word;
+    }
   }
-  CastSpec cast;
-  if (NamesScaled(format)) {
-    cast.format = ParseScaled(format);
-    cast.rounding.overflow = Overflow::saturate;
-  } else {
-    cast.format = ParseFormat(format);
-  }
-  ParseOptions(Words(options), "a cast", [&](std::string_view name, std::string_view value) {
-    ReadCastOption(cast, name, value);
-  });
+  CastSpec cast = Plain(format);
+  if (!wrong.empty()) RefuseWord(wrong);
+  SetKeys(KeysOf<CastSpec>(), Merged(OptionsOf(options, "a cast"), keys), cast);
   Check(cast);
   return cast;
 }
@@ -159,15 +141,6 @@ bool IsWhole(const CastSpec& cast) {
   if (to->transform || (to->tensor_scale && to->outer == Kind::row)) return false;
   if (to->block.kind != Kind::tile) return to->block.kind == Kind::tensor;
   return to->block.rows > 1 && to->block.rows == to->block.columns;
-}
-
-Fields FieldsOf(const CastSpec& cast) {
-  Fields fields{{"format", FieldOf(FormatText(cast))}};
-  PutFields(fields, cast.rounding);
-  fields.insert(fields.end(), {{"factor", FieldOf(cast.factor)},
-                               {"history", FieldOf(cast.history)},
-                               {"amax", FieldOf(cast.amax)}});
-  return fields;
 }
 
 }  // namespace cpd

@@ -12,28 +12,23 @@
 #include <variant>
 #include <vector>
 
-#include "cpd/export.h"
-
 namespace cpd {
 
 /// A field that is not set is std::monostate.
-using FieldValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+using FieldValue =
+    std::variant<std::monostate, bool, std::int64_t, std::uint64_t, float, double, std::string>;
 using Fields = std::vector<std::pair<std::string, FieldValue>>;
 /// An option of a spec's text: its name and its value.
 using Option = std::pair<std::string, std::string>;
 
-/// Here, so that format.h, which every kernel includes, needs no containers.
-struct Format;
-CPD_API Fields FieldsOf(const Format& format);
-
 template <class T>
 FieldValue FieldOf(const T& value) {
-  if constexpr (std::same_as<T, bool>) {
+  if constexpr (std::same_as<T, bool> || std::same_as<T, std::uint64_t>) {
     return value;
   } else if constexpr (std::integral<T>) {
     return static_cast<std::int64_t>(value);
   } else if constexpr (std::floating_point<T>) {
-    return static_cast<double>(value);
+    return value;
   } else if constexpr (std::convertible_to<T, std::string>) {
     return std::string(value);
   } else {

@@ -50,14 +50,6 @@ void Check(const FixedPoint& point) {
   }
 }
 
-std::string ToString(const FixedPoint& point) {
-  std::string text;
-  Put(text, "width", point.width);
-  Put(text, "fraction", point.fraction);
-  if (point.rounding != FixedPoint{}.rounding) Put(text, "sum_rounding", point.rounding);
-  return text.substr(1);
-}
-
 bool NamesFixed(std::string_view word) {
   return Lower(word).starts_with(kFixed) || WidthNamed(word) != 0;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "cpd/export.h"
@@ -28,9 +27,6 @@ struct FixedPoint {
 
 /// Throws Error where a field is out of range: what is given and what is allowed.
 CPD_API void Check(const FixedPoint& point);
-
-/// The options of an integer as they stand in an accumulator's text, `width=40 fraction=12 …`.
-CPD_API std::string ToString(const FixedPoint& point);
 
 /// Whether a text's first word is an integer's short name: `fixed<40,12>` (width and fraction), or
 /// `int26` and wider (fraction 0): narrower ones are formats.

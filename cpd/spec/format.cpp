@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "cpd/spec/error.h"
-#include "cpd/spec/fields.h"
 #include "cpd/spec/format_names.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/wide_format.h"
@@ -16,17 +15,8 @@
 namespace cpd {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Encoding>, 9> kEncodings{{
-    {"ieee", Encoding::ieee},
-    {"fn", Encoding::fn},
-    {"fnuz", Encoding::fnuz},
-    {"p3109", Encoding::p3109},
-    {"finite", Encoding::finite},
-    {"e8m0", Encoding::e8m0},
-    {"int", Encoding::integer},
-    {"int_full", Encoding::int_full},
-    {"p3109finite", Encoding::p3109finite},
-}};
+constexpr std::array<std::string_view, 9> kEncodings{
+    "ieee", "fn", "fnuz", "p3109", "finite", "e8m0", "int", "int_full", "p3109finite"};
 
 /// IEEE formats with a name of their own, and OCP's finite ones, which take the plain eXmY.
 constexpr std::array<std::pair<std::string_view, Format>, 9> kNamed{{
@@ -114,41 +104,33 @@ std::string IntegerName(const Format& format) {
   return "int" + bits + (format.encoding == Encoding::int_full ? ":full" : "");
 }
 
-/// The options behind a name: `:bias=B`, `:nosub`, `:unsigned`, each at most once.
-struct Options {
-  std::optional<int> bias;
-  bool is_signed = true;
-  bool subnormals = true;
-};
-
 /// Whether the option at the front of `text` is known, and taken off and set.
-bool TakeOption(std::string_view& text, Options& options) {
+bool TakeOption(std::string_view& text, FormatFields& fields) {
   const std::size_t end = std::min(text.find(':', 1), text.size());
   std::string_view one = text.substr(0, end);
   text.remove_prefix(end);
   int bias = 0;
   if (one == ":nosub") {
-    return std::exchange(options.subnormals, false);
+    return std::exchange(fields.subnormals, false);
   }
   if (one == ":unsigned") {
-    return std::exchange(options.is_signed, false);
+    return std::exchange(fields.is_signed, false);
   }
-  if (options.bias || !TakePrefix(one, ":bias=") || !TakeInt(one, bias) || !one.empty()) {
+  if (fields.bias || !TakePrefix(one, ":bias=") || !TakeInt(one, bias) || !one.empty()) {
     return false;
   }
-  options.bias = bias;
+  fields.bias = bias;
   return true;
 }
 
-Options ParseOptions(std::string_view text, std::string_view name) {
-  Options options;
+/// Reads the options behind a name: `:bias=B`, `:nosub`, `:unsigned`, each at most once.
+void TakeOptions(std::string_view text, std::string_view name, FormatFields& fields) {
   while (!text.empty()) {
     const std::string_view rest = text;
-    if (TakeOption(text, options)) continue;
+    if (TakeOption(text, fields)) continue;
     throw Error("format " + Quoted(name) + ": after its name there may be :bias=B, :nosub and " +
                 ":unsigned, each once, got " + Quoted(rest.substr(0, rest.size() - text.size())));
   }
-  return options;
 }
 
 /// The two numbers of `(4,3)`.
@@ -163,30 +145,23 @@ bool TakePair(std::string_view text, int& exp, int& man) {
 }
 
 /// eXmY with an encoding's suffix, or the papers' (X,Y), without options.
-struct Base {
-  int exp = 0;
-  int man = 0;
-  Encoding encoding = Encoding::ieee;
-};
-std::optional<Base> ParseBase(std::string_view text) {
+std::optional<FormatFields> ParseBase(std::string_view text) {
   for (const auto& [name, format] : kNamed) {
-    if (name == text) return Base{format.exp, format.man, format.encoding};
+    if (name == text) {
+      return FormatFields{.exp = format.exp, .man = format.man, .encoding = format.encoding};
+    }
   }
-  Base base;
+  FormatFields base;
   if (TakePair(text, base.exp, base.man)) return base;
   if (!TakePrefix(text, "e") || !TakeInt(text, base.exp) || !TakePrefix(text, "m") ||
       !TakeInt(text, base.man)) {
     return std::nullopt;
   }
   if (text.empty()) return base;
-  if (text == "e8m0") return std::nullopt;
-  for (const auto& [name, encoding] : kEncodings) {
-    if (name == text) {
-      base.encoding = encoding;
-      return base;
-    }
-  }
-  return std::nullopt;
+  const auto* const found = std::ranges::find(kEncodings, text);
+  if (text == "e8m0" || found == kEncodings.end()) return std::nullopt;
+  base.encoding = static_cast<Encoding>(found - kEncodings.begin());
+  return base;
 }
 
 /// The encoding's suffix that makes eXmY mean this encoding.
@@ -339,6 +314,20 @@ void Check(const Format& format) {
   CheckRange(format);
 }
 
+Format MakeFormat(const FormatFields& f) {
+  return MakeFormat(f.exp, f.man, f.encoding, f.bias, f.is_signed, f.subnormals);
+}
+
+FormatFields FormatFieldsOf(const Format& f) {
+  FormatFields fields{.exp = f.exp,
+                      .man = f.man,
+                      .encoding = f.encoding,
+                      .is_signed = f.is_signed,
+                      .subnormals = f.subnormals};
+  if (f != kE8m0 && f.bias != DefaultBias(f.exp, f.man, f.encoding)) fields.bias = f.bias;
+  return fields;
+}
+
 Format ParseFormat(std::string_view name) {
   if (const auto format = FindFormat(name)) return *format;
   throw Error(NoSuchFormat(name));
@@ -352,15 +341,11 @@ std::optional<Format> FindFormat(std::string_view name) {
   if (const auto format = ParseInteger(text)) return format;
   const std::string_view whole = text;
   const std::size_t colon = std::min(whole.find(':'), whole.size());
-  const auto base = ParseBase(whole.substr(0, colon));
+  auto base = ParseBase(whole.substr(0, colon));
   if (!base) return std::nullopt;
-  const Options options = ParseOptions(whole.substr(colon), name);
-  if (base->encoding == Encoding::e8m0) {
-    return MakeFormat(base->exp, base->man, base->encoding, options.bias, false,
-                      options.subnormals);
-  }
-  return MakeFormat(base->exp, base->man, base->encoding, options.bias, options.is_signed,
-                    options.subnormals);
+  TakeOptions(whole.substr(colon), name, *base);
+  if (base->encoding == Encoding::e8m0) base->is_signed = false;
+  return MakeFormat(*base);
 }
 
 std::string ToString(const Format& format) {
@@ -379,18 +364,7 @@ std::string ToString(const Format& format) {
   return name;
 }
 
-std::string ToString(Encoding encoding) {
-  return std::string(kEncodings.at(static_cast<std::size_t>(encoding)).first);
-}
-
-Encoding ParseEncoding(std::string_view name) {
-  for (const auto& [each, encoding] : kEncodings) {
-    if (each == name) return encoding;
-  }
-  throw Error(
-      "encoding must be ieee, fn, fnuz, p3109, finite, e8m0, int, int_full or p3109finite, got " +
-      Quoted(name));
-}
+std::span<const std::string_view> NamesOf(Encoding /*encoding*/) { return kEncodings; }
 
 bool Holds(const Format& outer, const Format& inner) {
   Check(outer);
@@ -410,12 +384,6 @@ bool Holds(const Format& outer, const Format& inner) {
   }
   const int needed = TopIsAlone(inner) ? top : SpacingExponent(inner, top);
   return needed >= SpacingExponent(outer, top);
-}
-
-Fields FieldsOf(const Format& format) {
-  return {{"exp", FieldOf(format.exp)},          {"man", FieldOf(format.man)},
-          {"bias", FieldOf(format.bias)},        {"encoding", FieldOf(format.encoding)},
-          {"signed", FieldOf(format.is_signed)}, {"subnormals", FieldOf(format.subnormals)}};
 }
 
 }  // namespace cpd

@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -205,7 +206,7 @@ CPD_API Format ParseFormat(std::string_view name);
 
 /// The canonical name; ParseFormat(ToString(f)) == f for every format.
 CPD_API std::string ToString(const Format& format);
-CPD_API std::string ToString(Encoding encoding);
-CPD_API Encoding ParseEncoding(std::string_view name);
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> NamesOf(Encoding encoding);
 
 }  // namespace cpd

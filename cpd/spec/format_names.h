@@ -7,14 +7,35 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cpd/spec/format.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 
 namespace cpd {
+
+/// A format's fields as they are given: numbers of any size, and a bias only where it is not the
+/// default of the others. MakeFormat checks them.
+struct FormatFields {
+  int exp = 0, man = 0;
+  std::optional<int> bias{};
+  Encoding encoding = Encoding::ieee;
+  bool is_signed = true, subnormals = true;
+};
+CPD_API Format MakeFormat(const FormatFields& fields);
+CPD_API FormatFields FormatFieldsOf(const Format& format);
+
+/// With `exp` and `man` among the keys the name may be empty.
+template <>
+CPD_API Format Make<Format>(std::string_view name, std::span<const Option> keys);
+/// The fields that a front end gives, then what follows from them.
+template <>
+CPD_API Keys<FormatFields> KeysOf<FormatFields>();
+CPD_API Fields FieldsOf(const Format& format);
 
 /// The format of that name, in any letter case; nullopt where it is none. Throws Error for a name
 /// whose numbers or options no format has.

@@ -65,4 +65,19 @@ std::string DidYouMean(std::string_view name, std::span<const std::string_view> 
   return nearest.empty() ? "" : "; did you mean '" + std::string(nearest) + "'?";
 }
 
+void RefuseOption(std::string_view name, std::string_view owner,
+                  std::span<const std::string_view> names,
+                  std::span<const std::string_view> others) {
+  const auto listed = [](std::span<const std::string_view> all) {
+    std::string text;
+    for (const std::string_view one : all) text += (text.empty() ? "" : ", ") + std::string(one);
+    return text;
+  };
+  std::vector<std::string_view> all(names.begin(), names.end());
+  all.insert(all.end(), others.begin(), others.end());
+  throw Error("unknown option " + Quoted(name) + " of " + std::string(owner) + "; there are " +
+              listed(names) + (others.empty() ? "" : ", and of scaled formats " + listed(others)) +
+              DidYouMean(name, all));
+}
+
 }  // namespace cpd

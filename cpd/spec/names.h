@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "cpd/export.h"
 #include "cpd/spec/error.h"
@@ -45,6 +47,25 @@ E ParseName(const char* what, std::span<const std::string_view> names, std::stri
               DidYouMean(name, names));
 }
 
+/// An enumeration whose names NamesOf lists, each at its enumerator's place.
+template <class E>
+concept NamedEnum = std::is_enum_v<E> && requires(E value) {
+  { NamesOf(value) } -> std::convertible_to<std::span<const std::string_view>>;
+};
+
+template <NamedEnum E>
+std::string ToString(E value) {
+  const std::span<const std::string_view> names = NamesOf(value);
+  const auto i = static_cast<std::size_t>(value);
+  return i < names.size() ? std::string(names[i]) : "number " + std::to_string(i);
+}
+
+/// The enumerator of a name. Throws Error for any other one.
+template <NamedEnum E>
+E ParseName(const char* what, std::string_view name) {
+  return ParseName<E>(what, NamesOf(E{}), name);
+}
+
 /// Throws Error unless `value` is an enumerator of E, of which names has one each.
 template <class E>
 void CheckName(const char* what, std::span<const std::string_view> names, E value) {
@@ -52,5 +73,15 @@ void CheckName(const char* what, std::span<const std::string_view> names, E valu
   throw Error(std::string(what) + " must be one of the " + std::to_string(names.size()) +
               " that its type names, got number " + std::to_string(static_cast<int>(value)));
 }
+template <NamedEnum E>
+void CheckName(const char* what, E value) {
+  CheckName(what, NamesOf(value), value);
+}
+
+/// Throws Error for an option that `owner` does not have: the names that there are, then `others`,
+/// and the nearest.
+[[noreturn]] CPD_API void RefuseOption(std::string_view name, std::string_view owner,
+                                       std::span<const std::string_view> names,
+                                       std::span<const std::string_view> others = {});
 
 }  // namespace cpd

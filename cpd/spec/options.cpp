@@ -2,56 +2,33 @@
 #include "cpd/spec/options.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <type_traits>
+#include <variant>
 
 namespace cpd {
+namespace {
 
-void PutMode(std::string& text, const RoundingOptions& rounding) {
-  const RoundingOptions usual;
-  if (rounding.mode != usual.mode) Put(text, "rounding", rounding.mode);
-  if (rounding.overflow != usual.overflow) Put(text, "overflow", rounding.overflow);
+/// Plain digits, unless a binary64 number is below 10^-4 or has more than 16 digits before the
+/// point.
+std::string Digits(double value) {
+  const bool plain = std::abs(value) >= 1e-4 && std::abs(value) < 1e16;
+  const auto how = plain ? std::chars_format::fixed : std::chars_format::scientific;
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value, how);
+  return {text.data(), end};
 }
 
-void PutVariant(std::string& text, const RoundingOptions& rounding) {
-  if (rounding.variant != RoundingOptions{}.variant) Put(text, "variant", rounding.variant);
+std::string Digits(float value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), end};
 }
 
-void PutRandomBits(std::string& text, const RoundingOptions& rounding) {
-  if (rounding.random_bits != RoundingOptions{}.random_bits) {
-    Put(text, "random_bits", rounding.random_bits);
-  }
-}
+}  // namespace
 
-void CheckDraws(const RoundingOptions& rounding) {
-  if (rounding.mode == Rounding::stochastic) return;
-  std::string given;
-  PutRandomBits(given, rounding);
-  if (given.empty()) PutVariant(given, rounding);
-  if (given.empty()) return;
-  throw Error(given.substr(1) + " has no effect with rounding=" + ToString(rounding.mode) +
-              ": random_bits= and variant= are for rounding=stochastic");
-}
-
-std::vector<std::string_view> Words(std::string_view text) {
-  std::vector<std::string_view> words;
-  while (true) {
-    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-    if (text.empty()) return words;
-    std::size_t end = 0;
-    for (bool inside = false; end < text.size() && (inside || text[end] != ' '); ++end) {
-      if (text[end] == '(') inside = true;
-      if (text[end] == ')') inside = false;
-    }
-    words.push_back(text.substr(0, end));
-    text.remove_prefix(end);
-  }
-}
-
-std::string Written(std::string_view name, std::string_view value) {
-  const char* const quote = value.find(' ') == std::string_view::npos ? "" : "'";
-  return " " + std::string(name) + "=" + quote + std::string(value) + quote;
-}
-
-std::vector<std::string> QuotedWords(std::string_view text) {
+std::vector<std::string> Words(std::string_view text) {
   std::vector<std::string> words;
   char until = 0;
   bool begins = true;
@@ -79,35 +56,68 @@ std::vector<std::string> QuotedWords(std::string_view text) {
 
 bool IsOption(std::string_view word) { return word.find('=') != std::string_view::npos; }
 
-bool ParseRoundingOption(RoundingOptions& rounding, std::string_view name, std::string_view text) {
-  if (name == "rounding") {
-    rounding.mode = ParseRounding(text);
-  } else if (name == "overflow") {
-    rounding.overflow = ParseOverflow(text);
-  } else if (name == "variant") {
-    rounding.variant = ParseVariant(text);
-  } else if (name == "random_bits") {
-    rounding.random_bits = ParseInteger<int>(name, text);
-  } else {
-    return false;
-  }
-  return true;
-}
-
-void PutFields(Fields& fields, const RoundingOptions& rounding) {
-  fields.insert(fields.end(), {{"rounding", FieldOf(rounding.mode)},
-                               {"overflow", FieldOf(rounding.overflow)},
-                               {"random_bits", FieldOf(rounding.random_bits)},
-                               {"variant", FieldOf(rounding.variant)}});
-}
-
-std::vector<Option> OptionsOf(const std::vector<std::string_view>& words,
-                              const std::string& owner) {
+std::vector<Option> OptionsOf(std::span<const std::string> words, std::string_view owner) {
   std::vector<Option> options;
-  ParseOptions(words, owner, [&](std::string_view name, std::string_view value) {
-    options.emplace_back(name, value);
-  });
+  for (const std::string& word : words) {
+    if (!IsOption(word)) {
+      throw Error(std::string(owner) + "'s options are name=value, got " + Quoted(word));
+    }
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    if (ValueOf(options, name) != nullptr) {
+      throw Error("option " + Quoted(name) + " of " + std::string(owner) + " is given twice");
+    }
+    options.emplace_back(name, word.substr(equals + 1));
+  }
   return options;
+}
+
+const std::string* ValueOf(std::span<const Option> options, std::string_view name) {
+  const auto found = std::ranges::find(options, name, &Option::first);
+  return found == options.end() ? nullptr : &found->second;
+}
+
+std::vector<Option> Merged(std::vector<Option> options, std::span<const Option> given) {
+  std::erase_if(options, [&](const Option& one) { return ValueOf(given, one.first) != nullptr; });
+  options.insert(options.end(), given.begin(), given.end());
+  return options;
+}
+
+std::string TextOf(const FieldValue& value) {
+  return std::visit(
+      [](const auto& one) -> std::string {
+        using T = std::decay_t<decltype(one)>;
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return "none";
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return one ? "true" : "false";
+        } else if constexpr (std::is_integral_v<T>) {
+          return std::to_string(one);
+        } else if constexpr (std::is_floating_point_v<T>) {
+          return Digits(one);
+        } else {
+          return one;
+        }
+      },
+      value);
+}
+
+std::string Enclosed(std::string_view word) {
+  const char* const quote = word.find(' ') == std::string_view::npos ? "" : "'";
+  return quote + std::string(word) + quote;
+}
+
+void CheckDraws(const RoundingOptions& rounding) {
+  if (rounding.mode == Rounding::stochastic) return;
+  const RoundingOptions usual;
+  std::string given;
+  if (rounding.variant != usual.variant) given = "variant=" + ToString(rounding.variant);
+  if (rounding.random_bits != usual.random_bits) {
+    given = "random_bits=" + std::to_string(rounding.random_bits);
+  }
+  if (given.empty()) return;
+  throw Error(given + " has no effect with rounding=" + ToString(rounding.mode) +
+              ": random_bits= and variant= are for rounding=stochastic");
 }
 
 }  // namespace cpd

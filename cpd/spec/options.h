@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The options of a spec's text, `name=value` between spaces: what writes and reads them.
+// The words of a spec's text, its options `name=value` among them: what splits, reads and writes
+// them.
 #pragma once
 
 #include <charconv>
 #include <limits>
-#include <set>
+#include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
+#include <system_error>
 #include <vector>
 
 #include "cpd/spec/fields.h"
@@ -17,50 +18,31 @@
 
 namespace cpd {
 
-/// Writes ` name=value`.
-template <class T>
-void Put(std::string& text, const char* name, const T& value) {
-  text += ' ';
-  text += name;
-  text += '=';
-  if constexpr (std::is_convertible_v<T, std::string_view>) {
-    text += value;
-  } else if constexpr (std::is_integral_v<T>) {
-    text += std::to_string(value);
-  } else {
-    text += ToString(value);
-  }
-}
-
-/// What is not its default: rounding and overflow; variant; random_bits.
-void PutMode(std::string& text, const RoundingOptions& rounding);
-void PutVariant(std::string& text, const RoundingOptions& rounding);
-void PutRandomBits(std::string& text, const RoundingOptions& rounding);
-
-/// Adds the fields rounding, overflow, random_bits and variant.
-void PutFields(Fields& fields, const RoundingOptions& rounding);
-
-/// The words between spaces; those within parentheses, as in `(4, 3)`, do not count.
-std::vector<std::string_view> Words(std::string_view text);
-
-/// The words between spaces, tabs and ends of lines. Quotes, which are left out, and parentheses
-/// hold words together. Throws Error for a quote that is not closed.
-CPD_API std::vector<std::string> QuotedWords(std::string_view text);
-
-/// Returns ` name=value`, with the value in quotes if it has several words.
-CPD_API std::string Written(std::string_view name, std::string_view value);
+/// The words between spaces, tabs and ends of lines. Those within quotes, which are left out, and
+/// within parentheses, as in `(4, 3)`, do not count. Throws Error for a quote that is not closed.
+CPD_API std::vector<std::string> Words(std::string_view text);
 
 bool IsOption(std::string_view word);
 
+/// The options that the words are. Throws Error, naming `owner`, whose options they are, for
+/// another word and for an option that is given twice.
+CPD_API std::vector<Option> OptionsOf(std::span<const std::string> words, std::string_view owner);
+
+/// The value of an option; null where it is not given.
+const std::string* ValueOf(std::span<const Option> options, std::string_view name);
+
+/// The options of a text, with `given` in place of those of the same names.
+CPD_API std::vector<Option> Merged(std::vector<Option> options, std::span<const Option> given);
+
 /// The number that all of `text` is, in decimal digits. Throws Error, naming `name`, for any other
-/// text, and for digits beyond Integer.
-template <class Integer>
-Integer ParseInteger(std::string_view name, std::string_view text) {
-  Integer value = 0;
+/// text, and for digits beyond Number.
+template <class Number>
+Number ParseInteger(std::string_view name, std::string_view text) {
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool is_whole = end == text.data() + text.size();
   if (is_whole && error == std::errc()) return value;
-  using Limits = std::numeric_limits<Integer>;
+  using Limits = std::numeric_limits<Number>;
   std::string range;
   if (is_whole && error == std::errc::result_out_of_range) {
     range = " " + std::to_string(Limits::min()) + "…" + std::to_string(Limits::max());
@@ -68,30 +50,24 @@ Integer ParseInteger(std::string_view name, std::string_view text) {
   throw Error(std::string(name) + " must be an integer" + range + ", got " + Quoted(text));
 }
 
+/// Likewise of a binary floating-point number.
+template <class Number>
+Number ParseNumber(std::string_view name, std::string_view text) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return value;
+  throw Error(std::string(name) + " must be a number, got " + Quoted(text));
+}
+
+/// A field's value as a text has it: of a number the shortest decimal digits that read as it,
+/// `none` of a field that is not set.
+CPD_API std::string TextOf(const FieldValue& value);
+/// A word of a text: in quotes where it has spaces.
+std::string Enclosed(std::string_view word);
+
 /// Throws Error where random_bits or variant differs from its default and the rounding is not
 /// stochastic, so that no result depends on it. Texts and specs check this; operations, whose
 /// options may come from a codec, do not.
 CPD_API void CheckDraws(const RoundingOptions& rounding);
-
-/// Takes one of the four options above; false where there is none of that name.
-bool ParseRoundingOption(RoundingOptions& rounding, std::string_view name, std::string_view text);
-
-/// Calls take(name, value) for each word. `owner`, in errors: whose options they are.
-template <class Take>
-void ParseOptions(const std::vector<std::string_view>& words, const std::string& owner, Take take) {
-  std::set<std::string_view> given;
-  for (const std::string_view word : words) {
-    if (!IsOption(word)) throw Error(owner + "'s options are name=value, got " + Quoted(word));
-    const std::size_t equals = word.find('=');
-    const std::string_view name = word.substr(0, equals);
-    if (!given.insert(name).second) {
-      throw Error("option " + Quoted(name) + " of " + owner + " is given twice");
-    }
-    take(name, word.substr(equals + 1));
-  }
-}
-
-/// The options that the words are. Throws Error as ParseOptions does.
-std::vector<Option> OptionsOf(const std::vector<std::string_view>& words, const std::string& owner);
 
 }  // namespace cpd

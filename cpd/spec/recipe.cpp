@@ -2,7 +2,8 @@
 #include "cpd/spec/recipe.h"
 
 #include <algorithm>
-#include <map>
+#include <array>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -59,7 +60,7 @@ std::string TextOf(const Sum& sum) { return sum ? ToString(*sum) : "native"; }
 std::string TextOf(const Cast& cast) { return cast ? Unambiguous(ToString(*cast)) : "none"; }
 std::string TextOf(const OwnCast& cast) { return cast ? TextOf(*cast) : "same"; }
 
-void Read(Sum& sum, std::string_view text) {
+void ReadValue(Sum& sum, std::string_view text) {
   sum.reset();
   if (text != "native") sum = ParseAccumulator(text);
 }
@@ -71,47 +72,19 @@ CastSpec ParseCast(std::string_view text) {
   return ParseCastSpec(text);
 }
 
-void Read(Cast& cast, std::string_view text) {
+void ReadValue(Cast& cast, std::string_view text) {
   cast.reset();
   if (text != "none") cast = ParseCast(text);
 }
 
-void Read(OwnCast& cast, std::string_view text) {
+void ReadValue(OwnCast& cast, std::string_view text) {
   cast.reset();
-  if (text != "same") Read(cast.emplace(), text);
+  if (text != "same") ReadValue(cast.emplace(), text);
 }
 
-/// Reads the field of that name among `fields`; false where no field has it.
-template <class Fields>
-bool ReadField(Recipe& recipe, const Fields& fields, std::string_view name, std::string_view text) {
-  for (const auto& field : fields) {
-    if (field.name != name) continue;
-    try {
-      Read(recipe.*field.value, text);
-    } catch (const Error& error) {
-      throw Error(std::string(name) + ": " + error.what());
-    }
-    return true;
-  }
-  return false;
-}
-
-void ReadOption(Recipe& recipe, std::string_view name, std::string_view text) {
-  if (name == "scales_at") {
-    recipe.scales_at = ParseName<ScalesAt>("scales_at", kPlaces, text);
-    return;
-  }
-  ReadField(recipe, kSumFields, name, text);
-  ReadField(recipe, kCastFields, name, text);
-  ReadField(recipe, kOwnFields, name, text);
-  ReadField(recipe, kResultFields, name, text);
-}
-
-/// The names of the options of a text.
-std::vector<std::string> OptionNames() {
-  std::vector<std::string> names{"sums"};
-  for (const auto& [name, text] : FieldsOf(Recipe{})) names.push_back(name);
-  return names;
+/// What follows the head of a text: its values in quotes, where they have spaces.
+std::string Written(std::string_view name, std::string_view value) {
+  return " " + std::string(name) + "=" + Enclosed(value);
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -138,14 +111,55 @@ std::string WithoutSemicolons(std::string_view text) {
   return written;
 }
 
-// ---- fields ---------------------------------------------------------------------------------
+// ---- keys -----------------------------------------------------------------------------------
 
-/// The recipe of a forward sum, every other field at its default.
-Recipe Usual(const Sum& forward) {
-  Recipe recipe{.forward = forward, .grad_input = forward, .grad_weight = forward};
-  if (forward) recipe.grad_bias.emplace();
-  return recipe;
+template <const auto& fields, std::size_t i>
+void SetField(Recipe& recipe, std::string_view text) {
+  try {
+    ReadValue(recipe.*fields[i].value, text);
+  } catch (const Error& error) {
+    throw Error(std::string(fields[i].name) + ": " + error.what());
+  }
 }
+
+/// The forward sum decides the default of the bias's.
+void SetForward(Recipe& recipe, std::string_view text) {
+  SetField<kSumFields, 0>(recipe, text);
+  recipe.grad_bias.reset();
+  if (recipe.forward) recipe.grad_bias.emplace();
+}
+
+void SetSums(Recipe& recipe, std::string_view text) {
+  SetForward(recipe, text);
+  recipe.grad_input = recipe.grad_weight = recipe.forward;
+}
+
+template <const auto& fields, std::size_t... i>
+constexpr void AddRows(Key<Recipe>*& row, std::string_view kind, std::index_sequence<i...> /*of*/) {
+  const auto get = []<std::size_t n>() {
+    return [](const Recipe& recipe) { return FieldOf(TextOf(recipe.*fields[n].value)); };
+  };
+  ((*row++ = {fields[i].name, kind, &SetField<fields, i>, get.template operator()<i>()}), ...);
+}
+template <const auto& fields>
+constexpr void AddRows(Key<Recipe>*& row, std::string_view kind) {
+  AddRows<fields>(row, kind, std::make_index_sequence<fields.size()>());
+}
+
+constexpr auto kRecipeKeys = [] {
+  std::array<Key<Recipe>, 18> keys{};
+  Key<Recipe>* row = keys.data();
+  *row++ = {"sums", "sums", &SetSums, [](const Recipe& r) { return FieldOf(TextOf(r.forward)); }};
+  AddRows<kSumFields>(row, "sum");
+  keys[1].set = &SetForward;
+  AddRows<kCastFields>(row, "operand");
+  AddRows<kOwnFields>(row, "override");
+  AddRows<kResultFields>(row, "result");
+  *row = KeyOf<"scales_at", &Recipe::scales_at>();
+  return keys;
+}();
+
+// ---- checks ---------------------------------------------------------------------------------
 
 /// The cast of an operand of one backward GEMM.
 const Cast& Resolved(const Recipe& recipe, const OwnField& field) {
@@ -218,7 +232,7 @@ void CheckUnits(const Recipe& recipe) {
 /// Scales applied to sums need sums that are emulated, and no factor.
 void CheckScaledSums(const Recipe& recipe) {
   const std::string at = "scales_at='" +
-                         std::string(kPlaces.at(static_cast<std::size_t>(recipe.scales_at))) +
+                         ToString(recipe.scales_at) +
                          "' takes ";
   for (const auto& field : std::span(kSumFields).first(3)) {
     if (recipe.*field.value) continue;
@@ -232,7 +246,12 @@ void CheckScaledSums(const Recipe& recipe) {
 
 }  // namespace
 
-std::span<const std::string_view> ScalesAtNames() { return kPlaces; }
+std::span<const std::string_view> NamesOf(ScalesAt /*scales_at*/) { return kPlaces; }
+
+template <>
+Keys<Recipe> KeysOf<Recipe>() {
+  return {"a recipe", kRecipeKeys};
+}
 
 void Check(const Recipe& recipe) {
   for (const auto& field : kSumFields) {
@@ -246,7 +265,7 @@ void Check(const Recipe& recipe) {
                 Quoted(ToString(*cast)) + "; the operands of products, activation, weight and " +
                 "gradient, take scaled ones too");
   }
-  CheckName("scales_at", kPlaces, recipe.scales_at);
+  CheckName("scales_at", recipe.scales_at);
   CheckHistories(recipe);
   if (recipe.scales_at == ScalesAt::operand) {
     CheckUnits(recipe);
@@ -255,56 +274,26 @@ void Check(const Recipe& recipe) {
   }
 }
 
-std::vector<std::pair<std::string, std::string>> FieldsOf(const Recipe& recipe) {
-  std::vector<std::pair<std::string, std::string>> texts;
-  const auto add = [&](const auto& fields) {
-    for (const auto& field : fields) texts.emplace_back(field.name, TextOf(recipe.*field.value));
-  };
-  add(kSumFields);
-  add(kCastFields);
-  add(kOwnFields);
-  add(kResultFields);
-  texts.emplace_back("scales_at", kPlaces.at(static_cast<std::size_t>(recipe.scales_at)));
-  return texts;
-}
-
 std::string ToString(const Recipe& recipe) {
   Check(recipe);
-  Recipe usual = Usual(recipe.forward);
-  usual.scales_at = UsualScalesAt(recipe);
-  const auto fields = FieldsOf(recipe);
-  const auto left_out = FieldsOf(usual);
-  std::string text = "native";
-  if (recipe.forward) text += Written("sums", fields[0].second);
-  for (std::size_t i = 1; i < fields.size(); ++i) {
-    if (fields[i] != left_out[i]) text += Written(fields[i].first, fields[i].second);
-  }
-  return text;
+  return "native" + TextOfKeys(KeysOf<Recipe>(), recipe, {.scales_at = UsualScalesAt(recipe)});
 }
 
 Recipe ParseRecipe(std::string_view text) {
   if (text.find(';') != std::string_view::npos) {
     throw Error("a recipe's text has no semicolons: write " + Quoted(WithoutSemicolons(text)));
   }
-  const std::vector<std::string> keys = OptionNames();
-  const std::vector<std::string_view> names(keys.begin(), keys.end());
+  const std::vector<std::string_view> names = NamesOf(KeysOf<Recipe>());
   std::string head;
-  std::map<std::string, std::string, std::less<>> given;
-  for (const std::string& word : QuotedWords(text)) {
-    const std::size_t equals = word.find('=');
-    const std::string name = word.substr(0, equals);
-    const bool is_option = equals != std::string::npos;
-    if (is_option && std::ranges::find(names, name) != names.end()) {
-      if (!given.emplace(name, word.substr(equals + 1)).second) {
-        throw Error("option " + Quoted(name) + " of a recipe is given twice");
-      }
+  std::vector<std::string> options;
+  for (const std::string& word : Words(text)) {
+    const std::string name = word.substr(0, word.find('='));
+    if (IsOption(word) && std::ranges::find(names, name) != names.end()) {
+      options.push_back(word);
       continue;
     }
-    if (is_option && (head == "native" || !Nearest(name, names).empty())) {
-      std::string known;
-      for (const std::string& one : keys) known += (known.empty() ? "" : ", ") + one;
-      throw Error("unknown option " + Quoted(name) + " of a recipe; there are " + known +
-                  DidYouMean(name, names));
+    if (IsOption(word) && (head == "native" || !Nearest(name, names).empty())) {
+      RefuseOption(name, "a recipe", names);
     }
     if (head == "native") {
       throw Error("a recipe's text is a format or native, and options, name=value, got " +
@@ -312,21 +301,18 @@ Recipe ParseRecipe(std::string_view text) {
     }
     head += (head.empty() ? "" : " ") + word;
   }
-  if (head.empty() && given.empty()) throw Error("a recipe's text is empty");
-  Recipe first;
-  const auto sum =
-      given.find("forward") != given.end() ? given.find("forward") : given.find("sums");
-  if (sum != given.end()) ReadField(first, kSumFields, "forward", sum->second);
-  Recipe recipe = Usual(first.forward);
-  if (const auto sums = given.find("sums"); sums != given.end()) {
-    Read(recipe.grad_input, sums->second);
-    recipe.grad_weight = recipe.grad_input;
+  if (head.empty() && options.empty()) throw Error("a recipe's text is empty");
+  std::vector<Option> given = OptionsOf(options, "a recipe");
+  const bool has_sums = ValueOf(given, "sums") != nullptr;
+  if (const std::string* const forward = ValueOf(given, "forward"); forward && !has_sums) {
+    given.emplace_back("sums", *forward);
   }
+  Recipe recipe;
   if (!head.empty() && head != "native") {
     recipe.activation = recipe.weight = recipe.gradient = ParseCast(head);
   }
-  for (const auto& [name, value] : given) ReadOption(recipe, name, value);
-  if (given.contains("sums") && !given.contains("scales_at")) {
+  SetKeys(KeysOf<Recipe>(), given, recipe);
+  if (has_sums && ValueOf(given, "scales_at") == nullptr) {
     recipe.scales_at = UsualScalesAt(recipe);
   }
   Check(recipe);

@@ -10,18 +10,18 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/cast_spec.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/purpose.h"
 #include "cpd/spec/scales_at.h"
 
 namespace cpd {
 
-/// All names of ScalesAt, each at its enumerator's place.
-CPD_API std::span<const std::string_view> ScalesAtNames();
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> NamesOf(ScalesAt scales_at);
 
 struct Recipe {
   /// How products are summed; none: `native`, by the framework's own kernel.
@@ -43,8 +43,10 @@ struct Recipe {
 /// Throws Error where casts or scales do not go together, or with the sums.
 CPD_API void Check(const Recipe& recipe);
 
-/// Every field's name and text, the forward sum's first.
-CPD_API std::vector<std::pair<std::string, std::string>> FieldsOf(const Recipe& recipe);
+/// `sums`, which is the forward sum, then every field. Each value is a text; kinds are `sums`,
+/// `sum`, `operand`, `override` (an operand of one GEMM), `result` and `word`.
+template <>
+CPD_API Keys<Recipe> KeysOf<Recipe>();
 /// The canonical text, `native sums='h100-fp8 …' weight=mxfp8 output=bf16`: `native`, then
 /// `name=value` for every field that is not its default, values of several words in quotes. `sums`
 /// is the forward sum, which is the default of grad_input and grad_weight; that of grad_bias is

@@ -16,9 +16,9 @@ constexpr std::array<std::string_view, 3> kVariants{"A", "B", "C"};
 }  // namespace
 
 void Check(const RoundingOptions& options, bool on_gpu) {
-  CheckName("rounding", kModes, options.mode);
-  CheckName("overflow", kPolicies, options.overflow);
-  CheckName("variant", kVariants, options.variant);
+  CheckName("rounding", options.mode);
+  CheckName("overflow", options.overflow);
+  CheckName("variant", options.variant);
   if (options.random_bits < 1 || options.random_bits > kMaxRandomBits) {
     throw Error("random_bits must be 1…" + std::to_string(kMaxRandomBits) + ", got " +
                 std::to_string(options.random_bits));
@@ -31,27 +31,17 @@ void Check(const RoundingOptions& options, bool on_gpu) {
 }
 
 Rounding ParseRounding(std::string_view name) {
-  return ParseName<Rounding>("rounding", kModes, name);
+  return ParseName<Rounding>("rounding", name);
 }
 Overflow ParseOverflow(std::string_view name) {
-  return ParseName<Overflow>("overflow", kPolicies, name);
+  return ParseName<Overflow>("overflow", name);
 }
 Variant ParseVariant(std::string_view name) {
-  return ParseName<Variant>("variant", kVariants, name);
+  return ParseName<Variant>("variant", name);
 }
 
-std::string ToString(Rounding mode) {
-  return std::string(kModes.at(static_cast<std::size_t>(mode)));
-}
-std::string ToString(Overflow overflow) {
-  return std::string(kPolicies.at(static_cast<std::size_t>(overflow)));
-}
-std::string ToString(Variant variant) {
-  return std::string(kVariants.at(static_cast<std::size_t>(variant)));
-}
-
-std::span<const std::string_view> RoundingNames() { return kModes; }
-std::span<const std::string_view> OverflowNames() { return kPolicies; }
-std::span<const std::string_view> VariantNames() { return kVariants; }
+std::span<const std::string_view> NamesOf(Rounding /*mode*/) { return kModes; }
+std::span<const std::string_view> NamesOf(Overflow /*overflow*/) { return kPolicies; }
+std::span<const std::string_view> NamesOf(Variant /*variant*/) { return kVariants; }
 
 }  // namespace cpd

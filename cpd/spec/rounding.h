@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "cpd/export.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 
@@ -56,12 +57,9 @@ CPD_API void Check(const RoundingOptions& options, bool on_gpu = false);
 CPD_API Rounding ParseRounding(std::string_view name);
 CPD_API Overflow ParseOverflow(std::string_view name);
 CPD_API Variant ParseVariant(std::string_view name);
-CPD_API std::string ToString(Rounding mode);
-CPD_API std::string ToString(Overflow overflow);
-CPD_API std::string ToString(Variant variant);
 /// All names, each at its enumerator's place.
-CPD_API std::span<const std::string_view> RoundingNames();
-CPD_API std::span<const std::string_view> OverflowNames();
-CPD_API std::span<const std::string_view> VariantNames();
+CPD_API std::span<const std::string_view> NamesOf(Rounding mode);
+CPD_API std::span<const std::string_view> NamesOf(Overflow overflow);
+CPD_API std::span<const std::string_view> NamesOf(Variant variant);
 
 }  // namespace cpd

@@ -26,10 +26,6 @@ constexpr std::array<std::string_view, 5> kArithmetics{"exact", "te", "torchao",
 constexpr std::array<std::string_view, 2> kNonFinites{"block", "element"};
 constexpr std::array<std::string_view, 3> kChoices{"none", "mae", "mse"};
 constexpr std::array<std::string_view, 3> kKinds{"tensor", "row", "tile"};
-constexpr std::array<std::string_view, 12> kOptions{
-    "element", "block",  "scale",      "rule",       "tensor_scale", "outer",
-    "margin",  "choose", "arithmetic", "non_finite", "scale_max",    "transform"};
-
 constexpr Format kE5m2{.exp = 5, .man = 2, .bias = 15};
 constexpr Format kE3m2{.exp = 3, .man = 2, .bias = 3, .encoding = Encoding::finite};
 constexpr Format kE2m3{.exp = 2, .man = 3, .bias = 1, .encoding = Encoding::finite};
@@ -127,89 +123,73 @@ Scaled Head(std::string_view word) {
   return {.element = ParseFormat(word)};
 }
 
-bool IsBlockWord(std::string_view word) {
-  return word == "tensor" || word == "row" || (word[0] >= '0' && word[0] <= '9');
+// ---- keys -----------------------------------------------------------------------------------
+
+void SetElement(Scaled& scaled, std::string_view text) { scaled.element = ParseUnambiguous(text); }
+FieldValue ElementOf(const Scaled& scaled) {
+  return FieldOf(Unambiguous(ToString(scaled.element)));
 }
 
-/// Which fields a text has set, so that other fields no longer decide them.
-struct IsSet {
-  bool rule = false, non_finite = false;
-};
-
-void ParseOption(Scaled& scaled, IsSet& is_set, std::string_view name, std::string_view text) {
-  if (name == "element") {
-    scaled.element = ParseUnambiguous(text);
-  } else if (name == "block") {
-    scaled.block = ParseBlockShape(text);
-  } else if (name == "scale") {
-    scaled.scale = ParseFormat(text);
-    if (!is_set.rule) scaled.rule = DefaultRule(scaled.scale);
-  } else if (name == "rule") {
-    scaled.rule = ParseScaleRule(text);
-    is_set.rule = true;
-  } else if (name == "tensor_scale") {
-    scaled.tensor_scale.reset();
-    if (text != "none") scaled.tensor_scale = ParseFormat(text);
-  } else if (name == "outer") {
-    scaled.outer = ParseName<Kind>("outer", std::span(kKinds).first(2), text);
-  } else if (name == "margin") {
-    scaled.margin = ParseInteger<int>(name, text);
-  } else if (name == "choose") {
-    scaled.choose = ParseScaleChoice(text);
-  } else if (name == "arithmetic") {
-    scaled.arithmetic = ParseArithmetic(text);
-    if (!is_set.non_finite) scaled.non_finite = DefaultNonFinite(scaled.arithmetic);
-  } else if (name == "non_finite") {
-    scaled.non_finite = ParseNonFinite(text);
-    is_set.non_finite = true;
-  } else if (name == "transform") {
-    scaled.transform.reset();
-    if (text != "none") scaled.transform = ParseHadamard(text);
-  } else if (name == "scale_max") {
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), scaled.scale_max);
-    if (error != std::errc() || end != text.data() + text.size()) {
-      throw Error("scale_max must be a number, got " + Quoted(text));
-    }
-  } else {
-    std::string known;
-    for (const std::string_view one : kOptions)
-      known += (known.empty() ? "" : ", ") + std::string(one);
-    throw Error("unknown option " + Quoted(name) + " of a scaled format; there are " + known +
-                DidYouMean(name, kOptions));
-  }
+void SetScale(Scaled& scaled, std::string_view text) {
+  scaled.scale = ParseFormat(text);
+  scaled.rule = DefaultRule(scaled.scale);
 }
 
-/// The shortest decimal text that reads as the same binary32 number.
-std::string Decimal(float value) {
-  std::array<char, 32> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
-  return {text.data(), end};
+void SetRule(Scaled& scaled, std::string_view text) {
+  scaled.rule = text == "nearest" ? ScaleRule::max : ParseName<ScaleRule>("rule", text);
 }
+
+void SetOuter(Scaled& scaled, std::string_view text) {
+  scaled.outer = ParseName<Kind>("outer", std::span(kKinds).first(2), text);
+}
+
+void SetArithmetic(Scaled& scaled, std::string_view text) {
+  scaled.arithmetic = ParseName<Arithmetic>("arithmetic", text);
+  scaled.non_finite = DefaultNonFinite(scaled.arithmetic);
+}
+
+void SetScaleMax(Scaled& scaled, std::string_view text) {
+  scaled.scale_max = 0;
+  if (text == "none") return;
+  Read(scaled.scale_max, "scale_max", text);
+  if (!(scaled.scale_max > 0)) throw Error("scale_max must be positive, got " + Quoted(text));
+}
+FieldValue ScaleMaxOf(const Scaled& scaled) {
+  return scaled.scale_max > 0 ? FieldOf(scaled.scale_max) : FieldValue{};
+}
+
+void SetTransform(Scaled& scaled, std::string_view text) {
+  scaled.transform.reset();
+  if (text != "none") scaled.transform = ParseHadamard(text);
+}
+
+/// The scale decides the default of the rule, the arithmetic that of non_finite.
+constexpr std::array<Key<Scaled>, 12> kScaledKeys{{
+    {"element", "element", &SetElement, &ElementOf},
+    {"block", "block",
+     [](Scaled& scaled, std::string_view text) { scaled.block = ParseBlockShape(text); },
+     [](const Scaled& scaled) { return FieldOf(scaled.block); }},
+    {"scale", "format", &SetScale, [](const Scaled& scaled) { return FieldOf(scaled.scale); }},
+    {"rule", "word", &SetRule, [](const Scaled& scaled) { return FieldOf(scaled.rule); }},
+    KeyOf<"tensor_scale", &Scaled::tensor_scale>(),
+    {"outer", "word", &SetOuter,
+     [](const Scaled& scaled) { return FieldOf(BlockShape{.kind = scaled.outer}); }},
+    {"scale_max", "number", &SetScaleMax, &ScaleMaxOf},
+    {"arithmetic", "word", &SetArithmetic,
+     [](const Scaled& scaled) { return FieldOf(scaled.arithmetic); }},
+    KeyOf<"non_finite", &Scaled::non_finite>(),
+    KeyOf<"choose", &Scaled::choose>(),
+    KeyOf<"margin", &Scaled::margin>(),
+    {"transform", "transform", &SetTransform,
+     [](const Scaled& scaled) { return FieldOf(scaled.transform); }},
+}};
 
 /// The text that begins with `head`, which reads as `base`.
 std::string TextFrom(std::string head, Scaled base, const Scaled& scaled) {
-  if (base.element != scaled.element) Put(head, "element", Unambiguous(ToString(scaled.element)));
+  const std::span<const Key<Scaled>> rows(kScaledKeys);
+  head += TextOfKeys({{}, rows.first(1)}, scaled, base);
   if (base.block != scaled.block) head += " " + ToString(scaled.block);
-  if (base.scale != scaled.scale) {
-    Put(head, "scale", scaled.scale);
-    base.rule = DefaultRule(scaled.scale);
-  }
-  if (base.rule != scaled.rule) Put(head, "rule", scaled.rule);
-  if (base.tensor_scale != scaled.tensor_scale) {
-    Put(head, "tensor_scale", scaled.tensor_scale ? ToString(*scaled.tensor_scale) : "none");
-  }
-  if (base.outer != scaled.outer) Put(head, "outer", kKinds.at(static_cast<int>(scaled.outer)));
-  if (base.scale_max != scaled.scale_max) Put(head, "scale_max", Decimal(scaled.scale_max));
-  if (base.arithmetic != scaled.arithmetic) {
-    Put(head, "arithmetic", scaled.arithmetic);
-    base.non_finite = DefaultNonFinite(scaled.arithmetic);
-  }
-  if (base.non_finite != scaled.non_finite) Put(head, "non_finite", scaled.non_finite);
-  if (base.choose != scaled.choose) Put(head, "choose", scaled.choose);
-  if (base.margin != scaled.margin) Put(head, "margin", scaled.margin);
-  if (scaled.transform) Put(head, "transform", *scaled.transform);
-  return head;
+  return head + TextOfKeys({{}, rows.subspan(2)}, scaled, base);
 }
 
 std::string AllNames() {
@@ -302,10 +282,10 @@ void Check(const Scaled& scaled) {
   Check(scaled.scale);
   CheckShape(scaled.block);
   if (scaled.transform) Check(*scaled.transform);
-  CheckName("rule", kRules, scaled.rule);
-  CheckName("arithmetic", kArithmetics, scaled.arithmetic);
-  CheckName("non_finite", kNonFinites, scaled.non_finite);
-  CheckName("choose", kChoices, scaled.choose);
+  CheckName("rule", scaled.rule);
+  CheckName("arithmetic", scaled.arithmetic);
+  CheckName("non_finite", scaled.non_finite);
+  CheckName("choose", scaled.choose);
   if (!(scaled.element.max() > 0) || !scaled.element.has_zero()) {
     throw Error("elements must have zero and a positive value, got " + ToString(scaled.element));
   }
@@ -378,27 +358,19 @@ std::vector<std::int64_t> ScaleGrid(const BlockShape& block, std::span<const std
   return grid;
 }
 
-ScaleRule ParseScaleRule(std::string_view name) {
-  return name == "nearest" ? ScaleRule::max : ParseName<ScaleRule>("rule", kRules, name);
+std::span<const std::string_view> NamesOf(ScaleRule /*rule*/) { return kRules; }
+std::span<const std::string_view> NamesOf(Arithmetic /*arithmetic*/) { return kArithmetics; }
+std::span<const std::string_view> NamesOf(NonFinite /*non_finite*/) { return kNonFinites; }
+std::span<const std::string_view> NamesOf(ScaleChoice /*choose*/) { return kChoices; }
+
+template <>
+Keys<Scaled> KeysOf<Scaled>() {
+  return {"a scaled format", kScaledKeys};
 }
-std::string ToString(ScaleRule rule) { return std::string(kRules.at(static_cast<int>(rule))); }
-Arithmetic ParseArithmetic(std::string_view name) {
-  return ParseName<Arithmetic>("arithmetic", kArithmetics, name);
-}
-std::string ToString(Arithmetic arithmetic) {
-  return std::string(kArithmetics.at(static_cast<int>(arithmetic)));
-}
-NonFinite ParseNonFinite(std::string_view name) {
-  return ParseName<NonFinite>("non_finite", kNonFinites, name);
-}
-std::string ToString(NonFinite non_finite) {
-  return std::string(kNonFinites.at(static_cast<int>(non_finite)));
-}
-ScaleChoice ParseScaleChoice(std::string_view name) {
-  return ParseName<ScaleChoice>("choose", kChoices, name);
-}
-std::string ToString(ScaleChoice choose) {
-  return std::string(kChoices.at(static_cast<int>(choose)));
+
+bool IsBlockWord(std::string_view word) {
+  return word == "tensor" || word == "row" ||
+         (!word.empty() && word[0] >= '0' && word[0] <= '9');
 }
 
 BlockShape ParseBlockShape(std::string_view text) {
@@ -429,30 +401,34 @@ std::string ToString(const BlockShape& block) {
   return block.rows == 1 ? columns : std::to_string(block.rows) + "x" + columns;
 }
 
-std::span<const std::string_view> ScaledOptionNames() { return kOptions; }
-
 bool NamesScaled(std::string_view text) {
   const auto words = Words(text);
   return words.size() > 1 || (words.size() == 1 && FindNamed(Lower(words[0])));
 }
 
-Scaled ParseScaled(std::string_view text) {
-  std::vector<std::string_view> words = Words(text);
+Scaled ParseScaled(std::string_view text) { return Make<Scaled>(text, {}); }
+
+template <>
+Scaled Make<Scaled>(std::string_view text, std::span<const Option> keys) {
+  std::vector<std::string> words = Words(text);
+  if (words.empty() && ValueOf(keys, "element") != nullptr) {
+    Scaled scaled;
+    SetKeys(KeysOf<Scaled>(), keys, scaled);
+    Check(scaled);
+    return scaled;
+  }
   if (words.empty()) throw Error("a scaled format is " + AllNames() + "; got an empty text");
-  const std::string_view head = words[0];
+  const std::string head = words[0];
   Scaled scaled = Head(head);
   words.erase(words.begin());
-  if (words.empty() && !FindNamed(Lower(head))) {
+  if (words.empty() && keys.empty() && !FindNamed(Lower(head))) {
     throw Error(Quoted(head) + " is a format without scales; a scaled one is " + AllNames());
   }
-  if (!words.empty() && !IsOption(words[0]) && IsBlockWord(words[0])) {
+  if (!words.empty() && IsBlockWord(words[0]) && !IsOption(words[0])) {
     scaled.block = ParseBlockShape(words[0]);
     words.erase(words.begin());
   }
-  IsSet is_set;
-  ParseOptions(words, "a scaled format", [&](std::string_view name, std::string_view value) {
-    ParseOption(scaled, is_set, name, value);
-  });
+  SetKeys(KeysOf<Scaled>(), Merged(OptionsOf(words, "a scaled format"), keys), scaled);
   Check(scaled);
   if (Lower(head) == "e4m3") throw Error(std::string(kE4m3IsAmbiguous));
   return scaled;
@@ -502,14 +478,6 @@ double BitsPerValue(const Scaled& scaled, std::span<const std::int64_t> shape, i
   return bits / n;
 }
 
-Scaled MakeScaled(std::span<const Option> options) {
-  Scaled scaled;
-  IsSet is_set;
-  for (const auto& [name, value] : options) ParseOption(scaled, is_set, name, value);
-  Check(scaled);
-  return scaled;
-}
-
 std::vector<NamedSpec> NamedScaledFormats() {
   std::vector<NamedSpec> all;
   for (const Named& one : NamedScaled()) {
@@ -519,22 +487,6 @@ std::vector<NamedSpec> NamedScaledFormats() {
                    .evidence = std::string(one.evidence)});
   }
   return all;
-}
-
-Fields FieldsOf(const Scaled& scaled) {
-  const bool has_max = scaled.scale_max > 0;
-  return {{"element", FieldOf(scaled.element)},
-          {"block", FieldOf(scaled.block)},
-          {"scale", FieldOf(scaled.scale)},
-          {"rule", FieldOf(scaled.rule)},
-          {"tensor_scale", FieldOf(scaled.tensor_scale)},
-          {"arithmetic", FieldOf(scaled.arithmetic)},
-          {"outer", FieldOf(BlockShape{.kind = scaled.outer})},
-          {"margin", FieldOf(scaled.margin)},
-          {"non_finite", FieldOf(scaled.non_finite)},
-          {"choose", FieldOf(scaled.choose)},
-          {"scale_max", has_max ? FieldOf(scaled.scale_max) : FieldValue{}},
-          {"transform", FieldOf(scaled.transform)}};
 }
 
 }  // namespace cpd

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/hadamard.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 
 namespace cpd {
@@ -104,15 +104,11 @@ CPD_API std::vector<std::int64_t> ScaleGrid(const BlockShape& block,
 /// `axis` as 0 … rank - 1. Throws Error.
 CPD_API int ResolveAxis(int axis, int rank);
 
-/// Throws Error for a name that is none of its enumerators.
-CPD_API ScaleRule ParseScaleRule(std::string_view name);
-CPD_API std::string ToString(ScaleRule rule);
-CPD_API Arithmetic ParseArithmetic(std::string_view name);
-CPD_API std::string ToString(Arithmetic arithmetic);
-CPD_API NonFinite ParseNonFinite(std::string_view name);
-CPD_API std::string ToString(NonFinite non_finite);
-CPD_API ScaleChoice ParseScaleChoice(std::string_view name);
-CPD_API std::string ToString(ScaleChoice choose);
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> NamesOf(ScaleRule rule);
+CPD_API std::span<const std::string_view> NamesOf(Arithmetic arithmetic);
+CPD_API std::span<const std::string_view> NamesOf(NonFinite non_finite);
+CPD_API std::span<const std::string_view> NamesOf(ScaleChoice choose);
 /// `tensor`, `row`, `32`, `128x128`.
 CPD_API BlockShape ParseBlockShape(std::string_view text);
 CPD_API std::string ToString(const BlockShape& block);
@@ -121,17 +117,20 @@ CPD_API std::string ToString(const BlockShape& block);
 /// `fp8-block 128x128`; or an element format with its block and options, `e4m3fn 1x128 scale=fp32`.
 /// A block without a scale's format has e8m0. Throws Error.
 CPD_API Scaled ParseScaled(std::string_view text);
+/// With `element` among the keys the text may be empty.
+template <>
+CPD_API Scaled Make<Scaled>(std::string_view text, std::span<const Option> keys);
 /// The canonical text; ParseScaled(ToString(s)) == s.
 CPD_API std::string ToString(const Scaled& scaled);
-/// The scaled format of such options, of which `element` must be one; `scale` is e8m0 by default.
-CPD_API Scaled MakeScaled(std::span<const Option> options);
-CPD_API Fields FieldsOf(const Scaled& scaled);
-/// The names of the options.
-CPD_API std::span<const std::string_view> ScaledOptionNames();
+template <>
+CPD_API Keys<Scaled> KeysOf<Scaled>();
 /// The scaled formats that stand by a name alone. Evidence is `standard` or `library`.
 CPD_API std::vector<NamedSpec> NamedScaledFormats();
 /// Whether a text can only be meant for ParseScaled: a name of one, or more than one word.
 CPD_API bool NamesScaled(std::string_view text);
+
+/// Whether a word can only be meant for ParseBlockShape.
+bool IsBlockWord(std::string_view word);
 
 /// Bits a value takes in a tensor of so many: codes and all scales.
 CPD_API double BitsPerValue(const Scaled& scaled, std::span<const std::int64_t> shape, int axis);

@@ -66,9 +66,9 @@ void CheckNames(std::string_view text) {
   Try(text, ParseRounding);
   Try(text, ParseOverflow);
   Try(text, ParseVariant);
-  Try(text, ParseScheme);
-  Try(text, ParseEncoding);
-  Try(text, ParseAdder);
+  Try(text, [](std::string_view word) { return ParseName<Scheme>("scheme", word); });
+  Try(text, [](std::string_view word) { return ParseName<Encoding>("encoding", word); });
+  Try(text, [](std::string_view word) { return ParseName<Adder>("adder", word); });
   Try(text, ParseOrder);
   Try(text, ParseExchange);
   Try(text, ParseDivide);
@@ -89,8 +89,7 @@ const std::map<std::string_view, Run> kGrammars{
     {"hadamard", [](std::string_view text) { CheckText(text, ParseHadamard); }},
     {"preset", [](std::string_view text) { CheckText(ToString(Preset(text)), ParseAccumulator); }},
     {"codec", CheckCodec},
-    {"reduce",
-     [](std::string_view text) { CheckText(text, [](auto t) { return ParseReduce(t); }); }},
+    {"reduce", [](std::string_view text) { CheckText(text, ParseReduce); }},
     {"names", CheckNames},
 };
 

@@ -398,13 +398,13 @@ TEST(Accumulator, ItsKeysAreThoseOfItsForm) {
     }
     return names;
   };
-  const std::string all = "rounding overflow random_bits variant ";
-  EXPECT_EQ(set("e4m3 kahan"), "form format scheme product inner chunk " + all);
-  EXPECT_EQ(set("int8"), "form format " + all + "sum_rounding width fraction ");
-  EXPECT_EQ(set("v100"), "form format " + all +
-                             "a b block fraction_bits addend min_exponent sum sum_rounding promote "
-                             "scale_block dot adder group stride take ");
-  EXPECT_EQ(AccumulatorKeys().size(), FieldsOf(Accumulator{}).size() - 1);
+  const std::string all = "rounding overflow variant random_bits ";
+  EXPECT_EQ(set("e4m3 kahan"), "form format scheme chunk inner product " + all);
+  EXPECT_EQ(set("int8"), "form format width fraction sum_rounding " + all);
+  EXPECT_EQ(set("v100"), "form format a b block fraction_bits min_exponent sum sum_rounding "
+                         "addend promote scale_block dot adder group stride take " +
+                             all);
+  EXPECT_EQ(NamesOf(KeysOf<Accumulator>()).size(), FieldsOf(Accumulator{}).size() - 1);
 }
 
 TEST(Accumulator, KeysOfOtherFormsAndUnknownOnesAreRefused) {

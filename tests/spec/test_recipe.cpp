@@ -133,7 +133,8 @@ TEST(Recipe, SumsOfAUnitSayWhereScalesAre) {
 }
 
 TEST(Recipe, FieldsHaveTheirDefaultsToo) {
-  const std::vector<std::pair<std::string, std::string>> expected{
+  const Fields expected{
+      {"sums", "e4m3 sequential"},
       {"forward", "e4m3 sequential"},
       {"grad_input", "e4m3 sequential"},
       {"grad_weight", "native"},

@@ -139,23 +139,19 @@ TEST(ScaledText, ParsesBack) {
 }
 
 TEST(ScaledText, NamesOfFieldsParseBack) {
-  for (int i = 0; i < 7; ++i) {
-    const auto rule = static_cast<ScaleRule>(i);
-    EXPECT_EQ(ParseScaleRule(ToString(rule)), rule);
-  }
-  EXPECT_EQ(ParseScaleRule("nearest"), ScaleRule::max);
-  for (int i = 0; i < 5; ++i) {
-    const auto arithmetic = static_cast<Arithmetic>(i);
-    EXPECT_EQ(ParseArithmetic(ToString(arithmetic)), arithmetic);
-  }
-  for (int i = 0; i < 2; ++i) {
-    const auto non_finite = static_cast<NonFinite>(i);
-    EXPECT_EQ(ParseNonFinite(ToString(non_finite)), non_finite);
-  }
-  for (int i = 0; i < 3; ++i) {
-    const auto choose = static_cast<ScaleChoice>(i);
-    EXPECT_EQ(ParseScaleChoice(ToString(choose)), choose);
-  }
+  const auto expect_names = [](auto last) {
+    using E = decltype(last);
+    EXPECT_EQ(NamesOf(last).size(), static_cast<std::size_t>(last) + 1);
+    for (int i = 0; i <= static_cast<int>(last); ++i) {
+      const auto value = static_cast<E>(i);
+      EXPECT_EQ(ParseName<E>("a field", ToString(value)), value);
+    }
+  };
+  expect_names(ScaleRule::up);
+  expect_names(Arithmetic::microxcaling);
+  expect_names(NonFinite::element);
+  expect_names(ScaleChoice::mse);
+  EXPECT_EQ(ParseScaled("nvfp4 rule=nearest").rule, ScaleRule::max);
   for (const char* block : {"tensor", "row", "1", "32", "128x128", "3x5"}) {
     EXPECT_EQ(ToString(ParseBlockShape(block)), block);
   }

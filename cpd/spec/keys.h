@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of a spec's keys, one row a key. From it follow the parser and the printer of
+// `name=value`, the fields that a front end shows, and the error for an unknown key.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "cpd/spec/fields.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/names.h"
+#include "cpd/spec/options.h"
+
+namespace cpd {
+
+/// A key of a spec's text.
+template <class Spec>
+struct Key {
+  std::string_view name;
+  /// The kind of its values, for a front end: `format`, `integer`, `number`, `switch` (a bool),
+  /// `word`, or a name of the spec's own.
+  std::string_view kind;
+  /// Sets the key of a text; null for a field that follows from others. A key may set the defaults
+  /// of keys below it in the table.
+  void (*set)(Spec& spec, std::string_view text);
+  FieldValue (*get)(const Spec& spec);
+  bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: every one
+  /// Whether the canonical text has the key at its default value, too; null: never.
+  bool (*always)(const Spec& spec) = nullptr;
+
+  [[nodiscard]] constexpr bool IsOf(const Spec& spec) const { return has == nullptr || has(spec); }
+  [[nodiscard]] constexpr bool IsKey() const { return set != nullptr; }
+};
+
+/// A table: rows in the order of the canonical text, and whose keys they are ("a cast").
+template <class Spec>
+struct Keys {
+  std::string_view owner;
+  std::span<const Key<Spec>> rows;
+};
+
+/// The table of a spec. Each spec's header declares its specialization.
+template <class Spec>
+Keys<Spec> KeysOf();
+
+/// The spec of a text, with `keys` in place of its own. Headers declare this, too.
+template <class Spec>
+Spec Make(std::string_view text, std::span<const Option> keys);
+
+// ---- rows of members ----------------------------------------------------------------------------
+
+/// The name of a key as a constant, which its reader quotes in errors.
+template <std::size_t N>
+struct KeyName {
+  constexpr KeyName(const char (&text)[N]) { std::copy_n(text, N, letters); }  // NOLINT
+  char letters[N];
+};
+
+template <class T>
+struct Unwrapped {
+  using type = T;
+};
+template <class T>
+struct Unwrapped<std::optional<T>> {
+  using type = T;
+};
+
+template <class Class, class T>
+Class ClassOf(T Class::*);
+
+/// The member at the end of a path of members. An optional member on the way is set.
+template <auto first, auto... rest>
+auto& At(auto& spec) {
+  auto& member = spec.*first;
+  if constexpr (sizeof...(rest) == 0) {
+    return member;
+  } else if constexpr (requires { *member; }) {
+    return At<rest...>(*member);
+  } else {
+    return At<rest...>(member);
+  }
+}
+
+/// Reads a value: a number, a word of an enumeration (by its NamesOf), `true` or `false`, a format, or
+/// what ParseValue reads. `none` resets an optional one.
+template <class T>
+void Read(T& field, std::string_view name, std::string_view text) {
+  if constexpr (!std::same_as<T, typename Unwrapped<T>::type>) {
+    field.reset();
+    if (text != "none") Read(field.emplace(), name, text);
+  } else if constexpr (std::same_as<T, bool>) {
+    static constexpr std::array<std::string_view, 2> kSwitch{"false", "true"};
+    field = ParseName<int>(std::string(name).c_str(), kSwitch, text) == 1;
+  } else if constexpr (std::integral<T>) {
+    field = ParseInteger<T>(name, text);
+  } else if constexpr (std::floating_point<T>) {
+    field = ParseNumber<T>(name, text);
+  } else if constexpr (std::is_enum_v<T>) {
+    field = ParseName<T>(std::string(name).c_str(), text);
+  } else if constexpr (std::same_as<T, Format>) {
+    field = ParseFormat(text);
+  } else {
+    ParseValue(field, text);
+  }
+}
+
+template <class T>
+constexpr std::string_view KindOf() {
+  if (std::same_as<T, bool>) return "switch";
+  if (std::integral<T>) return "integer";
+  if (std::floating_point<T>) return "number";
+  return std::same_as<T, Format> ? "format" : "word";
+}
+
+/// The row of a member: of the spec, or of a part of it, at the end of a path of members.
+template <KeyName name, auto first, auto... rest>
+constexpr auto KeyOf(bool (*has)(const decltype(ClassOf(first))&) = nullptr,
+                     bool (*always)(const decltype(ClassOf(first))&) = nullptr) {
+  using Spec = decltype(ClassOf(first));
+  using T = std::remove_reference_t<decltype(At<first, rest...>(std::declval<Spec&>()))>;
+  return Key<Spec>{
+      name.letters,
+      KindOf<typename Unwrapped<T>::type>(),
+      [](Spec& spec, std::string_view text) {
+        Read(At<first, rest...>(spec), name.letters, text);
+      },
+      [](const Spec& spec) { return FieldOf(At<first, rest...>(spec)); },
+      has,
+      always};
+}
+
+// ---- what follows from a table ------------------------------------------------------------------
+
+template <class Spec>
+std::vector<std::string_view> NamesOf(const Keys<Spec>& keys) {
+  std::vector<std::string_view> names;
+  for (const Key<Spec>& row : keys.rows) {
+    if (row.IsKey()) names.push_back(row.name);
+  }
+  return names;
+}
+
+/// The row of a key. Throws Error where there is none.
+template <class Spec>
+const Key<Spec>& KeyNamed(const Keys<Spec>& keys, std::string_view name) {
+  const auto found = std::ranges::find(keys.rows, name, &Key<Spec>::name);
+  if (found != keys.rows.end() && found->IsKey()) return *found;
+  RefuseOption(name, keys.owner, NamesOf(keys));
+}
+
+/// Sets keys in the order of the table, whatever theirs is, each by set(row, text).
+template <class Spec, class Set>
+void SetKeys(const Keys<Spec>& keys, std::span<const Option> given, Set set) {
+  for (const auto& [name, text] : given) (void)KeyNamed(keys, name);
+  for (const Key<Spec>& row : keys.rows) {
+    if (const std::string* const text = ValueOf(given, row.name)) set(row, *text);
+  }
+}
+template <class Spec>
+void SetKeys(const Keys<Spec>& keys, std::span<const Option> given, Spec& spec) {
+  SetKeys(keys, given, [&](const Key<Spec>& row, const std::string& text) { row.set(spec, text); });
+}
+
+/// ` name=value` of each key in which `spec` differs from `base`, what the text before them reads
+/// as, and of those that are always there.
+template <class Spec>
+std::string TextOfKeys(const Keys<Spec>& keys, const Spec& spec, Spec base) {
+  std::string text;
+  for (const Key<Spec>& row : keys.rows) {
+    if (!row.IsKey() || !row.IsOf(spec)) continue;
+    const FieldValue value = row.get(spec);
+    const bool always = row.always != nullptr && row.always(spec);
+    if (!always && row.get(base) == value) continue;
+    const std::string word = TextOf(value);
+    row.set(base, word);
+    text += " " + std::string(row.name) + "=" + Enclosed(word);
+  }
+  return text;
+}
+
+/// Every field by its name. A field that the spec lacks is not set.
+template <class Spec>
+Fields FieldsOf(const Spec& spec) {
+  Fields fields;
+  for (const Key<Spec>& row : KeysOf<Spec>().rows) {
+    fields.emplace_back(row.name, row.IsOf(spec) ? row.get(spec) : FieldValue{});
+  }
+  return fields;
+}
+
+}  // namespace cpd
