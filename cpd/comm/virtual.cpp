@@ -195,7 +195,7 @@ struct VirtualReduce::Impl {
   [[nodiscard]] Layer& At(int layer, const TensorView& x) {
     Check(x, "a tensor");
     if (layer < 0 || layer >= static_cast<int>(layers.size())) {
-      throw Error("tensor must be 0…" + std::to_string(layers.size() - 1) + ", got " +
+      throw Error("layer must be 0…" + std::to_string(layers.size() - 1) + ", got " +
                   std::to_string(layer));
     }
     Layer& found = layers[static_cast<std::size_t>(layer)];
@@ -525,7 +525,7 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
 
 TensorReport VirtualReduce::report(int layer) const {
   if (layer < 0 || layer >= static_cast<int>(impl_->layers.size())) {
-    throw Error("tensor must be 0…" + std::to_string(impl_->layers.size() - 1) + ", got " +
+    throw Error("layer must be 0…" + std::to_string(impl_->layers.size() - 1) + ", got " +
                 std::to_string(layer));
   }
   const Layer& from = impl_->layers[static_cast<std::size_t>(layer)];

@@ -24,13 +24,6 @@ std::vector<float> GradientOf(int rank) {
   return x;
 }
 
-cpd::Reduce AverageInE4m3() {
-  cpd::Reduce spec{cpd::ParseFormat("e4m3")};
-  spec.aps = cpd::Aps::on;
-  spec.average = true;
-  return spec;
-}
-
 std::vector<float> OverVirtualRanks(const cpd::Reduce& spec, int world) {
   cpd::VirtualReduce reduce(spec, world, {kValues});
   for (int rank = 0; rank < world; ++rank) {
@@ -49,7 +42,7 @@ std::vector<float> OverVirtualRanks(const cpd::Reduce& spec, int world) {
 
 int Run() {
   cpd::Communicator comm(cpd::MpiTransport(), {});
-  const cpd::Reduce spec = AverageInE4m3();
+  const cpd::Reduce spec = cpd::ParseReduce("e4m3 aps average");
   std::vector<float> x = GradientOf(comm.rank());
   std::vector<float> average(kValues);
   const std::array from{cpd::View(x)};

@@ -132,7 +132,9 @@ KEYWORDS: dict[str, dict[str, str]] = {
         for name in ("all_reduce", "reduce", "reduce_scatter")
     },
     "Communicator.all_gather": {
-        **{"format": "to", "layers": "tensors", "seed": "the communicator's seed"},
+        "format": "to",
+        "layers": "tensors",
+        "seed": "the communicator's seed",
         **_ROUNDING,
     },
     "DiLoCo": {"inner_steps": "period"},

@@ -266,7 +266,7 @@ TEST(BucketExchanges, RefusesWhatItCannot) {
             "aps chooses a scale of each tensor; codec 'buckets 64 0' has scales of its own");
   const std::vector<std::int64_t> rows{33};
   EXPECT_EQ(error_of(spec_of({.by_rows = true}, Exchange::owner), {.rows = rows}),
-            "layer 0 of 100 values cannot have rows of 33");
+            "tensor 0 of 100 values cannot have rows of 33");
 }
 
 TEST(BucketExchanges, RanksAgreeOnRows) {

@@ -388,7 +388,8 @@ TEST(CodecExchanges, DamagedBytesAreCorrupt) {
       EXPECT_EQ(fate.kind, Fate::Kind::corrupt) << fate;
       ++found;
       const bool own = fate.what.starts_with("this rank's own message is damaged");
-      const bool named = fate.what.starts_with("a message from rank 0 is damaged: layer 1, values");
+      const bool named =
+          fate.what.starts_with("a message from rank 0 is damaged: tensor 1, values");
       EXPECT_TRUE(own || named) << fate;
       EXPECT_NE(fate.what.find("a run of nothing"), std::string::npos) << fate;
     });

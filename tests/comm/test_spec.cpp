@@ -237,7 +237,7 @@ TEST(Reduce, StreamsOfItsOwn) {
   const std::string sum = objection([](S& s) { s.accumulator.rounding.stream = 7; });
   EXPECT_EQ(sum,
             "the accumulator's stream must be 0, got 7: a reduction makes its streams of step, "
-            "layer and rank; vary step, or the seed");
+            "tensor and rank; vary step, or the seed");
   EXPECT_NE(objection([](S& s) { s.rounding.stream = 1; }).find("the cast's stream must be 0"),
             std::string::npos);
 }

@@ -429,12 +429,12 @@ TEST(VirtualReduce, EachRankGivesEachLayerOnce) {
     spec.group_size = group_size;
     VirtualReduce reduce(spec, 2, {5, 3});
     reduce.Contribute(1, testing::view_of(y));  // in any order
-    expect_error("rank 0 has contributed layer 1 before",
+    expect_error("rank 0 has contributed tensor 1 before",
                  [&] { reduce.Contribute(1, testing::view_of(y)); });
-    expect_error("rank 0 has not contributed layer 0 yet", [&] { reduce.EndRank(); });
+    expect_error("rank 0 has not contributed tensor 0 yet", [&] { reduce.EndRank(); });
     reduce.Contribute(0, testing::view_of(x));
     reduce.EndRank();
-    expect_error("rank 1 has not contributed layer 0 yet", [&] { reduce.EndRank(); });
+    expect_error("rank 1 has not contributed tensor 0 yet", [&] { reduce.EndRank(); });
     reduce.Contribute(0, testing::view_of(x));
     reduce.Contribute(1, testing::view_of(y));
     reduce.EndRank();
@@ -454,7 +454,7 @@ TEST(VirtualReduce, EachRankIsObservedOnce) {
   const std::vector<float> x(2, 1.0f);
   reduce.Observe(0, testing::view_of(x));
   reduce.Observe(0, testing::view_of(x));
-  expect_error("layer 0 was observed on all 2 ranks",
+  expect_error("tensor 0 was observed on all 2 ranks",
                [&] { reduce.Observe(0, testing::view_of(x)); });
 }
 

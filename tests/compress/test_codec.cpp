@@ -279,7 +279,7 @@ TEST(Codec, NanIsOneNan) {
     encoded(without, {3, 0, 5, 0, 0}, x);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "layer 3, value 0 is NaN, and e2m1 has no code for NaN");
+    EXPECT_STREQ(error.what(), "tensor 3, value 0 is NaN, and e2m1 has no code for NaN");
   }
 }
 

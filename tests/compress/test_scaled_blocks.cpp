@@ -208,13 +208,13 @@ TEST(ScaledBlocks, RefusesWhatNeedsAShape) {
     return what([&] { const ScaledBlocks made(ParseScaled(name)); });
   };
   const std::string run =
-      "a layer of a reduction is a run of values, without rows: give block=N or block=tensor, "
+      "a tensor of a reduction is a run of values, without rows: give block=N or block=tensor, "
       "or a codec of rows, int8_rows or fp8_rows, got ";
   for (const char* name : {"int8 row", "fp8-row", "fp8-block 128x128", "nvfp4 outer=row"}) {
     EXPECT_EQ(refusal(name), run + ToString(ParseScaled(name)));
   }
   EXPECT_EQ(refusal("mxfp4 transform=hadamard16"),
-            "a sum of transformed layers is transformed: give no transform, got " +
+            "a sum of transformed tensors is transformed: give no transform, got " +
                 ToString(ParseScaled("mxfp4 transform=hadamard16")));
   EXPECT_NE(refusal("e4m3fn 262144 scale=fp32 choose=mse"), "");
   EXPECT_THROW(ScaledBlocks(ParseScaled("mxfp8"), {.random_bits = 25}), Error);

@@ -221,7 +221,7 @@ TEST(Stream, RefusesOptionsOutOfRange) {
               const float nan = std::numeric_limits<float>::quiet_NaN();
               (void)EncodeStream(MakeCodec("e2m1"), nullptr, {}, std::span(&nan, 1));
             }),
-            "layer 0, value 0 is NaN, and e2m1 has no code for NaN");
+            "tensor 0, value 0 is NaN, and e2m1 has no code for NaN");
 }
 
 }  // namespace

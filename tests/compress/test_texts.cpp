@@ -104,7 +104,7 @@ TEST(Texts, OptionsOfCodecsHaveLimits) {
 TEST(Texts, WhatCodecsCannotTake) {
   const float three = 3;
   std::uint8_t bytes[64];
-  EXPECT_REFUSAL("layer 7: a sum is beyond 2, the number of ranks",
+  EXPECT_REFUSAL("tensor 7: a sum is beyond 2, the number of ranks",
                  IntegerSums(2).Encode({.layer = 7, .n = 1}, nullptr, &three, bytes));
   EXPECT_REFUSAL("this codec keeps nothing from call to call, got 1 values",
                  MakeCodec("qsgd bucket=tensor")->MakeState(4)->Restore({&three, 1}));

@@ -47,8 +47,8 @@ class Communicator:
 
     **Seed and step.** A communicator has a `seed`, and counts its reductions and gathers as `step`:
     each call that succeeds adds one, and `step=` of a call replaces the count for that call. Both
-    may be set, as when a training continues, and enter the random streams. Ranks with different seeds or steps
-    raise a `Mismatch`; so does a rank that has skipped a call.
+    may be set, as when a training continues, and enter the random streams. Ranks whose seeds or
+    steps differ raise a `Mismatch`.
 
     **Errors.** A call raises `Mismatch` on all ranks if they differ. It raises `RankLost` on all
     remaining ranks if one does not answer within `timeout` seconds, and `TransportError` for a
@@ -444,25 +444,14 @@ class Communicator:
         Raises:
             ValueError: for an invalid argument.
             TypeError: for an argument of another type.
-            Mismatch: if the ranks are about to do different things.
-            RankLost: if a rank does not answer within the timeout.
-            TransportError: for a damaged message.
-
-        >>> import cpd, numpy as np
-        >>> with cpd.comm.local(2) as group:
-        ...     values = group.run(lambda comm: comm.all_gather([np.float32([comm.rank + 0.3])],
-        ...                                                     "e4m3"))[0]
-        >>> [rank[0].item() for rank in values]
-        [0.3125, 1.25]
         """
         with self._telling():
             given = Inputs(tensors)
-            at = None if step is None else number("step", step)
+            at = self.step if step is None else number("step", step)
             format, rounding = unscaled(to, self.seed, 0)
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
             wire, options, counts = format._held, rounding.native(), flag("report", report)
         with self._one_call:
-            at = self.step if at is None else at
             made = self._native.all_gather(
                 given.values, stacked.values, wire, options, at, given.dimensions
             )

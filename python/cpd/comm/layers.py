@@ -324,8 +324,8 @@ def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any], numbers: Sequenc
 
 def _overlap(out: int, other: int, is_out: bool) -> ValueError:
     return ValueError(
-        f"out, tensor {out} overlaps {'out, ' if is_out else ''}tensor {other}; it may be the input "
-        "of the same number, else it must lie apart"
+        f"out, tensor {out} overlaps {'out, ' if is_out else ''}tensor {other}; it may be the "
+        "input of the same number, else it must lie apart"
     )
 
 

@@ -60,8 +60,8 @@ def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
     for one in layers:
         if one.codec.split(" ", 1)[0] not in _RESIDUALS:
             raise ValueError(
-                f"tensor {number} cannot be merged: what {shown(one.codec)} keeps of it is no error "
-                "that is owed to the sum; reset() the tensor"
+                f"tensor {number} cannot be merged: what {shown(one.codec)} keeps of it is no "
+                "error that is owed to the sum; reset() the tensor"
             )
     found = {(one.size, one.codec) for one in layers if one.stage == "contribution"}
     if len(found) != 1:

@@ -20,8 +20,7 @@ from cpd.comm.virtual import TensorReport
 from cpd.compress.states import Owner, States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
-from cpd.numeric.numbers import int32, integer
-from cpd.numeric.numbers import number as whole_number
+from cpd.numeric.numbers import int32, integer, number
 from cpd.numeric.shown import byte_size, shown
 from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split
@@ -139,10 +138,9 @@ class VirtualNodes:
         self.world_size = int32("nodes", nodes)
         if self.world_size < 1:
             raise ValueError(f"nodes must be at least 1, got {nodes}")
-        self.seed = whole_number("seed", seed)
+        self.seed = number("seed", seed)
         self.names = list(parameters)
-        schedule = self._checked(as_schedule(spec))
-        self.schedule = divided(schedule, average, divide)
+        self.schedule = divided(self._checked(as_schedule(spec)), average, divide)
         for one in specs_in_use(self.schedule):
             warn_of_stall(one, self.world_size)
         if keep is not None and keep not in KEEPS:
@@ -353,7 +351,7 @@ class VirtualNodes:
         numbers = [integer("generators", seed) for seed in seeds]
         if len(numbers) != self.world_size:
             raise ValueError(f"there are {self.world_size} nodes but {len(numbers)} generators")
-        return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
+        return [Generators.seeded(one, _gpus(self._parameters())) for one in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
         """Returns this step's traffic, equal in all of the first steps, and in all after them."""
@@ -492,8 +490,8 @@ class _Step:
         with self._timed():
             results = folds.results(list(self._parameters.values()))
         folds.commit()
-        for number in self._unused:
-            results[number] = (None, results[number][1])
+        for unused in self._unused:
+            results[unused] = (None, results[unused][1])
         return results
 
     def _first(self, node: int, micro_batch: Any) -> None:

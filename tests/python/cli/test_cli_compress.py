@@ -190,7 +190,7 @@ def status_of(arguments):
         ),
         (["x.npy"], "--codec"),
         (["ints.pt", "--codec=e4m3"], "holds no floating-point tensors"),
-        (["nan.npy", "--codec=e2m1"], "'nan' by e2m1: layer 0, value 1 is NaN"),
+        (["nan.npy", "--codec=e2m1"], "'nan' by e2m1: tensor 0, value 1 is NaN"),
         (["broken.npy", "--codec=e4m3"], "broken.npy: not a readable .npy file"),
     ],
 )

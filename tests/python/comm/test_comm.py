@@ -189,21 +189,21 @@ def bad_outs():
     fixed.flags.writeable = False
     fine = np.zeros((2, 3), np.float32)
     return {
-        "out must have 2 layers, got 1": (x, [fine]),
+        "out must have 2 tensors, got 1": (x, [fine]),
         r"out, tensor 1 must have shape \(4,\), got \(5,\)": (x, [fine, np.zeros(5, np.float32)]),
         "out, tensor 1 must be of type float32": (x, [fine, np.zeros(4, np.float16)]),
         "out, tensor 0 must be contiguous": (x, [np.zeros((3, 2), np.float32).T, x[1]]),
         "out, tensor 1 must be contiguous, aligned and writable": (x, [fine, fixed]),
         "out, tensor 1 overlaps out, tensor 0": (x, [whole[:6].reshape(2, 3), whole[5:9]]),
-        "out, tensor 1 overlaps layer 0": (
+        "out, tensor 1 overlaps tensor 0": (
             [whole[:6].reshape(2, 3), x[1]],
             [fine, whole[2:6]],
         ),
-        "out, tensor 0 overlaps layer 1": (
+        "out, tensor 0 overlaps tensor 1": (
             [x[0], whole[4:8]],
             [whole[:6].reshape(2, 3), np.zeros(4, np.float32)],
         ),
-        "overlaps layer": ([whole[:4], whole[4:8]], [whole[4:8], whole[:4]]),
+        "overlaps tensor": ([whole[:4], whole[4:8]], [whole[4:8], whole[:4]]),
     }
 
 
@@ -221,11 +221,15 @@ def test_bad_arguments():
     with cpd.comm.local(1) as group:
         comm = group.ranks[0]
         for bad, error, message in (
-            (x[0], TypeError, "layers must be a list of tensors, got ndarray"),
-            (3, TypeError, "layers must be a list of tensors, got int"),
-            ([1.0], TypeError, "layer 0 must be a NumPy array or a torch tensor, got float"),
-            ([x[0], np.ones(2)], TypeError, "layer 1 must be of type float32, bfloat16 or float16"),
-            ([x[0].astype(">f4")], TypeError, "layer 0 must be of type"),
+            (x[0], TypeError, "tensors must be a list of tensors, got ndarray"),
+            (3, TypeError, "tensors must be a list of tensors, got int"),
+            ([1.0], TypeError, "tensor 0 must be a NumPy array or a torch tensor, got float"),
+            (
+                [x[0], np.ones(2)],
+                TypeError,
+                "tensor 1 must be of type float32, bfloat16 or float16",
+            ),
+            ([x[0].astype(">f4")], TypeError, "tensor 0 must be of type"),
         ):
             with pytest.raises(error, match=message):
                 comm.all_reduce(bad, FP32)
@@ -251,9 +255,9 @@ def test_devices_must_not_mix():
     torch = pytest.importorskip("torch")
     meta = torch.empty(3, device="meta")
     with cpd.comm.local(1) as group:
-        with pytest.raises(ValueError, match="layer 1 must be on the CPU or CUDA, got meta"):
+        with pytest.raises(ValueError, match="tensor 1 must be on the CPU or CUDA, got meta"):
             group.ranks[0].all_reduce([np.ones(3, np.float32), meta], FP32)
-        with pytest.raises(TypeError, match="layer 0 must be a dense tensor"):
+        with pytest.raises(TypeError, match="tensor 0 must be a dense tensor"):
             group.ranks[0].all_reduce([torch.eye(3).to_sparse()], FP32)
 
 
@@ -489,11 +493,11 @@ def test_layers_of_other_shapes_are_refused_on_all_ranks(operation, shapes):
 def test_a_refusal_that_nobody_hears():
     """The rank has its own error, with a word about the others, and the group is broken."""
     with cpd.comm.local(2, timeout=0.5) as group:
-        with pytest.raises(TypeError, match="layers must be a list") as caught:
+        with pytest.raises(TypeError, match="tensors must be a list") as caught:
             group.ranks[0].all_reduce(3, FP32)
         assert "the other ranks could not be told: rank 1 of 2 lost" in caught.value.__notes__[0]
         assert "rank 1 of 2 lost" in group.ranks[0].broken
-        with pytest.raises(TypeError, match="layers must be a list"):
+        with pytest.raises(TypeError, match="tensors must be a list"):
             group.ranks[0].all_reduce(3, FP32)  # told to nobody any more
 
 

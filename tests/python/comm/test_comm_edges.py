@@ -229,7 +229,7 @@ def test_only_the_root_has_an_out():
         thread.start()
     for thread in threads:
         thread.join()
-    said = "out must be empty on ranks other than the root, 0, got 1 layers on rank 1"
+    said = "out must be empty on ranks other than the root, 0, got 1 tensors on rank 1"
     assert errors[1] == said
 
 

@@ -131,9 +131,9 @@ def test_devices_must_not_mix() -> None:
     x = torch.ones(3)
     with cpd.comm.local(1) as group:
         for layers in ([x, x.cuda()], [x.cuda(), np.ones(3, np.float32)]):
-            with pytest.raises(ValueError, match="layers must all be on one device"):
+            with pytest.raises(ValueError, match="tensors must all be on one device"):
                 group.ranks[0].all_reduce(layers, FP32)
-        with pytest.raises(ValueError, match="out must be on the layers' device, cuda:0, got cpu"):
+        with pytest.raises(ValueError, match="out must be on the tensors' device, cuda:0, got cpu"):
             group.ranks[0].all_reduce([x.cuda()], FP32, out=[x])
 
 
@@ -229,7 +229,7 @@ def test_virtual_ranks_in_one_tensor() -> None:
 
 def test_virtual_ranks_on_two_devices() -> None:
     here = torch.ones(8)
-    with pytest.raises(ValueError, match="all layers must be on one device"):
+    with pytest.raises(ValueError, match="all tensors must be on one device"):
         cpd.simulate_all_reduce([[here.cuda()], [here]], FP32)
 
 

@@ -135,9 +135,11 @@ def test_layers_on_both_are_refused() -> None:
     with cpd.comm.local(1) as group:
         comm = group.ranks[0]
         for layers in ([a, b], [a, empty], [a, np.ones(3, np.float32)]):
-            with pytest.raises(ValueError, match="all be on one device, got layer 0 on cuda:0, la"):
+            with pytest.raises(
+                ValueError, match="all be on one device, got tensor 0 on cuda:0, te"
+            ):
                 comm.all_reduce(layers, FP32)
-        with pytest.raises(ValueError, match="on the layers' device, cuda:0, got cuda:1"):
+        with pytest.raises(ValueError, match="on the tensors' device, cuda:0, got cuda:1"):
             comm.all_reduce([a], FP32, out=[b])
     places = "must be on one device, got one on GPU 0, one on GPU 1"
     with pytest.raises(ValueError, match=places):

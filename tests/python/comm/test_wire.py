@@ -227,7 +227,7 @@ def test_slices_of_columns_are_refused(wire):
 
 def test_an_axis_that_a_layer_has_not():
     spec = cpd.Reduce("one_bit axis=2")
-    with pytest.raises(ValueError, match=r"layer 4: axis must be -2…1"):
+    with pytest.raises(ValueError, match=r"tensor 4: axis must be -2…1"):
         cpd.simulate_all_reduce([[np.ones((3, 4), np.float32)]], spec, numbers=[4])
 
 
@@ -416,7 +416,9 @@ def test_nodes_reset_by_name():
     kept = nodes.states.state_dict()["layers"]
     nodes.reset("0.bias")
     assert nodes.states.state_dict()["layers"] == [one for one in kept if one["number"] != 1]
-    with pytest.raises(ValueError, match=r"there is no layer '0\.gain'; the layers are 0\.weight"):
+    with pytest.raises(
+        ValueError, match=r"there is no tensor '0\.gain'; the tensors are 0\.weight"
+    ):
         nodes.reset("0.gain")
 
 

@@ -93,7 +93,7 @@ def test_pieces_are_those_of_the_whole(name):
         data = held.encode(flat, begin=begin, n=n)
         assert len(data) == held.most_bytes(n, before)
         assert np.array_equal(held.decode(data, n, before=before), wanted[begin : begin + n])
-    with pytest.raises(ValueError, match="a piece must lie in the layer's"):
+    with pytest.raises(ValueError, match="a piece must lie in the tensor's"):
         held.encode(flat, begin=1, n=flat.size)
 
 
@@ -267,7 +267,9 @@ def test_rows_and_columns(name, shape, layout, make):
 
 
 def test_an_axis_that_is_not_there():
-    with pytest.raises(ValueError, match=r"axis must be -2…1 for a layer of shape \(4, 5\), got 2"):
+    with pytest.raises(
+        ValueError, match=r"axis must be -2…1 for a tensor of shape \(4, 5\), got 2"
+    ):
         cpd.Codec("one_bit axis=2")._layout((4, 5))
     with pytest.raises(ValueError, match=r"got -3, in 'qsgd bits=4 bucket=512 axis=-3'"):
         cpd.Codec("qsgd axis=-3")._layout((4, 5))

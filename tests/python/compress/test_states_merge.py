@@ -15,8 +15,8 @@ from cpd import compress
 OWING = ("feedback int4 bucket=64", "one_bit", "one_bit bucket=8", "top_k 0.1 qsgd bits=4")
 SIZES = ((13, 7), (200,), (1,))
 MIXED = (
-    r"layer 0 cannot be merged: version 0\.7 stored the states of some ranks, a later one those of "
-    r"others; reset\(\) it on all ranks"
+    r"tensor 0 cannot be merged: version 0\.7 stored the states of some ranks, a later one those "
+    r"of others; reset\(\) it on all ranks"
 )
 
 
@@ -226,7 +226,7 @@ def test_states_that_cannot_be_merged():
     with pytest.raises(TypeError, match="average must be a bool"):
         states[0].merge(2, 0, others=states[1:], average=1)
     states[2].reset(0)  # a slice of results that is gone
-    with pytest.raises(ValueError, match=r"layer 0 cannot be merged: owners kept \d+ of its 91"):
+    with pytest.raises(ValueError, match=r"tensor 0 cannot be merged: owners kept \d+ of its 91"):
         states[0].merge(2, 0, others=states[1:])
     assert values_of(states[0]) == before
 
@@ -236,7 +236,7 @@ def test_states_of_another_meaning_are_not_merged():
     layer = {"rank": 0, "number": 4, "stage": "contribution", "codec": "uniform bits=8", "size": 1}
     values = np.float32([0.5]).tobytes()
     states.load_state_dict({"world": 2, "rank": None, "layers": [layer | {"values": values}]})
-    with pytest.raises(ValueError, match="layer 4 cannot be merged: what 'uniform bits=8' keeps"):
+    with pytest.raises(ValueError, match="tensor 4 cannot be merged: what 'uniform bits=8' keeps"):
         states.merge(1)
     other = layer | {"rank": 1, "codec": "one_bit"}
     kept = [one | {"values": values} for one in (layer | {"codec": "feedback int4"}, other)]

@@ -138,7 +138,7 @@ def test_workers_clip_as_they_share_nothing() -> None:
 def test_layers_that_never_change_are_named() -> None:
     ranks = [[np.float32([0.5]), layer(9, 1), np.ones((1, 1), np.float32)] for _ in range(2)]
     for wire in ("terngrad", "feedback terngrad share=off", "top_k 0.1 terngrad"):
-        layers = r"layer 4 of shape \(1,\) and of layers 6" if "top_k" not in wire else "5, 6"
+        layers = r"tensor 4 of shape \(1,\) and of tensors 6" if "top_k" not in wire else "5, 6"
         with pytest.warns(cpd.PrecisionWarning, match=f"(?s){layers}.*never changes.*exempt="):
             cpd.simulate_all_reduce(ranks, cpd.Reduce(wire), numbers=[4, 5, 6])
     with cpd.comm.local(1) as group, pytest.warns(cpd.PrecisionWarning, match="min_size=2"):

@@ -122,12 +122,12 @@ def test_no_gradient_no_bits() -> None:
     for name in (text, f"feedback {text}", f"top_k 0.5 {text}"):
         codec, states = cpd.Codec(name), cpd.compress.States()
         assert codec._needs_gradient
-        with pytest.raises(ValueError, match="root mean square of the layer's gradient"):
+        with pytest.raises(ValueError, match="root mean square of the tensor's gradient"):
             codec.encode(x)
-        with pytest.raises(ValueError, match="of the gradient of layer 3 on rank 0"):
+        with pytest.raises(ValueError, match="of the gradient of tensor 3 on rank 0"):
             codec.encode(x, state=states, number=3)
         for kept in (None, states):
-            with pytest.raises(ValueError, match="of the gradient of layer 0 on rank 0"):
+            with pytest.raises(ValueError, match="of the gradient of tensor 0 on rank 0"):
                 cpd.simulate_all_reduce([[x]], cpd.Reduce(name), states=kept)
         states.set_gradient(3, 0.5)
         codec.encode(x, state=states, number=3)
@@ -153,7 +153,7 @@ def test_ranks_without_a_gradient_refuse() -> None:
 
     with cpd.comm.local(2) as group:
         told = group.run(call)
-    assert all("gradient of layer 0 on rank 1" in text for text in told), told
+    assert all("gradient of tensor 0 on rank 1" in text for text in told), told
 
 
 def test_gradients_are_kept_with_states() -> None:

@@ -111,13 +111,13 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
 
 def test_numbers_are_refused() -> None:
     spec = cpd.Reduce("e4m3")._held
-    with pytest.raises(ValueError, match="2 layers but 1 tensors' numbers"):
+    with pytest.raises(ValueError, match="2 tensors but 1 tensors' numbers"):
         _core.VirtualReduce(spec, 2, [1, 2], [0])
     with pytest.raises(ValueError, match="a number of its own, got 4 twice"):
         _core.VirtualReduce(spec, 2, [1, 2], [4, 4])
     with pytest.raises(ValueError, match="at least 0, got -1"):
         _core.VirtualReduce(spec, 2, [1], [-1])
-    with pytest.raises(ValueError, match=r"at most 2\^16 layers, got 65537"):
+    with pytest.raises(ValueError, match=r"at most 2\^16 tensors, got 65537"):
         _core.VirtualReduce(spec, 2, [1], [2**16])
 
 
@@ -125,7 +125,7 @@ NUMBERS = [
     ([0], ValueError, "there are 2 tensors but 1 numbers"),
     ([4, 4], ValueError, "a number of its own, got 4 twice"),
     ([0, -1], ValueError, "at least 0, got -1"),
-    ([0, 2**16], ValueError, r"at most 2\^16 layers, got 65537"),
+    ([0, 2**16], ValueError, r"at most 2\^16 tensors, got 65537"),
     ([0, "1"], TypeError, "numbers must be"),
 ]
 
@@ -147,7 +147,7 @@ def test_layers_are_named_by_their_numbers() -> None:
         cpd.simulate_all_reduce([[x, x], [x, x[1:]]], spec, numbers=[2, 7])
 
     def sizes(comm: cpd.comm.Communicator) -> None:
-        with pytest.raises(cpd.comm.Mismatch, match="size of layer 7 is 3 on rank 0 and 2 on"):
+        with pytest.raises(cpd.comm.Mismatch, match="size of tensor 7 is 3 on rank 0 and 2 on"):
             comm.all_reduce([x, x[comm.rank :]], spec, numbers=[2, 7])
         with pytest.raises(cpd.comm.Mismatch, match="tensors' numbers is 2 7 on rank 0 and 2 8 on"):
             comm.all_reduce([x, x], spec, numbers=[2, 7 + comm.rank])

@@ -192,7 +192,7 @@ def test_values_that_are_not_finite(value, weights):
             assert not outer.step()
             continue
         state = repr(outer.state_dict())
-        with pytest.raises(FloatingPointError, match=r"2 values of layer 3.weight are not finite"):
+        with pytest.raises(FloatingPointError, match=r"2 values of tensor 3.weight are not finite"):
             outer.step()
         assert repr(outer.state_dict()) == state
         assert repr((models[0].state_dict(), models[1].state_dict())) == repr(held)
@@ -209,7 +209,7 @@ def test_what_codecs_keep():
     kept = outer.state_dict()["states"]
     assert {layer["number"] for layer in kept["layers"]} == {0, 1, 2, 3}
     models[0][0].bias.data[0] = float("nan")
-    with pytest.raises(FloatingPointError, match=r"1 values of layer 0.bias"):
+    with pytest.raises(FloatingPointError, match=r"1 values of tensor 0.bias"):
         outer.step()
     assert outer.state_dict()["states"] == kept
     outer.reset("0.bias")
@@ -217,7 +217,7 @@ def test_what_codecs_keep():
     assert left == {0, 2, 3}
     outer.reset()
     assert outer.state_dict()["states"]["layers"] == []
-    with pytest.raises(ValueError, match=r"there is no layer '0.bais'"):
+    with pytest.raises(ValueError, match=r"there is no tensor '0.bais'"):
         outer.reset("0.bais")
 
 
@@ -227,7 +227,7 @@ def test_averages_that_overflow():
     models[1][3].bias.data[0] -= 1000
     with pytest.raises(
         FloatingPointError,
-        match=r"average of layer 3.bias overflowed: aps=True.*wider range, holds it; nothing was",
+        match=r"average of tensor 3.bias overflowed: aps=True.*wider range, holds it; nothing was",
     ):
         outer.step()
 
@@ -256,7 +256,7 @@ def other_options(comm):
 def test_every_rank_tells():
     with cpd.comm.local(3) as group:
         for work, text in (
-            (nan_on_one_rank, "1 values of layer 0.bias are not finite, of all 3 workers"),
+            (nan_on_one_rank, "1 values of tensor 0.bias are not finite, of all 3 workers"),
             (other_options, "worker 2 begins with other parameters or options than worker 0"),
         ):
             told = group.run(work)
@@ -297,7 +297,7 @@ LINEAR = torch.nn.Linear(2, 2)
         ({"period": 0}, ValueError, "steps between meetings must be at least 1, got 0"),
         ({"period": 1.5}, TypeError, "1.5|float"),
         ({"fragments": 0}, ValueError, "fragments must be at least 1, got 0"),
-        ({"fragments": 3}, ValueError, "fragments must be at most the number of layers, 2"),
+        ({"fragments": 3}, ValueError, "fragments must be at most the number of tensors, 2"),
         ({"outer_lr": -1}, ValueError, "outer_lr must be finite and at least 0, got -1"),
         ({"outer_lr": "1"}, TypeError, "outer_lr must be a number, got str"),
         ({"momentum": float("nan")}, ValueError, "momentum must be finite"),
@@ -315,7 +315,9 @@ def test_states_that_do_not_fit():
     state = outer.state_dict()
     with pytest.raises(ValueError, match="the state has 3 workers, not 2"):
         outer.load_state_dict(state | {"world_size": 3})
-    with pytest.raises(ValueError, match="the state's momentum is of other layers"):
+    with pytest.raises(
+        ValueError, match="the state's momentum is of other tensors than the model's"
+    ):
         outer.load_state_dict(state | {"momentum": {}})
     models, _ = two_workers()
     changed = cpd.optim.DiLoCo(models, None, "bf16", 1)
@@ -336,7 +338,7 @@ def pair(spec: str = "uniform bits=gradient"):
 def test_gradients_must_be_known():
     models, outer = pair()
     before = copy.deepcopy(models[0].state_dict())
-    with pytest.raises(ValueError, match="of the gradient of layer 0 on rank 0: set it"):
+    with pytest.raises(ValueError, match="of the gradient of tensor 0 on rank 0: set it"):
         outer.step()
     assert outer.steps == 0
     for name, value in models[0].state_dict().items():

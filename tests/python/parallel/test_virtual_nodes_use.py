@@ -331,7 +331,7 @@ def test_copies_go_on_by_themselves(copied):
 def test_layers_that_never_change_are_named():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.PReLU(), torch.nn.Linear(4, 1))
     nodes = cpd.VirtualNodes(model, 2, cpd.Reduce("terngrad"))
-    named = r"layer 1\.weight of shape \(1,\) and of layers 2\.bias: .*exempt=\[its name\]"
+    named = r"tensor 1\.weight of shape \(1,\) and of tensors 2\.bias: .*exempt=\[its name\]"
     with pytest.warns(cpd.PrecisionWarning, match=named):
         nodes.step(lambda x: model(x).sum(), torch.randn(2, 3))
     schedule = cpd.Schedule(cpd.Reduce("terngrad"), exempt=["1.weight", "2.bias"])

@@ -200,7 +200,7 @@ def codec_checkpoint() -> None:
         sums = cpd.simulate_all_reduce(given, spec, step=step, states=states)
         for parameter, expected in zip(model.parameters(), sums, strict=True):
             assert torch.equal(parameter.grad, expected), f"step {step}"
-    with pytest.raises(ValueError, match="there is no layer 'x'"):
+    with pytest.raises(ValueError, match="there is no tensor 'x'"):
         state.reset("x")
     state.close()
 

@@ -200,7 +200,7 @@ def test_sums_that_overflow_a_result_without_nan() -> None:
     [
         ([(2, -1)], None, ValueError, "lengths"),
         ([4], -1.0, ValueError, "at least 0"),
-        ([4], [1.0, 2.0], ValueError, "1 layers but 2"),
+        ([4], [1.0, 2.0], ValueError, "1 tensors but 2"),
         (["ab"], None, TypeError, "size"),
     ],
 )
