@@ -190,12 +190,7 @@ timing::Timing Time(const Row& row, const Arrays& a, float* copy, int repeats) {
 // --- the list ------------------------------------------------------------------------------------
 
 RoundingOptions Stochastic(int random_bits) {
-  RoundingOptions options;
-  options.mode = Rounding::stochastic;
-  options.random_bits = random_bits;
-  options.seed = 1;
-  options.stream = 2;
-  return options;
+  return {.mode = Rounding::stochastic, .random_bits = random_bits};
 }
 
 /// An (e, m) drawn at random, among those with normal numbers.

@@ -155,7 +155,7 @@ class Layer {
 
  private:
   cpd::Piece Begun() {
-    cpd::Piece layer{.n = a_.n, .stream = 7, .size = a_.n};
+    cpd::Piece layer{.n = a_.n, .key = {.stream = 7}, .size = a_.n};
     if (state_ != nullptr) state_->Begin(layer, a_.x);
     if (codec_.measured() != cpd::Measured::nothing) {
       layer.scale = codec_.Measure(layer, state_.get(), a_.x);

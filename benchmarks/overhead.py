@@ -4,6 +4,7 @@ torch's own multiplication of 8 elements."""
 
 from __future__ import annotations
 
+import math
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -42,6 +43,15 @@ def numpy_calls() -> Iterator[Call]:
     x, a = np.array(GIVEN, np.float32), np.ones((8, 8), np.float32)
     out = np.empty_like(x)
     yield from eager_calls("numpy", x, a, out, cast=3, into=10, gemm=3)
+    codec, reduce, comm = cpd.Codec("e4m3"), cpd.Reduce("e4m3"), cpd.comm.local(1).ranks[0]
+    twice = [2 * value for value in ROUNDED[:-1]] + [-math.inf]
+    yield Call("numpy/codec/encode", lambda: codec.encode(x).values, ROUNDED)
+    yield Call("numpy/all_reduce", lambda: comm.all_reduce([x], reduce)[0], ROUNDED)
+    yield Call(
+        "numpy/all_reduce/virtual",
+        lambda: cpd.simulate_all_reduce([[x], [x]], reduce)[0],
+        twice,
+    )
 
 
 def torch_calls() -> Iterator[Call]:
@@ -50,6 +60,8 @@ def torch_calls() -> Iterator[Call]:
     leaf = torch.tensor(GIVEN, requires_grad=True)
     f = cpd.Format("e4m3")
     yield Call("torch/cast/grad", lambda: cpd.cast(leaf, f).detach(), ROUNDED)
+    quantize = cpd.quantizer("e4m3", "e5m2")
+    yield Call("torch/quantizer", lambda: quantize(leaf).detach(), ROUNDED)
     layer = torch.nn.Linear(8, 8, bias=False)
     torch.nn.init.ones_(layer.weight)
     cpd.convert(layer, "mxfp8")
@@ -59,6 +71,8 @@ def torch_calls() -> Iterator[Call]:
     def step() -> torch.Tensor:
         return torch.autograd.grad(layer(rows).sum(), (rows, layer.weight))[0]
 
+    product = cpd.functional.matmul
+    yield Call("torch/matmul", lambda: product(a, a, sums="e6m9"), eights)
     yield Call("torch/linear", lambda: layer(rows).detach(), eights)
     yield Call("torch/linear/step", step, eights)
     rounding = torch.compile(lambda x: cpd.cast(x, f) + 0, fullgraph=True)
@@ -70,12 +84,16 @@ def eager_calls(
     front_end: str, x: Any, a: Any, out: Any, cast: float, into: float, gemm: float
 ) -> Iterator[Call]:
     """The operations on the arrays of one library; the bars of three of them."""
-    f, acc = cpd.Format("e4m3"), cpd.Accumulator("e6m9")
+    f, acc, drawing = cpd.Format("e4m3"), cpd.Accumulator("e6m9"), cpd.Cast("e4m3 stochastic")
     eights = [[8.0] * 8] * 8
-    codes = cpd.encode(np.array(GIVEN, np.float32), f).tolist()
+    given = np.array(GIVEN, np.float32)
+    codes, drawn = cpd.encode(given, f).tolist(), cpd.cast(given, drawing, seed=3).tolist()
+    scaled, mx = cpd.cast(given, "mxfp8").tolist(), cpd.Scaled("mxfp8")
     yield Call(f"{front_end}/cast", lambda: cpd.cast(x, f), ROUNDED, cast)
     yield Call(f"{front_end}/cast/text", lambda: cpd.cast(x, "e4m3"), ROUNDED, cast)
     yield Call(f"{front_end}/cast/out", lambda: cpd.cast(x, f, out=out), ROUNDED, into)
+    yield Call(f"{front_end}/cast/seed", lambda: cpd.cast(x, drawing, seed=3), drawn)
+    yield Call(f"{front_end}/cast/scaled", lambda: cpd.cast(x, mx), scaled)
     yield Call(f"{front_end}/gemm", lambda: cpd.gemm(a, a, acc), eights, gemm)
     yield Call(f"{front_end}/gemm/text", lambda: cpd.gemm(a, a, "e6m9"), eights, gemm)
     yield Call(f"{front_end}/encode", lambda: cpd.encode(x, f), codes)

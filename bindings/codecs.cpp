@@ -42,7 +42,7 @@ using Integers = py::array_t<std::uint32_t, py::array::c_style>;
 struct LayerCall {
   CodecStates* states;
   std::int64_t number;
-  std::uint64_t stream;
+  RandomKey key;
   int shift;
   std::optional<float> scale;
   std::optional<Integers> random;
@@ -92,7 +92,7 @@ class Call {
  private:
   void Take(const LayerCall& given) {
     layer_.shift = given.shift;
-    layer_.stream = given.stream;
+    layer_.key = given.key;
     layer_.scale = given.scale.value_or(0);
     is_scaled_ = given.scale.has_value();
     if (!given.random) return;
@@ -150,7 +150,7 @@ Floats DecodeBytes(const BoundCodec& bound, const py::bytes& data, std::int64_t 
 /// The stream, and how many bytes of it are the codec's.
 std::pair<py::bytes, std::int64_t> EncodeLayer(const BoundCodec& bound, const Floats& x,
                                                const LayerCall& given) {
-  StreamOptions options{given.stream, given.shift, given.row, given.scale, {}};
+  StreamOptions options{given.key, given.shift, given.row, given.scale, {}};
   if (given.random) {
     options.random = {given.random->data(), static_cast<std::size_t>(given.random->size())};
   }
@@ -207,21 +207,23 @@ bool IsFormat(const BoundCodec& bound) {
 
 void BindCodec(py::module_& m) {
   py::class_<LayerCall>(m, "CodecLayerCall")
-      .def(py::init([](GivenStates states, std::int64_t number, std::uint64_t stream, int shift,
-                       std::optional<float> scale, std::optional<Integers> random,
-                       std::int64_t row) {
-             return LayerCall{states.value_or(nullptr), number, stream, shift, scale,
-                              std::move(random),        row};
+      .def(py::init([](GivenStates states, std::int64_t number, std::uint64_t seed,
+                       std::uint64_t stream, int shift, std::optional<float> scale,
+                       std::optional<Integers> random, std::int64_t row) {
+             return LayerCall{
+                 states.value_or(nullptr), number, {.seed = seed, .stream = stream}, shift, scale,
+                 std::move(random),        row};
            }),
-           py::arg("states") = py::none(), py::arg("number") = 0, py::arg("stream") = 0,
-           py::arg("shift") = 0, py::arg("scale") = std::nullopt,
+           py::arg("states") = py::none(), py::arg("number") = 0, py::arg("seed") = 0,
+           py::arg("stream") = 0, py::arg("shift") = 0, py::arg("scale") = std::nullopt,
            py::arg("random").noconvert() = std::nullopt, py::arg("row") = 0,
            py::keep_alive<1, 2>());
   py::class_<BoundCodec>(m, "Codec")
-      .def(py::init([](const std::string& text, const RoundingOptions& rounding) {
-             return BoundCodec{MakeCodec(text, rounding)};
+      .def(py::init([](const std::string& text, const RoundingOptions& rounding,
+                       const std::vector<Option>& keys) {
+             return BoundCodec{MakeCodec(text, rounding, keys)};
            }),
-           py::arg("text"), py::arg("rounding"))
+           py::arg("text"), py::arg("rounding"), py::arg("keys") = std::vector<Option>())
       .def_property_readonly("name", [](const BoundCodec& c) { return c.codec->name(); })
       .def_property_readonly("text", [](const BoundCodec& c) { return c.codec->text(); })
       .def_property_readonly("format", [](const BoundCodec& c) { return c.codec->format(); })

@@ -112,11 +112,14 @@ CudaValues MakeCudaValues(std::uintptr_t address, std::int64_t size, int device_
 /// Layers' numbers in random streams, or values of their rows; none: TensorOptions's.
 using Numbers = std::vector<std::int64_t>;
 
-TensorOptions OptionsOf(const Numbers& numbers, GivenStates states, const Numbers& rows,
-                        const Numbers& shapes) {
-  TensorOptions options{numbers, states.value_or(nullptr), rows};
-  options.shapes = shapes;
-  return options;
+TensorOptions OptionsOf(std::uint64_t seed, std::uint64_t step, const Numbers& numbers,
+                        GivenStates states, const Numbers& rows, const Numbers& shapes) {
+  return {.seed = seed,
+          .step = step,
+          .numbers = numbers,
+          .states = states.value_or(nullptr),
+          .rows = rows,
+          .shapes = shapes};
 }
 
 /// NumPy arrays and CudaValues.
@@ -130,41 +133,46 @@ std::vector<TensorView> ViewsOf(const Arrays& arrays) {
 }
 
 ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                             const Reduce& spec, bool counts, const Numbers& numbers,
-                             GivenStates states, const Numbers& rows, const Numbers& shapes) {
+                             const Reduce& spec, bool counts, std::uint64_t seed,
+                             std::uint64_t step, const Numbers& numbers, GivenStates states,
+                             const Numbers& rows, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().AllReduce(from, to, spec, counts, OptionsOf(numbers, states, rows, shapes));
+  return comm.get().AllReduce(from, to, spec, counts,
+                              OptionsOf(seed, step, numbers, states, rows, shapes));
 }
 
 ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Reduce& spec,
-                          int root, bool counts, const Numbers& numbers, GivenStates states,
-                          const Numbers& rows, const Numbers& shapes) {
+                          int root, bool counts, std::uint64_t seed, std::uint64_t step,
+                          const Numbers& numbers, GivenStates states, const Numbers& rows,
+                          const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().Reduce(from, to, spec, root, counts, OptionsOf(numbers, states, rows, shapes));
+  return comm.get().Reduce(from, to, spec, root, counts,
+                           OptionsOf(seed, step, numbers, states, rows, shapes));
 }
 
 ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Arrays& out,
-                                 const Reduce& spec, bool counts, const Numbers& numbers,
-                                 GivenStates states, const Numbers& rows, const Numbers& shapes) {
+                                 const Reduce& spec, bool counts, std::uint64_t seed,
+                                 std::uint64_t step, const Numbers& numbers, GivenStates states,
+                                 const Numbers& rows, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().ReduceScatter(from, to, spec, counts, OptionsOf(numbers, states, rows, shapes));
+  return comm.get().ReduceScatter(from, to, spec, counts,
+                                  OptionsOf(seed, step, numbers, states, rows, shapes));
 }
 
 Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,
-                        const RoundingOptions& rounding, std::uint64_t step,
+                        const RoundingOptions& rounding, std::uint64_t seed, std::uint64_t step,
                         const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
-  TensorOptions options;
-  options.shapes = shapes;
   const ReleaseGil release;
-  return comm.get().AllGather(from, to, format, rounding, options, step);
+  return comm.get().AllGather(from, to, format, rounding,
+                              {.seed = seed, .step = step, .shapes = shapes});
 }
 
 std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
@@ -184,6 +192,8 @@ std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
 }
 
 void BindCommunicator(py::module_& m) {
+  const auto seed = py::arg("seed") = 0;
+  const auto step = py::arg("step") = 0;
   const auto numbers = py::arg("numbers") = Numbers();
   const auto states = py::arg("states") = py::none();
   const auto rows = py::arg("rows") = Numbers();
@@ -207,13 +217,13 @@ void BindCommunicator(py::module_& m) {
       .def_property_readonly("broken", [](const Bound& c) { return c.get().broken(); })
       .def_property_readonly("closed", &Bound::closed)
       .def("all_reduce", &AllReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
-           py::arg("counts"), numbers, states, rows, shapes)
+           py::arg("counts"), seed, step, numbers, states, rows, shapes)
       .def("reduce", &ReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"), py::arg("root"),
-           py::arg("counts"), numbers, states, rows, shapes)
+           py::arg("counts"), seed, step, numbers, states, rows, shapes)
       .def("reduce_scatter", &ReduceScatterArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
-           py::arg("counts"), numbers, states, rows, shapes)
+           py::arg("counts"), seed, step, numbers, states, rows, shapes)
       .def("all_gather", &AllGatherArrays, py::arg("x"), py::arg("out"), py::arg("format"),
-           py::arg("rounding"), py::arg("step"), shapes)
+           py::arg("rounding"), seed, step, shapes)
       .def("all_gather_bytes", &AllGatherBytes, py::arg("data"))
       .def(
           "barrier", [](const Bound& c) { c.get().Barrier(); }, NoGil())

@@ -86,22 +86,27 @@ namespace {
 
 using OptionalArray = std::optional<py::array>;
 
+/// A call's seed and stream.
+using SeedAndStream = std::pair<std::uint64_t, std::uint64_t>;
+RandomKey KeyOf(const SeedAndStream& key) { return {.seed = key.first, .stream = key.second}; }
+
 std::optional<TensorView> OptionalViewOf(const OptionalArray& x) {
   return x ? std::optional(ViewOf(*x)) : std::nullopt;
 }
 
 void CastArray(const py::array& x, const Format& format, const RoundingOptions& options,
-               const py::array& out, const OptionalArray& random) {
+               const py::array& out, const SeedAndStream& key, const OptionalArray& random) {
   const auto r = OptionalViewOf(random);
-  WithoutGil(
-      [&, x = ViewOf(x), out = ViewOf(out)] { Cast(x, format, options, out, r ? &*r : nullptr); });
+  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
+    Cast(x, format, options, out, KeyOf(key), r ? &*r : nullptr);
+  });
 }
 
 void EncodeArray(const py::array& x, const Format& format, const RoundingOptions& options,
-                 const py::array& packed, const OptionalArray& random) {
+                 const py::array& packed, const SeedAndStream& key, const OptionalArray& random) {
   const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), packed = ViewOf(packed)] {
-    Encode(x, format, options, packed, r ? &*r : nullptr);
+    Encode(x, format, options, packed, KeyOf(key), r ? &*r : nullptr);
   });
 }
 
@@ -111,32 +116,34 @@ void DecodeArray(const py::array& packed, const Format& format, const py::array&
 
 template <auto Operation>
 void BinaryArrays(const py::array& x, const py::array& y, const Format& format,
-                  const RoundingOptions& options, const py::array& out,
+                  const RoundingOptions& options, const py::array& out, const SeedAndStream& key,
                   const OptionalArray& random) {
   const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), y = ViewOf(y), out = ViewOf(out)] {
-    Operation(x, y, format, options, out, r ? &*r : nullptr);
+    Operation(x, y, format, options, out, KeyOf(key), r ? &*r : nullptr);
   });
 }
 
 void FmaArrays(const py::array& x, const py::array& y, const py::array& z, const Format& format,
-               const RoundingOptions& options, const py::array& out, const OptionalArray& random) {
+               const RoundingOptions& options, const py::array& out, const SeedAndStream& key,
+               const OptionalArray& random) {
   const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), y = ViewOf(y), z = ViewOf(z), out = ViewOf(out)] {
-    Fma(x, y, z, format, options, out, r ? &*r : nullptr);
+    Fma(x, y, z, format, options, out, KeyOf(key), r ? &*r : nullptr);
   });
 }
 
 void SqrtArray(const py::array& x, const Format& format, const RoundingOptions& options,
-               const py::array& out, const OptionalArray& random) {
+               const py::array& out, const SeedAndStream& key, const OptionalArray& random) {
   const auto r = OptionalViewOf(random);
-  WithoutGil(
-      [&, x = ViewOf(x), out = ViewOf(out)] { Sqrt(x, format, options, out, r ? &*r : nullptr); });
+  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
+    Sqrt(x, format, options, out, KeyOf(key), r ? &*r : nullptr);
+  });
 }
 
 void FlagsArrays(const std::string& operation, const std::vector<py::array>& operands,
                  const Format& format, const RoundingOptions& options, const std::string& tininess,
-                 const py::array& flags, const OptionalArray& random) {
+                 const py::array& flags, const SeedAndStream& key, const OptionalArray& random) {
   std::vector<TensorView> views;
   for (const py::array& x : operands) views.push_back(ViewOf(x));
   if (views.empty()) throw Error("an operation needs operands, got none");
@@ -145,44 +152,47 @@ void FlagsArrays(const std::string& operation, const std::vector<py::array>& ope
   const auto r = OptionalViewOf(random);
   WithoutGil([&, flags = ViewOf(flags)] {
     Flags(soft::ParseOperation(operation), in, format, options, soft::ParseTininess(tininess),
-          flags, r ? &*r : nullptr);
+          flags, KeyOf(key), r ? &*r : nullptr);
   });
 }
 
 void SumArray(const py::array& x, int dim, const Accumulator& accumulator, const py::array& out,
-              const OptionalArray& random) {
+              const SeedAndStream& key, const OptionalArray& random) {
   const auto r = OptionalViewOf(random);
-  WithoutGil(
-      [&, x = ViewOf(x), out = ViewOf(out)] { Sum(x, dim, accumulator, out, r ? &*r : nullptr); });
+  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
+    Sum(x, dim, accumulator, out, KeyOf(key), r ? &*r : nullptr);
+  });
 }
 
 void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
-                const py::array& out, const OptionalArray& c, const OptionalArray& random) {
+                const py::array& out, const OptionalArray& c, const SeedAndStream& key,
+                const OptionalArray& random) {
   const auto addend = OptionalViewOf(c);
   const auto r = OptionalViewOf(random);
   WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
-    Gemm(a, b, accumulator, out, addend ? &*addend : nullptr, r ? &*r : nullptr);
+    Gemm(a, b, accumulator, out, addend ? &*addend : nullptr, KeyOf(key), r ? &*r : nullptr);
   });
 }
 
 void SumFlaggedArray(const py::array& x, int dim, const Accumulator& accumulator,
                      const std::string& tininess, const py::array& out, const py::array& flags,
-                     const OptionalArray& random) {
+                     const SeedAndStream& key, const OptionalArray& random) {
   const auto r = OptionalViewOf(random);
   const soft::Tininess when = soft::ParseTininess(tininess);
   WithoutGil([&, x = ViewOf(x), out = ViewOf(out), flags = ViewOf(flags)] {
-    SumFlagged(x, dim, accumulator, when, out, flags, r ? &*r : nullptr);
+    SumFlagged(x, dim, accumulator, when, out, flags, KeyOf(key), r ? &*r : nullptr);
   });
 }
 
 void GemmFlaggedArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
                        const std::string& tininess, const py::array& out, const py::array& flags,
-                       const OptionalArray& c, const OptionalArray& random) {
+                       const OptionalArray& c, const SeedAndStream& key,
+                       const OptionalArray& random) {
   const auto addend = OptionalViewOf(c);
   const auto r = OptionalViewOf(random);
   const soft::Tininess when = soft::ParseTininess(tininess);
   WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out), flags = ViewOf(flags)] {
-    GemmFlagged(a, b, accumulator, when, out, flags, addend ? &*addend : nullptr,
+    GemmFlagged(a, b, accumulator, when, out, flags, addend ? &*addend : nullptr, KeyOf(key),
                 r ? &*r : nullptr);
   });
 }
@@ -207,7 +217,8 @@ using OperandTuple = std::tuple<OptionalArray, std::int64_t, std::int64_t, Optio
 
 void GemmScaledArrays(const py::array& a, const OperandTuple& a_scales, const py::array& b,
                       const OperandTuple& b_scales, const Accumulator& accumulator, bool epilogue,
-                      const py::array& out, const OptionalArray& c, const OptionalArray& random) {
+                      const py::array& out, const OptionalArray& c, const SeedAndStream& key,
+                      const OptionalArray& random) {
   const auto scales = [](const OperandTuple& x) { return std::make_from_tuple<OperandArrays>(x); };
   const OperandArrays of_a = scales(a_scales);
   const OperandArrays of_b = scales(b_scales);
@@ -216,7 +227,7 @@ void GemmScaledArrays(const py::array& a, const OperandTuple& a_scales, const py
   WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
     GemmScaled(a, of_a.given, b, of_b.given, accumulator,
                epilogue ? ScalesAt::epilogue : ScalesAt::block, out, addend ? &*addend : nullptr,
-               r ? &*r : nullptr);
+               KeyOf(key), r ? &*r : nullptr);
   });
 }
 
@@ -246,11 +257,12 @@ struct GivenArrays {
 void CastScaledArray(const py::array& x, const Scaled& scaled, int axis,
                      const RoundingOptions& options, const py::array& out,
                      const OptionalArray& blocks, const OptionalArray& tensor,
-                     const OptionalArray& largest, const OptionalArray& random) {
+                     const OptionalArray& largest, const SeedAndStream& key,
+                     const OptionalArray& random) {
   const GivenArrays given{OptionalViewOf(blocks), OptionalViewOf(tensor), OptionalViewOf(largest)};
   const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
-    Cast(x, scaled, axis, options, out, given.views(), r ? &*r : nullptr);
+    Cast(x, scaled, axis, options, out, given.views(), KeyOf(key), r ? &*r : nullptr);
   });
 }
 
@@ -258,13 +270,14 @@ void EncodeScaledArray(const py::array& x, const Scaled& scaled, int axis,
                        const RoundingOptions& options, const py::array& packed,
                        const py::array& scales, const OptionalArray& tensor_scales,
                        const OptionalArray& blocks, const OptionalArray& tensor,
-                       const OptionalArray& largest, const OptionalArray& random) {
+                       const OptionalArray& largest, const SeedAndStream& key,
+                       const OptionalArray& random) {
   const GivenArrays given{OptionalViewOf(blocks), OptionalViewOf(tensor), OptionalViewOf(largest)};
   const auto outer = OptionalViewOf(tensor_scales);
   const auto r = OptionalViewOf(random);
   WithoutGil([&, x = ViewOf(x), packed = ViewOf(packed), scales = ViewOf(scales)] {
     Encode(x, scaled, axis, options, packed, scales, outer ? &*outer : nullptr, given.views(),
-           r ? &*r : nullptr);
+           KeyOf(key), r ? &*r : nullptr);
   });
 }
 
@@ -277,9 +290,9 @@ void DecodeScaledArray(const py::array& packed, const Scaled& scaled, int axis,
   });
 }
 
-void RandomIntegersArray(const RoundingOptions& options, std::uint64_t first,
-                         const py::array& out) {
-  WithoutGil([&, out = ViewOf(out)] { RandomIntegers(options, first, out); });
+void RandomIntegersArray(const RoundingOptions& options, std::uint64_t first, const py::array& out,
+                         const SeedAndStream& key) {
+  WithoutGil([&, out = ViewOf(out)] { RandomIntegers(options, first, out, KeyOf(key)); });
 }
 
 // ---- operations and backends ----------------------------------------------------------------
@@ -304,51 +317,52 @@ DType DTypeNamed(const std::string& name) {
 }  // namespace
 
 void BindOperations(py::module_& m) {
+  const auto key = py::arg("key") = SeedAndStream();
   const auto no_array = py::arg("random") = py::none();
   m.def("cast", &CastArray, py::arg("x"), py::arg("format"), py::arg("options"), py::arg("out"),
-        no_array);
+        key, no_array);
   m.def("encode", &EncodeArray, py::arg("x"), py::arg("format"), py::arg("options"),
-        py::arg("packed"), no_array);
+        py::arg("packed"), key, no_array);
   m.def("decode", &DecodeArray, py::arg("packed"), py::arg("format"), py::arg("out"));
   m.def("cast_scaled", &CastScaledArray, py::arg("x"), py::arg("scaled"), py::arg("axis"),
         py::arg("options"), py::arg("out"), py::arg("scales") = py::none(),
-        py::arg("tensor_scales") = py::none(), py::arg("amax") = py::none(), no_array);
+        py::arg("tensor_scales") = py::none(), py::arg("amax") = py::none(), key, no_array);
   m.def("encode_scaled", &EncodeScaledArray, py::arg("x"), py::arg("scaled"), py::arg("axis"),
         py::arg("options"), py::arg("packed"), py::arg("scales_out"), py::arg("tensor_scales_out"),
         py::arg("scales") = py::none(), py::arg("tensor_scales") = py::none(),
-        py::arg("amax") = py::none(), no_array);
+        py::arg("amax") = py::none(), key, no_array);
   m.def("decode_scaled", &DecodeScaledArray, py::arg("packed"), py::arg("scaled"), py::arg("axis"),
         py::arg("scales"), py::arg("tensor_scales"), py::arg("out"));
   m.def("add", &BinaryArrays<Add>, py::arg("x"), py::arg("y"), py::arg("format"),
-        py::arg("options"), py::arg("out"), no_array);
+        py::arg("options"), py::arg("out"), key, no_array);
   m.def("mul", &BinaryArrays<Mul>, py::arg("x"), py::arg("y"), py::arg("format"),
-        py::arg("options"), py::arg("out"), no_array);
+        py::arg("options"), py::arg("out"), key, no_array);
   m.def("fma", &FmaArrays, py::arg("x"), py::arg("y"), py::arg("z"), py::arg("format"),
-        py::arg("options"), py::arg("out"), no_array);
+        py::arg("options"), py::arg("out"), key, no_array);
   m.def("div", &BinaryArrays<Div>, py::arg("x"), py::arg("y"), py::arg("format"),
-        py::arg("options"), py::arg("out"), no_array);
+        py::arg("options"), py::arg("out"), key, no_array);
   m.def("sqrt", &SqrtArray, py::arg("x"), py::arg("format"), py::arg("options"), py::arg("out"),
-        no_array);
+        key, no_array);
   m.def("flags", &FlagsArrays, py::arg("operation"), py::arg("operands"), py::arg("format"),
-        py::arg("options"), py::arg("tininess"), py::arg("flags"), no_array);
-  m.def("sum", &SumArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"),
+        py::arg("options"), py::arg("tininess"), py::arg("flags"), key, no_array);
+  m.def("sum", &SumArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"), key,
         no_array);
   m.def("gemm", &GemmArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),
-        py::arg("c"), no_array);
+        py::arg("c"), key, no_array);
   m.def("sum_flagged", &SumFlaggedArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"),
-        py::arg("tininess"), py::arg("out"), py::arg("flags"), no_array);
+        py::arg("tininess"), py::arg("out"), py::arg("flags"), key, no_array);
   m.def("gemm_flagged", &GemmFlaggedArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"),
-        py::arg("tininess"), py::arg("out"), py::arg("flags"), py::arg("c"), no_array);
+        py::arg("tininess"), py::arg("out"), py::arg("flags"), py::arg("c"), key, no_array);
   m.def("gemm_scaled", &GemmScaledArrays, py::arg("a"), py::arg("a_scales"), py::arg("b"),
         py::arg("b_scales"), py::arg("accumulator"), py::arg("epilogue"), py::arg("out"),
-        py::arg("c") = py::none(), no_array);
+        py::arg("c") = py::none(), key, no_array);
   m.def("gemm_by_blas", &GemmArraysByBlas, py::arg("a"), py::arg("b"), py::arg("accumulator"),
         py::arg("out"), py::arg("c"));
   m.def("hadamard", &TransformArray, py::arg("x"), py::arg("transform"), py::arg("axis"),
         py::arg("inverse"), py::arg("out"));
   m.def("cpu_blas", [] { return std::string(CpuBlas()); });
   m.def("random_integers", &RandomIntegersArray, py::arg("options"), py::arg("first"),
-        py::arg("out"));
+        py::arg("out"), key);
   m.attr("MAX_RANK") = TensorView::kMaxRank;
   m.def(
       "check_storage",

@@ -19,14 +19,6 @@ namespace cpd {
 void BindReduceSpec(py::module_& m) {
   BindSpec<Reduce>(m, "Reduce")
       .def("options", [](const Reduce& s) { return OptionsOf(s); })
-      .def("with_seed", &Seeded, py::arg("seed"))
-      .def(
-          "with_step",
-          [](Reduce s, std::uint64_t step) {
-            s.step = step;
-            return s;
-          },
-          py::arg("step"))
       .def(
           "check_world", [](const Reduce& s, int world) { Check(s, world); }, py::arg("world"))
       .def("may_stall", &MayStall, py::arg("world"));

@@ -75,34 +75,29 @@ void BindFormats(py::module_& m) {
 // ---- options --------------------------------------------------------------------------------
 
 RoundingOptions MakeOptions(const std::string& rounding, const std::string& overflow,
-                            std::uint64_t seed, std::uint64_t stream, int random_bits,
-                            const std::string& variant) {
+                            int random_bits, const std::string& variant) {
   RoundingOptions options;
   options.mode = ParseRounding(rounding);
   options.overflow = ParseOverflow(overflow);
   options.variant = ParseVariant(variant);
   options.random_bits = random_bits;
-  options.seed = seed;
-  options.stream = stream;
   Check(options);
   CheckDraws(options);
   return options;
 }
 
-/// A codec's numbers, which only some codecs use.
-RoundingOptions NumbersOfCodec(std::uint64_t seed, int random_bits) {
-  RoundingOptions options;
-  options.random_bits = random_bits;
-  options.seed = seed;
+/// The random bits of a codec, which only some codecs use.
+RoundingOptions OptionsOfCodec(int random_bits) {
+  const RoundingOptions options{.random_bits = random_bits};
   Check(options);
   return options;
 }
 
 void BindOptions(py::module_& m) {
   py::class_<RoundingOptions>(m, "RoundingOptions")
-      .def(py::init(&MakeOptions), py::arg("rounding"), py::arg("overflow"), py::arg("seed"),
-           py::arg("stream"), py::arg("random_bits"), py::arg("variant"))
-      .def_static("of_codec", &NumbersOfCodec, py::arg("seed"), py::arg("random_bits"));
+      .def(py::init(&MakeOptions), py::arg("rounding"), py::arg("overflow"), py::arg("random_bits"),
+           py::arg("variant"))
+      .def_static("of_codec", &OptionsOfCodec, py::arg("random_bits"));
   m.attr("ROUNDINGS") = Tuple(NamesOf(Rounding{}));
   m.attr("OVERFLOWS") = Tuple(NamesOf(Overflow{}));
   m.attr("VARIANTS") = Tuple(NamesOf(Variant{}));
@@ -118,8 +113,7 @@ void BindHadamard(py::module_& m) {
   py::class_<Hadamard>(m, "Hadamard")
       .def_static("parse", &ParseHadamard, py::arg("text"))
       .def("fields", &FieldsAsDict<Hadamard>)
-      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); })
-      .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"));
+      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); });
 }
 
 // ---- scaled formats -------------------------------------------------------------------------
@@ -170,14 +164,6 @@ Accumulator Exact(const Format& a, const Format& b, std::int64_t terms) {
 
 void BindAccumulators(py::module_& m) {
   BindSpec<Accumulator>(m, "Accumulator")
-      .def(
-          "with_numbers",
-          [](Accumulator a, std::uint64_t seed, std::uint64_t stream) {
-            a.rounding.seed = seed;
-            a.rounding.stream = stream;
-            return a;
-          },
-          py::arg("seed"), py::arg("stream"))
       .def_static("exact", &Exact, py::arg("a"), py::arg("b"), py::arg("terms"))
       .def_static("named", &NamedUnits)
       .def("swapped", &Swapped)

@@ -58,7 +58,7 @@ KeyDict KeysAsDict() {
   return keys;
 }
 
-/// What every spec has: fields, and the canonical text of which `make` makes it again. `Table` is
+/// What every spec has: fields, and the canonical text of which `parse` makes it again. `Table` is
 /// what the keys are of.
 template <class Spec, class Table = Spec>
 pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name) {
@@ -66,7 +66,8 @@ pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name) {
   const auto make = [](std::string_view text, const std::vector<Option>& keys) {
     return Make<Spec>(text, keys);
   };
-  made.def_static("make", make, pybind11::arg("text"), pybind11::arg("keys"))
+  made.def_static("parse", make, pybind11::arg("text"),
+                  pybind11::arg("keys") = std::vector<Option>())
       .def_static("keys", &KeysAsDict<Table>)
       .def("fields", &FieldsAsDict<Spec>)
       .def_property_readonly("text", [](const Spec& spec) { return ToString(spec); });

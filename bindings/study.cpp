@@ -36,15 +36,22 @@ void BindVirtualReduce(py::module_& m) {
       .def_readonly("staged_bytes", &TensorReport::staged_bytes)
       .def_readonly("bits", &TensorReport::bits);
   py::class_<VirtualReduce>(m, "VirtualReduce")
-      .def(py::init([](const Reduce& spec, int world, const Sizes& sizes, const Sizes& numbers,
-                       GivenStates states, const Sizes& rows, bool counts_bytes) {
+      .def(py::init([](const Reduce& spec, int world, const Sizes& sizes, std::uint64_t seed,
+                       std::uint64_t step, const Sizes& numbers, GivenStates states,
+                       const Sizes& rows, bool counts_bytes) {
              return std::make_unique<VirtualReduce>(
                  spec, world, sizes,
-                 TensorOptions{numbers, states.value_or(nullptr), rows, false, counts_bytes});
+                 TensorOptions{.seed = seed,
+                               .step = step,
+                               .numbers = numbers,
+                               .states = states.value_or(nullptr),
+                               .rows = rows,
+                               .commits = false,
+                               .counts_bytes = counts_bytes});
            }),
-           py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers") = Sizes(),
-           py::arg("states") = py::none(), py::arg("rows") = Sizes(),
-           py::arg("counts_bytes") = true, py::keep_alive<1, 6>())
+           py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("seed") = 0,
+           py::arg("step") = 0, py::arg("numbers") = Sizes(), py::arg("states") = py::none(),
+           py::arg("rows") = Sizes(), py::arg("counts_bytes") = true, py::keep_alive<1, 8>())
       .def("wants_ranges", &VirtualReduce::wants_ranges)
       .def("schedule", &VirtualReduce::schedule)
       .def("end_rank", &VirtualReduce::EndRank, NoGil())

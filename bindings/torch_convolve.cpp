@@ -74,8 +74,9 @@ Tensor ConvolveNew(const Tensor& x, const Tensor& w, bool turned, const Optional
   shape.insert(shape.end(), places.begin(), places.end());
   const Tensor out = Empty(x, shape, dtype);
   const auto addend = Input(c);
+  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
   Convolve(Input(x), turned ? Turned(Input(w)) : Input(w), addend ? &*addend : nullptr, windows,
-           Taken<ParseAccumulator>(text, seed, stream, x), Output(out));
+           how, Output(out), KeyOf(how.rounding, seed, stream, x));
   return out;
 }
 
@@ -96,8 +97,9 @@ Tensor CorrelateNew(const Tensor& g, const Tensor& x, std::int64_t groups, const
   Ints shape{g.size(1), x.size(1) / groups};
   shape.insert(shape.end(), kernel.begin(), kernel.end());
   const Tensor out = Empty(x, shape, dtype);
-  Correlate(Input(g), Input(x), groups, windows, Taken<ParseAccumulator>(text, seed, stream, x),
-            Output(out));
+  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
+  Correlate(Input(g), Input(x), groups, windows, how, Output(out),
+            KeyOf(how.rounding, seed, stream, x));
   return out;
 }
 

@@ -40,9 +40,10 @@ namespace {
 void CastInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
               const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const PlainCast to = Taken<ParsePlainCast>(how, seed, stream, x);
+  const PlainCast& to = Parsed<ParsePlainCast>(how.view());
+  const RandomKey key = KeyOf(to.rounding, seed, stream, x);
   const auto integers = Input(random);
-  Cast(Input(x), to.format, to.rounding, Output(out), integers ? &*integers : nullptr);
+  Cast(Input(x), to.format, to.rounding, Output(out), key, integers ? &*integers : nullptr);
 }
 
 void CastOut(const Tensor& x, StringHandle how, const OptionalTensor& seed,
@@ -62,9 +63,10 @@ template <auto Operation>
 void BinaryInto(const Tensor& x, const Tensor& y, const Text& how, const OptionalTensor& seed,
                 const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const PlainCast to = Taken<ParsePlainCast>(how, seed, stream, x);
+  const PlainCast& to = Parsed<ParsePlainCast>(how.view());
+  const RandomKey key = KeyOf(to.rounding, seed, stream, x);
   const auto integers = Input(random);
-  Operation(Input(x), Input(y), to.format, to.rounding, Output(out),
+  Operation(Input(x), Input(y), to.format, to.rounding, Output(out), key,
             integers ? &*integers : nullptr);
 }
 
@@ -87,9 +89,10 @@ void FmaInto(const Tensor& x, const Tensor& y, const Tensor& z, const Text& how,
              const OptionalTensor& seed, const OptionalTensor& stream, const OptionalTensor& random,
              const Tensor& out) {
   const OnDeviceOf guard(x);
-  const PlainCast to = Taken<ParsePlainCast>(how, seed, stream, x);
+  const PlainCast& to = Parsed<ParsePlainCast>(how.view());
+  const RandomKey key = KeyOf(to.rounding, seed, stream, x);
   const auto integers = Input(random);
-  Fma(Input(x), Input(y), Input(z), to.format, to.rounding, Output(out),
+  Fma(Input(x), Input(y), Input(z), to.format, to.rounding, Output(out), key,
       integers ? &*integers : nullptr);
 }
 
@@ -111,9 +114,10 @@ Tensor FmaNew(const Tensor& x, const Tensor& y, const Tensor& z, StringHandle ho
 void SqrtInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
               const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const PlainCast to = Taken<ParsePlainCast>(how, seed, stream, x);
+  const PlainCast& to = Parsed<ParsePlainCast>(how.view());
+  const RandomKey key = KeyOf(to.rounding, seed, stream, x);
   const auto integers = Input(random);
-  Sqrt(Input(x), to.format, to.rounding, Output(out), integers ? &*integers : nullptr);
+  Sqrt(Input(x), to.format, to.rounding, Output(out), key, integers ? &*integers : nullptr);
 }
 
 void SqrtOut(const Tensor& x, StringHandle how, const OptionalTensor& seed,
@@ -135,13 +139,14 @@ Tensor FlagsNew(const Tensor& x, const OptionalTensor& y, const OptionalTensor& 
                 const OptionalTensor& stream, const OptionalTensor& random, StringHandle tininess) {
   const Text name(operation), text(how), when(tininess);
   const OnDeviceOf guard(x);
-  const PlainCast to = Taken<ParsePlainCast>(text, seed, stream, x);
+  const PlainCast& to = Parsed<ParsePlainCast>(text.view());
+  const RandomKey key = KeyOf(to.rounding, seed, stream, x);
   const TensorView first = Input(x);
   const auto second = Input(y), third = Input(z), integers = Input(random);
   const auto pointer = [](const auto& view) { return view ? &*view : nullptr; };
   const Tensor flags = Empty(x, SizesOf(x), ScalarType::Byte);
   Flags(soft::ParseOperation(name.view()), {first, pointer(second), pointer(third)}, to.format,
-        to.rounding, soft::ParseTininess(when.view()), Output(flags), pointer(integers));
+        to.rounding, soft::ParseTininess(when.view()), Output(flags), key, pointer(integers));
   return flags;
 }
 
@@ -163,7 +168,8 @@ Tensor SumNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
   const OnDeviceOf guard(x);
   const Tensor out = Empty(x, shape, x.scalar_type());
   const auto integers = Input(random);
-  Sum(Input(x), static_cast<int>(dim), Taken<ParseAccumulator>(text, seed, stream, x), Output(out),
+  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
+  Sum(Input(x), static_cast<int>(dim), how, Output(out), KeyOf(how.rounding, seed, stream, x),
       integers ? &*integers : nullptr);
   return out;
 }
@@ -178,9 +184,9 @@ Tensor SumFlagsNew(const Tensor& x, std::int64_t dim, StringHandle accumulator,
   const Tensor out = Empty(x, shape, x.scalar_type());
   const Tensor flags = Empty(x, shape, ScalarType::Byte);
   const auto integers = Input(random);
-  SumFlagged(Input(x), static_cast<int>(dim), Taken<ParseAccumulator>(text, seed, stream, x),
-             soft::ParseTininess(when.view()), Output(out), Output(flags),
-             integers ? &*integers : nullptr);
+  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
+  SumFlagged(Input(x), static_cast<int>(dim), how, soft::ParseTininess(when.view()), Output(out),
+             Output(flags), KeyOf(how.rounding, seed, stream, x), integers ? &*integers : nullptr);
   return flags;
 }
 
@@ -208,7 +214,8 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, String
                bool blas, const OptionalTensor& random) {
   const Text text(accumulator);
   const OnDeviceOf guard(a);
-  const Accumulator how = Taken<ParseAccumulator>(text, seed, stream, a);
+  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
+  const RandomKey key = KeyOf(how.rounding, seed, stream, a);
   const auto shape = ProductShape(a, b);
   const Tensor out = Empty(a, shape, dtype);
   const auto addend = Input(c);
@@ -218,7 +225,7 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, String
     GemmByBlas(Input(a), Input(b), how, Output(out), from);
   } else {
     const auto integers = Input(random);
-    Gemm(Input(a), Input(b), how, Output(out), from, integers ? &*integers : nullptr);
+    Gemm(Input(a), Input(b), how, Output(out), from, key, integers ? &*integers : nullptr);
   }
   return out;
 }
@@ -230,12 +237,13 @@ Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
                    std::int64_t product) {
   const Text text(accumulator);
   const OnDeviceOf guard(a);
-  const Accumulator how = Taken<ParseAccumulator>(text, seed, stream, a);
+  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
+  const RandomKey key = KeyOf(how.rounding, seed, stream, a);
   const auto shape = ProductShape(a, b);
   const Tensor out = Empty(a, shape, dtype);
   const auto addend = Input(c);
   Gemm(Input(a), Input(b), how, Output(out), addend ? &*addend : nullptr,
-       GemmPart{element, product});
+       GemmPart{element, product}, key);
   return out;
 }
 
@@ -261,9 +269,9 @@ Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
   const Tensor flags = Empty(a, shape, ScalarType::Byte);
   const auto addend = Input(c), integers = Input(random);
   const auto pointer = [](const auto& view) { return view ? &*view : nullptr; };
-  GemmFlagged(Input(a), Input(b), Taken<ParseAccumulator>(text, seed, stream, a),
-              soft::ParseTininess(when.view()), Output(out), Output(flags), pointer(addend),
-              pointer(integers));
+  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
+  GemmFlagged(Input(a), Input(b), how, soft::ParseTininess(when.view()), Output(out), Output(flags),
+              pointer(addend), KeyOf(how.rounding, seed, stream, a), pointer(integers));
   return flags;
 }
 
@@ -277,7 +285,8 @@ Tensor GemmScaledNew(const Tensor& a, const OptionalTensor& a_scales, std::int64
                      const OptionalTensor& stream, const OptionalTensor& random) {
   const Text text(accumulator);
   const OnDeviceOf guard(a);
-  const Accumulator how = Taken<ParseAccumulator>(text, seed, stream, a);
+  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
+  const RandomKey key = KeyOf(how.rounding, seed, stream, a);
   const Tensor out = Empty(a, ProductShape(a, b), ScalarType::Float);
   const auto pointer = [](const auto& view) { return view ? &*view : nullptr; };
   const auto of_a = Input(a_scales), of_b = Input(b_scales);
@@ -285,7 +294,7 @@ Tensor GemmScaledNew(const Tensor& a, const OptionalTensor& a_scales, std::int64
   const auto addend = Input(c), integers = Input(random);
   GemmScaled(Input(a), {pointer(of_a), a_block, a_lines, pointer(above_a)}, Input(b),
              {pointer(of_b), b_block, b_lines, pointer(above_b)}, how,
-             epilogue ? ScalesAt::epilogue : ScalesAt::block, Output(out), pointer(addend),
+             epilogue ? ScalesAt::epilogue : ScalesAt::block, Output(out), pointer(addend), key,
              pointer(integers));
   return out;
 }
@@ -294,11 +303,12 @@ Tensor EncodeNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
                  const OptionalTensor& stream, const OptionalTensor& random) {
   const Text text(how);
   const OnDeviceOf guard(x);
-  const PlainCast to = Taken<ParsePlainCast>(text, seed, stream, x);
+  const PlainCast& to = Parsed<ParsePlainCast>(text.view());
+  const RandomKey key = KeyOf(to.rounding, seed, stream, x);
   const std::int64_t bytes = PackedBytes(to.format, x.numel());
   const Tensor packed = Empty(x, {&bytes, 1}, ScalarType::Byte);
   const auto integers = Input(random);
-  Encode(Input(x), to.format, to.rounding, Output(packed), integers ? &*integers : nullptr);
+  Encode(Input(x), to.format, to.rounding, Output(packed), key, integers ? &*integers : nullptr);
   return packed;
 }
 

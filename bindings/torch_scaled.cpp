@@ -51,11 +51,12 @@ struct How {
         tensor(Beside(x, tensor_scales, "tensor scales")),
         largest(Beside(x, amax, "amax")),
         random(Input(given_random)) {
-    const PlainCast cast = Taken<ParsePlainCast>(elements, seed, stream, x);
+    const PlainCast& cast = Parsed<ParsePlainCast>(elements.view());
     if (cast.format != scaled.element) {
       throw Error("elements of " + ToString(scaled) + " are not cast to " + ToString(cast.format));
     }
     rounding = cast.rounding;
+    key = KeyOf(rounding, seed, stream, x);
   }
   [[nodiscard]] GivenScales given() const {
     return {Pointer(blocks), Pointer(tensor), Pointer(largest)};
@@ -65,10 +66,12 @@ struct How {
   int axis;
   std::optional<TensorView> blocks, tensor, largest, random;
   RoundingOptions rounding;
+  RandomKey key;
 };
 
 void CastInto(const Tensor& x, const How& how, const Tensor& out) {
-  Cast(Input(x), how.scaled, how.axis, how.rounding, Output(out), how.given(), Pointer(how.random));
+  Cast(Input(x), how.scaled, how.axis, how.rounding, Output(out), how.given(), how.key,
+       Pointer(how.random));
 }
 
 void CastScaledOut(const Tensor& x, StringHandle scaled, std::int64_t axis, StringHandle how,
@@ -106,7 +109,8 @@ Tensor CastScaledNarrow(const Tensor& x, StringHandle scaled, std::int64_t axis,
   const Text format(scaled), elements(how);
   const How to(x, format, axis, elements, {}, {}, {}, seed, stream, {});
   const Tensor narrow = Empty(x, SizesOf(x), ScalarType::BFloat16);
-  if (CastWhereHeld(Input(x), to.scaled, to.axis, to.rounding, Output(narrow))) return narrow;
+  if (CastWhereHeld(Input(x), to.scaled, to.axis, to.rounding, Output(narrow), to.key))
+    return narrow;
   const Tensor out = EmptyLike(x);
   CastInto(x, to, out);
   return out;
@@ -122,7 +126,7 @@ std::tuple<Tensor, Tensor> CastScaledApart(const Tensor& x, StringHandle scaled,
   const BlockShape block = two_levels ? BlockShape{.kind = to.scaled.outer} : to.scaled.block;
   const Tensor values = Empty(x, SizesOf(x), dtype);
   const Tensor scales = Empty(x, ScaleGrid(block, SizesOf(x), to.axis), ScalarType::Float);
-  CastApart(Input(x), to.scaled, to.axis, to.rounding, Output(values), Output(scales));
+  CastApart(Input(x), to.scaled, to.axis, to.rounding, Output(values), Output(scales), to.key);
   return {values, scales};
 }
 
@@ -148,7 +152,8 @@ Tensor CastScaledBoth(const Tensor& x, StringHandle scaled, const std::vector<st
   for (const std::int64_t extent : SizesOf(x)) sizes.push_back(extent);
   const Tensor both = Empty(x, sizes, dtype.value_or(x.scalar_type()));
   const TensorView out = Output(both);
-  CastBoth(Input(x), to.scaled, {to.axis, Axis(axes[1])}, to.rounding, Part(out, 0), Part(out, 1));
+  CastBoth(Input(x), to.scaled, {to.axis, Axis(axes[1])}, to.rounding, Part(out, 0), Part(out, 1),
+           to.key);
   return both;
 }
 
@@ -173,7 +178,7 @@ std::tuple<Tensor, Tensor, Tensor> EncodeScaledNew(
   const Tensor of_tensor = Packed(x, outer ? *outer : to.scaled.scale, counts.tensor);
   const TensorView second = Output(of_tensor);
   Encode(Input(x), to.scaled, to.axis, to.rounding, Output(packed), Output(of_blocks),
-         outer ? &second : nullptr, to.given(), Pointer(to.random));
+         outer ? &second : nullptr, to.given(), to.key, Pointer(to.random));
   return {packed, of_blocks, of_tensor};
 }
 

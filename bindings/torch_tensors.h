@@ -289,18 +289,14 @@ inline PlainCast ParsePlainCast(std::string_view text) {
   throw Error(ToString(cast) + " has scales; here a format without scales is needed");
 }
 
-/// The cast or accumulator of a text, with seed and stream where its rounding uses them.
-template <auto Parse>
-auto Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& stream,
-           const Tensor& x) {
-  auto taken = Parsed<Parse>(text.view());
-  RoundingOptions& rounding = taken.rounding;
-  if (rounding.mode == Rounding::stochastic) {
-    TakeNumber(seed, "seed", x, rounding.seed, rounding.device_seed);
-    TakeNumber(stream, "stream", x, rounding.stream, rounding.device_stream);
-  }
-  Check(rounding, x.is_cuda());
-  return taken;
+/// The random bits of a call, where the rounding draws some.
+inline RandomKey KeyOf(const RoundingOptions& rounding, const OptionalTensor& seed,
+                       const OptionalTensor& stream, const Tensor& x) {
+  RandomKey key;
+  if (rounding.mode != Rounding::stochastic) return key;
+  TakeNumber(seed, "seed", x, key.seed, key.device_seed);
+  TakeNumber(stream, "stream", x, key.stream, key.device_stream);
+  return key;
 }
 
 /// An operator as a call of the library (RunningCall), on torch's threads; torch has released the

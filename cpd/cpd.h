@@ -24,6 +24,7 @@
 #include "cpd/spec/error.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/presets.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"

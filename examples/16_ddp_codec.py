@@ -72,7 +72,7 @@ def row(comm: cpd.comm.Communicator, wire: str, epochs: int) -> None:
     model = digit_classifier(3, 64, seed=0)
     counting = Counting(comm)
     ddp = DistributedDataParallel(model)
-    state, hook = cpd.ddp_hook(spec, counting, module=ddp)  # type: ignore[arg-type]
+    state, hook = cpd.ddp_hook(spec, counting, model=ddp)  # type: ignore[arg-type]
     ddp.register_comm_hook(state, hook)
     optimizer = sgd(model)
     steps = 0

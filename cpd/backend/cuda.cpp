@@ -149,9 +149,9 @@ unsigned long long* PlaceOfNan(const Format& format, const Launch& launch) {
 
 }  // namespace
 
-Key KeyOf(const RoundingOptions& options) {
+Key KeyOf(const RoundingOptions& options, const RandomKey& key) {
   if (options.mode != Rounding::stochastic) return {};
-  return {options.device_seed, options.device_stream};
+  return {key.device_seed, key.device_stream};
 }
 
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
@@ -202,9 +202,9 @@ bool NotesProduct(const Accumulator& accumulator, const MatrixProduct& product,
 }
 
 GemmCall CallOf(const MatrixProduct& product, const Accumulator& accumulator, const TensorView& out,
-                const TensorView* random, std::int64_t draws) {
+                const RandomKey& key, const TensorView* random, std::int64_t draws) {
   const RoundingOptions& rounding = accumulator.rounding;
-  GemmCall call{product, AccumulatorPlanOf(accumulator, product.depth), KeyOf(rounding),
+  GemmCall call{product, AccumulatorPlanOf(accumulator, product.depth, key), KeyOf(rounding, key),
                 DrawsOf(random, draws, rounding.random_bits, LaunchOf(out))};
   if (random != nullptr) call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
   return call;
@@ -213,29 +213,29 @@ GemmCall CallOf(const MatrixProduct& product, const Accumulator& accumulator, co
 }  // namespace
 
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c, const TensorView* random,
-          std::int64_t draws) {
+          const TensorView& out, const TensorView* c, const RandomKey& key,
+          const TensorView* random, std::int64_t draws) {
   if (accumulator.unit) {
     CheckInside(a, accumulator.unit->a, "a");
     CheckInside(b, accumulator.unit->b, "b");
   }
   const MatrixProduct product = MakeProduct(a, b, out, c);
   if (NotesProduct(accumulator, product, random, out)) return;
-  const GemmCall call = CallOf(product, accumulator, out, random, draws);
+  const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
   CheckStatus(Library().gemm(LaunchOf(out), call));
 }
 
-void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan,
-          const RoundingOptions& rounding, const TensorView& out) {
+void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const Key& key,
+          const TensorView& out) {
   if (Notes(out, PathOfProduct(plan, false).kernel)) return;
-  CheckStatus(Library().gemm(LaunchOf(out), {product, plan, KeyOf(rounding), {}}));
+  CheckStatus(Library().gemm(LaunchOf(out), {product, plan, key, {}}));
 }
 
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
-                const Accumulator& accumulator, const TensorView& out, const TensorView* random,
-                std::int64_t draws) {
+                const Accumulator& accumulator, const TensorView& out, const RandomKey& key,
+                const TensorView* random, std::int64_t draws) {
   if (NotesProduct(accumulator, product, random, out)) return;
-  const GemmCall call = CallOf(product, accumulator, out, random, draws);
+  const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
   CheckStatus(Library().gemm_scaled(LaunchOf(out), {call, scales}));
 }
 
@@ -258,20 +258,20 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
 }
 
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
-         const Accumulator& accumulator, const TensorView& out, const TensorView* random,
-         std::int64_t draws) {
+         const Accumulator& accumulator, const TensorView& out, const RandomKey& key,
+         const TensorView* random, std::int64_t draws) {
   if (Notes(first, "sum")) return;
   SumCall call;
   call.plan.order = fold_order(accumulator);
-  call.plan.terms = TermsPlanOf(accumulator, kFp32);
-  call.plan.sums = SumsPlanOf(accumulator);
+  call.plan.terms = TermsPlanOf(accumulator, kFp32, key);
+  call.plan.sums = SumsPlanOf(accumulator, key);
   call.n = out.size();
   call.terms = terms;
   call.step = step;
   call.x = Merge(first);
   call.out = Merge(out);
   call.empty = PlanOf(accumulator.format);
-  call.key = KeyOf(accumulator.rounding);
+  call.key = KeyOf(accumulator.rounding, key);
   call.random = DrawsOf(random, draws, accumulator.rounding.random_bits, LaunchOf(first));
   CheckStatus(Library().sum(LaunchOf(first), call));
 }

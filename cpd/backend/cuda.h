@@ -16,6 +16,7 @@
 #include "cpd/numeric/scaled/hadamard_plan.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 #include "kernels/cuda/cuda_api.h"
 
@@ -29,9 +30,8 @@ struct PathOnGpu {
 };
 PathOnGpu PathOfProduct(const AccumulatorPlan& plan, bool given);
 
-/// The addresses of the options' seed and stream on the GPU; null for a mode that does not use
-/// them.
-Key KeyOf(const RoundingOptions& options);
+/// The addresses of the key's seed and stream on the GPU; null for a mode that does not use them.
+Key KeyOf(const RoundingOptions& options, const RandomKey& key);
 
 /// cpd::Cast of a CUDA tensor. A random integer that is not below 2^N is a fault (cuda_faults.h).
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
@@ -55,16 +55,17 @@ void CheckScales(const TensorView& x, const Format& format, const char* name);
 /// unit's operand that is no value of its formats is a fault. random: null, or `draws` integers for
 /// each element, checked as in Cast.
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c, const TensorView* random, std::int64_t draws);
+          const TensorView& out, const TensorView* c, const RandomKey& key,
+          const TensorView* random, std::int64_t draws);
 
 /// The same of a product and a plan, whose operands are checked.
-void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan,
-          const RoundingOptions& rounding, const TensorView& out);
+void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const Key& key,
+          const TensorView& out);
 
 /// cpd::GemmScaled of CUDA tensors, checked and broadcast; out is not empty.
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
-                const Accumulator& accumulator, const TensorView& out, const TensorView* random,
-                std::int64_t draws);
+                const Accumulator& accumulator, const TensorView& out, const RandomKey& key,
+                const TensorView* random, std::int64_t draws);
 
 /// One operation per element (ops/arithmetic.h), checked, out not empty; y is null for sqrt, z
 /// except for fma; no fp64 operand for div and sqrt. Random integers are checked as in Cast.
@@ -74,8 +75,8 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
 /// cpd::Sum of `terms` CUDA tensors as large as out, checked, not empty: `first` and the next ones,
 /// each `step` elements after the one before.
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
-         const Accumulator& accumulator, const TensorView& out, const TensorView* random,
-         std::int64_t draws);
+         const Accumulator& accumulator, const TensorView& out, const RandomKey& key,
+         const TensorView* random, std::int64_t draws);
 
 /// Sum in integers of a fixed width.
 void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, const FixedPlan& plan,

@@ -6,20 +6,21 @@
 
 namespace cpd {
 
-RoundPlan PlanOf(const Format& format, const RoundingOptions& options) {
+RoundPlan PlanOf(const Format& format, const RoundingOptions& options, const RandomKey& key) {
   Check(format);
-  return Guarded([&] { return make_plan(format, options); });
+  return Guarded([&] { return make_plan(format, options, key); });
 }
 
-FoldPlan TermsPlanOf(const Accumulator& accumulator, const Format& terms_in) {
-  return Guarded([&] { return plan_of_terms(accumulator, terms_in); });
+FoldPlan TermsPlanOf(const Accumulator& accumulator, const Format& terms_in, const RandomKey& key) {
+  return Guarded([&] { return plan_of_terms(accumulator, terms_in, key); });
 }
-FoldPlan SumsPlanOf(const Accumulator& accumulator) {
-  return Guarded([&] { return plan_of_sums(accumulator); });
+FoldPlan SumsPlanOf(const Accumulator& accumulator, const RandomKey& key) {
+  return Guarded([&] { return plan_of_sums(accumulator, key); });
 }
 
-AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth) {
-  return Guarded([&] { return make_accumulator_plan(accumulator, depth); });
+AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth,
+                                  const RandomKey& key) {
+  return Guarded([&] { return make_accumulator_plan(accumulator, depth, key); });
 }
 
 }  // namespace cpd

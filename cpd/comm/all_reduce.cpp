@@ -53,7 +53,8 @@ class Collective {
     delivery_ = delivery;
     root_ = root;
     constexpr std::array<std::string_view, 3> kNames{"all_reduce", "reduce", "reduce_scatter"};
-    Intent intent = IntentOf(std::string(kNames.at(static_cast<std::size_t>(delivery))), spec_);
+    Intent intent = IntentOf(std::string(kNames.at(static_cast<std::size_t>(delivery))), spec_,
+                             layers_.seed, layers_.step);
     intent.emplace_back("root", std::to_string(root));
     intent.emplace_back("counts", counts ? "on" : "off");
     Agree(std::move(intent), [&] { CheckReduce(); });
@@ -78,7 +79,7 @@ class Collective {
   }
 
   Traffic AllGather() {
-    Agree(IntentOf("all_gather", spec_), [&] { CheckOut(size()); });
+    Agree(IntentOf("all_gather", spec_, layers_.seed, layers_.step), [&] { CheckOut(size()); });
     std::vector<std::vector<std::int64_t>> offsets(static_cast<std::size_t>(size()));
     for (std::int64_t r = 0; r < size(); ++r) {
       for (const std::int64_t n : sizes_) offsets[static_cast<std::size_t>(r)].push_back(r * n);
@@ -528,11 +529,10 @@ ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
 
 Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                                 const Format& format, const RoundingOptions& rounding,
-                                const TensorOptions& layers, std::uint64_t step) {
+                                const TensorOptions& layers) {
   cpd::Reduce spec;
   spec.format = format;
   spec.rounding = rounding;
-  spec.step = step;
   return impl_->Guarded(
       [&] { return Collective(impl_->link, impl_->options, x, out, spec, layers).AllGather(); });
 }

@@ -49,9 +49,9 @@ class CPD_API Communicator {
 
   /// out[l] = the sum over ranks of x[l]. x and out: float32, contiguous, all on one device, the
   /// sizes equal on all ranks; out[l] may be x[l] itself, else they do not overlap. `counts`: fill
-  /// TensorReport's counts (equal on all ranks; one pass more). `layers`: the layers' numbers and
-  /// shapes, equal on all ranks, and this rank's states of a codec. Throws Mismatch, RankLost,
-  /// Corrupt, Error; x, unless it is out, and the states are then unchanged.
+  /// TensorReport's counts (equal on all ranks; one pass more). `layers`: the call's seed and step,
+  /// the layers' numbers and shapes, equal on all ranks, and this rank's states of a codec. Throws
+  /// Mismatch, RankLost, Corrupt, Error; x, unless it is out, and the states are then unchanged.
   ReduceReport AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
                          const cpd::Reduce& spec, bool counts = false,
                          const TensorOptions& layers = {});
@@ -68,7 +68,7 @@ class CPD_API Communicator {
   /// values, rank ascending. A stochastic rounding has the stream of a contribution at `step`.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding,
-                    const TensorOptions& layers = {}, std::uint64_t step = 0);
+                    const TensorOptions& layers = {});
   /// Gathers every rank's bytes, of any lengths, rank ascending. Throws Mismatch, RankLost,
   /// Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);

@@ -91,6 +91,8 @@ void CheckRows(std::span<const std::int64_t> rows, std::span<const std::int64_t>
 Reduction::Reduction(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                      const TensorOptions& layers, bool to_all)
     : spec_(spec),
+      seed_(layers.seed),
+      step_(layers.step),
       world_(world),
       to_all_(to_all),
       sizes_(sizes.begin(), sizes.end()),
@@ -104,7 +106,7 @@ Reduction::Reduction(const Reduce& spec, int world, std::span<const std::int64_t
   const auto count = static_cast<std::int64_t>(sizes.size());
   CheckNumbers(numbers_, count);
   const std::int64_t last = numbers_.empty() ? count - 1 : std::ranges::max(numbers_);
-  StreamOf(Purpose::wire, spec_.step, last, world - 1);
+  StreamOf(Purpose::wire, step_, last, world - 1);
   rounds_ = {spec_.order, grouped() ? (world - 1) / spec_.group_size + 1 : world};
   ChooseCodecs(layers.rows);
 }
@@ -151,19 +153,24 @@ std::int64_t Reduction::group_size(std::int64_t unit) const {
 }
 
 Level Reduction::Group(std::int64_t layer, std::int64_t unit) const {
-  Level level{spec_.accumulator, spec_.format, group_size(unit), spec_.result,
-              spec_.accumulator.rounding};
-  level.accumulator.rounding.stream = StreamOf(Purpose::sum, spec_.step, number(layer), unit);
-  level.rounding.stream = StreamOf(Purpose::result, spec_.step, number(layer), unit);
-  return level;
+  return {spec_.accumulator,
+          spec_.format,
+          group_size(unit),
+          spec_.result,
+          spec_.accumulator.rounding,
+          KeyOf(Purpose::sum, layer, unit),
+          KeyOf(Purpose::result, layer, unit)};
 }
 
 Level Reduction::Across(std::int64_t layer) const {
-  Level level{spec_.accumulator, grouped() ? spec_.result : spec_.format, rounds_.units,
-              spec_.result, spec_.accumulator.rounding};
+  Level level{spec_.accumulator,
+              grouped() ? spec_.result : spec_.format,
+              rounds_.units,
+              spec_.result,
+              spec_.accumulator.rounding,
+              KeyOf(Purpose::sum, layer, kAcross),
+              KeyOf(Purpose::result, layer, kAcross)};
   if (spec_.order == Order::tree) level.accumulator.scheme = Scheme::pairwise;
-  level.accumulator.rounding.stream = StreamOf(Purpose::sum, spec_.step, number(layer), kAcross);
-  level.rounding.stream = StreamOf(Purpose::result, spec_.step, number(layer), kAcross);
   return level;
 }
 
@@ -246,7 +253,7 @@ Piece Reduction::PieceOf(std::int64_t layer, std::int64_t rank, int shift, float
           .begin = begin,
           .n = n,
           .shift = shift,
-          .stream = StreamOf(Purpose::wire, spec_.step, number(layer), rank),
+          .key = KeyOf(Purpose::wire, layer, rank),
           .size = size(layer),
           .scale = scale};
 }
@@ -255,17 +262,19 @@ Piece Reduction::ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_
   return {.layer = static_cast<int>(layer),
           .begin = begin,
           .n = n,
-          .stream = StreamOf(Purpose::result, spec_.step, number(layer), kEncoded)};
+          .key = KeyOf(Purpose::result, layer, kEncoded)};
 }
 
 void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
                      std::int64_t begin, std::int64_t n, FoldState state) {
   const auto count = static_cast<std::int64_t>(terms.size());
-  FoldSteps(level.accumulator, level.terms_in, k, count, begin, n, terms.data(), state);
+  FoldSteps(level.accumulator, level.terms_in, k, count, begin, n, terms.data(), state,
+            level.sum_key);
   if (k + count < level.terms) return;
-  FoldEnd(level.accumulator, level.terms_in, level.terms, begin, n, state);
+  FoldEnd(level.accumulator, level.terms_in, level.terms, begin, n, state, level.sum_key);
   if (level.result == level.accumulator.format) return;
-  CastScaled(level.result, level.rounding, 0, begin, n, state.planes, state.planes);
+  CastScaled(level.result, level.rounding, 0, begin, n, state.planes, state.planes,
+             level.result_key);
 }
 
 bool Reduction::rounds_on_gpu() const {

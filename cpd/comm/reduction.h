@@ -12,6 +12,7 @@
 
 #include "cpd/comm/spec.h"
 #include "cpd/compress/codec.h"
+#include "cpd/numeric/draws/streams.h"
 #include "cpd/numeric/sums/rounds.h"
 #include "cpd/ops/reduce.h"
 
@@ -19,11 +20,13 @@ namespace cpd {
 
 /// One ordered sum of a layer: within a group, or across the units.
 struct Level {
-  Accumulator accumulator;  ///< with the stream of its steps
-  Format terms_in;          ///< a format of which every term is a value
+  Accumulator accumulator;
+  Format terms_in;  ///< a format of which every term is a value
   std::int64_t terms = 1;
   Format result;             ///< what its sum is rounded to
   RoundingOptions rounding;  ///< to `result`, where that is not the accumulator's format
+  RandomKey sum_key{};       ///< of the sum's steps
+  RandomKey result_key{};    ///< of the rounding to `result`
 
   [[nodiscard]] int planes() const { return FoldPlanes(accumulator, terms); }
   /// The format of the values in plane q of the running sum; not for scheme pairwise, whose leaves
@@ -47,8 +50,12 @@ Losses CountLosses(std::int64_t n, const float* x, const float* terms);
 /// The formats in which values of a reduction travel: wire, accumulator, inner sums, result.
 std::array<Format, 4> FormatsOf(const Reduce& spec);
 
-/// Options of a call for its layers.
+/// A call's numbers, and options for its layers.
 struct TensorOptions {
+  /// The seed of all random bits of the call.
+  std::uint64_t seed = 0;
+  /// The number of the call, below 2^24, from which its random streams follow (streams.h).
+  std::uint64_t step = 0;
   /// The layers' numbers in random streams, all different; empty: 0, 1, …
   std::span<const std::int64_t> numbers{};
   /// The states that a codec keeps of the layers, which the call updates; null: none are kept.
@@ -76,6 +83,8 @@ class Reduction {
 
   /// The spec; where one group holds all ranks, it has no groups and order sequential instead.
   [[nodiscard]] const Reduce& spec() const { return spec_; }
+  [[nodiscard]] std::uint64_t seed() const { return seed_; }
+  [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] const Rounds& rounds() const { return rounds_; }
   /// The codec of a layer's contributions.
@@ -158,6 +167,9 @@ class Reduction {
   [[nodiscard]] bool IsWires(const Format& format) const;
   /// The largest sum of W contributions, each scaled and rounded for the wire, added exactly.
   [[nodiscard]] double LargestSum(float largest, int shift) const;
+  [[nodiscard]] RandomKey KeyOf(Purpose purpose, std::int64_t layer, std::int64_t position) const {
+    return {.seed = seed_, .stream = StreamOf(purpose, step_, number(layer), position)};
+  }
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];
   }
@@ -166,6 +178,7 @@ class Reduction {
   void ChooseCodecs(std::span<const std::int64_t> rows);
 
   Reduce spec_;
+  std::uint64_t seed_, step_;
   int world_;
   bool to_all_;
   std::vector<std::int64_t> sizes_;

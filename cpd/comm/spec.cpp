@@ -55,13 +55,6 @@ void CheckOrder(const Reduce& spec) {
   }
 }
 
-/// Throws Error for a stream other than 0: every rank, layer, level and step draws from its own.
-void CheckStream(const char* whose, const RoundingOptions& rounding) {
-  if (rounding.stream == 0) return;
-  throw Error(std::string(whose) + " stream must be 0, got " + std::to_string(rounding.stream) +
-              ": a reduction makes its streams of step, tensor and rank; vary step, or the seed");
-}
-
 // ---- the keys of a text ---------------------------------------------------------------------
 
 bool IsCompressor(std::string_view head) {
@@ -160,7 +153,7 @@ Reduce ParseHead(const std::string& head) {
     spec.wire = WireOf(head, spec.rounding);
     return spec;
   } catch (const Error& error) {
-    const std::vector<std::string> words = Words(head);
+    const std::vector<std::string> words = WordsOf(head);
     const auto wrong =
         words.empty() ? words.end() : std::find_if(words.begin() + 1, words.end(), IsOption);
     if (wrong != words.end()) {
@@ -197,7 +190,7 @@ struct Parts {
 
 Parts PartsOf(std::string_view text) {
   Parts parts;
-  for (const std::string& word : Words(text)) {
+  for (const std::string& word : WordsOf(text)) {
     const std::size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);
     if (name == "seed" || name == "step") {
@@ -269,15 +262,9 @@ std::vector<Option> OptionsOf(const Reduce& spec) {
 std::string ToString(const Reduce& spec) {
   std::string text = HeadOf(spec);
   for (const auto& [name, value] : OptionsOf(spec)) {
-    text += value == "true" ? " " + name : " " + name + "=" + Enclosed(value);
+    text += value == "true" ? " " + name : Written(name, value);
   }
   return text;
-}
-
-Reduce Seeded(Reduce spec, std::uint64_t seed) {
-  spec.rounding.seed = spec.accumulator.rounding.seed = seed;
-  if (spec.wire != nullptr) spec.wire = WireOf(spec.wire->name(), spec.rounding);
-  return spec;
 }
 
 bool IsLossScale(double scale) {
@@ -317,8 +304,6 @@ void Check(const Reduce& spec) {
     throw Error("group_size must be at least 1 (0: no groups), got " +
                 std::to_string(spec.group_size));
   }
-  CheckStream("the cast's", spec.rounding);
-  CheckStream("the accumulator's", spec.accumulator.rounding);
   CheckLossScale(spec);
   CheckOrder(spec);
 }

@@ -53,11 +53,9 @@ struct Reduce {
   double loss_scale = 1;  ///< constant power of two for all layers, undone at the end; not with APS
   bool average = false;   ///< divide by the number of ranks
   Divide divide = Divide::after;  ///< where an average divides; without one it has no effect
-  std::uint64_t step = 0;         ///< enters the random streams
 };
 
-/// Throws Error where an option is out of range or two exclude each other, or a stream is not 0: a
-/// reduction draws from its own (streams.h).
+/// Throws Error where an option is out of range or two exclude each other.
 CPD_API void Check(const Reduce& spec);
 /// Check(spec) for a known number of ranks, which no group may exceed.
 CPD_API void Check(const Reduce& spec, int world);
@@ -90,13 +88,9 @@ CPD_API Reduce Make<Reduce>(std::string_view text, std::span<const Option> keys)
 template <>
 CPD_API Keys<Reduce> KeysOf<Reduce>();
 /// The canonical text: what contributions become, then every key that is not its default.
-/// ParseReduce(ToString(r)) gives r, except for seeds and the step, if the codec of `wire` rounds
-/// as `rounding` says.
+/// ParseReduce(ToString(r)) gives r, if the codec of `wire` rounds as `rounding` says.
 CPD_API std::string ToString(const Reduce& spec);
 /// The keys of the canonical text.
 CPD_API std::vector<Option> OptionsOf(const Reduce& spec);
-
-/// Returns the spec with this seed in its cast, its sum and its codec.
-CPD_API Reduce Seeded(Reduce spec, std::uint64_t seed);
 
 }  // namespace cpd

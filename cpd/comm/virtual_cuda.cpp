@@ -85,8 +85,8 @@ cuda::VirtualCall VirtualSumsOnGpu::CallOf(const Layer& layer, const Level& leve
   call.plan = SumPlanOf(level);
   call.rounds = reduction_.rounds();
   call.count = level.terms;
-  call.sum_stream = level.accumulator.rounding.stream;
-  call.result_stream = level.rounding.stream;
+  call.sum_stream = level.sum_key.stream;
+  call.result_stream = level.result_key.stream;
   call.planes = planes;
   return call;
 }
@@ -119,12 +119,12 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, con
     call.casts = true;
     call.divisor = reduction_.first_divisor();
     call.shift = BoundedShift(shift);
-    call.cast = PlanOf(spec.format, spec.rounding);
+    call.cast = PlanOf(spec.format, spec.rounding, {.seed = reduction_.seed()});
   }
   cuda::VirtualCall& call = to.kept->call;
   call.x[call.ranks] = static_cast<const float*>(x.data);
   call.cast_stream[call.ranks] =
-      StreamOf(Purpose::wire, spec.step, reduction_.number(layer), turn.rank);
+      StreamOf(Purpose::wire, reduction_.step(), reduction_.number(layer), turn.rank);
   const bool is_full = ++call.ranks == cuda::kMostRanks || call.rounds.order == Order::ring;
   if (is_full || !stays) Fold(to);
 }

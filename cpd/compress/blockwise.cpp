@@ -61,8 +61,7 @@ Blockwise::Blockwise(SharedCodec inner, const RoundingOptions& random, std::int6
 std::string Blockwise::text() const {
   const std::string size = bucket_ == kBucket ? "" : std::to_string(bucket_) + " ";
   return "blockwise " + size + inner_->text() +
-         " random_bits=" + std::to_string(random_.random_bits) +
-         " seed=" + std::to_string(random_.seed);
+         " random_bits=" + std::to_string(random_.random_bits);
 }
 
 std::int64_t Blockwise::HeadBytes() const {
@@ -130,8 +129,8 @@ std::int64_t Blockwise::Encode(const Piece& piece, CodecState* /*state*/, const 
     // Random integers come in blocks of kBlock: start with the one in which the known values begin.
     const std::int64_t ahead = around.begin % kBlock;
     values.random.resize(static_cast<std::size_t>(ahead) + size);
-    Kernels().random_integers(random_.random_bits, random_.seed, piece.stream, around.begin - ahead,
-                              ahead + around.size(), values.random.data());
+    Kernels().random_integers(random_.random_bits, piece.key.seed, piece.key.stream,
+                              around.begin - ahead, ahead + around.size(), values.random.data());
     values.random.erase(values.random.begin(), values.random.begin() + ahead);
     part.begin -= around.begin;
     if (piece.random != nullptr) {

@@ -22,7 +22,7 @@ class CPD_API Blockwise final : public Codec {
  public:
   static constexpr std::int64_t kBucket = 4096;
 
-  /// Uses seed and random_bits of `random`. `bucket`: a multiple of 4096, at most kMostBucket.
+  /// Uses random_bits of `random`. `bucket`: a multiple of 4096, at most kMostBucket.
   /// Throws Error unless inner encodes a layer as a whole, keeps nothing between calls and sends
   /// sums without loss.
   Blockwise(SharedCodec inner, const RoundingOptions& random, std::int64_t bucket = kBucket);

@@ -2,51 +2,25 @@
 #include "cpd/compress/buckets.h"
 
 #include <algorithm>
-#include <limits>
 
-#include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
-#include "cpd/spec/names.h"
 
 namespace cpd {
-namespace {
 
-constexpr int kMostAxis = 63;
-
-}  // namespace
-
-std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise) {
-  const auto given = words.Option("bucket");
-  std::int64_t bucket = otherwise;
-  if (given && *given == "tensor") {
-    bucket = 0;
-  } else if (given) {
-    bucket = CodecWords("bucket=" + *given).Integer("bucket", otherwise, 1, kMostBucket);
-  }
-  return TakeWhole(words, bucket);
-}
-
-std::int64_t TakeWhole(CodecWords& words, std::int64_t bucket) {
-  const std::int64_t whole = words.Integer("whole", 1, 1, bucket == 0 ? kMostBucket : bucket);
-  if (bucket == 0 && whole != 1) {
-    throw Error("whole=" + std::to_string(whole) + " is of buckets: give bucket=N with it, got " +
-                Quoted(words.text()));
-  }
-  return bucket / whole * whole;
+std::int64_t ParseBucket(std::string_view text) {
+  return text == "tensor" ? 0 : ParseInteger("bucket", text, 1, kMostBucket);
 }
 
 std::string BucketText(std::int64_t bucket) {
-  return " bucket=" + (bucket == 0 ? "tensor" : std::to_string(bucket));
+  return bucket == 0 ? "tensor" : std::to_string(bucket);
 }
 
-std::optional<int> TakeAxis(CodecWords& words) {
-  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
-  const std::int64_t axis = words.Integer("axis", kNone, -kMostAxis - 1, kMostAxis);
-  return axis == kNone ? std::optional<int>() : static_cast<int>(axis);
-}
-
-std::string AxisText(std::optional<int> axis) {
-  return axis ? " axis=" + std::to_string(*axis) : "";
+std::int64_t WholeBucket(std::int64_t bucket, std::string_view text) {
+  const std::int64_t whole = ParseInteger("whole", text, 1, bucket == 0 ? kMostBucket : bucket);
+  if (bucket == 0 && whole != 1) {
+    throw Error("whole=" + std::to_string(whole) + " is of buckets: give bucket=N with it");
+  }
+  return bucket / whole * whole;
 }
 
 RowLayout ColumnLayout(std::optional<int> axis, std::span<const std::int64_t> shape,

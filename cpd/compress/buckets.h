@@ -11,23 +11,47 @@
 #include <string_view>
 
 #include "cpd/compress/codec.h"
+#include "cpd/compress/words.h"
 
 namespace cpd {
 
-class CodecWords;
+constexpr std::int64_t kMostAxis = 63;
 
-/// Reads the option `bucket=N` or `bucket=tensor`, which is 0, and `whole=N` as TakeWhole does.
-std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise);
-/// Reads the option `whole=N` of buckets that split no run of N values, counted from the layer's
-/// first, such as a kernel of a convolution (QSGD, section 5). Returns the length of such a bucket,
-/// the largest multiple of N that is at most `bucket`. Throws Error unless N is 1…bucket, and where
-/// there are no buckets, `bucket` 0, unless it is 1.
-std::int64_t TakeWhole(CodecWords& words, std::int64_t bucket);
+/// `bucket=N` or `bucket=tensor`, which is 0.
+std::int64_t ParseBucket(std::string_view text);
 std::string BucketText(std::int64_t bucket);
+/// The length of buckets that split no run of `whole` values, counted from the layer's first, such
+/// as a kernel of a convolution (QSGD, section 5): the largest multiple that is at most `bucket`.
+/// Throws Error unless `whole` is 1…bucket, and where there are no buckets, `bucket` 0, unless it
+/// is 1.
+std::int64_t WholeBucket(std::int64_t bucket, std::string_view whole);
 
-/// Reads the option `axis=N`, an axis of a layer, from -64 (of 64 dimensions the first) to 63.
-std::optional<int> TakeAxis(CodecWords& words);
-std::string AxisText(std::optional<int> axis);
+/// The rows of a table: `bucket`, `whole`, and `axis`, an axis of a layer, from -64 (of 64
+/// dimensions the first) to 63.
+template <auto member>
+constexpr auto BucketKey(Condition<decltype(ClassOf(member))> always = nullptr) {
+  using Options = decltype(ClassOf(member));
+  return Key<Options>{
+      "bucket",
+      "word",
+      [](Options& options, std::string_view text) { options.*member = ParseBucket(text); },
+      [](const Options& options) { return FieldOf(BucketText(options.*member)); },
+      nullptr,
+      always};
+}
+template <auto member>
+constexpr auto WholeKey() {
+  using Options = decltype(ClassOf(member));
+  return Key<Options>{"whole", "integer",
+                      [](Options& options, std::string_view text) {
+                        options.*member = WholeBucket(options.*member, text);
+                      },
+                      [](const Options& /*options*/) { return FieldValue{}; }};
+}
+template <auto member>
+constexpr auto AxisKey() {
+  return RangedKey<"axis", member, -kMostAxis - 1, kMostAxis>();
+}
 
 /// The layout of a layer of this shape whose columns run along `axis`: by default along the first
 /// of two dimensions (outputs × inputs) and the last of more (kernels of convolutions); a vector is

@@ -102,6 +102,17 @@ struct CodecStates::Entry {
   }
 };
 
+namespace {
+
+/// Erases what version 0.7 had in a codec's text: the seed, which is the call's now.
+void EraseSeeds(std::string& text) {
+  for (std::size_t at = 0; (at = text.find(" seed=", at)) != std::string::npos;) {
+    text.erase(at, std::min(text.find(' ', at + 1), text.size()) - at);
+  }
+}
+
+}  // namespace
+
 CodecStates::CodecStates() = default;
 CodecStates::~CodecStates() = default;
 CodecStates::CodecStates(CodecStates&&) noexcept = default;
@@ -224,6 +235,7 @@ void CodecStates::Load(std::map<Key, Kept> kept, std::optional<Owner> owner) {
   owner_ = owner;
   owner_loaded_ = owner.has_value();
   for (auto& [key, one] : kept) {
+    EraseSeeds(one.text);
     entries_.emplace(key, Entry{one.text, one.size, nullptr, std::move(one.values), one.begin});
   }
 }

@@ -21,6 +21,7 @@
 
 #include "cpd/export.h"
 #include "cpd/spec/format.h"
+#include "cpd/spec/random_key.h"
 
 namespace cpd {
 
@@ -34,11 +35,11 @@ class CPD_API DamagedBytes : public std::runtime_error {
 struct Piece {
   int layer = 0;  ///< its index in the call, for error texts
   std::int64_t begin = 0, n = 0;
-  int shift = 0;             ///< the values are encoded times 2^shift
-  std::uint64_t stream = 0;  ///< of random bits: those of element i have counter i (streams.h)
-  std::int64_t size = 0;     ///< values of the layer; 0: nothing but the piece is known
-  float scale = 0;           ///< from Measure; Measured::shared: the largest of all ranks
-  const std::uint32_t* random = nullptr;  ///< the elements' integers, in place of the stream's
+  int shift = 0;          ///< the values are encoded times 2^shift
+  RandomKey key{};        ///< of random bits: those of element i have counter i (streams.h)
+  std::int64_t size = 0;  ///< values of the layer; 0: nothing but the piece is known
+  float scale = 0;        ///< from Measure; Measured::shared: the largest of all ranks
+  const std::uint32_t* random = nullptr;  ///< the elements' integers, in place of the key's
 };
 
 /// A number of the whole layer that a codec needs before it can encode.

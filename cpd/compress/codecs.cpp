@@ -69,8 +69,7 @@ void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) 
   const bool usual =
       rounding.mode == Rounding::nearest_even || rounding.mode == Rounding::stochastic;
   if (usual && rounding.variant == Variant::A) return;
-  throw Error("codec " + Quoted(text) +
-              " has a rounding of its own: give seed and random_bits alone");
+  throw Error("codec " + Quoted(text) + " has a rounding of its own: give random_bits alone");
 }
 
 SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
@@ -95,15 +94,17 @@ SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
   }
 }
 
-SharedCodec Make(std::string_view text, int depth, const RoundingOptions& rounding) {
+SharedCodec Make(std::string_view text, int depth, const RoundingOptions& rounding,
+                 std::span<const Option> keys = {}) {
   if (depth > kMostNested) {
     throw Error("codecs may be within each other " + std::to_string(kMostNested) +
                 " deep at most, got " + Quoted(text) + " within as many");
   }
   CodecWords words(text, depth);
+  if (!keys.empty()) words.Replace(keys);
   const std::string name = words.Next();
   const auto found = std::ranges::find(Compressors(), name, &CodecInfo::name);
-  if (found == Compressors().end()) return OfFormat(text, rounding);
+  if (found == Compressors().end()) return OfFormat(words.text(), rounding);
   CheckForCompressor(text, rounding);
   return found->make(words, rounding);
 }
@@ -112,8 +113,9 @@ SharedCodec Make(std::string_view text, int depth, const RoundingOptions& roundi
 
 std::span<const CodecInfo> Compressors() { return kCompressors; }
 
-SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding) {
-  return Make(text, 1, rounding);
+SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding,
+                      std::span<const Option> keys) {
+  return Make(text, 1, rounding, keys);
 }
 
 SharedCodec MakeInner(CodecWords& words, std::string_view otherwise,

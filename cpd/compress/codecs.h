@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cpd/compress/codec.h"
+#include "cpd/spec/fields.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -28,9 +29,11 @@ constexpr int kMostNested = 8;
 
 /// The codec of a text: a compressor's (`qsgd bits=4 bucket=512`), or the name of a format (packed)
 /// or of a scaled format. `rounding` applies to a format, except the overflow of a scaled one,
-/// whose elements saturate; a compressor has rules of its own and uses only the seed and
-/// random_bits. Throws Error for any other text, with the names of all compressors.
-CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {});
+/// whose elements saturate; a compressor has rules of its own and uses only random_bits.
+/// `keys` replace the text's own. Throws Error for any other text, with the names of
+/// all compressors.
+CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {},
+                              std::span<const Option> keys = {});
 
 /// The codec inside another: that of all words left, or of `otherwise` where none is left.
 SharedCodec MakeInner(CodecWords& words, std::string_view otherwise,

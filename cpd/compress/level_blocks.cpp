@@ -57,7 +57,7 @@ struct LevelBlocks::Block {
   std::int64_t before = 0, n = 0;
   const float* norms = nullptr;
   std::int64_t first = 0;                 ///< the first element's index, for random bits
-  const std::uint32_t* random = nullptr;  ///< the caller's integers; null: the stream's
+  const std::uint32_t* random = nullptr;  ///< the caller's integers; null: the key's
   int shift = 0;                          ///< of decoded values
   float divisor = 1;
 };
@@ -337,7 +337,8 @@ std::int64_t LevelBlocks::Encode(const Piece& piece, const LayerLevels& layer, c
   const std::int64_t bucket = options_.bucket;
   Block block{
       .plan = plan_, .layer = piece.layer, .before = bucket == 0 ? 0 : piece.begin % bucket};
-  block.plan.stream = piece.stream;
+  block.plan.seed = piece.key.seed;
+  block.plan.stream = piece.key.stream;
   if (options_.spaced) block.plan.spacing = &layer.spacing;
   const std::int64_t ahead = piece.size == 0 ? 0 : block.before;  // values read before the piece
   std::vector<float> scratch;

@@ -66,7 +66,8 @@ class LevelsOnGpu::Layer final : public LayerOnGpu {
   }
   [[nodiscard]] cuda::LevelCall CallOf(const Piece& piece) const {
     cuda::LevelCall call = codec_.blocks_.CallOf(piece.n, piece.begin);
-    call.plan.stream = piece.stream;
+    call.plan.seed = piece.key.seed;
+    call.plan.stream = piece.key.stream;
     call.begin = piece.begin;
     call.shift = piece.shift;
     call.norm = codec_.whole_ == Whole::scale ? piece.scale : norm_;

@@ -19,6 +19,18 @@ namespace {
 
 constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // of a bucket's two means
 
+struct OneBitOptions {
+  std::int64_t bucket = 0;  ///< 0: columns
+  std::optional<int> axis{};
+};
+
+constexpr std::array<Key<OneBitOptions>, 3> kOneBitKeys{{
+    RangedKey<"bucket", &OneBitOptions::bucket, 1, kMostBucket>(),
+    WholeKey<&OneBitOptions::bucket>(),
+    AxisKey<&OneBitOptions::axis>(),
+}};
+constexpr Keys<OneBitOptions> kOneBit{"one_bit", kOneBitKeys};
+
 }  // namespace
 
 OneBit::OneBit(std::int64_t bucket, std::optional<int> axis) : OneBit(false, axis, 0, bucket) {
@@ -49,7 +61,8 @@ SharedCodec OneBit::ForResults(const Format& /*format*/, int /*world*/) const {
 }
 
 std::string OneBit::name() const {
-  return "one_bit" + (columns_ ? "" : BucketText(bucket_)) + AxisText(axis_);
+  const OneBitOptions options{.bucket = columns_ ? 0 : bucket_, .axis = axis_};
+  return "one_bit" + TextOfKeys(kOneBit, options, {});
 }
 
 std::string OneBit::text() const {
@@ -140,10 +153,11 @@ std::unique_ptr<CodecState> OneBit::MakeState(std::int64_t size) const {
 }
 
 SharedCodec OneBit::Make(CodecWords& words, const RoundingOptions& /*rounding*/) {
-  const std::int64_t bucket = TakeWhole(words, words.Integer("bucket", 0, 1, kMostBucket));
-  const std::optional<int> axis = TakeAxis(words);
-  words.End("bucket=1…65536, whole=1…bucket and axis=N");
-  return bucket == 0 ? Columns(axis) : std::make_shared<OneBit>(bucket, axis);
+  OneBitOptions options;
+  (void)words.Take(kOneBit, options);
+  words.End(kOneBit.owner, NamesOf(kOneBit));
+  if (options.bucket == 0) return Columns(options.axis);
+  return std::make_shared<OneBit>(options.bucket, options.axis);
 }
 
 }  // namespace cpd

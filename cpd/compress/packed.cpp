@@ -18,23 +18,17 @@ std::string Packed::text() const {
   return "packed " + ToString(format_) + " rounding=" + ToString(rounding_.mode) +
          " overflow=" + ToString(rounding_.overflow) +
          " random_bits=" + std::to_string(rounding_.random_bits) +
-         " variant=" + ToString(rounding_.variant) + " seed=" + std::to_string(rounding_.seed);
+         " variant=" + ToString(rounding_.variant);
 }
 
 std::int64_t Packed::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
   return (n * format_.bits() + 7) / 8;
 }
 
-RoundingOptions Packed::RoundingOf(const Piece& piece) const {
-  RoundingOptions rounding = rounding_;
-  rounding.stream = piece.stream;
-  return rounding;
-}
-
 std::int64_t Packed::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
                             std::uint8_t* to) const {
   const std::int64_t nan =
-      EncodeScaled(format_, RoundingOf(piece), piece.shift, piece.begin, piece.n, x, to);
+      EncodeScaled(format_, rounding_, piece.shift, piece.begin, piece.n, x, to, piece.key);
   if (nan < 0) return MostBytes(piece.n, 0);
   throw Error("tensor " + std::to_string(piece.layer) + ", value " +
               std::to_string(piece.begin + nan) + " is NaN, and " + ToString(format_) +
@@ -52,7 +46,7 @@ void Packed::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shi
 }
 
 void Packed::Round(const Piece& piece, CodecState* /*state*/, const float* x, float* y) const {
-  CastScaled(format_, RoundingOf(piece), piece.shift, piece.begin, piece.n, x, y);
+  CastScaled(format_, rounding_, piece.shift, piece.begin, piece.n, x, y, piece.key);
 }
 
 }  // namespace cpd

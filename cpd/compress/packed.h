@@ -29,8 +29,6 @@ class CPD_API Packed final : public Codec {
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
 
  private:
-  [[nodiscard]] RoundingOptions RoundingOf(const Piece& piece) const;
-
   Format format_;
   RoundingOptions rounding_;
 };

@@ -23,6 +23,22 @@ constexpr std::array<std::string_view, 4> kCodings{"fixed", "elias-dense", "elia
                                                    "smallest"};  // in LevelCoding's order
 constexpr std::array<std::string_view, 2> kSpacings{"uniform", "optimal"};
 
+bool HasBits(const QsgdOptions& options) { return options.steps == 0; }
+bool HasBucket(const QsgdOptions& /*options*/) { return true; }
+
+constexpr std::array<Key<QsgdOptions>, 9> kQsgdKeys{{
+    RangedKey<"s", &QsgdOptions::steps, 1, kMostSteps>(),
+    RangedKey<"bits", &QsgdOptions::bits, 1, kMostBits>(nullptr, &HasBits),
+    BucketKey<&QsgdOptions::bucket>(&HasBucket),
+    WholeKey<&QsgdOptions::bucket>(),
+    AxisKey<&QsgdOptions::axis>(),
+    ChoiceKey<"norm", &QsgdOptions::euclidean, kNorms>(),
+    ChoiceKey<"levels", &QsgdOptions::intervals, kLevels>(),
+    ChoiceKey<"coding", &QsgdOptions::coding, kCodings>(),
+    ChoiceKey<"spacing", &QsgdOptions::spaced, kSpacings>(),
+}};
+constexpr Keys<QsgdOptions> kQsgd{"qsgd", kQsgdKeys};
+
 LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   Check(rounding);
   if (options.steps < 0 || options.steps > kMostSteps) {
@@ -65,8 +81,7 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
           .steps = steps,
           .most = steps,
           .intervals = options.intervals,
-          .random_bits = rounding.random_bits,
-          .seed = rounding.seed};
+          .random_bits = rounding.random_bits};
 }
 
 LevelBlocks BlocksOf(const QsgdOptions& options, const RoundingOptions& rounding) {
@@ -85,24 +100,11 @@ Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding)
 Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding, std::int64_t row)
     : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)), row_(row) {}
 
-std::string Qsgd::name() const {
-  std::string name = "qsgd ";
-  name += options_.steps != 0 ? "s=" + std::to_string(options_.steps)
-                              : "bits=" + std::to_string(options_.bits);
-  name += BucketText(options_.bucket) + AxisText(options_.axis);
-  if (options_.euclidean) name += " norm=2";
-  if (options_.intervals) name += " levels=intervals";
-  if (!is_fixed()) {
-    name += " coding=" + std::string(kCodings[static_cast<std::size_t>(options_.coding)]);
-  }
-  if (options_.spaced) name += " spacing=optimal";
-  return name;
-}
+std::string Qsgd::name() const { return "qsgd" + TextOfKeys(kQsgd, options_, {}); }
 
 std::string Qsgd::text() const {
   return name() + (row_ == 0 ? "" : " of columns of " + std::to_string(row_)) +
-         " random_bits=" + std::to_string(rounding_.random_bits) +
-         " seed=" + std::to_string(rounding_.seed);
+         " random_bits=" + std::to_string(rounding_.random_bits);
 }
 
 std::int64_t Qsgd::MostBytes(std::int64_t n, std::int64_t before) const {
@@ -158,22 +160,11 @@ SharedCodec Qsgd::ForResults(const Format& /*format*/, int /*world*/) const {
 
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
   QsgdOptions options;
-  options.bits = static_cast<int>(words.Integer("bits", 0, 1, kMostBits));
-  options.steps = static_cast<int>(words.Integer("s", 0, 1, kMostSteps));
-  if (options.bits != 0 && options.steps != 0) {
+  const std::vector<Option> given = words.Take(kQsgd, options);
+  if (ValueOf(given, "bits") != nullptr && options.steps != 0) {
     throw Error("qsgd takes bits or s, got " + Quoted(words.text()));
   }
-  if (options.bits == 0) options.bits = QsgdOptions{}.bits;
-  options.bucket = TakeBucket(words, options.bucket);
-  options.axis = TakeAxis(words);
-  options.euclidean = words.Choice("norm", kNorms, 0) == 1;
-  options.intervals = words.Choice("levels", kLevels, 0) == 1;
-  options.coding = static_cast<LevelCoding>(words.Choice("coding", kCodings, 0));
-  options.spaced = words.Choice("spacing", kSpacings, 0) == 1;
-  words.End(
-      "bits=1…16 or s=1…32767, bucket=1…65536|tensor, whole=1…bucket, axis=N, norm=max|2, "
-      "levels=signed|intervals, "
-      "coding=fixed|elias-dense|elias-sparse|smallest and spacing=uniform|optimal");
+  words.End(kQsgd.owner, NamesOf(kQsgd));
   return std::make_shared<Qsgd>(options, rounding);
 }
 

@@ -42,7 +42,7 @@ struct QsgdOptions {
 /// where a layer has buckets, else they are sent without loss.
 class CPD_API Qsgd final : public Codec {
  public:
-  /// Throws Error for an option out of range. Uses only seed and random_bits of `rounding`.
+  /// Throws Error for an option out of range. Uses only random_bits of `rounding`.
   explicit Qsgd(const QsgdOptions& options = {}, const RoundingOptions& rounding = {});
 
   [[nodiscard]] std::string name() const override;

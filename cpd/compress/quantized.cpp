@@ -31,6 +31,15 @@ constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
 constexpr std::int64_t kLong = 256;  // a kernel takes buckets of at least so many values one by one
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
 
+/// The values that share a scale; 0: not given.
+struct RowOption {
+  std::int64_t values = 0;
+};
+constexpr std::array<Key<RowOption>, 1> kRowKeys{
+    RangedKey<"row", &RowOption::values, 1, kMostBucket>()};
+constexpr std::array<Key<RowOption>, 1> kBucketKeys{
+    RangedKey<"bucket", &RowOption::values, 1, kMostBucket>()};
+
 /// Returns true if a kernel's run of 512 values (ScaledRun) is a whole number of buckets.
 bool IsRun(std::int64_t bucket) { return bucket >= 16 && bucket <= 512 && 512 % bucket == 0; }
 
@@ -159,8 +168,7 @@ std::string Quantized::name() const {
 
 std::string Quantized::text() const {
   if (rounding_.mode != Rounding::stochastic) return name();
-  return name() + " random_bits=" + std::to_string(rounding_.random_bits) +
-         " seed=" + std::to_string(rounding_.seed);
+  return name() + " random_bits=" + std::to_string(rounding_.random_bits);
 }
 
 std::int64_t Quantized::MostBytes(std::int64_t n, std::int64_t before) const {
@@ -235,7 +243,7 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
       if (piece.random != nullptr) {
         run.random = piece.random + begin + step.begin;
       } else {
-        Kernels().random_integers(rounding_.random_bits, rounding_.seed, piece.stream,
+        Kernels().random_integers(rounding_.random_bits, piece.key.seed, piece.key.stream,
                                   index - before, before + step.n, integers);
       }
     }
@@ -342,17 +350,18 @@ SharedCodec Quantized::Make(Name name, Scaled scaled, CodecWords& words,
                             const RoundingOptions& rounding) {
   RoundingOptions mine = rounding;
   mine.mode = Rounding::nearest_even;
-  std::string takes;
-  if (name != Name::fp8_rows) {
-    takes = "'stochastic'";
-    if (words.Flag("stochastic")) mine.mode = Rounding::stochastic;
-  }
+  const bool may_draw = name != Name::fp8_rows;
+  if (may_draw && words.Flag("stochastic")) mine.mode = Rounding::stochastic;
+  const std::string_view codec = kNames[static_cast<std::size_t>(name)];
+  std::vector<std::string_view> names;
   if (scaled.block.kind == Kind::row) {
-    takes += std::string(takes.empty() ? "" : " and ") + "row=N";
-    const std::int64_t row = words.Integer("row", 0, 1, kMostBucket);
-    if (row > 0) scaled.block = {.columns = row};
+    const Keys<RowOption> keys{codec, kRowKeys};
+    names = NamesOf(keys);
+    RowOption option;
+    (void)words.Take(keys, option);
+    if (option.values > 0) scaled.block = {.columns = option.values};
   }
-  words.End(takes);
+  words.End(codec, names, may_draw ? "stochastic" : "");
   return std::make_shared<Quantized>(name, scaled, mine);
 }
 
@@ -371,7 +380,9 @@ SharedCodec Quantized::MakeFp8Rows(CodecWords& words, const RoundingOptions& rou
 }
 
 SharedCodec Quantized::MakeInt4(CodecWords& words, const RoundingOptions& rounding) {
-  const std::int64_t bucket = words.Integer("bucket", 0, 1, kMostBucket);
+  RowOption option;
+  (void)words.Take({"int4", kBucketKeys}, option);
+  const std::int64_t bucket = option.values;
   const bool draws = words.Flag("stochastic");
   const std::string rest = words.Rest();
   if (!rest.empty() && bucket == 0 && !draws) {

@@ -60,7 +60,8 @@ class Quantized::OnGpu::Layer final : public LayerOnGpu {
     const std::int64_t bucket = codec_.codec_.bucket_;
     cuda::QuantizedCall call = codec_.CallOf(piece.n, piece.begin % bucket);
     call.begin = piece.begin;
-    call.stream = piece.stream;
+    call.scaled.plan.element.seed = piece.key.seed;
+    call.stream = piece.key.stream;
     call.shift = piece.shift;
     const std::int64_t first = piece.begin / bucket - begin_ / bucket;
     call.scale = scales_.get() + first;

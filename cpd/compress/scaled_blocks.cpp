@@ -99,14 +99,13 @@ struct ScaledBlocks::Coded final : CodecState {
       Unscale(layer.shift, 1, size, x, shifted.data());
       x = shifted.data();
     }
-    rounding.stream = layer.stream;
     const TensorView given = View(x, DType::f32, size);
     const bool draws = rounding.mode == Rounding::stochastic && layer.random != nullptr;
     const TensorView integers = View(layer.random, DType::u32, size);
     const TensorView* const random = draws ? &integers : nullptr;
     if (!has_nan && !IsFinite(size, x)) {
       values.resize(static_cast<std::size_t>(size));
-      return Cast(given, scaled, 0, rounding, View(values), {}, random);
+      return Cast(given, scaled, 0, rounding, View(values), {}, layer.key, random);
     }
     const ScaleCounts counts = CountScales(scaled, std::span(&size, 1), 0);
     elements.resize(static_cast<std::size_t>(PackedBytes(scaled.element, size)));
@@ -116,7 +115,7 @@ struct ScaledBlocks::Coded final : CodecState {
     }
     const TensorView second = ViewOf(outer);
     cpd::Encode(given, scaled, 0, rounding, ViewOf(elements), ViewOf(blocks),
-                scaled.tensor_scale ? &second : nullptr, {}, random);
+                scaled.tensor_scale ? &second : nullptr, {}, layer.key, random);
   }
   void Commit() override { Clear(); }
   void Clear() {
@@ -160,7 +159,7 @@ std::string ScaledBlocks::text() const {
   return "scaled " + ToString(scaled_) + " rounding=" + ToString(rounding_.mode) +
          " overflow=" + ToString(rounding_.overflow) +
          " random_bits=" + std::to_string(rounding_.random_bits) +
-         " variant=" + ToString(rounding_.variant) + " seed=" + std::to_string(rounding_.seed);
+         " variant=" + ToString(rounding_.variant);
 }
 
 std::int64_t ScaledBlocks::MostBytes(std::int64_t n, std::int64_t /*before*/) const {

@@ -39,7 +39,7 @@ Sparse::Sparse(const Format& format) : values_(format) {
 
 SharedCodec Sparse::Make(CodecWords& words, const RoundingOptions& /*rounding*/) {
   const std::string format = words.Next();
-  words.End("a format");
+  words.End("sparse", {}, "a format");
   return std::make_shared<Sparse>(format.empty() ? kFp32 : ParseFormat(format));
 }
 

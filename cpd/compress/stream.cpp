@@ -176,11 +176,21 @@ void CheckOptions(const StreamOptions& options, std::size_t values) {
   }
 }
 
+/// The text with a seed after each codec's random_bits, and its variant, as headers count it.
+std::string WithSeed(std::string text, std::uint64_t seed) {
+  for (std::size_t at = 0; (at = text.find(" random_bits=", at)) != std::string::npos;) {
+    at = std::min(text.find(' ', at + 1), text.size());
+    if (text.compare(at, 9, " variant=") == 0) at = std::min(text.find(' ', at + 1), text.size());
+    text.insert(at, " seed=" + std::to_string(seed));
+  }
+  return text;
+}
+
 /// Begins the state and returns the whole layer as a piece, measured.
 Piece BegunLayer(const Codec& codec, CodecState* state, const StreamOptions& options,
                  std::span<const float> x) {
   const auto count = static_cast<std::int64_t>(x.size());
-  Piece layer{.n = count, .shift = options.shift, .stream = options.stream, .size = count};
+  Piece layer{.n = count, .shift = options.shift, .key = options.key, .size = count};
   if (!options.random.empty()) layer.random = options.random.data();
   if (count > 0 && state != nullptr) state->Begin(layer, x.data());
   if (options.scale) {
@@ -227,7 +237,7 @@ StreamSize EncodeStream(const SharedCodec& codec, CodecState* state, const Strea
   const Blocks blocks(*used, count);
   Sizes sizes(static_cast<std::size_t>(blocks.number()));
   Head head{.name = static_cast<std::uint16_t>(name.size()),
-            .options = CrcOf(codec->text()),
+            .options = CrcOf(WithSeed(codec->text(), options.key.seed)),
             .shift = options.shift,
             .count = count,
             .row = options.row,

@@ -3,7 +3,7 @@
 // A self-describing encoding of a layer, for files and for a codec on its own. Little-endian:
 //   4 bytes  "CPDS"
 //   2, 2     version; length of the codec's name
-//   4        CRC-32C of the codec's text() (its name, seed and random bits)
+//   4        CRC-32C of the codec's text(), with the key's seed after each random_bits
 //   4        shift
 //   8, 8, 8  values; values of a row, 0: not known; bytes of the blocks
 //   4        the unit of the values, binary32 (Measured::shared; else 0)
@@ -27,18 +27,18 @@ namespace cpd {
 
 /// Arguments of EncodeStream in addition to the values; as in Piece.
 struct StreamOptions {
-  std::uint64_t stream = 0;
+  RandomKey key{};
   int shift = 0;                            ///< at most ±kMostStreamShift
   std::int64_t row = 0;                     ///< values of a row; 0: the layer is one row
   std::optional<float> scale{};             ///< Measure's result, as all ranks agreed on it
-  std::span<const std::uint32_t> random{};  ///< integers for all values; empty: the stream's
+  std::span<const std::uint32_t> random{};  ///< integers for all values; empty: the key's
 };
 constexpr int kMostStreamShift = 600;
 
 /// The contents of a stream's header.
 struct StreamInfo {
   std::string codec;          ///< name(), which MakeCodec takes
-  std::uint32_t options = 0;  ///< CRC-32C of text()
+  std::uint32_t options = 0;  ///< CRC-32C of text() with the seed
   int shift = 0;
   std::int64_t count = 0;  ///< values
   std::int64_t row = 0;    ///< 0: not known

@@ -24,6 +24,24 @@ constexpr std::array<std::string_view, 2> kShare{"off", "on"};
 constexpr std::array<std::string_view, 2> kClipAt{"scaler", "workers"};
 constexpr std::array<std::string_view, 2> kCoding{"fixed", "trits"};
 
+void SetClip(TernGradOptions& options, std::string_view text) {
+  options.clip = text == "none" ? 0 : ParseNumber("clip", text, kLeastClip, kMostClip);
+}
+FieldValue ClipOf(const TernGradOptions& options) {
+  return FieldOf(options.clip == 0 ? "none" : NumberText(options.clip));
+}
+bool HasClip(const TernGradOptions& /*options*/) { return true; }
+
+constexpr std::array<Key<TernGradOptions>, 6> kTernGradKeys{{
+    {"clip", "number", &SetClip, &ClipOf, nullptr, &HasClip},
+    ChoiceKey<"share", &TernGradOptions::share, kShare>(),
+    BucketKey<&TernGradOptions::bucket>(),
+    WholeKey<&TernGradOptions::bucket>(),
+    ChoiceKey<"clip_at", &TernGradOptions::clips_own, kClipAt>(),
+    ChoiceKey<"coding", &TernGradOptions::trits, kCoding>(),
+}};
+constexpr Keys<TernGradOptions> kTernGrad{"terngrad", kTernGradKeys};
+
 LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& rounding,
                      LevelCoding coding) {
   Check(rounding);
@@ -44,17 +62,13 @@ LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& roun
         (options.clip == 0 ? "with clip=none they do not clip"
                            : "with share=off each clips by its own already"));
   }
-  return {{.bits = kBits,
-           .steps = 1,
-           .most = 1,
-           .has_nan = true,
-           .random_bits = rounding.random_bits,
-           .seed = rounding.seed},
-          {.norm = LevelNorm::clipped,
-           .clip = options.clip,
-           .bucket = options.bucket,
-           .stores_norms = !options.share,
-           .coding = coding}};
+  return {
+      {.bits = kBits, .steps = 1, .most = 1, .has_nan = true, .random_bits = rounding.random_bits},
+      {.norm = LevelNorm::clipped,
+       .clip = options.clip,
+       .bucket = options.bucket,
+       .stores_norms = !options.share,
+       .coding = coding}};
 }
 
 LevelBlocks SumsOf(int world) {
@@ -86,16 +100,10 @@ TernGrad::TernGrad(const TernGradOptions& options, const RoundingOptions& roundi
       blocks_(BlocksOf(options, rounding, options.trits ? LevelCoding::trits : LevelCoding::fixed)),
       with_nan_(BlocksOf(options, rounding, LevelCoding::fixed)) {}
 
-std::string TernGrad::name() const {
-  return "terngrad clip=" + (options_.clip == 0 ? "none" : NumberText(options_.clip)) +
-         (options_.share ? "" : " share=off") +
-         (options_.bucket == 0 ? "" : BucketText(options_.bucket)) +
-         (options_.clips_own ? " clip_at=workers" : "") + (options_.trits ? " coding=trits" : "");
-}
+std::string TernGrad::name() const { return "terngrad" + TextOfKeys(kTernGrad, options_, {}); }
 
 std::string TernGrad::text() const {
-  return name() + " random_bits=" + std::to_string(rounding_.random_bits) +
-         " seed=" + std::to_string(rounding_.seed);
+  return name() + " random_bits=" + std::to_string(rounding_.random_bits);
 }
 
 std::int64_t TernGrad::MostBytes(std::int64_t n, std::int64_t before) const {
@@ -184,15 +192,9 @@ void IntegerSums::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, in
 
 SharedCodec MakeTernGrad(CodecWords& words, const RoundingOptions& rounding) {
   TernGradOptions options;
-  const auto clip = words.Option("clip");
-  if (clip) options.clip = *clip == "none" ? 0 : ParseNumber("clip", *clip, kLeastClip, kMostClip);
-  options.bucket = TakeBucket(words, options.bucket);
-  options.share = words.Choice("share", kShare, options.bucket == 0 ? 1 : 0) == 1;
-  options.clips_own = words.Choice("clip_at", kClipAt, 0) == 1;
-  options.trits = words.Choice("coding", kCoding, 0) == 1;
-  words.End(
-      "clip=2.5|none, share=on|off, bucket=tensor|1…65536, whole=1…bucket, clip_at=scaler|workers "
-      "and coding=fixed|trits");
+  const std::vector<Option> given = words.Take(kTernGrad, options);
+  if (ValueOf(given, "share") == nullptr) options.share = options.bucket == 0;
+  words.End(kTernGrad.owner, NamesOf(kTernGrad));
   return std::make_shared<TernGrad>(options, rounding);
 }
 

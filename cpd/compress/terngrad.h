@@ -35,7 +35,7 @@ struct TernGradOptions {
 class CPD_API TernGrad final : public Codec {
  public:
   /// Throws Error for an option out of range, for `share` with buckets, and for `clips_own` without
-  /// `share` or without clipping. Uses only seed and random_bits of `rounding`.
+  /// `share` or without clipping. Uses only random_bits of `rounding`.
   explicit TernGrad(const TernGradOptions& options = {}, const RoundingOptions& rounding = {});
 
   [[nodiscard]] std::string name() const override;

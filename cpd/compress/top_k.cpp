@@ -25,7 +25,13 @@ namespace cpd {
 namespace {
 
 constexpr std::int64_t kBillion = 1000000000;
-constexpr std::array<std::string_view, 2> kFeedback{"on", "off"};
+constexpr std::array<std::string_view, 2> kFeedback{"off", "on"};
+struct FeedbackOption {
+  bool feeds_back = true;
+};
+constexpr std::array<Key<FeedbackOption>, 1> kTopKKeys{
+    ChoiceKey<"feedback", &FeedbackOption::feeds_back, kFeedback>()};
+constexpr Keys<FeedbackOption> kTopK{"top_k", kTopKKeys};
 
 }  // namespace
 
@@ -132,22 +138,24 @@ TopK::TopK(double fraction, bool feeds_back, SharedCodec inner)
 
 SharedCodec TopK::Make(CodecWords& words, const RoundingOptions& rounding) {
   const double fraction = ParseNumber("top_k's fraction", words.Next(), 0, 1);
-  const bool feeds_back = words.Choice("feedback", kFeedback, 0) == 0;
-  return std::make_shared<TopK>(fraction, feeds_back, MakeInner(words, ToString(kFp32), rounding));
+  FeedbackOption option;
+  (void)words.Take(kTopK, option);
+  return std::make_shared<TopK>(fraction, option.feeds_back,
+                                MakeInner(words, ToString(kFp32), rounding));
 }
 
 Piece TopK::InnerOf(const Piece& layer, std::int64_t kept) {
   return {.layer = layer.layer,
           .n = kept,
           .shift = layer.shift,
-          .stream = layer.stream,
+          .key = layer.key,
           .size = kept,
           .scale = layer.scale};
 }
 
 std::string TopK::Head() const {
   return "top_k " + NumberText(static_cast<double>(billionths_) / static_cast<double>(kBillion)) +
-         (feeds_back_ ? "" : " feedback=off");
+         TextOfKeys(kTopK, {.feeds_back = feeds_back_}, {});
 }
 
 std::string TopK::name() const {

@@ -98,7 +98,8 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
     if (layer.n == 0) return;
     cuda::TopKCall call = call_;
     call.shift = layer.shift;
-    call.stream = layer.stream;
+    call.cast.seed = layer.key.seed;
+    call.stream = layer.key.stream;
     std::shared_ptr<float> terms;
     if (inner_ != nullptr) {
       const Piece values = InnerOf(layer);

@@ -347,9 +347,10 @@ UniformState::UniformState(const UniformBits& rule, const RoundingOptions& rando
 
 double UniformState::Entropy(const Piece& layer, const float* x) const {
   const auto step = std::max<int64_t>(1, static_cast<int64_t>(1 / rule_.fraction));
-  const uint64_t number = layer.random != nullptr
-                              ? layer.random[0]
-                              : random_integer(random_.random_bits, random_.seed, layer.stream, 0);
+  const uint64_t number =
+      layer.random != nullptr
+          ? layer.random[0]
+          : random_integer(random_.random_bits, layer.key.seed, layer.key.stream, 0);
   const auto span = static_cast<uint64_t>(std::min(step, layer.n));
   std::vector<float> sample;
   for (auto i = static_cast<int64_t>(number * span >> random_.random_bits); i < layer.n;
@@ -430,48 +431,74 @@ Uniform::Uniform(const UniformBits& rule, Coding coding, const RoundingOptions& 
   }
 }
 
-SharedCodec Uniform::Make(CodecWords& words, const RoundingOptions& random) {
-  UniformBits rule;
-  const std::string bits = words.Option("bits").value_or("entropy");
-  if (bits == "entropy") {
-    rule.c = words.Number("c", rule.c, 0, kMostBits);
-    rule.sample = static_cast<int>(words.Integer("sample", rule.sample, 1, 16));
-    rule.fraction = words.Number("fraction", rule.fraction, 1e-6, 1);
-  } else if (bits == "gradient") {
-    rule.rule = UniformBits::Rule::gradient;
-    rule.c0 = words.Number("c0", rule.c0, 0, 1e30);
-    rule.c1 = words.Number("c1", rule.c1, -100, 100);
-  } else {
-    rule.rule = UniformBits::Rule::fixed;
-    CodecWords number("bits=" + bits);
-    rule.bits = static_cast<int>(number.Integer("bits", rule.bits, 1, kMostBits));
+namespace {
+
+struct UniformOptions : UniformBits {
+  Uniform::Coding coding = Uniform::Coding::huffman;
+  Uniform::Results results = Uniform::Results::exact;
+};
+
+constexpr std::array<std::string_view, 2> kUniformCodings{"huffman", "fixed"};
+constexpr std::array<std::string_view, 2> kUniformResults{"exact", "encoded"};
+
+bool IsAlways(const UniformOptions& /*options*/) { return true; }
+bool ByEntropy(const UniformOptions& o) { return o.rule == UniformBits::Rule::entropy; }
+bool ByGradient(const UniformOptions& o) { return o.rule == UniformBits::Rule::gradient; }
+
+void SetBits(UniformOptions& options, std::string_view text) {
+  using Rule = UniformBits::Rule;
+  options.rule = text == "entropy"    ? Rule::entropy
+                 : text == "gradient" ? Rule::gradient
+                                      : Rule::fixed;
+  if (options.rule == Rule::fixed) {
+    options.bits = static_cast<int>(ParseInteger("bits", text, 1, kMostBits));
   }
-  constexpr std::array<std::string_view, 2> kCodings{"huffman", "fixed"};
-  const auto coding = static_cast<Coding>(words.Choice("coding", kCodings, 0));
-  constexpr std::array<std::string_view, 2> kResults{"exact", "encoded"};
-  const auto results = static_cast<Results>(words.Choice("results", kResults, 0));
-  words.End(
-      "bits=N, bits=entropy c=… sample=… fraction=…, bits=gradient c0=… c1=…, "
-      "coding=huffman or fixed, results=exact or encoded");
-  return std::make_shared<Uniform>(rule, coding, random, results);
+}
+FieldValue BitsOf(const UniformOptions& o) {
+  if (ByEntropy(o)) return FieldOf("entropy");
+  return ByGradient(o) ? FieldOf("gradient") : FieldOf(std::to_string(o.bits));
+}
+
+/// A row of the rule of the bits.
+template <KeyName name, auto member>
+constexpr Key<UniformOptions> RuleKey(bool (*has)(const UniformOptions&)) {
+  return {
+      name.letters,
+      "number",
+      [](UniformOptions& o, std::string_view text) { Read(o.*member, name.letters, text); },
+      [](const UniformOptions& o) { return FieldOf(NumberText(static_cast<double>(o.*member))); },
+      has,
+      has};
+}
+
+constexpr std::array<Key<UniformOptions>, 8> kUniformKeys{{
+    {"bits", "word", &SetBits, &BitsOf, nullptr, &IsAlways},
+    RuleKey<"c", &UniformBits::c>(&ByEntropy),
+    RuleKey<"sample", &UniformBits::sample>(&ByEntropy),
+    RuleKey<"fraction", &UniformBits::fraction>(&ByEntropy),
+    RuleKey<"c0", &UniformBits::c0>(&ByGradient),
+    RuleKey<"c1", &UniformBits::c1>(&ByGradient),
+    ChoiceKey<"coding", &UniformOptions::coding, kUniformCodings>(&IsAlways),
+    ChoiceKey<"results", &UniformOptions::results, kUniformResults>(),
+}};
+constexpr Keys<UniformOptions> kUniform{"uniform", kUniformKeys};
+
+}  // namespace
+
+SharedCodec Uniform::Make(CodecWords& words, const RoundingOptions& random) {
+  UniformOptions options;
+  (void)words.Take(kUniform, options);
+  words.End(kUniform.owner, NamesOf(kUniform, options));
+  return std::make_shared<Uniform>(options, options.coding, random, options.results);
 }
 
 std::string Uniform::name() const {
-  std::string bits = std::to_string(rule_.bits);
-  if (rule_.rule == UniformBits::Rule::entropy) {
-    bits = "entropy c=" + NumberText(rule_.c) + " sample=" + std::to_string(rule_.sample) +
-           " fraction=" + NumberText(rule_.fraction);
-  } else if (rule_.rule == UniformBits::Rule::gradient) {
-    bits = "gradient c0=" + NumberText(rule_.c0) + " c1=" + NumberText(rule_.c1);
-  }
-  return "uniform bits=" + bits + " coding=" + (coding_ == Coding::huffman ? "huffman" : "fixed") +
-         (results_ == Results::encoded ? " results=encoded" : "");
+  return "uniform" + TextOfKeys(kUniform, {rule_, coding_, results_}, {});
 }
 
 std::string Uniform::text() const {
   if (rule_.rule != UniformBits::Rule::entropy) return name();
-  return name() + " random_bits=" + std::to_string(random_.random_bits) +
-         " seed=" + std::to_string(random_.seed);
+  return name() + " random_bits=" + std::to_string(random_.random_bits);
 }
 
 int Uniform::MostBits() const {

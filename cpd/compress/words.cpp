@@ -29,51 +29,27 @@ std::string CodecWords::Rest() {
   return rest;
 }
 
-std::optional<std::string> CodecWords::Option(std::string_view key) {
-  const std::string start = std::string(key) + "=";
-  std::optional<std::string> value;
-  for (auto word = words_.begin(); word != words_.end();) {
-    if (!word->starts_with(start)) {
-      ++word;
-      continue;
-    }
-    if (value) throw Error(std::string(key) + " is given twice in " + Quoted(text_));
-    value = word->substr(start.size());
-    word = words_.erase(word);
+void CodecWords::Replace(std::span<const Option> options) {
+  for (const auto& [name, value] : options) {
+    const std::string start = name + "=";
+    std::erase_if(words_,
+                  [&](const std::string& word) { return word == name || word.starts_with(start); });
+    if (name != "stochastic") words_.push_back(start + value);
+    if (name == "stochastic" && value == "true") words_.push_back(name);
   }
-  return value;
+  text_.clear();
+  for (const std::string& word : words_) text_ += (text_.empty() ? "" : " ") + word;
 }
 
-std::int64_t CodecWords::Integer(std::string_view key, std::int64_t otherwise, std::int64_t least,
-                                 std::int64_t most) {
-  const auto given = Option(key);
-  if (!given) return otherwise;
-  std::int64_t value = 0;
-  const char* const end = given->data() + given->size();
-  const auto [stop, error] = std::from_chars(given->data(), end, value);
-  if (error != std::errc() || stop != end || value < least || value > most) {
-    throw Error(std::string(key) + " must be an integer " + std::to_string(least) + "…" +
-                std::to_string(most) + ", got " + Quoted(*given));
-  }
-  return value;
-}
-
-double CodecWords::Number(std::string_view key, double otherwise, double least, double most) {
-  const auto given = Option(key);
-  return given ? ParseNumber(key, *given, least, most) : otherwise;
-}
-
-std::size_t CodecWords::Choice(std::string_view key, std::span<const std::string_view> names,
-                               std::size_t otherwise) {
-  const auto given = Option(key);
-  if (!given) return otherwise;
-  const auto found = std::ranges::find(names, *given);
-  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
-  std::string allowed;
-  for (const std::string_view one : names) {
-    allowed += (allowed.empty() ? "" : ", ") + std::string(one);
-  }
-  throw Error(std::string(key) + " must be one of " + allowed + ", got " + Quoted(*given));
+std::vector<Option> CodecWords::Given(std::span<const std::string_view> names) {
+  std::vector<std::string> given;
+  std::erase_if(words_, [&](const std::string& word) {
+    const std::string_view name = std::string_view(word).substr(0, word.find('='));
+    const bool is_given = IsOption(word) && std::ranges::find(names, name) != names.end();
+    if (is_given) given.push_back(word);
+    return is_given;
+  });
+  return OptionsOf(given, Quoted(text_));
 }
 
 bool CodecWords::Flag(std::string_view word) {
@@ -83,19 +59,38 @@ bool CodecWords::Flag(std::string_view word) {
   return true;
 }
 
-void CodecWords::End(std::string_view takes) const {
+void CodecWords::End(std::string_view codec, std::span<const std::string_view> names,
+                     std::string_view word) const {
   if (words_.empty()) return;
-  throw Error(Quoted(words_.front()) + " is no option in " + Quoted(text_) + ": it takes " +
-              std::string(takes));
+  const std::string& left = words_.front();
+  if (IsOption(left) && !names.empty()) {
+    RefuseOption(std::string_view(left).substr(0, left.find('=')), codec, names);
+  }
+  std::string takes;
+  for (const std::string_view name : names) {
+    takes += (takes.empty() ? "" : ", ") + std::string(name) + "=";
+  }
+  if (!word.empty()) takes += (takes.empty() ? "" : ", ") + std::string(word);
+  throw Error(Quoted(left) + " is no option in " + Quoted(text_) + ": it takes " + takes);
 }
 
-double ParseNumber(std::string_view what, const std::string& word, double least, double most) {
+double ParseNumber(std::string_view what, std::string_view word, double least, double most) {
   double value = 0;
   const char* const end = word.data() + word.size();
   const auto [stop, error] = std::from_chars(word.data(), end, value);
   if (error == std::errc() && stop == end && value >= least && value <= most) return value;
   throw Error(std::string(what) + " must be a number from " + NumberText(least) + " to " +
               NumberText(most) + ", got " + Quoted(word));
+}
+
+std::int64_t ParseInteger(std::string_view what, std::string_view word, std::int64_t least,
+                          std::int64_t most) {
+  std::int64_t value = 0;
+  const char* const end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, value);
+  if (error == std::errc() && stop == end && value >= least && value <= most) return value;
+  throw Error(std::string(what) + " must be an integer " + std::to_string(least) + "…" +
+              std::to_string(most) + ", got " + Quoted(word));
 }
 
 std::string NumberText(double value) {

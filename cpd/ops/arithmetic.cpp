@@ -60,26 +60,27 @@ bool HasKernel(Operation op, const Operands& in, const Format& format) {
 }
 
 void CheckElementwise(const Operands& in, const Format& format, const RoundingOptions& options,
-                      const TensorView& out, const TensorView* random) {
+                      const TensorView& out, const RandomKey& key, const TensorView* random) {
   CheckOperands(in);
   Check(out, "out");
   CheckStorage(out.dtype, format);
   CheckSameShape(in.x, out, "x and out");
   CheckSameDevice(in.x, out);
-  CheckRandom(random, out, options);
+  CheckRandom(random, out, options, key);
 }
 
 void Operate(soft::Operation op, const Operands& in, const Format& format,
-             const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  CheckElementwise(in, format, options, out, random);
-  if (!HasKernel(op, in, format)) return Compute(op, in, format, options, out, random);
-  const RoundPlan plan = PlanOf(format, options);
+             const RoundingOptions& options, const TensorView& out, const RandomKey& key,
+             const TensorView* random) {
+  CheckElementwise(in, format, options, out, key, random);
+  if (!HasKernel(op, in, format)) return Compute(op, in, format, options, out, key, random);
+  const RoundPlan plan = PlanOf(format, options, key);
   if (Explains()) {
     NotePath(ToString(op).c_str(), PathOf(format, options, in.has(DType::f64)));
   }
   if (out.size() == 0) return;
   if (in.x.device == Device::cuda) {
-    return cuda::Operate(op, in.x, in.y, in.z, plan, out, random, cuda::KeyOf(options));
+    return cuda::Operate(op, in.x, in.y, in.z, plan, out, random, cuda::KeyOf(options, key));
   }
   in.has(DType::f64) ? OperateIn<double>(op, plan, in, random, out)
                      : OperateIn<float>(op, plan, in, random, out);
@@ -99,21 +100,21 @@ TensorView Slice(const TensorView& x, int dim, std::int64_t k) {
 }
 
 void Steps(const Accumulator& accumulator, std::int64_t k, std::int64_t count, std::int64_t first,
-           std::int64_t n, const float* const* terms, FoldState state) {
-  FoldSteps(accumulator, kFp32, k, count, first, n, terms, state);
+           std::int64_t n, const float* const* terms, FoldState state, const RandomKey& key) {
+  FoldSteps(accumulator, kFp32, k, count, first, n, terms, state, key);
 }
 void Steps(const Accumulator& accumulator, std::int64_t k, std::int64_t count, std::int64_t first,
-           std::int64_t n, const double* const* terms, FoldState64 state) {
-  FoldSteps(accumulator, k, count, first, n, terms, state);
+           std::int64_t n, const double* const* terms, FoldState64 state, const RandomKey& key) {
+  FoldSteps(accumulator, k, count, first, n, terms, state, key);
 }
 void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first, std::int64_t n,
-         FoldState state) {
-  if (terms > 0) return FoldEnd(accumulator, kFp32, terms, first, n, state);
+         FoldState state, const RandomKey& key) {
+  if (terms > 0) return FoldEnd(accumulator, kFp32, terms, first, n, state, key);
   CastScaled(accumulator.format, {}, 0, first, n, state.planes, state.planes);
 }
 void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first, std::int64_t n,
-         FoldState64 state) {
-  if (terms > 0) return FoldEnd(accumulator, terms, first, n, state);
+         FoldState64 state, const RandomKey& key) {
+  if (terms > 0) return FoldEnd(accumulator, terms, first, n, state, key);
   Kernels().round_f64(PlanOf(accumulator.format, {}), first, n, state.planes, nullptr,
                       state.planes);
 }
@@ -206,7 +207,7 @@ void NoteSum(const Accumulator& accumulator, bool given) {
 /// Sum in T: float, or double for terms of binary64. given: the draws from out's first element on.
 template <class T>
 void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
-           GivenDraws given) {
+           const RandomKey& key, GivenDraws given) {
   const std::int64_t terms = x.shape[dim];
   const auto planes = static_cast<std::size_t>(FoldPlanes(accumulator, terms));
   const std::int64_t serial_below = SerialBelow(terms);
@@ -221,9 +222,9 @@ void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const T
       for (std::int64_t k = 0; k < terms; k += Terms<T>::kMost) {
         CheckInterrupt();
         const std::int64_t count = std::min(Terms<T>::kMost, terms - k);
-        Steps(accumulator, k, count, i, n, all.Read(k, count, i, n), sums);
+        Steps(accumulator, k, count, i, n, all.Read(k, count, i, n), sums, key);
       }
-      End(accumulator, terms, i, n, sums);
+      End(accumulator, terms, i, n, sums, key);
       std::copy_n(state.data(), n, writer.Target(i, n));
       writer.Flush(i, n);
     }
@@ -245,28 +246,32 @@ void CheckOperands(const Operands& in) {
 }
 
 void Add(const TensorView& x, const TensorView& y, const Format& format,
-         const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(soft::Operation::add, {x, &y}, format, options, out, random);
+         const RoundingOptions& options, const TensorView& out, const RandomKey& key,
+         const TensorView* random) {
+  Operate(soft::Operation::add, {x, &y}, format, options, out, key, random);
 }
 void Mul(const TensorView& x, const TensorView& y, const Format& format,
-         const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(soft::Operation::mul, {x, &y}, format, options, out, random);
+         const RoundingOptions& options, const TensorView& out, const RandomKey& key,
+         const TensorView* random) {
+  Operate(soft::Operation::mul, {x, &y}, format, options, out, key, random);
 }
 void Fma(const TensorView& x, const TensorView& y, const TensorView& z, const Format& format,
-         const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(soft::Operation::fma, {x, &y, &z}, format, options, out, random);
+         const RoundingOptions& options, const TensorView& out, const RandomKey& key,
+         const TensorView* random) {
+  Operate(soft::Operation::fma, {x, &y, &z}, format, options, out, key, random);
 }
 void Div(const TensorView& x, const TensorView& y, const Format& format,
-         const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  Operate(soft::Operation::div, {x, &y}, format, options, out, random);
+         const RoundingOptions& options, const TensorView& out, const RandomKey& key,
+         const TensorView* random) {
+  Operate(soft::Operation::div, {x, &y}, format, options, out, key, random);
 }
 void Sqrt(const TensorView& x, const Format& format, const RoundingOptions& options,
-          const TensorView& out, const TensorView* random) {
-  Operate(soft::Operation::sqrt, {x}, format, options, out, random);
+          const TensorView& out, const RandomKey& key, const TensorView* random) {
+  Operate(soft::Operation::sqrt, {x}, format, options, out, key, random);
 }
 
 void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
-         const TensorView* random) {
+         const RandomKey& key, const TensorView* random) {
   CheckFloat(x, "x");
   if (dim < 0 || dim >= x.rank) {
     throw Error("dim must be 0…" + std::to_string(x.rank - 1) + ", got " + std::to_string(dim));
@@ -277,7 +282,8 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   CheckSameDevice(x, out);
   const bool on_gpu = x.device == Device::cuda;
   const std::int64_t terms = x.shape[dim];
-  accumulator.fixed ? CheckFixed(accumulator, on_gpu) : CheckFold(accumulator, terms, on_gpu);
+  accumulator.fixed ? Check(accumulator) : CheckFold(accumulator, terms);
+  Check(key, on_gpu);
   const std::int64_t draws = DrawsOfSum(accumulator, terms);
   CheckDraws(random, out, draws, accumulator.rounding);
   if (Explains() && on_gpu) {
@@ -286,11 +292,11 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   if (out.size() == 0) return;
   if (accumulator.fixed) return SumFixed(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
   if (on_gpu) {
-    return cuda::Sum(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out, random, draws);
+    return cuda::Sum(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out, key, random, draws);
   }
   const GivenIntegers integers(random, draws);
-  if (x.dtype == DType::f64) return SumIn<double>(x, dim, accumulator, out, integers.draws());
-  SumIn<float>(x, dim, accumulator, out, integers.draws());
+  if (x.dtype == DType::f64) return SumIn<double>(x, dim, accumulator, out, key, integers.draws());
+  SumIn<float>(x, dim, accumulator, out, key, integers.draws());
 }
 
 }  // namespace cpd

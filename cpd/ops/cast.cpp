@@ -106,8 +106,10 @@ void CheckRange(const TensorView& random, int random_bits) {
 
 }  // namespace
 
-void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options) {
-  Check(options, x.device == Device::cuda);
+void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options,
+                 const RandomKey& key) {
+  Check(options);
+  Check(key, x.device == Device::cuda);
   if (random == nullptr) return;
   CheckIntegers(*random, x, options);
   CheckSameShape(x, *random, "x and random");
@@ -150,21 +152,24 @@ void CheckSameDevice(const TensorView& a, const TensorView& b) {
 }
 
 void Cast(const TensorView& x, const Format& format, const RoundingOptions& options,
-          const TensorView& out, const TensorView* random) {
+          const TensorView& out, const RandomKey& key, const TensorView* random) {
   CheckFloat(x, "x");
   Check(out, "out");
   CheckStorage(out.dtype, format);
   CheckSameShape(x, out, "x and out");
   CheckSameDevice(x, out);
-  CheckRandom(random, x, options);
-  if (is_wide(format)) return Compute(soft::Operation::cast, {x}, format, options, out, random);
-  const RoundPlan plan = PlanOf(format, options);
+  CheckRandom(random, x, options, key);
+  if (is_wide(format)) {
+    return Compute(soft::Operation::cast, {x}, format, options, out, key, random);
+  }
+  const RoundPlan plan = PlanOf(format, options, key);
   if (Explains()) NotePath("cast", PathOf(format, options, x.dtype == DType::f64));
   if (x.size() == 0) return;
   const bool along_memory = options.mode != Rounding::stochastic && FillAlike(x, out);
   const TensorView from = along_memory ? AlongMemory(x) : x;
   const TensorView to = along_memory ? AlongMemory(out) : out;
-  if (x.device == Device::cuda) return cuda::Cast(from, plan, to, random, cuda::KeyOf(options));
+  if (x.device == Device::cuda)
+    return cuda::Cast(from, plan, to, random, cuda::KeyOf(options, key));
   if (const auto boxes = Boxes::Of(from, to, random)) {
     return CastBoxes(from, plan, to, random, *boxes);
   }
@@ -173,8 +178,10 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
   CastAs<float>(from, plan, to, random);
 }
 
-void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const TensorView& out) {
+void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const TensorView& out,
+                    const RandomKey& key) {
   Check(options);
+  Check(key, false);
   Check(out, "out");
   if (out.dtype != DType::u32 || !out.is_contiguous() || out.device != Device::cpu) {
     throw Error("out must be contiguous uint32 on the CPU, got " + ToString(out.dtype) +
@@ -187,7 +194,7 @@ void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const T
   }
   auto* to = static_cast<std::uint32_t*>(out.data);
   parallel_for(out.size(), kBlock, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    Kernels().random_integers(options.random_bits, options.seed, options.stream,
+    Kernels().random_integers(options.random_bits, key.seed, key.stream,
                               static_cast<std::int64_t>(first) + begin, end - begin, to + begin);
   });
 }

@@ -8,6 +8,7 @@
 
 #include "cpd/base/tensor.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -33,8 +34,10 @@ struct Operands {
 };
 /// Throws Error unless the operands are float tensors of one shape on one device.
 void CheckOperands(const Operands& operands);
-/// Throws Error unless the options are valid and `random`, if not null, fits x and the options.
-void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options);
+/// Throws Error unless the options are valid, and the key and `random`, if not null, fit x and the
+/// options.
+void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options,
+                 const RandomKey& key);
 /// Throws Error as CheckRandom does, for an ordered sum: random's shape is out's and, last,
 /// `draws`.
 void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,
@@ -44,10 +47,11 @@ void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t dr
 /// may be null.
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c);
-/// Throws Error unless `random`, if not null, has `draws` integers for each element, and where a
-/// stochastic product has more elements or values of k than counters serve.
+/// Throws Error unless the key fits out's device and `random`, if not null, has `draws` integers
+/// for each element, and where a stochastic product has more elements or values of k than counters
+/// serve.
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
-                  const TensorView* random, std::int64_t draws);
+                  const RandomKey& key, const TensorView* random, std::int64_t draws);
 /// The first element of x, row-major, that is no value of a format; -1 where all are.
 struct Outside {
   std::int64_t element = -1;

@@ -80,18 +80,18 @@ std::int64_t PackedBytes(const Format& format, std::int64_t n) {
 }
 
 void Encode(const TensorView& x, const Format& format, const RoundingOptions& options,
-            const TensorView& packed, const TensorView* random) {
+            const TensorView& packed, const RandomKey& key, const TensorView* random) {
   CheckFloat(x, "x");
   CheckPacked(packed, format, x.size());
   CheckSameDevice(x, packed);
-  CheckRandom(random, x, options);
-  const RoundPlan plan = PlanOf(format, options);
+  CheckRandom(random, x, options, key);
+  const RoundPlan plan = PlanOf(format, options, key);
   if (Explains()) NotePath("encode", PathOf(format, options, x.dtype == DType::f64));
   if (x.size() == 0) return;
   std::int64_t nan = -1;
   auto* to = static_cast<std::uint8_t*>(packed.data);
   if (x.device == Device::cuda) {
-    return cuda::Encode(x, format, plan, packed, random, cuda::KeyOf(options));
+    return cuda::Encode(x, format, plan, packed, random, cuda::KeyOf(options, key));
   }
   if (x.dtype == DType::f64) {
     nan = EncodeAs<double>(x, plan, to, random);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpd/base/tensor.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -15,7 +16,8 @@ CPD_API std::int64_t PackedBytes(const Format& format, std::int64_t n);
 /// PackedBytes(format, n) long. A NaN for which the format has no code throws Error naming its
 /// index; `packed` is then unspecified.
 CPD_API void Encode(const TensorView& x, const Format& format, const RoundingOptions& options,
-                    const TensorView& packed, const TensorView* random = nullptr);
+                    const TensorView& packed, const RandomKey& key = {},
+                    const TensorView* random = nullptr);
 
 /// out = the value of each code. packed: u8, contiguous, PackedBytes(format, out.size()) long; out:
 /// any float type that holds the format, any strides. Every bit pattern has a value.

@@ -72,10 +72,11 @@ void CheckImage(const TensorView& x, std::int64_t groups, const Windows& windows
   }
 }
 
-void CheckSums(const Accumulator& accumulator, const TensorView& out, std::int64_t depth) {
+void CheckSums(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
+               const RandomKey& key) {
   Check(accumulator);
   CheckStorage(out.dtype, accumulator.format);
-  CheckNumbers(accumulator, out, depth, nullptr, 0);
+  CheckNumbers(accumulator, out, depth, key, nullptr, 0);
 }
 
 /// Throws Error unless the image's elements in `batch` matrices are values of `format`; the text
@@ -140,7 +141,7 @@ Windows Elements(const TensorView& image) {
 /// Convolve with all its products; chunks end at `chunk_ends` (ProductImages).
 void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
                 const Windows& windows, const Accumulator& accumulator, const TensorView& out,
-                std::span<const std::int64_t> chunk_ends) {
+                const RandomKey& key, std::span<const std::int64_t> chunk_ends) {
   if (out.size() == 0) return;
   const std::int64_t groups = w.shape[0];
   // Random bits depend on element numbers, in which images come before groups.
@@ -164,7 +165,7 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
   product.c.batch_stride[of_groups] = c == nullptr ? 0 : c->stride[0];
   const ImageOperand columns(x, groups, windows, batch, Rows::terms);
   const ImageOperand results(out, groups, Elements(out), batch, Rows::terms);
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
   RunProduct(product, plan, {}, nullptr, {nullptr, &columns, &results, chunk_ends});
 }
 
@@ -312,7 +313,7 @@ bool RunResidues(const TensorView& x, const TensorView& w, const TensorView* c,
     const auto ends =
         chunked ? ChunkEnds(windows, std::span(residues).first(rank), w.shape[2], accumulator.chunk)
                 : std::vector<std::int64_t>{};
-    RunWindows(x, weights, c, thinned, accumulator, results, ends);
+    RunWindows(x, weights, c, thinned, accumulator, results, {}, ends);  // no rounding draws
     if (HasNegativeZero(results)) return false;
   }
   return true;
@@ -329,7 +330,7 @@ bool IsSpread(const Windows& windows) {
 }  // namespace
 
 void Convolve(const TensorView& x, const TensorView& w, const TensorView* c, const Windows& windows,
-              const Accumulator& accumulator, const TensorView& out) {
+              const Accumulator& accumulator, const TensorView& out, const RandomKey& key) {
   CheckType(w, "w");
   const std::int64_t groups = w.rank > 1 ? w.shape[0] : 0;
   CheckImage(x, groups, windows);
@@ -341,7 +342,7 @@ void Convolve(const TensorView& x, const TensorView& w, const TensorView* c, con
     CheckShape(*c, "c", {groups, w.shape[1]}, {}, nullptr);
   }
   const std::int64_t terms = w.shape[2] * windows.taps();
-  CheckSums(accumulator, out, terms);
+  CheckSums(accumulator, out, terms, key);
   if (out.size() == 0) return;
   if (accumulator.unit) {
     Guarded([&] {
@@ -352,14 +353,15 @@ void Convolve(const TensorView& x, const TensorView& w, const TensorView* c, con
     });
   }
   NotePathOfProduct("convolve", accumulator, terms, false, out);
-  if (Explains()) return RunWindows(x, w, c, windows, accumulator, out, {});
+  if (Explains()) return RunWindows(x, w, c, windows, accumulator, out, key, {});
   const bool short_cut = IsSpread(windows) && !ZerosMatter(accumulator, w);
   if (short_cut && RunResidues(x, w, c, windows, accumulator, out)) return;
-  RunWindows(x, w, c, windows, accumulator, out, {});
+  RunWindows(x, w, c, windows, accumulator, out, key, {});
 }
 
 void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
-               const Windows& windows, const Accumulator& accumulator, const TensorView& out) {
+               const Windows& windows, const Accumulator& accumulator, const TensorView& out,
+               const RandomKey& key) {
   CheckImage(x, groups, windows);
   CheckType(g, "g");
   CheckType(out, "out");
@@ -373,7 +375,7 @@ void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
   product.rows = outputs / groups;
   product.columns = x.shape[1] / groups * windows.taps();
   product.depth = x.shape[0] * windows.places();
-  CheckSums(accumulator, out, product.depth);
+  CheckSums(accumulator, out, product.depth, key);
   NotePathOfProduct("correlate", accumulator, product.depth, false, out);
   if (out.size() == 0) return;
   if (accumulator.unit) {
@@ -389,7 +391,7 @@ void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
   product.out.row_stride = product.columns;
   product.out.column_stride = 1;
   product.out.batch_stride = {product.rows * product.columns};
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
   RunProduct(product, plan, {}, nullptr, {&a, &b, nullptr, {}});
 }
 

@@ -9,6 +9,7 @@
 #include "cpd/base/tensor.h"
 #include "cpd/ops/image_operand.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/random_key.h"
 
 namespace cpd {
 
@@ -24,8 +25,8 @@ namespace cpd {
 /// Zeros between a dilated image's elements (spread) are left out of a sum where this changes no
 /// bit of it.
 CPD_API void Convolve(const TensorView& x, const TensorView& w, const TensorView* c,
-                      const Windows& windows, const Accumulator& accumulator,
-                      const TensorView& out);
+                      const Windows& windows, const Accumulator& accumulator, const TensorView& out,
+                      const RandomKey& key = {});
 
 /// out[o, channel, tap] = the sum over k = (image, place), row-major, of g[n, o, place] times the
 /// element of image x[n] under the tap: the gradient of Convolve's w, bit for bit as a Gemm.
@@ -34,6 +35,6 @@ CPD_API void Convolve(const TensorView& x, const TensorView& w, const TensorView
 /// kernel's dimensions, contiguous.
 CPD_API void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
                        const Windows& windows, const Accumulator& accumulator,
-                       const TensorView& out);
+                       const TensorView& out, const RandomKey& key = {});
 
 }  // namespace cpd

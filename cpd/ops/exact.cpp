@@ -64,8 +64,8 @@ template <class T>
 class Stages {
  public:
   Stages(const Operands& in, const soft::Target& to, const RoundingOptions& options,
-         const TensorView* random)
-      : x_(in.x), to_(to), options_(options) {
+         const RandomKey& key, const TensorView* random)
+      : x_(in.x), to_(to), options_(options), key_(key) {
     if (in.y != nullptr) y_.emplace(*in.y);
     if (in.z != nullptr) z_.emplace(*in.z);
     if (random != nullptr) given_.emplace(*random);
@@ -80,8 +80,7 @@ class Stages {
   const std::uint32_t* Draws(std::int64_t i, std::int64_t n) {
     if (options_.mode != Rounding::stochastic) return nullptr;
     if (given_) return given_->Read(i, n);
-    Kernels().random_integers(options_.random_bits, options_.seed, options_.stream, i, n,
-                              drawn_.data());
+    Kernels().random_integers(options_.random_bits, key_.seed, key_.stream, i, n, drawn_.data());
     return drawn_.data();
   }
 
@@ -90,6 +89,7 @@ class Stages {
   std::optional<Reader<std::uint32_t>> given_;
   soft::Target to_;
   const RoundingOptions& options_;
+  const RandomKey& key_;
   std::array<std::uint32_t, kStage> drawn_;
 };
 
@@ -111,9 +111,10 @@ void ToOdd(soft::Operation operation, const Run<double>& run, double* exact) {
 /// puts into `raised`, with those of signalling operands unless it returns false: none is NaN.
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
-              const TensorView& flags, const TensorView* random, Raise raise) {
+              const RandomKey& key, const TensorView& flags, const TensorView* random,
+              Raise raise) {
   parallel_for(flags.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
-    Stages<T> stages(in, to, options, random);
+    Stages<T> stages(in, to, options, key, random);
     std::array<std::uint8_t, kStage> raised;
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
@@ -150,11 +151,11 @@ bool Compare(const FlagLimits<double>& limits, std::int64_t n, const double* x, 
 /// by soft_float.h what the limits leave open.
 template <class T>
 void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& format,
-                   const RoundingOptions& options, const soft::Target& to, const TensorView& flags,
-                   const TensorView* random) {
-  const RoundPlan plan = PlanOf(format, options);
+                   const RoundingOptions& options, const soft::Target& to, const RandomKey& key,
+                   const TensorView& flags, const TensorView* random) {
+  const RoundPlan plan = PlanOf(format, options, key);
   const auto limits = Guarded([&] { return soft::flag_limits<T>(to); });
-  ForFlags<T>(in, to, options, flags, random,
+  ForFlags<T>(in, to, options, key, flags, random,
               [&](const Run<T>& run, std::int64_t i, std::uint8_t* raised) {
                 std::array<T, kStage> exact, rounded;
                 const T* x = run.x;
@@ -174,8 +175,8 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
 /// Whether binary32 holds most of the first results to odd (short_exact.h): each that it leaves in
 /// doubt, as products of fma of many bits, costs the engine.
 bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Target& to,
-                   const RoundingOptions& options) {
-  Stages<float> stages(in, to, options, nullptr);
+                   const RoundingOptions& options, const RandomKey& key) {
+  Stages<float> stages(in, to, options, key, nullptr);
   const Run<float> run = stages.Read(0, std::min(kStage, in.x.size()));
   std::array<float, kStage> exact;
   ToOdd(operation, run, exact.data());
@@ -193,7 +194,8 @@ void CheckOnCpu(const TensorView& x, const char* what) {
 }  // namespace
 
 void Compute(soft::Operation operation, const Operands& in, const Format& format,
-             const RoundingOptions& options, const TensorView& out, const TensorView* random) {
+             const RoundingOptions& options, const TensorView& out, const RandomKey& key,
+             const TensorView* random) {
   CheckOnCpu(in.x, "quotients and square roots of fp64 and formats wider than binary32");
   const soft::Target to = soft::target(format, options);
   if (Explains()) {
@@ -203,7 +205,7 @@ void Compute(soft::Operation operation, const Operands& in, const Format& format
     Explaining::Current()->Run("portable", "soft_float");
   }
   parallel_for(out.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
-    Stages<double> stages(in, to, options, random);
+    Stages<double> stages(in, to, options, key, random);
     Writer<double> writer(out);
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
@@ -217,7 +219,7 @@ void Compute(soft::Operation operation, const Operands& in, const Format& format
 
 void Flags(soft::Operation operation, const Operands& in, const Format& format,
            const RoundingOptions& options, soft::Tininess tininess, const TensorView& flags,
-           const TensorView* random) {
+           const RandomKey& key, const TensorView* random) {
   CheckCount(operation, in);
   CheckOperands(in);
   CheckOfElements(format);
@@ -225,7 +227,7 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
   if (flags.dtype != DType::u8) throw Error("flags must be uint8, got " + ToString(flags.dtype));
   CheckSameShape(in.x, flags, "x and flags");
   CheckSameDevice(in.x, flags);
-  CheckRandom(random, flags, options);
+  CheckRandom(random, flags, options, key);
   CheckOnCpu(in.x, "flags");
   if (Explains()) {
     NotePath("flags", {"limits", "or integers: the values decide"});
@@ -237,16 +239,16 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
   const bool is_cast = operation == soft::Operation::cast;
   const bool is_narrow = !in.has(DType::f64);
   const auto in_binary32 = [&] {
-    return is_cast ||
-           (rounds_from_odd(PlanOf(format, options)) && MostlyCertain(operation, in, to, options));
+    return is_cast || (rounds_from_odd(PlanOf(format, options)) &&
+                       MostlyCertain(operation, in, to, options, key));
   };
   if (has_limits && is_narrow && in_binary32()) {
-    return FlagsByLimits<float>(operation, in, format, options, to, flags, random);
+    return FlagsByLimits<float>(operation, in, format, options, to, key, flags, random);
   }
   if (has_limits && (is_cast || is_narrow)) {
-    return FlagsByLimits<double>(operation, in, format, options, to, flags, random);
+    return FlagsByLimits<double>(operation, in, format, options, to, key, flags, random);
   }
-  ForFlags<double>(in, to, options, flags, random,
+  ForFlags<double>(in, to, options, key, flags, random,
                    [&](const Run<double>& run, std::int64_t, std::uint8_t* raised) {
                      ForEach(operation, run,
                              [&](std::int64_t k, soft::Rounded y) { raised[k] = y.flags; });

@@ -7,19 +7,21 @@
 #include "cpd/numeric/round/soft_float.h"
 #include "cpd/ops/checks.h"
 #include "cpd/spec/format.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
 
 /// flags[i] = the exceptions, a sum of soft_float.h's, that Cast, Add, Mul, Fma, Div or Sqrt raises
-/// for element i. Operands and `random`: as in Add; flags: u8, of their shape. Throws Error before
-/// anything is written, also for tensors on a GPU.
+/// for element i. Operands, `key` and `random`: as in Add; flags: u8, of their shape. Throws Error
+/// before anything is written, also for tensors on a GPU.
 CPD_API void Flags(soft::Operation operation, const Operands& operands, const Format& format,
                    const RoundingOptions& options, soft::Tininess tininess, const TensorView& flags,
-                   const TensorView* random = nullptr);
+                   const RandomKey& key = {}, const TensorView* random = nullptr);
 
 /// out = the values of an operation whose caller has checked all arguments but the device.
 void Compute(soft::Operation operation, const Operands& operands, const Format& format,
-             const RoundingOptions& options, const TensorView& out, const TensorView* random);
+             const RoundingOptions& options, const TensorView& out, const RandomKey& key,
+             const TensorView* random);
 
 }  // namespace cpd

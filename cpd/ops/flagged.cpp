@@ -89,10 +89,11 @@ void ForElements(std::int64_t n, std::int64_t operations, const TensorView& flag
 class Products {
  public:
   Products(const MatrixProduct& product, const Accumulator& accumulator, soft::Tininess tininess,
-           GivenDraws given)
+           const RandomKey& key, GivenDraws given)
       : product_(product),
         accumulator_(accumulator),
         tininess_(tininess),
+        key_(key),
         given_(given),
         row_(product.depth),
         column_(product.depth),
@@ -117,7 +118,7 @@ class Products {
       start = addend_.Read(c.data, c.dtype, place, 1)[0];
     }
     const int signalled = row_.raised() | column_.raised() | addend_.raised();
-    const soft::SumElement element{static_cast<std::uint64_t>(index), given_.from(index)};
+    const soft::SumElement element{static_cast<std::uint64_t>(index), given_.from(index), key_};
     return static_cast<std::uint8_t>(Sum(element, of_b, start) | signalled);
   }
 
@@ -143,6 +144,7 @@ class Products {
   const MatrixProduct& product_;
   const Accumulator& accumulator_;
   soft::Tininess tininess_;
+  const RandomKey& key_;
   GivenDraws given_;
   Line row_, column_, addend_;
   std::span<const double> of_a_;
@@ -163,9 +165,9 @@ void CheckUnit(const Accumulator& accumulator) {
 
 void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
                 soft::Tininess tininess, const TensorView& out, const TensorView& flags,
-                const TensorView* random) {
+                const RandomKey& key, const TensorView* random) {
   CheckFlags(flags, out);
-  cpd::Sum(x, dim, accumulator, out, random);
+  cpd::Sum(x, dim, accumulator, out, key, random);
   const std::int64_t terms = x.shape[dim];
   const GivenIntegers integers(random, DrawsOfSum(accumulator, terms));
   TensorView others = x;  // without dim
@@ -178,7 +180,7 @@ void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
       if (i % 64 == 63) CheckInterrupt();
       auto index = begin + static_cast<std::int64_t>(i);
       const soft::SumElement element{static_cast<std::uint64_t>(index),
-                                     integers.draws().from(index)};
+                                     integers.draws().from(index), key};
       std::int64_t offset = 0;
       for (int d = others.rank - 1; d >= 0; --d) {
         offset += index % others.shape[d] * others.stride[d];
@@ -199,17 +201,17 @@ void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
 
 void GemmFlagged(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                  soft::Tininess tininess, const TensorView& out, const TensorView& flags,
-                 const TensorView* c, const TensorView* random) {
+                 const TensorView* c, const RandomKey& key, const TensorView* random) {
   CheckFlags(flags, out);
   Check(accumulator);
   CheckUnit(accumulator);
-  Gemm(a, b, accumulator, out, c, random);
+  Gemm(a, b, accumulator, out, c, key, random);
   if (out.size() == 0) return;
   const MatrixProduct product = MakeProduct(a, b, out, c, Batch::as_given);
   const GivenIntegers integers(random, DrawsOfGemm(accumulator, product.depth));
   ForElements(out.size(), 2 * product.depth, flags,
               [&](std::int64_t begin, std::vector<std::uint8_t>& raised) {
-                Products products(product, accumulator, tininess, integers.draws());
+                Products products(product, accumulator, tininess, key, integers.draws());
                 for (std::size_t i = 0; i < raised.size(); ++i) {
                   if (i % 64 == 63) CheckInterrupt();
                   raised[i] = products.Flags(begin + static_cast<std::int64_t>(i));

@@ -6,6 +6,7 @@
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/round/soft_float.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/random_key.h"
 
 namespace cpd {
 
@@ -14,12 +15,13 @@ namespace cpd {
 /// GPU.
 CPD_API void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
                         soft::Tininess tininess, const TensorView& out, const TensorView& flags,
-                        const TensorView* random = nullptr);
+                        const RandomKey& key = {}, const TensorView* random = nullptr);
 
 /// Gemm with flags (u8, of out's shape): the exceptions of all roundings of an element's sum, c's
 /// included, or-ed. Matrix units must have the adder aligned.
 CPD_API void GemmFlagged(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                          soft::Tininess tininess, const TensorView& out, const TensorView& flags,
-                         const TensorView* c = nullptr, const TensorView* random = nullptr);
+                         const TensorView* c = nullptr, const RandomKey& key = {},
+                         const TensorView* random = nullptr);
 
 }  // namespace cpd

@@ -26,12 +26,13 @@ namespace {
 // --- checks --------------------------------------------------------------------------------------
 
 void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-               const TensorView& out, const TensorView* c, const TensorView* random) {
+               const TensorView& out, const TensorView* c, const RandomKey& key,
+               const TensorView* random) {
   CheckProduct(a, b, out, c);
-  Check(accumulator, out.device == Device::cuda);
+  Check(accumulator);
   CheckStorage(out.dtype, accumulator.format);
   const std::int64_t depth = a.shape[a.rank - 1];
-  CheckNumbers(accumulator, out, depth, random, DrawsOfGemm(accumulator, depth));
+  CheckNumbers(accumulator, out, depth, key, random, DrawsOfGemm(accumulator, depth));
 }
 
 void CheckUnitOperands(const BlockFma& unit, const TensorView& a, const TensorView& b) {
@@ -111,7 +112,7 @@ void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulat
   if (out.dtype != DType::f32) {
     throw Error("the product of scaled operands must be fp32, got out in " + ToString(out.dtype));
   }
-  Check(accumulator, out.device == Device::cuda);
+  Check(accumulator);
   const std::int64_t block = BlockOf(a, b, depth);
   CheckScales(a, Side::a, out, depth);
   CheckScales(b, Side::b, out, depth);
@@ -168,7 +169,7 @@ ProductScales ScalesOf(const OperandScales& a, const OperandScales& b,
 }  // namespace
 
 std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
-  Check(accumulator, true);  // wherever the product runs
+  Check(accumulator);
   if (accumulator.rounding.mode != Rounding::stochastic) return 0;
   const std::int64_t k = std::max<std::int64_t>(0, depth);
   if (accumulator.scheme == Scheme::block_fma) {
@@ -216,14 +217,14 @@ void NotePathOfProduct(const char* function, const Accumulator& accumulator, std
 }
 
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c, const GemmPart& part) {
-  CheckGemm(a, b, accumulator, out, c, nullptr);
+          const TensorView& out, const TensorView* c, const GemmPart& part, const RandomKey& key) {
+  CheckGemm(a, b, accumulator, out, c, key, nullptr);
   CheckPart(accumulator, out, part);
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], false, out);
   if (out.size() == 0) return;
   MatrixProduct product = MakeProduct(a, b, out, c);
   product.first_element = part.element;
-  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
   if (part.product > 0) {
     const std::int64_t chunks = plan.chunk > 0 ? part.product / plan.chunk : 0;
     plan.sum.first_draw +=
@@ -234,24 +235,25 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
       cuda::CheckInside(a, accumulator.unit->a, "a");
       cuda::CheckInside(b, accumulator.unit->b, "b");
     }
-    return cuda::Gemm(product, plan, accumulator.rounding, out);
+    return cuda::Gemm(product, plan, cuda::KeyOf(accumulator.rounding, key), out);
   }
   if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
   RunProduct(product, plan, {}, nullptr);
 }
 
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c, const TensorView* random) {
-  CheckGemm(a, b, accumulator, out, c, random);
+          const TensorView& out, const TensorView* c, const RandomKey& key,
+          const TensorView* random) {
+  CheckGemm(a, b, accumulator, out, c, key, random);
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], random != nullptr, out);
   if (out.size() == 0) return;
   if (out.device == Device::cuda) {
     const std::int64_t draws = DrawsOfGemm(accumulator, a.shape[a.rank - 1]);
-    return cuda::Gemm(a, b, accumulator, out, c, random, draws);
+    return cuda::Gemm(a, b, accumulator, out, c, key, random, draws);
   }
   if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
   const MatrixProduct product = MakeProduct(a, b, out, c);
-  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
   const GivenIntegers integers(random, DrawsOfGemm(accumulator, product.depth));
   if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // after c's
   RunProduct(product, plan, integers.draws(), nullptr);
@@ -268,13 +270,14 @@ std::int64_t DrawsOfGemmScaled(const Accumulator& accumulator, std::int64_t dept
 
 void GemmScaled(const TensorView& a, const OperandScales& a_scales, const TensorView& b,
                 const OperandScales& b_scales, const Accumulator& accumulator, ScalesAt at,
-                const TensorView& out, const TensorView* c, const TensorView* random) {
+                const TensorView& out, const TensorView* c, const RandomKey& key,
+                const TensorView* random) {
   CheckProduct(a, b, out, c);
   const std::int64_t depth = a.shape[a.rank - 1];
   CheckScaled(a_scales, b_scales, accumulator, at, out, depth);
   const std::int64_t block = at == ScalesAt::block ? BlockOf(a_scales, b_scales, depth) : 0;
   const std::int64_t draws = DrawsOfGemmScaled(accumulator, depth, block);
-  CheckNumbers(accumulator, out, depth, random, draws);
+  CheckNumbers(accumulator, out, depth, key, random, draws);
   NotePathOfProduct("gemm_scaled", accumulator, depth, random != nullptr, out);
   if (out.size() == 0) return;
   if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
@@ -285,9 +288,9 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
   ProductScales scales = ScalesOf(a_scales, b_scales, accumulator, at, product);
   if (c != nullptr && !c_in_unit) scales.c = OperandOf(*c, product.batch_rank);
   if (out.device == Device::cuda) {
-    return cuda::GemmScaled(product, scales, accumulator, out, random, draws);
+    return cuda::GemmScaled(product, scales, accumulator, out, key, random, draws);
   }
-  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
   const GivenIntegers integers(random, draws);
   if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // after c's
   RunProduct(product, plan, integers.draws(), &scales);

@@ -3,6 +3,7 @@
 
 #include "cpd/base/tensor.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/scales_at.h"
 
 namespace cpd {
@@ -29,7 +30,7 @@ namespace cpd {
 ///               each addition wraps or saturates, and the sum is rounded into `format`; NaN where
 ///               c or an operand is NaN or infinite. A zero is +0.
 ///
-/// Random bits of stochastic rounding come from rounding.seed and stream, index = out's row-major
+/// Random bits of stochastic rounding are those of `key`, index = out's row-major
 /// element number (below 2^40); draw 0 rounds c; the other roundings take successive draws from the
 /// next block on (draw 4 s, s as in philox.h), in program order: product (where it is rounded),
 /// then its sum(s).
@@ -41,7 +42,7 @@ namespace cpd {
 /// The result does not depend on threads, tiles or backend. Throws Error, before anything is
 /// written, for shapes, types and devices that do not fit.
 CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-                  const TensorView& out, const TensorView* c = nullptr,
+                  const TensorView& out, const TensorView* c = nullptr, const RandomKey& key = {},
                   const TensorView* random = nullptr);
 
 /// A part of a larger product: out is its elements from number `element` on, in row-major order,
@@ -52,7 +53,8 @@ struct GemmPart {
 /// Gemm of a part: the bits, random ones too, that it has in the whole. `product` is 0, or the sum
 /// is sequential, or chunked and `product` a multiple of its chunk.
 CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-                  const TensorView& out, const TensorView* c, const GemmPart& part);
+                  const TensorView& out, const TensorView* c, const GemmPart& part,
+                  const RandomKey& key = {});
 
 /// How many integers `random` holds for each element: 1 for c, and one for each other rounding of a
 /// sum of `depth` products. 0 where the accumulator's rounding is not stochastic.
@@ -101,7 +103,7 @@ struct OperandScales {
 CPD_API void GemmScaled(const TensorView& a, const OperandScales& a_scales, const TensorView& b,
                         const OperandScales& b_scales, const Accumulator& accumulator, ScalesAt at,
                         const TensorView& out, const TensorView* c = nullptr,
-                        const TensorView* random = nullptr);
+                        const RandomKey& key = {}, const TensorView* random = nullptr);
 
 /// DrawsOfGemm for GemmScaled; block: the finer one of scales_at block, 0 for epilogue.
 CPD_API std::int64_t DrawsOfGemmScaled(const Accumulator& accumulator, std::int64_t depth,

@@ -78,7 +78,7 @@ void MultiplyOnCpu(const MatrixProduct& product) {
 
 void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                 const TensorView& out, const TensorView* c) {
-  Check(accumulator, out.device == Device::cuda);
+  Check(accumulator);
   CheckIsFp32(accumulator);
   CheckProduct(a, b, out, c);
   CheckFp32(a, "a");

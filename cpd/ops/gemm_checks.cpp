@@ -123,7 +123,8 @@ void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& ou
 }
 
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
-                  const TensorView* random, std::int64_t draws) {
+                  const RandomKey& key, const TensorView* random, std::int64_t draws) {
+  Check(key, out.device == Device::cuda);
   CheckDraws(random, out, draws, accumulator.rounding);
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   if (out.size() > std::int64_t{1} << 40) {

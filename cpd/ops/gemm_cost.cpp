@@ -114,7 +114,7 @@ double UnitSum(const BlockFma& unit) {
 }  // namespace
 
 double SlowdownOf(const Accumulator& accumulator) {
-  Check(accumulator, true);  // wherever the product runs
+  Check(accumulator);
   const AccumulatorPlan plan = make_accumulator_plan(accumulator, kUsualDepth);
   const double vectors = std::string_view(Kernels().name) == "scalar" ? kWithoutVectors : 1;
   if (accumulator.unit) return vectors * UnitSum(*accumulator.unit);

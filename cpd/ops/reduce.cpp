@@ -45,13 +45,14 @@ template <class T>
 class Spans {
  public:
   Spans(const Accumulator& accumulator, const Format& terms_in, std::int64_t first, std::int64_t n,
-        const T* const* terms, FoldStateOf<T> state)
+        const T* const* terms, FoldStateOf<T> state, const RandomKey& key)
       : accumulator_(accumulator),
         terms_in_(terms_in),
         first_(first),
         n_(n),
         terms_(terms),
-        state_(state) {}
+        state_(state),
+        key_(key) {}
 
   void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
                  std::int64_t count) {
@@ -70,11 +71,11 @@ class Spans {
  private:
   /// PlanOfTerms, PlanOfSums: plans that are made when they are first needed.
   const FoldPlan& PlanOfTerms() {
-    if (!of_terms_) of_terms_ = TermsPlanOf(accumulator_, terms_in_);
+    if (!of_terms_) of_terms_ = TermsPlanOf(accumulator_, terms_in_, key_);
     return *of_terms_;
   }
   const FoldPlan& PlanOfSums() {
-    if (!of_sums_) of_sums_ = SumsPlanOf(accumulator_);
+    if (!of_sums_) of_sums_ = SumsPlanOf(accumulator_, key_);
     return *of_sums_;
   }
   [[nodiscard]] T* Plane(int plane) const { return state_.planes + plane * state_.stride; }
@@ -94,6 +95,7 @@ class Spans {
   std::int64_t first_, n_;
   const T* const* terms_;
   FoldStateOf<T> state_;
+  const RandomKey& key_;
   std::optional<FoldPlan> of_terms_, of_sums_;
 };
 
@@ -106,18 +108,18 @@ void CheckSum(const Accumulator& accumulator, const Format& terms_in) {
 template <class T>
 void Steps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
            std::int64_t count, std::int64_t first, std::int64_t n, const T* const* terms,
-           FoldStateOf<T> state) {
+           FoldStateOf<T> state, const RandomKey& key) {
   CheckSum(accumulator, terms_in);
   if (count <= 0 || n <= 0) return;
-  Spans<T> spans(accumulator, terms_in, first, n, terms, state);
+  Spans<T> spans(accumulator, terms_in, first, n, terms, state, key);
   FoldWalk(fold_order(accumulator), k).take(spans, count);
 }
 
 template <class T>
 void End(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
-         std::int64_t first, std::int64_t n, FoldStateOf<T> state) {
+         std::int64_t first, std::int64_t n, FoldStateOf<T> state, const RandomKey& key) {
   CheckSum(accumulator, terms_in);
-  Spans<T> spans(accumulator, terms_in, first, n, nullptr, state);
+  Spans<T> spans(accumulator, terms_in, first, n, nullptr, state, key);
   FoldWalk(fold_order(accumulator), terms).end(spans);
 }
 
@@ -148,15 +150,15 @@ int FoldPlanes(const Accumulator& accumulator, std::int64_t terms) {
 }
 
 std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms) {
-  Check(accumulator, true);  // wherever the sum runs
+  Check(accumulator);
   if (accumulator.scheme == Scheme::fixed) return 0;
   RefuseUnit(accumulator);
   if (accumulator.rounding.mode != Rounding::stochastic) return 0;
   return draws_of_fold(fold_order(accumulator), terms);
 }
 
-void CheckFold(const Accumulator& accumulator, std::int64_t terms, bool on_gpu) {
-  Check(accumulator, on_gpu);
+void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
+  Check(accumulator);
   RefuseUnit(accumulator);
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   const std::int64_t draws =
@@ -169,35 +171,38 @@ void CheckFold(const Accumulator& accumulator, std::int64_t terms, bool on_gpu) 
 }
 
 void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
-              std::int64_t first, std::int64_t n, const float* terms, FoldState state) {
-  Steps(accumulator, terms_in, k, 1, first, n, &terms, state);
+              std::int64_t first, std::int64_t n, const float* terms, FoldState state,
+              const RandomKey& key) {
+  Steps(accumulator, terms_in, k, 1, first, n, &terms, state, key);
 }
 
 void FoldSteps(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,
                std::int64_t count, std::int64_t first, std::int64_t n, const float* const* terms,
-               FoldState state) {
-  Steps(accumulator, terms_in, k, count, first, n, terms, state);
+               FoldState state, const RandomKey& key) {
+  Steps(accumulator, terms_in, k, count, first, n, terms, state, key);
 }
 
 void FoldSteps(const Accumulator& accumulator, std::int64_t k, std::int64_t count,
-               std::int64_t first, std::int64_t n, const double* const* terms, FoldState64 state) {
-  Steps(accumulator, kFp32, k, count, first, n, terms, state);
+               std::int64_t first, std::int64_t n, const double* const* terms, FoldState64 state,
+               const RandomKey& key) {
+  Steps(accumulator, kFp32, k, count, first, n, terms, state, key);
 }
 
 void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
-             std::int64_t first, std::int64_t n, FoldState state) {
-  End(accumulator, terms_in, terms, first, n, state);
+             std::int64_t first, std::int64_t n, FoldState state, const RandomKey& key) {
+  End(accumulator, terms_in, terms, first, n, state, key);
 }
 
 void FoldEnd(const Accumulator& accumulator, std::int64_t terms, std::int64_t first, std::int64_t n,
-             FoldState64 state) {
-  End(accumulator, kFp32, terms, first, n, state);
+             FoldState64 state, const RandomKey& key) {
+  End(accumulator, kFp32, terms, first, n, state, key);
 }
 
 void CastScaled(const Format& format, const RoundingOptions& options, int shift, std::int64_t first,
-                std::int64_t n, const float* x, float* y) {
+                std::int64_t n, const float* x, float* y, const RandomKey& key) {
   Check(options);
-  const RoundPlan plan = PlanOf(format, options);
+  Check(key, false);
+  const RoundPlan plan = PlanOf(format, options, key);
   WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
     Kernels().round_scaled(plan, Bounded(shift), first + i, count, x + i, random, y + i,
                            n >= kStreamingFrom && x != y);
@@ -205,10 +210,11 @@ void CastScaled(const Format& format, const RoundingOptions& options, int shift,
 }
 
 std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, int shift,
-                          std::int64_t first, std::int64_t n, const float* x,
-                          std::uint8_t* packed) {
+                          std::int64_t first, std::int64_t n, const float* x, std::uint8_t* packed,
+                          const RandomKey& key) {
   Check(options);
-  const RoundPlan plan = PlanOf(format, options);
+  Check(key, false);
+  const RoundPlan plan = PlanOf(format, options, key);
   std::int64_t nan = -1;
   WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
     const std::int64_t found =

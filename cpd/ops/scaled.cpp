@@ -236,13 +236,13 @@ bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
 /// Cast in the order of x's dimensions, whose indices may have other strides.
 void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& out, const GivenScales& given,
-                 const TensorView* random, const TensorView* indices) {
+                 const RandomKey& key, const TensorView* random, const TensorView* indices) {
   const Inputs inputs(x, scaled, axis);
   if (x.device != Device::cpu) {
-    return CastOnGpu(inputs.view(), scaled, axis, options, out, given, random);
+    return CastOnGpu(inputs.view(), scaled, axis, options, out, given, key, random);
   }
   ScaledTensor tensor =
-      MakeScaledTensor(inputs.view(), scaled, axis, options, given, random, indices);
+      MakeScaledTensor(inputs.view(), scaled, axis, options, given, key, random, indices);
   CastTiles(tensor, out);
 }
 
@@ -390,7 +390,8 @@ ScaleCounts CountScales(const Scaled& scaled, std::span<const std::int64_t> shap
 }
 
 bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
-                   const RoundingOptions& options, const TensorView& out) {
+                   const RoundingOptions& options, const TensorView& out, const RandomKey& key) {
+  Check(key, false);
   CheckCast(x, scaled, out);
   if (x.device != Device::cpu || out.dtype != DType::bf16 || !out.is_contiguous()) {
     throw Error("out must be contiguous bf16 on the CPU, got " + ToString(out.dtype) +
@@ -400,12 +401,13 @@ bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
   const int along = AxisOf(x, axis);
   if (x.size() == 0) return true;
   const Inputs inputs(x, scaled, along);
-  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, nullptr);
+  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, key, nullptr);
   return CastTiles(tensor, out);
 }
 
 void CastApart(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
-               const TensorView& out, const TensorView& scales) {
+               const TensorView& out, const TensorView& scales, const RandomKey& key) {
+  Check(key, false);
   CheckCast(x, scaled, out);
   const int along = AxisOf(x, axis);
   const ScaleCounts counts = CountScales(scaled, ShapeOf(x), along);
@@ -417,7 +419,7 @@ void CastApart(const TensorView& x, const Scaled& scaled, int axis, const Roundi
   }
   if (x.size() == 0) return;
   const Inputs inputs(x, scaled, along);
-  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, nullptr);
+  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, key, nullptr);
   CastTiles(tensor, out, true);
   if (Explains()) return;
   std::ranges::copy(scaled.tensor_scale ? tensor.outer.scale : tensor.scale,
@@ -425,42 +427,45 @@ void CastApart(const TensorView& x, const Scaled& scaled, int axis, const Roundi
 }
 
 void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
-          const TensorView& out, const GivenScales& given, const TensorView* random) {
+          const TensorView& out, const GivenScales& given, const RandomKey& key,
+          const TensorView* random) {
   CheckCast(x, scaled, out);
-  CheckRandom(random, x, options);
+  CheckRandom(random, x, options, key);
   const int along = AxisOf(x, axis);
   CheckLevels(scaled, given);
   if (x.size() == 0) return;
   if (const auto order = OrderLike(x, scaled, along, out, given, random)) {
     const bool draws = options.mode == Rounding::stochastic && random == nullptr;
     if (!draws || TurnsIntegers(scaled, *order)) {
-      return CastInOrder(order->x, scaled, order->axis, options, order->out, given,
+      return CastInOrder(order->x, scaled, order->axis, options, order->out, given, key,
                          order->random ? &*order->random : nullptr,
                          draws ? &order->indices : nullptr);
     }
   }
-  CastInOrder(x, scaled, along, options, out, given, random, nullptr);
+  CastInOrder(x, scaled, along, options, out, given, key, random, nullptr);
 }
 
 void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
-              const RoundingOptions& options, const TensorView& first, const TensorView& second) {
+              const RoundingOptions& options, const TensorView& first, const TensorView& second,
+              const RandomKey& key) {
   const std::array<int, 2> along{AxisOf(x, axes[0]), AxisOf(x, axes[1])};
   if (x.device == Device::cpu || scaled.transform || x.size() == 0) {
-    Cast(x, scaled, along[0], options, first);
-    Cast(x, scaled, along[1], options, second);
+    Cast(x, scaled, along[0], options, first, {}, key);
+    Cast(x, scaled, along[1], options, second, {}, key);
     return;
   }
   CheckCast(x, scaled, first);
   CheckCast(x, scaled, second);
-  CastBothOnGpu(x, scaled, along, options, first, second);
+  Check(key, true);
+  CastBothOnGpu(x, scaled, along, options, first, second, key);
 }
 
 void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
             const TensorView& packed, const TensorView& scales, const TensorView* tensor_scales,
-            const GivenScales& given, const TensorView* random) {
+            const GivenScales& given, const RandomKey& key, const TensorView* random) {
   Check(scaled);
   CheckInput(x, "x");
-  CheckRandom(random, x, options);
+  CheckRandom(random, x, options, key);
   const int along = AxisOf(x, axis);
   CheckCodes(packed, scaled.element, x.size(), "packed");
   const ScaleCounts counts = CountScales(scaled, ShapeOf(x), along);
@@ -473,13 +478,14 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
     if (x.size() == 0) return EncodeEmptyOnGpu(scaled, counts, scales, tensor_scales);
     const Inputs inputs(x, scaled, along);
     return EncodeOnGpu(inputs.view(), scaled, along, options, packed, scales, tensor_scales, given,
-                       random);
+                       key, random);
   }
   OuterScales outer;
   Floats blocks;
   if (x.size() > 0) {
     const Inputs inputs(x, scaled, along);
-    ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, given, random);
+    ScaledTensor tensor =
+        MakeScaledTensor(inputs.view(), scaled, along, options, given, key, random);
     if (Explains()) return NoteTiles("encode", tensor, false, "encode_blocks");
     NanFinder nans(scaled.element);
     EncodeTiles(tensor, static_cast<std::uint8_t*>(packed.data), nans);
@@ -510,7 +516,7 @@ void Decode(const TensorView& packed, const Scaled& scaled, int axis, const Tens
   }
   const GivenScales given{.blocks = &scales, .tensor = tensor_scales};
   const RoundingOptions options;
-  ScaledTensor tensor = MakeScaledTensor(out, scaled, along, options, given, nullptr);
+  ScaledTensor tensor = MakeScaledTensor(out, scaled, along, options, given, {}, nullptr);
   if (Explains()) return NoteTiles("decode", tensor, false, "scale_blocks");
   DecodeTiles(tensor, packed, out);
 }

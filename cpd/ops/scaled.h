@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 #include "cpd/spec/scaled.h"
 
@@ -28,16 +29,18 @@ struct GivenScales {
 /// rounded by `options` (Overflow::saturate clips them), values rounded to binary32 and then to
 /// out's type. x and out: fp32, bf16 or fp16 of one shape, any strides; blocks extend along `axis`
 /// (-1: the last); out may be x itself, any other overlap is undefined. A transform (Scaled) is
-/// applied first, rounded into x's type. `random` as in ops/cast.h. Throws Error before anything is
-/// written.
+/// applied first, rounded into x's type. `key` and `random` as in ops/cast.h. Throws Error before
+/// anything is written.
 CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
                   const RoundingOptions& options, const TensorView& out,
-                  const GivenScales& given = {}, const TensorView* random = nullptr);
+                  const GivenScales& given = {}, const RandomKey& key = {},
+                  const TensorView* random = nullptr);
 
 /// Cast into contiguous bf16 on the CPU; returns whether bf16 holds all values. Else `out` has them
 /// rounded.
 CPD_API bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
-                           const RoundingOptions& options, const TensorView& out);
+                           const RoundingOptions& options, const TensorView& out,
+                           const RandomKey& key = {});
 
 /// Cast on the CPU, with the outermost level's scales apart: out[i] = the element or, where there
 /// are two levels, the element times its block's scale, rounded into out's type. `scales` gets the
@@ -45,7 +48,7 @@ CPD_API bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
 /// Cast gives is out[i] times its cell's scale, if out's type holds out[i].
 CPD_API void CastApart(const TensorView& x, const Scaled& scaled, int axis,
                        const RoundingOptions& options, const TensorView& out,
-                       const TensorView& scales);
+                       const TensorView& scales, const RandomKey& key = {});
 
 /// Casts x twice, with blocks along axes[0] into `first` and along axes[1] into `second`, as two
 /// calls of Cast do; neither may overlap x. On a GPU one pass reads x once for both where axes are
@@ -54,7 +57,7 @@ CPD_API void CastApart(const TensorView& x, const Scaled& scaled, int axis,
 /// one type, with rows of a multiple of 4 values at addresses of a multiple of 16.
 CPD_API void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                       const RoundingOptions& options, const TensorView& first,
-                      const TensorView& second);
+                      const TensorView& second, const RandomKey& key = {});
 
 /// Rounds like Cast and writes the elements' codes as ops/codec.h's Encode does, in x's row-major
 /// order, then the codes of the blocks' scales in the order of their grid, and of the second
@@ -64,7 +67,8 @@ CPD_API void CastBoth(const TensorView& x, const Scaled& scaled, const std::arra
 CPD_API void Encode(const TensorView& x, const Scaled& scaled, int axis,
                     const RoundingOptions& options, const TensorView& packed,
                     const TensorView& scales, const TensorView* tensor_scales,
-                    const GivenScales& given = {}, const TensorView* random = nullptr);
+                    const GivenScales& given = {}, const RandomKey& key = {},
+                    const TensorView* random = nullptr);
 
 /// out[i] = element * scale (* the second level's), exact, rounded once into binary32 and then into
 /// out's type. The codes have the sizes that Encode writes for a tensor of out's shape.

@@ -64,7 +64,7 @@ class GivenOnGpu {
 };
 
 cuda::ScaledTensor::Format FormatOf(const TensorView& like, const Scaled& scaled, int axis,
-                                    const RoundingOptions& options) {
+                                    const RoundingOptions& options, const RandomKey& key = {}) {
   cuda::ScaledTensor::Format format;
   const bool bf16 = like.dtype == DType::bf16;
   const auto shape = ShapeOf(like);
@@ -74,7 +74,7 @@ cuda::ScaledTensor::Format FormatOf(const TensorView& like, const Scaled& scaled
   if (scaled.tensor_scale) format.cell_layout = LayoutOf({.kind = scaled.outer}, shape, axis);
   format.choose = scaled.choose;
   Guarded([&] {
-    format.plan = make_scaled_plan(scaled, options, bf16);
+    format.plan = make_scaled_plan(scaled, options, bf16, key);
     format.nearest = make_scaled_plan(scaled, {.overflow = options.overflow}, bf16);
   });
   return format;
@@ -85,8 +85,8 @@ cuda::ScaledTensor::Format FormatOf(const TensorView& like, const Scaled& scaled
 class TensorOnGpu {
  public:
   TensorOnGpu(const TensorView& like, const TensorView* x, const Scaled& scaled, int axis,
-              const RoundingOptions& options, const GivenScales& given)
-      : format_(FormatOf(like, scaled, axis, options)),
+              const RoundingOptions& options, const GivenScales& given, const RandomKey& key = {})
+      : format_(FormatOf(like, scaled, axis, options, key)),
         given_(like, scaled, given, format_.layout.blocks(), format_.cell_layout.blocks()),
         tensor_(like, x, format_, given_.pointers()) {}
 
@@ -117,28 +117,29 @@ bool Notes(const char* function, const char* kernel, const TensorView& like, con
 }  // namespace
 
 void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
-               const TensorView& out, const GivenScales& given, const TensorView* random) {
+               const TensorView& out, const GivenScales& given, const RandomKey& key,
+               const TensorView* random) {
   if (Notes("cast", "cast_scaled", x, scaled, axis, options)) return;
-  const TensorOnGpu tensor(x, &x, scaled, axis, options, given);
-  tensor->Cast(out, random, cuda::KeyOf(options));
+  const TensorOnGpu tensor(x, &x, scaled, axis, options, given, key);
+  tensor->Cast(out, random, cuda::KeyOf(options, key));
 }
 
 void CastBothOnGpu(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                    const RoundingOptions& options, const TensorView& first,
-                   const TensorView& second) {
+                   const TensorView& second, const RandomKey& key) {
   if (Notes("cast", "cast_both", x, scaled, axes[0], options)) return;
-  const TensorOnGpu rows(x, &x, scaled, axes[0], options, {});
-  const TensorOnGpu columns(x, &x, scaled, axes[1], options, {});
-  rows->CastBoth(first, *columns, second, cuda::KeyOf(options));
+  const TensorOnGpu rows(x, &x, scaled, axes[0], options, {}, key);
+  const TensorOnGpu columns(x, &x, scaled, axes[1], options, {}, key);
+  rows->CastBoth(first, *columns, second, cuda::KeyOf(options, key));
 }
 
 void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& packed, const TensorView& scales,
-                 const TensorView* tensor_scales, const GivenScales& given,
+                 const TensorView* tensor_scales, const GivenScales& given, const RandomKey& key,
                  const TensorView* random) {
   if (Notes("encode", "encode_scaled", x, scaled, axis, options)) return;
-  const TensorOnGpu tensor(x, &x, scaled, axis, options, given);
-  tensor->Encode(packed, scaled.element, random, cuda::KeyOf(options));
+  const TensorOnGpu tensor(x, &x, scaled, axis, options, given, key);
+  tensor->Encode(packed, scaled.element, random, cuda::KeyOf(options, key));
   Encode(tensor->blocks(), scaled.scale, {}, scales);
   if (tensor_scales != nullptr) Encode(tensor->cells(), *scaled.tensor_scale, {}, *tensor_scales);
 }

@@ -14,14 +14,15 @@ namespace cpd {
 
 /// x is not empty, and transformed already.
 void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
-               const TensorView& out, const GivenScales& given, const TensorView* random);
+               const TensorView& out, const GivenScales& given, const RandomKey& key,
+               const TensorView* random);
 /// CastBoth (ops/scaled.h) of a format without a transform.
 void CastBothOnGpu(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                    const RoundingOptions& options, const TensorView& first,
-                   const TensorView& second);
+                   const TensorView& second, const RandomKey& key);
 void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& packed, const TensorView& scales,
-                 const TensorView* tensor_scales, const GivenScales& given,
+                 const TensorView* tensor_scales, const GivenScales& given, const RandomKey& key,
                  const TensorView* random);
 /// Writes the codes of an empty tensor's scales: 0 for blocks, 1 for the second level.
 void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,

@@ -190,9 +190,10 @@ void CheckLevels(const Scaled& scaled, const GivenScales& given) {
 
 ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axis,
                               const RoundingOptions& options, const GivenScales& given,
-                              const TensorView* random, const TensorView* indices) {
+                              const RandomKey& key, const TensorView* random,
+                              const TensorView* indices) {
   const ScaledPlan plan =
-      Guarded([&] { return make_scaled_plan(scaled, options, x.dtype == DType::bf16); });
+      Guarded([&] { return make_scaled_plan(scaled, options, x.dtype == DType::bf16, key); });
   const auto shape = ShapeOf(x);
   ScaledTensor tensor{.x = x,
                       .options = options,

@@ -114,7 +114,8 @@ void CheckChoice(const Scaled& scaled, const BlockLayout& layout);
 /// the pass over tiles. indices: as of ScaledTensor; TileIntegers must take them (TurnsIntegers).
 ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axis,
                               const RoundingOptions& options, const GivenScales& given,
-                              const TensorView* random, const TensorView* indices = nullptr);
+                              const RandomKey& key, const TensorView* random,
+                              const TensorView* indices = nullptr);
 
 /// The scales of a tile: for each of its blocks the largest |x|, the second level's scale and
 /// encode multiplier, the scale, ElementScale's factor and the scale by which elements are decoded;

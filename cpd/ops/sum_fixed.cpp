@@ -82,8 +82,6 @@ void SumIn(const TensorView& x, std::int64_t terms, std::int64_t stride, const F
 
 }  // namespace
 
-void CheckFixed(const Accumulator& accumulator, bool on_gpu) { Check(accumulator, on_gpu); }
-
 void SumFixed(const TensorView& x, std::int64_t terms, std::int64_t stride,
               const Accumulator& accumulator, const TensorView& out) {
   const FixedPlan plan = AccumulatorPlanOf(accumulator, terms).fixed;

@@ -10,9 +10,6 @@
 
 namespace cpd {
 
-/// Throws Error for an accumulator that is not valid.
-void CheckFixed(const Accumulator& accumulator, bool on_gpu);
-
 /// out[i] = the sum of `terms` terms, term k being x shifted by k * stride elements: each is
 /// rounded to an integer of units and added, each addition wraps or saturates, and the sum is
 /// rounded into the accumulator's format. NaN where a term is NaN or infinite. x: any float type.

@@ -37,7 +37,7 @@ struct ElementRule {
   soft::Operation operation = soft::Operation::mul;
   std::array<Format, 3> operands{};  ///< the formats of x, y and z
   Format result{};
-  RoundingOptions rounding{};  ///< seed and stream are ignored: random integers are the caller's
+  RoundingOptions rounding{};  ///< random integers are the caller's
   soft::Tininess tininess = soft::Tininess::after;
 };
 

@@ -20,6 +20,7 @@
 #include "cpd/oracle/reference_block_fma.h"
 #include "cpd/oracle/reference_sum.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/random_key.h"
 
 namespace cpd::reference {
 
@@ -42,14 +43,14 @@ inline std::array<std::uint32_t, 4> philox_words(std::array<std::uint32_t, 4> co
   return counter;
 }
 
-/// The options of the successive roundings of one sum, with their random integers. Draw 0 is the
-/// addend's, the loop's begin with the next block of words.
+/// The options of the successive roundings of one sum, with the random integers of a key. Draw 0 is
+/// the addend's, the loop's begin with the next block of words.
 class Draws {
  public:
-  Draws(const RoundingOptions& o, std::uint64_t index)
+  Draws(const RoundingOptions& o, const RandomKey& key, std::uint64_t index)
       : options_{o.mode, o.overflow, o.variant, o.random_bits, 0},
-        seed_(o.seed),
-        stream_(o.stream),
+        seed_(key.seed),
+        stream_(key.stream),
         index_(index),
         per_word_(o.random_bits > 16  ? 1
                   : o.random_bits > 8 ? 2
@@ -148,8 +149,8 @@ inline float dot_block_fma(const Accumulator& accumulator, const BlockOperands& 
 /// Element number `index` of Gemm's result, from a row of a, a column of b, and an addend.
 template <class Arithmetic = ExactArithmetic>
 float dot(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
-          float c = 0.0f, std::uint64_t index = 0) {
-  Draws draws(accumulator.rounding, index);
+          float c = 0.0f, std::uint64_t index = 0, const RandomKey& key = {}) {
+  Draws draws(accumulator.rounding, key, index);
   if (accumulator.scheme == Scheme::block_fma) {
     return dot_block_fma(accumulator, {a, b}, c, draws);
   }
@@ -176,8 +177,8 @@ inline float add_scaled(float total, float x, float y, float sum) {
 
 template <class Arithmetic = ExactArithmetic>
 float dot_scaled(const Accumulator& accumulator, const ScaledDot& x, bool epilogue,
-                 std::uint64_t index = 0) {
-  Draws draws(accumulator.rounding, index);
+                 std::uint64_t index = 0, const RandomKey& key = {}) {
+  Draws draws(accumulator.rounding, key, index);
   const bool is_unit = accumulator.unit && accumulator.unit->scale;
   const auto sum = [&](const BlockOperands& part, float start) {
     if (accumulator.unit) return dot_block_fma(accumulator, part, start, draws);

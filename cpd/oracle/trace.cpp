@@ -203,7 +203,8 @@ class Lines {
       reference::UnitTrace trace(rule_.accumulator, *layout_, record, Options());
       return trace.run(operands, c, signals);
     }
-    reference::Draws draws(rule_.accumulator.rounding, 0);  // unused: rounding is not stochastic
+    reference::Draws draws(rule_.accumulator.rounding, {},
+                           0);  // unused: rounding is not stochastic
     const float sum = reference::dot_block_fma(rule_.accumulator, operands, c, draws);
     const Spec format = reference::spec_of(rule_.accumulator.format);
     record.codes.push_back(

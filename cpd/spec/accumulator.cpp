@@ -135,8 +135,7 @@ constexpr std::array<Key<Accumulator>, 28> kAccumulatorKeys{{
     KeyOf<"format", &Accumulator::format>(),
     KeyOf<"scheme", &Accumulator::scheme>(&IsOrdered),
     KeyOf<"chunk", &Accumulator::chunk>(&IsOrdered, &IsChunked),
-    {"inner", "format",
-     [](Accumulator& a, std::string_view text) { a.inner = ParseFormat(text); },
+    {"inner", "format", [](Accumulator& a, std::string_view text) { a.inner = ParseFormat(text); },
      [](const Accumulator& a) { return FieldOf(a.inner.value_or(a.format)); }, &IsOrdered},
     {"product", "product", &SetProduct, &ProductOf, &IsOrdered},
     OfUnit<"a", &BlockFma::a>(&Always),
@@ -240,7 +239,7 @@ std::string Taken(std::vector<Option>& options, std::string_view name) {
 /// The format is the first word, unless that is an option; the scheme is the first other word that
 /// is no option. Options `format` and `scheme` replace these words.
 Parts PartsOf(std::string_view text, std::span<const Option> given) {
-  std::vector<std::string> words = Words(text);
+  std::vector<std::string> words = WordsOf(text);
   Parts parts;
   if (!words.empty() && IsFormatText(words[0])) {
     parts.format = words[0];
@@ -333,9 +332,9 @@ std::span<const std::string_view> SumSchemeNames() {
   return kGiven;
 }
 
-void Check(const Accumulator& accumulator, bool on_gpu) {
+void Check(const Accumulator& accumulator) {
   Check(accumulator.format);
-  Check(accumulator.rounding, on_gpu);
+  Check(accumulator.rounding);
   CheckName("scheme", accumulator.scheme);
   if (accumulator.product) Check(*accumulator.product);
   if (accumulator.inner) Check(*accumulator.inner);

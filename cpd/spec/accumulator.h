@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "cpd/spec/block_fma.h"
+#include "cpd/spec/fields.h"
 #include "cpd/spec/fixed_point.h"
 #include "cpd/spec/format.h"
-#include "cpd/spec/keys.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -49,11 +49,10 @@ CPD_API std::span<const std::string_view> SumSchemeNames();
 
 /// Throws Error where a field is out of range or none of its type's, or where fields do not fit
 /// together: what is given and what is allowed.
-CPD_API void Check(const Accumulator& accumulator, bool on_gpu = false);
+CPD_API void Check(const Accumulator& accumulator);
 
 /// The canonical text, `e6m9 chunked chunk=64 product=exact rounding=stochastic random_bits=8`:
-/// format, scheme, then every option that is not its default; seed and stream are left out.
-/// ParseAccumulator(ToString(a)) gives a, but for seed and stream.
+/// format, scheme, then every option that is not its default. ParseAccumulator(ToString(a)) is a.
 CPD_API std::string ToString(const Accumulator& accumulator);
 /// Reads a text: a format, a scheme (default: sequential) and options, in which `fma` is the scheme
 /// sequential with exact products. The name of a matrix unit or an integer may stand for the

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 
@@ -111,7 +112,7 @@ CastSpec Make<CastSpec>(std::string_view text, std::span<const Option> keys) {
   std::string format;
   std::string wrong;
   std::vector<std::string> options;
-  for (const std::string& word : Words(text)) {
+  for (const std::string& word : WordsOf(text)) {
     const std::string name = word.substr(0, word.find_first_of("=:"));  // e4m3:bias=11 is a format
     const bool is_option = IsOption(word) && word[name.size()] == '=';
     if (is_option && !has(names, name) && !has(of_scaled, name)) {

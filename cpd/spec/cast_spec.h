@@ -7,8 +7,8 @@
 #include <string_view>
 #include <variant>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
-#include "cpd/spec/keys.h"
 #include "cpd/spec/rounding.h"
 #include "cpd/spec/scaled.h"
 
@@ -42,10 +42,10 @@ CPD_API void Check(const CastSpec& cast);
 /// All names, each at its enumerator's place.
 CPD_API std::span<const std::string_view> NamesOf(CastSpec::Amax amax);
 /// The canonical text, `e4m3 rounding=stochastic random_bits=8` or `mxfp4 factor=0.75`: the format,
-/// then every option that is not its default; seed and stream are left out. Throws Error as Check.
+/// then every option that is not its default. Throws Error as Check.
 CPD_API std::string ToString(const CastSpec& cast);
 /// Options may stand anywhere after the format's first word, and `rounding=` may be left out, as in
-/// `e4m3 stochastic`. ParseCastSpec(ToString(c)) gives c without its seed and stream. Throws Error.
+/// `e4m3 stochastic`. ParseCastSpec(ToString(c)) is c. Throws Error.
 CPD_API CastSpec ParseCastSpec(std::string_view text);
 template <>
 CPD_API CastSpec Make<CastSpec>(std::string_view text, std::span<const Option> keys);

@@ -7,7 +7,9 @@
 #include <concepts>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -21,6 +23,15 @@ using Fields = std::vector<std::pair<std::string, FieldValue>>;
 /// An option of a spec's text: its name and its value.
 using Option = std::pair<std::string, std::string>;
 
+/// The table of a spec's keys (keys.h). Each spec's header declares its specializations.
+template <class Spec>
+struct Keys;
+template <class Spec>
+Keys<Spec> KeysOf();
+/// The spec of a text, with `keys` in place of its own.
+template <class Spec>
+Spec Make(std::string_view text, std::span<const Option> keys);
+
 template <class T>
 FieldValue FieldOf(const T& value) {
   if constexpr (std::same_as<T, bool> || std::same_as<T, std::uint64_t>) {
@@ -29,7 +40,7 @@ FieldValue FieldOf(const T& value) {
     return static_cast<std::int64_t>(value);
   } else if constexpr (std::floating_point<T>) {
     return value;
-  } else if constexpr (std::convertible_to<T, std::string>) {
+  } else if constexpr (std::convertible_to<T, std::string_view>) {
     return std::string(value);
   } else {
     return ToString(value);

@@ -10,6 +10,7 @@
 #include "cpd/spec/error.h"
 #include "cpd/spec/format_names.h"
 #include "cpd/spec/names.h"
+#include "cpd/spec/scaled.h"
 #include "cpd/spec/wide_format.h"
 
 namespace cpd {
@@ -239,6 +240,16 @@ void CheckWideRange(const Format& format) {
   }
 }
 
+bool IsScaled(std::string_view text) {
+  if (!NamesScaled(text)) return false;
+  try {
+    (void)ParseScaled(text);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 /// log2 of the distance between the numbers of [2^e, 2^(e + 1)).
 int SpacingExponent(const Format& format, int e) { return std::max(e, format.emin()) - format.man; }
 
@@ -330,6 +341,9 @@ FormatFields FormatFieldsOf(const Format& f) {
 
 Format ParseFormat(std::string_view name) {
   if (const auto format = FindFormat(name)) return *format;
+  if (IsScaled(name)) {
+    throw Error(Quoted(name) + " is a scaled format; here one without scales is needed");
+  }
   throw Error(NoSuchFormat(name));
 }
 

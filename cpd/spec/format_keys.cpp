@@ -28,7 +28,7 @@ double LowestOf(const Format& format) {
   return format.is_signed ? -magnitude_of(format, lowest_code_of(format)) : magnitude_of(format, 0);
 }
 
-constexpr std::array<FormatKey, 13> kFormatKeys{{
+constexpr std::array<FormatKey, 14> kFormatKeys{{
     KeyOf<"exp", &FormatFields::exp>(),
     KeyOf<"man", &FormatFields::man>(),
     {"bias", "integer",
@@ -37,6 +37,7 @@ constexpr std::array<FormatKey, 13> kFormatKeys{{
     KeyOf<"encoding", &FormatFields::encoding>(),
     KeyOf<"signed", &FormatFields::is_signed>(),
     KeyOf<"subnormals", &FormatFields::subnormals>(),
+    Derived<[](const Format& format) { return ToString(format); }>("name", "word"),
     Derived<[](const Format& format) { return format.bits(); }>("bits", "integer"),
     Derived<max_of>("max", "number"),
     Derived<LowestOf>("lowest", "number"),

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
-#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 
 namespace cpd {

@@ -68,16 +68,6 @@ std::string ToString(const Hadamard& transform) {
   return transform.to_bf16 ? text + ":bf16" : text;
 }
 
-Hadamard MakeHadamard(int size, std::string_view signs, bool to_bf16) {
-  if (signs == "te" && size != 16) {
-    throw Error("the signs te are those of 16 inputs, got a Hadamard transform of size " +
-                std::to_string(size));
-  }
-  const Hadamard transform{size, ParseSigns(signs), to_bf16};
-  Check(transform);
-  return transform;
-}
-
 Hadamard ParseHadamard(std::string_view text) {
   const auto refuse = [&]() -> Error {
     return Error(
@@ -107,7 +97,13 @@ Hadamard ParseHadamard(std::string_view text) {
       throw refuse();
     }
   }
-  return MakeHadamard(size, signs, to_bf16);
+  if (signs == "te" && size != 16) {
+    throw Error("the signs te are those of 16 inputs, got a Hadamard transform of size " +
+                std::to_string(size));
+  }
+  const Hadamard transform{size, ParseSigns(signs), to_bf16};
+  Check(transform);
+  return transform;
 }
 
 Fields FieldsOf(const Hadamard& transform) {

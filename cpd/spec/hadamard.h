@@ -57,7 +57,5 @@ CPD_API std::string ToString(const Hadamard& transform);
 CPD_API Hadamard ParseHadamard(std::string_view text);
 /// `signs` as hexadecimal digits.
 CPD_API Fields FieldsOf(const Hadamard& transform);
-/// The transform with signs as its text has them: empty (none), `te` or `0x…`. Throws Error.
-CPD_API Hadamard MakeHadamard(int size, std::string_view signs, bool to_bf16);
 
 }  // namespace cpd

@@ -49,14 +49,6 @@ struct Keys {
   std::span<const Key<Spec>> rows;
 };
 
-/// The table of a spec. Each spec's header declares its specialization.
-template <class Spec>
-Keys<Spec> KeysOf();
-
-/// The spec of a text, with `keys` in place of its own. Headers declare this, too.
-template <class Spec>
-Spec Make(std::string_view text, std::span<const Option> keys);
-
 // ---- rows of members ----------------------------------------------------------------------------
 
 /// The name of a key as a constant, which its reader quotes in errors.
@@ -91,8 +83,8 @@ auto& At(auto& spec) {
   }
 }
 
-/// Reads a value: a number, a word of an enumeration (by its NamesOf), `true` or `false`, a format, or
-/// what ParseValue reads. `none` resets an optional one.
+/// Reads a value: a number, a word of an enumeration (by its NamesOf), `true` or `false`, a format,
+/// or what ParseValue reads. `none` resets an optional one.
 template <class T>
 void Read(T& field, std::string_view name, std::string_view text) {
   if constexpr (!std::same_as<T, typename Unwrapped<T>::type>) {
@@ -131,9 +123,7 @@ constexpr auto KeyOf(bool (*has)(const decltype(ClassOf(first))&) = nullptr,
   return Key<Spec>{
       name.letters,
       KindOf<typename Unwrapped<T>::type>(),
-      [](Spec& spec, std::string_view text) {
-        Read(At<first, rest...>(spec), name.letters, text);
-      },
+      [](Spec& spec, std::string_view text) { Read(At<first, rest...>(spec), name.letters, text); },
       [](const Spec& spec) { return FieldOf(At<first, rest...>(spec)); },
       has,
       always};
@@ -146,6 +136,16 @@ std::vector<std::string_view> NamesOf(const Keys<Spec>& keys) {
   std::vector<std::string_view> names;
   for (const Key<Spec>& row : keys.rows) {
     if (row.IsKey()) names.push_back(row.name);
+  }
+  return names;
+}
+
+/// The names of the keys that this spec has.
+template <class Spec>
+std::vector<std::string_view> NamesOf(const Keys<Spec>& keys, const Spec& spec) {
+  std::vector<std::string_view> names;
+  for (const Key<Spec>& row : keys.rows) {
+    if (row.IsKey() && row.IsOf(spec)) names.push_back(row.name);
   }
   return names;
 }

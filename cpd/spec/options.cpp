@@ -28,12 +28,12 @@ std::string Digits(float value) {
 
 }  // namespace
 
-std::vector<std::string> Words(std::string_view text) {
+std::vector<std::string> WordsOf(std::string_view text) {
   std::vector<std::string> words;
   char until = 0;
   bool begins = true;
   for (const char c : text) {
-    if (until == 0 && (c == ' ' || c == '\t' || c == '\n' || c == '\r')) {
+    if (until == 0 && (c == ' ' || (c >= '\t' && c <= '\r'))) {
       begins = true;
       continue;
     }
@@ -52,6 +52,10 @@ std::vector<std::string> Words(std::string_view text) {
   }
   if (until == '\'' || until == '"') throw Error("a quote is not closed in " + Quoted(text));
   return words;
+}
+
+std::string Written(std::string_view name, std::string_view value) {
+  return " " + std::string(name) + "=" + Enclosed(value);
 }
 
 bool IsOption(std::string_view word) { return word.find('=') != std::string_view::npos; }

@@ -18,9 +18,12 @@
 
 namespace cpd {
 
-/// The words between spaces, tabs and ends of lines. Those within quotes, which are left out, and
-/// within parentheses, as in `(4, 3)`, do not count. Throws Error for a quote that is not closed.
-CPD_API std::vector<std::string> Words(std::string_view text);
+/// The words between blanks. Those within quotes, which are left out, and within parentheses, as in
+/// `(4, 3)`, do not count. Throws Error for a quote that is not closed.
+CPD_API std::vector<std::string> WordsOf(std::string_view text);
+
+/// Returns ` name=value`, with the value in quotes if it has several words.
+CPD_API std::string Written(std::string_view name, std::string_view value);
 
 bool IsOption(std::string_view word);
 
@@ -55,8 +58,12 @@ template <class Number>
 Number ParseNumber(std::string_view name, std::string_view text) {
   Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size()) return value;
-  throw Error(std::string(name) + " must be a number, got " + Quoted(text));
+  const bool is_whole = end == text.data() + text.size();
+  if (is_whole && error == std::errc()) return value;
+  const bool is_beyond = is_whole && error == std::errc::result_out_of_range;
+  throw Error(std::string(name) + " must be a number" +
+              (is_beyond ? " of binary" + std::to_string(8 * sizeof(Number)) : "") + ", got " +
+              Quoted(text));
 }
 
 /// A field's value as a text has it: of a number the shortest decimal digits that read as it,

@@ -9,6 +9,7 @@
 
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/format_names.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 
@@ -67,7 +68,7 @@ void ReadValue(Sum& sum, std::string_view text) {
 
 /// A cast in a recipe, where a bare e4m3 is refused.
 CastSpec ParseCast(std::string_view text) {
-  const auto words = Words(text);
+  const auto words = WordsOf(text);
   if (!words.empty() && Lower(words[0]) == "e4m3") throw Error(std::string(kE4m3IsAmbiguous));
   return ParseCastSpec(text);
 }
@@ -80,11 +81,6 @@ void ReadValue(Cast& cast, std::string_view text) {
 void ReadValue(OwnCast& cast, std::string_view text) {
   cast.reset();
   if (text != "same") ReadValue(cast.emplace(), text);
-}
-
-/// What follows the head of a text: its values in quotes, where they have spaces.
-std::string Written(std::string_view name, std::string_view value) {
-  return " " + std::string(name) + "=" + Enclosed(value);
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -231,9 +227,7 @@ void CheckUnits(const Recipe& recipe) {
 
 /// Scales applied to sums need sums that are emulated, and no factor.
 void CheckScaledSums(const Recipe& recipe) {
-  const std::string at = "scales_at='" +
-                         ToString(recipe.scales_at) +
-                         "' takes ";
+  const std::string at = "scales_at='" + ToString(recipe.scales_at) + "' takes ";
   for (const auto& field : std::span(kSumFields).first(3)) {
     if (recipe.*field.value) continue;
     throw Error(at + "accumulators, got " + std::string(field.name) +
@@ -286,7 +280,7 @@ Recipe ParseRecipe(std::string_view text) {
   const std::vector<std::string_view> names = NamesOf(KeysOf<Recipe>());
   std::string head;
   std::vector<std::string> options;
-  for (const std::string& word : Words(text)) {
+  for (const std::string& word : WordsOf(text)) {
     const std::string name = word.substr(0, word.find('='));
     if (IsOption(word) && std::ranges::find(names, name) != names.end()) {
       options.push_back(word);

@@ -14,7 +14,7 @@
 
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/cast_spec.h"
-#include "cpd/spec/keys.h"
+#include "cpd/spec/fields.h"
 #include "cpd/spec/purpose.h"
 #include "cpd/spec/scales_at.h"
 

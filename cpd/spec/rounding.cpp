@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 3> kVariants{"A", "B", "C"};
 
 }  // namespace
 
-void Check(const RoundingOptions& options, bool on_gpu) {
+void Check(const RoundingOptions& options) {
   CheckName("rounding", options.mode);
   CheckName("overflow", options.overflow);
   CheckName("variant", options.variant);
@@ -23,22 +23,11 @@ void Check(const RoundingOptions& options, bool on_gpu) {
     throw Error("random_bits must be 1…" + std::to_string(kMaxRandomBits) + ", got " +
                 std::to_string(options.random_bits));
   }
-  if (!on_gpu && (options.device_seed != nullptr || options.device_stream != nullptr)) {
-    throw Error(
-        "device_seed and device_stream are for Cast and Encode of CUDA tensors; on the CPU "
-        "give seed and stream");
-  }
 }
 
-Rounding ParseRounding(std::string_view name) {
-  return ParseName<Rounding>("rounding", name);
-}
-Overflow ParseOverflow(std::string_view name) {
-  return ParseName<Overflow>("overflow", name);
-}
-Variant ParseVariant(std::string_view name) {
-  return ParseName<Variant>("variant", name);
-}
+Rounding ParseRounding(std::string_view name) { return ParseName<Rounding>("rounding", name); }
+Overflow ParseOverflow(std::string_view name) { return ParseName<Overflow>("overflow", name); }
+Variant ParseVariant(std::string_view name) { return ParseName<Variant>("variant", name); }
 
 std::span<const std::string_view> NamesOf(Rounding /*mode*/) { return kModes; }
 std::span<const std::string_view> NamesOf(Overflow /*overflow*/) { return kPolicies; }

@@ -34,25 +34,17 @@ enum class Variant : std::uint8_t { A, B, C };
 
 constexpr int kMaxRandomBits = 24;
 
-/// Options of every rounding. seed and stream select random bits (see philox.h); other modes
-/// ignore them.
+/// Options of every rounding. A call's RandomKey (random_key.h) selects the random bits of mode
+/// stochastic; variant and random_bits have no effect on other modes.
 struct RoundingOptions {
   Rounding mode = Rounding::nearest_even;
   Overflow overflow = Overflow::ieee;
   Variant variant = Variant::A;
   int random_bits = kMaxRandomBits;  ///< N, 1…24
-  std::uint64_t seed = 0;
-  std::uint64_t stream = 0;
-  /// Where seed and stream lie in the memory of x's GPU, in place of the numbers above: for Cast
-  /// and Encode of CUDA tensors. Read when the kernel runs, so that nothing waits for them and a
-  /// CUDA graph takes new ones at each replay. On the CPU an Error.
-  const std::uint64_t* device_seed = nullptr;
-  const std::uint64_t* device_stream = nullptr;
 };
 
-/// Throws Error where mode, overflow or variant is none of its type's, where random_bits is not
-/// 1…24, or where device_seed or device_stream is given and the rounding is not done `on_gpu`.
-CPD_API void Check(const RoundingOptions& options, bool on_gpu = false);
+/// Throws Error where mode, overflow or variant is none of its type's, or random_bits is not 1…24.
+CPD_API void Check(const RoundingOptions& options);
 
 CPD_API Rounding ParseRounding(std::string_view name);
 CPD_API Overflow ParseOverflow(std::string_view name);

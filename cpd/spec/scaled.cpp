@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cpd/spec/format_names.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 
@@ -369,8 +370,7 @@ Keys<Scaled> KeysOf<Scaled>() {
 }
 
 bool IsBlockWord(std::string_view word) {
-  return word == "tensor" || word == "row" ||
-         (!word.empty() && word[0] >= '0' && word[0] <= '9');
+  return word == "tensor" || word == "row" || (!word.empty() && word[0] >= '0' && word[0] <= '9');
 }
 
 BlockShape ParseBlockShape(std::string_view text) {
@@ -402,7 +402,7 @@ std::string ToString(const BlockShape& block) {
 }
 
 bool NamesScaled(std::string_view text) {
-  const auto words = Words(text);
+  const auto words = WordsOf(text);
   return words.size() > 1 || (words.size() == 1 && FindNamed(Lower(words[0])));
 }
 
@@ -410,7 +410,7 @@ Scaled ParseScaled(std::string_view text) { return Make<Scaled>(text, {}); }
 
 template <>
 Scaled Make<Scaled>(std::string_view text, std::span<const Option> keys) {
-  std::vector<std::string> words = Words(text);
+  std::vector<std::string> words = WordsOf(text);
   if (words.empty() && ValueOf(keys, "element") != nullptr) {
     Scaled scaled;
     SetKeys(KeysOf<Scaled>(), keys, scaled);

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/hadamard.h"
-#include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
 
 namespace cpd {

@@ -22,7 +22,7 @@ int main() {
 
   cpd::Cast(view(x), format, {}, view(nearest));
   cpd::Cast(view(x), format, {.overflow = cpd::Overflow::saturate}, view(saturated));
-  cpd::Cast(view(x), format, {.mode = cpd::Rounding::stochastic, .seed = 1}, view(stochastic));
+  cpd::Cast(view(x), format, {.mode = cpd::Rounding::stochastic}, view(stochastic), {.seed = 1});
 
   const cpd::Scaled nvfp4 = cpd::ParseScaled("nvfp4");
   const cpd::RoundingOptions rounding{.overflow = cpd::Overflow::saturate};

@@ -35,13 +35,16 @@ double RelativeError(const std::vector<double>& exact, const std::vector<float>&
   return std::sqrt(errors / squares);
 }
 
+constexpr cpd::TensorOptions kCall{.seed = 1};
+
 }  // namespace
 
 int main() {
-  const cpd::SharedCodec codec = cpd::MakeCodec("qsgd bits=4 bucket=512", {.seed = 1});
+  const cpd::SharedCodec codec = cpd::MakeCodec("qsgd bits=4 bucket=512");
 
   const std::vector<float> x = GradientOf(0);
-  const std::vector<std::uint8_t> bytes = cpd::EncodeStream(codec, nullptr, {}, x);
+  const std::vector<std::uint8_t> bytes =
+      cpd::EncodeStream(codec, nullptr, {.key = {.seed = 1}}, x);
   const cpd::DecodedStream decoded = cpd::DecodeStream(bytes);
   const double alone = RelativeError({x.begin(), x.end()}, decoded.values);
   std::printf("%s: %.2f bits a value, relative error %.3f\n", decoded.info.codec.c_str(),
@@ -60,13 +63,14 @@ int main() {
       const std::vector<float> mine = GradientOf(r);
       const cpd::TensorView in = cpd::View(mine);
       const cpd::TensorView out = cpd::View(sums[static_cast<std::size_t>(r)]);
-      const auto report = communicator.AllReduce(std::span(&in, 1), std::span(&out, 1), spec);
+      const auto report =
+          communicator.AllReduce(std::span(&in, 1), std::span(&out, 1), spec, false, kCall);
       if (r == 0) sent = report.traffic.bytes_sent;
     });
   }
   for (std::thread& thread : threads) thread.join();
 
-  cpd::VirtualReduce reduce(spec, kRanks, {kValues});
+  cpd::VirtualReduce reduce(spec, kRanks, {kValues}, kCall);
   std::vector<double> exact(kValues);
   for (const int r : reduce.schedule()) {
     const std::vector<float> one = GradientOf(r);

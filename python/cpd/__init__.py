@@ -23,7 +23,6 @@ from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
-from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.warned import PrecisionWarning
 from cpd.ops import (
@@ -42,10 +41,10 @@ from cpd.ops import (
     sum,
 )
 from cpd.ops.device_memory import check_cuda, release_cuda_memory
-from cpd.ops.explain import Explanation, explain
 
 if TYPE_CHECKING:
     from cpd import comm as comm
+    from cpd import compat as compat
     from cpd import compress as compress
     from cpd import functional as functional
     from cpd import hardware as hardware
@@ -65,6 +64,8 @@ if TYPE_CHECKING:
     from cpd.nn.coverage import Coverage as Coverage
     from cpd.nn.observers import observe as observe
     from cpd.nn.quantizers import quantizer as quantizer
+    from cpd.ops.explain import Explanation as Explanation
+    from cpd.ops.explain import explain as explain
     from cpd.parallel.ddp import ddp_hook as ddp_hook
     from cpd.parallel.fsdp import fsdp_hook as fsdp_hook
     from cpd.parallel.virtual_nodes import VirtualNodes as VirtualNodes
@@ -76,7 +77,6 @@ __all__ = [
     "Encoded",
     "Explanation",
     "Format",
-    "Hadamard",
     "PrecisionWarning",
     "Recipe",
     "Reduce",
@@ -110,12 +110,14 @@ _MODULES = {
 _NAMES = {
     "Codec": "cpd.compress.codecs",
     "Coverage": "cpd.nn.coverage",
+    "Explanation": "cpd.ops.explain",
     "Reduce": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
     "VirtualNodes": "cpd.parallel.virtual_nodes",
     "autocast": "cpd.nn.autocast",
     "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",
+    "explain": "cpd.ops.explain",
     "fsdp_hook": "cpd.parallel.fsdp",
     "observe": "cpd.nn.observers",
     "plain_state_dict": "cpd.nn.convert",
@@ -131,12 +133,15 @@ loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
 
 
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    raise missing("cpd", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        if name in _NAMES:
+            found = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
+            return found
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
+        raise missing("cpd", name)
 
 
 def __dir__() -> list[str]:

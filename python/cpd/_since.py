@@ -3,15 +3,15 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-
-ClassT = TypeVar("ClassT")
+from collections.abc import Sequence
+from typing import Any
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
 _HARDWARE = "Command Probed Replay probe replay"
 _CODEC = "bucket by_rows is_compressor is_fixed layout needs_gradient"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
+_RECIPE = "gemms cast_before drawing operands casts is_native rounds draws delays operand"
+_SCHEDULE = "is_exempt check_names check_world exempts parts"
 _WARNINGS = "CoverageWarning SlowProductWarning StallWarning WireWarning"
 
 GONE: dict[str, dict[str, str]] = {
@@ -24,6 +24,7 @@ GONE: dict[str, dict[str, str]] = {
         "format": "cpd.Format(…)",
         "named_recipes": "cpd.Recipe.named()",
         "LayerReport": "cpd.comm.TensorReport",
+        "Hadamard": 'its text: cpd.hadamard(x, "hadamard16:te")',
         "ReduceSpec": "cpd.Reduce",
         "fsdp": "cpd.fsdp_hook",
         "outer": "cpd.optim",
@@ -113,7 +114,14 @@ GONE: dict[str, dict[str, str]] = {
 
 IN_TEXT = "a key of the format"
 """Stands for the new name of a keyword that is a key of the format's text now."""
+TO_CALL = "the call, "
+"""Begins what takes the place of a number that a spec had and its calls have now."""
 _ROUNDING = dict.fromkeys(("rounding", "overflow", "random_bits", "variant"), IN_TEXT)
+
+
+def _to_call(call: str, *numbers: str) -> dict[str, str]:
+    return {number: f"{TO_CALL}{call}(…, {number}=…)" for number in numbers}
+
 
 KEYWORDS: dict[str, dict[str, str]] = {
     **{
@@ -126,11 +134,18 @@ KEYWORDS: dict[str, dict[str, str]] = {
         "operands": "a= and b=",
         "preset": "a unit's name as its first argument or by scheme=",
         "unit": "a unit's keys, a=, b=, block= and so on",
+        **_to_call("cpd.gemm", "seed", "stream"),
     },
+    "Cast": _to_call("cpd.cast", "seed", "stream"),
+    "Codec": _to_call("Codec.encode", "seed"),
     **{
-        f"Communicator.{name}": {"layers": "tensors"}
+        f"Communicator.{name}": {
+            "layers": "tensors",
+            "seed": "the communicator's own, of local(…),",
+        }
         for name in ("all_reduce", "reduce", "reduce_scatter")
     },
+    "Codec.encode": {"state": "states"},
     "Communicator.all_gather": {
         "format": "to",
         "layers": "tensors",
@@ -138,26 +153,38 @@ KEYWORDS: dict[str, dict[str, str]] = {
         **_ROUNDING,
     },
     "DiLoCo": {"inner_steps": "period"},
-    "Reduce": dict.fromkeys(("format", "wire"), "the first argument"),
+    "ReduceScatter": {"layer": "number"},
+    "HookState.attach": {"module": "model"},
+    **{f"Machine.{name}": {"ranks": "world"} for name in ("hosts", "hourly")},
+    "Network.samples": {"ranks": "world"},
+    "Reduce": {
+        **dict.fromkeys(("format", "wire"), "the first argument"),
+        **_to_call("cpd.simulate_all_reduce", "seed", "step"),
+    },
+    "Tracker.step": {"number": "step"},
     "VirtualNodes": {"seeds": "generators", "world_size": "nodes"},
     "autocast": {"watch": "coverage"},
     "cost": {"sizes": "shapes"},
-    "ddp_hook": {"group": "a communicator, comm=cpd.comm.distributed(group),"},
+    "ddp_hook": {
+        "group": "a communicator, comm=cpd.comm.distributed(group),",
+        "module": "model",
+    },
     "decode": {"f": "format"},
     "gates": {"acc": "accumulator"},
     "gemm": {"acc": "accumulator"},
     "nccl": dict.fromkeys(("id", "rank", "size"), "comm"),
     "quantizer": {"layer": "seed"},
     "recommend": {"alpha": "machine", "beta": "machine", "per_rank": "ranks"},
-    "replay": {"acc": "accumulator"},
+    "replay": {"acc": "accumulator", "output": "result"},
     "roundoff": {"per_layer": "per_tensor", "per_rank": "ranks"},
     "set_step": {"calls": "step"},
     "simulate_all_reduce": {"per_rank": "ranks"},
-    "step_time": {"codec_rate": "codec_gbps", "wire": "spec"},
+    "step_time": {"ranks": "world", "codec_rate": "codec_gbps", "wire": "spec"},
     "sum": {"acc": "accumulator", "dim": "axis"},
+    "write_testbench": {"directory": "folder"},
 }
 """By function, or class, each keyword that is gone and what takes its place: the new keyword, or
-words with a space. A method is `Class.method`."""
+words with a space (`IN_TEXT`, `TO_CALL`). A method is `Class.method`."""
 
 MEMBERS = {
     "cpd.Accumulator": {
@@ -168,9 +195,28 @@ MEMBERS = {
         "sum_draws": "sum_integers(terms)",
         "unit": "its attributes a, b, block, …, which are None without a matrix unit",
     },
+    "cpd.Cast": {
+        "options": "its attributes rounding, overflow, random_bits and variant",
+        "parse": "cpd.Cast(text)",
+        "with_numbers": "seed and stream of the call",
+    },
     "cpd.Codec": {"name": "text", **dict.fromkeys(_CODEC.split(), "")},
     "cpd.Format": {"parse": "cpd.Format(name)"},
-    "cpd.Scaled": {"parse": "cpd.Scaled(text)"},
+    "cpd.Recipe": {
+        **dict.fromkeys(("from_dict", "from_json", "from_toml", "of", "parse"), "cpd.Recipe(…)"),
+        **dict.fromkeys(("for_layer", "with_stream"), "seed and stream of the call"),
+        **dict.fromkeys(("sums", "with_sums"), "replace(sums=…), forward, grad_input, grad_weight"),
+        **dict.fromkeys(_RECIPE.split(), ""),
+    },
+    "cpd.Scaled": {"parse": "cpd.Scaled(text)", "untransformed": 'replace(transform="none")'},
+    "cpd.Schedule": {
+        **dict.fromkeys(
+            ("all_reduce", "simulate_all_reduce"), "the functions, with it as spec and with names="
+        ),
+        **dict.fromkeys(_SCHEDULE.split(), ""),
+    },
+    "cpd.autocast": {"forms": "", "next": ""},
+    "cpd.comm.LocalGroup": {"all_reduce": "cpd.simulate_all_reduce(…)"},
     "cpd.compress.States": {"used": ""},
     "cpd.hardware.Gates": {"gates": "total", "normaliser": "normalizer"},
     "cpd.study.Machine": {
@@ -178,6 +224,7 @@ MEMBERS = {
         "seconds": "cpd.study.step_time(…)",
         "within": "alpha, beta and shared",
     },
+    "cpd.study.Sweep": {"of": ""},
     "cpd.study.SweepRow": {
         "cell": "operand, accumulator, rounding, overflow and seed",
         "losses": "relative_rms, sqnr, mean_error, worst, underflow and dot_error",
@@ -205,29 +252,25 @@ def keep_modules(package: str) -> None:
             sys.modules[old] = importlib.import_module(new)
 
 
-def gone_members(cls: str) -> Callable[[type[ClassT]], type[ClassT]]:
-    """Returns a decorator of a class, by its name in MEMBERS: reading a member that is gone raises.
+def refuse_members(cls: type) -> None:
+    """Has reading a member of the class that is gone raise, by the class's name in MEMBERS.
 
-    >>> @gone_members("cpd.Format")
-    ... class Mine: pass
-    >>> Mine().parse
+    >>> class Format: pass
+    >>> refuse_members(Format)
+    >>> Format().parse
     Traceback (most recent call last):
     AttributeError: cpd.Format.parse is gone: use cpd.Format(name)
     """
-
-    def decorate(made: type[ClassT]) -> type[ClassT]:
-        for name, instead in MEMBERS[cls].items():
-            setattr(made, name, _Gone(f"{cls}.{name} is gone: {_told(instead)}"))
-        return made
-
-    return decorate
+    title = next((name for name in MEMBERS if name.endswith(f".{cls.__name__}")), "")
+    for name, instead in MEMBERS.get(title, {}).items():
+        setattr(cls, name, _Gone(f"{title}.{name} is gone: {_told(instead)}"))
 
 
 class _Gone:
     """A member that is gone, of a class and of its instances."""
 
     def __init__(self, error: str) -> None:
-        self.error = error
+        self.error = self.__doc__ = error
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise AttributeError(self.error)

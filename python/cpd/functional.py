@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's functions in a customized precision; `help` shows the text of `cpd.nn.functional`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cpd._since import missing
 from cpd.nn import functional
@@ -49,5 +49,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.functional", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.functional", name)

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import inspect
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,12 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/testing"))
+
+import surface
 
 
 def as_rst(lines: list[str]) -> list[str]:
@@ -59,9 +66,31 @@ def _indent(line: str) -> int:
 
 
 def _process(app: Sphinx, what: str, name: str, it: Any, how: Any, lines: list[str]) -> None:
+    if inspect.isclass(it):
+        lines += of_arguments(it, "\n".join(lines))
     lines[:] = as_rst(lines)
     if what not in ("attribute", "property"):  # in their one sentence a colon ends no type
         lines[:] = GoogleDocstring(lines, Config(), app, what, name, it, how).lines()
+
+
+def of_arguments(cls: type, doc: str) -> list[str]:
+    """A section for the attributes that no text describes: arguments of the constructor."""
+    if issubclass(cls, tuple):  # whose fields are members
+        return []
+    described: set[str] = {
+        *re.findall(r"(?m)^    (\w+)[^:\n]*:", doc.partition("Attributes:\n")[2])
+    }
+    types: dict[str, str] = {}
+    for base in reversed([base for base in cls.__mro__ if surface.is_ours(base)]):
+        types |= {name: str(it) for name, it in inspect.get_annotations(base).items()}
+        documented = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
+        described |= {name for owner, name in documented if owner == base.__qualname__}
+    names = [n for n in types if n in surface.attributes(cls) and n not in described]
+    entries = [f"    {name} ({types[name]}): {OF_ARGUMENT}" for name in names]
+    return ["", "Attributes:", *entries] if entries else []
+
+
+OF_ARGUMENT = "the constructor's argument of this name, or what it stands for by default."
 
 
 def is_documented_field(it: object) -> bool:
@@ -73,8 +102,8 @@ def is_documented_field(it: object) -> bool:
 
 
 def _skip(_app: Sphinx, _what: str, _name: str, it: Any, skip: bool, _how: Any) -> bool | None:
-    """Leaves out fields that would be described twice."""
-    return True if is_documented_field(it) else None
+    """Leaves out fields that would be described twice, and members that are gone."""
+    return True if is_documented_field(it) or type(it).__name__ == "_Gone" else None
 
 
 def _unlink_builtins(_app: Sphinx, document: nodes.document) -> None:

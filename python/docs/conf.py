@@ -20,7 +20,7 @@ from typing import Any
 
 import torch  # noqa: F401 - once, before Sphinx starts processes that document what needs it
 from sphinx.application import Sphinx
-from sphinx.pycode.parser import Parser
+from sphinx.pycode.parser import Parser, VariableCommentPicker
 from sphinx.search.en import SearchEnglish
 from sphinx.util import logging
 
@@ -42,7 +42,7 @@ html_title = f"CPD {release}"
 extensions = ["sphinx.ext.autodoc", "myst_parser", "notebooks", "api_text"]
 root_doc = "python/docs/index"
 include_patterns = ["*.md", "**/*.md", "examples/*.ipynb"]
-exclude_patterns = ["build", "out", "python/api", "**/.*", ".*"]
+exclude_patterns = ["build", "out", "**/.*", ".*"]
 source_suffix = {".md": "markdown", ".ipynb": "notebook"}
 
 myst_heading_anchors = 4
@@ -74,6 +74,7 @@ html_css_files = ["wide.css"]
 gc.disable()
 SearchEnglish.stem = functools.cache(SearchEnglish.stem)
 Parser.parse_definition = lambda self: None
+VariableCommentPicker.add_overload_entry = lambda self, func: None  # one signature for a reader
 
 
 def _spread(_app: Sphinx, _env: Any, names: list[str]) -> None:

@@ -126,11 +126,11 @@ void run(Operation op, const Views& in, const Format& format, const RoundingOpti
          const TensorView& out, const TensorView* random = nullptr) {
   switch (op) {
     case Operation::add:
-      return Add(in[0], in[1], format, options, out, random);
+      return Add(in[0], in[1], format, options, out, testing::kKey, random);
     case Operation::mul:
-      return Mul(in[0], in[1], format, options, out, random);
+      return Mul(in[0], in[1], format, options, out, testing::kKey, random);
     default:
-      return Fma(in[0], in[1], in[2], format, options, out, random);
+      return Fma(in[0], in[1], in[2], format, options, out, testing::kKey, random);
   }
 }
 
@@ -146,8 +146,6 @@ std::vector<RoundingOptions> all_options() {
     options.mode = Rounding::stochastic;
     options.random_bits = random_bits;
     options.variant = random_bits == 13 ? Variant::B : Variant::A;
-    options.seed = 0x123456789ABCDEF0U;
-    options.stream = 0xFEDCBA9876543210U;
     all.push_back(options);
   }
   return all;
@@ -298,9 +296,9 @@ TEST_F(ArithmeticTile, GivenIntegers) {
   random[600] = 256;
   const TensorView on_device = on_gpu(integers);
   const std::vector<float> out(n);
-  EXPECT_THROW(
-      Add(on_gpu(view), on_gpu(view), format, options, on_gpu(testing::view_of(out)), &on_device),
-      Error);
+  EXPECT_THROW(Add(on_gpu(view), on_gpu(view), format, options, on_gpu(testing::view_of(out)), {},
+                   &on_device),
+               Error);
 }
 
 TEST_F(ArithmeticTile, SeedAndStreamMayLieInDeviceMemory) {
@@ -309,30 +307,25 @@ TEST_F(ArithmeticTile, SeedAndStreamMayLieInDeviceMemory) {
   const std::vector<float> x = floats(format, n, 1);
   const std::uint64_t seed = 77;
   const std::uint64_t stream = 0xFFFF'FFFF'0000'0001;
-  RoundingOptions given;
-  given.mode = Rounding::stochastic;
-  RoundingOptions device = given;
-  given.seed = seed;
-  given.stream = stream;
-  device.device_seed = &seed;
-  device.device_stream = &stream;
+  const RoundingOptions options{.mode = Rounding::stochastic};
+  const RandomKey given{seed, stream};
+  const RandomKey device{.device_seed = &seed, .device_stream = &stream};
   const TensorView view = testing::view_of(x);
   const std::vector<float> expected(n);
   const std::vector<float> got(n);
-  Mul(view, view, format, given, testing::view_of(expected));
-  Mul(on_gpu(view), on_gpu(view), format, device, on_gpu(testing::view_of(got)));
+  Mul(view, view, format, options, testing::view_of(expected), given);
+  Mul(on_gpu(view), on_gpu(view), format, options, on_gpu(testing::view_of(got)), device);
   EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)));
 
   const std::array<std::int64_t, 2> shape{9, 100};
   const TensorView matrix = View(x.data(), DType::f32, shape);
   const std::vector<float> sums(100);
   const std::vector<float> sums_got(100);
-  Sum(matrix, 0, {.format = format, .rounding = given}, testing::view_of(sums));
-  Sum(on_gpu(matrix), 0, {.format = format, .rounding = device},
-      on_gpu(testing::view_of(sums_got)));
+  const Accumulator accumulator{.format = format, .rounding = options};
+  Sum(matrix, 0, accumulator, testing::view_of(sums), given);
+  Sum(on_gpu(matrix), 0, accumulator, on_gpu(testing::view_of(sums_got)), device);
   EXPECT_TRUE(testing::bits_equal(std::span<const float>(sums), std::span<const float>(sums_got)));
-  EXPECT_THROW(Sum(matrix, 0, {.format = format, .rounding = device}, testing::view_of(sums)),
-               Error);
+  EXPECT_THROW(Sum(matrix, 0, accumulator, testing::view_of(sums), device), Error);
 }
 
 std::vector<Accumulator> accumulators(const Format& format, const RoundingOptions& rounding) {
@@ -353,9 +346,9 @@ void expect_same_sum(const TensorView& x, int dim, const Accumulator& accumulato
                      std::vector<T> expected, TensorView out) {
   std::vector<T> got = expected;
   out.data = expected.data();
-  Sum(x, dim, accumulator, out);
+  Sum(x, dim, accumulator, out, testing::kKey);
   out.data = got.data();
-  Sum(on_gpu(x), dim, accumulator, on_gpu(out));
+  Sum(on_gpu(x), dim, accumulator, on_gpu(out), testing::kKey);
   EXPECT_TRUE(testing::bits_equal(std::span<const T>(expected), std::span<const T>(got)))
       << ToString(accumulator) << " over dimension " << dim << " of " << x.shape[dim];
 }
@@ -414,8 +407,8 @@ TEST_F(ArithmeticTile, SumsTakeGivenIntegers) {
   accumulator.rounding.random_bits = 3;
   std::vector<float> expected(3);
   std::vector<float> got(3);
-  Sum(matrix, 0, accumulator, testing::view_of(expected), &integers);
-  Sum(on_gpu(matrix), 0, accumulator, on_gpu(testing::view_of(got)), &on_device);
+  Sum(matrix, 0, accumulator, testing::view_of(expected), {}, &integers);
+  Sum(on_gpu(matrix), 0, accumulator, on_gpu(testing::view_of(got)), {}, &on_device);
   EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)));
 }
 
@@ -484,7 +477,7 @@ TEST_F(ArithmeticTile, RefusesWhatTheCpuOnlyTakes) {
   EXPECT_THROW(Add(on_gpu(sums), sums, kFp32, {}, on_gpu(sums)), Error);
   EXPECT_THROW(Add(on_gpu(sums), on_gpu(sums), kFp32, {}, sums), Error);
   EXPECT_THROW(Fma(on_gpu(sums), on_gpu(sums), sums, kFp32, {}, on_gpu(sums)), Error);
-  EXPECT_THROW(Sum(on_gpu(matrix), 0, Preset("h100-fp16"), on_gpu(sums)), Error);
+  EXPECT_THROW(Sum(on_gpu(matrix), 0, Preset("h100-fp16"), on_gpu(sums), testing::kKey), Error);
   const TensorView none = on_gpu(View(nullptr, DType::f32, 0));
   cuda::SetLibrary(nullptr);  // what is empty needs no GPU
   EXPECT_NO_THROW(Add(none, none, kFp32, {}, none));

@@ -32,8 +32,8 @@ using testing::OnGpu;
 using Bytes = std::vector<std::uint8_t>;
 using Floats = std::vector<float>;
 
-constexpr std::uint64_t kStream = 11;
-constexpr RoundingOptions kSeeded{.random_bits = 9, .seed = 3};
+constexpr RandomKey kKey{.seed = 3, .stream = 11};
+constexpr RoundingOptions kBits{.random_bits = 9};
 
 enum class Values : std::uint8_t { normal, with_specials, tiny, equal, zero };
 
@@ -58,7 +58,7 @@ Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
 }
 
 SharedCodec codec_of(const std::string& text) {
-  const SharedCodec made = MakeCodec(text, kSeeded);
+  const SharedCodec made = MakeCodec(text, kBits);
   return made->by_rows() ? made->ForRows(40) : made;
 }
 
@@ -112,7 +112,7 @@ class CodecsGpu : public testing::GpuTest {
       piece.begin = begin;
       piece.n = n;
       piece.size = static_cast<std::int64_t>(x.size());
-      piece.stream = kStream;
+      piece.key = kKey;
       return piece;
     }
 
@@ -265,7 +265,7 @@ TEST_F(CodecsGpu, ErrorsFromCallToCall) {
       const auto kind = step == 3 ? Values::with_specials : Values::normal;
       const Floats x = values_of(kSize, kind, step);
       if (step % 3 == 2) {  // both on the CPU
-        const Piece whole{.n = kSize, .shift = shift, .stream = kStream, .size = kSize};
+        const Piece whole{.n = kSize, .shift = shift, .key = kKey, .size = kSize};
         states.cpu->Begin(whole, x.data());
         states.gpu->Begin(whole, x.data());
         EXPECT_EQ(EncodedOnCpu(*codec, whole, states.cpu.get(), x.data()),
@@ -291,7 +291,7 @@ TEST_F(CodecsGpu, ErrorsFromStreamToStream) {
     SCOPED_TRACE(text);
     const SharedCodec codec = codec_of(text);
     const States states(*codec, kSize);
-    const Piece whole{.n = kSize, .stream = kStream, .size = kSize};
+    const Piece whole{.n = kSize, .key = kKey, .size = kSize};
     const Floats x = values_of(2 * kSize, Values::normal);
     const OnGpu memory(driver(), x.data(), 4 * x.size());
     const auto* const there = static_cast<const float*>(
@@ -330,9 +330,9 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
     for (unsigned step = 0; step < 3; ++step) {
       const SharedQueue queue = std::make_shared<const cuda::Queue>(0);
       const Floats x = values_of(kSlice, Values::normal, step);
-      states.cpu->Begin({.begin = slice, .n = kSlice, .stream = kStream}, nullptr);
+      states.cpu->Begin({.begin = slice, .n = kSlice, .key = kKey}, nullptr);
       for (const auto& [begin, n] : {std::pair{cut, kSlice - cut}, {std::int64_t{0}, cut}}) {
-        const Piece piece{.begin = slice + begin, .n = n, .stream = kStream};
+        const Piece piece{.begin = slice + begin, .n = n, .key = kKey};
         const float* const from = x.data() + begin;
         const Bytes bytes = EncodedOnCpu(*codec, piece, states.cpu.get(), from);
         const OnGpu memory(driver(), from, static_cast<std::size_t>(4 * n));

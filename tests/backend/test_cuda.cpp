@@ -66,21 +66,23 @@ TEST_F(Cuda, NumbersOnTheGpuAreRefusedOnTheCpu) {
   for (const bool is_seed : {true, false}) {
     RoundingOptions options;
     options.mode = Rounding::stochastic;
-    (is_seed ? options.device_seed : options.device_stream) = &number;
-    const char* what = "device_seed and device_stream are for Cast and Encode of CUDA tensors";
+    RandomKey key;
+    (is_seed ? key.device_seed : key.device_stream) = &number;
+    const char* what = "device_seed and device_stream are for operations on CUDA tensors";
     const TensorView row = View(x_.data(), DType::f32, std::array<std::int64_t, 2>{1, n});
     const TensorView words = View(y_.data(), DType::u32, n);
-    ExpectError(what, [&] { Cast(X(), format_, options, Y()); });
-    ExpectError(what, [&] { Encode(X(), format_, options, Codes()); });
-    ExpectError(what, [&] { Add(X(), X(), format_, options, Y()); });
-    ExpectError(what, [&] { Fma(X(), X(), X(), format_, options, Y()); });
+    ExpectError(what, [&] { Cast(X(), format_, options, Y(), key); });
+    ExpectError(what, [&] { Encode(X(), format_, options, Codes(), key); });
+    ExpectError(what, [&] { Add(X(), X(), format_, options, Y(), key); });
+    ExpectError(what, [&] { Fma(X(), X(), X(), format_, options, Y(), key); });
     Accumulator accumulator;
     accumulator.rounding = options;
-    ExpectError(what, [&] { Gemm(Matrix(X()), Matrix(X()), accumulator, Matrix(Y())); });
-    ExpectError(what, [&] { Sum(row, 0, {format_, Scheme::sequential, options}, Y()); });
-    ExpectError(what, [&] { RandomIntegers(options, 0, words); });
-    EXPECT_THROW(Check(options), Error);
-    EXPECT_NO_THROW(Check(options, true));
+    ExpectError(what,
+                [&] { Gemm(Matrix(X()), Matrix(X()), accumulator, Matrix(Y()), nullptr, key); });
+    ExpectError(what, [&] { Sum(row, 0, {format_, Scheme::sequential, options}, Y(), key); });
+    ExpectError(what, [&] { RandomIntegers(options, 0, words, key); });
+    EXPECT_THROW(Check(key, false), Error);
+    EXPECT_NO_THROW(Check(key, true));
   }
 }
 
@@ -96,9 +98,9 @@ TEST_F(Cuda, AllTensorsAreOnOneDevice) {
   ExpectError(what, [&] { Cast(second, format_, {}, OnGpu(Y())); });
   ExpectError(what, [&] { Encode(X(), format_, {}, OnGpu(Codes())); });
   ExpectError(what, [&] { Decode(OnGpu(Codes()), format_, Y()); });
-  ExpectError(what, [&] { Cast(X(), format_, options, Y(), &device); });
-  ExpectError(what, [&] { Cast(OnGpu(X()), format_, options, OnGpu(Y()), &host); });
-  ExpectError(what, [&] { Encode(OnGpu(X()), format_, options, OnGpu(Codes()), &host); });
+  ExpectError(what, [&] { Cast(X(), format_, options, Y(), {}, &device); });
+  ExpectError(what, [&] { Cast(OnGpu(X()), format_, options, OnGpu(Y()), {}, &host); });
+  ExpectError(what, [&] { Encode(OnGpu(X()), format_, options, OnGpu(Codes()), {}, &host); });
   const TensorView x = Matrix(X());
   const TensorView y = Matrix(Y());
   for (const auto product : {+testing::kGemm, GemmByBlas}) {

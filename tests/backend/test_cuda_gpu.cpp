@@ -58,8 +58,6 @@ std::vector<RoundingOptions> AllOptions() {
         options.overflow = overflow;
         options.variant = variant;
         options.random_bits = random_bits;
-        options.seed = 0x0123456789ABCDEFULL;
-        options.stream = 0xFEDCBA9876543210ULL;
         all.push_back(options);
       }
     }
@@ -92,9 +90,10 @@ void ExpectSameCast(const CudaDriver& driver, const std::vector<In>& x, const Te
                     const RoundingOptions& options) {
   const OnGpu x_gpu(driver, x.data(), BytesOf(x));
   const OnGpu y_gpu(driver, y.data(), BytesOf(y));
-  Cast(x_gpu.View(x_view, x.data()), format, options, y_gpu.View(y_view, y_view.data));
+  Cast(x_gpu.View(x_view, x.data()), format, options, y_gpu.View(y_view, y_view.data),
+       testing::kKey);
   y_view.data = y.data();
-  Cast(x_view, format, options, y_view);
+  Cast(x_view, format, options, y_view, testing::kKey);
   std::vector<Out> got(y.size());
   y_gpu.Read(got.data());
   EXPECT_TRUE(bits_equal<Out>(y, got)) << describe(format, options);
@@ -161,12 +160,12 @@ TEST_F(Gpu, CastTakesGivenIntegers) {
     const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
     const OnGpu r_gpu(driver(), random.data(), BytesOf(random));
     const TensorView r = r_gpu.View(View(random.data(), DType::u32, n), random.data());
-    Cast(x_gpu.View(Floats(x), x.data()), format, options, y_gpu.View(Floats(y), y.data()), &r);
+    Cast(x_gpu.View(Floats(x), x.data()), format, options, y_gpu.View(Floats(y), y.data()), {}, &r);
     y_gpu.Read(got.data());
   };
   run();
   const TensorView given = View(random.data(), DType::u32, n);
-  Cast(Floats(x), format, options, Floats(y), &given);
+  Cast(Floats(x), format, options, Floats(y), {}, &given);
   EXPECT_TRUE(bits_equal<float>(y, got));
   random[n - 1] = 4096;
   EXPECT_THROW(run(), Error);
@@ -186,7 +185,7 @@ TEST_F(Gpu, CodesAreTheCpus) {
         Encode(x_gpu.View(Floats(x), x.data()), format, options,
                codes_gpu.View(codes, packed.data()));
         codes_gpu.Read(got.data());
-        Encode(Floats(x), format, options, codes);
+        Encode(Floats(x), format, options, codes, testing::kKey);
         ASSERT_TRUE(bits_equal<std::uint8_t>(packed, got)) << describe(format, options);
       }
       std::vector<float> y(static_cast<std::size_t>(n));
@@ -249,13 +248,9 @@ TEST_F(Gpu, SeedAndStreamMayLieOnTheGpu) {
   const OnGpu numbers_gpu(driver(), numbers, sizeof(numbers));
   const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
   for (const int random_bits : {1, 8, 16, 24}) {
-    RoundingOptions host;
-    host.mode = Rounding::stochastic;
-    host.random_bits = random_bits;
-    host.seed = numbers[0];
-    host.stream = numbers[1];
-    RoundingOptions device = host;
-    device.seed = device.stream = 7;  // not used
+    const RoundingOptions options{.mode = Rounding::stochastic, .random_bits = random_bits};
+    const RandomKey host{numbers[0], numbers[1]};
+    RandomKey device{7, 7};  // not used
     device.device_seed = static_cast<const std::uint64_t*>(
         numbers_gpu.View(View(numbers, DType::i64, 2), numbers).data);
     device.device_stream = device.device_seed + 1;
@@ -263,18 +258,19 @@ TEST_F(Gpu, SeedAndStreamMayLieOnTheGpu) {
     std::vector<float> y(n);
     std::vector<float> y_got(n);
     const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
-    Cast(x_gpu.View(Floats(x), x.data()), format, device, y_gpu.View(Floats(y), y.data()));
+    Cast(x_gpu.View(Floats(x), x.data()), format, options, y_gpu.View(Floats(y), y.data()), device);
     y_gpu.Read(y_got.data());
-    Cast(Floats(x), format, host, Floats(y));
+    Cast(Floats(x), format, options, Floats(y), host);
     EXPECT_TRUE(bits_equal<float>(y, y_got)) << random_bits;
 
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(bytes));
     std::vector<std::uint8_t> packed_got(packed.size());
     const OnGpu packed_gpu(driver(), packed.data(), packed.size());
     const TensorView codes = View(packed.data(), DType::u8, bytes);
-    Encode(x_gpu.View(Floats(x), x.data()), format, device, packed_gpu.View(codes, packed.data()));
+    Encode(x_gpu.View(Floats(x), x.data()), format, options, packed_gpu.View(codes, packed.data()),
+           device);
     packed_gpu.Read(packed_got.data());
-    Encode(Floats(x), format, host, codes);
+    Encode(Floats(x), format, options, codes, host);
     EXPECT_TRUE(bits_equal<std::uint8_t>(packed, packed_got)) << random_bits;
   }
 }
@@ -335,17 +331,17 @@ TEST_F(Gpu, CodesOfMoreTilesThanBlocks) {
   for (const int random_bits : {0, 8, 24}) {
     RoundingOptions options;
     if (random_bits > 0) {
-      options = {.mode = Rounding::stochastic, .random_bits = random_bits, .seed = 3};
+      options = {.mode = Rounding::stochastic, .random_bits = random_bits};
     }
     const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
     const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
     const OnGpu packed_gpu(driver(), packed.data(), packed.size());
     const TensorView codes_gpu = packed_gpu.View(codes, packed.data());
-    Encode(x_gpu.View(Floats(x), x.data()), format, options, codes_gpu);
+    Encode(x_gpu.View(Floats(x), x.data()), format, options, codes_gpu, testing::kKey);
     Decode(codes_gpu, format, y_gpu.View(Floats(y), y.data()));
     packed_gpu.Read(packed_got.data());
     y_gpu.Read(y_got.data());
-    Encode(Floats(x), format, options, codes);
+    Encode(Floats(x), format, options, codes, testing::kKey);
     Decode(codes, format, Floats(y));
     EXPECT_TRUE(bits_equal<std::uint8_t>(packed, packed_got)) << random_bits;
     EXPECT_TRUE(bits_equal<float>(y, y_got)) << random_bits;

@@ -101,7 +101,7 @@ TEST_F(FaultsGpu, RandomIntegersOutOfRange) {
   const OnGpuView random(driver(), View(integers.data(), DType::u32, kSquare));
   const TensorView given = random.view();
   ExpectFault("random integers must be below 2^random_bits = 8, got a greater one at element 41",
-              [&] { Cast(x.view(), ParseFormat("e4m3"), Stochastic(), to.view(), &given); });
+              [&] { Cast(x.view(), ParseFormat("e4m3"), Stochastic(), to.view(), {}, &given); });
 }
 
 TEST_F(FaultsGpu, NanWithoutACode) {

@@ -42,8 +42,6 @@ std::vector<RoundingOptions> roundings() {
     all.push_back(o);
   }
   o.mode = Rounding::stochastic;
-  o.seed = 0x123456789ABCDEF0U;
-  o.stream = 77;
   for (const Variant variant : testing::kVariants) {
     for (const int random_bits : {1, 8, 13, 24}) {
       o.random_bits = random_bits;
@@ -111,8 +109,7 @@ TEST_F(GemmGpu, ShortStochasticSteps) {
         for (const int random_bits : {1, 8, 9, 13, 16, 17, 18, 24}) {
           if (!testing::is_chosen_on_cpu(pick++, 4)) continue;
           Accumulator accumulator{.format = format};
-          accumulator.rounding = {
-              .mode = Rounding::stochastic, .random_bits = random_bits, .seed = pick, .stream = 5};
+          accumulator.rounding = {.mode = Rounding::stochastic, .random_bits = random_bits};
           accumulator.exact_products = pick % 3 == 0;
           if (pick % 5 == 0) accumulator.rounding.overflow = Overflow::saturate;
           ASSERT_TRUE(GpuMatches({a, b, pick % 2 == 0 ? &c : nullptr}, accumulator))
@@ -134,11 +131,9 @@ TEST_F(GemmGpu, PartsAreThoseOfTheWhole) {
                            "e4m3 sequential rounding=stochastic random_bits=8 product=exact",
                            "e4m3 chunked chunk=8 rounding=stochastic random_bits=13"}) {
     Accumulator accumulator = ParseAccumulator(text);
-    accumulator.rounding.seed = 7;
-    accumulator.rounding.stream = 9;
     const std::vector<float> nothing(37 * 19, -7.0F);
     const Tensor whole({37, 19}, nothing);
-    Gemm(a.view(), b.view(), accumulator, whole.view());
+    Gemm(a.view(), b.view(), accumulator, whole.view(), nullptr, testing::kKey);
     for (const bool gpu : {false, true}) {
       const Tensor parts({37, 19}, nothing);
       const OnGpuView parts_there(driver(), parts.view());
@@ -162,10 +157,10 @@ TEST_F(GemmGpu, PartsAreThoseOfTheWhole) {
       for (const auto& [from, n] : {std::pair{0, 16}, {16, 20}, {36, 1}}) {
         const GemmPart of_rows{.element = 19 * from};
         Gemm(depth(rows(x, from, n), 1, 0, 40), depth(y, 0, 0, 40), accumulator,
-             rows(first, from, n), nullptr, of_rows);
+             rows(first, from, n), nullptr, of_rows, testing::kKey);
         const TensorView c = rows(first, from, n);
         Gemm(depth(rows(x, from, n), 1, 40, 56), depth(y, 0, 40, 56), accumulator,
-             rows(to, from, n), &c, {.element = 19 * from, .product = 40});
+             rows(to, from, n), &c, GemmPart{.element = 19 * from, .product = 40}, testing::kKey);
       }
       if (gpu) parts_there.Read();
       const std::vector<float> expected = whole.read();
@@ -360,7 +355,7 @@ class ScaledGpu : public testing::GpuTest {
     if (made.c) c.emplace(driver(), made.c->view());
     const TensorView addend = c ? c->view() : TensorView{};
     GemmScaled(a.view(), of_a.given(), b.view(), of_b.given(), accumulator, made.at, to.view(),
-               c ? &addend : nullptr);
+               c ? &addend : nullptr, testing::kKey);
     to.Read();
     return testing::scaled_equal(made, accumulator, "GPU",
                                  testing::oracle_gemm_scaled(made, accumulator), out.read());
@@ -406,16 +401,17 @@ TEST_F(GemmGpu, SeedAndStreamMayLieOnTheGpu) {
   for (Accumulator accumulator : schemes_of_tiles(ParseFormat("e4m3"))) {
     accumulator.rounding.mode = Rounding::stochastic;
     accumulator.rounding.random_bits = 8;
-    accumulator.rounding.seed = numbers[0];
-    accumulator.rounding.stream = numbers[1];
     const Tensor host({33, 35}, std::vector<float>(33 * 35, -7.0F));
     const Tensor device({33, 35}, std::vector<float>(33 * 35, -7.0F));
-    Gemm(a.view(), b.view(), accumulator, host.view());
-    accumulator.rounding.seed = accumulator.rounding.stream = 7;  // not used
-    accumulator.rounding.device_seed = static_cast<const std::uint64_t*>(
+    Gemm(a.view(), b.view(), accumulator, host.view(), nullptr, RandomKey{numbers[0], numbers[1]});
+    RandomKey key{7, 7};  // not used
+    key.device_seed = static_cast<const std::uint64_t*>(
         numbers_gpu.View(View(numbers, DType::i64, 2), numbers).data);
-    accumulator.rounding.device_stream = accumulator.rounding.device_seed + 1;
-    Run(testing::kGemm, {a, b}, accumulator, device);
+    key.device_stream = key.device_seed + 1;
+    const auto product = [&](const TensorView& x, const TensorView& y, const Accumulator& sums,
+                             const TensorView& out,
+                             const TensorView* c) { Gemm(x, y, sums, out, c, key); };
+    Run(product, {a, b}, accumulator, device);
     const std::vector<float> x = host.read();
     const std::vector<float> y = device.read();
     ASSERT_TRUE(testing::bits_equal<float>(x, y)) << testing::describe(accumulator);

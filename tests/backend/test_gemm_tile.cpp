@@ -151,7 +151,7 @@ void with_sum(const AccumulatorPlan& plan, Rounding mode, Run run) {
 void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                    const TensorView& out, const TensorView* c, bool wide) {
   cuda::GemmCall call{MakeProduct(a, b, out, c), {}, {}, {}};
-  call.plan = make_accumulator_plan(accumulator, call.product.depth);
+  call.plan = make_accumulator_plan(accumulator, call.product.depth, testing::kKey);
   const int side = wide ? cuda::kWide : cuda::kSide;
   const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), side);
   for (std::int64_t tile = 0; wide && tile < tiles; ++tile) run_short_block(call, tile);
@@ -169,7 +169,8 @@ template <class Arithmetic = testing::WideArithmetic>
       testing::oracle_gemm<Arithmetic>(g.a, g.b, accumulator, shape, g.c);
   TensorView addend;
   if (g.c != nullptr) addend = g.c->view();
-  const AccumulatorPlan plan = make_accumulator_plan(accumulator, g.a.shape().back());
+  const AccumulatorPlan plan =
+      make_accumulator_plan(accumulator, g.a.shape().back(), testing::kKey);
   const bool has_wide = cuda::takes_wide(plan) || cuda::takes_units(plan);
   for (const bool wide : {false, true}) {
     if ((wide && !has_wide) || expected.empty()) continue;
@@ -239,8 +240,6 @@ std::vector<RoundingOptions> roundings() {
     all.push_back(o);
   }
   o.mode = kModes[2];
-  o.seed = 0x123456789ABCDEF0U;
-  o.stream = 77;
   for (const int random_bits : {7, 13, 24}) {
     o.random_bits = random_bits;
     o.variant = random_bits == 13 ? Variant::B : Variant::A;
@@ -341,7 +340,7 @@ TEST_F(GemmTile, FusedSumsRoundedToOddByDirections) {
       const std::vector<float> a = {p.a[i / 32]};
       const std::vector<float> b = {p.b[i]};
       const float c = reference::cast(spec, p.c[i]);
-      const float expected = reference::dot(accumulator, a, b, c);
+      const float expected = reference::dot(accumulator, a, b, c, 0, testing::kKey);
       if (!(std::fabs(expected) < 0x1p100F)) continue;  // nor does the kernel take such sums
       ++finite;
       const float got = split_any(fma_to_odd_by_directions(a[0], b[0], c), split);
@@ -405,7 +404,7 @@ TEST_F(GemmTile, LimitsOfShortBlocks) {
         "fp32 block_fma a=bf16 b=bf16 block=32 fraction_bits=13 sum=e8m13 min_exponent=-139",
         "fp32 block_fma a=bf16 b=bf16 block=8 addend=separate promote=16"}) {
     const Accumulator accumulator = ParseAccumulator(text);
-    ASSERT_TRUE(cuda::takes_units(make_accumulator_plan(accumulator, 1))) << text;
+    ASSERT_TRUE(cuda::takes_units(make_accumulator_plan(accumulator, 1, testing::kKey))) << text;
     const testing::LimitCases cases(accumulator.unit->fraction_bits - 126, 118);
     for (std::size_t turn = 0; turn < 12; ++turn) {
       const auto [a, b, c] = cases.make(turn, {9, 37}, {37, 10});

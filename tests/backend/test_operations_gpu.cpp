@@ -145,7 +145,7 @@ std::vector<Operation> Operations() {
       {"`cast`", [](const Views& v) { Cast(v.x, e4m3, nearest, v.out); }},
       {"`cast`, stochastic", [](const Views& v) { Cast(v.x, e4m3, Stochastic(), v.out); }},
       {"`cast`, `random=`",
-       [](const Views& v) { Cast(v.x, e4m3, Stochastic(), v.out, &v.integers); }},
+       [](const Views& v) { Cast(v.x, e4m3, Stochastic(), v.out, {}, &v.integers); }},
       {"`cast` to more than binary32", [](const Views& v) { Cast(v.x64, wide, nearest, v.out64); }},
       {"`encode`", [](const Views& v) { Encode(v.x, e4m3, nearest, v.packed); }},
       {"`encode`, no code for NaN",
@@ -162,7 +162,7 @@ std::vector<Operation> Operations() {
          Fma(v.out, v.x, v.x, e4m3, nearest, v.out);
        }},
       {"`add`, `random=`",
-       [](const Views& v) { Add(v.x, v.x, e4m3, Stochastic(), v.out, &v.integers); }},
+       [](const Views& v) { Add(v.x, v.x, e4m3, Stochastic(), v.out, {}, &v.integers); }},
       {"`div`", [](const Views& v) { Div(v.x, v.x, e4m3, nearest, v.out); }},
       {"`sqrt`", [](const Views& v) { Sqrt(v.x, e4m3, nearest, v.out); }},
       {"`flags=` of an element",
@@ -176,7 +176,8 @@ std::vector<Operation> Operations() {
       {"`sum`, fixed point", reduces("int32")},
       {"`sum`, `random=`",
        [](const Views& v) {
-         Sum(v.x, 0, In("e4m3 sequential rounding=stochastic random_bits=3"), v.sums, &v.integers);
+         Sum(v.x, 0, In("e4m3 sequential rounding=stochastic random_bits=3"), v.sums, {},
+             &v.integers);
        }},
       {"`sum`, `flags=`",
        [](const Views& v) {
@@ -194,7 +195,7 @@ std::vector<Operation> Operations() {
       {"`gemm`, fixed point", multiplies("int32")},
       {"`gemm`, `random=`",
        [](const Views& v) {
-         Gemm(v.x, v.x, In("e4m3 sequential rounding=stochastic random_bits=3"), v.out, nullptr,
+         Gemm(v.x, v.x, In("e4m3 sequential rounding=stochastic random_bits=3"), v.out, nullptr, {},
               &v.draws);
        }},
       {"`gemm`, `flags=`",
@@ -230,7 +231,7 @@ std::vector<Operation> Operations() {
        [](const Views& v) { Cast(v.x, ParseScaled("mxfp8"), 1, Stochastic(), v.out); }},
       {"scaled `cast`, `random=`",
        [](const Views& v) {
-         Cast(v.x, ParseScaled("mxfp8"), 1, Stochastic(), v.out, {}, &v.integers);
+         Cast(v.x, ParseScaled("mxfp8"), 1, Stochastic(), v.out, {}, {}, &v.integers);
        }},
       {"scaled `cast`, `scales=` as numbers, `amax=`",
        [](const Views& v) {
@@ -359,7 +360,7 @@ TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
   const auto cast = [&](const testing::OnGpuView& from, const TensorView* random) {
     RoundingOptions options = Stochastic();
     options.random_bits = 2;  // the integers are greater
-    Cast(from.view(), ParseFormat("e4m3"), options, (random != nullptr ? out : from).view(),
+    Cast(from.view(), ParseFormat("e4m3"), options, (random != nullptr ? out : from).view(), {},
          random);
   };
   const TensorView random = integers.view();
@@ -395,7 +396,7 @@ TEST_F(OperationsOfTwoGpus, RefuseOperandsOfBoth) {
   refuses([&] { Cast(x.view(), format, {}, out.view()); });
   refuses([&] {
     const TensorView random = integers.view();
-    Cast(x.view(), format, Stochastic(), x.view(), &random);
+    Cast(x.view(), format, Stochastic(), x.view(), {}, &random);
   });
   refuses([&] { Encode(x.view(), format, {}, packed.view()); });
   refuses([&] { Decode(packed.view(), format, x.view()); });

@@ -135,7 +135,7 @@ class ReduceGpu : public testing::GpuTest {
                  ToString(spec.format) + " " + ToString(spec.rounding.mode) + " -> " +
                  ToString(spec.accumulator) + " -> " + ToString(spec.result));
     std::vector<TensorReport> reports;
-    const Layers expected = testing::virtual_reduce(spec, ranks, &reports);
+    const Layers expected = testing::virtual_reduce(spec, ranks, &reports, testing::kCall);
     std::vector<std::unique_ptr<LayersOnGpu>> x;
     std::vector<std::unique_ptr<LayersOnGpu>> out;
     for (const Layers& layers : ranks) {
@@ -155,7 +155,7 @@ class ReduceGpu : public testing::GpuTest {
           options.timeout = 60;
           options.chunk = 50000;
           Communicator comm(std::move(ends[r]), options);
-          theirs[r] = comm.AllReduce(x[r]->views(), out[r]->views(), spec, true);
+          theirs[r] = comm.AllReduce(x[r]->views(), out[r]->views(), spec, true, testing::kCall);
         } catch (const std::exception& error) {
           failures[r] = error.what();
         }
@@ -212,7 +212,6 @@ Reduce spec_of(std::size_t pick, int world) {
   spec.rounding.mode = mode(pick / 3);
   spec.accumulator.rounding.mode = mode(pick);
   spec.accumulator.rounding.random_bits = pick % 2 == 0 ? 8 : 24;
-  spec.rounding.seed = spec.accumulator.rounding.seed = pick;
   if (pick % 2 == 1) spec.aps = Aps::on;
   spec.average = pick % 7 == 6;
   return spec;
@@ -345,12 +344,11 @@ TEST_F(ReduceGpu, WideContributions) {
 Reduce coded_spec(const std::string& text, std::size_t pick) {
   Reduce spec;
   spec.format = spec.accumulator.format = spec.result = kFp32;
-  spec.wire = MakeCodec(text, {.random_bits = 8, .seed = pick});
+  spec.wire = MakeCodec(text, {.random_bits = 8});
   spec.format = spec.wire->format();
   if (pick % 2 == 0) spec.exchange = Exchange::gather;
   if (pick % 3 == 1) spec.order = Order::ring;
   spec.average = pick % 4 == 3;
-  spec.step = pick;
   return spec;
 }
 

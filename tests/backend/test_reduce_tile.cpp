@@ -50,15 +50,6 @@ RoundingOptions options_of(Rounding mode, int random_bits = 13) {
   options.mode = mode;
   options.random_bits = random_bits;
   options.variant = random_bits == 13 ? Variant::B : Variant::A;
-  options.seed = 0x123456789ABCDEF0U;
-  options.stream = 0xFEDCBA9876543210U;
-  return options;
-}
-
-/// The same for a reduction, which draws from streams of its own.
-RoundingOptions reduce_options_of(Rounding mode, int random_bits) {
-  RoundingOptions options = options_of(mode, random_bits);
-  options.stream = 0;
   return options;
 }
 
@@ -98,16 +89,17 @@ TEST(ReduceTile, Casts) {
     const std::vector<float> x = inputs_of(format, 300, 1);
     with_every_mode([&]<Rounding mode>() {
       const RoundingOptions options = options_of(mode);
-      const RoundPlan plan = make_plan(format, options);
+      const RoundPlan plan = make_plan(format, options, testing::kKey);
       for (const int shift : {0, 3, -7, 126, -140, 300}) {
         std::vector<float> expected(x.size());
         std::vector<float> got(x.size());
         // The CPU's ranges do not cross a multiple of 2^32.
-        CastScaled(format, options, shift, first, 77, x.data(), expected.data());
-        CastScaled(format, options, shift, first + 77, 223, x.data() + 77, expected.data() + 77);
+        CastScaled(format, options, shift, first, 77, x.data(), expected.data(), testing::kKey);
+        CastScaled(format, options, shift, first + 77, 223, x.data() + 77, expected.data() + 77,
+                   testing::kKey);
         for (std::size_t i = 0; i < x.size(); ++i) {
-          const std::uint32_t random =
-              cuda::element_draw<mode>(plan, options.stream, first + static_cast<std::int64_t>(i));
+          const std::uint32_t random = cuda::element_draw<mode>(
+              plan, testing::kKey.stream, first + static_cast<std::int64_t>(i));
           got[i] = cuda::cast_scaled<mode>(x[i], shift, random, plan);
         }
         const auto about = [&](std::size_t i) {
@@ -350,7 +342,7 @@ class ReduceOnGpu : public ::testing::Test {
                  ToString(spec.accumulator) + " -> " + ToString(spec.result) +
                  (between_gpus ? ", between GPUs" : ""));
     std::vector<TensorReport> reports;
-    const Layers expected = testing::virtual_reduce(spec, ranks, &reports);
+    const Layers expected = testing::virtual_reduce(spec, ranks, &reports, testing::kCall);
     std::vector<Layers> results(ranks.size());
     std::vector<ReduceReport> theirs(ranks.size());
     const auto failures =
@@ -359,7 +351,7 @@ class ReduceOnGpu : public ::testing::Test {
           OnDevice x(ranks[r]);
           OnDevice out(in_place ? Layers() : blank(testing::sizes_of(ranks[r])));
           OnDevice& to = in_place ? x : out;
-          theirs[r] = comm.AllReduce(x.views(), to.views(), spec, true);
+          theirs[r] = comm.AllReduce(x.views(), to.views(), spec, true, testing::kCall);
           results[r] = to.Read();
         });
     for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -425,7 +417,7 @@ TEST_F(ReduceOnGpu, SumsOfAnyTerms) {
           if (way.exchange != Exchange::owner || way.group > 2) continue;
           const Format format = ParseFormat(name);
           for (const Accumulator& accumulator :
-               accumulators_of(way, format, reduce_options_of(mode, mode == kModes[1] ? 8 : 24))) {
+               accumulators_of(way, format, options_of(mode, mode == kModes[1] ? 8 : 24))) {
             if (testing::kSanitized && accumulator.scheme != Scheme::chunked) continue;
             Reduce spec = spec_of_sum(accumulator);
             spec.order = way.order;
@@ -452,13 +444,11 @@ TEST_F(ReduceOnGpu, EqualsVirtualRanks) {
         spec.group_size = way.group;
         spec.format = all[pick % all.size()];
         const Format& sum = all[(pick / 2) % all.size()];
-        const auto sums =
-            accumulators_of(way, pick % 3 == 0 ? sum : spec.format,
-                            reduce_options_of(kModes[pick % 3], pick % 2 == 0 ? 8 : 24));
+        const auto sums = accumulators_of(way, pick % 3 == 0 ? sum : spec.format,
+                                          options_of(kModes[pick % 3], pick % 2 == 0 ? 8 : 24));
         spec.accumulator = sums[pick % sums.size()];
         spec.result = pick % 4 == 1 ? all[(pick / 4) % all.size()] : spec.accumulator.format;
-        spec.rounding = reduce_options_of(kModes[(pick / 3) % 3], 16);
-        spec.step = pick % 11;
+        spec.rounding = options_of(kModes[(pick / 3) % 3], 16);
         if (pick % 3 == 1) spec.aps = Aps::on;
         if (pick % 3 == 2) spec.loss_scale = 0x1p-3;
         spec.average = pick % 5 == 4;

@@ -82,8 +82,6 @@ RoundingOptions Options(Rounding mode) {
   options.mode = mode;
   options.overflow = Overflow::saturate;
   options.random_bits = 7;
-  options.seed = 12345;
-  options.stream = 6;
   return options;
 }
 
@@ -148,7 +146,8 @@ class ScaledGpu : public testing::GpuTest {
     const TensorView scales = view(codes.scales);
     const TensorView outer = view(codes.tensor_scales);
     if (!gpu) {
-      Encode(x, scaled, axis, options, packed, scales, scaled.tensor_scale ? &outer : nullptr);
+      Encode(x, scaled, axis, options, packed, scales, scaled.tensor_scale ? &outer : nullptr, {},
+             testing::kKey);
       return codes;
     }
     const testing::OnGpuView from(driver(), x);
@@ -157,7 +156,7 @@ class ScaledGpu : public testing::GpuTest {
     const testing::OnGpuView to_outer(driver(), outer);
     const TensorView outer_view = to_outer.view();
     Encode(from.view(), scaled, axis, options, to.view(), to_scales.view(),
-           scaled.tensor_scale ? &outer_view : nullptr);
+           scaled.tensor_scale ? &outer_view : nullptr, {}, testing::kKey);
     to.Read();
     to_scales.Read();
     to_outer.Read();
@@ -175,13 +174,13 @@ class ScaledGpu : public testing::GpuTest {
     TensorView on_cpu = View(expected.data(), x.dtype, shape);
     TensorView on_gpu = View(got.data(), x.dtype, shape);
     if (like_x) on_cpu.stride = on_gpu.stride = x.stride;
-    Cast(x, scaled, axis, options, on_cpu, {}, random);
+    Cast(x, scaled, axis, options, on_cpu, {}, testing::kKey, random);
     const testing::OnGpuView from(driver(), x);
     const testing::OnGpuView result(driver(), on_gpu);
     std::optional<testing::OnGpuView> integers;
     TensorView integers_view;
     if (random != nullptr) integers_view = integers.emplace(driver(), *random).view();
-    Cast(from.view(), scaled, axis, options, result.view(), {},
+    Cast(from.view(), scaled, axis, options, result.view(), {}, testing::kKey,
          random != nullptr ? &integers_view : nullptr);
     result.Read();
     EXPECT_EQ(expected, got) << ToString(scaled) << " along " << axis << " "
@@ -221,12 +220,12 @@ class ScaledGpu : public testing::GpuTest {
     const auto view = [&](std::array<Bytes, 2>& to, std::size_t i) {
       return View(to[i].data(), types[i], shape);
     };
-    Cast(x, scaled, axes[0], options, view(expected, 0));
-    Cast(x, scaled, axes[1], options, view(expected, 1));
+    Cast(x, scaled, axes[0], options, view(expected, 0), {}, testing::kKey);
+    Cast(x, scaled, axes[1], options, view(expected, 1), {}, testing::kKey);
     const testing::OnGpuView from(driver(), x);
     const testing::OnGpuView first(driver(), view(got, 0));
     const testing::OnGpuView second(driver(), view(got, 1));
-    CastBoth(from.view(), scaled, axes, options, first.view(), second.view());
+    CastBoth(from.view(), scaled, axes, options, first.view(), second.view(), testing::kKey);
     first.Read();
     second.Read();
     EXPECT_EQ(expected, got) << ToString(scaled) << " along " << axes[0] << " and " << axes[1]
@@ -477,12 +476,12 @@ TEST_F(ScaledGpu, TakesScalesThatAreGiven) {
         return magnitudes ? GivenScales{.largest = &view} : GivenScales{.blocks = &view};
       };
       Cast(View(x.data(), DType::f32, shape), scaled, 1, options,
-           View(expected.data(), DType::f32, shape), given(host));
+           View(expected.data(), DType::f32, shape), given(host), testing::kKey);
       const testing::OnGpuView on_gpu(driver(), host);
       const TensorView device = on_gpu.view();
       const testing::OnGpuView from(driver(), View(x.data(), DType::f32, shape));
       const testing::OnGpuView out(driver(), View(got.data(), DType::f32, shape));
-      Cast(from.view(), scaled, 1, options, out.view(), given(device));
+      Cast(from.view(), scaled, 1, options, out.view(), given(device), testing::kKey);
       out.Read();
       EXPECT_TRUE(
           testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
@@ -518,14 +517,15 @@ TEST_F(ScaledGpu, RefusesWhatTheCpuRefuses) {
     const TensorView view = given.view();
     try {
       Cast(from.view(), ParseScaled(text), 1, Options(Rounding::nearest_even), out.view(),
-           {.blocks = &view});
+           {.blocks = &view}, testing::kKey);
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(), message);
     }
   }
   const TensorView on_host = View(to.data(), DType::f32, shape);
-  EXPECT_THROW(Cast(from.view(), ParseScaled("mxfp8"), 1, Options(Rounding::nearest_even), on_host),
+  EXPECT_THROW(Cast(from.view(), ParseScaled("mxfp8"), 1, Options(Rounding::nearest_even), on_host,
+                    {}, testing::kKey),
                Error);
 }
 

@@ -77,7 +77,7 @@ struct Case {
   Rounding mode = Rounding::nearest_even;
 
   [[nodiscard]] SharedCodec codec(const std::string& text) const {
-    return MakeCodec(text, {.mode = mode, .random_bits = 9, .seed = 3});
+    return MakeCodec(text, {.mode = mode, .random_bits = 9});
   }
 
   [[nodiscard]] std::string text() const {
@@ -100,7 +100,7 @@ Expected expected_of(const Case& one, const Floats& x, const Floats& kept, const
   Floats values;
   for (const std::int64_t place : places) values.push_back(v[static_cast<std::size_t>(place)]);
   const auto count = static_cast<std::int64_t>(values.size());
-  Piece inner{.n = count, .shift = whole.shift, .stream = whole.stream, .size = count};
+  Piece inner{.n = count, .shift = whole.shift, .key = whole.key, .size = count};
   const SharedCodec codec = one.codec(one.inner);
   const auto state = codec->MakeState(count);
   if (state != nullptr) state->Begin(inner, values.data());
@@ -193,8 +193,8 @@ class TopKGpu : public testing::GpuTest {
     const auto cpu = codec->MakeState(n);
     const auto there = codec->MakeState(n);
     for (int call = 0; call < calls; ++call) {
-      Piece whole{.n = n, .shift = shift, .stream = 11, .size = n};
-      whole.stream += static_cast<std::uint64_t>(call);
+      Piece whole{.n = n, .shift = shift, .key = {.seed = 3, .stream = 11}, .size = n};
+      whole.key.stream += static_cast<std::uint64_t>(call);
       Expect(one, *codec, values_of(n, kind, static_cast<unsigned>(call)), whole, cpu.get(),
              there.get());
     }

@@ -63,7 +63,7 @@ std::vector<float> rounded(const Reduce& spec, const std::vector<float>& x, Purp
   std::vector<float> y(x.size());
   const auto n = static_cast<std::int64_t>(x.size());
   const Piece piece{
-      .n = n, .stream = StreamOf(purpose, spec.step, layer, position), .size = n, .scale = scale};
+      .n = n, .key = {.stream = StreamOf(purpose, 0, layer, position)}, .size = n, .scale = scale};
   spec.wire->Round(piece, nullptr, x.data(), y.data());
   return y;
 }
@@ -144,9 +144,9 @@ TEST(BucketExchanges, StatesGoFromCallToCall) {
       std::vector<CodecStates> own(3);
       Layers first;
       for (int call = 0; call < 4; ++call) {
-        spec.step = static_cast<std::uint64_t>(call);
-        const Layers expected =
-            testing::virtual_reduce(spec, ranks, nullptr, {.states = &of_all, .rows = rows});
+        const auto step = static_cast<std::uint64_t>(call);
+        const Layers expected = testing::virtual_reduce(
+            spec, ranks, nullptr, {.seed = 5, .step = step, .states = &of_all, .rows = rows});
         if (call == 0) first = expected;
         if (call == 2) {  // through a checkpoint
           for (CodecStates& states : own) {
@@ -160,7 +160,7 @@ TEST(BucketExchanges, StatesGoFromCallToCall) {
           const auto r = static_cast<std::size_t>(comm.rank());
           Layers out = blank({900, 250});
           comm.AllReduce(views_of(ranks[r]), views_of(out), spec, false,
-                         {.states = &own[r], .rows = rows});
+                         {.seed = 5, .step = step, .states = &own[r], .rows = rows});
           EXPECT_TRUE(same_layers(expected, out)) << "rank " << r << ", call " << call;
         }));
       }
@@ -175,7 +175,7 @@ TEST(BucketExchanges, EveryCodec) {
   const std::vector<std::int64_t> rows{60, 1, 9000};
   const Ranks ranks = testing::random_ranks(3, {1200, 5, 9000}, 21);
   for (const std::string& text : texts) {
-    const SharedCodec codec = MakeCodec(text, {.random_bits = 8, .seed = 5});
+    const SharedCodec codec = MakeCodec(text, {.random_bits = 8});
     for (const Exchange exchange : {Exchange::owner, Exchange::gather}) {
       for (const std::int64_t chunk : {700, 1 << 20}) {
         SCOPED_TRACE(text + " " + ToString(exchange) + ", chunk " + std::to_string(chunk));
@@ -186,14 +186,14 @@ TEST(BucketExchanges, EveryCodec) {
         CodecStates of_all;
         std::vector<CodecStates> own(3);
         for (int call = 0; call < 2; ++call) {
-          spec.step = static_cast<std::uint64_t>(call);
-          const Layers expected =
-              testing::virtual_reduce(spec, ranks, nullptr, {.states = &of_all, .rows = rows});
+          const auto step = static_cast<std::uint64_t>(call);
+          const Layers expected = testing::virtual_reduce(
+              spec, ranks, nullptr, {.seed = 5, .step = step, .states = &of_all, .rows = rows});
           expect_well(on_ranks(3, options_of(chunk), [&](Communicator& comm) {
             const auto r = static_cast<std::size_t>(comm.rank());
             Layers out = ranks[r];  // in place
             comm.AllReduce(views_of(out), views_of(out), spec, false,
-                           {.states = &own[r], .rows = rows});
+                           {.seed = 5, .step = step, .states = &own[r], .rows = rows});
             EXPECT_TRUE(same_layers(expected, out)) << "rank " << r << ", call " << call;
           }));
         }

@@ -199,11 +199,12 @@ TEST(CodecExchanges, NumbersAreThoseOfPaddedCalls) {
       const Layers all = testing::virtual_reduce(spec, padded);
       const Layers expected{all[5], all[0], all[9]};
       EXPECT_FALSE(same_layers(testing::virtual_reduce(spec, ranks), expected));
-      EXPECT_TRUE(same_layers(expected, testing::virtual_reduce(spec, ranks, nullptr, {numbers})));
+      EXPECT_TRUE(same_layers(expected,
+                              testing::virtual_reduce(spec, ranks, nullptr, {.numbers = numbers})));
       expect_well(on_ranks(3, options_of(64), [&](Communicator& comm) {
         Layers out = blank(sizes_of(ranks[0]));
         const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
-        comm.AllReduce(x, views_of(out), spec, true, {numbers});
+        comm.AllReduce(x, views_of(out), spec, true, {.numbers = numbers});
         EXPECT_TRUE(same_layers(expected, out));
       }));
     }
@@ -292,11 +293,13 @@ TEST(CodecExchanges, RefusesMisuse) {
   spec = Reduce{};
   for (const std::vector<std::int64_t>& numbers :
        {std::vector<std::int64_t>{1, 2}, {-1}, {1 << 16}}) {
-    EXPECT_THROW(comm.AllReduce(views_of(x), views_of(out), spec, false, {numbers}), Error);
+    EXPECT_THROW(comm.AllReduce(views_of(x), views_of(out), spec, false, {.numbers = numbers}),
+                 Error);
   }
   const Layers two = {{1}, {2}};
   const std::vector<std::int64_t> twice{4, 4};
-  EXPECT_THROW(comm.AllReduce(views_of(two), views_of(two), spec, false, {twice}), Error);
+  EXPECT_THROW(comm.AllReduce(views_of(two), views_of(two), spec, false, {.numbers = twice}),
+               Error);
   EXPECT_EQ(comm.broken(), "");
 }
 
@@ -374,7 +377,7 @@ TEST(CodecExchanges, DamagedBytesAreCorrupt) {
     const auto codec = std::make_shared<RunLength>(spec.format, spec.rounding);
     // Rank 0's contributions to layer 1, by the position in their stream.
     codec->damages = [](const Piece& piece) {
-      return piece.layer == 1 && piece.stream != 0 && (piece.stream & 0xFFFFFU) == 0;
+      return piece.layer == 1 && piece.key.stream != 0 && (piece.key.stream & 0xFFFFFU) == 0;
     };
     spec.wire = codec;
     SCOPED_TRACE(describe(spec, 3));

@@ -34,8 +34,7 @@ constexpr std::array kNames = {"mxfp8",      "nvfp4", "int5 7 scale=bf16",     "
 
 Reduce scaled_spec(const Way& way, std::size_t pick) {
   RoundingOptions rounding{.overflow = Overflow::saturate};
-  if (pick % 3 == 1)
-    rounding = {.mode = Rounding::stochastic, .overflow = Overflow::saturate, .seed = pick};
+  if (pick % 3 == 1) rounding = {.mode = Rounding::stochastic, .overflow = Overflow::saturate};
   Reduce spec;
   spec.wire = std::make_shared<ScaledBlocks>(ParseScaled(kNames[pick % kNames.size()]), rounding);
   spec.rounding = rounding;
@@ -44,7 +43,6 @@ Reduce scaled_spec(const Way& way, std::size_t pick) {
   if (pick % 4 == 3) spec.result = ParseFormat("bf16");
   if (pick % 5 == 4) spec.loss_scale = 256;
   spec.average = pick % 2 == 1;
-  spec.step = pick % 7;
   spec.order = way.order;
   spec.exchange = way.exchange;
   spec.group_size = way.group;
@@ -52,22 +50,23 @@ Reduce scaled_spec(const Way& way, std::size_t pick) {
 }
 
 /// The same sum over layers that have been cast.
-testing::Layers sum_of_casts(Reduce spec, const char* name, const Ranks& ranks) {
+testing::Layers sum_of_casts(Reduce spec, const char* name, const Ranks& ranks,
+                             const TensorOptions& call) {
   Ranks casts = ranks;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     for (std::size_t l = 0; l < ranks[r].size(); ++l) {
-      RoundingOptions rounding = spec.rounding;
-      rounding.stream = StreamOf(Purpose::wire, spec.step, static_cast<std::int64_t>(l),
-                                 static_cast<std::int64_t>(r));
+      const RandomKey key{call.seed,
+                          StreamOf(Purpose::wire, call.step, static_cast<std::int64_t>(l),
+                                   static_cast<std::int64_t>(r))};
       std::vector<float>& layer = casts[r][l];
       for (float& x : layer) x = static_cast<float>(x * spec.loss_scale);
-      Cast(View(layer), ParseScaled(name), 0, rounding, View(layer));
+      Cast(View(layer), ParseScaled(name), 0, spec.rounding, View(layer), {}, key);
       for (float& x : layer) x = static_cast<float>(x / spec.loss_scale);
     }
   }
   spec.wire = nullptr;
   spec.rounding = {};
-  return testing::virtual_reduce(spec, casts);
+  return testing::virtual_reduce(spec, casts, nullptr, call);
 }
 
 TEST(ScaledExchanges, VirtualRanksSumCasts) {
@@ -77,8 +76,9 @@ TEST(ScaledExchanges, VirtualRanksSumCasts) {
     for (int specs = 0; specs < 8; ++specs, ++pick) {
       const Reduce spec = scaled_spec(way, pick);
       const char* name = kNames[pick % kNames.size()];
-      EXPECT_TRUE(
-          same_layers(sum_of_casts(spec, name, ranks), testing::virtual_reduce(spec, ranks)))
+      const TensorOptions call{.seed = pick, .step = pick % 7};
+      EXPECT_TRUE(same_layers(sum_of_casts(spec, name, ranks, call),
+                              testing::virtual_reduce(spec, ranks, nullptr, call)))
           << testing::describe(spec, 5) << ", " << spec.wire->text();
     }
   }

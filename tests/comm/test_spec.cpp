@@ -110,20 +110,6 @@ TEST(ReduceText, TheWireRoundsAsTheKeysSay) {
   EXPECT_EQ(spec.result, kFp32);
 }
 
-TEST(ReduceText, ASeedEntersCastSumAndCodec) {
-  const Reduce spec = ParseReduce("e4m3 rounding=stochastic");
-  const Reduce seeded = Seeded(spec, 7);
-  EXPECT_EQ(seeded.rounding.seed, 7);
-  EXPECT_EQ(seeded.accumulator.rounding.seed, 7);
-  EXPECT_EQ(ToString(seeded), ToString(spec));
-  for (const char* const text : {"mxfp8 overflow=ieee rounding=stochastic", "qsgd bits=4"}) {
-    const Reduce made = ParseReduce(text);
-    EXPECT_EQ(wire_of(made).find("seed=7"), std::string::npos);
-    EXPECT_NE(wire_of(Seeded(made, 7)).find("seed=7"), std::string::npos);
-    EXPECT_EQ(ToString(Seeded(made, 7)), ToString(made));
-  }
-}
-
 TEST(ReduceText, KeysReplaceThoseOfTheText) {
   EXPECT_EQ(ToString(Make<Reduce>("e4m3 aps order=ring group_size=4",
                                   std::vector<Option>{{"order", "tree"}, {"aps", "false"}})),
@@ -230,16 +216,6 @@ TEST(Reduce, OptionsThatExcludeEachOther) {
     EXPECT_NE(objection([&](S& s) { s.loss_scale = std::ldexp(1.0, exponent); }), "") << exponent;
   }
   EXPECT_NE(objection([](S& s) { s.loss_scale = 2, s.aps = Aps::on; }), "");
-}
-
-TEST(Reduce, StreamsOfItsOwn) {
-  using S = Reduce;
-  const std::string sum = objection([](S& s) { s.accumulator.rounding.stream = 7; });
-  EXPECT_EQ(sum,
-            "the accumulator's stream must be 0, got 7: a reduction makes its streams of step, "
-            "tensor and rank; vary step, or the seed");
-  EXPECT_NE(objection([](S& s) { s.rounding.stream = 1; }).find("the cast's stream must be 0"),
-            std::string::npos);
 }
 
 TEST(Reduce, GroupsAreAtMostTheRanks) {

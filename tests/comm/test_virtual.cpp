@@ -284,28 +284,26 @@ TEST(VirtualReduce, ResultsDrawFromStreamsOfTheirOwn) {
   const Ranks ranks = testing::random_ranks(4, {0, kCount}, 3);
   Reduce spec;
   spec.group_size = 2;
-  spec.step = 5;
+  const TensorOptions call{.seed = 77, .step = 5};
   spec.result = ParseFormat("e5m2");
   spec.accumulator.rounding.mode = Rounding::stochastic;
-  spec.accumulator.rounding.seed = 77;
   const auto cast = [&](std::int64_t position, const std::vector<float>& sums) {
-    RoundingOptions rounding = spec.accumulator.rounding;
-    rounding.stream = StreamOf(Purpose::result, spec.step, 1, position);
+    const RandomKey key{call.seed, StreamOf(Purpose::result, call.step, 1, position)};
     std::vector<float> results(kCount);
-    CastScaled(spec.result, rounding, 0, 0, kCount, sums.data(), results.data());
+    CastScaled(spec.result, spec.accumulator.rounding, 0, 0, kCount, sums.data(), results.data(),
+               key);
     return results;
   };
   const auto sum = [&](std::int64_t position, const std::vector<float>& a,
                        const std::vector<float>& b) {
-    RoundingOptions rounding = spec.accumulator.rounding;
-    rounding.stream = StreamOf(Purpose::sum, spec.step, 1, position);
+    const RandomKey key{call.seed, StreamOf(Purpose::sum, call.step, 1, position)};
     std::vector<float> sums(kCount);
-    Add(View(a), View(b), kFp32, rounding, View(sums));
+    Add(View(a), View(b), kFp32, spec.accumulator.rounding, View(sums), key);
     return cast(position, sums);
   };
   const std::vector<float> expected =
       sum(kAcross, sum(0, ranks[0][1], ranks[1][1]), sum(1, ranks[2][1], ranks[3][1]));
-  const std::vector<float> got = testing::virtual_reduce(spec, ranks)[1];
+  const std::vector<float> got = testing::virtual_reduce(spec, ranks, nullptr, call)[1];
   EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)));
 }
 

@@ -41,7 +41,7 @@ std::vector<float> layer() {
 std::vector<float> coded(const Codec& codec, const std::vector<float>& x, std::int64_t begin,
                          std::int64_t n) {
   const std::int64_t before = begin % codec.bucket();
-  Piece piece{.begin = begin, .n = n, .stream = kStream};
+  Piece piece{.begin = begin, .n = n, .key = {.seed = 5, .stream = kStream}};
   piece.size = static_cast<std::int64_t>(x.size());
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(n, before)));
   const std::int64_t used = codec.Encode(piece, nullptr, x.data() + begin, bytes.data());
@@ -77,8 +77,6 @@ TEST(Blockwise, ScaledFormatsAreCastBucketByBucket) {
   const std::vector<float> x = layer();
   for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
     RoundingOptions rounding{.mode = mode, .overflow = Overflow::saturate, .random_bits = 11};
-    rounding.seed = 5;
-    rounding.stream = kStream;
     for (const char* text : {"nvfp4", "fp8-tensor", "mxfp8"}) {
       const auto wanted = by_bucket(x, [&](std::int64_t begin, std::vector<float> values) {
         std::vector<std::uint32_t> random(values.size());
@@ -87,7 +85,7 @@ TEST(Blockwise, ScaledFormatsAreCastBucketByBucket) {
         }
         const TensorView integers =
             View(random.data(), DType::u32, static_cast<std::int64_t>(random.size()));
-        Cast(View(values), ParseScaled(text), 0, rounding, View(values), {},
+        Cast(View(values), ParseScaled(text), 0, rounding, View(values), {}, {},
              mode == Rounding::stochastic ? &integers : nullptr);
         return values;
       });
@@ -103,7 +101,7 @@ TEST(Blockwise, OtherCodecsAreThoseOfEachBucket) {
     const auto inner = MakeCodec(text);
     const auto wanted = by_bucket(x, [&](std::int64_t /*begin*/, const std::vector<float>& values) {
       const auto n = static_cast<std::int64_t>(values.size());
-      const Piece all{.n = n, .stream = kStream, .size = n};
+      const Piece all{.n = n, .key = {.stream = kStream}, .size = n};
       const auto state = inner->MakeState(n);
       state->Begin(all, values.data());
       std::vector<float> y(values.size());

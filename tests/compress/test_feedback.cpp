@@ -94,7 +94,7 @@ TEST(Feedback, CallsAreTheInnerCodecsOfWhatIsFedBack) {
     for (const char* text : kInner) {
       for (const std::size_t n : {0, 1, 5000, 20011}) {
         SCOPED_TRACE(backend + ", " + text + ", n " + std::to_string(n));
-        const SharedCodec inner = MakeCodec(text, {.seed = 3});
+        const SharedCodec inner = MakeCodec(text);
         const Feedback codec(inner);
         const auto state = codec.MakeState(static_cast<std::int64_t>(n));
         Values residual(n);
@@ -125,7 +125,7 @@ void CheckPieces(std::size_t n) {
   const Values x = sent_values(n, 7);
   for (const char* text : kInner) {
     SCOPED_TRACE(text);
-    const SharedCodec inner = MakeCodec(text, {.seed = 3});
+    const SharedCodec inner = MakeCodec(text);
     const Feedback codec(inner);
     const auto state = codec.MakeState(static_cast<std::int64_t>(n));
     Values before = sent_values(n, 8);
@@ -182,7 +182,7 @@ TEST(Feedback, GivenIntegersOfManyBlocks) {
 
 TEST(Feedback, RoundInPlace) {
   for (const char* text : kInner) {
-    const Feedback codec(MakeCodec(text, {.seed = 3}));
+    const Feedback codec(MakeCodec(text));
     const Values x = sent_values(1000, 7);
     const auto state = codec.MakeState(1000);
     Piece layer = layer_of(x);
@@ -290,9 +290,9 @@ TEST(Feedback, ResultsHaveAResidualOfTheirOwn) {
   for (std::uint32_t call = 0; call < 3; ++call) {
     const Values x = sent_values(350, call);
     const Values v = testing::with_residual(x, 0, residual);
-    state->Begin({0, 1000, 350, 0, 5}, nullptr);
+    state->Begin({0, 1000, 350, 0, {.stream = 5}}, nullptr);
     for (const auto& [begin, n] : {std::pair{0, 200}, std::pair{200, 150}}) {
-      const Piece piece{0, 1000 + begin, n, 0, 5};
+      const Piece piece{0, 1000 + begin, n, 0, {.stream = 5}};
       Values expected(static_cast<std::size_t>(n));
       Values y = expected;
       inner->Round(piece, nullptr, v.data() + begin, expected.data());
@@ -310,11 +310,11 @@ TEST(Feedback, ResultsHaveAResidualOfTheirOwn) {
 
 TEST(Feedback, IsTheInnerCodecElsewhere) {
   for (const char* text : kInner) {
-    const SharedCodec inner = MakeCodec(text, {.seed = 4});
-    const SharedCodec codec = MakeCodec(std::string("feedback ") + text, {.seed = 4});
+    const SharedCodec inner = MakeCodec(text);
+    const SharedCodec codec = MakeCodec(std::string("feedback ") + text);
     EXPECT_EQ(codec->name(), "feedback " + inner->name());
     EXPECT_EQ(codec->text(), "feedback " + inner->text());
-    EXPECT_EQ(MakeCodec(codec->name(), {.seed = 4})->text(), codec->text());
+    EXPECT_EQ(MakeCodec(codec->name())->text(), codec->text());
     EXPECT_EQ(codec->block(), inner->block());
     EXPECT_EQ(codec->bucket(), inner->bucket());
     EXPECT_EQ(codec->is_fixed(), inner->is_fixed());
@@ -370,6 +370,17 @@ TEST(Feedback, FlagsOfTheEnvironmentChangeNothing) {
   }
 }
 #endif
+
+/// Version 0.7 had the seed in a codec's text; a state serves calls of any seed.
+TEST(Feedback, StatesWithASeedInTheirTextLoad) {
+  const SharedCodec codec = MakeCodec("feedback qsgd bits=4 bucket=64");
+  const Values kept{1, 2, 3};
+  for (const char* seed : {"", " seed=9"}) {
+    CodecStates states;
+    states.Load({{CodecStates::Key{}, {codec->text() + seed, 3, kept}}});
+    EXPECT_EQ(states.Of(*codec, {}, 3)->Kept(), kept);
+  }
+}
 
 }  // namespace
 }  // namespace cpd

@@ -31,12 +31,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kHuge = std::numeric_limits<float>::max();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-RoundingOptions with_bits(int random_bits, std::uint64_t seed = 5) {
-  RoundingOptions rounding;
-  rounding.random_bits = random_bits;
-  rounding.seed = seed;
-  return rounding;
-}
+RoundingOptions with_bits(int random_bits) { return {.random_bits = random_bits}; }
 
 ::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
   return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
@@ -179,12 +174,13 @@ TEST(Qsgd, DecodeUndoesTheScaleAndDivides) {
 
 TEST(Qsgd, DrawsAreThoseOfElements) {
   const std::vector<float> x = gradient_like(3000, 8);
-  const Qsgd codec({}, with_bits(16, 77));
+  const Qsgd codec({}, with_bits(16));
   std::vector<std::uint32_t> random;
   for (std::uint64_t i = 0; i < x.size(); ++i) random.push_back(random_integer(16, 77, 41, i));
   Piece given{.n = 3000};
   given.random = random.data();
-  EXPECT_EQ(encode_piece(codec, {.n = 3000, .stream = 41}, x), encode_piece(codec, given, x));
+  EXPECT_EQ(encode_piece(codec, {.n = 3000, .key = {.seed = 77, .stream = 41}}, x),
+            encode_piece(codec, given, x));
 }
 
 TEST(Qsgd, CutBucketsHaveWholeNorms) {
@@ -193,10 +189,10 @@ TEST(Qsgd, CutBucketsHaveWholeNorms) {
                            "qsgd bits=6 bucket=4500 levels=intervals"}) {
     const SharedCodec codec = MakeCodec(text);
     const auto whole =
-        decode_piece(*codec, encode_piece(*codec, {.n = 30000, .stream = 1}, x), 30000);
+        decode_piece(*codec, encode_piece(*codec, {.n = 30000, .key = {.stream = 1}}, x), 30000);
     for (const std::int64_t begin : {0, 1, 511, 4096, 12345}) {
       for (const std::int64_t n : {0, 1, 600, 15000}) {
-        const auto bytes = encode_piece(*codec, {.begin = begin, .n = n, .stream = 1}, x);
+        const auto bytes = encode_piece(*codec, {.begin = begin, .n = n, .key = {.stream = 1}}, x);
         const std::int64_t before = begin % codec->bucket();
         EXPECT_EQ(static_cast<std::int64_t>(bytes.size()), codec->MostBytes(n, before));
         EXPECT_TRUE(same({whole.begin() + begin, whole.begin() + begin + n},
@@ -211,8 +207,8 @@ TEST(Qsgd, ALossScaleComesFirst) {
   std::vector<float> scaled(x.size());
   Unscale(-7, 1, 5000, x.data(), scaled.data());
   const Qsgd codec;
-  EXPECT_EQ(encode_piece(codec, {.n = 5000, .stream = 1}, scaled),
-            encode_piece(codec, {.n = 5000, .shift = -7, .stream = 1}, x));
+  EXPECT_EQ(encode_piece(codec, {.n = 5000, .key = {.stream = 1}}, scaled),
+            encode_piece(codec, {.n = 5000, .shift = -7, .key = {.stream = 1}}, x));
 }
 
 TEST(Qsgd, TensorsHaveOneNorm) {
@@ -278,7 +274,7 @@ TEST(Qsgd, BucketsRunAlongAnAxis) {
   const std::int64_t shape[] = {40, 7};
   EXPECT_EQ(codec->LayoutOf(shape), (RowLayout{0, 40}));
   const SharedCodec columns = codec->ForRows(40);
-  EXPECT_EQ(columns->text(), "qsgd s=5 bucket=100 axis=0 of columns of 40 random_bits=16 seed=5");
+  EXPECT_EQ(columns->text(), "qsgd s=5 bucket=100 axis=0 of columns of 40 random_bits=16");
   EXPECT_EQ(columns->ForResults(kFp32, 4)->text(), columns->text());
   EXPECT_FALSE(columns->by_rows());
   EXPECT_EQ(columns->LayoutOf(shape), RowLayout{});
@@ -305,7 +301,7 @@ TEST(Qsgd, BucketsSplitNoRun) {
 }
 
 TEST(Qsgd, TextsParseBack) {
-  const auto text = [](const char* given) { return MakeCodec(given, with_bits(24, 0))->name(); };
+  const auto text = [](const char* given) { return MakeCodec(given, with_bits(24))->name(); };
   EXPECT_EQ(text("qsgd"), "qsgd bits=4 bucket=512");
   EXPECT_EQ(text("qsgd bucket=tensor norm=max"), "qsgd bits=4 bucket=tensor");
   EXPECT_EQ(text("qsgd levels=intervals bits=8 norm=2"),
@@ -321,7 +317,7 @@ TEST(Qsgd, TextsParseBack) {
     EXPECT_EQ(text(each), each);
   }
   EXPECT_EQ(text("qsgd spacing=optimal s=127"), "qsgd s=127 bucket=512 spacing=optimal");
-  EXPECT_EQ(MakeCodec("qsgd")->text(), "qsgd bits=4 bucket=512 random_bits=24 seed=0");
+  EXPECT_EQ(MakeCodec("qsgd")->text(), "qsgd bits=4 bucket=512 random_bits=24");
 }
 
 TEST(Qsgd, RefusesWhatItHasNot) {

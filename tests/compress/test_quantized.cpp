@@ -26,8 +26,8 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr std::uint64_t kStream = 17;
-const RoundingOptions kSeeded{.random_bits = 11, .seed = 5};
+constexpr RandomKey kKey{.seed = 5, .stream = 17};
+const RoundingOptions kBits{.random_bits = 11};
 
 /// Blocks of every size of values, zeros among them.
 std::vector<float> layer(std::size_t n = 20011) {
@@ -45,7 +45,7 @@ std::vector<float> layer(std::size_t n = 20011) {
 std::vector<float> coded(const Codec& codec, const std::vector<float>& x, std::int64_t begin,
                          std::int64_t n, int shift = 0, const std::uint32_t* random = nullptr) {
   const std::int64_t before = begin % codec.bucket();
-  Piece piece{.begin = begin, .n = n, .shift = shift, .stream = kStream};
+  Piece piece{.begin = begin, .n = n, .shift = shift, .key = kKey};
   piece.size = static_cast<std::int64_t>(x.size());
   piece.random = random == nullptr ? nullptr : random + begin;
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(n, before)));
@@ -59,18 +59,17 @@ std::vector<float> coded(const Codec& codec, const std::vector<float>& x) {
   return coded(codec, x, 0, static_cast<std::int64_t>(x.size()));
 }
 std::vector<float> coded(const char* text, const std::vector<float>& x) {
-  return coded(*MakeCodec(text, kSeeded), x);
+  return coded(*MakeCodec(text, kBits), x);
 }
 
 /// Cast of the layer, +0 for what lies below a scale of 0.
 std::vector<float> cast(const std::string& scaled, bool stochastic, std::vector<float> x) {
-  RoundingOptions options = kSeeded;
+  RoundingOptions options = kBits;
   options.mode = stochastic ? Rounding::stochastic : Rounding::nearest_even;
   options.overflow = Overflow::saturate;
-  options.stream = kStream;
   const Scaled format = ParseScaled(scaled);
   std::vector<float> y(x.size());
-  Cast(View(x), format, 0, options, View(y));
+  Cast(View(x), format, 0, options, View(y), {}, kKey);
   const auto block = static_cast<std::size_t>(format.block.columns);
   for (std::size_t begin = 0; begin < y.size(); begin += block) {
     const std::size_t end = std::min(begin + block, y.size());
@@ -95,8 +94,8 @@ TEST(Quantized, ValuesAreCastsOfTheLayer) {
     for (const bool stochastic : {false, true}) {
       SCOPED_TRACE(std::string(scaled) + (stochastic ? " stochastic" : ""));
       const std::vector<float> expected = cast(scaled, stochastic, x);
-      const SharedCodec codec = MakeCodec(
-          std::string("quantized ") + scaled + (stochastic ? " stochastic" : ""), kSeeded);
+      const SharedCodec codec =
+          MakeCodec(std::string("quantized ") + scaled + (stochastic ? " stochastic" : ""), kBits);
       EXPECT_TRUE(same(expected, coded(*codec, x)));
       for (std::int64_t begin = 0, n = 1; begin + n <= 20011; begin += n, n = n * 2 + 1) {
         EXPECT_TRUE(same({expected.begin() + begin, expected.begin() + begin + n},
@@ -183,7 +182,7 @@ TEST(Quantized, ALossScaleComesFirst) {
 
 TEST(Quantized, TakesGivenIntegers) {
   const std::vector<float> x(3000, 0.7F);
-  const SharedCodec codec = MakeCodec("quantized int4 100 scale=fp32 stochastic", kSeeded);
+  const SharedCodec codec = MakeCodec("quantized int4 100 scale=fp32 stochastic", kBits);
   std::vector<float> y = x;
   y[0] = 1;  // else all are the scale's multiple
   for (std::size_t i = 0; i < y.size(); i += 100) y[i] = 7;
@@ -237,14 +236,14 @@ TEST(Quantized, Damage) {
 
 TEST(Quantized, TextsAndResults) {
   const auto both = [](const char* text) {
-    const SharedCodec codec = MakeCodec(text, kSeeded);
-    EXPECT_EQ(MakeCodec(codec->name(), kSeeded)->text(), codec->text()) << text;
+    const SharedCodec codec = MakeCodec(text, kBits);
+    EXPECT_EQ(MakeCodec(codec->name(), kBits)->text(), codec->text()) << text;
     EXPECT_EQ(codec->ForResults(kFp32, 4)->text(), codec->text());
     EXPECT_TRUE(codec->has_nan() && codec->has_scales() && codec->is_fixed());
     return codec->text();
   };
   EXPECT_EQ(both("int8_rows"), "int8_rows");
-  EXPECT_EQ(both("int8_rows stochastic"), "int8_rows stochastic random_bits=11 seed=5");
+  EXPECT_EQ(both("int8_rows stochastic"), "int8_rows stochastic random_bits=11");
   EXPECT_EQ(both("int4"), "int4 bucket=32");
   EXPECT_EQ(both("fp8_rows row=9"), "fp8_rows row=9");
   EXPECT_EQ(both("quantized int8 512 scale=fp32"), "quantized int8 512");

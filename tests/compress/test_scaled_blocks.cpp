@@ -41,7 +41,7 @@ constexpr std::array kNames = {"mxfp8",
                                "e5m2 1"};
 
 RoundingOptions options_of(Rounding mode = Rounding::nearest_even) {
-  return {.mode = mode, .overflow = Overflow::saturate, .seed = 5};
+  return {.mode = mode, .overflow = Overflow::saturate};
 }
 
 /// Blocks of every size of values, zeros among them.
@@ -56,11 +56,10 @@ std::vector<float> layer() {
   return x;
 }
 
-std::vector<float> cast(const Scaled& scaled, RoundingOptions options, std::uint64_t stream,
+std::vector<float> cast(const Scaled& scaled, const RoundingOptions& options, std::uint64_t stream,
                         const std::vector<float>& x) {
-  options.stream = stream;
   std::vector<float> y(x.size());
-  Cast(View(x), scaled, 0, options, View(y));
+  Cast(View(x), scaled, 0, options, View(y), {}, {.stream = stream});
   for (float& value : y) {
     if (std::isnan(value)) value = std::numeric_limits<float>::quiet_NaN();
   }
@@ -101,9 +100,9 @@ TEST(ScaledBlocks, ValuesAreTheLayersCast) {
       SCOPED_TRACE(name);
       const ScaledBlocks codec(ParseScaled(name), options_of(mode));
       const std::vector<float> expected = cast(ParseScaled(name), options_of(mode), 77, x);
-      const auto state = begun(codec, {0, 0, kSize, 0, 77}, x);
+      const auto state = begun(codec, {0, 0, kSize, 0, {.stream = 77}}, x);
       for (std::int64_t begin = 0, n = 1; begin < kSize; begin += n, n = n * 3 % 4999 + 1) {
-        const Piece piece{0, begin, std::min(n, kSize - begin), 0, 77};
+        const Piece piece{0, begin, std::min(n, kSize - begin), 0, {.stream = 77}};
         const auto bytes = encoded(codec, *state, piece, x.data() + begin);
         std::vector<float> y(static_cast<std::size_t>(piece.n));
         codec.Decode(bytes, piece.n, 0, 1, y.data());
@@ -143,9 +142,9 @@ TEST(ScaledBlocks, Bytes) {
   const ScaledBlocks codec(ParseScaled("mxfp8"));
   std::vector<float> x(64, 1);
   std::fill_n(x.begin() + 32, 32, 4.0F);
-  const auto state = begun(codec, {0, 0, 64, 0, 0}, x);
+  const auto state = begun(codec, {0, 0, 64, 0}, x);
   const std::vector<std::uint8_t> expected{1, 0, 119, 121, 0x78, 0x78, 0x78, 0x78};
-  EXPECT_EQ(encoded(codec, *state, {0, 31, 4, 0, 0}, x.data() + 31), expected);
+  EXPECT_EQ(encoded(codec, *state, {0, 31, 4, 0}, x.data() + 31), expected);
 }
 
 TEST(ScaledBlocks, NanWithAndWithoutCodes) {
@@ -156,7 +155,7 @@ TEST(ScaledBlocks, NanWithAndWithoutCodes) {
     SCOPED_TRACE(name);
     const Scaled scaled = ParseScaled(name);
     const ScaledBlocks codec(scaled);
-    const Piece piece{2, 0, 100, 0, 0};
+    const Piece piece{2, 0, 100, 0};
     const auto state = begun(codec, piece, x);
     std::vector<float> y(100);
     codec.Round(piece, state.get(), x.data(), y.data());
@@ -178,7 +177,7 @@ TEST(ScaledBlocks, NanWithAndWithoutCodes) {
 TEST(ScaledBlocks, StatesBeginAgain) {
   const ScaledBlocks codec(ParseScaled("mxfp8"), options_of(Rounding::stochastic));
   const std::vector<float> x = layer();
-  const Piece piece{0, 0, kSize, 0, 4};
+  const Piece piece{0, 0, kSize, 0, {.stream = 4}};
   const auto state = begun(codec, piece, x);
   const auto once = encoded(codec, *state, piece, x.data());
   state->Begin(piece, x.data());
@@ -222,7 +221,7 @@ TEST(ScaledBlocks, RefusesWhatNeedsAShape) {
 
 TEST(ScaledBlocks, TextsNameEqualCodecs) {
   EXPECT_EQ(ScaledBlocks(ParseScaled("mxfp8 rule=floor")).text(),
-            "scaled mxfp8 rounding=nearest_even overflow=saturate random_bits=24 variant=A seed=0");
+            "scaled mxfp8 rounding=nearest_even overflow=saturate random_bits=24 variant=A");
   EXPECT_NE(ScaledBlocks(ParseScaled("mxfp8"), options_of(Rounding::stochastic)).text(),
             ScaledBlocks(ParseScaled("mxfp8"), options_of()).text());
 }

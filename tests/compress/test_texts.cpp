@@ -97,7 +97,7 @@ TEST(Texts, OptionsOfCodecsHaveLimits) {
   EXPECT_REFUSAL("terngrad: clip must be a number from 1e-06 to 1e+06, or none, got 1e+09",
                  TernGrad({.clip = 1e9}));
   EXPECT_REFUSAL("integer sums are of 1…65536 ranks, got 0", IntegerSums(0));
-  EXPECT_REFUSAL("codec 'qsgd' has a rounding of its own: give seed and random_bits alone",
+  EXPECT_REFUSAL("codec 'qsgd' has a rounding of its own: give random_bits alone",
                  MakeCodec("qsgd", {.mode = Rounding::up}));
 }
 

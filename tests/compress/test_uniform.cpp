@@ -210,8 +210,8 @@ Floats decoded(const Codec& codec, Bytes bytes, std::size_t n, int shift = 0, fl
 int bits_of(const CodecState& state) { return dynamic_cast<const UniformState&>(state).bits(); }
 
 int bits_of(const std::string& text, const Floats& x, std::uint64_t seed = 0) {
-  const Piece whole{.n = static_cast<std::int64_t>(x.size())};
-  return bits_of(*begun(*MakeCodec(text, {.seed = seed}), whole, x));
+  const Piece whole{.n = static_cast<std::int64_t>(x.size()), .key = {.seed = seed}};
+  return bits_of(*begun(*MakeCodec(text), whole, x));
 }
 
 Floats gaussian(std::size_t n, std::uint64_t seed) {
@@ -374,9 +374,9 @@ TEST(Uniform, ValuesAreCentresNearBy) {
 TEST(Uniform, ValuesDoNotDependOnThePieces) {
   const Floats x = gaussian(5000, 4);
   for (const char* text : kTexts) {
-    const SharedCodec codec = MakeCodec(text, {.seed = 4});
+    const SharedCodec codec = MakeCodec(text);
     for (const int shift : {0, 5}) {
-      const Piece whole{.n = 5000, .shift = shift, .stream = 3};
+      const Piece whole{.n = 5000, .shift = shift, .key = {.stream = 3}};
       const auto state = begun(*codec, whole, x);
       const Floats expected = decoded(*codec, encoded(*codec, whole, state.get(), x), 5000);
       Floats rounded(5000);
@@ -496,17 +496,17 @@ TEST(Uniform, BitsByTheEntropyOfASample) {
 }
 
 TEST(Uniform, Texts) {
-  const auto name = [](const char* text) { return MakeCodec(text, {.seed = 5})->name(); };
+  const auto name = [](const char* text) { return MakeCodec(text)->name(); };
   EXPECT_EQ(name("uniform"), "uniform bits=entropy c=6 sample=4 fraction=0.03 coding=huffman");
   EXPECT_EQ(name("uniform coding=fixed bits=8"), "uniform bits=8 coding=fixed");
   EXPECT_EQ(name("uniform bits=gradient c1=7.5"),
             "uniform bits=gradient c0=1 c1=7.5 coding=huffman");
   for (const char* text : kTexts) {
-    const SharedCodec codec = MakeCodec(text, {.seed = 5});
-    EXPECT_EQ(MakeCodec(codec->name(), {.seed = 5})->text(), codec->text());
+    const SharedCodec codec = MakeCodec(text);
+    EXPECT_EQ(MakeCodec(codec->name())->text(), codec->text());
   }
-  EXPECT_EQ(MakeCodec("uniform", {.seed = 5})->text(), name("uniform") + " random_bits=24 seed=5");
-  EXPECT_EQ(MakeCodec("uniform bits=8", {.seed = 5})->text(), "uniform bits=8 coding=huffman");
+  EXPECT_EQ(MakeCodec("uniform")->text(), name("uniform") + " random_bits=24");
+  EXPECT_EQ(MakeCodec("uniform bits=8")->text(), "uniform bits=8 coding=huffman");
   for (const char* wrong :
        {"uniform bits=0", "uniform bits=31", "uniform bits=many", "uniform bits=8 c=3",
         "uniform c=31", "uniform sample=17", "uniform fraction=0", "uniform bits=gradient c=1",

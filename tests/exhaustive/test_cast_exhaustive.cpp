@@ -29,7 +29,7 @@ void sweep_backends(const std::vector<std::string>& backends, const Format& form
     const auto result = testing::sweep<float>(
         [&](std::uint32_t first, float* out) { expectation.fill(first, out); },
         [&](const float* x, float* y, std::int64_t n) {
-          Cast(View(x, DType::f32, n), format, o, View(y, DType::f32, n),
+          Cast(View(x, DType::f32, n), format, o, View(y, DType::f32, n), {},
                random != nullptr ? &integers : nullptr);
         });
     report.add(result);

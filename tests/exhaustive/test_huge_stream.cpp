@@ -44,16 +44,17 @@ void Fill(std::vector<float>& x) {
 
 TEST(HugeStream, MoreThanTwoToThe31Values) {
   if (AvailableBytes() < kNeeded) GTEST_SKIP() << "needs 20 GiB of memory";
-  const SharedCodec codec = MakeCodec("qsgd bits=4 bucket=512", {.seed = 3});
+  const SharedCodec codec = MakeCodec("qsgd bits=4 bucket=512");
   std::vector<float> x(kValues);
   Fill(x);
-  const DecodedStream decoded = DecodeStream(EncodeStream(codec, nullptr, {.stream = 9}, x));
+  const DecodedStream decoded =
+      DecodeStream(EncodeStream(codec, nullptr, {.key = {.stream = 9}}, x));
   ASSERT_EQ(decoded.info.count, kValues);
   std::vector<float> expected(std::size_t{1} << 20);
   const auto step = static_cast<std::int64_t>(expected.size());
   for (std::int64_t begin = 0; begin < kValues; begin += step) {
     const std::int64_t n = std::min(step, kValues - begin);
-    const Piece piece{.begin = begin, .n = n, .stream = 9, .size = kValues};
+    const Piece piece{.begin = begin, .n = n, .key = {.stream = 9}, .size = kValues};
     codec->Round(piece, nullptr, x.data() + begin, expected.data());
     ASSERT_EQ(std::memcmp(expected.data(), decoded.values.data() + begin,
                           sizeof(float) * static_cast<std::size_t>(n)),

@@ -42,13 +42,13 @@ std::vector<float> run(Verb verb, const Operands& in, const Format& format,
   std::vector<float> out(in.x.size());
   switch (verb) {
     case Verb::add:
-      Add(view_of(in.x), view_of(in.y), format, o, view_of(out));
+      Add(view_of(in.x), view_of(in.y), format, o, view_of(out), testing::kKey);
       break;
     case Verb::mul:
-      Mul(view_of(in.x), view_of(in.y), format, o, view_of(out));
+      Mul(view_of(in.x), view_of(in.y), format, o, view_of(out), testing::kKey);
       break;
     case Verb::fma:
-      Fma(view_of(in.x), view_of(in.y), view_of(in.z), format, o, view_of(out));
+      Fma(view_of(in.x), view_of(in.y), view_of(in.z), format, o, view_of(out), testing::kKey);
       break;
   }
   return out;
@@ -58,7 +58,8 @@ std::vector<float> oracle(Verb verb, const Operands& in, const Format& format,
                           const RoundingOptions& o) {
   const Spec spec = reference::spec_of(format);
   std::vector<std::uint32_t> random(in.x.size());
-  if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, in.x.size());
+  if (o.mode == Rounding::stochastic)
+    random = testing::run_random_integers(o, in.x.size(), 0, testing::kKey);
   std::vector<float> out(in.x.size());
   for (std::size_t i = 0; i < out.size(); ++i) {
     const reference::Options opts = testing::oracle_options(o, random[i]);
@@ -191,8 +192,6 @@ TEST(Arithmetic, Stochastic) {
           RoundingOptions o = testing::options_of(Rounding::stochastic);
           o.random_bits = random_bits;
           o.variant = variant;
-          o.seed = 9;
-          o.stream = 1ull << 40;
           failures += check(verb, in, format, o) ? 0 : 1;
           if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
         }
@@ -325,7 +324,7 @@ TEST(Arithmetic, RefusesBadArguments) {
   RoundingOptions bad;
   bad.mode = Rounding::stochastic;
   bad.random_bits = 25;
-  EXPECT_THROW(Add(view_of(x), view_of(x), f, bad, view_of(out)), Error);
+  EXPECT_THROW(Add(view_of(x), view_of(x), f, bad, view_of(out), testing::kKey), Error);
 }
 
 // --- Sum over a dimension ------------------------------------------------------------------------
@@ -371,7 +370,8 @@ TEST(Sum, EveryDimensionOfATensor) {
         for (const std::string& backend : testing::backends()) {
           const testing::WithBackend forced(backend);
           std::vector<float> out(expected.size());
-          Sum(View(x.data(), DType::f32, shape), dim, a, View(out.data(), DType::f32, kept));
+          Sum(View(x.data(), DType::f32, shape), dim, a, View(out.data(), DType::f32, kept),
+              testing::kKey);
           EXPECT_TRUE(
               testing::bits_equal(std::span<const float>(expected), std::span<const float>(out)))
               << backend << ", " << name << ", " << ToString(scheme) << ", dim " << dim;
@@ -419,7 +419,7 @@ TEST(Sum, LayoutsOfManyTerms) {
         for (const std::string& backend : testing::backends()) {
           const testing::WithBackend forced(backend);
           std::vector<float> out(kRows * kColumns);
-          Sum(view, 2, a, View(out.data(), DType::f32, kept));
+          Sum(view, 2, a, View(out.data(), DType::f32, kept), testing::kKey);
           if (expected.empty()) expected = out;
           EXPECT_TRUE(
               testing::bits_equal(std::span<const float>(expected), std::span<const float>(out)))
@@ -447,7 +447,7 @@ TEST(Sum, OverlappingWindows) {
   windows.stride[1] = windows.stride[2] = 1;
   std::vector<float> out(12);
   Sum(windows, 0, ParseAccumulator("fp32 sequential"),
-      View(out.data(), DType::f32, std::array<std::int64_t, 2>{3, 4}));
+      View(out.data(), DType::f32, std::array<std::int64_t, 2>{3, 4}), testing::kKey);
   for (std::size_t i = 0; i < 3; ++i) {
     for (std::size_t j = 0; j < 4; ++j) EXPECT_EQ(out[4 * i + j], x[i + j] + x[12 + i + j]);
   }
@@ -461,7 +461,7 @@ TEST(Sum, WindowsOfOneStride) {
   windows.stride[0] = windows.stride[1] = 8;
   std::vector<float> out(6);
   Sum(windows, 2, ParseAccumulator("fp32 sequential"),
-      View(out.data(), DType::f32, std::array<std::int64_t, 2>{3, 2}));
+      View(out.data(), DType::f32, std::array<std::int64_t, 2>{3, 2}), testing::kKey);
   for (std::size_t i = 0; i < 3; ++i) {
     for (std::size_t j = 0; j < 2; ++j) {
       float sum = 0;

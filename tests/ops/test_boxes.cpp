@@ -139,9 +139,9 @@ TEST(StripReaders, ReadRangesAcrossStrips) {
 
 TEST(IntegersOfBoxes, AreThoseOfTheirIndices) {
   for (const int bits : {7, 8, 16, 24}) {
-    RoundingOptions o{.mode = Rounding::stochastic, .random_bits = bits, .seed = 3, .stream = 4};
-    const RoundPlan plan = PlanOf(MakeFormat(4, 3), o);
-    const auto all = testing::run_random_integers(o, 9000);
+    RoundingOptions o{.mode = Rounding::stochastic, .random_bits = bits};
+    const RoundPlan plan = PlanOf(MakeFormat(4, 3), o, testing::kKey);
+    const auto all = testing::run_random_integers(o, 9000, 0, testing::kKey);
     BoxIntegers integers(plan);
     const std::vector<Box> boxes = {{0, 1, 1, 1, 1},        {5, 1, 300, 300, 1},
                                     {256, 3, 256, 256, 1},  {77, 9, 70, 700, 1},

@@ -26,8 +26,6 @@ RoundingOptions stochastic(int random_bits) {
   RoundingOptions o;
   o.mode = Rounding::stochastic;
   o.random_bits = random_bits;
-  o.seed = 12345;
-  o.stream = 6;
   return o;
 }
 
@@ -110,9 +108,9 @@ TEST_P(CastOn, LargeArrays) {
   EXPECT_EQ(mismatches, 0u);
 
   const RoundingOptions o = stochastic(8);
-  const auto random = testing::run_random_integers(o, kLength);
-  const auto from_seed = testing::run_cast(x, format, o);
-  const auto from_integers = testing::run_cast(x, format, o, &random);
+  const auto random = testing::run_random_integers(o, kLength, 0, testing::kKey);
+  const auto from_seed = testing::run_cast(x, format, o, nullptr, testing::kKey);
+  const auto from_integers = testing::run_cast(x, format, o, &random, testing::kKey);
   EXPECT_TRUE(testing::bits_equal(std::span<const float>(from_integers), from_seed, x));
 }
 
@@ -145,7 +143,8 @@ TEST_P(CastOn, Strides) {
                                           {12, {143, 13, -1}}}};
   for (const RoundingOptions& o : {RoundingOptions{}, stochastic(8), stochastic(24)}) {
     std::vector<std::uint32_t> random(n);
-    if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, n);
+    if (o.mode == Rounding::stochastic)
+      random = testing::run_random_integers(o, n, 0, testing::kKey);
     for (const Layout& in : layouts) {
       for (const Layout& to : layouts) {
         if (to.stride[0] == 0) continue;  // a broadcast cannot be written
@@ -156,7 +155,7 @@ TEST_P(CastOn, Strides) {
           x.stride[d] = in.stride[d];
           y.stride[d] = to.stride[d];
         }
-        Cast(x, format, o, y);
+        Cast(x, format, o, y, testing::kKey);
         std::size_t mismatches = 0;
         std::size_t index = 0;
         for (std::int64_t i = 0; i < shape[0]; ++i) {
@@ -214,7 +213,8 @@ TEST_P(CastOn, EverySixteenBitInput) {
         o.mode = mode;
         o.random_bits = 8;
         std::vector<std::uint32_t> random(x.size());
-        if (mode == Rounding::stochastic) random = testing::run_random_integers(o, x.size(), 0);
+        if (mode == Rounding::stochastic)
+          random = testing::run_random_integers(o, x.size(), 0, testing::kKey);
         std::vector<std::uint16_t> expected(x.size());
         for (std::size_t i = 0; i < x.size(); ++i) {
           const auto rounded = reference::round_exact(spec, reference::value_of(storage_spec, i),
@@ -223,7 +223,8 @@ TEST_P(CastOn, EverySixteenBitInput) {
         }
         for (const std::size_t n : {x.size(), x.size() - 5}) {
           std::vector<std::uint16_t> got(n);
-          Cast(View(x.data(), dtype, static_cast<std::int64_t>(n)), format, o, view_of(got, dtype));
+          Cast(View(x.data(), dtype, static_cast<std::int64_t>(n)), format, o, view_of(got, dtype),
+               testing::kKey);
           EXPECT_TRUE(testing::bits_equal(std::span<const std::uint16_t>(expected).first(n),
                                           std::span<const std::uint16_t>(got)))
               << ToString(dtype) << ", " << testing::describe(format, o);
@@ -303,7 +304,7 @@ class CastErrors : public ::testing::Test {
 
   void expect_error(const TensorView& in, const RoundingOptions& o, const TensorView& out,
                     const TensorView* random = nullptr) {
-    EXPECT_THROW(Cast(in, format, o, out, random), Error);
+    EXPECT_THROW(Cast(in, format, o, out, {}, random), Error);
     for (const float v : y) EXPECT_EQ(v, 7.0f) << "written on error";
   }
 };
@@ -339,7 +340,8 @@ TEST_F(CastErrors, RandomIntegers) {
   const TensorView beyond = view_of(large);
   expect_error(view_of(x), stochastic(8), view_of(y), &beyond);  // R must be below 2^8
   const std::vector<std::uint32_t> drawn(8, 7);
-  EXPECT_THROW(RandomIntegers(stochastic(8), 1, view_of(drawn)), Error);  // blocks are drawn
+  EXPECT_THROW(RandomIntegers(stochastic(8), 1, view_of(drawn), testing::kKey),
+               Error);  // blocks are drawn
   EXPECT_EQ(drawn, std::vector<std::uint32_t>(8, 7));
 }
 
@@ -361,8 +363,9 @@ TEST(CastOfBf16, TakesEachItsInteger) {
   }
   const TensorView given = view_of(random);
   const auto n = static_cast<std::int64_t>(kMany);
-  Cast(view_of(x), e4m3, o, view_of(wide), &given);
-  Cast(View(narrow.data(), DType::bf16, n), e4m3, o, View(rounded.data(), DType::bf16, n), &given);
+  Cast(view_of(x), e4m3, o, view_of(wide), {}, &given);
+  Cast(View(narrow.data(), DType::bf16, n), e4m3, o, View(rounded.data(), DType::bf16, n), {},
+       &given);
   for (std::size_t i = 0; i < kMany; ++i) {
     ASSERT_EQ(testing::from_bits(std::uint32_t{rounded[i]} << 16), wide[i]) << i;
   }

@@ -63,9 +63,7 @@ auto Same(const Floats& expected, const Floats& got) {
   return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
 }
 
-RoundingOptions Stochastic(int bits) {
-  return {.mode = Rounding::stochastic, .random_bits = bits, .seed = 77, .stream = 5};
-}
+RoundingOptions Stochastic(int bits) { return {.mode = Rounding::stochastic, .random_bits = bits}; }
 
 struct Case {
   Shape shape;
@@ -97,7 +95,8 @@ Expected ExpectedOf(const Format& format, const Shape& shape, const RoundingOpti
   all.x = testing::mixed_values(reference::spec_of(format), static_cast<std::size_t>(n), 9);
   if (held != nullptr) all.x = testing::run_cast(all.x, *held, {});
   all.random.resize(all.x.size());
-  if (o.mode == Rounding::stochastic) all.random = testing::run_random_integers(o, all.x.size());
+  if (o.mode == Rounding::stochastic)
+    all.random = testing::run_random_integers(o, all.x.size(), 0, testing::kKey);
   all.y = testing::oracle_cast(all.x, format, o, &all.random);
   return all;
 }
@@ -111,7 +110,7 @@ TEST_P(BoxesOn, AreTheOracle) {
       const Expected all = ExpectedOf(format, c.shape, o);
       if (all.x.empty()) {
         const TensorView none = View(nullptr, DType::f32, c.shape);
-        Cast(none, format, o, none);
+        Cast(none, format, o, none, testing::kKey);
         continue;
       }
       for (const auto& in : c.orders) {
@@ -125,13 +124,13 @@ TEST_P(BoxesOn, AreTheOracle) {
             const Floats wanted = Placed(all.y, y, 7.0F);
             x.data = const_cast<float*>(from.data());
             y.data = made.data();
-            Cast(x, format, o, y);
+            Cast(x, format, o, y, testing::kKey);
             ASSERT_TRUE(Same(wanted, made))
                 << testing::describe(format, o) << ", " << c.shape[0] << " x " << c.shape[1];
             if (in != to) continue;
             Floats here = Placed(all.x, x, 7.0F);
             x.data = here.data();
-            Cast(x, format, o, x);
+            Cast(x, format, o, x, testing::kKey);
             ASSERT_TRUE(Same(Placed(all.y, x, 7.0F), here)) << "in place";
           }
         }
@@ -160,8 +159,7 @@ TEST_P(BoxesOn, TakeACallersIntegers) {
           y.data = made.data();
           random.data = integers.data();
           RoundingOptions other = o;
-          other.seed = 1;
-          Cast(x, format, other, y, &random);
+          Cast(x, format, other, y, {}, &random);
           ASSERT_TRUE(Same(Placed(all.y, y, 7.0F), made));
         }
       }
@@ -186,7 +184,7 @@ void ExpectOfType(DType in, DType to, const Format& held, const Format& format) 
           Cast(View(all.x.data(), DType::f32, c.shape), held, {}, x);
           std::vector<std::uint64_t> made(all.x.size());
           y.data = made.data();
-          Cast(x, format, o, y);
+          Cast(x, format, o, y, testing::kKey);
           Floats got(all.x.size());
           wide.data = got.data();
           Cast(y, kFp32, {}, wide);
@@ -223,7 +221,7 @@ TEST(BoxesOnThreads, ChangeNothing) {
             Floats from = Placed(all.x, x, 1.0F), made(from.size(), 7.0F);
             x.data = from.data();
             y.data = made.data();
-            Cast(x, format, o, y);
+            Cast(x, format, o, y, testing::kKey);
             EXPECT_TRUE(Same(Placed(all.y, y, 7.0F), made))
                 << threads << " threads, " << testing::describe(format, o);
           }
@@ -251,14 +249,14 @@ TEST(BoxesOnThreads, OfScaledFormats) {
         o.overflow = Overflow::saturate;
         Floats wanted(values.size());
         Cast(View(values.data(), DType::f32, shape), ParseScaled(text), axis, o,
-             View(wanted.data(), DType::f32, shape));
+             View(wanted.data(), DType::f32, shape), {}, testing::kKey);
         for (const char* threads : {"1", "3"}) {
           setenv("CPD_NUM_THREADS", threads, 1);
           for (const auto& to : kPlane) {
             Order(y, to);
             Floats made(values.size(), 7.0F);
             y.data = made.data();
-            Cast(x, ParseScaled(text), axis, o, y);
+            Cast(x, ParseScaled(text), axis, o, y, {}, testing::kKey);
             EXPECT_TRUE(Same(Placed(wanted, y, 7.0F), made)) << text << " along " << axis;
           }
           unsetenv("CPD_NUM_THREADS");

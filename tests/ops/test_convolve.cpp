@@ -56,7 +56,8 @@ std::vector<float> product_of(const Tensor& a, const Tensor& b, const Accumulato
   if (!accumulator.fixed) return testing::oracle_gemm(a, b, accumulator, shape, c);
   const Tensor out(shape, std::vector<float>(static_cast<std::size_t>(testing::count_of(shape))));
   const TensorView addend = c == nullptr ? TensorView{} : c->view();
-  Gemm(a.view(), b.view(), accumulator, out.view(), c == nullptr ? nullptr : &addend);
+  Gemm(a.view(), b.view(), accumulator, out.view(), c == nullptr ? nullptr : &addend,
+       testing::kKey);
   return out.read();
 }
 
@@ -78,8 +79,6 @@ struct Drawn {
     image = {images, groups * channels};
     for (int d = 0; d < rank; ++d) image.push_back(one_of(draw, 1, 5));
     accumulator = ParseAccumulator(kSums[seed % kSums.size()]);
-    accumulator.rounding.seed = seed;
-    accumulator.rounding.stream = ~std::uint64_t{seed};
   }
   std::vector<float> values(const Shape& shape, unsigned seed) {
     const Values kind = testing::kValues[draw() % testing::kValues.size()];
@@ -110,7 +109,8 @@ void check_convolve(unsigned seed, bool spread) {
   const Shape shape = along(d.windows, &WindowAxis::places, {d.images, d.groups * d.outputs});
   const Tensor out(shape, std::vector<float>(wanted.size(), -7.0f), d.layout());
   const TensorView addend = c.view();
-  Convolve(x.view(), w.view(), given ? &addend : nullptr, d.windows, d.accumulator, out.view());
+  Convolve(x.view(), w.view(), given ? &addend : nullptr, d.windows, d.accumulator, out.view(),
+           testing::kKey);
   ASSERT_TRUE(testing::bits_equal<float>(wanted, out.read())) << testing::describe(d.accumulator);
   ASSERT_TRUE(out.gaps_untouched());
 }
@@ -155,7 +155,7 @@ TEST(Correlate, IsTheProductOfGatheredImages) {
         product_of(left, right, d.accumulator, {d.groups, d.outputs, terms});
     const Shape shape = along(d.windows, &WindowAxis::kernel, {d.groups * d.outputs, d.channels});
     const Tensor out(shape, std::vector<float>(wanted.size(), -7.0f));
-    Correlate(g.view(), x.view(), d.groups, d.windows, d.accumulator, out.view());
+    Correlate(g.view(), x.view(), d.groups, d.windows, d.accumulator, out.view(), testing::kKey);
     ASSERT_TRUE(testing::bits_equal<float>(wanted, out.read()))
         << seed << ", " << testing::describe(d.accumulator);
   }

@@ -91,7 +91,6 @@ RoundingOptions Options(Rounding mode, Overflow overflow = Overflow::ieee) {
   o.mode = mode;
   o.overflow = overflow;
   o.random_bits = 9;
-  o.seed = 5;
   return o;
 }
 
@@ -110,33 +109,34 @@ void Casts(Results& results) {
       for (const Overflow overflow : testing::kPolicies) {
         const RoundingOptions o = Options(mode, overflow);
         const std::string about = testing::describe(format, o);
-        results.Add("cast " + about, testing::run_cast(x, format, o));
-        results.Add("cast f64 " + about, testing::run_cast(wide, format, o));
+        results.Add("cast " + about, testing::run_cast(x, format, o, nullptr, testing::kKey));
+        results.Add("cast f64 " + about,
+                    testing::run_cast(wide, format, o, nullptr, testing::kKey));
         std::vector<float> narrow(wide.size());
-        Cast(view_of(wide), format, o, view_of(narrow));
+        Cast(view_of(wide), format, o, view_of(narrow), testing::kKey);
         results.Add("cast f64 to f32 " + about, narrow);
         for (const DType type : {DType::bf16, DType::f16}) {
           std::vector<std::uint16_t> half(x.size());
           results.Try("cast to 16 bits " + about, [&] {
-            Cast(view_of(x), format, o, view_of(half, type));
+            Cast(view_of(x), format, o, view_of(half, type), testing::kKey);
             return half;
           });
           results.Try("cast from 16 bits " + about, [&] {
             std::vector<float> y(half.size());
-            Cast(view_of(half, type), format, o, view_of(y));
+            Cast(view_of(half, type), format, o, view_of(y), testing::kKey);
             return y;
           });
         }
-        const auto packed = testing::run_encode(x, format, o);
+        const auto packed = testing::run_encode(x, format, o, testing::kKey);
         results.Add("encode " + about, packed);
         results.Add("decode " + about, testing::run_decode(packed, format, x.size()));
         const auto n = static_cast<std::int64_t>(x.size());
         for (const int shift : {-140, 20}) {
           std::vector<float> y(x.size());
-          CastScaled(format, o, shift, 0, n, x.data(), y.data());
+          CastScaled(format, o, shift, 0, n, x.data(), y.data(), testing::kKey);
           results.Add("cast scaled " + about, y);
           std::vector<std::uint8_t> codes(packed.size());
-          EncodeScaled(format, o, shift, 0, n, x.data(), codes.data());
+          EncodeScaled(format, o, shift, 0, n, x.data(), codes.data(), testing::kKey);
           results.Add("encode scaled " + about, codes);
           DecodeScaled(format, -shift, 3.0f, n, codes.data(), y.data());
           results.Add("decode scaled " + about, y);
@@ -161,7 +161,8 @@ void Exceptions(Results& results) {
            {soft::Operation::cast, soft::Operation::mul, soft::Operation::div}) {
         const TensorView* second = op == soft::Operation::cast ? nullptr : &right;
         std::vector<std::uint8_t> flags(x.size());
-        Flags(op, {view_of(x), second}, format, o, soft::Tininess::after, view_of(flags));
+        Flags(op, {view_of(x), second}, format, o, soft::Tininess::after, view_of(flags),
+              testing::kKey);
         results.Add(ToString(op) + " flags " + testing::describe(format, o), flags);
       }
     }
@@ -178,16 +179,17 @@ void Sums(Results& results) {
       const RoundingOptions o = Options(mode);
       const std::string about = testing::describe(format, o);
       std::vector<float> out(x.size());
-      Add(view_of(x), view_of(y), format, o, view_of(out));
+      Add(view_of(x), view_of(y), format, o, view_of(out), testing::kKey);
       results.Add("add " + about, out);
-      Mul(view_of(x), view_of(y), format, o, view_of(out));
+      Mul(view_of(x), view_of(y), format, o, view_of(out), testing::kKey);
       results.Add("mul " + about, out);
-      Fma(view_of(x), view_of(y), view_of(x), format, o, view_of(out));
+      Fma(view_of(x), view_of(y), view_of(x), format, o, view_of(out), testing::kKey);
       results.Add("fma " + about, out);
       for (const Scheme scheme :
            {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
         std::vector<float> sums(10);
-        Sum(View(x.data(), DType::f32, shape), 0, {format, scheme, o}, view_of(sums));
+        Sum(View(x.data(), DType::f32, shape), 0, {format, scheme, o}, view_of(sums),
+            testing::kKey);
         results.Add("sum " + ToString(scheme) + about, sums);
       }
     }
@@ -218,7 +220,8 @@ void Products(Results& results) {
     const auto scaled = [&](const TensorView& x, const TensorView& y,
                             const Accumulator& accumulator, const TensorView& out,
                             const TensorView* start) {
-      GemmScaled(x, {&of_a, 10, 1}, y, {&of_b, 10, 0}, accumulator, ScalesAt::block, out, start);
+      GemmScaled(x, {&of_a, 10, 1}, y, {&of_b, 10, 0}, accumulator, ScalesAt::block, out, start,
+                 testing::kKey);
     };
     results.Try(std::string("scaled ") + text,
                 [&] { return product(ParseAccumulator(text), scaled); });
@@ -242,7 +245,7 @@ void ScaledFormats(Results& results) {
         const std::string about = text + (" " + ToString(mode)) + " along " + std::to_string(axis);
         std::vector<float> y(x.size());
         const TensorView out = View(y.data(), DType::f32, shape);
-        Cast(in, scaled, axis, o, out);
+        Cast(in, scaled, axis, o, out, {}, testing::kKey);
         results.Add("scaled cast " + about, y);
         const ScaleCounts counts = CountScales(scaled, shape, axis);
         const auto bytes = [](const Format& format, std::int64_t n) {
@@ -254,7 +257,7 @@ void ScaledFormats(Results& results) {
         if (scaled.tensor_scale) outer = bytes(*scaled.tensor_scale, counts.tensor);
         const TensorView second = view_of(outer);
         const TensorView* tensor = scaled.tensor_scale ? &second : nullptr;
-        Encode(in, scaled, axis, o, view_of(codes), view_of(scales), tensor);
+        Encode(in, scaled, axis, o, view_of(codes), view_of(scales), tensor, {}, testing::kKey);
         results.Add("scaled encode " + about, codes);
         results.Add("scales " + about, scales);
         results.Add("tensor scales " + about, outer);

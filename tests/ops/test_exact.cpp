@@ -59,17 +59,17 @@ void run(Operation op, const Operands& in, const Format& format, const RoundingO
          const TensorView& out, const TensorView* random) {
   switch (op) {
     case Operation::cast:
-      return Cast(in.x, format, o, out, random);
+      return Cast(in.x, format, o, out, testing::kKey, random);
     case Operation::add:
-      return Add(in.x, *in.y, format, o, out, random);
+      return Add(in.x, *in.y, format, o, out, testing::kKey, random);
     case Operation::mul:
-      return Mul(in.x, *in.y, format, o, out, random);
+      return Mul(in.x, *in.y, format, o, out, testing::kKey, random);
     case Operation::fma:
-      return Fma(in.x, *in.y, *in.z, format, o, out, random);
+      return Fma(in.x, *in.y, *in.z, format, o, out, testing::kKey, random);
     case Operation::div:
-      return Div(in.x, *in.y, format, o, out, random);
+      return Div(in.x, *in.y, format, o, out, testing::kKey, random);
     case Operation::sqrt:
-      return Sqrt(in.x, format, o, out, random);
+      return Sqrt(in.x, format, o, out, testing::kKey, random);
   }
 }
 
@@ -97,7 +97,7 @@ void expect_engine(const std::array<std::vector<T>, 3>& x, const Format& format,
   const std::size_t n = x[0].size();
   const std::array<TensorView, 3> in = {view_of(x[0]), view_of(x[1]), view_of(x[2])};
   std::vector<std::uint32_t> random(n);
-  if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, n);
+  if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, n, 0, testing::kKey);
   const soft::Target target = soft::target(format, o, tininess);
   for (const Operation op : kAll) {
     std::vector<T> wanted, values(n);
@@ -108,7 +108,7 @@ void expect_engine(const std::array<std::vector<T>, 3>& x, const Format& format,
       raised.push_back(y.flags | flags_of_operands(op, x, i));
     }
     run(op, views(op, in), format, o, view_of(values), nullptr);
-    Flags(op, views(op, in), format, o, tininess, view_of(flags));
+    Flags(op, views(op, in), format, o, tininess, view_of(flags), testing::kKey);
     const std::string about = backend + ", " + ToString(op) + ", " + testing::describe(format, o);
     EXPECT_TRUE(testing::bits_equal(std::span<const T>(wanted), std::span<const T>(values),
                                     [&](std::size_t i) { return " " + testing::hex(x[0][i]); }))
@@ -135,7 +135,6 @@ TEST(Exact, ValuesOfGroupsWithFewSpecialElements) {
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
         RoundingOptions o = testing::options_of(mode, testing::kPolicies[seed % 2]);
         o.random_bits = 8;
-        o.seed = seed;
         std::array<std::vector<float>, 3> x;
         for (auto& operand : x) operand = testing::moderate_values(spec, kMany, ++seed);
         for (std::size_t i = 0; i + 4 < kMany; i += 3) x[0][i] = x[2][i] * x[1][i];
@@ -168,7 +167,6 @@ TEST(Exact, ValuesAreTheKernelsOnEveryBackend) {
       RoundingOptions o = testing::options_of(Rounding::stochastic);
       o.variant = testing::kVariants[seed % 3];
       o.random_bits = 1 + static_cast<int>(seed / 3 % 24);
-      o.seed = seed;
       expect_engine<float>(format, o, 48, ++seed, backend);
       expect_engine<double>(format, o, 48, ++seed, backend);
       if (::testing::Test::HasFailure()) return;
@@ -215,7 +213,7 @@ TEST(Exact, FlagsOfEveryShortNumber) {
       const RoundingOptions o =
           testing::options_of(testing::kDeterministicModes[way / 4], testing::kPolicies[way % 2]);
       const auto tininess = way / 2 % 2 == 0 ? soft::Tininess::before : soft::Tininess::after;
-      Flags(Operation::cast, {view_of(x)}, format, o, tininess, view_of(flags));
+      Flags(Operation::cast, {view_of(x)}, format, o, tininess, view_of(flags), testing::kKey);
       const soft::Target target = soft::target(format, o, tininess);
       for (std::size_t i = 0; i < x.size(); ++i) {
         const int wanted = soft::compute(Operation::cast, x[i], 0, 0, target).flags |
@@ -284,9 +282,8 @@ TEST(Exact, ManyElementsAndThreadsGiveTheSame) {
   const std::size_t n = 200001;
   const auto x = operands<float>(kFp32, n, 5);
   RoundingOptions o = testing::options_of(Rounding::stochastic);
-  o.seed = 8;
   const Format e4m3 = ParseFormat("e4m3");
-  const auto random = testing::run_random_integers(o, n);
+  const auto random = testing::run_random_integers(o, n, 0, testing::kKey);
   const TensorView given = view_of(random);
   for (const Operation op : {Operation::div, Operation::sqrt}) {
     const std::array<TensorView, 3> in = {view_of(x[0]), view_of(x[1]), view_of(x[2])};
@@ -294,8 +291,8 @@ TEST(Exact, ManyElementsAndThreadsGiveTheSame) {
     std::vector<std::uint8_t> flags(n), again(n);
     run(op, views(op, in), e4m3, o, view_of(drawn), nullptr);
     run(op, views(op, in), e4m3, o, view_of(taken), &given);
-    Flags(op, views(op, in), e4m3, o, soft::Tininess::after, view_of(flags));
-    Flags(op, views(op, in), e4m3, o, soft::Tininess::after, view_of(again), &given);
+    Flags(op, views(op, in), e4m3, o, soft::Tininess::after, view_of(flags), testing::kKey);
+    Flags(op, views(op, in), e4m3, o, soft::Tininess::after, view_of(again), {}, &given);
     EXPECT_TRUE(testing::bits_equal(std::span<const float>(drawn), std::span<const float>(taken)));
     EXPECT_EQ(flags, again);
     const soft::Target target = soft::target(e4m3, o);

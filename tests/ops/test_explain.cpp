@@ -276,7 +276,7 @@ TEST(Explain, GivenIntegersTakeTheGeneralPath) {
   std::vector<std::uint32_t> integers(static_cast<std::size_t>(20 * draws));
   const std::vector<std::int64_t> shape = {4, 5, draws};
   const TensorView random = View(integers.data(), DType::u32, shape);
-  const auto call = [&] { Gemm(a.view(), b.view(), accumulator, c.view(), nullptr, &random); };
+  const auto call = [&] { Gemm(a.view(), b.view(), accumulator, c.view(), nullptr, {}, &random); };
   const Explanation step = step_of(call);
   EXPECT_EQ(step.path, "general");
   EXPECT_EQ(step.why, "the caller gives the random integers");

@@ -41,9 +41,9 @@ TEST(GemmDraws, StochasticRoundingTakesTheDocumentedDraws) {
           accumulator.rounding.random_bits = bits;
           accumulator.rounding.variant = variant;
           ++seed;
-          accumulator.rounding.seed = seed << 33 | seed;
-          accumulator.rounding.stream = seed % 2 == 0 ? ~seed : seed;
-          const auto equal = gemm_matches({a, b, seed % 3 == 0 ? nullptr : &c}, accumulator);
+          const RandomKey key{seed << 33 | seed, seed % 2 == 0 ? ~seed : seed};
+          const auto equal = gemm_matches(
+              {.a = a, .b = b, .c = seed % 3 == 0 ? nullptr : &c, .key = key}, accumulator);
           EXPECT_TRUE(equal);
           if (!equal && ++failures > 8) FAIL() << "more than 8 failures; the rest is left out";
         }
@@ -80,7 +80,7 @@ TEST(GemmDraws, EveryRandomIntegerOfTheExactVectors) {
         const std::size_t integers = std::size_t{1} << e.bits;
         std::vector<float> of_integer(integers, 0.0f);
         for (std::size_t i = 0; i < got.size(); ++i) {
-          float& seen = of_integer[reference::Draws(accumulator.rounding, i).next().random];
+          float& seen = of_integer[reference::Draws(accumulator.rounding, {}, i).next().random];
           ASSERT_TRUE(seen == 0.0f || seen == got[i]) << backend << ", element " << i;
           seen = got[i];
         }

@@ -42,7 +42,6 @@ TEST(GemmFew, EverySchemeWithAndWithoutAnAddend) {
       accumulator.rounding.mode = mode;
       accumulator.rounding.overflow = testing::kPolicies[++seed % 2];
       accumulator.rounding.random_bits = 1 + static_cast<int>(seed % 24);
-      accumulator.rounding.seed = seed;
       for (const std::int64_t k : {0, 1, 3, 5}) {
         const auto n = static_cast<std::size_t>(k);
         const Tensor a({2, k}, std::vector<float>(2 * n, 1.5f));

@@ -279,7 +279,6 @@ TEST(GemmScaled, GivenDrawsFollowOneAnother) {
                            "min_exponent=-133 sum=fp32 promote=8 rounding=stochastic "
                            "random_bits=8"}) {
     Accumulator accumulator = ParseAccumulator(text);
-    accumulator.rounding.seed = 5;
     Maker make(ParseFormat("e4m3"));
     const ScaledCase made = make.Make(3, 50, 5, {16, 1}, {16, 1});
     const auto of_block = DrawsOfGemm(accumulator, 16) - 1;
@@ -288,7 +287,7 @@ TEST(GemmScaled, GivenDrawsFollowOneAnother) {
     // The same product with philox's integers, handed over.
     std::vector<std::uint32_t> integers;
     for (std::uint64_t i = 0; i < 15; ++i) {
-      reference::Draws source(accumulator.rounding, i);
+      reference::Draws source(accumulator.rounding, testing::kKey, i);
       integers.push_back(source.of_addend().random);
       for (std::int64_t t = 1; t < draws; ++t) integers.push_back(source.next().random);
     }
@@ -302,9 +301,8 @@ TEST(GemmScaled, GivenDrawsFollowOneAnother) {
     const testing::ScaleViews a(made.a);
     const testing::ScaleViews b(made.b);
     const Tensor out({3, 5}, std::vector<float>(15));
-    accumulator.rounding.seed = 99;
     GemmScaled(made.a.elements.view(), a.given, made.b.elements.view(), b.given, accumulator,
-               ScalesAt::block, out.view(), nullptr, &random);
+               ScalesAt::block, out.view(), nullptr, {}, &random);
     EXPECT_EQ(out.read(), expected) << text;
   }
 }
@@ -320,7 +318,7 @@ std::string error_of(const ScaledCase& made, const Accumulator& accumulator,
   if (made.c) c = made.c->view();
   try {
     GemmScaled(made.a.elements.view(), a.given, made.b.elements.view(), b.given, accumulator,
-               made.at, out.view(), made.c ? &c : nullptr);
+               made.at, out.view(), made.c ? &c : nullptr, testing::kKey);
   } catch (const Error& error) {
     EXPECT_EQ(out.read(), std::vector<float>(9 * 35, 1.0f));
     return error.what();

@@ -32,8 +32,6 @@ RoundingOptions stochastic(int random_bits, Variant variant = Variant::A) {
   o.mode = Rounding::stochastic;
   o.random_bits = random_bits;
   o.variant = variant;
-  o.seed = 11;
-  o.stream = 5;
   return o;
 }
 
@@ -45,8 +43,8 @@ std::vector<std::uint32_t> drawn(const RoundingOptions& o, std::int64_t elements
     const auto index = static_cast<std::uint64_t>(i);
     for (std::int64_t t = 0; t < draws; ++t) {
       const auto number = static_cast<std::uint64_t>(t == 0 ? 0 : first + t - 1);
-      all.push_back(fold_draw(o.random_bits, o.seed, o.stream, static_cast<std::uint32_t>(index),
-                              index, number));
+      all.push_back(fold_draw(o.random_bits, testing::kKey.seed, testing::kKey.stream,
+                              static_cast<std::uint32_t>(index), index, number));
     }
   }
   return all;
@@ -71,9 +69,9 @@ TEST(GivenDraws, SingleOperations) {
     for (const std::string& backend : testing::backends()) {
       const testing::WithBackend forced(backend);
       std::vector<float> sum(333), product(333), fused(333);
-      Add(view_of(x), view_of(y), format, o, view_of(sum), &given);
-      Mul(view_of(x), view_of(y), format, o, view_of(product), &given);
-      Fma(view_of(x), view_of(y), view_of(z), format, o, view_of(fused), &given);
+      Add(view_of(x), view_of(y), format, o, view_of(sum), {}, &given);
+      Mul(view_of(x), view_of(y), format, o, view_of(product), {}, &given);
+      Fma(view_of(x), view_of(y), view_of(z), format, o, view_of(fused), {}, &given);
       for (std::size_t i = 0; i < x.size(); ++i) {
         const auto options = testing::oracle_options(o, random[i]);
         ASSERT_TRUE(testing::same_bits(sum[i], reference::add(spec, x[i], y[i], options)));
@@ -99,11 +97,10 @@ TEST(GivenDraws, Sums) {
         const testing::WithBackend forced(backend);
         const TensorView view = View(x.data(), DType::f32, shape);
         std::vector<float> wanted(5000), got(5000);
-        Sum(view, 0, acc, view_of(wanted));
+        Sum(view, 0, acc, view_of(wanted), testing::kKey);
         Accumulator other = acc;
-        other.rounding.seed = 0;
         const TensorView given = View(random.data(), DType::u32, Sizes{5000, draws});
-        Sum(view, 0, other, view_of(got), &given);
+        Sum(view, 0, other, view_of(got), {}, &given);
         EXPECT_TRUE(
             testing::bits_equal(std::span<const float>(wanted), std::span<const float>(got)))
             << backend << ", " << text << ", N " << bits;
@@ -134,11 +131,10 @@ TEST(GivenDraws, Products) {
         std::vector<float> wanted(kRows * kColumns), got(kRows * kColumns);
         const TensorView addend = view_of(c);
         const Sizes shape = {kRows, kColumns};
-        Gemm(view_a, view_b, acc, View(wanted.data(), DType::f32, shape), &addend);
+        Gemm(view_a, view_b, acc, View(wanted.data(), DType::f32, shape), &addend, testing::kKey);
         Accumulator other = acc;
-        other.rounding.stream = 0;
         const TensorView given = View(random.data(), DType::u32, Sizes{kRows, kColumns, draws});
-        Gemm(view_a, view_b, other, View(got.data(), DType::f32, shape), &addend, &given);
+        Gemm(view_a, view_b, other, View(got.data(), DType::f32, shape), &addend, {}, &given);
         EXPECT_TRUE(
             testing::bits_equal(std::span<const float>(wanted), std::span<const float>(got)))
             << backend << ", " << text << ", N " << bits;
@@ -162,10 +158,10 @@ TEST(GivenDraws, IntegersOfAnyLayout) {
   const TensorView view = View(x.data(), DType::f32, Sizes{3, 7});
   TensorView given = View(random.data(), DType::u32, Sizes{7, 3});
   std::vector<float> wanted(7), got(7);
-  Sum(view, 0, acc, view_of(wanted), &given);
+  Sum(view, 0, acc, view_of(wanted), {}, &given);
   given.data = turned.data();
   given.stride = {1, 7};
-  Sum(view, 0, acc, view_of(got), &given);
+  Sum(view, 0, acc, view_of(got), {}, &given);
   EXPECT_EQ(wanted, got);
 }
 
@@ -180,21 +176,21 @@ TEST(GivenDraws, RefusedBeforeAnythingIsWritten) {
   acc.rounding = o;
   const TensorView matrix = View(x.data(), DType::f32, Sizes{2, 3});
   const TensorView sums = View(out.data(), DType::f32, Sizes{3});
-  EXPECT_THROW(Add(view_of(x), view_of(x), format, {}, view_of(out), &given), Error);
-  EXPECT_THROW(Sum(matrix, 0, acc, sums, &given), Error);  // 6, not 3 x 2
+  EXPECT_THROW(Add(view_of(x), view_of(x), format, {}, view_of(out), {}, &given), Error);
+  EXPECT_THROW(Sum(matrix, 0, acc, sums, {}, &given), Error);  // 6, not 3 x 2
   given = View(random.data(), DType::u32, Sizes{3, 2});
-  EXPECT_THROW(Sum(matrix, 0, {}, sums, &given), Error);
-  EXPECT_THROW(Add(view_of(x), view_of(x), format, o, view_of(out), &given), Error);
+  EXPECT_THROW(Sum(matrix, 0, {}, sums, {}, &given), Error);
+  EXPECT_THROW(Add(view_of(x), view_of(x), format, o, view_of(out), {}, &given), Error);
   EXPECT_THROW(Gemm(matrix, View(x.data(), DType::f32, Sizes{3, 2}), acc,
-                    View(out.data(), DType::f32, Sizes{2, 2}), nullptr, &given),
+                    View(out.data(), DType::f32, Sizes{2, 2}), nullptr, {}, &given),
                Error);
   random[5] = 16;
-  EXPECT_THROW(Sum(matrix, 0, acc, sums, &given), Error);
+  EXPECT_THROW(Sum(matrix, 0, acc, sums, {}, &given), Error);
   given = view_of(random);
-  EXPECT_THROW(Mul(view_of(x), view_of(x), format, o, view_of(out), &given), Error);
+  EXPECT_THROW(Mul(view_of(x), view_of(x), format, o, view_of(out), {}, &given), Error);
   const std::vector<float> other(6);
   given = view_of(other);
-  EXPECT_THROW(Fma(view_of(x), view_of(x), view_of(x), format, o, view_of(out), &given), Error);
+  EXPECT_THROW(Fma(view_of(x), view_of(x), view_of(x), format, o, view_of(out), {}, &given), Error);
   EXPECT_EQ(out, std::vector<float>(6, 7.0F));
   EXPECT_EQ(DrawsOfGemm({}, 9), 0);
   acc.chunk = 0;

@@ -44,12 +44,13 @@ std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Term
     for (std::int64_t k = 0; k < count; k += std::max<std::int64_t>(1, together)) {
       const float* const* next = rows.data() + k;
       if (together == 0) {
-        FoldStep(a, terms_in, k, begin, size, *next, sums);
+        FoldStep(a, terms_in, k, begin, size, *next, sums, testing::kKey);
       } else {
-        FoldSteps(a, terms_in, k, std::min(together, count - k), begin, size, next, sums);
+        FoldSteps(a, terms_in, k, std::min(together, count - k), begin, size, next, sums,
+                  testing::kKey);
       }
     }
-    FoldEnd(a, terms_in, count, begin, size, sums);
+    FoldEnd(a, terms_in, count, begin, size, sums, testing::kKey);
   }
   state.resize(n);
   return state;
@@ -63,8 +64,8 @@ reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) 
     const auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
     const auto words =
         reference::philox_words({low(index), low((index >> 32 & 0xFF) | (t / (4 * s)) << 8),
-                                 low(o.stream), low(o.stream >> 32)},
-                                o.seed);
+                                 low(testing::kKey.stream), low(testing::kKey.stream >> 32)},
+                                testing::kKey.seed);
     const std::uint32_t word = words[t / s % 4];
     const std::uint64_t part = t++ % s;
     return (word >> (part * (32 / s))) & ((1u << o.random_bits) - 1);
@@ -135,8 +136,6 @@ RoundingOptions options_of(Rounding mode, int random_bits = 8) {
   RoundingOptions o;
   o.mode = mode;
   o.random_bits = random_bits;
-  o.seed = 0x0123456789ABCDEF;
-  o.stream = 0xFEDCBA9876543210;
   return o;
 }
 
@@ -299,8 +298,8 @@ TEST(Reduce, MatrixUnitsSumNoTerms) {
   EXPECT_REFUSAL("a reduction term by term" + schemes +
                      "fixed, which is for matrix products and sums of tensors",
                  CheckFold(ParseAccumulator("fixed<32,12>"), 2));
-  EXPECT_THROW(FoldStep(unit, kFp32, 0, 0, 1, values, {values, 1}), Error);
-  EXPECT_THROW(FoldEnd(unit, kFp32, 1, 0, 1, {values, 1}), Error);
+  EXPECT_THROW(FoldStep(unit, kFp32, 0, 0, 1, values, {values, 1}, testing::kKey), Error);
+  EXPECT_THROW(FoldEnd(unit, kFp32, 1, 0, 1, {values, 1}, testing::kKey), Error);
 }
 
 }  // namespace

@@ -76,8 +76,6 @@ RoundingOptions Saturating(Rounding mode = Rounding::nearest_even) {
   o.mode = mode;
   o.overflow = Overflow::saturate;
   o.random_bits = 7;
-  o.seed = 12345;
-  o.stream = 6;
   return o;
 }
 
@@ -126,7 +124,7 @@ Made MakeAll(const TensorView& x, const Scaled& scaled, int axis, const Rounding
   const auto n = static_cast<std::size_t>(x.size());
   const std::span<const std::int64_t> shape(x.shape.data(), static_cast<std::size_t>(x.rank));
   made.values.resize(n);
-  Cast(x, scaled, axis, o, View(made.values.data(), DType::f32, shape), given);
+  Cast(x, scaled, axis, o, View(made.values.data(), DType::f32, shape), given, testing::kKey);
   if (!codes) return made;
   const ScaleCounts counts = CountScales(scaled, shape, axis);
   made.codes = Packed(scaled.element, x.size());
@@ -137,7 +135,8 @@ Made MakeAll(const TensorView& x, const Scaled& scaled, int axis, const Rounding
     tensor = view_of(made.tensor);
   }
   const TensorView* second = scaled.tensor_scale ? &tensor : nullptr;
-  Encode(x, scaled, axis, o, view_of(made.codes), view_of(made.scales), second, given);
+  Encode(x, scaled, axis, o, view_of(made.codes), view_of(made.scales), second, given,
+         testing::kKey);
   Floats decoded(n);
   Decode(view_of(made.codes), scaled, axis, view_of(made.scales), second,
          View(decoded.data(), DType::f32, shape));
@@ -191,7 +190,7 @@ void PutCode(Bytes& packed, std::size_t index, int bits, std::uint64_t code) {
 
 Made Definition(const Floats& x, const Case& c, const Scaled& scaled, const RoundingOptions& o,
                 bool bf16 = false) {
-  const ScaledPlan plan = make_scaled_plan(scaled, o, bf16);
+  const ScaledPlan plan = make_scaled_plan(scaled, o, bf16, testing::kKey);
   const reference::Spec spec = reference::spec_of(scaled.element);
   const ScaleCounts counts = CountScales(scaled, c.shape, c.axis);
   const auto block_of = BlockOf(scaled.block, c.shape, c.axis);
@@ -207,7 +206,8 @@ Made Definition(const Floats& x, const Case& c, const Scaled& scaled, const Roun
     }
   }
   std::vector<std::uint32_t> random(x.size());
-  if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, x.size());
+  if (o.mode == Rounding::stochastic)
+    random = testing::run_random_integers(o, x.size(), 0, testing::kKey);
 
   Made made;
   made.codes.assign(static_cast<std::size_t>(PackedBytes(scaled.element, Count(c.shape))), 0);
@@ -293,7 +293,7 @@ TEST_P(ScaledOn, SixteenBitInputs) {
                    exact, About(text, c) + ", " + ToString(dtype));
         if (HasFatalFailure()) return;
         Cast(view_of(made.values), storage, {}, view_of(expected, dtype));
-        Cast(in, scaled, c.axis, Saturating(), View(y.data(), dtype, c.shape));
+        Cast(in, scaled, c.axis, Saturating(), View(y.data(), dtype, c.shape), {}, testing::kKey);
         ASSERT_EQ(expected, y) << About(text, c);
       }
     }
@@ -358,7 +358,7 @@ TEST_P(ScaledOn, Strides) {
             Floats out(700, 7.0F);
             TensorView y = View(out.data() + to.offset, DType::f32, shape);
             std::ranges::copy(to.stride, y.stride.begin());
-            Cast(x, scaled, axis, Saturating(mode), y);
+            Cast(x, scaled, axis, Saturating(mode), y, {}, testing::kKey);
             Floats got(dense.size());
             Cast(y, kFp32, {}, View(got.data(), DType::f32, shape));
             ASSERT_TRUE(bits_equal(expected.values, got, dense)) << text << " along " << axis;
@@ -416,7 +416,7 @@ TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
                 const TensorView in = Turned(from.data(), dtype, c.shape, turned_x);
                 const TensorView out = Turned(to.data(), dtype, c.shape, turned_y);
                 Cast(View(x.data(), DType::f32, c.shape), ParseFormat("bf16"), {}, in);
-                Cast(in, scaled, c.axis, o, out);
+                Cast(in, scaled, c.axis, o, out, {}, testing::kKey);
                 Cast(out, kFp32, {}, View(got.data(), DType::f32, c.shape));
                 const std::string about = About(text, c) + ", " + ToString(mode) + " on " +
                                           backend + (turned_x ? ", x turned" : "") +
@@ -426,7 +426,7 @@ TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
                 ASSERT_TRUE(bits_equal(wanted, got, x)) << about;
                 if (!turned_y) ExpectMade(made, MakeAll(in, scaled, c.axis, o), x, about);
                 if (turned_x != turned_y || dtype != DType::f32) continue;
-                Cast(in, scaled, c.axis, o, in);
+                Cast(in, scaled, c.axis, o, in, {}, testing::kKey);
                 Cast(in, kFp32, {}, View(got.data(), DType::f32, c.shape));
                 ASSERT_TRUE(bits_equal(made.values, got, x)) << about << ", in place";
               }
@@ -450,7 +450,7 @@ TEST_P(ScaledOn, InPlaceAndUnaligned) {
       std::ranges::copy(x, room.begin() + static_cast<std::ptrdiff_t>(offset));
       const TensorView here = View(room.data() + offset, DType::f32, c.shape);
       ExpectMade(expected, MakeAll(here, scaled, c.axis, Saturating()), x, text);
-      Cast(here, scaled, c.axis, Saturating(), here);
+      Cast(here, scaled, c.axis, Saturating(), here, {}, testing::kKey);
       ASSERT_TRUE(
           bits_equal(expected.values, std::span<const float>(room.data() + offset, x.size()), x))
           << text;
@@ -465,9 +465,9 @@ TEST_P(ScaledOn, ScalarAndEmptyTensors) {
     TensorView in = View(&x, DType::f32, 1);
     TensorView out = View(&y, DType::f32, 1);
     float expected = 0;
-    Cast(in, scaled, -1, Saturating(), View(&expected, DType::f32, 1));
+    Cast(in, scaled, -1, Saturating(), View(&expected, DType::f32, 1), {}, testing::kKey);
     in.rank = out.rank = 0;
-    Cast(in, scaled, -1, Saturating(), out);
+    Cast(in, scaled, -1, Saturating(), out, {}, testing::kKey);
     EXPECT_EQ(y, expected) << text;
     for (const Shape& shape : {Shape{0}, Shape{4, 0}, Shape{0, 4}}) {
       const Made made = MakeAll(View(nullptr, DType::f32, shape), scaled, -1, Saturating());
@@ -550,7 +550,7 @@ TEST_P(ScaledOn, GivenScalesAreTaken) {
     ExpectMade(made, MakeAll(in, scaled, c.axis, Saturating(), true, given), x, text + ", codes");
     Floats to(x.size()), got(x.size());
     const TensorView out = Turned(to.data(), DType::f32, c.shape, true);
-    Cast(in, scaled, c.axis, Saturating(), out, given);
+    Cast(in, scaled, c.axis, Saturating(), out, given, testing::kKey);
     Cast(out, kFp32, {}, View(got.data(), DType::f32, c.shape));
     EXPECT_TRUE(bits_equal(made.values, got, x)) << text << ", out turned";
     const Floats numbers =

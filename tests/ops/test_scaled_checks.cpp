@@ -53,7 +53,7 @@ class ScaledErrors : public ::testing::Test {
   void ExpectCast(const std::string& message, const TensorView& in, const Scaled& scaled,
                   const TensorView& out, const GivenScales& given = {}, int axis = -1,
                   const RoundingOptions& o = Saturating(), const TensorView* random = nullptr) {
-    Expect(message, [&] { Cast(in, scaled, axis, o, out, given, random); });
+    Expect(message, [&] { Cast(in, scaled, axis, o, out, given, {}, random); });
   }
   void ExpectEncode(const std::string& message, const Scaled& scaled, const TensorView& packed,
                     const TensorView& of_blocks, const TensorView* of_tensor = nullptr) {

@@ -133,7 +133,7 @@ TEST_P(ScaledExtremes, QuotientsJustBelowAStep) {
   Bytes codes(x.size());
   Bytes packed_scales(4 * scales.size());
   Encode(view_of(x), scaled, -1, o, view_of(codes), view_of(packed_scales), nullptr,
-         {.blocks = &blocks}, &integers);
+         {.blocks = &blocks}, {}, &integers);
   EXPECT_EQ(codes, expected);
 }
 

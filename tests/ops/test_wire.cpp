@@ -30,8 +30,6 @@ RoundingOptions options_of(Rounding mode, int random_bits = 8) {
   RoundingOptions o;
   o.mode = mode;
   o.random_bits = random_bits;
-  o.seed = 77;
-  o.stream = 0x1'0000'0001;
   return o;
 }
 
@@ -46,7 +44,8 @@ std::uint32_t integer_of(const RoundingOptions& o, std::uint64_t i) {
   const auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
   const std::uint64_t index = 16 * (i / (64 * s)) + i % 16;
   const auto words = reference::philox_words(
-      {low(index), low(index >> 32), low(o.stream), low(o.stream >> 32)}, o.seed);
+      {low(index), low(index >> 32), low(testing::kKey.stream), low(testing::kKey.stream >> 32)},
+      testing::kKey.seed);
   return (words[i / 16 % 4] >> (i / 64 % s * (32 / s))) & ((1u << o.random_bits) - 1);
 }
 
@@ -119,17 +118,18 @@ bool check(const Format& format, const RoundingOptions& o, int shift, std::uint6
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
     std::vector<float> y(x.size());
-    CastScaled(format, o, shift, static_cast<std::int64_t>(first), count, x.data(), y.data());
+    CastScaled(format, o, shift, static_cast<std::int64_t>(first), count, x.data(), y.data(),
+               testing::kKey);
     const auto equal = testing::bits_equal(std::span<const float>(expected.values), y, x);
     std::vector<float> in_place = x;
     CastScaled(format, o, shift, static_cast<std::int64_t>(first), count, in_place.data(),
-               in_place.data());
+               in_place.data(), testing::kKey);
     EXPECT_TRUE(testing::bits_equal(std::span<const float>(y), std::span<const float>(in_place)));
 
     const auto bytes = static_cast<std::size_t>(PackedBytes(format, count));
     std::vector<std::uint8_t> packed(bytes + 1, 0xA5);
     const std::int64_t nan = EncodeScaled(format, o, shift, static_cast<std::int64_t>(first), count,
-                                          x.data(), packed.data());
+                                          x.data(), packed.data(), testing::kKey);
     EXPECT_EQ(packed[bytes], 0xA5) << "a byte behind the last code is written";
     EXPECT_EQ(nan, expected.nan);
     std::size_t wrong = x.size();
@@ -166,7 +166,7 @@ TEST(Wire, TheFirstNanIsFound) {
           }
           for (const std::int64_t first : {0, 3}) {
             EXPECT_EQ(EncodeScaled(ParseFormat("e2m1"), o, 0, first, static_cast<std::int64_t>(n),
-                                   x.data(), packed.data()),
+                                   x.data(), packed.data(), testing::kKey),
                       static_cast<std::int64_t>(at))
                 << backend << ", n " << n << ", first " << first;
           }
@@ -245,15 +245,15 @@ TEST(Wire, RangesDoNotMatter) {
       const testing::WithBackend forced(backend);
       std::vector<float> whole(x.size());
       std::vector<std::uint8_t> codes(x.size());
-      CastScaled(format, o, 2, 0, n, x.data(), whole.data());
-      EncodeScaled(format, o, 2, 0, n, x.data(), codes.data());
+      CastScaled(format, o, 2, 0, n, x.data(), whole.data(), testing::kKey);
+      EncodeScaled(format, o, 2, 0, n, x.data(), codes.data(), testing::kKey);
       for (const std::int64_t piece : {8, 104, 1000, 2056}) {
         std::vector<float> parts(x.size());
         std::vector<std::uint8_t> packed(x.size());
         for (std::int64_t i = 0; i < n; i += piece) {
           const std::int64_t count = std::min(piece, n - i);
-          CastScaled(format, o, 2, i, count, x.data() + i, parts.data() + i);
-          EncodeScaled(format, o, 2, i, count, x.data() + i, packed.data() + i);
+          CastScaled(format, o, 2, i, count, x.data() + i, parts.data() + i, testing::kKey);
+          EncodeScaled(format, o, 2, i, count, x.data() + i, packed.data() + i, testing::kKey);
         }
         EXPECT_TRUE(
             testing::bits_equal(std::span<const float>(whole), std::span<const float>(parts)));

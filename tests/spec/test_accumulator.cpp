@@ -10,6 +10,7 @@
 
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/error.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/presets.h"
 #include "tests/testing/refusal.h"
 
@@ -186,13 +187,6 @@ TEST(Accumulator, RandomOnesRoundTrip) {
   }
 }
 
-TEST(Accumulator, SeedAndStreamAreLeftOut) {
-  Accumulator a;
-  a.rounding.seed = 1;
-  a.rounding.stream = 2;
-  EXPECT_EQ(ToString(a), "fp32 sequential");
-}
-
 TEST(Accumulator, TextErrorsSayWhatIsAllowed) {
   EXPECT_NE(parse_error("").find("a format, a scheme and options"), std::string::npos);
   EXPECT_NE(parse_error("fp33 kahan").find("unknown format 'fp33'"), std::string::npos);
@@ -249,11 +243,6 @@ TEST(Accumulator, FieldsMustFitTogether) {
   a.product = kFp32;
   a.exact_products = true;
   EXPECT_NE(error_of([&] { Check(a); }).find("got both fp32 and exact"), std::string::npos);
-  a = {};
-  const std::uint64_t seed = 0;
-  a.rounding.device_seed = &seed;
-  EXPECT_NE(error_of([&] { Check(a); }), "");
-  Check(a, true);
 }
 
 TEST(Presets, AreWhatTheTableSays) {
@@ -401,9 +390,10 @@ TEST(Accumulator, ItsKeysAreThoseOfItsForm) {
   const std::string all = "rounding overflow variant random_bits ";
   EXPECT_EQ(set("e4m3 kahan"), "form format scheme chunk inner product " + all);
   EXPECT_EQ(set("int8"), "form format width fraction sum_rounding " + all);
-  EXPECT_EQ(set("v100"), "form format a b block fraction_bits min_exponent sum sum_rounding "
-                         "addend promote scale_block dot adder group stride take " +
-                             all);
+  EXPECT_EQ(set("v100"),
+            "form format a b block fraction_bits min_exponent sum sum_rounding "
+            "addend promote scale_block dot adder group stride take " +
+                all);
   EXPECT_EQ(NamesOf(KeysOf<Accumulator>()).size(), FieldsOf(Accumulator{}).size() - 1);
 }
 

@@ -91,7 +91,7 @@ TEST(CastSpec, RefusesWithWhatIsGivenAndWhatIsAllowed) {
       {"e4m3 up rounding=down", "option 'rounding' of a cast is given twice"},
       {"e4m3 up up", "option 'rounding' of a cast is given twice"},
       {"mxfp8 stochastik", "got 'stochastik'; did you mean 'stochastic'?"},
-      {"e4m3fn saturate", "options are name=value, got 'saturate'"},
+      {"e4m3fn saturate", "got 'saturate'; did you mean overflow=saturate?"},
       {"e4m3fn randombits=8", "of a cast; there are rounding, overflow, random_bits, variant"},
       {"e4m3fn randombits=8", "did you mean 'random_bits'?"},
       {"mxfp8 rul=up", "did you mean 'rule'?"},

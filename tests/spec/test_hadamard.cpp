@@ -27,8 +27,8 @@ TEST(HadamardText, ParsesBack) {
   }
   EXPECT_EQ(ParseHadamard("hadamard16:signs=0xD7E8"), (Hadamard{16, Hadamard::kTe}));
   EXPECT_EQ(ParseHadamard("hadamard32:signs=0x0000000000ff"), (Hadamard{32, {0xFFU}}));
-  EXPECT_EQ(MakeHadamard(16, "te", false), (Hadamard{16, Hadamard::kTe}));
-  EXPECT_EQ(MakeHadamard(8, "", true), (Hadamard{8, {}, true}));
+  EXPECT_EQ(ParseHadamard("hadamard16:te"), (Hadamard{16, Hadamard::kTe}));
+  EXPECT_EQ(ParseHadamard("hadamard8:bf16"), (Hadamard{8, {}, true}));
 }
 
 TEST(HadamardText, TransformerEnginesSigns) {

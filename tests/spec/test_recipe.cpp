@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cpd/spec/error.h"
+#include "cpd/spec/keys.h"
 #include "cpd/spec/recipe.h"
 
 namespace cpd {
@@ -133,25 +134,24 @@ TEST(Recipe, SumsOfAUnitSayWhereScalesAre) {
 }
 
 TEST(Recipe, FieldsHaveTheirDefaultsToo) {
-  const Fields expected{
-      {"sums", "e4m3 sequential"},
-      {"forward", "e4m3 sequential"},
-      {"grad_input", "e4m3 sequential"},
-      {"grad_weight", "native"},
-      {"grad_bias", "fp32 sequential"},
-      {"activation", "none"},
-      {"weight", "mxfp8"},
-      {"gradient", "none"},
-      {"grad_input_gradient", "same"},
-      {"grad_input_weight", "none"},
-      {"grad_weight_activation", "same"},
-      {"grad_weight_gradient", "same"},
-      {"output", "none"},
-      {"norm", "bf16"},
-      {"softmax", "none"},
-      {"embedding", "none"},
-      {"residual", "none"},
-      {"scales_at", "operand"}};
+  const Fields expected{{"sums", "e4m3 sequential"},
+                        {"forward", "e4m3 sequential"},
+                        {"grad_input", "e4m3 sequential"},
+                        {"grad_weight", "native"},
+                        {"grad_bias", "fp32 sequential"},
+                        {"activation", "none"},
+                        {"weight", "mxfp8"},
+                        {"gradient", "none"},
+                        {"grad_input_gradient", "same"},
+                        {"grad_input_weight", "none"},
+                        {"grad_weight_activation", "same"},
+                        {"grad_weight_gradient", "same"},
+                        {"output", "none"},
+                        {"norm", "bf16"},
+                        {"softmax", "none"},
+                        {"embedding", "none"},
+                        {"residual", "none"},
+                        {"scales_at", "operand"}};
   EXPECT_EQ(FieldsOf(ParseRecipe("native sums=e4m3 grad_weight=native weight=mxfp8 "
                                  "grad_input_weight=none norm=bf16")),
             expected);

@@ -93,7 +93,7 @@ class Buckets final : public Codec {
       const float value = v[static_cast<std::size_t>(piece.begin - begin + i)];
       const float scale = scales[has_own_scales() ? Bucket(i, piece.begin % options_.bucket) : 0];
       const auto words = philox_from<std::uint32_t>(static_cast<std::uint32_t>(piece.begin + i), 0,
-                                                    7, piece.stream);
+                                                    7, piece.key.stream);
       const bool up = std::fabs(value) * 4294967296.0 > double{scale} * words.word[0];
       codes[i] = static_cast<std::uint8_t>(up ? (value < 0 ? 2 : 1) : 0);
       if (codes[i] != 0) used = i + 1;

@@ -54,11 +54,14 @@ inline void check_codec(Communicator& comm) {
       CodecStates of_all;
       CodecStates own;
       for (int call = 0; call < 2; ++call) {
-        const Layers expected = virtual_reduce(spec, ranks, nullptr, {.states = &of_all});
+        const Layers expected = virtual_reduce(
+            spec, ranks, nullptr,
+            {.seed = 7, .step = static_cast<std::uint64_t>(call), .states = &of_all});
         Layers out = ranks[static_cast<std::size_t>(comm.rank())];
         std::vector<TensorView> views;
         for (const auto& layer : out) views.push_back(view_of(layer));
-        comm.AllReduce(views, views, spec, false, {.states = &own});
+        comm.AllReduce(views, views, spec, false,
+                       {.seed = 7, .step = static_cast<std::uint64_t>(call), .states = &own});
         for (std::size_t l = 0; l < out.size(); ++l) {
           EXPECT_TRUE(
               bits_equal(std::span<const float>(expected[l]), std::span<const float>(out[l])))

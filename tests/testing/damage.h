@@ -66,7 +66,7 @@ inline void damage_encodings(const std::string& text, int layers) {
     const std::vector<float> x = layer_to_damage(number, codec->has_nan());
     const auto n = static_cast<std::int64_t>(x.size());
     const auto state = codec->MakeState(n);
-    Piece layer{.n = n, .stream = 5, .size = n};
+    Piece layer{.n = n, .key = {.stream = 5}, .size = n};
     if (state != nullptr) state->Begin(layer, x.data());
     layer.scale = codec->Measure(layer, state.get(), x.data());
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec->MostBytes(n)));
@@ -92,7 +92,7 @@ inline void damage_streams(const std::string& text, int layers) {
   const SharedCodec codec = MakeCodec(text);
   for (int number = 0; number < layers; ++number) {
     const std::vector<float> x = layer_to_damage(number, codec->has_nan());
-    const auto bytes = EncodeStream(codec, nullptr, {.stream = 5, .row = 7}, x);
+    const auto bytes = EncodeStream(codec, nullptr, {.key = {.stream = 5}, .row = 7}, x);
     ASSERT_EQ(DecodeStream(bytes).values.size(), x.size());
     for_each_damage(bytes, [&](std::span<const std::uint8_t> damaged) {
       ASSERT_THROW((void)DecodeStream(damaged), DamagedBytes);

@@ -23,14 +23,14 @@ struct Outcome {
 
 inline std::vector<Outcome> all_reduce(const Reduce& spec, const Ranks& ranks,
                                        const CommOptions& options, bool in_place = false,
-                                       bool counts = true) {
+                                       bool counts = true, const TensorOptions& call = {}) {
   std::vector<Outcome> outcomes(ranks.size());
   const auto fates = on_ranks(static_cast<int>(ranks.size()), options, [&](Communicator& comm) {
     const auto r = static_cast<std::size_t>(comm.rank());
     Outcome& mine = outcomes[r];
     mine.out = in_place ? ranks[r] : blank(sizes_of(ranks[r]));
     const Layers& x = in_place ? mine.out : ranks[r];
-    mine.report = comm.AllReduce(views_of(x), views_of(mine.out), spec, counts);
+    mine.report = comm.AllReduce(views_of(x), views_of(mine.out), spec, counts, call);
   });
   expect_well(fates);
   return outcomes;
@@ -101,8 +101,8 @@ inline void expect_virtual(const Reduce& spec, const Ranks& ranks, const CommOpt
                            bool in_place = false, bool counts = true) {
   SCOPED_TRACE(describe(spec, ranks.size()) + ", chunk " + std::to_string(options.chunk));
   std::vector<TensorReport> reports;
-  const Layers expected = virtual_reduce(spec, ranks, &reports);
-  const auto outcomes = all_reduce(spec, ranks, options, in_place, counts);
+  const Layers expected = virtual_reduce(spec, ranks, &reports, kCall);
+  const auto outcomes = all_reduce(spec, ranks, options, in_place, counts, kCall);
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
     EXPECT_TRUE(same_layers(expected, outcomes[r].out)) << "on rank " << r;
     expect_same_report(reports, outcomes[r].report.layers, counts);

@@ -71,7 +71,7 @@ inline std::vector<Piece> growing_pieces(const Piece& layer) {
 /// The whole layer, for Begin and Encode.
 inline Piece layer_of(const std::vector<float>& x, int shift = 0, std::uint64_t stream = 0) {
   const auto n = static_cast<std::int64_t>(x.size());
-  return {0, 0, n, shift, stream, n};
+  return {.n = n, .shift = shift, .key = {.stream = stream}, .size = n};
 }
 
 }  // namespace cpd::testing

@@ -13,6 +13,7 @@
 #include "cpd/oracle/reference.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/format.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 #include "tests/testing/sanitized.h"
 
@@ -23,6 +24,9 @@ inline constexpr std::array kDeterministicModes = {Rounding::nearest_even, Round
                                                    Rounding::down,         Rounding::to_odd};
 inline constexpr std::array kPolicies = {Overflow::ieee, Overflow::saturate};
 inline constexpr std::array kVariants = {Variant::A, Variant::B, Variant::C};
+
+/// The random bits of tests that do not choose any; neither number fits in 32 bits.
+inline constexpr RandomKey kKey{.seed = 0x123456789ABCDEF0U, .stream = 0x3'0000'0007U};
 
 inline RoundingOptions options_of(Rounding mode, Overflow overflow = Overflow::ieee) {
   RoundingOptions o;

@@ -33,7 +33,7 @@ namespace cpd::testing {
 /// Gemm with the arguments of GemmByBlas, for what runs either.
 inline constexpr auto kGemm = [](const TensorView& a, const TensorView& b,
                                  const Accumulator& accumulator, const TensorView& out,
-                                 const TensorView* c) { Gemm(a, b, accumulator, out, c); };
+                                 const TensorView* c) { Gemm(a, b, accumulator, out, c, kKey); };
 
 using Shape = std::vector<std::int64_t>;
 
@@ -196,7 +196,8 @@ inline std::size_t broadcast_index(std::size_t i, const Shape& whole, const Shap
 /// The whole product by the oracle, row-major.
 template <class Arithmetic = WideArithmetic>
 std::vector<float> oracle_gemm(const Tensor& a, const Tensor& b, const Accumulator& accumulator,
-                               const Shape& out, const Tensor* c = nullptr) {
+                               const Shape& out, const Tensor* c = nullptr,
+                               const RandomKey& key = kKey) {
   const auto m = static_cast<std::size_t>(out[out.size() - 2]);
   const auto n = static_cast<std::size_t>(out.back());
   const auto depth = static_cast<std::size_t>(a.shape().back());
@@ -213,7 +214,7 @@ std::vector<float> oracle_gemm(const Tensor& a, const Tensor& b, const Accumulat
     for (std::size_t k = 0; k < depth; ++k) column[k] = b.values()[(in_b + k) * n + j];
     const float start = c == nullptr ? 0.0f : c->values()[broadcast_index(i, out, c->shape())];
     result[i] = reference::dot<Arithmetic>(
-        accumulator, std::span(a.values()).subspan(in_a * depth, depth), column, start, i);
+        accumulator, std::span(a.values()).subspan(in_a * depth, depth), column, start, i, key);
   }
   return result;
 }
@@ -237,6 +238,7 @@ struct GemmCase {
   const Tensor* c = nullptr;
   Layout out_layout = Layout::contiguous;
   DType out_type = DType::f32;
+  RandomKey key = kKey;
 };
 
 inline Shape out_shape(const GemmCase& g) {
@@ -274,13 +276,15 @@ inline std::string inputs_of(const GemmCase& g, const Shape& out, std::size_t i)
 template <class Arithmetic = WideArithmetic>
 ::testing::AssertionResult gemm_matches(const GemmCase& g, const Accumulator& accumulator) {
   const Shape shape = out_shape(g);
-  const std::vector<float> expected = oracle_gemm<Arithmetic>(g.a, g.b, accumulator, shape, g.c);
+  const std::vector<float> expected =
+      oracle_gemm<Arithmetic>(g.a, g.b, accumulator, shape, g.c, g.key);
   for (const std::string& backend : backends()) {
     const WithBackend forced(backend);
     Tensor out(shape, std::vector<float>(expected.size(), -7.0f), g.out_layout, g.out_type);
     TensorView addend;
     if (g.c != nullptr) addend = g.c->view();
-    Gemm(g.a.view(), g.b.view(), accumulator, out.view(), g.c != nullptr ? &addend : nullptr);
+    Gemm(g.a.view(), g.b.view(), accumulator, out.view(), g.c != nullptr ? &addend : nullptr,
+         g.key);
     const auto about = [&](std::size_t i) {
       return ", " + backend + ", " + describe(accumulator) + ", a " + text_of(g.a.shape()) +
              ", b " + text_of(g.b.shape()) + ", row " +

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,13 +17,13 @@
 
 namespace cpd::testing {
 
-using Product = void (*)(const TensorView&, const TensorView&, const Accumulator&,
-                         const TensorView&, const TensorView*);
+using Product = std::function<void(const TensorView&, const TensorView&, const Accumulator&,
+                                   const TensorView&, const TensorView*)>;
 
 class GemmGpu : public WithTensors<GpuTest> {
  protected:
   /// out by `product` on the GPU.
-  void Run(Product product, const GemmCase& g, const Accumulator& accumulator,
+  void Run(const Product& product, const GemmCase& g, const Accumulator& accumulator,
            const Tensor& out) const {
     const OnGpuView a(driver(), g.a.view());
     const OnGpuView b(driver(), g.b.view());
@@ -44,7 +45,8 @@ class GemmGpu : public WithTensors<GpuTest> {
     const Tensor got(shape, nothing, g.out_layout, g.out_type);
     TensorView addend;
     if (g.c != nullptr) addend = g.c->view();
-    Gemm(g.a.view(), g.b.view(), accumulator, expected.view(), g.c != nullptr ? &addend : nullptr);
+    Gemm(g.a.view(), g.b.view(), accumulator, expected.view(), g.c != nullptr ? &addend : nullptr,
+         kKey);
     Run(kGemm, g, accumulator, got);
     if (!got.gaps_untouched()) {
       return ::testing::AssertionFailure() << "wrote between out's elements";

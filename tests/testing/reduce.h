@@ -17,6 +17,9 @@ namespace cpd::testing {
 using Layers = std::vector<std::vector<float>>;
 using Ranks = std::vector<Layers>;
 
+/// The seed and the step of calls that are compared.
+inline constexpr TensorOptions kCall{.seed = 0x123456789ABCDEF0U, .step = 0x654321};
+
 inline std::vector<std::int64_t> sizes_of(const Layers& layers) {
   std::vector<std::int64_t> sizes;
   for (const auto& layer : layers) sizes.push_back(static_cast<std::int64_t>(layer.size()));

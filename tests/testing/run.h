@@ -27,26 +27,29 @@ inline TensorView view_of(const std::vector<std::uint8_t>& x) { return view_of(x
 
 template <class T>
 std::vector<T> run_cast(const std::vector<T>& x, const Format& format, const RoundingOptions& o,
-                        const std::vector<std::uint32_t>* random = nullptr) {
+                        const std::vector<std::uint32_t>* random = nullptr,
+                        const RandomKey& key = {}) {
   std::vector<T> y(x.size());
   TensorView integers;
   if (random != nullptr) integers = view_of(*random);
-  Cast(view_of(x), format, o, view_of(y), random != nullptr ? &integers : nullptr);
+  Cast(view_of(x), format, o, view_of(y), key, random != nullptr ? &integers : nullptr);
   return y;
 }
 
 inline std::vector<std::uint32_t> run_random_integers(const RoundingOptions& o, std::size_t n,
-                                                      std::uint64_t first = 0) {
+                                                      std::uint64_t first = 0,
+                                                      const RandomKey& key = {}) {
   std::vector<std::uint32_t> random(n);
-  RandomIntegers(o, first, view_of(random));
+  RandomIntegers(o, first, view_of(random), key);
   return random;
 }
 
 inline std::vector<std::uint8_t> run_encode(const std::vector<float>& x, const Format& format,
-                                            const RoundingOptions& o = {}) {
+                                            const RoundingOptions& o = {},
+                                            const RandomKey& key = {}) {
   std::vector<std::uint8_t> packed(
       static_cast<std::size_t>(PackedBytes(format, static_cast<std::int64_t>(x.size()))));
-  Encode(view_of(x), format, o, view_of(packed));
+  Encode(view_of(x), format, o, view_of(packed), key);
   return packed;
 }
 

@@ -11,12 +11,18 @@ import json
 import multiprocessing
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+sys.path.append(str(Path(__file__).parent))
+
+import surface
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 """Of which elements a browser fetches what; of `link` only styles and pictures."""
@@ -130,11 +136,44 @@ def public_names() -> list[set[str]]:
 
 
 def missing(root: Path) -> Iterator[str]:
-    """Public names without a place in the reference."""
+    """Public names, attributes, members and returned types without a place in the reference."""
     known = inventory(root)
     for names in public_names():
         if not names & known:
             yield f"{min(names, key=len)}: no page of the reference has it"
+    for name in surface.surface()["names"]:
+        yield from missing_of(name, surface.found_at(name), known)
+
+
+def missing_of(name: str, it: Any, known: set[str]) -> Iterator[str]:
+    """What the reference lacks of a public function or class."""
+    is_class = inspect.isclass(it) and surface.is_ours(it)
+    members = surface.members(it) if is_class else {}
+    attributes = surface.attributes(it) if is_class else set()
+    homes = {name, f"{it.__module__}.{it.__qualname__}"}
+    for member in sorted(attributes | members.keys()):
+        if not {f"{home}.{member}" for home in homes} & known:
+            yield f"{name}.{member}: no page of the reference has it"
+    types = {cls for one in (it, *members.values()) for cls in returned(one)}
+    for cls in sorted(types - INSIDE):
+        if not any(place.endswith(f".{cls}") for place in known):
+            yield f"{name}: no page of the reference has {cls}, which it returns"
+
+
+def returned(it: Any) -> Iterator[str]:
+    """The package's classes in what a function or property returns, or a class annotates."""
+    it = getattr(it, "fget", None) or getattr(it, "func", None) or getattr(it, "__func__", it)
+    annotations = inspect.get_annotations(it) if callable(it) else {}
+    public = [text for name, text in annotations.items() if name[0] != "_"]
+    texts = public if inspect.isclass(it) else [annotations.get("return")]
+    for word in re.findall(r"\b[A-Z]\w+", " ".join(map(str, texts))):
+        cls = getattr(sys.modules[it.__module__], word, None)
+        if inspect.isclass(cls) and surface.is_ours(cls):
+            yield word
+
+
+INSIDE = {"ElementRule", "StepTraffic", "SumRule"}
+"""Classes that the attributes which hold them describe."""
 
 
 def stale_schema(root: Path) -> Iterator[str]:

@@ -39,8 +39,8 @@ APART = ("cpd.compat", "cpd.train")
 """The modules whose names are counted apart."""
 
 SPECS = {
-    *("Accumulator", "Cast", "Codec", "Format", "Hadamard"),
-    *("Recipe", "Reduce", "Reduce", "Scaled", "Schedule"),
+    *("Accumulator", "Cast", "Codec", "Format"),
+    *("Recipe", "Reduce", "Scaled", "Schedule"),
 }
 """The public classes that say how to compute. Their keys are their constructors' keywords."""
 GRAMMARS = {
@@ -49,7 +49,7 @@ GRAMMARS = {
     "block of a scaled format": "cpd.numeric.scaled.block_text",
     "cast": "cpd.numeric.cast.Cast",
     "accumulator": "cpd.numeric.accumulator.Accumulator",
-    "Hadamard transform": "cpd.numeric.hadamard.Hadamard.parse",
+    "Hadamard transform": "cpd.numeric.hadamard.transform_of",
     "codec": "cpd.Codec",
     "all-reduce": "cpd.Reduce",
     "pattern of exempt layers": "cpd.comm.schedule.Schedule._is_exempt",

@@ -84,9 +84,6 @@ inline Reduce spec_of(const Way& way, std::size_t pick) {
   if (pick % 5 >= 2) spec.accumulator.rounding.mode = Rounding::stochastic;
   if (pick % 7 == 6) spec.accumulator.rounding.mode = Rounding::toward_zero;
   spec.rounding.random_bits = pick % 2 == 0 ? 8 : 24;
-  spec.rounding.seed = pick;
-  spec.accumulator.rounding.seed = pick + 1;
-  spec.step = pick % 11;
   if (pick % 3 == 1) spec.aps = pick % 2 == 0 ? Aps::on : Aps::paper;
   if (spec.aps == Aps::off && pick % 4 == 3) spec.loss_scale = 0x1p-3;
   spec.average = pick % 6 == 5;

@@ -143,7 +143,7 @@ class CudaMessageOps final : public MessageOps {
     const Reduce& spec = reduction().spec();
     const Level across = reduction().Across(0);
     ReduceCall call;
-    call.cast = PlanOf(spec.format, spec.rounding);
+    call.cast = PlanOf(spec.format, spec.rounding, {.seed = reduction().seed()});
     const auto codes = [&](Codes kind, const Format& format) {
       call.codes[Index(kind)] = PlanOf(MessageFormat(format));
     };
@@ -157,9 +157,9 @@ class CudaMessageOps final : public MessageOps {
     call.rounds = reduction().rounds();
     call.world = reduction().world();
     call.group_size = spec.group_size;
-    call.cast_stream = StreamOf(Purpose::wire, spec.step, 0, rank());
-    call.sum_stream = StreamOf(Purpose::sum, spec.step, 0, 0);
-    call.result_stream = StreamOf(Purpose::result, spec.step, 0, 0);
+    call.cast_stream = StreamOf(Purpose::wire, reduction().step(), 0, rank());
+    call.sum_stream = StreamOf(Purpose::sum, reduction().step(), 0, 0);
+    call.result_stream = StreamOf(Purpose::result, reduction().step(), 0, 0);
     return call;
   }
 
@@ -347,9 +347,9 @@ int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
 
 cuda::SumPlan SumPlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
-  return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in),
-          SumsPlanOf(accumulator), level.result != accumulator.format,
-          PlanOf(level.result, level.rounding)};
+  return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in, level.sum_key),
+          SumsPlanOf(accumulator, level.sum_key), level.result != accumulator.format,
+          PlanOf(level.result, level.rounding, level.result_key)};
 }
 
 std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,

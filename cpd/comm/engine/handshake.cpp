@@ -11,7 +11,7 @@ namespace cpd {
 namespace {
 
 constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that travel first
-constexpr const char* kVersion = "5";  // of the protocol between ranks
+constexpr const char* kVersion = "6";  // of the protocol between ranks
 
 /// FNV-1a over sizes or shapes.
 std::uint64_t Hash(std::span<const std::int64_t> numbers) {
@@ -204,16 +204,15 @@ std::vector<std::string> ShapeTexts(std::span<const std::int64_t> shapes) {
 
 }  // namespace
 
-Intent IntentOf(const std::string& operation, const Reduce& spec) {
+Intent IntentOf(const std::string& operation, const Reduce& spec, std::uint64_t seed,
+                std::uint64_t step) {
   const bool grouped = spec.group_size > 0;
   return {{"operation", operation},
           {"wire",
            spec.wire == nullptr ? "format " + ToString(spec.format) : "codec " + spec.wire->text()},
           {"rounding", ToText(spec.rounding)},
-          {"seed", std::to_string(spec.rounding.seed)},
           {"accumulator", ToString(spec.accumulator)},
           {"accumulator's rounding", ToText(spec.accumulator.rounding)},
-          {"accumulator's seed", std::to_string(spec.accumulator.rounding.seed)},
           {"result", ToString(spec.result)},
           {"order", ToString(spec.order)},
           {"exchange", ToString(spec.exchange)},
@@ -222,7 +221,8 @@ Intent IntentOf(const std::string& operation, const Reduce& spec) {
           {"loss_scale", "2^" + std::to_string(std::ilogb(spec.loss_scale))},
           {"average", spec.average ? "on" : "off"},
           {"divide", ToString(spec.divide)},
-          {"step", std::to_string(spec.step)}};
+          {"seed", std::to_string(seed)},
+          {"step", std::to_string(step)}};
 }
 
 std::string NumbersText(std::span<const std::int64_t> numbers) {

@@ -19,8 +19,9 @@ using Intent = std::vector<std::pair<std::string, std::string>>;
 constexpr std::size_t kMostRefusal = 8192;
 
 /// All fields of a reduction that must be equal on all ranks, but the layers'; first the
-/// operation's name.
-Intent IntentOf(const std::string& operation, const Reduce& spec);
+/// operation's name. `seed` and `step`: the call's.
+Intent IntentOf(const std::string& operation, const Reduce& spec, std::uint64_t seed,
+                std::uint64_t step);
 
 /// The text of layers' numbers in random streams, runs as `first-last`; no numbers have the text of
 /// 0, 1, ….

@@ -4,8 +4,8 @@
 // stream (philox.h). A stream is
 //   purpose << 60 | step << 36 | layer << 20 | position   in a collective,
 //   stream XOR purpose << 60 XOR layer << 20              in a layer of a model,
-// where the latter's `stream` is that of its accumulator's or cast's options; purpose 0 is the
-// caller's own. Purposes of the two never coincide while the options' streams are below 2^60.
+// where the latter's `stream` is the call's; purpose 0 is the caller's own. Purposes of the two
+// never coincide while the calls' streams are below 2^60.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t 
   return StreamFrom(static_cast<std::uint64_t>(purpose) << 60 | step << 36, layer, position);
 }
 
-/// The tag that is XORed into the streams of a layer's options. Throws Error where the layer is not
+/// The tag that is XORed into the stream of a layer's call. Throws Error where the layer is not
 /// 0…2^16 - 1.
 inline std::uint64_t StreamTag(Purpose purpose, std::int64_t layer) {
   if (layer < 0 || layer >= kMostLayers) {

@@ -10,6 +10,7 @@
 
 #include "cpd/numeric/lanes/isa.h"
 #include "cpd/spec/format.h"
+#include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -164,13 +165,14 @@ constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   return {simple ? Form::addition : Form::general_addition};
 }
 
-constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& options) {
+constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& options,
+                              const RandomKey& key = {}) {
   RoundPlan plan;
   plan.mode = options.mode;
   plan.variant = options.variant;
   plan.random_bits = options.random_bits;
-  plan.seed = options.seed;
-  plan.stream = options.stream;
+  plan.seed = key.seed;
+  plan.stream = key.stream;
 
   const int emin = format.emin();
   plan.grid32 = {emin + 127, 23 - format.man};

@@ -47,9 +47,9 @@ struct ScaledPlan {
 
 /// The constants of a format that has passed Check. `bf16`: the inputs are of that type.
 constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOptions& rounding,
-                                      bool bf16) {
+                                      bool bf16, const RandomKey& key = {}) {
   ScaledPlan plan;
-  plan.element = make_plan(scaled.element, rounding);
+  plan.element = make_plan(scaled.element, rounding, key);
   RoundingOptions saturating{.overflow = Overflow::saturate};
   plan.outer = make_plan(scaled.tensor_scale.value_or(kFp32), saturating);
   if (scaled.rule == ScaleRule::up) saturating.mode = Rounding::up;

@@ -85,10 +85,11 @@ constexpr Split split_of_terms(const RoundPlan& round, Scheme scheme, const Form
   return known ? Split::powers : Split::exact_powers;
 }
 
-constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& terms_in) {
+constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& terms_in,
+                                  const RandomKey& key = {}) {
   const Format& format = accumulator.format;
   FoldPlan plan;
-  plan.round = make_plan(format, accumulator.rounding);
+  plan.round = make_plan(format, accumulator.rounding, key);
   plan.scheme = accumulator.scheme;
   plan.in_binary32 =
       !plan.round.wide && sum_is_exact_in_binary32(format.precision(), terms_in.precision(), format,

@@ -396,12 +396,12 @@ constexpr StochasticPlan make_stochastic_plan(Scheme scheme, bool exact_products
 /// The plan of one level of sums: products rounded into `product` (or exact), summed in `sum`.
 constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exact_products,
                                   const Format& sum, const RoundingOptions& options,
-                                  std::uint64_t first_draw) {
+                                  std::uint64_t first_draw, const RandomKey& key = {}) {
   GemmPlan plan;
   plan.scheme = scheme;
   plan.exact_products = exact_products;
-  plan.product = make_plan(product, options);
-  plan.sum = make_plan(sum, options);
+  plan.product = make_plan(product, options, key);
+  plan.sum = make_plan(sum, options, key);
   plan.first_draw = first_draw;
   plan.split =
       make_split_plan(scheme, product, exact_products, sum, options, plan.product, plan.sum);

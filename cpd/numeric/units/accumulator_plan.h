@@ -40,16 +40,17 @@ constexpr InnerSum inner_sum(const Accumulator& accumulator) {
           chunked ? accumulator.inner.value_or(accumulator.format) : accumulator.format};
 }
 
-/// The plan of an accumulator; `depth` is the number of products of a sum.
-constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
-                                                std::int64_t depth) {
+/// The plan of an accumulator; `depth` is the number of products of a sum, `key` selects the random
+/// bits of its roundings.
+constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator, std::int64_t depth,
+                                                const RandomKey& key = {}) {
   AccumulatorPlan plan;
   plan.scheme = accumulator.scheme;
   Format start = accumulator.format;
   RoundingOptions first = accumulator.rounding;
   if (accumulator.scheme == Scheme::block_fma) {
     const BlockFma unit = accumulator.unit.value_or(BlockFma{});
-    plan.unit = make_block_fma_plan(accumulator);
+    plan.unit = make_block_fma_plan(accumulator, key);
     plan.planes = plan.unit.planes;
     if (unit.promote == 0) {
       start = unit.sum;
@@ -63,14 +64,15 @@ constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
   } else {
     const InnerSum inner = inner_sum(accumulator);
     plan.sum = make_gemm_plan(inner.scheme, inner.product, accumulator.exact_products, inner.sum,
-                              accumulator.rounding, first_draw(accumulator.rounding));
+                              accumulator.rounding, first_draw(accumulator.rounding), key);
     plan.planes = planes_of(inner.scheme, depth);
     if (accumulator.scheme == Scheme::chunked) {
       plan.chunk = accumulator.chunk;
-      plan.outer = make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner.sum);
+      plan.outer =
+          make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner.sum, key);
     }
   }
-  plan.first = make_fold_plan({start, Scheme::sequential, first}, kFp32);
+  plan.first = make_fold_plan({start, Scheme::sequential, first}, kFp32, key);
   return plan;
 }
 

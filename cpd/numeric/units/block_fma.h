@@ -75,13 +75,14 @@ constexpr Index place_in_order(const BlockFmaPlan& plan, Index k) {
          at % plan.take;
 }
 
-constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator) {
+constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator,
+                                           const RandomKey& key = {}) {
   const BlockFma unit = accumulator.unit.value_or(BlockFma{});
   BlockFmaPlan plan;
   RoundingOptions into_sum;
   into_sum.mode = unit.rounding;
   plan.sum = make_plan(unit.sum, into_sum);
-  plan.promoted = make_plan(accumulator.format, accumulator.rounding);
+  plan.promoted = make_plan(accumulator.format, accumulator.rounding, key);
   plan.block = unit.block;
   plan.fraction_bits = unit.fraction_bits;
   plan.min_exponent = unit.min_exponent;

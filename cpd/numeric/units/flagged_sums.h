@@ -26,10 +26,11 @@
 namespace cpd::soft {
 
 /// The index of a sum's element and its random integers: draw t is given.random[t], or philox.h's
-/// where that is null.
+/// of `key` where that is null.
 struct SumElement {
   std::uint64_t index = 0;
   GivenDraws given{};
+  RandomKey key{};
 };
 
 /// The roundings of one element's sum, in program order, and the exceptions that they raise.
@@ -52,7 +53,7 @@ class Roundings {
   std::uint32_t draw() {
     const std::uint64_t t = draw_++;
     if (element_.given.random != nullptr) return element_.given.random[t];
-    return fold_draw(options_.random_bits, options_.seed, options_.stream,
+    return fold_draw(options_.random_bits, element_.key.seed, element_.key.stream,
                      static_cast<std::uint32_t>(element_.index), element_.index, t);
   }
 

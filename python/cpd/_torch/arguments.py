@@ -169,7 +169,7 @@ def sum_numbers(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream of a call, checked, where its accumulator uses them."""
     draws = acc.rounding == "stochastic"
-    if draws or not torch.compiler.is_compiling():
+    if draws or not torch.compiler.is_dynamo_compiling():
         seed, stream = plain_number("seed", seed), plain_number("stream", stream)
     if not draws:
         return None, None

@@ -62,13 +62,18 @@ def explain(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exp
 def _of_layer(
     recorder: _Recorder, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Explanation:
-    state = layer.__dict__.get("cpd")
+    state = _state(layer)
     if not hasattr(state, "recipe"):
+        within = [name for name, part in layer.named_modules() if hasattr(_state(part), "recipe")]
+        way = f"; explain its layers, such as {within[0]!r}" if within else ""
         raise TypeError(
-            f"explain takes a layer that cpd.convert has converted, got {type(layer).__name__}"
+            f"explain takes a layer that cpd.convert has converted, got {type(layer).__name__}{way}"
         )
     if not isinstance(getattr(layer, "weight", None), Tensor):
-        raise TypeError(f"explain takes layers that are one product, got {_name(layer)}")
+        raise TypeError(
+            f"explain takes layers that are one product, got {_name(layer)}; explain "
+            "cpd.functional.linear and matmul with the shapes and the recipe of its products"
+        )
     given, named = recorder.fakes((args, kwargs))
     if not given or not isinstance(given[0], Tensor):
         raise TypeError("explain takes a layer and its input, a tensor")
@@ -83,6 +88,10 @@ def _of_layer(
         return type(layer).forward(copied, x, *given[1:], **named), [x, weight]
 
     return replace(_of_products(recorder, run, (True, True)), name=_name(layer))
+
+
+def _state(layer: nn.Module) -> Any:
+    return layer.__dict__.get("cpd")
 
 
 def _name(layer: nn.Module) -> str:

@@ -24,6 +24,7 @@ from cpd._torch.native import Factor
 from cpd.numeric.cast import Cast, as_cast, elements, scaled_of
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format
+from cpd.numeric.hadamard import transform_of
 from cpd.numeric.scaled import named_scaled
 from cpd.ops.arguments import holds, holds_scaled
 from cpd.ops.explaining import explains
@@ -48,7 +49,7 @@ def parts(text: str) -> tuple[str, str, str, int, float, int]:
     q = spec.format
     if isinstance(q, Format):
         return q.name, "", spec.text, 0, 1.0, 0
-    size = 0 if q.transform is None else q.transform.size
+    size = 0 if q.transform is None else transform_of(q.transform).size
     return q.element.name, q.text, elements(spec), size, spec.factor, spec.history
 
 

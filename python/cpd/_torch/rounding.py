@@ -50,17 +50,22 @@ def rounded(
     if forward is None and backward is None:
         return x
     check_whole("x", x)
-    pairs = []
-    for spec, purpose in ((forward, RESULT), (backward, RETURNING)):
-        _check(spec, x)
-        pairs.append(_numbers_of(spec, purpose, x, (seed, stream)))
-    first, second = ("" if spec is None else spec.text for spec in (forward, backward))
-    return run("round_both", x, first, second, axis, stacked_numbers(pairs, x))
+    draws = False
+    for spec in (forward, backward):
+        if spec is not None:
+            _check(spec, x)
+            draws = draws or spec.rounding == "stochastic"
+    numbers = None
+    if draws:
+        ways = ((forward, RESULT), (backward, RETURNING))
+        pairs = [_numbers_of(spec, purpose, x, (seed, stream)) for spec, purpose in ways]
+        numbers = stacked_numbers(pairs, x)
+    first = "" if forward is None else forward.text
+    second = "" if backward is None else backward.text
+    return run("round_both", x, first, second, axis, numbers)
 
 
-def _check(spec: Cast | None, x: Tensor) -> None:
-    if spec is None:
-        return
+def _check(spec: Cast, x: Tensor) -> None:
     q = spec.format
     if isinstance(q, Format):
         check_storage(name_of(x.dtype), q.name)

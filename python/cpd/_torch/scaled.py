@@ -98,6 +98,9 @@ def encode_scaled(
 def decode_scaled(
     codes: Tensor, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
 ) -> Tensor:
+    compiling = torch.compiler.is_compiling()
+    if compiling:
+        q = named_scaled(q.text)  # as in `cast`: one program reaches its parts in one way
     sizes = sizes_of(shape)
     blocks, tensor = scale_levels(q, scales)
     parts = {"codes": codes, "scales": blocks}
@@ -106,7 +109,7 @@ def decode_scaled(
     for name, each in parts.items():
         check_codes(name, each, codes)
     element = result_element(dtype, out, NARROW_FLOATS)
-    if not torch.compiler.is_compiling():
+    if not compiling:
         counts = [each.numel() for each in parts.values()]
         check_scaled_bytes(q, shape_of("shape", sizes), axis, counts)
     packed, *levels = (each.contiguous() for each in parts.values())

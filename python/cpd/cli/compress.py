@@ -63,7 +63,12 @@ def register(commands: Commands) -> None:
     group = parser.add_argument_group("the results")
     group.add_argument("--per-tensor", action="store_true", help="show each tensor by itself, too")
     json_argument(group)
-    group.add_argument("--out", type=Path, metavar="FILE", help="write the encoded tensors (.npz)")
+    group.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the encoded tensors (.npz); default: not written",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -82,7 +82,9 @@ _DEFAULTS: dict[str, Any] = {"machine": "ec2-p2", "ranks": [4, 8, 16], "reduce":
 def register(commands: Commands) -> None:
     """Adds the command `cost`."""
     parser = add_command(commands, "cost", _run, "time, bytes and price of a training step", _TEXT)
-    parser.add_argument("--model", metavar="NAME", help="the network, one of those above")
+    parser.add_argument(
+        "--model", metavar="NAME", help="the network, one of those above; default: none"
+    )
     machine_argument(parser, _DEFAULTS["machine"])
     parser.add_argument(
         "--ranks",
@@ -113,7 +115,9 @@ def register(commands: Commands) -> None:
     )
     gradients_arguments(group)
     group = parser.add_argument_group("published figures")
-    group.add_argument("--figure", metavar="NAME", help="show what a paper publishes, as grubic-10")
+    group.add_argument(
+        "--figure", metavar="NAME", help="show what a paper publishes, as grubic-10; default: none"
+    )
     group.add_argument(
         "--shared",
         action="store_true",

@@ -102,13 +102,19 @@ def reduce_argument(parser: Group, default: str, several: bool) -> None:
     )
 
 
-def accumulator_argument(parser: Group, what: str, **options: Any) -> None:
-    """Adds the option of an accumulator; `what` it is for."""
+def accumulator_argument(
+    parser: Group, what: str, default: str | None = None, without: str = "none"
+) -> None:
+    """Adds the option of an accumulator, or with a default of several; `what` it is for.
+
+    `without`: what holds without one.
+    """
     parser.add_argument(
         "--accumulator",
-        metavar="TEXT,…" if "default" in options else "TEXT",
-        help=f"{what}, such as 'e6m9 kahan' or a matrix unit (cpd show --units)",
-        **options,
+        default=default,
+        metavar="TEXT,…" if default else "TEXT",
+        help=f"{what}, such as 'e6m9 kahan' or a matrix unit (cpd show --units); default "
+        f"{default or without}",
     )
 
 
@@ -144,7 +150,9 @@ def machine_argument(parser: Group, default: str) -> None:
 
 def gradients_arguments(parser: Group) -> None:
     """Adds the options of a file of gradients."""
-    parser.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
+    parser.add_argument(
+        "--gradients", type=Path, metavar="FILE", help="per-rank gradients; default: none"
+    )
     parser.add_argument(
         "--round", action="store_true", help="round a file's binary64 values to binary32 first"
     )
@@ -159,7 +167,7 @@ def json_argument(parser: Group) -> None:
         type=Path,
         metavar="FILE",
         help="write the result as JSON; without FILE or with '-' to standard output, in the place "
-        "of the text",
+        "of the text; default: text alone",
     )
 
 
@@ -167,9 +175,14 @@ def table_arguments(parser: Group, plot: str) -> None:
     """Adds the options of a table's files; `plot` is what the picture shows."""
     json_argument(parser)
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write the table as CSV; '-' as for --json"
+        "--csv",
+        type=Path,
+        metavar="FILE",
+        help="write the table as CSV; '-' as for --json; default: not written",
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help=f"draw {plot}, as .png or .svg")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help=f"draw {plot}, as .png or .svg; default: no plot"
+    )
 
 
 def jobs_arguments(parser: Group, default: str) -> None:
@@ -178,13 +191,15 @@ def jobs_arguments(parser: Group, default: str) -> None:
     parser.add_argument(
         "--cluster",
         choices=("slurm", "local", "debug"),
-        help="run as jobs of submitit, in the folder of --out, which all nodes share",
+        help="run as jobs of submitit, in the folder of --out, which all nodes share; default: "
+        "processes here",
     )
     parser.add_argument(
         "--cluster-options",
         type=json_object,
         metavar="JSON",
-        help='parameters of submitit, such as \'{"slurm_partition": "cpu", "timeout_min": 60}\'',
+        help='parameters of submitit, such as \'{"slurm_partition": "cpu", "timeout_min": 60}\'; '
+        "default: none",
     )
 
 

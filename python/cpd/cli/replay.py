@@ -31,12 +31,16 @@ def register(commands: Commands) -> None:
         commands, "replay", _run, "a unit's published dot products through an accumulator", _TEXT
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a file of dot products")
-    accumulator_argument(parser, "the accumulator of the products")
+    accumulator_argument(parser, "the accumulator of the products", without="the file's own")
     parser.add_argument(
-        "--operands", metavar="FORMAT", help="only dot products of these operands, as E4M3"
+        "--operands",
+        metavar="FORMAT",
+        help="only dot products of these operands, as E4M3; default: all",
     )
     parser.add_argument(
-        "--result", metavar="FORMAT", help="only dot products with these results, as fp16"
+        "--result",
+        metavar="FORMAT",
+        help="only dot products with these results, as fp16; default: all",
     )
     parser.add_argument("--no-c", action="store_true", help="the results hold no addends")
     parser.add_argument("--mutations", action="store_true", help="count what changed rules give")
@@ -53,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
             options.file,
             options.accumulator,
             operands=options.operands,
-            output=options.result,
+            result=options.result,
             adds_c=False if options.no_c else None,
             mutations=options.mutations,
         )

@@ -63,19 +63,20 @@ def register(commands: Commands) -> None:
         "--compare",
         nargs=2,
         metavar=("A", "B"),
-        help="show two formats side by side: figures, spacing, and the values that one alone has",
+        help="show two formats side by side: figures, spacing, and the values that one alone has; "
+        "default: none",
     )
     group.add_argument(
         "--neighbors",
         metavar="VALUE",
         help="show the values next to a number, such as 0.3 or 0x1.8p-3; a negative one as "
-        "--neighbors=-1",
+        "--neighbors=-1; default: none",
     )
     group.add_argument(
         "--picture",
         type=Path,
         metavar="FILE",
-        help="draw number lines and the distances of values, as .png or .svg",
+        help="draw number lines and the distances of values, as .png or .svg; default: no picture",
     )
     json_argument(parser)
 
@@ -85,7 +86,8 @@ def _lists(parser: Parser) -> None:
     group.add_argument(
         "--tables",
         choices=STANDARDS,
-        help="show a standard's formats: IEEE P3109's of 3 to 8 bits, or OCP's FP8 and MX",
+        help="show a standard's formats: IEEE P3109's of 3 to 8 bits, or OCP's FP8 and MX; "
+        "default: those of NAME",
     )
     for kind, what in (
         ("units", "matrix units that an accumulator can be"),

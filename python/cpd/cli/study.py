@@ -49,7 +49,10 @@ def register(commands: Commands) -> None:
     reporting = _action(actions, "report", "make the page of what is measured")
     _sizes(reporting)
     reporting.add_argument(
-        "--store", type=Path, metavar="DIR", help="write NAME.json of each study there, too"
+        "--store",
+        type=Path,
+        metavar="DIR",
+        help="write NAME.json of each study there, too; default: not written",
     )
     for one in (running, reporting):
         one.add_argument(

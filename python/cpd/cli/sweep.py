@@ -77,13 +77,13 @@ def register(commands: Commands) -> None:
         "--capture",
         metavar="MODULE:FUNCTION",
         help="in place of files: a function of yours that gives what cpd.study.capture takes, "
-        "(model, inputs) or (model, inputs, loss)",
+        "(model, inputs) or (model, inputs, loss); default: none",
     )
     group = parser.add_argument_group("the choices")
     group.add_argument(
         "--formats", default=_FORMATS, metavar="NAME,…", help=f"formats; default {_FORMATS}"
     )
-    accumulator_argument(group, "accumulators of dot products; default fp32", default="fp32")
+    accumulator_argument(group, "accumulators of dot products", default="fp32")
     rounding_argument(
         group,
         metavar="MODE,…",
@@ -104,7 +104,7 @@ def register(commands: Commands) -> None:
     group.add_argument(
         "--accuracy",
         metavar="MODULE:FUNCTION",
-        help="a function of yours that gives the accuracy of a model in a cell",
+        help="a function of yours that gives the accuracy of a model in a cell; default: none",
     )
     jobs_arguments(group, "one, or one per CPU for large sweeps")
     group = parser.add_argument_group("the front")
@@ -124,7 +124,13 @@ def register(commands: Commands) -> None:
         "--front", action="store_true", help="show the front alone; in CSV a column says it"
     )
     group = parser.add_argument_group("the results")
-    group.add_argument("-o", "--out", type=Path, metavar="DIR", help="cells, figures and a report")
+    group.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="a folder for cells, figures and a report; default: none",
+    )
     table_arguments(group, "the front")
 
 

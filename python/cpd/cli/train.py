@@ -97,14 +97,15 @@ def register(commands: Commands) -> None:
         "--save-gradients",
         type=Path,
         metavar="FILE",
-        help="write every node's gradients of the last step (.npz or .safetensors)",
+        help="write every node's gradients of the last step (.npz or .safetensors); default: not "
+        "written",
     )
     group.add_argument(
         "--tensorboard",
         type=Path,
         metavar="DIR",
         help="write each step's loss, and of each layer what the all-reduce and its codec made of "
-        "it, for TensorBoard",
+        "it, for TensorBoard; default: not written",
     )
     group.add_argument(
         "--no-baseline",
@@ -131,7 +132,8 @@ def _reduce_arguments(parser: Parser) -> None:
             action="append",
             default=[],
             metavar=metavar,
-            help=f"sum layers {what} in fp32, without scaling; may be given several times",
+            help=f"sum layers {what} in fp32, without scaling; may be given several times; "
+            "default: none",
         )
     integer(group, "min-size", None, "sum layers of fewer values in fp32; default: none")
     group.add_argument(
@@ -139,7 +141,7 @@ def _reduce_arguments(parser: Parser) -> None:
         type=float,
         metavar="X",
         help="choose --min-size: the largest that leaves this share of the parameters (such as "
-        "0.99) to the format or codec",
+        "0.99) to the format or codec; default: as --min-size",
     )
     integer(group, "fp32-epochs", 0, "sum all layers of that many first epochs in fp32")
     group.add_argument(

@@ -130,7 +130,7 @@ def register(commands: Commands) -> None:
         action="store_true",
         help="NaN operands raise NV also in formats whose NaN are neither quiet nor signalling",
     )
-    accumulator_argument(parser, "the accumulator of a sum")
+    accumulator_argument(parser, "the accumulator of a sum", without="none: a sum needs one")
     integer(
         parser, "length", None, "the products or terms of a sum; default a unit's block, else 16"
     )
@@ -160,9 +160,15 @@ def register(commands: Commands) -> None:
         "--testbench",
         type=Path,
         metavar="DIR",
-        help="a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
+        help="a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile; "
+        "default: no bench",
     )
-    group.add_argument("--check", type=Path, metavar="FILE", help="compare a file's lines")
+    group.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="compare a file's lines with the results computed here; default: none",
+    )
     _register_bench(parser)
 
 
@@ -172,8 +178,8 @@ def _register_bench(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--module",
         metavar="NAME",
-        help="your module, whose ports are the fields of a line (a, b, …, result, flags); without "
-        "it the operation's module in tests/rtl",
+        help="your module, whose ports are the fields of a line (a, b, …, result, flags); default: "
+        "the operation's module in tests/rtl",
     )
     group.add_argument(
         "--rtl",
@@ -181,12 +187,12 @@ def _register_bench(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a source under test; may be given several times",
+        help="a source under test; may be given several times; default: none",
     )
     group.add_argument(
         "--ports",
         metavar="FIELD=PORT,…",
-        help="ports with other names than their fields, as in a=op_a_i,result=res_o",
+        help="ports with other names than their fields, as in a=op_a_i,result=res_o; default: none",
     )
     group.add_argument(
         "--signals",
@@ -199,20 +205,34 @@ def _register_bench(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--any-nan", action="store_true", help="any NaN passes for any other")
     group = parser.add_argument_group("a module with a clock")
-    group.add_argument("--clock", metavar="PORT", help="the clock, used at its rising edge")
+    group.add_argument(
+        "--clock",
+        metavar="PORT",
+        help="the clock, used at its rising edge; default: none, the module is combinational",
+    )
     integer(group, "latency", 1, "rising edges from a line to its result, without --valid-out")
-    group.add_argument("--valid-in", metavar="PORT", help="an input, 1 with each line")
     group.add_argument(
-        "--ready-in", metavar="PORT", help="an output, 1 where the module takes a line"
+        "--valid-in", metavar="PORT", help="an input, 1 with each line; default: none"
     )
     group.add_argument(
-        "--valid-out", metavar="PORT", help="an output, 1 with each result, in the lines' order"
+        "--ready-in",
+        metavar="PORT",
+        help="an output, 1 where the module takes a line; default: it takes each",
     )
     group.add_argument(
-        "--ready-out", metavar="PORT", help="an input, 1 where the bench takes a result"
+        "--valid-out",
+        metavar="PORT",
+        help="an output, 1 with each result, in the lines' order; default: none, see --latency",
     )
     group.add_argument(
-        "--reset", metavar="PORT", help="the reset, active before the first line alone"
+        "--ready-out",
+        metavar="PORT",
+        help="an input, 1 where the bench takes a result; default: it takes each",
+    )
+    group.add_argument(
+        "--reset",
+        metavar="PORT",
+        help="the reset, active before the first line alone; default: none",
     )
     group.add_argument(
         "--reset-level",

@@ -36,6 +36,9 @@ from cpd.ops.device_memory import current_device
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from cpd.parallel.ddp import HookState
+    from cpd.parallel.fsdp import ReduceScatter
+
 __all__ = [
     "Communicator",
     "HookState",
@@ -211,7 +214,9 @@ _OF_TORCH = {"HookState": "cpd.parallel.ddp", "ReduceScatter": "cpd.parallel.fsd
 """What is loaded, with torch, when it is first used."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _OF_TORCH:
-        return getattr(importlib.import_module(_OF_TORCH[name]), name)
-    raise missing("cpd.comm", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        if name in _OF_TORCH:
+            return getattr(importlib.import_module(_OF_TORCH[name]), name)
+        raise missing("cpd.comm", name)

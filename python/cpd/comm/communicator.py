@@ -18,12 +18,13 @@ from cpd.comm.errors import RankLost, TransportError
 from cpd.comm.layers import Inputs, Layers, Outputs, check_in_place, layer_list, layer_numbers
 from cpd.comm.reports import ReduceReport, Traffic, reduce_report, traffic_of
 from cpd.comm.schedule import Schedule, ScheduleLike, check_count, tensors_by_spec
-from cpd.comm.spec import Reduce, ReduceLike, as_seeded, check_world, native_at, warn_of_stall
+from cpd.comm.spec import Reduce, ReduceLike, as_seeded, check_world, warn_of_stall
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.cast import CastLike, unscaled
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer, number
 from cpd.numeric.renamed import refuses_old
+from cpd.ops.arguments import ArrayT
 
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
@@ -36,6 +37,7 @@ def _give_up_all() -> None:
             comm._give_up()
 
 
+@refuses_old
 class Communicator:
     """One rank's end of a group of ranks; functions of `cpd.comm` make it.
 
@@ -139,29 +141,29 @@ class Communicator:
     @overload
     def all_reduce(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ScheduleLike,
         *,
         step: int | None = None,
         names: Sequence[str] | None = None,
         numbers: Sequence[int] | None = None,
-        out: Layers | None = None,
+        out: Sequence[ArrayT] | None = None,
         states: States | None = None,
         report: Literal[False] = False,
-    ) -> list[Any]: ...
+    ) -> list[ArrayT]: ...
     @overload
     def all_reduce(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ScheduleLike,
         *,
         step: int | None = None,
         names: Sequence[str] | None = None,
         numbers: Sequence[int] | None = None,
-        out: Layers | None = None,
+        out: Sequence[ArrayT] | None = None,
         states: States | None = None,
         report: Literal[True],
-    ) -> tuple[list[Any], ReduceReport]: ...
+    ) -> tuple[list[ArrayT], ReduceReport]: ...
     @refuses_old
     def all_reduce(
         self,
@@ -206,15 +208,18 @@ class Communicator:
         if isinstance(spec, Schedule):
             return self._all_reduce_by(spec, tensors, step, names, numbers, out, states, report)
         with self._telling():
-            given, native, of = self._given(tensors, spec, numbers, step)
+            given, of, seed = self._given(tensors, spec, numbers)
+            at = None if step is None else number("step", step)
             results = Outputs(given, given.shapes, out)
             counts = flag("report", report)
         with self._keeping(states, of) as kept, self._one_call:
             made = self._native.all_reduce(
                 given.values,
                 results.values,
-                self._now(native, step),
+                of._held,
                 counts,
+                seed,
+                self.step if at is None else at,
                 given.numbers,
                 kept,
                 given.rows,
@@ -263,7 +268,7 @@ class Communicator:
     @overload
     def reduce(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ReduceLike,
         root: int = 0,
         *,
@@ -271,11 +276,11 @@ class Communicator:
         numbers: Sequence[int] | None = None,
         states: States | None = None,
         report: Literal[False] = False,
-    ) -> list[Any] | None: ...
+    ) -> list[ArrayT] | None: ...
     @overload
     def reduce(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ReduceLike,
         root: int = 0,
         *,
@@ -283,7 +288,7 @@ class Communicator:
         numbers: Sequence[int] | None = None,
         states: States | None = None,
         report: Literal[True],
-    ) -> tuple[list[Any] | None, ReduceReport]: ...
+    ) -> tuple[list[ArrayT] | None, ReduceReport]: ...
     @refuses_old
     def reduce(
         self,
@@ -316,7 +321,8 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given, native, of = self._given(tensors, spec, numbers, step)
+            given, of, seed = self._given(tensors, spec, numbers)
+            at = None if step is None else number("step", step)
             if not 0 <= (root := integer("root", root)) < self._size:
                 raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
             results = Outputs(given, given.shapes) if self._rank == root else None
@@ -326,9 +332,11 @@ class Communicator:
             made = self._native.reduce(
                 given.values,
                 values,
-                self._now(native, step),
+                of._held,
                 root,
                 counts,
+                seed,
+                self.step if at is None else at,
                 given.numbers,
                 kept,
                 given.rows,
@@ -343,27 +351,27 @@ class Communicator:
     @overload
     def reduce_scatter(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ReduceLike,
         *,
         step: int | None = None,
         numbers: Sequence[int] | None = None,
-        out: Layers | None = None,
+        out: Sequence[ArrayT] | None = None,
         states: States | None = None,
         report: Literal[False] = False,
-    ) -> list[Any]: ...
+    ) -> list[ArrayT]: ...
     @overload
     def reduce_scatter(
         self,
-        tensors: Layers,
+        tensors: Sequence[ArrayT],
         spec: ReduceLike,
         *,
         step: int | None = None,
         numbers: Sequence[int] | None = None,
-        out: Layers | None = None,
+        out: Sequence[ArrayT] | None = None,
         states: States | None = None,
         report: Literal[True],
-    ) -> tuple[list[Any], ReduceReport]: ...
+    ) -> tuple[list[ArrayT], ReduceReport]: ...
     @refuses_old
     def reduce_scatter(
         self,
@@ -399,7 +407,8 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given, native, of = self._given(tensors, spec, numbers, step)
+            given, of, seed = self._given(tensors, spec, numbers)
+            at = None if step is None else number("step", step)
             check_in_place(given, of.codec)
             world, rank = self._size, self._rank
             slices = [(n // world + (rank < n % world),) for n in given.sizes]
@@ -409,8 +418,10 @@ class Communicator:
             made = self._native.reduce_scatter(
                 given.values,
                 results.values,
-                self._now(native, step),
+                of._held,
                 counts,
+                seed,
+                self.step if at is None else at,
                 given.numbers,
                 kept,
                 given.rows,
@@ -419,7 +430,6 @@ class Communicator:
             self._count(made.traffic)
         return (results.layers, reduce_report(made)) if report else results.layers
 
-    @refuses_old
     def all_gather(
         self,
         tensors: Layers,
@@ -449,11 +459,12 @@ class Communicator:
             given = Inputs(tensors)
             at = self.step if step is None else number("step", step)
             format, rounding = unscaled(to, self.seed, 0)
+            own, _ = rounding.key()
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
             wire, options, counts = format._held, rounding.native(), flag("report", report)
         with self._one_call:
             made = self._native.all_gather(
-                given.values, stacked.values, wire, options, at, given.dimensions
+                given.values, stacked.values, wire, options, own, at, given.dimensions
             )
             self.step += 1
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
@@ -571,19 +582,14 @@ class Communicator:
             error.add_note(f"(the other ranks could not be told: {failure})")
 
     def _given(
-        self, tensors: Layers, spec: Any, numbers: Sequence[int] | None, step: int | None
-    ) -> tuple[Inputs, _core.Reduce, Reduce]:
-        """The tensors and the spec of a call, checked."""
+        self, tensors: Layers, spec: Any, numbers: Sequence[int] | None
+    ) -> tuple[Inputs, Reduce, int]:
+        """The tensors, the spec and the seed of a call, checked."""
         of, seed = as_seeded(spec)
-        native = native_at(of, seed or self.seed, 0 if step is None else number("step", step))
         given = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)
         warn_of_stall(of, self._size)
-        return given, native, of
-
-    def _now(self, native: _core.Reduce, step: int | None) -> _core.Reduce:
-        """The spec at this call's step; asked during the one call, as it may be the count."""
-        return native if step is not None else native.with_step(self.step)
+        return given, of, seed or self.seed
 
     def _count(self, traffic: _core.Traffic) -> None:
         """Counts a reduction that has succeeded, before another call begins."""

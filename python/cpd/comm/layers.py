@@ -213,9 +213,7 @@ def _bits_a_value(wire: Codec, row: int) -> float:
     """
     row = min(row, 64)
     layer = np.zeros((64, row), np.float32)
-    given = _core.CodecLayerCall(
-        states=None, number=0, stream=0, shift=0, scale=None, random=None, row=row
-    )
+    given = _core.CodecLayerCall(row=row)
     return 8 * float(wire._held.encode_stream(layer, given)[1]) / layer.size
 
 

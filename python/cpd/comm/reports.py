@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import operator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cpd import _core
@@ -35,8 +34,15 @@ class Traffic:
     exact: bool = True
 
     def __add__(self, other: Traffic) -> Traffic:
-        total = Traffic(*map(operator.add, astuple(self), astuple(other)))
-        return replace(total, exact=self.exact and other.exact)
+        return Traffic(
+            self.steps + other.steps,
+            self.messages + other.messages,
+            self.bytes_sent + other.bytes_sent,
+            self.bytes_received + other.bytes_received,
+            self.header_bytes + other.header_bytes,
+            self.seconds + other.seconds,
+            self.exact and other.exact,
+        )
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,14 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, flag, format_text
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int32
-from cpd.numeric.renamed import numbers_go_to, refuses_old
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, named_word, warn_of_numbers
 from cpd.numeric.warned import PrecisionWarning, warn
 
 
+@refuses_old
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Reduce(Spec):
     """The definition of an all-reduce: what is rounded when, and in which order ranks are summed.
@@ -138,8 +139,6 @@ class Reduce(Spec):
     """The canonical text; `cpd.Reduce(r.text) == r`."""
     _held: _core.Reduce = field(init=False, compare=False)
 
-    @numbers_go_to("cpd.simulate_all_reduce", "seed", "step")
-    @refuses_old
     def __init__(
         self,
         format: ReduceLike,
@@ -289,7 +288,7 @@ def _codec_of(name: str) -> Codec:
     return Codec(name)
 
 
-Reduce._SPECS = {
+Reduce._reads = {
     "accumulator": as_accumulator,
     "codec": _codec_of,
     "format": format_or_scaled,
@@ -327,17 +326,6 @@ def seeded(spec: Reduce, seed: int) -> Any:
 def as_seeded(given: Any) -> Seeded:
     """Returns the spec and the seed of a communicator's argument."""
     return given if isinstance(given, Seeded) else Seeded(as_reduce(given), 0)
-
-
-def native_at(spec: Reduce, seed: int = 0, step: int = 0) -> _core.Reduce:
-    """Returns the spec for C++ with the seed and the step of a call."""
-    native = spec._held if seed == 0 else _seeded(spec, seed)
-    return native if step == 0 else native.with_step(step)
-
-
-@functools.lru_cache(maxsize=1024)
-def _seeded(spec: Reduce, seed: int) -> _core.Reduce:
-    return spec._held.with_seed(seed)
 
 
 def check_world(spec: Reduce, world: int) -> None:

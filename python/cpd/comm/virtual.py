@@ -22,13 +22,14 @@ from cpd.comm.layers import (
     shares_memory,
 )
 from cpd.comm.schedule import Schedule, ScheduleLike, check_count, tensors_by_spec
-from cpd.comm.spec import Reduce, as_reduce, check_world, native_at, warn_of_stall
+from cpd.comm.spec import Reduce, as_reduce, check_world, warn_of_stall
 from cpd.compress.codecs import Codec
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.checked import checked as _checked
 from cpd.numeric.numbers import is_torch
 from cpd.numeric.numbers import number as whole_number
+from cpd.ops.arguments import ArrayT
 from cpd.ops.flat import check_layer
 
 
@@ -87,7 +88,7 @@ LayerReport = TensorReport
 
 @overload
 def simulate_all_reduce(
-    ranks: PerRank,
+    ranks: Sequence[Sequence[ArrayT] | Callable[[], Sequence[ArrayT]]],
     spec: ScheduleLike,
     *,
     seed: int = 0,
@@ -96,10 +97,10 @@ def simulate_all_reduce(
     numbers: Sequence[int] | None = None,
     states: States | None = None,
     report: Literal[False] = False,
-) -> list[Any]: ...
+) -> list[ArrayT]: ...
 @overload
 def simulate_all_reduce(
-    ranks: PerRank,
+    ranks: Sequence[Sequence[ArrayT] | Callable[[], Sequence[ArrayT]]],
     spec: ScheduleLike,
     *,
     seed: int = 0,
@@ -108,7 +109,7 @@ def simulate_all_reduce(
     numbers: Sequence[int] | None = None,
     states: States | None = None,
     report: Literal[True],
-) -> tuple[list[Any], list[TensorReport]]: ...
+) -> tuple[list[ArrayT], list[TensorReport]]: ...
 @_checked
 def simulate_all_reduce(
     ranks: PerRank,
@@ -173,10 +174,7 @@ def simulate_all_reduce(
     """
     seed, step = whole_number("seed", seed), whole_number("step", step)
     if not isinstance(spec, Schedule):
-        of_all = as_reduce(spec)
-        sums, reports = _simulate(
-            ranks, of_all, native_at(of_all, seed, step), numbers, states, report
-        )
+        sums, reports = _simulate(ranks, as_reduce(spec), seed, step, numbers, states, report)
         return (sums, reports) if report else sums
     world_of(ranks)
     first = None
@@ -191,9 +189,8 @@ def simulate_all_reduce(
     found: dict[int, tuple[Any, Any]] = {}
     for one, indices in parts:
         chosen = [functools.partial(_chosen, rank, names, indices) for rank in ranks]
-        native = native_at(one, seed, step)
         of = [own[index] for index in indices]
-        sums, reports = _simulate(chosen, one, native, of, states, report)
+        sums, reports = _simulate(chosen, one, seed, step, of, states, report)
         found |= dict(zip(indices, zip(sums, reports or sums, strict=True), strict=True))
     sums = [found[index][0] for index in range(count)]
     return (sums, [found[index][1] for index in range(count)]) if report else sums
@@ -209,7 +206,8 @@ def _chosen(rank: Any, names: Sequence[str] | None, indices: list[int]) -> list[
 def _simulate(
     ranks: PerRank,
     spec: Reduce,
-    native: _core.Reduce,
+    seed: int,
+    step: int,
     numbers: Sequence[int] | None,
     states: States | None,
     report: bool,
@@ -224,7 +222,15 @@ def _simulate(
     owner = Owner(source.world, None)
     with native_states(states, wanted=spec.format is None, owner=owner) as kept:
         reduce = _core.VirtualReduce(
-            native, source.world, source.sizes, source.numbers, kept, source.rows, report
+            spec._held,
+            source.world,
+            source.sizes,
+            seed,
+            step,
+            source.numbers,
+            kept,
+            source.rows,
+            report,
         )
         if reduce.wants_ranges():
             for rank in range(source.world):

@@ -7,12 +7,14 @@ lists the differences.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __all__ = ["cpd2020", "qpytorch", "transformer_engine"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return importlib.import_module(f"cpd.compat.{name}")
-    raise AttributeError(f"module 'cpd.compat' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            return importlib.import_module(f"cpd.compat.{name}")
+        raise AttributeError(f"module 'cpd.compat' has no attribute {name!r}")

@@ -214,7 +214,7 @@ class BlockFloatingPoint(Number):
         if integer("dim", self.dim) < -1:
             raise ValueError(f"dim must be -1 or more, got {self.dim}")
         block = "tensor" if self.dim == -1 else "row"
-        object.__setattr__(self, "_scaled", Scaled(f"int{self.wl}", block, "e8m0", "floor"))
+        object.__setattr__(self, "_scaled", Scaled(f"int{self.wl} {block} scale=e8m0 rule=floor"))
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
         """Rounds `x`; without a derivative of its own.
@@ -585,7 +585,7 @@ def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
     """Returns `x`, rounded and saturated; the stream is the generator's next number."""
     stream = 0 if rounding == "nearest" else torch.randint(2**62, ())
     how = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
-    return ops.cast(x, how, stream=stream)  # type: ignore[no-any-return]
+    return ops.cast(x, how, stream=stream)
 
 
 def _rounding(name: str, rounding: Any) -> str:

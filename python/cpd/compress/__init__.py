@@ -13,7 +13,7 @@ decodes a layer on its own. What it keeps between calls is in `States`.
 [0.5, 1.0, -2.0]
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cpd._since import keep_modules, missing
 from cpd.compress.codecs import Packet
@@ -24,5 +24,7 @@ __all__ = ["Packet", "States"]
 keep_modules("cpd.compress")
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.compress", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.compress", name)

@@ -6,27 +6,34 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
 from cpd.compress.table import compressors
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
-from cpd.numeric.options import MAX_RANDOM_BITS, numbers_of_codec
-from cpd.numeric.renamed import numbers_go_to
+from cpd.numeric.options import MAX_RANDOM_BITS, options_of_codec
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import arguments, take, warn_of_numbers
-from cpd.ops.arguments import Shape, check_random_range, shape_of
+from cpd.numeric.spec import warn_of_numbers
+from cpd.ops.arguments import Array, ArrayT, Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ValuesT = TypeVar("ValuesT", default=Any)
+else:
+    from typing import TypeVar
+
+    ValuesT = TypeVar("ValuesT")
 Stream: TypeAlias = bytes
 """The self-describing bytes of one layer."""
 
@@ -35,7 +42,7 @@ _AS_IT_IS = RowLayout()
 
 
 @dataclass(frozen=True)
-class Packet:
+class Packet(Generic[ValuesT]):
     """An encoded layer.
 
     Attributes:
@@ -51,7 +58,7 @@ class Packet:
     _device: str | None = field(repr=False)
 
     @classmethod
-    def from_bytes(cls, data: Stream, shape: Shape | None = None) -> Packet:
+    def from_bytes(cls, data: Stream, shape: Shape | None = None) -> Packet[Array]:
         """Reads a stream that `Codec.encode` or `cpd compress` made; it names its codec.
 
         Args:
@@ -71,20 +78,20 @@ class Packet:
         ([0.3125, 16.0], 2)
         """
         values, head = _decoded(data, shape, None)
-        packet = cls(bytes_of(data), head.bytes, values.shape, _AS_IT_IS, None)
+        packet: Packet[Array] = Packet(bytes_of(data), head.bytes, values.shape, _AS_IT_IS, None)
         packet.__dict__["values"] = values
         return packet
 
     @functools.cached_property
-    def values(self) -> Any:
+    def values(self) -> ValuesT:
         """The decoded values, float32, of the layer's kind, shape and device; decoded once."""
         flat, _ = _core.decode_stream(self.data)
-        values = self._layout.restored(flat, self.shape)
-        if self._device is None:
-            return values
-        import torch
+        values: Any = self._layout.restored(flat, self.shape)
+        if self._device is not None:
+            import torch
 
-        return torch.from_numpy(values).to(self._device)
+            values = torch.from_numpy(values).to(self._device)
+        return values  # type: ignore[no-any-return]
 
     @property
     def size(self) -> int:
@@ -97,8 +104,7 @@ class Packet:
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
-@gone_members("cpd.Codec")
-@functools.partial(checked, own=("codec", "state"))
+@functools.partial(checked, own=("codec", "states"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
     """Turns a tensor's values into the bytes of a message, and back.
@@ -177,7 +183,6 @@ class Codec:
     random_bits: int
     _held: _core.Codec = field(init=False, compare=False)
 
-    @numbers_go_to("Codec.encode", "seed")
     def __init__(
         self,
         codec: Codec | str,
@@ -192,8 +197,9 @@ class Codec:
         if not isinstance(text, str):
             raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(codec)}")
         bits = int32("random_bits", own if random_bits is None else random_bits)
-        made = _core.Codec(_with_options(text, options), numbers_of_codec(0, bits))
-        take(self, made, text=made.name, random_bits=bits)
+        keys = [(n, _option_text(n, one)) for n, one in options.items() if one is not None]
+        made = _core.Codec(text, options_of_codec(bits), keys)
+        self.__dict__.update(text=made.name, random_bits=bits, _held=made)
 
     def replace(self, **keys: Any) -> Codec:
         """Returns a copy with these keys changed.
@@ -211,7 +217,7 @@ class Codec:
         >>> Codec("qsgd bits=2 bucket=64").replace(bits=4)
         cpd.Codec('qsgd bits=4 bucket=64')
         """
-        return Codec(self, **{key: value for key, value in keys.items() if value is not None})
+        return Codec(self, **keys)
 
     @classmethod
     def named(cls) -> dict[str, Mapping[str, str]]:
@@ -226,11 +232,6 @@ class Codec:
         'Wen et al., NeurIPS 2017'
         """
         return dict(compressors())
-
-    @property
-    def _wire_text(self) -> str:
-        """The text and everything else that determines the values; ranks compare it."""
-        return self._held.text
 
     @property
     def _is_compressor(self) -> bool:
@@ -275,25 +276,25 @@ class Codec:
 
     def encode(
         self,
-        x: Any,
+        x: ArrayT,
         *,
-        state: States | None = None,
+        states: States | None = None,
         number: int = 0,
         seed: int = 0,
         stream: int = 0,
         shift: int = 0,
         scale: float | None = None,
-        random: Any = None,
-    ) -> Packet:
+        random: ArrayT | None = None,
+    ) -> Packet[ArrayT]:
         """Encodes a layer as a rank's message holds it.
 
         Args:
             x: a NumPy array or a torch tensor, of any shape; float32, or bfloat16 and float16,
                 which are converted to float32. A GPU's tensor is copied to the host and encoded
                 there.
-            state: holds what a codec that feeds errors back keeps of layer `number`; default None:
+            states: holds what a codec that feeds errors back keeps of layer `number`; default None:
                 nothing was stored, and nothing is.
-            number: the number of the layer in `state`; default 0.
+            number: the number of the layer in `states`; default 0.
             seed: the seed of the random bits, for codecs that round at random; default 0.
             stream: the stream of random bits; default 0. Element i has counter i (in row-major
                 order).
@@ -308,8 +309,8 @@ class Codec:
             The stream, and its values.
 
         Raises:
-            ValueError: for an invalid argument; `state` is then unchanged.
-            TypeError: for an argument of another type; `state` is then unchanged.
+            ValueError: for an invalid argument; `states` are then unchanged.
+            TypeError: for an argument of another type; `states` are then unchanged.
 
         >>> import numpy as np
         >>> packet = Codec("e4m3").encode(np.float32([0.3, 17.0]))
@@ -317,20 +318,20 @@ class Codec:
         ([0.3125, 16.0], 8.0)
         """
         check_layer("x", x, ("cpu", "cuda"))
-        held = self._held if type(seed) is int and seed == 0 else self._with_seed(seed)
-        layout = _layout_of(held, x.shape)
+        layout = _layout_of(self._held, x.shape)
         values = host_values(layout.move(x.cpu() if is_torch(x) else x))
-        with native_states(state) as states:
+        with _NO_STATES if states is None else native_states(states) as held_states:
             given = _core.CodecLayerCall(
-                states=states,
+                states=held_states,
                 number=int64("number", number),
+                seed=_seed(seed),
                 stream=_stream(stream),
                 shift=int32("shift", shift),
                 scale=None if scale is None else float(scale),
                 random=None if random is None else self._integers(random, x, layout),
                 row=layout.row,
             )
-            data, of_blocks = held.encode_stream(values, given)
+            data, of_blocks = self._held.encode_stream(values, given)
         device = str(x.device) if is_torch(x) else None
         return Packet(data, of_blocks, tuple(x.shape), layout, device)
 
@@ -351,10 +352,6 @@ class Codec:
         """
         return _decoded(data, shape, self)[0]
 
-    def _with_seed(self, seed: Any) -> _core.Codec:
-        """The native codec with the seed of a call."""
-        return native_codec(self.text, number("seed", seed), self.random_bits)
-
     def _integers(self, random: Any, x: Any, layout: RowLayout) -> npt.NDArray[np.uint32]:
         integers = np.asarray(random)
         if integers.dtype.kind not in "iu":
@@ -373,7 +370,7 @@ class Codec:
         return self.text
 
     def __getstate__(self) -> dict[str, Any]:
-        return arguments(self)
+        return {"text": self.text, "random_bits": self.random_bits}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers("Codec", state)
@@ -381,14 +378,17 @@ class Codec:
         self.__init__(text, random_bits=state["random_bits"])  # type: ignore[misc]
 
 
+_NO_STATES = nullcontext(None)
+
+
 def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
     return RowLayout(*held.layout(shape)) if held.by_rows else _AS_IT_IS
 
 
 @functools.lru_cache(maxsize=256)
-def native_codec(text: str, seed: int, random_bits: int) -> _core.Codec:
-    """Returns the codec of a text for C++, with the seed of a call."""
-    return _core.Codec(text, numbers_of_codec(seed, random_bits))
+def native_codec(text: str, random_bits: int) -> _core.Codec:
+    """Returns the codec of a text for C++."""
+    return _core.Codec(text, options_of_codec(random_bits))
 
 
 def codec(text: Codec | str) -> Codec:
@@ -396,20 +396,11 @@ def codec(text: Codec | str) -> Codec:
     return text if isinstance(text, Codec) else Codec(text)
 
 
-def _with_options(text: str, options: dict[str, float | str | None]) -> str:
-    """A codec's text with these options in place of its own of the same names."""
-    words = [word for word in text.split() if options.get(word.partition("=")[0]) is None]
-    for name, value in options.items():
-        if name == "stochastic" and value is not None:
-            words += ["stochastic"] if value else []
-        elif value is not None:
-            words.append(f"{name}={_option_text(name, value)}")
-    return " ".join(words)
-
-
 def _option_text(name: str, value: Any) -> str:
+    """An option as a text has it."""
     if isinstance(value, bool):
-        return "on" if value else "off"
+        words = ("false", "true") if name == "stochastic" else ("off", "on")
+        return words[value]
     if isinstance(value, str):
         return value
     if not isinstance(value, (int, float)):
@@ -438,6 +429,10 @@ def _decoded(
         return values, head
     restored: npt.NDArray[np.float32] = Codec(head.codec)._layout(sizes).restored(values, sizes)
     return restored, head
+
+
+def _seed(seed: Any) -> int:
+    return number("seed", seed)
 
 
 def _stream(stream: Any) -> int:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.compress.merging import Kept, merged
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
@@ -43,7 +42,6 @@ class Owner(NamedTuple):
         return f"{'all' if self.rank is None else f'rank {self.rank} of'} {self.world} ranks"
 
 
-@gone_members("cpd.compress.States")
 @checked
 class States:
     """The residuals and other numbers that codecs keep of layers between calls.
@@ -111,7 +109,7 @@ class States:
         >>> states = cpd.compress.States()
         >>> states.set_gradient(0, rms=3.0)
         >>> codec = cpd.Codec("uniform bits=gradient c0=1 c1=2 coding=fixed")
-        >>> packet = codec.encode(np.linspace(-1, 1, 65536, dtype=np.float32), state=states)
+        >>> packet = codec.encode(np.linspace(-1, 1, 65536, dtype=np.float32), states=states)
         >>> round(packet.bits_a_value, 2)  # log2(3 + 1) + 2, and a head of 12 bytes
         4.0
         """

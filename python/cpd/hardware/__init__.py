@@ -6,7 +6,7 @@ results with an accumulator. `gates` estimates the gates of a format and an accu
 `make_vectors` makes vectors for RTL, and `write_testbench` writes test benches that read them.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cpd._since import keep_modules, missing
 from cpd.hardware.gate_counts import Gates, gates
@@ -38,5 +38,7 @@ __all__ = [
 keep_modules("cpd.hardware")
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.hardware", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.hardware", name)

@@ -45,7 +45,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd._since import gone_members
 from cpd.numeric.accumulator import (
     Accumulator,
     AccumulatorLike,
@@ -56,6 +55,7 @@ from cpd.numeric.accumulator import (
 )
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 
 MODEL = "cpd-2026"
@@ -64,7 +64,7 @@ GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normalizer": 3, "exponent":
 """Two-input gates per bit."""
 
 
-@gone_members("cpd.hardware.Gates")
+@refuses_old
 @dataclass(frozen=True)
 class Gates:
     """The bits of each part of a unit, for one multiply-accumulate.
@@ -115,7 +115,8 @@ def gates(
 
     The unit multiplies a value of format `a` by one of format `b` and adds the product in
     `accumulator`.
-    The module's docstring defines the model.
+    `help(cpd.hardware.gate_counts)` defines the model: it counts the bits of each part, of which
+    one of the multiplier is 6 two-input gates, of an adder 5, of any other part 3.
 
     Args:
         a: the format of the first operand, a plain or a scaled one (`"e4m3fn"`, `"mxfp8"`). If

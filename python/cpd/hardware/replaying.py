@@ -82,7 +82,7 @@ def replay(
     accumulator: AccumulatorLike | None = None,
     *,
     operands: str | None = None,
-    output: str | None = None,
+    result: str | None = None,
     adds_c: bool | None = None,
     mutations: bool = False,
 ) -> list[Replay]:
@@ -98,7 +98,7 @@ def replay(
         accumulator: an accumulator. A preset's name means the unit with each set's operands.
             Default: the preset for the file's name (`H100.npz`), or the accumulator in its head.
         operands: replays only sets with these operands (`E4M3` or `e4m3fn`); default: all sets.
-        output: replays only sets with results of this format (`fp32` or `fp16`); default: all sets.
+        result: replays only sets with results of this format (`fp32` or `fp16`); default: all sets.
         adds_c: whether the results include the addends. Default: they do, except fp32 results of
             FP8 on H100 and H200, which are a * b alone.
         mutations: also counts how many results of changed rules differ. The changes are one
@@ -127,14 +127,14 @@ def replay(
     found = [
         one
         for one in _sets(Path(path))
-        if output in (None, one.output)
+        if result in (None, one.output)
         and operands in (None, one.name.split(" ", 1)[0], str(one.operands[0]))
     ]
     made = [(one, _accumulator(one, accumulator)) for one in found]
     if accumulator is not None and not _is_preset(accumulator):
         made = [(one, unit) for one, unit in made if unit.format == as_format(one.output)]
     if not made:
-        asked = [str(x) for x in (operands, output, accumulator) if x is not None]
+        asked = [str(x) for x in (operands, result, accumulator) if x is not None]
         raise ValueError(
             f"{path} holds no dot products" + (f" of {', '.join(asked)}" * bool(asked))
         )

@@ -29,9 +29,11 @@ _NAMES = {
 _MODULES = ("functional", "observers", "quantizers")
 
 
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"cpd.nn.{_NAMES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"cpd.nn.{name}")
-    raise missing("cpd.nn", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        if name in _NAMES:
+            return getattr(importlib.import_module(f"cpd.nn.{_NAMES[name]}"), name)
+        if name in _MODULES:
+            return importlib.import_module(f"cpd.nn.{name}")
+        raise missing("cpd.nn", name)

@@ -22,7 +22,6 @@ from cpd._torch.sums import tagged
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, as_recipe, is_native
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast, format_of
-from cpd.numeric.checked import is_compiling
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
@@ -39,14 +38,14 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
         return recipe if isinstance(recipe, Recipe) else as_recipe(recipe)
     if isinstance(sums, Accumulator):
         sums = sums.text  # which compiled programs take beside a recipe's text
-    if isinstance(sums, str) and not is_compiling():
-        return _summed(as_recipe(NATIVE if recipe is None else recipe), sums)
+    if isinstance(sums, str) and not torch.compiler.is_dynamo_compiling():
+        return _summed(None if recipe is None else as_recipe(recipe), sums)
     return Recipe(NATIVE if recipe is None else recipe, sums=sums)
 
 
 @functools.lru_cache(maxsize=1024)
-def _summed(how: Recipe, sums: str) -> Recipe:
-    return Recipe(how, sums=sums)
+def _summed(how: Recipe | None, sums: str) -> Recipe:
+    return Recipe(NATIVE if how is None else how, sums=sums)
 
 
 def check_operand(name: str, x: Any, like: str) -> None:
@@ -83,12 +82,15 @@ def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
     Tensors in tuples count. False within torch.autocast. Torch's layers of products refuse several
     types.
     """
-    types: dict[torch.dtype, Tensor] = {}
+    first: Tensor | None = None
     for value in (*arguments, *module._parameters.values()):
         for x in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(x, Tensor) and x.dtype in _TYPES:
-                types.setdefault(x.dtype, x)
-    return len(types) > 1 and autocast_type(next(iter(types.values()))) is None
+                if first is None:
+                    first = x
+                elif x.dtype != first.dtype:
+                    return autocast_type(first) is None
+    return False
 
 
 def check_types(what: str, *operands: Tensor) -> None:
@@ -141,7 +143,7 @@ class Arguments(NamedTuple):
         Raises if a type does not hold a format that the recipe puts into it, or the state of
         delayed scaling is missing.
         """
-        if dtype is None:
+        if dtype is None and x.dtype != w.dtype:
             check_types("operands without dtype=", x, w)
         narrow = None if dtype is not None else autocast_type(x)
         dtype = narrow if dtype is None else dtype
@@ -172,7 +174,7 @@ def _casts_within(how: Recipe, *dtypes: torch.dtype) -> bool:
     It does where torch's kernels multiply 16-bit values, apart from their scales if possible
     (`cpd._torch.native`).
     """
-    if not is_native(how.forward) or all(dtype == torch.float32 for dtype in dtypes):
+    if not is_native(how.forward) or dtypes.count(torch.float32) == len(dtypes):
         return False
     return not any(spec is not None and spec.rounding == "stochastic" for spec in how._kept.before)
 
@@ -246,14 +248,11 @@ def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     """The type of the sums."""
     element = operators.result_type(x, dtype)
     name = operators.name_of(element)
-    off = ""
-    if element == autocast_type(x) != x.dtype:
-        off = ", or turn torch.autocast off around the layer"
     output = format_of(how.output)
     if output is not None and not holds(name, output.name):
         raise ValueError(
-            f"the result's type, {name}, does not hold the recipe's output, {output}: "
-            f"give dtype=, a type that does, such as float32, or another recipe{off}"
+            f"the result's type, {name}, does not hold the recipe's output, {output}: give dtype=, "
+            f"a type that does, such as float32, or another recipe{_or_off(element, x)}"
         )
     if is_native(how.forward):
         return element if how.output is None else torch.float32
@@ -262,10 +261,16 @@ def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
             raise ValueError(
                 f"the result's type, {name}, does not hold {how.forward.format}: give the recipe "
                 f"output={_SHORT[element]!r}, into which its sums are then rounded, or dtype=, a "
-                f"type that does, such as float32, or another accumulator{off}"
+                f"type that does, such as float32, or another accumulator{_or_off(element, x)}"
             )
         return torch.float32
     return element
+
+
+def _or_off(element: torch.dtype, x: Tensor) -> str:
+    """The end of an error about the result's type: what else helps if torch.autocast chose it."""
+    by_autocast = element == autocast_type(x) != x.dtype
+    return ", or turn torch.autocast off around the layer" if by_autocast else ""
 
 
 _SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -276,7 +281,5 @@ def _numbers(how: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | N
     """Seeds and streams as the operators take them, a row for each purpose; None: nothing draws."""
     if not how._kept.drawing:
         return None
-    drawn = {
-        purpose: pair_of(spec, purpose, x, seed, stream) for purpose, spec in how._kept.drawing
-    }
-    return stacked_numbers([drawn.get(purpose, (None, None)) for purpose in Purpose], x)
+    parts = zip(how._kept.drawing, Purpose, strict=True)
+    return stacked_numbers([pair_of(part, p, x, seed, stream) for part, p in parts], x)

@@ -320,7 +320,8 @@ def _are_cast(how: Recipe) -> bool:
     of = how.attention
     if of is None:
         return False
-    return any(of._operand(name) is not None for name in ("activation", "grad_weight_activation"))
+    activation, _, _, _, grad_weight_activation, _ = of._kept.operands
+    return activation is not None or grad_weight_activation is not None
 
 
 def _weights(

@@ -29,6 +29,7 @@ from cpd.numeric.streams import MAX_LAYERS, stream_tag
 from cpd.ops.arguments import check_whole
 
 
+@refuses_old
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """Computes torch's functions as a recipe says, within `with cpd.autocast(recipe):`.
 
@@ -85,7 +86,6 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     _forms: ClassVar[Mapping[str, Callable[..., Any]]]
     """The functional forms of torch's functions, by their names in `_NAMES`."""
 
-    @refuses_old
     def __init__(
         self,
         recipe: RecipeLike,
@@ -180,7 +180,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
         Returns the keywords of its functional form: the recipe, the seed, the stream.
         """
-        if not self.recipe._draws:
+        if not self.recipe._kept.draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
         self._calls += 1

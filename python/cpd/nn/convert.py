@@ -62,7 +62,9 @@ def convert(
             it, the module within is converted.
         recipe: anything that `cpd.Recipe` takes: a `cpd.Recipe`, the name of one, a file, or a
             format, scaled or not, to which activation, weight and gradient of all three GEMMs are
-            cast, with torch's own sums. Default: no casts, for `sums` alone.
+            cast, with torch's own sums. Default: no casts, for `sums` alone. Under
+            `torch.autocast(dtype=torch.bfloat16)` layers return bfloat16: a recipe with sums in
+            fp32, say, then needs `output="bf16"`.
         rules: pairs (selector, recipe or None) or a dict of them; None: torch computes the layer.
             The first matching rule decides; the recipe's own rules come after these. Or a function
             of a layer's name and module that returns its recipe, None, or ... where the recipe's
@@ -311,7 +313,10 @@ class _Plan:
         unused = self._choice.unused()
         wrong = [repr(text) for place, text in unused if place < ours]
         if wrong:
-            raise ValueError(f"no module of the model matches the rule {', '.join(wrong)}")
+            raise ValueError(
+                f"no module of the model matches the rule {', '.join(wrong)}: a rule has a pattern "
+                "of names, 'type' and a class's name, or 'first N' or 'last N'"
+            )
         return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
 
     def _rows(self, name: str) -> Iterator[ReportRow]:

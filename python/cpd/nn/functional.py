@@ -39,9 +39,8 @@ state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has histori
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, Never
 
 import torch
 from torch import Tensor
@@ -66,37 +65,22 @@ from cpd.nn.delayed import at as delayed_at
 from cpd.nn.recipe import Recipe, RecipeLike, Sums
 from cpd.nn.streams import Bits
 from cpd.numeric.numbers import Number
+from cpd.numeric.renamed import refuse, refuses_old
 from cpd.ops.arguments import product_shape
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-
-def _two_operands(matmul: FunctionT) -> FunctionT:
-    """Refuses a third operand, which was the sums in 0.7, and the keywords of then."""
-
-    @functools.wraps(matmul)
-    def call(*args: Any, **keywords: Any) -> Any:
-        if len(args) > 2 or "acc" in keywords or "backward" in keywords:
-            raise TypeError(
-                "matmul takes two operands: give accumulators by sums=, three for the forward "
-                "product and its two backward ones, or a recipe by recipe="
-            )
-        return matmul(*args, **keywords)
-
-    return cast(FunctionT, call)
-
-
-@_two_operands
+@refuses_old
 def matmul(
     a: Tensor,
     b: Tensor,
-    *,
+    *_old: Never,
     recipe: RecipeLike | None = None,
     sums: Sums | None = None,
     seed: Number = 0,
     stream: Number = 0,
     dtype: torch.dtype | None = None,
     delayed: Any = None,
+    **_renamed: Never,
 ) -> Tensor:
     """Returns the matrix product by torch.matmul's rules.
 
@@ -129,7 +113,19 @@ def matmul(
     >>> matmul(x, w, sums="e4m3 kahan").tolist()
     [32.0, 32.0, 32.0]
     """
+    if _old or _renamed:
+        _refuse_sums(_old, _renamed)
     return _product(a, b, recipe_of(recipe, sums), dtype, seed, stream, delayed)
+
+
+def _refuse_sums(positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Raises TypeError for a third operand, which was the sums in 0.7, and other arguments."""
+    if positional or "acc" in keywords or "backward" in keywords:
+        raise TypeError(
+            "matmul takes two operands: give accumulators by sums=, three for the forward "
+            "product and its two backward ones, or a recipe by recipe="
+        )
+    refuse("matmul", keywords)
 
 
 def matmul_in_float32(

@@ -19,7 +19,8 @@ from cpd._torch.arguments import call_numbers
 from cpd._torch.operands import cast_delayed, whole_transforms
 from cpd.numeric.cast import Cast, element_of, elements, rounding_of
 from cpd.numeric.formats import Format
-from cpd.numeric.scaled import Scaled
+from cpd.numeric.hadamard import transform_of
+from cpd.numeric.scaled import Scaled, untransformed
 
 NOISE = 2.0**-22
 """The relative error, three roundings, by which a format's max times a binary32 scale may differ
@@ -182,9 +183,9 @@ def _cast(
         y = cast_delayed(values, elements(spec), multiplier, call_numbers(spec, 0, 0, x))
         return y, values, 1.0, multiplier.reciprocal().expand(x.shape)
     if q.transform is not None:
-        whole = whole_transforms(values, axis, q.transform.size)
-        x = values = ops.hadamard(whole, q.transform, axis)
-        q = q.untransformed()
+        whole = whole_transforms(values, axis, transform_of(q.transform).size)
+        x = values = ops.hadamard(whole, q.transform, axis=axis)
+        q = untransformed(q.text)
     codes = ops.encode(x, q, axis=axis)[1]
     scales = _decoded(codes, q, x.shape, axis)
     if spec.factor == 1:
@@ -202,7 +203,7 @@ def _rounded(x: Tensor, how: Cast, to: Format | Scaled, **where: Any) -> Tensor:
 
 def _decoded(codes: Any, q: Scaled, shape: Sequence[int], axis: int) -> Tensor:
     """The scale of each element, from packed codes as `ops.encode` gives them."""
-    blocks, outer = (codes, None) if q.tensor_scale is None else codes
+    blocks, outer = (codes, codes) if q.tensor_scale is None else codes
     scale: Tensor = ops.decode(blocks, q.scale, q.scales_shape(shape, axis))
     of_elements = _spread(scale, q.block, shape, axis)
     if q.tensor_scale is None:

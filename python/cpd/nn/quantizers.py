@@ -142,10 +142,11 @@ class Quantizer(nn.Module):
         """
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
-        if stream is None and self.step is not None:
+        step = self._buffers["step"]
+        if stream is None and step is not None:
             if self.training and not recomputes_or_transforms():
-                self.step.add_(1)
-            stream = self.step << SHIFT
+                step.add_(1)
+            stream = step << SHIFT
         return self.quantize(x, 0 if stream is None else stream)
 
     def extra_repr(self) -> str:

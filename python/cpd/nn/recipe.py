@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias
 
+from cpd import _core
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
 from cpd.nn.ready import READY
@@ -28,20 +29,23 @@ from cpd.nn.recipe_parts import Kept, put_kept
 from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
-from cpd.numeric.accumulator import as_accumulator
+from cpd.numeric.accumulator import Accumulator, as_accumulator
 from cpd.numeric.cast import Cast as Cast
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import as_cast as as_cast
-from cpd.numeric.checked import checked
+from cpd.numeric.cast import operand_text
+from cpd.numeric.checked import checked, is_compiling
 from cpd.numeric.compiling import constant
+from cpd.numeric.formats import Format
 from cpd.numeric.renamed import refuse, refuses_old
-from cpd.numeric.spec import arguments, warn_of_numbers
+from cpd.numeric.scaled import Scaled, element_text
+from cpd.numeric.spec import warn_of_numbers
 
 if TYPE_CHECKING:
     from cpd.comm.spec import Reduce, ReduceLike
 
 Rules: TypeAlias = (
-    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None] | str"
+    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[Any, RecipeLike | None] | str"
 )
 
 
@@ -106,7 +110,8 @@ class Recipe:
         reduce: how gradients are reduced over nodes: a `Reduce`, or what it is constructed from,
             such as its text `"e4m3 aps"`. It is what `cpd.VirtualNodes` and `cpd.ddp_hook` take.
             None (default): not said.
-        loss_scale: None, a number, or `"dynamic"`.
+        loss_scale: the factor of the loss of `cpd.optim.from_recipe`: a number, or `"dynamic"`: it
+            shrinks where gradients are not finite. None (default): 1.
         rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
         schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
@@ -213,11 +218,16 @@ class Recipe:
         del said["self"], said["format"], said["_renamed"]
         if _renamed:
             recipe_files.refuse_gone(_renamed, TypeError)
-            refuse("Recipe", _renamed)
+            refuse("Recipe", _renamed, parameters=[*said])
         given = {name: value for name, value in said.items() if not _is_usual(name, value)}
+        if is_compiling():
+            if isinstance(sums, Recipe):
+                given["sums"] = tuple(getattr(sums, name) for name in SUMS)
+            format, *values = (_plain(value) for value in (format, *given.values()))
+            given = dict(zip(given, values, strict=True))
         try:
-            if _are_texts(format, *given.values()):
-                parts = _fields(_of_text(str(format), *given.items()))
+            if isinstance(format, str) and _are_texts(format, *given.values()):
+                parts = _fields(_of_text(format, *given.items()))
             else:
                 parts = _parts(format, given)
         except RecursionError:
@@ -269,7 +279,7 @@ class Recipe:
         dropped = (*OPERANDS, *OVERRIDES) if "format" in keys else ()
         dropped += SUMS if "sums" in keys else ()
         dropped += ("scales_at",) if "sums" in keys and self.scales_at == "operand" else ()
-        parts = {name: part for name, part in arguments(self).items() if name not in dropped}
+        parts = {name: part for name, part in self._arguments.items() if name not in dropped}
         cast = read.formats(keys.pop("format", NATIVE))
         return type(self)(NATIVE if cast is None else cast, **parts | keys)
 
@@ -291,13 +301,12 @@ class Recipe:
         return recipe_files.to_toml(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return arguments(self)
+        return self._arguments
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        own = Recipe.__dataclass_fields__
         warn_of_numbers("Recipe", state)
         state = recipe_files.renewed(state)
-        self.__init__(**{name: one for name, one in state.items() if name in own})  # type: ignore[misc]
+        self.__init__(**{name: one for name, one in state.items() if name in _READERS})  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return hash(self._kept.text)
@@ -313,6 +322,11 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"cpd.Recipe({self.text!r})"
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        """The keyword arguments that make the same recipe."""
+        return {name: getattr(self, name) for name in _READERS}
 
     # ---- for layers ------------------------------------------------------------------------------
 
@@ -342,13 +356,6 @@ class Recipe:
         """True if an operand or a result of a layer is cast."""
         return any(spec is not None for spec in self._casts) or self.attention is not None
 
-    @property
-    def _draws(self) -> bool:
-        """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
-        return any(draws(part) for part in (*self._sums, *self._casts)) or (
-            self.attention is not None and self.attention._draws
-        )
-
 
 def _parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, of its first argument and of the others that are given."""
@@ -373,7 +380,7 @@ def _parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(recipe: Recipe) -> dict[str, Any]:
-    return {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}
+    return {name: getattr(recipe, name) for name in _FIELDS}
 
 
 @constant
@@ -391,13 +398,39 @@ def _names() -> dict[str, str]:
 
 
 def _are_texts(*values: Any) -> bool:
-    """Returns whether all are texts, and none names a file, the contents of which may change."""
-    return all(isinstance(one, str) and ".toml" not in one and ".json" not in one for one in values)
+    """Returns whether all are texts, or tuples of them, and none names a file, which may change."""
+    return all(
+        _are_texts(*one)
+        if isinstance(one, tuple)
+        else isinstance(one, str) and ".toml" not in one and ".json" not in one
+        for one in values
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Returns an argument by the texts of its specs, which alone compiled programs store.
+
+    What has no text stays.
+    """
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(one) for one in value)
+    if isinstance(value, Cast):
+        return operand_text(value)
+    if isinstance(value, (Accumulator, Scaled)):
+        return value.text
+    if isinstance(value, Format):
+        return element_text(value.text)
+    if isinstance(value, Recipe) and not (
+        value.rules or value.schedule or value.optimizer or value.reduce or value.loss_scale
+    ):
+        text, within = value._kept.text, value.attention
+        return text if within is None else f'{text} attention="{within._kept.text}"'
+    return value
 
 
 @constant
-def _of_text(text: str, *given: tuple[str, str]) -> Recipe:
-    """Returns the recipe of a text, or of a name, and of other arguments."""
+def _of_text(text: str, *given: tuple[str, Any]) -> Recipe:
+    """Returns the recipe of a text, or of a name, and of other arguments of texts."""
     if text.lower() in READY and not given:
         return _named(text.lower())
     return _new(_parts(text, dict(given)))
@@ -405,8 +438,7 @@ def _of_text(text: str, *given: tuple[str, str]) -> Recipe:
 
 def _new(parts: dict[str, Any]) -> Recipe:
     made = object.__new__(Recipe)
-    for name, part in parts.items():
-        object.__setattr__(made, name, part)
+    made.__dict__.update(parts)
     return made
 
 
@@ -473,7 +505,7 @@ def _read(name: str, value: Any) -> Any:
 
 def _is_usual(name: str, value: Any) -> bool:
     usual = _USUAL[name]
-    return type(value) is type(usual) and bool(value == usual)
+    return isinstance(value, type(usual)) and bool(value == usual)
 
 
 def _nested(name: str, value: Any) -> Recipe | None:
@@ -495,28 +527,32 @@ def _schedule(name: str, value: Any) -> tuple[tuple[str, int, Recipe | None], ..
     return read.schedule(name, value, _nested)
 
 
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(SUMS, read.sum_),
-    **dict.fromkeys(OPERANDS, read.operand),
-    **dict.fromkeys(OVERRIDES, read.override),
-    **dict.fromkeys(("output", *ROUNDED), read.cast),
-    **dict.fromkeys(("optimizer", "source"), read.words),
-    "attention": _nested,
-    "loss_scale": read.loss_scale,
-    "reduce": read.reduce,
-    "rules": _rules,
-    "schedule": _schedule,
-    "scales_at": read.scales_at,
-}
-"""For each argument, the function that checks and converts it to what a recipe holds."""
-
-
 _USUAL = {
     name: one.default
     for name, one in inspect.signature(Recipe).parameters.items()
     if name not in ("format", "_renamed")
 }
 """The default of each keyword."""
+
+_KINDS: dict[str, Callable[[str, Any], Any]] = {
+    "sum": read.sum_,
+    "operand": read.operand,
+    "override": read.override,
+    "result": read.cast,
+    "word": read.scales_at,
+}
+_OWN: dict[str, Callable[[str, Any], Any]] = {
+    **{name: _KINDS[kind] for name, kind in _core.Recipe.keys().items() if kind in _KINDS},
+    **dict.fromkeys(("optimizer", "source"), read.words),
+    "attention": _nested,
+    "loss_scale": read.loss_scale,
+    "reduce": read.reduce,
+    "rules": _rules,
+    "schedule": _schedule,
+}
+_READERS = {name: _OWN[name] for name in _USUAL if name in _OWN}
+"""For each argument, the function that checks and converts it to what a recipe holds."""
+_FIELDS = (*_READERS, "_kept")
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
 RecipeLike: TypeAlias = "Recipe | CastLike | dict[str, Any]"

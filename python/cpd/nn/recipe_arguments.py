@@ -52,6 +52,11 @@ def operands(value: Any) -> Cast | None:
     except ValueError as error:
         if not isinstance(value, str) or not str(error).startswith(_UNKNOWN):
             raise  # the format or the accumulator exists
+        if number := re.search(r"\b(seed|stream|step|layer)=", value):
+            raise ValueError(
+                f"a recipe has no {number[1]}: give it to the call, cpd.convert(…, seed=…), in "
+                f"place of {shown(value)}"
+            ) from None
         near = re.search("did you mean [^;?]*[?]", str(error))  # a format
         meant = _MEANT.get(value.lower()) or did_you_mean(value, READY, cutoff=0.75)
         meant = meant or (near[0] if near else did_you_mean(value, READY))
@@ -62,7 +67,7 @@ def operands(value: Any) -> Cast | None:
         ) from error
 
 
-_UNKNOWN = ("unknown", "no format", "a scaled format's options")
+_UNKNOWN = ("unknown", "no format", "a cast is a format")
 _MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
 
 
@@ -225,6 +230,11 @@ def loss_scale(name: str, value: Any) -> Any:
         raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")
     if not 0 < value <= sys.float_info.max:
         raise ValueError(f"loss_scale must be above 0 and finite, got {shown(value)}")
+    if float(value) != value:
+        raise ValueError(
+            f"loss_scale must be a number of binary64, got {shown(value)}; the nearest is "
+            f"{int(float(value))}"
+        )
     return float(value)
 
 
@@ -272,8 +282,8 @@ def schedule(name: str, value: Any, nested: Nested) -> tuple[tuple[str, int, Any
             each = (unit, *_table(f"{name}[{i}]", each, unit))
         if not isinstance(each, (tuple, list)) or len(each) != 3:
             raise TypeError(
-                "schedule must be triples ('step' or 'epoch', from, recipe or None), "
-                f"got {shown(each)}"
+                "schedule must be a list of triples ('step' or 'epoch', first number, recipe or "
+                f"None), such as [('step', 2, 'e4m3fn')], got {shown(each)} in it"
             )
         unit, start, how = each
         if unit not in ("step", "epoch"):

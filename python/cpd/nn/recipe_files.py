@@ -16,7 +16,7 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast, operand_text
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Spec, arguments
+from cpd.numeric.spec import Spec
 from cpd.numeric.spec_text import head_and_keys, quoted
 
 _TRAINING = ("attention", "optimizer", "reduce", "loss_scale", "rules", "schedule", "source")
@@ -167,7 +167,7 @@ def said(recipe: Any) -> dict[str, Any]:
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}
     usual |= {"rules": (), "schedule": (), "source": "", "scales_at": "operand"}
-    parts = arguments(recipe).items()
+    parts = recipe._arguments.items()
     return {name: value for name, value in parts if value != usual.get(name)}
 
 

@@ -47,10 +47,13 @@ class Kept(NamedTuple):
     """The casts of activation and weight that serve for both GEMMs that the tensor enters."""
     operands: tuple[Cast | None, ...]
     """The casts of the six operands: two for each GEMM, in order of GEMMs."""
-    drawing: tuple[tuple[Purpose, Any], ...]
-    """The sums and casts of the GEMMs whose rounding is stochastic, each with its purpose."""
+    drawing: tuple[Any, ...]
+    """For each `Purpose` the sum or the cast of the GEMMs whose rounding is stochastic, or None;
+    empty if there is none."""
     delays: bool
     """True if an operand's scale follows from former steps."""
+    draws: bool
+    """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
 
 
 def put_kept(parts: dict[str, Any]) -> None:
@@ -65,21 +68,25 @@ def put_kept(parts: dict[str, Any]) -> None:
             operands[purpose] = parts[purposes.TENSOR_OF[purpose]]
     text, gemms, of_activation, of_weight, scales_at = _described(_text(parts))
     within = {purpose: parts[name] for purpose, name in purposes.SUMS.items()} | operands
+    before = (
+        parts["activation"] if of_activation else None,
+        parts["weight"] if of_weight else None,
+    )
     if of_activation:
         within[Purpose.cast_activation] = within[Purpose.recast_activation] = None
     if of_weight:
         within[Purpose.cast_weight] = within[Purpose.recast_weight] = None
+    drawing = [part if draws(part) else None for part in map(within.get, Purpose)]
     parts["scales_at"] = scales_at
     parts["_kept"] = Kept(
         text,
         gemms,
-        (
-            parts["activation"] if of_activation else None,
-            parts["weight"] if of_weight else None,
-        ),
+        before,
         tuple(operands.values()),
-        tuple((purpose, part) for purpose, part in within.items() if draws(part)),
+        tuple(drawing) if any(drawing) else (),
         any(cast is not None and bool(cast.history) for cast in operands.values()),
+        any(map(draws, (*within.values(), *before, parts["output"], *(parts[n] for n in ROUNDED))))
+        or (parts["attention"] is not None and parts["attention"]._kept.draws),
     )
 
 

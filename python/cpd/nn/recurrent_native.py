@@ -48,7 +48,7 @@ def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
     return (
         how._is_native
         and how.scales_at == "operand"
-        and not (how._draws or how._kept.delays or any(map(_has_factor, how._kept.operands)))
+        and not (how._kept.draws or how._kept.delays or any(map(_has_factor, how._kept.operands)))
         and not torch.compiler.is_compiling()
         and is_plain(held)
         and all(map(_is_float32, held))

@@ -18,7 +18,7 @@ Selector: TypeAlias = "str | type[nn.Module]"
 Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"
 Decision: TypeAlias = "Callable[[str, nn.Module], Any]"
 """A function of a layer's name and module: its recipe, None (torch's), or ... (not decided)."""
-Rules: TypeAlias = "Iterable[Rule] | Mapping[Selector, RecipeLike | None] | Decision"
+Rules: TypeAlias = "Iterable[Rule] | Mapping[Any, RecipeLike | None] | Decision"
 
 _POSITIONS = re.compile(r"(first|last) 0*(\d{1,18})( ?%)?( blocks?)?")
 
@@ -65,6 +65,11 @@ class Choice:
         """The recipe of the module of that name, and the selector that gave it; "": none did."""
         decided = ... if self._decide is None else self._decide(name, self._modules[name])
         if decided is not ...:
+            if isinstance(decided, bool):
+                raise TypeError(
+                    f"the function of rules must return a recipe, None (torch computes the layer) "
+                    f"or ... (the recipe's rules decide), got {decided} for {name!r}"
+                )
             return None if decided is None else as_recipe(decided), "a function"
         for text, matches, how in self._rules:
             if matches(name):
@@ -113,7 +118,10 @@ def longest_list(modules: dict[str, nn.Module]) -> list[str]:
 def _checked(rule: Rule) -> str:
     """The selector's text. Raises unless `rule` is one."""
     if not isinstance(rule, (tuple, list)) or len(rule) != 2:
-        raise TypeError(f"a rule is (selector, recipe or None), got {shown(rule)}")
+        raise TypeError(
+            "rules must be a list of pairs (selector, recipe or None), such as [('last 1', None)], "
+            f"got {shown(rule)} in it"
+        )
     selector = rule[0]
     if isinstance(selector, type) and issubclass(selector, nn.Module):
         return selector.__name__

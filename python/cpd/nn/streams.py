@@ -27,7 +27,7 @@ class Bits(NamedTuple):
     @classmethod
     def of(cls, how: Recipe, seed: Number, stream: Number) -> Bits:
         """Returns a call's bits, zeros where the recipe draws nothing."""
-        if not how._draws:
+        if not how._kept.draws:
             return cls()
         if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
             stream = stream.view(torch.int64)  # for which torch has no XOR

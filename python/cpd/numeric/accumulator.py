@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from cpd import _core
-from cpd._since import gone_members
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.numbers import int64
-from cpd.numeric.renamed import numbers_go_to, refuse, refuses_old
-from cpd.numeric.spec import Option, Spec, named_word, options, with_options
+from cpd.numeric.spec import KINDS, Kind, Spec, made
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
@@ -24,9 +21,14 @@ UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that cut no term, and so refuse `fraction_bits` and `min_exponent`."""
 
 
-@gone_members("cpd.Accumulator")
-@dataclass(frozen=True, init=False, repr=False, eq=False)
-class Accumulator(Spec):
+def _product(text: str) -> Format | str:
+    return text if text == "exact" else named(text)
+
+
+KINDS["product"] = Kind(format_text, _product)
+
+
+class Accumulator(Spec, native=_core.Accumulator):
     """The rule of a sum: its format and scheme, a matrix unit's rule, or an integer's width.
 
     There are three forms. Keys of one form do not go with another; `form` says which it is, and
@@ -160,7 +162,7 @@ class Accumulator(Spec):
     'fp32 fixed width=40 fraction=12 overflow=saturate'
     """
 
-    form: str
+    form: Literal["ordered", "unit", "integer"]
     """`ordered`, `unit` or `integer`."""
     format: Format
     scheme: str | None
@@ -189,17 +191,13 @@ class Accumulator(Spec):
     take: int | None
     width: int | None
     fraction: int | None
-    text: str = field(init=False, compare=False)
-    """The text that str() returns."""
-    _held: _core.Accumulator = field(init=False, repr=False, compare=False)
+    _held: _core.Accumulator
 
-    @numbers_go_to("cpd.gemm", "seed", "stream")
-    @refuses_old
     def __init__(
         self,
         format: AccumulatorLike | None = None,
         /,
-        *_others: Never,
+        *,
         scheme: str | None = None,
         product: FormatLike | None = None,
         inner: FormatLike | None = None,
@@ -226,76 +224,17 @@ class Accumulator(Spec):
         take: int | None = None,
         width: int | None = None,
         fraction: int | None = None,
-        **_renamed: Never,
-    ) -> None:
-        if _others:
-            raise TypeError(
-                "Accumulator takes its scheme in its text, as in 'e4m3 kahan', or by scheme="
-            )
-        if _renamed:
-            refuse("Accumulator", _renamed, known=_KINDS)
-        given = _given(
-            scheme=scheme,
-            product=product,
-            inner=inner,
-            chunk=chunk,
-            rounding=rounding,
-            overflow=overflow,
-            random_bits=random_bits,
-            variant=variant,
-            a=a,
-            b=b,
-            block=block,
-            fraction_bits=fraction_bits,
-            addend=addend,
-            min_exponent=min_exponent,
-            sum=sum,
-            sum_rounding=sum_rounding,
-            promote=promote,
-            scale=scale,
-            scale_block=scale_block,
-            dot=dot,
-            adder=adder,
-            group=group,
-            stride=stride,
-            take=take,
-            width=width,
-            fraction=fraction,
-        )
-        own = format if isinstance(format, Accumulator) else None
-        if format is not None:
-            text = _text(format) if own is None else own.text
-        elif given:
-            text = ""
-        else:
+    ) -> None: ...
+
+    @classmethod
+    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+        if given is None and not keys:
             raise TypeError(
                 "Accumulator takes a text, a format, or the keys of a matrix unit or an integer"
             )
-        made = _replaced(text, given) if given else parsed(text)
-        self._share(made)
-
-    def replace(self, **keys: Any) -> Accumulator:
-        """Returns a copy with these keys changed.
-
-        Args:
-            keys: keywords of the constructor, or `format`. None keeps a key.
-
-        Returns:
-            The copy.
-
-        Raises:
-            ValueError: for a key that does not go with the others.
-            TypeError: for an unknown key.
-
-        >>> Accumulator("e4m3 kahan").replace(format="bf16", rounding="up")
-        cpd.Accumulator('bf16 kahan rounding=up')
-        """
-        format = keys.pop("format", None)
-        changed = {n: key for n, key in keys.items() if key != getattr(self, n, None)}
-        text = self.text
-        if format is not None:
-            text = with_options(text, options(format=format_text("format", format)))
-        return Accumulator(text, **changed)
+        if given is None or isinstance(given, str):
+            return given or ""
+        return given.text if isinstance(given, Accumulator) else _text(given)
 
     @classmethod
     def exact(cls, a: FormatLike, b: FormatLike, terms: int) -> Accumulator:
@@ -371,9 +310,6 @@ class Accumulator(Spec):
         """
         return _core.Accumulator.named()
 
-    def __repr__(self) -> str:
-        return f"cpd.Accumulator({self.text!r})"
-
 
 if TYPE_CHECKING:
 
@@ -443,8 +379,13 @@ def as_unit(acc: Accumulator) -> Unit | None:
 
 def unit_fields(acc: Accumulator) -> dict[str, Any]:
     """The keys of a matrix unit that are not None, as the constructor takes them."""
-    fields = {name: getattr(acc, name) for name in _UNIT}
-    return {name: value for name, value in fields.items() if value is not None}
+    ordered = parsed("fp32")
+    fields = {name: getattr(acc, name) for name in Accumulator._kinds}
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not None and getattr(ordered, name) is None
+    }
 
 
 def as_integer(acc: Accumulator) -> Integer | None:
@@ -453,24 +394,6 @@ def as_integer(acc: Accumulator) -> Integer | None:
 
 
 # ---- texts ---------------------------------------------------------------------------------------
-
-_KINDS: dict[str, str] = _core.Accumulator.keys()
-"""Of each key: `format`, `integer` or `word`."""
-_NAMES = list(_KINDS)
-_UNIT = _NAMES[_NAMES.index("a") : _NAMES.index("width")]
-"""The keys of a matrix unit."""
-
-
-def _given(**keys: Any) -> tuple[Option, ...]:
-    """The keys that are not None, as a text has them."""
-    return tuple((name, _plain(name, key)) for name, key in keys.items() if key is not None)
-
-
-def _plain(name: str, value: Any) -> str:
-    kind = _KINDS[name]
-    if kind == "format":
-        return format_text(name, value)
-    return str(int64(name, value)) if kind == "integer" else named_word(name, value)
 
 
 def _text(value: Any) -> str:
@@ -486,33 +409,14 @@ def _text(value: Any) -> str:
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
-@constant
 def parsed(text: str) -> Accumulator:
     """The accumulator of a text, a unit's or a format's name."""
-    return Accumulator._of(_core.Accumulator.parse(text))
-
-
-@constant
-def _replaced(text: str, given: tuple[Option, ...]) -> Accumulator:
-    """The accumulator of a text, with the given keys in place of its own."""
-    return parsed(with_options(text, given))
+    return made(Accumulator, text, ())
 
 
 @constant
 def _exact(a: str, b: str, terms: int) -> Accumulator:
     return Accumulator._of(_core.Accumulator.exact(named(a)._held, named(b)._held, terms))
-
-
-def _product(text: str) -> Format | str:
-    return text if text == "exact" else named(text)
-
-
-Accumulator._parsed = parsed
-Accumulator._SPECS = {
-    name: _product if name == "product" else named
-    for name, kind in _KINDS.items()
-    if kind == "format"
-}
 
 
 def _count(name: str, value: Any) -> int:

@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Never, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
-from cpd.numeric.numbers import Number, int32, number, plain_number
-from cpd.numeric.renamed import numbers_go_to, refuses_old
+from cpd.numeric.numbers import Number, key_of, plain_number
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Option, Spec, options, texts, word
+from cpd.numeric.spec import Spec, made
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)
-class Cast(Spec):
+class Cast(Spec, native=_core.CastSpec):
     """A rounding to a format or a scaled format, and the history that gives its scale.
 
     Args:
@@ -69,19 +65,16 @@ class Cast(Spec):
     factor: float
     history: int
     amax: str
-    text: str = field(init=False)
-    """The canonical text; `cpd.Cast(c.text) == c`."""
-    _held: _core.CastSpec = field(init=False, compare=False)
-    _options: _core.RoundingOptions = field(init=False, compare=False)
-    _SPECS = {"format": format_or_scaled}  # noqa: RUF012 - an annotation would make it a field
+    _held: _core.CastSpec
+    _options: _core.RoundingOptions
+    _drawing: Drawing
+    _reads: ClassVar[dict[str, Any]] = {"format": format_or_scaled}
 
-    @numbers_go_to("cpd.cast", "seed", "stream")
-    @refuses_old
     def __init__(
         self,
         format: CastLike,
         /,
-        *_old: Never,
+        *,
         rounding: str | None = None,
         overflow: str | None = None,
         random_bits: int | None = None,
@@ -89,32 +82,23 @@ class Cast(Spec):
         factor: float | None = None,
         history: int | None = None,
         amax: str | None = None,
-    ) -> None:
-        if _old:
-            raise TypeError("Cast takes a format, and all else by keyword: rounding=, overflow=")
-        base = as_cast(format)
-        is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
-        if factor is not None and not is_number:
-            raise TypeError(f"factor must be a number, got {type(factor).__name__}")
-        given = options(
-            rounding=word("rounding", rounding),
-            overflow=word("overflow", overflow),
-            random_bits=None if random_bits is None else int32("random_bits", random_bits),
-            variant=word("variant", variant),
-            factor=None if factor is None else float(factor),
-            history=None if history is None else int32("history", history),
-            amax=word("amax", amax),
-        )
-        self._share(_replaced(base.text, given))
+    ) -> None: ...
+
+    @classmethod
+    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+        if isinstance(given, str):
+            return given
+        is_spec = isinstance(given, (Cast, Format, Scaled))
+        return given.text if is_spec else format_text("a format", given)
 
     @classmethod
     def _of(cls, held: _core.CastSpec) -> Cast:
         made = super()._of(held)
-        object.__setattr__(made, "_options", _native(made, 0, 0))
+        made.__dict__["_options"] = _core.RoundingOptions(
+            made.rounding, made.overflow, made.random_bits, made.variant
+        )
+        made.__dict__["_drawing"] = Drawing(made, made.rounding, made.random_bits, 0, 0)
         return made
-
-    def __repr__(self) -> str:
-        return f"cpd.Cast('{self.text}')"
 
 
 CastSpec = ScaledCast = Cast
@@ -130,13 +114,7 @@ def as_cast(given: CastLike) -> Cast:
     >>> as_cast("e4m3fn up").text, as_cast("mxfp8").format.block
     ('e4m3fn rounding=up', '32')
     """
-    if isinstance(given, str):
-        return named_cast(given)
-    if isinstance(given, Cast):
-        return given
-    if isinstance(given, (Format, Scaled)):
-        return named_cast(given.text)
-    return named_cast(format_text("a format", given))
+    return given if isinstance(given, Cast) else named_cast(Cast._head(given, {}))
 
 
 def scaled_of(cast: Cast | None) -> Scaled | None:
@@ -175,21 +153,11 @@ class Drawing(NamedTuple):
 
     def native(self) -> _core.RoundingOptions:
         """The rounding as C++ takes it."""
-        if self.rounding != "stochastic":
-            return self.cast._options
-        seed, stream = self.seed, self.stream
-        if type(seed) is int and type(stream) is int:
-            return _kept(self.cast.text, seed, stream)
-        return _native(self.cast, number("seed", seed), number("stream", stream))
+        return self.cast._options
 
-
-def _native(c: Cast, seed: int, stream: int) -> _core.RoundingOptions:
-    return _core.RoundingOptions(c.rounding, c.overflow, seed, stream, c.random_bits, c.variant)
-
-
-@functools.lru_cache(maxsize=1024)
-def _kept(text: str, seed: int, stream: int) -> _core.RoundingOptions:
-    return _native(named_cast(text), seed, stream)
+    def key(self) -> tuple[int, int]:
+        """The seed and the stream as C++ takes them."""
+        return key_of(self.seed, self.stream) if self.rounding == "stochastic" else (0, 0)
 
 
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
@@ -197,10 +165,9 @@ def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
 
     Raises ValueError or TypeError for an invalid number.
     """
-    if type(seed) is not int or not 0 <= seed < 2**64:
-        seed = plain_number("seed", seed)
-    if type(stream) is not int or not 0 <= stream < 2**64:
-        stream = plain_number("stream", stream)
+    if type(seed) is type(stream) is int and not (seed or stream):
+        return cast._drawing
+    seed, stream = plain_number("seed", seed), plain_number("stream", stream)
     return Drawing(cast, cast.rounding, cast.random_bits, seed, stream)
 
 
@@ -217,21 +184,9 @@ def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawin
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
-@constant
 def named_cast(text: str) -> Cast:
     """Returns the cast of a text."""
-    return Cast._of(_core.CastSpec.parse(" ".join(text.split())))
-
-
-Cast._parsed = named_cast
-
-
-@constant
-def _replaced(text: str, given: tuple[Option, ...]) -> Cast:
-    """Returns the cast of a canonical text, with the given options in place of its own."""
-    replaced = dict(texts(given))
-    words = [one for one in text.split() if one.partition("=")[0] not in replaced]
-    return named_cast(" ".join([*words, *(f"{name}={v}" for name, v in replaced.items())]))
+    return made(Cast, text, ())
 
 
 @constant

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from cpd.numeric.renamed import refuse
+from cpd._since import KEYWORDS, refuse_members
+from cpd.numeric.renamed import name_of, refuse_call
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 Test = Callable[[Any], bool]
@@ -27,7 +28,7 @@ def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
     """Returns the same function, or class with its methods, with its arguments checked first.
 
     TypeError says which one does not match its annotation, ValueError names a text that UTF-8
-    cannot hold.
+    cannot hold. Arguments and members of 0.7 are refused as by `refuses_old`.
 
     `own`: arguments that are left to the function's own checks.
 
@@ -43,6 +44,7 @@ def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
     TypeError: number must be an int, got str
     """
     if isinstance(of, type):
+        refuse_members(of)
         _check_methods(of, own)
         return cast(CallableT, of)
     return cast(CallableT, _checked_function(of, own))
@@ -65,8 +67,7 @@ def refused_by_torch(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
         except (RuntimeError, LookupError, AssertionError, ArithmeticError) as error:
             if not _is_of_arguments(error):
                 raise
-            name = of.__qualname__.removesuffix(".__init__")
-            raise ValueError(f"{name}: {_first_line(error)}") from error
+            raise ValueError(f"{name_of(of)}: {_first_line(error)}") from error
 
     return cast(CallableT, call)
 
@@ -97,10 +98,12 @@ def _checked_function(
 ) -> Callable[..., Any]:
     plan: dict[str, _Kind] = {}
     order: list[str] = []
+    positions = 0
     takes_any = False
+    gone = KEYWORDS.get(name_of(function), {})
 
     def prepare() -> None:
-        nonlocal takes_any
+        nonlocal positions, takes_any
         parameters = inspect.signature(function).parameters.values()
         # Also where `refuses_old` hides it: the function refuses keywords itself.
         takes_any = bool(inspect.unwrap(function).__code__.co_flags & inspect.CO_VARKEYWORDS)
@@ -109,6 +112,7 @@ def _checked_function(
                 takes_any = True  # what follows is not checked
                 break
             if parameter.kind is not parameter.VAR_KEYWORD:
+                positions += parameter.kind is not parameter.KEYWORD_ONLY
                 order.append(parameter.name)
                 is_own = parameter.name in own
                 plan[parameter.name] = _ANY if is_own else _kind_of(parameter.annotation)
@@ -118,14 +122,16 @@ def _checked_function(
         if not is_compiling():
             if not order:
                 prepare()
+            if positions < len(args) and positions < len(order) and not takes_any:
+                refuse_call(function, args, named)
             for name, value in zip(order, args, strict=False):
                 plan[name].check(name, value)
             for name, value in named.items():
                 kind = plan.get(name)
                 if kind is not None:
                     kind.check(name, value)
-                elif not takes_any:
-                    refuse(function.__qualname__.removesuffix(".__init__"), {name: value})
+                elif not takes_any or name in gone:
+                    refuse_call(function, args, named)
         return function(*args, **named)
 
     return call
@@ -325,7 +331,7 @@ _TYPES: dict[str, tuple[Test, str]] = {
     "Optimizer": (_is_named("Optimizer", "torch.optim"), "a torch.optim.Optimizer"),
 }
 _OURS = re.compile(
-    "HookState|Accumulator|Hadamard|Codec|Communicator|LocalGroup|Reduce|Schedule|States"
+    "HookState|Accumulator|Codec|Communicator|LocalGroup|Reduce|Schedule|States"
     "|Network|Machine|Roundoff|ElementRule|SumRule|Vectors|Sweep|SweepRow|Field"
 )
 

@@ -4,31 +4,55 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import gone_members
-from cpd.numeric.checked import check_text
-from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
-from cpd.numeric.renamed import refuses_old
-from cpd.numeric.shown import shown
-from cpd.numeric.spec import Spec, word
+from cpd.numeric.spec import KINDS, Kind, Spec, made
+from cpd.numeric.spec import flag as flag
 
 if TYPE_CHECKING:
     import torch
 
 _MAX_LISTED_BITS = 24
-_DERIVED = ("bits", "max", "lowest", "min_normal", "min_subnormal", "epsilon", "num_values")
 
 
-@gone_members("cpd.Format")
-@dataclass(frozen=True, init=False, repr=False, eq=False)
-class Format(Spec):
+def format_text(what: str, value: Any) -> str:
+    """The text that `format` reads for a format in any shape. Raises TypeError for what is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Format):
+        return value.name
+    if isinstance(value, tuple) and len(value) == 2:
+        return f"({int32('exp', value[0])},{int32('man', value[1])})"
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return value.__name__
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.dtype) or (torch is not None and isinstance(value, torch.dtype)):
+        return dtype_name(value)
+    raise TypeError(
+        f"{what} must be a cpd.Format or its name, got {type(value).__name__}; a pair (exp, man) "
+        "and a dtype are taken too"
+    )
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of an element type of NumPy or torch, such as "float32"."""
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+
+
+def named(name: str) -> Format:
+    """Returns the format of a name; torch.compile takes it as a constant."""
+    return made(Format, name, ())
+
+
+KINDS["format"] = Kind(format_text, named)
+
+
+class Format(Spec, native=_core.Format):
     """A number format: its exponent and mantissa bits, and the meaning of its codes.
 
     Args:
@@ -100,74 +124,51 @@ class Format(Spec):
     encoding: str
     signed: bool
     subnormals: bool
-    name: str = field(init=False)
+    name: str
     """The canonical name; `cpd.Format(f.name) == f`."""
-    text: str = field(init=False)
+    text: str
     """The name."""
-    bits: int = field(init=False)
+    bits: int
     """Bits of a code, sign included."""
-    max: float = field(init=False)
+    max: float
     """Largest finite value."""
-    lowest: float = field(init=False)
+    lowest: float
     """Least finite value: where signed -max, of `int_full` one step less; else 0 (e8m0: 2^-127)."""
-    min_normal: float | None = field(init=False)
+    min_normal: float | None
     """Least positive normal number; None where there is none (exp = 1)."""
-    min_subnormal: float | None = field(init=False)
+    min_subnormal: float | None
     """Least positive value (the least normal one where there are no subnormals); None where there
     is no positive value."""
-    epsilon: float = field(init=False)
+    epsilon: float
     """2^-man: the distance from 1 to the next number, at full precision."""
-    num_values: int = field(init=False)
+    num_values: int
     """Distinct finite values, zero counted once."""
-    _held: _core.Format = field(init=False)
+    _held: _core.Format
 
-    @refuses_old
     def __init__(
         self,
         format: FormatLike | None = None,
         /,
-        *_others: Never,
+        *,
         exp: int | None = None,
         man: int | None = None,
         bias: int | None = None,
         encoding: str | None = None,
         signed: bool | None = None,
         subnormals: bool | None = None,
-    ) -> None:
-        if _others or isinstance(format, int):
+    ) -> None: ...
+
+    @classmethod
+    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+        if isinstance(given, str):
+            return given
+        if given is None and {"exp", "man"} <= keys.keys():
+            return ""
+        if given is None:
+            raise TypeError("Format takes a name, or exp= and man=")
+        if isinstance(given, int):
             raise TypeError("Format takes bits as a pair, (exp, man), or by exp= and man=")
-        given = (
-            None if exp is None else int32("exp", exp),
-            None if man is None else int32("man", man),
-            word("encoding", encoding),
-            None if bias is None else int32("bias", bias),
-            None if signed is None else flag("signed", signed),
-            None if subnormals is None else flag("subnormals", subnormals),
-        )
-        if format is None:
-            self._share(_made(*given))
-        else:
-            self._share(_replaced(format_text("a format", format), *given))
-
-    @classmethod
-    def _of(cls, held: _core.Format) -> Format:
-        made = super()._of(held)
-        for name in _DERIVED:
-            object.__setattr__(made, name, getattr(held, name))
-        object.__setattr__(made, "name", made.text)
-        return made
-
-    @classmethod
-    def named(cls) -> dict[str, dict[str, str]]:
-        """Returns the formats that a standard, a paper or a library defines.
-
-        Each has a `summary`, a `source` and its `evidence`: `standard`, `literature` or `library`.
-        More names are valid: see the constructor.
-
-        >>> Format.named()["e4m3fn"]["summary"]
-        '8 bits, max 448, a NaN, no Inf'
-        """
-        return _core.Format.named()
+        return format_text("a format", given)
 
     def values(self) -> npt.NDArray[np.float32]:
         """Returns all distinct finite values, ascending.
@@ -187,16 +188,13 @@ class Format(Spec):
             )
         return self._held.values()
 
-    def __repr__(self) -> str:
-        return f"cpd.Format('{self.name}')"
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Format, (self.name,)
 
 
-FormatLike: TypeAlias = (
-    "Format | str | tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"
-)
+ElementType: TypeAlias = "tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"
+"""A pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
+FormatLike: TypeAlias = "Format | str | ElementType"
 """A `Format`, its name, a pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
 
 
@@ -208,106 +206,3 @@ def as_format(name: FormatLike) -> Format:
 def format(name: str) -> Format:
     """Reads a format from a pickle of version 0.7."""
     return as_format(name)
-
-
-def format_text(what: str, value: Any) -> str:
-    """The text that `format` reads for a format in any shape. Raises TypeError for what is none."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Format):
-        return value.name
-    if isinstance(value, tuple) and len(value) == 2:
-        return f"({int32('exp', value[0])},{int32('man', value[1])})"
-    if isinstance(value, type) and issubclass(value, np.generic):
-        return value.__name__
-    torch = sys.modules.get("torch")
-    if isinstance(value, np.dtype) or (torch is not None and isinstance(value, torch.dtype)):
-        return dtype_name(value)
-    raise TypeError(
-        f"{what} must be a cpd.Format or its name, got {type(value).__name__}; a pair (exp, man) "
-        "and a dtype are taken too"
-    )
-
-
-def dtype_name(dtype: Any) -> str:
-    """The name of an element type of NumPy or torch, such as "float32"."""
-    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
-
-
-@constant
-def named(name: str) -> Format:
-    """Returns the format of a name; torch.compile takes it as a constant."""
-    try:
-        return Format._of(_core.Format.parse(name))
-    except ValueError:
-        if not is_scaled(name):
-            raise
-    raise ValueError(
-        f"{shown(name)} is a scaled format (cpd.Scaled); here one without scales is needed"
-    )
-
-
-Format._parsed = named
-
-
-@constant
-def _made(
-    exp: int | None,
-    man: int | None,
-    encoding: str | None,
-    bias: int | None,
-    signed: bool | None,
-    subnormals: bool | None,
-) -> Format:
-    """Returns the format of these fields; None means the default."""
-    if exp is None or man is None:
-        raise TypeError("Format takes a name, or exp= and man=")
-    held = _core.Format(
-        exp=exp,
-        man=man,
-        encoding=encoding or "ieee",
-        bias=bias,
-        signed=signed is not False,
-        subnormals=subnormals is not False,
-    )
-    return Format._of(held)
-
-
-@constant
-def _replaced(
-    name: str,
-    exp: int | None,
-    man: int | None,
-    encoding: str | None,
-    bias: int | None,
-    signed: bool | None,
-    subnormals: bool | None,
-) -> Format:
-    """Returns the format of a name, with the fields that are not None in place of its own."""
-    base = named(name)
-    given = (exp, man, encoding, bias, signed, subnormals)
-    if all(value is None for value in given):
-        return base
-    own: tuple[Any, ...] = (base.exp, base.man, base.encoding, None, base.signed, base.subnormals)
-    if _made(*own) != base:  # a bias other than the default one is the name's
-        own = (*own[:3], base.bias, *own[4:])
-    pairs = zip(own, given, strict=True)
-    fields: list[Any] = [old if new is None else new for old, new in pairs]
-    return _made(*fields)
-
-
-def is_scaled(text: str) -> bool:
-    """Whether a text is that of a scaled format."""
-    check_text("a format", text)
-    try:
-        _core.Scaled.parse(text)
-    except ValueError:
-        return False
-    return True
-
-
-def flag(name: str, value: Any) -> bool:
-    """`value`, which must be a bool: 'no' and 0 are mistakes, not False."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
-    return bool(value)

@@ -41,6 +41,8 @@ def int32(name: str, value: Any) -> int:
 
 def int64(name: str, value: Any) -> int:
     """Returns `value` as an integer of 64 bits; raises TypeError or ValueError otherwise."""
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return value
     return _ranged(name, value, 63)
 
 
@@ -54,8 +56,17 @@ def _ranged(name: str, value: Any, bits: int) -> int:
 
 def number(name: str, value: Number) -> int:
     """A seed or stream as an int in [0, 2^64)."""
+    if type(value) is int and 0 <= value < _BITS64:
+        return value
     kept = plain_number(name, value)
     return int(kept.item()) % _BITS64 if is_torch(kept) else index(kept)
+
+
+def key_of(seed: Number, stream: Number) -> tuple[int, int]:
+    """The seed and the stream of a call as C++ takes them."""
+    if type(seed) is type(stream) is int and 0 <= seed < _BITS64 and 0 <= stream < _BITS64:
+        return seed, stream
+    return number("seed", seed), number("stream", stream)
 
 
 def check_number(name: str, value: Number) -> None:
@@ -65,6 +76,8 @@ def check_number(name: str, value: Number) -> None:
 
 def plain_number(name: str, value: Number) -> Number:
     """A seed or stream as it is kept: checked, and an int where it is no tensor."""
+    if type(value) is int and 0 <= value < _BITS64:
+        return value
     if not is_torch(value):
         kept = integer(name, value)
         if not 0 <= kept < _BITS64:

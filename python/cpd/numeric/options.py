@@ -5,27 +5,35 @@ from __future__ import annotations
 
 import functools
 from operator import index
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from cpd import _core
 from cpd.numeric import formats
 from cpd.numeric.compiling import constant
-from cpd.numeric.numbers import Number, check_number, int32, number
+from cpd.numeric.numbers import int32
 
 MAX_RANDOM_BITS = _core.MAX_RANDOM_BITS
-_PLAIN = (str, str, int, int, int, str)
-"""The types of options that can be looked up: a tensor's number changes, and True equals 1."""
+_PLAIN = (str, str, int, str)
+"""The types of options that can be looked up: True equals 1."""
 
 
-class Options(NamedTuple):
-    """Options of a rounding: the arguments that every rounding operation takes."""
-
+class _Fields(NamedTuple):
     rounding: str = "nearest_even"
     overflow: str = "ieee"
-    seed: Number = 0
-    stream: Number = 0
     random_bits: int = 24
     variant: str = "A"
+
+
+class Options(_Fields):
+    """Options of a rounding."""
+
+    __slots__ = ()
+
+    def __new__(cls, *fields: Any, **named: Any) -> Self:
+        """Pickles of 0.7 have a seed and a stream before `random_bits`."""
+        return super().__new__(
+            cls, *fields[:2], *fields[-2:] if len(fields) == 6 else fields[2:], **named
+        )
 
     def check(self) -> None:
         """Raises TypeError or ValueError where one of them is wrong."""
@@ -39,13 +47,11 @@ class Options(NamedTuple):
                 raise TypeError(f"{name} must be a str, got {type(value).__name__}")
         bits = int32("random_bits", self.random_bits)
         check_names(self.rounding, self.overflow, self.variant, bits)
-        check_number("seed", self.seed)
-        check_number("stream", self.stream)
 
     def text(self, f: formats.Format) -> str:
         """Returns the options, checked, with a format, as torch's operators of elements take them.
 
-        An example: "e4m3 rounding=stochastic". Seed and stream are not part of it.
+        An example: "e4m3 rounding=stochastic".
         """
         self.check()
         return cast_text(f.name, self.rounding, self.overflow, self.random_bits, self.variant)
@@ -56,17 +62,13 @@ class Options(NamedTuple):
 
     def native(self) -> _core.RoundingOptions:
         """Checked, as C++ takes them."""
-        has_ints = type(self[2]) is int and type(self[3]) is int and type(self[4]) is int
-        if has_ints and self == _DEFAULTS:
-            return _NATIVE_DEFAULTS
         return _kept(self) if tuple(map(type, self)) == _PLAIN else _native(self)
 
 
 def _native(options: Options) -> _core.RoundingOptions:
     options.check()
-    seed, stream = number("seed", options.seed), number("stream", options.stream)
     names = options.rounding, options.overflow
-    return _core.RoundingOptions(*names, seed, stream, index(options.random_bits), options.variant)
+    return _core.RoundingOptions(*names, index(options.random_bits), options.variant)
 
 
 _kept = functools.lru_cache(maxsize=1024)(_native)
@@ -84,7 +86,7 @@ def check_names(rounding: str, overflow: str, variant: str, random_bits: int) ->
     Also for bits or a variant beside a rounding that is not stochastic. A constant to
     torch.compile.
     """
-    _core.RoundingOptions(rounding, overflow, 0, 0, random_bits, variant)
+    _core.RoundingOptions(rounding, overflow, random_bits, variant)
 
 
 @constant
@@ -94,10 +96,6 @@ def cast_text(f: str, rounding: str, overflow: str, random_bits: int, variant: s
     return _core.CastSpec.parse(f"{f} {options}").text
 
 
-def numbers_of_codec(seed: int, random_bits: int) -> _core.RoundingOptions:
+def options_of_codec(random_bits: int) -> _core.RoundingOptions:
     """The options of a codec, which rounds in its own way. Raises TypeError or ValueError."""
-    return _core.RoundingOptions.of_codec(number("seed", seed), int32("random_bits", random_bits))
-
-
-_DEFAULTS = Options()
-_NATIVE_DEFAULTS = _native(_DEFAULTS)
+    return _core.RoundingOptions.of_codec(int32("random_bits", random_bits))

@@ -1,94 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses keywords of 0.7, and names what takes their place."""
+"""Refuses arguments and members of 0.7, and names what takes their place: `refuses_old`."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from cpd._since import IN_TEXT, KEYWORDS
+from cpd._since import IN_TEXT, KEYWORDS, TO_CALL, refuse_members
 from cpd.numeric.shown import shown
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
-
-def numbers_go_to(call: str, *names: str) -> Callable[[FunctionT], FunctionT]:
-    """Has the constructor of a spec refuse the numbers that it took in 0.7, as its calls take them.
-
-    Args:
-        call: The calls that take these numbers.
-        names: The numbers: `seed`, `stream`, `step` or `layer`.
-
-    Returns:
-        A decorator. Its function raises TypeError for these keywords.
-
-    >>> @numbers_go_to("cpd.cast", "seed")
-    ... def cast_to(text): return text
-    >>> cast_to("e4m3", seed=3)
-    Traceback (most recent call last):
-    TypeError: cast_to() takes no seed=: give it to the call, cpd.cast(…, seed=…)
-    """
-
-    def decorator(function: FunctionT) -> FunctionT:
-        title = function.__qualname__.removesuffix(".__init__")
-
-        @functools.wraps(function)
-        def made(*args: Any, **given: Any) -> Any:
-            for name in names:
-                if name in given:
-                    raise TypeError(
-                        f"{title}() takes no {name}=: give it to the call, {call}(…, {name}=…)"
-                    )
-            return function(*args, **given)
-
-        return cast(FunctionT, made)
-
-    return decorator
-
+OfT = TypeVar("OfT", bound=Callable[..., Any])
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of an argument that calls of 0.7 name otherwise: the function raises without it."""
 
 
-def refuses_old(function: FunctionT) -> FunctionT:
-    """Has a function refuse the keywords of 0.7 that `KEYWORDS` has by its name, by `refuse`.
+def refuses_old(of: OfT) -> OfT:
+    """Has a function, or a class, refuse what the tables of `cpd._since` have by its name.
 
-    `checked` does so, too. A hot function takes what matches no parameter itself, as
-    `**_renamed: Never`, and passes it to `refuse`: a call costs nothing more. Its signature then
-    hides parameters of the type `Never` and the default `REQUIRED`.
+    A class gets the members that are gone (`MEMBERS`), its constructor and its methods refuse the
+    keywords that are gone (`KEYWORDS`). `checked` does all of this, too.
+
+    A hot function takes what matches no parameter itself, as `**_renamed: Never`, and passes it to
+    `refuse`: a call costs nothing more. Its signature hides parameters of the type `Never`.
     """
+    if not isinstance(of, type):
+        return cast(OfT, _refusing(of))
+    refuse_members(of)
+    for name, method in list(vars(of).items()):
+        if name == "__init__" or (inspect.isfunction(method) and name_of(method) in KEYWORDS):
+            setattr(of, name, _refusing(method))
+    return cast(OfT, of)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function in `KEYWORDS`; a constructor has its class's."""
+    return function.__qualname__.removesuffix(".__init__")
+
+
+def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
     kept = [p for p in signature.parameters.values() if p.annotation != "Never"]
     if len(kept) < len(signature.parameters):
         function.__dict__["__signature__"] = signature.replace(parameters=kept)
+    gone = tuple(KEYWORDS.get(name_of(function), ()))  # which torch.compile takes
+    refuses_itself = function.__code__.co_flags & inspect.CO_VARKEYWORDS
+    if refuses_itself or not gone:
         return function
-    name = function.__qualname__.removesuffix(".__init__")
-    gone = tuple(KEYWORDS[name])  # which torch.compile takes
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        if any(key in gone for key in keywords):
-            _refuse_gone(function, name, args, keywords)
+        for key in keywords:
+            if key in gone:
+                refuse_call(function, args, keywords)
         return function(*args, **keywords)
 
-    return cast(FunctionT, call)
+    return call
 
 
-def _refuse_gone(
-    function: Callable[..., Any], name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]
+def refuse_call(
+    function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> None:
-    """Raises TypeError for a call with keywords that are gone."""
-    gone = KEYWORDS[name]
-    rest = {key: value for key, value in keywords.items() if key not in gone}
-    bound = inspect.signature(function).bind_partial(*args, **rest)
-    bound.apply_defaults()
-    refuse(
-        name,
-        {key: value for key, value in keywords.items() if key in gone},
-        bound.arguments.get("to"),
-    )
+    """Raises TypeError for a call with arguments that match no parameter, by `refuse`."""
+    name = name_of(function)
+    parameters = inspect.signature(function).parameters.values()
+    names = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
+    by_position = [one for one in parameters if one.kind < one.VAR_POSITIONAL]
+    others = {key: value for key, value in keywords.items() if key not in names}
+    gone = {key: value for key, value in others.items() if key in KEYWORDS.get(name, {})}
+    default = next((one.default for one in parameters if one.name == "to"), None)
+    to = dict(zip((one.name for one in by_position), args, strict=False)) | dict(keywords)
+    last = by_position[-1].name if by_position else ""
+    rest = args[len(by_position) :]
+    refuse(name, gone or others, to.get("to", default), rest, last=last, parameters=[*names])
 
 
 def refuse(
@@ -97,6 +84,8 @@ def refuse(
     to: Any = None,
     positional: Sequence[Any] = (),
     known: Iterable[str] = (),
+    last: str = "format",
+    parameters: Sequence[str] = (),
 ) -> None:
     """Raises TypeError for arguments that a function does not take, or that are missing.
 
@@ -106,6 +95,8 @@ def refuse(
         to: What the function rounds to, for the text that has these keywords now.
         positional: The arguments behind the last positional parameter.
         known: The keywords that the error for another one names.
+        last: What the last positional parameter is.
+        parameters: The parameters, of which an error names the nearest.
 
     >>> refuse("sum", {"dim": 0})
     Traceback (most recent call last):
@@ -124,13 +115,17 @@ def refuse(
         text = f"{getattr(to, 'text', to)}{words}"
         raise TypeError(f'{function}() takes {keywords} in its format: "{text}"')
     if positional:
-        raise TypeError(f"{function}() takes all that follows its format by keyword")
+        raise TypeError(f"{function}() takes all that follows its {last} by keyword")
     for keyword in given:
+        if names.get(keyword, "").startswith(TO_CALL):
+            raise TypeError(f"{function}() takes no {keyword}=: give it to {names[keyword]}")
         if keyword in names:
             new = names[keyword] if " " in names[keyword] else f"{names[keyword]}="
             raise TypeError(f"{function}() takes {new} in place of {keyword}=")
         if known:
             raise TypeError(f"{function}() takes {', '.join(known)}, not {keyword}=")
-        raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}")
+        near = difflib.get_close_matches(keyword, parameters, 1) if parameters else ()
+        hint = f"; did you mean {near[0]}=?" if near else ""
+        raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}{hint}")
     if to is REQUIRED:
         raise TypeError(f"{function}() lacks the format or the accumulator to round into")

@@ -4,26 +4,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from cpd import _core
-from cpd._since import gone_members
-from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
-from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.numbers import int32
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Option, Spec, options, texts, with_options, word
+from cpd.numeric.spec import KINDS, Kind, Spec, made
 
 
-@gone_members("cpd.Scaled")
-@checked
-@dataclass(frozen=True, init=False, repr=False, eq=False)
-class Scaled(Spec):
+def block_text(block: Any) -> str:
+    """A block's shape as C++ reads it."""
+    if isinstance(block, str):
+        return block
+    if isinstance(block, tuple) and len(block) == 2:
+        rows, columns = (int32("block", each) for each in block)
+        return f"{rows}x{columns}"
+    return str(int32("block", block))
+
+
+def element_text(name: str, element: FormatLike) -> str:
+    """The text of an element's format. A bare `e4m3` stays one, which is refused."""
+    if isinstance(element, str):
+        return element
+    text = format_text(name, element)
+    return "(4,3)" if text == "e4m3" else text
+
+
+def named_scaled(text: str) -> Scaled:
+    """Returns the scaled format of a text."""
+    return made(Scaled, text, ())
+
+
+KINDS["element"] = Kind(element_text, named)
+KINDS["block"] = Kind(lambda name, block: block_text(block))
+KINDS["transform"] = KINDS["word"]
+
+
+class Scaled(Spec, native=_core.Scaled):
     """A scaled format: a block of elements in a narrow format shares one scale.
 
     A value is element * scale of its block, and with `tensor_scale` also * scale of its tensor (or
@@ -43,6 +62,7 @@ class Scaled(Spec):
             - Then options, each as `name=value`, with the names below: `mxfp8 rule=rceil`, `nvfp4
               block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
 
+        element: the elements' format, in place of the text's.
         block: the values that share a scale: an int N (N along the axis), `"RxC"` (C along the
             axis, R along the last dimension or, where that is the axis, the one before), `"row"`
             (all along the axis) or `"tensor"`. The last block of each kind may be short. Default
@@ -60,7 +80,6 @@ class Scaled(Spec):
         arithmetic: whose roundings: `exact` (default: each quotient is rounded once), or the
             binary32 steps of `te` (TransformerEngine's CUDA kernels), `torchao`, `deepgemm`,
             `microxcaling`, as far as each has such scales.
-        element: the elements' format, in place of the text's.
         outer: `tensor` (default) or `row`: what shares the outer scale.
         margin: scales are 2^margin times as large; -64 to 64, default 0.
         non_finite: what a NaN or infinity does. `block`: the scale is NaN, and so are all values
@@ -72,8 +91,9 @@ class Scaled(Spec):
             scale.
         scale_max: with two levels: the scale of the block with the largest magnitude; default: the
             scale format's max.
-        transform: a `Hadamard` of the inputs along the axis, before anything else, in x's type.
-            Values come out transformed; both operands of a product take the same transform.
+        transform: the text of a Hadamard transform (`cpd.hadamard`) of the inputs along the axis,
+            before anything else, in x's type. Values come out transformed; both operands of a
+            product take the same transform. Default: `"none"`.
 
     The scale of a block of zeros is what zero rounds to (`e8m0`: 2^-127); below a scale of 0
     elements are 0. Scales saturate: those of rules of powers of two at the largest power of two
@@ -83,7 +103,7 @@ class Scaled(Spec):
         ValueError: the text, a name or the combination does not exist.
         TypeError: an argument has another type.
 
-    >>> q = Scaled("e2m1", 16, "e4m3fn", tensor_scale="fp32", arithmetic="te")
+    >>> q = Scaled("e2m1", block=16, scale="e4m3fn", tensor_scale="fp32", arithmetic="te")
     >>> q, Scaled("mxfp8", rule="rceil"), Scaled("mxfp4", element="e3m2")
     (cpd.Scaled('nvfp4'), cpd.Scaled('mxfp8 rule=rceil'), cpd.Scaled('mxfp6-e3m2'))
     >>> Scaled("nvfp4").scale, Scaled("int8 row").element.max
@@ -103,71 +123,42 @@ class Scaled(Spec):
     non_finite: str
     choose: str
     scale_max: float | None
-    transform: Hadamard | None
-    text: str = field(init=False)
-    """The canonical text; `cpd.Scaled(q.text) == q`."""
-    _held: _core.Scaled = field(init=False, compare=False)
-    _SPECS = {  # noqa: RUF012 - an annotation would make it a field
-        "element": named,
-        "scale": named,
-        "tensor_scale": named,
-        "transform": parsed_hadamard,
-    }
+    transform: str | None
+    _held: _core.Scaled
 
     def __init__(
         self,
         format: FormatLike | ScaledLike | None = None,
         /,
-        block: int | str | None = None,
+        *,
+        element: FormatLike | None = None,
+        block: int | str | tuple[int, int] | None = None,
         scale: FormatLike | None = None,
         rule: str | None = None,
         tensor_scale: FormatLike | None = None,
         arithmetic: str | None = None,
-        *,
-        element: FormatLike | None = None,
         outer: str | None = None,
         margin: int | None = None,
         non_finite: str | None = None,
         choose: str | None = None,
         scale_max: float | None = None,
-        transform: HadamardLike | None = None,
-    ) -> None:
-        if scale_max is not None and not float(scale_max) > 0:
-            raise ValueError("scale_max must be positive")
-        text = format.text if isinstance(format, Scaled) else format
-        whole = text if isinstance(text, str) and _is_scaled(text) else None
-        if whole is None and text is not None:
-            if element is not None:
-                raise TypeError(f"elements are given twice: {shown(text)} and element={element!r}")
-            element = text
-        if element is None and whole is None:
-            raise TypeError("Scaled takes the text of a scaled format, or an element format")
-        given = options(
-            element=None if element is None else _element(element),
-            block=None if block is None else block_text(block),
-            scale=None if scale is None else as_format(scale).name,
-            rule=word("rule", rule),
-            tensor_scale=None if tensor_scale is None else as_format(tensor_scale).name,
-            arithmetic=word("arithmetic", arithmetic),
-            outer=word("outer", outer),
-            margin=None if margin is None else int32("margin", margin),
-            non_finite=word("non_finite", non_finite),
-            choose=word("choose", choose),
-            scale_max=None if scale_max is None else float(np.float32(scale_max)),
-            transform=None if transform is None else hadamard_spec(transform).text,
-        )
-        self._share(_made(given) if whole is None else _replaced(whole, given))
+        transform: str | None = None,
+    ) -> None: ...
 
     @classmethod
-    def named(cls) -> dict[str, dict[str, str]]:
-        """Returns the scaled formats that stand by a name alone.
-
-        Each has a `summary`, a `source` and its `evidence`: `standard` or `library`.
-
-        >>> Scaled.named()["mxfp8"]["source"]
-        'OCP Microscaling formats (MX) 1.0'
-        """
-        return _core.Scaled.named()
+    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+        if given is None and "element" not in keys:
+            raise TypeError("Scaled takes the text of a scaled format, or an element format")
+        if given is None or isinstance(given, Scaled):
+            return "" if given is None else given.text
+        if isinstance(given, str) and not _is_format(given):
+            return given
+        if "element" in keys:
+            raise TypeError(
+                f"elements are given twice: {shown(given)} and element={keys['element']!r}"
+            )
+        keys["element"] = given
+        return ""
 
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Returns the shape of the grid of blocks of a tensor of that shape.
@@ -203,10 +194,6 @@ class Scaled(Spec):
             raise ValueError(f"{self} has one level of scales")
         return tuple(self._held.outer_grid(list(shape), int32("axis", axis)))
 
-    def untransformed(self) -> Scaled:
-        """The same without its transform."""
-        return self if self.transform is None else _untransformed(self.text)
-
     def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
         """Returns the bits of codes and scales of a tensor, over its number of values.
 
@@ -218,9 +205,6 @@ class Scaled(Spec):
             The mean number of bits a value.
         """
         return self._held.bits_per_value(list(shape), int32("axis", axis))
-
-    def __repr__(self) -> str:
-        return f"cpd.Scaled('{self.text}')"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Scaled, (self.text,)
@@ -251,41 +235,12 @@ def overflow_of(to: Format | Scaled | None, overflow: str | None) -> str:
     return "saturate" if isinstance(to, Scaled) else "ieee"
 
 
-def block_text(block: Any) -> str:
-    """A block's shape as C++ reads it."""
-    if isinstance(block, str):
-        return block
-    if isinstance(block, tuple) and len(block) == 2:
-        rows, columns = (int32("block", each) for each in block)
-        return f"{rows}x{columns}"
-    return str(int32("block", block))
-
-
-def element_text(name: str) -> str:
-    """The text of an element's format, as a bare `e4m3` is refused."""
-    return "(4,3)" if name == "e4m3" else name
-
-
-def _element(element: FormatLike) -> str:
-    name = as_format(element).name
-    is_bare = isinstance(element, str) and element.lower() == "e4m3"  # which is refused
-    return name if is_bare else element_text(name)
-
-
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
 @constant
-def named_scaled(text: str) -> Scaled:
-    """Returns the scaled format of a text."""
-    return Scaled._of(_core.Scaled.parse(text))
-
-
-Scaled._parsed = named_scaled
-
-
-@constant
-def _untransformed(text: str) -> Scaled:
+def untransformed(text: str) -> Scaled:
+    """Returns the scaled format of a text, without its transform."""
     return Scaled._of(_core.Scaled.parse(text).untransformed())
 
 
@@ -295,27 +250,19 @@ def _either(text: str) -> Format | Scaled:
 
 
 @constant
-def _made(given: tuple[Option, ...]) -> Scaled:
-    default = {"block": "32", "scale": "e8m0", "margin": "0"}
-    return Scaled._of(_core.Scaled([*(default | dict(texts(given))).items()]))
+def is_scaled(text: str) -> bool:
+    """Whether a text is that of a scaled format."""
+    try:
+        named_scaled(text)
+    except ValueError:
+        return False
+    return True
 
 
 @constant
-def _is_scaled(text: str) -> bool:
-    """Returns True for the text of a scaled format, False for a format's name.
-
-    Raises ValueError for others.
-    """
-    if _core.names_scaled(text):
-        return True
+def _is_format(text: str) -> bool:
     try:
         named(text)
     except ValueError:
-        named_scaled(text)
-    return False
-
-
-@constant
-def _replaced(text: str, given: tuple[Option, ...]) -> Scaled:
-    """The scaled format of a text, with the given options in place of its own."""
-    return named_scaled(with_options(text, given))
+        return False
+    return True

@@ -3,18 +3,38 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any, ClassVar, Self
+from dataclasses import FrozenInstanceError
+from typing import Any, ClassVar, NamedTuple, Never, Self, TypeVar
 
-Option = tuple[str, str | float | None]
-"""A name and a value of a spec's text."""
+import numpy as np
+
+from cpd._since import KEYWORDS, refuse_members
+from cpd.numeric.compiling import constant
+from cpd.numeric.names import did_you_mean
+from cpd.numeric.numbers import int64
+from cpd.numeric.renamed import refuse
+
+SpecT = TypeVar("SpecT", bound="Spec")
+Keys = tuple[tuple[str, str], ...]
+"""Keys of a spec's text, each with its value as a text has it."""
+
+
+class Kind(NamedTuple):
+    """The values of a key: how a caller's becomes that of a text, and a text's an attribute."""
+
+    text: Callable[[str, Any], str]
+    read: Callable[[str], Any] | None = None
 
 
 class Spec:
     """A spec of arithmetic: one native object, made and checked once in C++ and equal to its text.
 
-    Immutable, hashable, picklable by its text. The fields that the native object names are
+    Immutable, hashable, picklable by its text. A class that names its native one, `class
+    Cast(Spec, native=_core.CastSpec)`, is made from the table of keys there: its constructor's
+    signature is for its readers, and its body is empty. The fields that the table names are
     attributes, plain values to a compiled program.
     """
 
@@ -22,16 +42,33 @@ class Spec:
     """The text that str() returns."""
     _held: Any
 
-    _SPECS: ClassVar[dict[str, Callable[[str], Any]]] = {}
-    """The fields that are specs themselves, and what makes each of its text."""
-    _parsed: ClassVar[Callable[[str], Any]]
-    """Gives the spec of a text, one object for each text."""
+    _native: ClassVar[Any]
+    _kinds: ClassVar[dict[str, Kind]]
+    """The keys of the table."""
+    _reads: ClassVar[dict[str, Callable[[str], Any]]] = {}
+    """What makes an attribute of a field's text, for fields that are specs themselves."""
+
+    def __init_subclass__(cls, native: Any = None) -> None:
+        """Makes a class from a table, without the members of 0.7 that are gone."""
+        if native is None:
+            return
+        refuse_members(cls)
+        cls._native = native
+        cls._kinds = {name: KINDS[kind] for name, kind in native.keys().items()}
+        reads = {name: kind.read for name, kind in cls._kinds.items() if kind.read is not None}
+        cls._reads = reads | cls._reads
+        cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
+
+    @classmethod
+    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+        """The text of a constructor's first argument, beside its keywords, which it may change."""
+        raise NotImplementedError
 
     def replace(self, **keys: Any) -> Self:
         """Returns a copy with these keys changed.
 
         Args:
-            keys: keywords of the constructor. None keeps a key.
+            keys: keys of a text, which are keywords of the constructor. None keeps a key.
 
         Returns:
             The copy.
@@ -40,7 +77,14 @@ class Spec:
             ValueError: for a key that does not go with the others.
             TypeError: for an unknown key.
         """
-        return type(self)(self, **keys)  # type: ignore[call-arg]
+        changed = {}
+        for name, key in keys.items():
+            if name not in self._kinds:
+                _refuse_key(type(self), name, key, list(self._kinds))
+            own = getattr(self, name)
+            if key is not None and not (type(key) is type(own) and key == own):
+                changed[name] = key
+        return made(type(self), self.text, _texts(type(self), changed))
 
     @classmethod
     def named(cls) -> dict[str, dict[str, str]]:
@@ -50,31 +94,36 @@ class Spec:
         specification), `library` (a library's own type), `literature` (papers), or `replayed`
         (published results of the hardware, given bit for bit).
         """
-        return {}
+        return cls._native.named() if hasattr(cls._native, "named") else {}
 
     @classmethod
     def _of(cls, held: Any) -> Self:
         """The spec of a native object."""
         made = object.__new__(cls)
-        put = object.__setattr__
         for name, value in held.fields().items():
-            read = cls._SPECS.get(name)
-            put(made, name, value if read is None or value is None else read(value))
-        put(made, "text", held.text)
-        put(made, "_held", held)
+            read = cls._reads.get(name)
+            made.__dict__[name] = value if read is None or value is None else read(value)
+        made.__dict__.update(text=held.text, _held=held)
         return made
 
     def _share(self, like: Spec) -> None:
         """Takes the fields of `like`."""
-        for name in self.__dataclass_fields__:  # type: ignore[attr-defined]
-            object.__setattr__(self, name, getattr(like, name))
+        self.__dict__.update(like.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"text": self.text}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers(type(self).__name__, state)
-        self._share(type(self)._parsed(_with_effect(state["text"])))
+        self._share(made(type(self), _with_effect(state["text"]), ()))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(
+            f"cannot assign to {name!r}: a {type(self).__name__} is immutable"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete {name!r}: a {type(self).__name__} is immutable")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -92,6 +141,103 @@ class Spec:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"cpd.{type(self).__name__}({self.text!r})"
+
+
+# ---- constructors --------------------------------------------------------------------------------
+
+
+@constant
+def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
+    """Returns the spec of a text with these keys in place of its own, one object for each text.
+
+    A constant to torch.compile.
+    """
+    held = spec._native.parse(text, list(keys))
+    return spec._of(held) if held.text == text and not keys else made(spec, held.text, ())
+
+
+def _constructor(spec: type[Spec]) -> Callable[..., None]:
+    """The constructor of a spec, with the signature of the one that the class has."""
+    parameters = [*inspect.signature(spec.__init__).parameters.values()][2:]
+    names = [p.name for p in parameters]
+    by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    @functools.wraps(spec.__init__)
+    def construct(self: Any, format: Any = None, /, *others: Any, **keys: Any) -> None:
+        if not others and not keys and type(format) is str:
+            self._share(made(spec, spec._head(format, keys), ()))
+            return
+        if len(others) > len(by_place):
+            spec._head(format, {})  # which knows what is wrong with the first one
+            raise TypeError(
+                f"{spec.__name__} takes one text or format, and all else in it or by keyword: "
+                f"{', '.join(names)}"
+            )
+        if others:
+            keys = {**dict(zip(by_place, others, strict=False)), **keys}
+        given = {}
+        for name, key in keys.items():
+            if name not in names:
+                _refuse_key(spec, name, key, names)
+            if key is not None:
+                given[name] = key
+        text = spec._head(format, given)
+        self._share(made(spec, text, _texts(spec, given)))
+
+    return construct
+
+
+def _texts(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
+    """Keys of the table as a text has them. Raises TypeError for a value of another type."""
+    kinds = spec._kinds
+    return tuple((name, kinds[name].text(name, key)) for name, key in keys.items())
+
+
+def _refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Never:
+    """Raises TypeError for a key that a spec lacks: its substitute, or all keys and the nearest."""
+    title = spec.__name__
+    if name in KEYWORDS.get(title, {}):
+        refuse(title, {name: value})
+    hint = did_you_mean(name, names)
+    raise TypeError(f"{title}() takes {', '.join(names)}, not {name}={hint and f'; {hint}'}")
+
+
+# ---- kinds of keys -------------------------------------------------------------------------------
+
+
+def named_word(name: str, value: Any) -> str:
+    """`value`, the name of an enumerator. Raises TypeError for what is not a str."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value`, which must be a bool: 'no' and 0 are mistakes, not False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return bool(value)
+
+
+def _number(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    return repr(float(value))
+
+
+KINDS: dict[str, Kind] = {
+    "word": Kind(named_word),
+    "integer": Kind(lambda name, value: str(int64(name, value))),
+    "number": Kind(_number),
+    "switch": Kind(lambda name, value: "true" if flag(name, value) else "false"),
+}
+"""The kinds that tables name. Modules add those of their own specs."""
+
+
+# ---- pickles of version 0.7 ----------------------------------------------------------------------
 
 
 def warn_of_numbers(spec: str, state: Mapping[str, Any]) -> None:
@@ -122,45 +268,3 @@ def _with_effect(text: str) -> str:
     if "adder=exact" in words or "adder=flushed_pairs" in words:
         without += ("fraction_bits", "min_exponent")
     return " ".join(w for w in words if w.partition("=")[0] not in without)
-
-
-def named_word(name: str, value: Any) -> str:
-    """`value`, the name of an enumerator. Raises TypeError for what is not a str."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
-    return value
-
-
-def word(name: str, value: Any) -> str | None:
-    """`value`, the name of an enumerator, or None."""
-    return None if value is None else named_word(name, value)
-
-
-def options(**values: str | float | None) -> tuple[Option, ...]:
-    """Options by their names, for a function of plain values."""
-    return tuple(values.items())
-
-
-def texts(options: tuple[Option, ...]) -> list[tuple[str, str]]:
-    """Options as the native objects take them, without those whose value is None."""
-    return [(name, str(value)) for name, value in options if value is not None]
-
-
-def with_options(text: str, given: tuple[Option, ...]) -> str:
-    """A spec's text with these options in place of its own of the same names."""
-    replaced = dict(texts(given))
-    words = [word for word in text.split() if word.partition("=")[0] not in replaced]
-    return " ".join([*words, *(f"{name}={value}" for name, value in replaced.items())])
-
-
-def take(spec: Any, held: Any, **others: Any) -> None:
-    """Gives a spec without a text its native object and that one's fields, but for `others`."""
-    others["_held"] = held
-    for name in spec.__dataclass_fields__:
-        value = others[name] if name in others else getattr(held, name)
-        object.__setattr__(spec, name, value)
-
-
-def arguments(spec: Any) -> dict[str, Any]:
-    """The keyword arguments that make the same spec: what is pickled of one without a text."""
-    return {one.name: getattr(spec, one.name) for one in fields(spec) if one.init}

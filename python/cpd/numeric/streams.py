@@ -11,9 +11,9 @@ _LAYER = _core.stream_tag("given", 1)
 
 
 @constant
-def _purpose_tag(purpose: Purpose) -> int:
+def _purpose_tag(purpose: str) -> int:
     """As torch's int64 has it, with a sign."""
-    tag = _core.stream_tag(purpose.name)
+    tag = _core.stream_tag(purpose)
     return tag - 2**64 if tag >= 2**63 else tag
 
 
@@ -22,4 +22,4 @@ def stream_tag(purpose: Purpose, layer: int = 0) -> int:
 
     `layer` is 0…MAX_LAYERS - 1; a compiled program may have it for a variable.
     """
-    return _purpose_tag(purpose) ^ layer * _LAYER
+    return _purpose_tag(purpose.name) ^ layer * _LAYER

@@ -76,7 +76,6 @@ nor for scaled formats with a scale for all of an example). Examples with their 
 
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.formats import FormatLike
-from cpd.numeric.hadamard import HadamardLike
 from cpd.numeric.numbers import Number
 from cpd.ops.arguments import ArrayT, Shape
 from cpd.ops.arithmetic import add, div, fma, mul, sqrt
@@ -89,7 +88,6 @@ __all__ = [
     "ArrayT",
     "Encoded",
     "FormatLike",
-    "HadamardLike",
     "Number",
     "Shape",
     "add",

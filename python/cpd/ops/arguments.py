@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import numpy.typing as npt
 
 from cpd import _core
 from cpd.numeric import formats, scaled
 from cpd.numeric.compiling import constant
-from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import Number, integer
 from cpd.numeric.scaled import Scaled
 
 if TYPE_CHECKING:
@@ -24,6 +24,35 @@ Scales: TypeAlias = Any
 """Packed codes of a scaled format's scales; of two levels a pair, the blocks' and the tensor's."""
 ArrayT = TypeVar("ArrayT", Array, "torch.Tensor")
 """NumPy array or torch tensor; results are of the same kind as arguments."""
+
+
+class Drawn(TypedDict, Generic[ArrayT], total=False):
+    """Keywords of every operation that rounds, as the overloads of public functions have them."""
+
+    seed: Number
+    stream: Number
+    random: ArrayT | None
+
+
+class Rounded(Drawn[ArrayT], total=False):
+    """Keywords of sums and products."""
+
+    tininess: str
+
+
+class Elementwise(Rounded[ArrayT], total=False):
+    """Keywords of elementwise operations."""
+
+    out: ArrayT | None
+
+
+class Blockwise(Drawn[ArrayT], total=False):
+    """Keywords of casts into codes."""
+
+    axis: int
+    scales: Any
+    amax: Any
+
 
 MAX_RANK: int = _core.MAX_RANK
 FLOATS = ("float32", "float64", "bfloat16", "float16")

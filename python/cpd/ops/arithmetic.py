@@ -3,42 +3,59 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any, Literal, Never, Unpack, overload
+
+from numpy import ndarray
 
 from cpd.numeric.cast import CastLike, Drawing, unscaled
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.numbers import Number, is_torch
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
 from cpd.ops import front_ends, on_numpy
-from cpd.ops.arguments import ArrayT
+from cpd.ops.arguments import ArrayT, Elementwise
 
 
 def front_end_of(x: object) -> Any:
     """The module that works on arrays of `x`'s kind."""
+    if type(x) is ndarray:
+        return on_numpy
     return front_ends.on_tensors() if is_torch(x) else on_numpy
 
 
 def rounded(
     operation: str,
-    operands: tuple[Any, ...],
+    operands: tuple[ArrayT, ...],
     to: Format,
     options: Drawing,
     out: Any,
     random: Any,
     flags: bool,
     tininess: str,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Returns one elementwise operation's values, with their flags where `flags` is true."""
     front_end = front_end_of(operands[0])
     run = getattr(front_end, operation)
     if flags is False or not flag("flags", flags):
-        return run(*operands, to, options, out, random)
+        return run(*operands, to, options, out, random)  # type: ignore[no-any-return]
     raised = front_end.flags(
         operation, operands, to, options, random, tininess
     )  # before out, an operand
     return run(*operands, to, options, out, random), raised
 
 
+@overload
+def add(
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def add(
+    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def add(
     x: ArrayT,
@@ -52,7 +69,7 @@ def add(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Adds x and y exactly, then rounds once.
 
     Operands are any values, including float64's whole range.
@@ -98,6 +115,19 @@ def add(
     return rounded("add", (x, y), to, options, out, random, flags, tininess)
 
 
+@overload
+def mul(
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def mul(
+    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def mul(
     x: ArrayT,
@@ -111,7 +141,7 @@ def mul(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Multiplies x and y exactly, then rounds once.
 
     Args:
@@ -151,6 +181,26 @@ def mul(
     return rounded("mul", (x, y), to, options, out, random, flags, tininess)
 
 
+@overload
+def fma(
+    x: ArrayT,
+    y: ArrayT,
+    z: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def fma(
+    x: ArrayT,
+    y: ArrayT,
+    z: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[True],
+    **how: Unpack[Elementwise[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def fma(
     x: ArrayT,
@@ -165,7 +215,7 @@ def fma(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Returns x * y + z, computed exactly and rounded once.
 
     Args:
@@ -207,6 +257,19 @@ def fma(
     return rounded("fma", (x, y, z), to, options, out, random, flags, tininess)
 
 
+@overload
+def div(
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def div(
+    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def div(
     x: ArrayT,
@@ -220,7 +283,7 @@ def div(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Divides x by y exactly, then rounds once.
 
     Args:
@@ -260,6 +323,14 @@ def div(
     return rounded("div", (x, y), to, options, out, random, flags, tininess)
 
 
+@overload
+def sqrt(
+    x: ArrayT, to: CastLike, *, flags: Literal[False] = False, **how: Unpack[Elementwise[ArrayT]]
+) -> ArrayT: ...
+@overload
+def sqrt(
+    x: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def sqrt(
     x: ArrayT,
@@ -272,7 +343,7 @@ def sqrt(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Returns the square root of x, computed exactly and rounded once.
 
     The root of -0 is -0, of a negative number NaN.

@@ -3,23 +3,47 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any, Literal, Never, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.cast import Cast, CastLike, as_cast, drawing
-from cpd.numeric.formats import Format, FormatLike, flag
-from cpd.numeric.hadamard import HadamardLike, hadamard_spec
+from cpd.numeric.formats import ElementType, Format, FormatLike, flag
+from cpd.numeric.hadamard import transform_of
 from cpd.numeric.numbers import Number, int32
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, untransformed
 from cpd.ops import on_numpy
-from cpd.ops.arguments import ArrayT, ScaleSource, Shape
+from cpd.ops.arguments import ArrayT, Blockwise, Elementwise, Scales, ScaleSource, Shape
 from cpd.ops.arithmetic import front_end_of, rounded
 from cpd.ops.encoded import Encoded
 
 
+@overload
+def cast(
+    x: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
+    dtype: Any = None,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> ArrayT: ...
+@overload
+def cast(
+    x: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[True],
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
+    dtype: Any = None,
+    **how: Unpack[Elementwise[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def cast(
     x: ArrayT,
@@ -36,7 +60,7 @@ def cast(
     tininess: str = "after",
     dtype: Any = None,
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Rounds each element of x to a value of a format.
 
     A scaled format computes scales from blocks of x along `axis`, rounds x / scale to the elements'
@@ -78,7 +102,7 @@ def cast(
     Raises:
         ValueError: an option is out of range or has no effect, or the result's type does not hold
             the result: bfloat16 and float16 hold elements times scales only if scales are powers of
-            two and the elements short (mxfp8, not nvfp4).
+            two and elements have few mantissa bits (those of mxfp8, not of nvfp4).
         TypeError: an argument has another type.
 
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
@@ -103,11 +127,19 @@ def cast(
         if flag("flags", flags):
             raise ValueError(f"flags are for formats without scales, got {target}")
         along = int32("axis", axis)
-        return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)
+        return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)  # type: ignore[no-any-return]
     _check_unscaled(target, axis, scales, amax)
+    if flags is False:
+        return front_end_of(x).cast(x, target, options, out, random)
     return rounded("cast", (x,), target, options, out, random, flags, tininess)
 
 
+@overload
+def encode(x: ArrayT, to: Format | ElementType, **how: Unpack[Blockwise[ArrayT]]) -> ArrayT: ...
+@overload
+def encode(x: ArrayT, to: Scaled, **how: Unpack[Blockwise[ArrayT]]) -> tuple[ArrayT, Scales]: ...
+@overload
+def encode(x: ArrayT, to: CastLike, **how: Unpack[Blockwise[ArrayT]]) -> Any: ...
 @refuses_old
 def encode(
     x: ArrayT,
@@ -120,7 +152,7 @@ def encode(
     scales: Any = None,
     amax: Any = None,
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, Scales]:
     """Rounds like `cast` and packs the codes of the elements.
 
     Codes are in row-major order, least significant bit first, without gaps; the bits behind the
@@ -168,13 +200,26 @@ def encode(
         _check_plain(how)
         x, target = _transformed(x, target, axis)
         source = ScaleSource(scales, amax)
-        return front_end_of(x).encode_scaled(
+        return front_end_of(x).encode_scaled(  # type: ignore[no-any-return]
             x, target, options, int32("axis", axis), source, random
         )
     _check_unscaled(target, axis, scales, amax)
-    return front_end_of(x).encode(x, target, options, random)
+    return front_end_of(x).encode(x, target, options, random)  # type: ignore[no-any-return]
 
 
+@overload
+def decode(
+    codes: ArrayT,
+    format: FormatLike | ScaledLike,
+    shape: Shape,
+    *,
+    dtype: Any = None,
+    out: ArrayT | None = None,
+    axis: int = -1,
+    scales: Scales = None,
+) -> ArrayT: ...
+@overload
+def decode(codes: Encoded, *, dtype: Any = None, out: Any = None) -> Any: ...
 @refuses_old
 def decode(
     codes: ArrayT | Encoded,
@@ -233,7 +278,8 @@ def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
     """Returns x, transformed as a scaled format says, and the format without its transform."""
     if q.transform is None:
         return x, q
-    return front_end_of(x).hadamard(x, q.transform, axis, False, None), q.untransformed()
+    transform = transform_of(q.transform)
+    return front_end_of(x).hadamard(x, transform, axis, False, None), untransformed(q.text)
 
 
 def _check_plain(how: Cast) -> None:
@@ -242,18 +288,31 @@ def _check_plain(how: Cast) -> None:
 
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
+    if scales is None and amax is None and type(axis) is int and axis == -1:
+        return
     if scales is not None or amax is not None or int32("axis", axis) != -1:
         raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to.name}")
 
 
+@refuses_old
 def hadamard(
     x: ArrayT,
-    transform: HadamardLike,
+    transform: str,
+    *_old: Never,
     axis: int = -1,
     inverse: bool = False,
     out: ArrayT | None = None,
 ) -> ArrayT:
-    """Transforms each group of neighboring values of x along an axis by a Hadamard matrix.
+    """Transforms each group of N neighboring values along an axis: x' = 1/√N · H · diag(s) · x.
+
+    H is Sylvester's matrix: entry (i, j) is −1 to the number of ones that i and j share in binary.
+    s is 1, or −1 for the inputs that the transform names. The inverse transform is the transpose,
+    1/√N · diag(s) · H.
+
+    The roundings, in binary32, have this order. First the signs s. Then log2(N) stages at distances
+    d = 1, 2, 4, …: of values i and i + d (bit d of i clear) the first becomes their sum, the second
+    the first minus the second. Then the multiplication by 1/√N, rounded to nearest (a power of two
+    if log2(N) is even). The inverse transform applies the signs only here.
 
     Derivatives (torch): the gradient is the inverse transform of the gradient, a tangent the
     transform of the tangent; the rounding into bf16 is straight through.
@@ -261,7 +320,12 @@ def hadamard(
     Args:
         x: float32, bfloat16 or float16; the extent along the axis is a multiple of the transform's
             size. NaN and infinities are those of the operations.
-        transform: a `cpd.Hadamard`, which defines every rounding, or its text.
+        transform: its text: `hadamardN`, N a power of two, 2…128; then `:signs=0xMASK`, whose bit i
+            multiplies input i by −1, or `:te`, Transformer Engine's signs of 16 inputs; then
+            `:bf16`, which computes in binary64 and rounds once into bf16, to nearest-even; an exact
+            zero is +0. For bf16 inputs and N = 16, that is the exact sum rounded once, if the
+            exponents of a group's nonzero values differ by at most 41: Transformer Engine's random
+            Hadamard transform.
         axis: the axis of the groups; default -1, the last.
         inverse: True transforms by the transpose; default False.
         out: where to write the result; default: a new array. It may be `x`.
@@ -271,7 +335,8 @@ def hadamard(
         nearest-even. A transform into bf16 gives bf16 values, which float16 does not hold.
 
     Raises:
-        ValueError: the extent is no multiple of the size, or the type does not hold the result.
+        ValueError: the text is invalid, the extent is no multiple of N, or the type does not hold
+            the result.
         TypeError: an argument has another type.
 
     >>> x = np.float32([1, 2, 3, 4])
@@ -280,7 +345,9 @@ def hadamard(
     >>> hadamard(hadamard(x, "hadamard4:signs=0x5"), "hadamard4:signs=0x5", inverse=True).tolist()
     [1.0, 2.0, 3.0, 4.0]
     """
-    how = hadamard_spec(transform), axis, flag("inverse", inverse), out
+    if _old:
+        refuse("hadamard", {}, positional=_old, last="transform")
+    how = transform_of(transform), axis, flag("inverse", inverse), out
     return front_end_of(x).hadamard(x, *how)  # type: ignore[no-any-return]
 
 

@@ -104,14 +104,15 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         operands require.
 
     Raises:
-        TypeError: for a function that is not known, or a layer that is not converted.
+        TypeError: for a function that is not known, or a layer that is not converted, or that is
+            several products, as attention and recurrent layers are.
         ValueError: as the call raises it, but for what depends on values.
 
     >>> import cpd, numpy as np
     >>> x = np.zeros((256, 256), np.float32)
     >>> cpd.explain(cpd.cast, x, "e4m3").path
     'addition'
-    >>> plan = cpd.explain(cpd.cast, x, "e4m3", "to_odd")
+    >>> plan = cpd.explain(cpd.cast, x, "e4m3 to_odd")
     >>> plan.path, plan.why
     ('general', 'rounding to_odd has no shorter form here')
     """

@@ -16,7 +16,7 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Drawing
 from cpd.numeric.formats import Format, dtype_name
 from cpd.numeric.hadamard import Hadamard
-from cpd.numeric.numbers import Number, number
+from cpd.numeric.numbers import Number, key_of
 from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import (
     FLOATS,
@@ -63,7 +63,7 @@ def cast(x: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     y: Array = new_like(x, subok=False) if out is None else out
     if out is not None:
         _check_out(out, x.shape, x.dtype, x=x, random=integers)
-    _core.cast(x, f._held, native, y, integers)
+    _core.cast(x, f._held, native, y, options.key(), integers)
     return y
 
 
@@ -88,7 +88,7 @@ def encode(x: Any, f: Format, options: Drawing, random: Any) -> npt.NDArray[np.u
     x = _array("x", x)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     packed: npt.NDArray[np.uint8] = new(f._held.packed_bytes(x.size), np.uint8)
-    _core.encode(x, f._held, native, packed, integers)
+    _core.encode(x, f._held, native, packed, options.key(), integers)
     return packed
 
 
@@ -132,7 +132,7 @@ def cast_scaled(
     if out is not None:
         inputs = dict(zip(LEVELS, levels, strict=True))
         _check_out(out, x.shape, element, x=x, random=integers, **inputs)
-    _core.cast_scaled(x, q._held, axis, native, y, *levels, integers)
+    _core.cast_scaled(x, q._held, axis, native, y, *levels, options.key(), integers)
     return y
 
 
@@ -146,7 +146,8 @@ def encode_scaled(
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     packed, blocks, *more = (new(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
     tensor = more[0] if more else None
-    _core.encode_scaled(x, q._held, axis, native, packed, blocks, tensor, *levels, integers)
+    made = packed, blocks, tensor
+    _core.encode_scaled(x, q._held, axis, native, *made, *levels, options.key(), integers)
     return packed, blocks if tensor is None else (blocks, tensor)
 
 
@@ -236,7 +237,9 @@ def flags(
     views, shape = _together(dict(zip("xyz", operands, strict=False)))
     integers = _random(random, shape, "the result's shape", options)
     raised: npt.NDArray[np.uint8] = new(shape, np.uint8)
-    _core.flags(operation, list(views.values()), f._held, native, tininess, raised, integers)
+    operands = list(views.values())
+    rule = f._held, native, tininess
+    _core.flags(operation, operands, *rule, raised, options.key(), integers)
     return raised
 
 
@@ -259,13 +262,13 @@ def sum(
     integers = None
     if random is not None:
         integers = _draws(random, shape, acc, acc.sum_integers(x.shape[axis]))
-    native = _numbered(acc, seed, stream)
+    native, key = acc._held, key_of(seed, stream)
     y = new(shape, x.dtype)
     if tininess is None:
-        _core.sum(x, axis, native, y, integers)
+        _core.sum(x, axis, native, y, key, integers)
         return y
     raised = new(shape, np.uint8)
-    _core.sum_flagged(x, axis, native, tininess, y, raised, integers)
+    _core.sum_flagged(x, axis, native, tininess, y, raised, key, integers)
     return y, raised
 
 
@@ -293,17 +296,17 @@ def gemm(
     integers = None
     if random is not None:
         integers = _draws(random, shape, acc, acc.gemm_integers(a.shape[-1]))
-    native = _numbered(acc, seed, stream)
+    native, key = acc._held, key_of(seed, stream)
     warn_if_slow(acc, a, b)
     y = new(shape, element)
     if tininess is not None:
         raised = new(shape, np.uint8)
-        _core.gemm_flagged(a, b, native, tininess, y, raised, c, integers)
+        _core.gemm_flagged(a, b, native, tininess, y, raised, c, key, integers)
         return y, raised
     if blas:
         _core.gemm_by_blas(a, b, native, y, c)
     else:
-        _core.gemm(a, b, native, y, c, integers)
+        _core.gemm(a, b, native, y, c, key, integers)
     return y
 
 
@@ -347,15 +350,15 @@ def gemm_scaled(
     of_a = a_scales, a_block, a_lines, a_factor
     of_b = b_scales, b_block, b_lines, b_factor
     integers = None if random is None else np.ascontiguousarray(random, np.uint32)
-    native = _numbered(acc, seed, stream)
-    _core.gemm_scaled(a, of_a, b, of_b, native, epilogue, y, c, integers)
+    native, key = acc._held, key_of(seed, stream)
+    _core.gemm_scaled(a, of_a, b, of_b, native, epilogue, y, c, key, integers)
     return y
 
 
 def random_integers(shape: Shape, options: Drawing) -> npt.NDArray[np.uint32]:
     """Returns the random integers of stochastic rounding."""
     y: npt.NDArray[np.uint32] = new(shape_of("shape", shape), np.uint32)
-    _core.random_integers(options.native(), 0, y)
+    _core.random_integers(options.native(), 0, y, options.key())
     return y
 
 
@@ -375,7 +378,7 @@ def _arithmetic(
     y: Array = new(shape, element) if out is None else out
     if out is not None:
         _check_out(out, shape, element, **views, random=integers)
-    run(*views.values(), f._held, native, y, integers)
+    run(*views.values(), f._held, native, y, options.key(), integers)
     return y
 
 
@@ -383,18 +386,20 @@ def _together(operands: dict[str, Any]) -> tuple[dict[str, Array], tuple[int, ..
     """Operands as arrays of one type and one shape, and the shape."""
     arrays = {name: _array(name, x) for name, x in operands.items()}
     first = arrays["x"]
+    shape, is_common = first.shape, True
     for name, x in arrays.items():
         if x.dtype != first.dtype:
             raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
+        is_common = is_common and x.shape == shape
+    if is_common:
+        return arrays, shape
     shape = _common_shape(arrays)
     views = {n: x if x.shape == shape else np.broadcast_to(x, shape) for n, x in arrays.items()}
     return views, shape
 
 
 def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
-    first, *others = shapes = [x.shape for x in arrays.values()]
-    if all(shape == first for shape in others):
-        return first
+    shapes = [x.shape for x in arrays.values()]
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -457,13 +462,6 @@ def _check_out(
         x is not out and np.may_share_memory(out, x) for x in arrays.values()
     ):
         check_out_memory(_region(out), {name: _region(x) for name, x in arrays.items()})
-
-
-def _numbered(acc: Accumulator, seed: Number, stream: Number) -> _core.Accumulator:
-    """The accumulator with a call's seed and stream."""
-    if type(seed) is type(stream) is int and not (seed or stream):
-        return acc._held
-    return acc._held.with_numbers(number("seed", seed), number("stream", stream))
 
 
 def _draws(random: Any, shape: tuple[int, ...], acc: Accumulator, count: int) -> Array | None:

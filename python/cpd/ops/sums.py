@@ -3,18 +3,36 @@
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any, Literal, Never, Unpack, overload
 
 from cpd.numeric.accumulator import AccumulatorLike, as_accumulator, sum_accumulator
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import Number
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
-from cpd.ops.arguments import ArrayT
+from cpd.ops.arguments import ArrayT, Drawn, Rounded
 from cpd.ops.arithmetic import front_end_of
 from cpd.ops.encoded import Encoded
 from cpd.ops.products import gemm_encoded
 
 
+@overload
+def sum(
+    x: ArrayT,
+    accumulator: AccumulatorLike,
+    axis: int | None = None,
+    *,
+    flags: Literal[False] = False,
+    **how: Unpack[Rounded[ArrayT]],
+) -> ArrayT: ...
+@overload
+def sum(
+    x: ArrayT,
+    accumulator: AccumulatorLike,
+    axis: int | None = None,
+    *,
+    flags: Literal[True],
+    **how: Unpack[Rounded[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def sum(
     x: ArrayT,
@@ -27,7 +45,7 @@ def sum(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Sums terms in index order and rounds each step.
 
     The sum starts from the first term, rounded; then s = round(s + term), or Kahan's four
@@ -80,15 +98,49 @@ def sum(
     """
     if _renamed or accumulator is REQUIRED:
         refuse("sum", _renamed, accumulator)
-    when = (tininess,) if flag("flags", flags) else ()
+    when = (tininess,) if flags is not False and flag("flags", flags) else ()
     acc = sum_accumulator(accumulator)
-    return front_end_of(x).sum(x, acc, axis, seed, stream, random, *when)
+    return front_end_of(x).sum(x, acc, axis, seed, stream, random, *when)  # type: ignore[no-any-return]
 
 
-@refuses_old
+@overload
 def gemm(
     a: ArrayT,
     b: ArrayT,
+    accumulator: AccumulatorLike,
+    c: ArrayT | None = None,
+    *,
+    dtype: Any = None,
+    blas: bool = False,
+    flags: Literal[False] = False,
+    **how: Unpack[Rounded[ArrayT]],
+) -> ArrayT: ...
+@overload
+def gemm(
+    a: ArrayT,
+    b: ArrayT,
+    accumulator: AccumulatorLike,
+    c: ArrayT | None = None,
+    *,
+    dtype: Any = None,
+    flags: Literal[True],
+    **how: Unpack[Rounded[ArrayT]],
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def gemm(
+    a: Encoded,
+    b: Encoded,
+    accumulator: AccumulatorLike,
+    c: Any = None,
+    *,
+    dtype: Any = None,
+    scales_at: str | None = None,
+    **how: Unpack[Drawn[Any]],
+) -> Any: ...
+@refuses_old
+def gemm(
+    a: ArrayT | Encoded,
+    b: ArrayT | Encoded,
     accumulator: AccumulatorLike = REQUIRED,
     c: ArrayT | None = None,
     *,
@@ -101,7 +153,7 @@ def gemm(
     flags: bool = False,
     tininess: str = "after",
     **_renamed: Never,
-) -> Any:
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Multiplies matrices; every sum is computed in an accumulator.
 
     Element (i, j) starts from c[i, j], rounded (+0 without c), and adds the products
@@ -193,17 +245,21 @@ def gemm(
     """
     if _renamed or accumulator is REQUIRED:
         refuse("gemm", _renamed, accumulator)
-    if flag("flags", flags) and blas:
+    if flags is not False and flag("flags", flags) and blas:
         raise ValueError("a BLAS reports no flags")
     if isinstance(a, Encoded) or isinstance(b, Encoded):
         if flag("blas", blas) or flags:
             taker = "a BLAS" if blas else "flags=True"
             raise ValueError(f"{taker} takes no encoded operands")
-        codes = a.codes if isinstance(a, Encoded) else b.codes
-        how = as_accumulator(accumulator), c, (seed, stream), dtype, scales_at, random
-        return gemm_encoded(front_end_of(codes), a, b, *how)
+        operands: tuple[Any, Any] = a, b
+        codes = next(x.codes for x in operands if isinstance(x, Encoded))
+        acc = as_accumulator(accumulator)
+        numbers = seed, stream
+        how = dtype, scales_at, random
+        return gemm_encoded(front_end_of(codes), *operands, acc, c, numbers, *how)  # type: ignore[no-any-return]
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
     when = tininess if flags else None
     acc = as_accumulator(accumulator)
-    return front_end_of(a).gemm(a, b, acc, c, seed, stream, dtype, flag("blas", blas), random, when)
+    by_blas = blas is not False and flag("blas", blas)
+    return front_end_of(a).gemm(a, b, acc, c, seed, stream, dtype, by_blas, random, when)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ Also loss scaling, LARS, and workers that average every N steps (`DiLoCo`, `Weig
 >>> optimizer = cpd.optim.LowPrecision(adam, weight="bf16", update="stochastic", momentum="bf16")
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cpd._since import missing
 from cpd.optim.lars import LARS
@@ -28,5 +28,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.optim", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.optim", name)

@@ -136,7 +136,7 @@ class LowPrecision(Optimizer):
         return self.inner.param_groups
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> dict[torch.Tensor, Any]:  # type: ignore[override]
         """The inner optimizer's state."""
         return self.inner.state
 

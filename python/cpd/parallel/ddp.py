@@ -8,7 +8,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -40,7 +40,7 @@ def ddp_hook(
     spec: ScheduleLike,
     comm: Communicator | None = None,
     *,
-    module: nn.Module | None = None,
+    model: nn.Module | None = None,
     average: bool = True,
     divide: Literal["after", "before"] | None = None,
     seed: int = 0,
@@ -56,7 +56,7 @@ def ddp_hook(
 
     Buckets are reduced in DDP's order on a separate thread, while backward continues. In the very
     first pass the order of the parameters is not known before the last bucket, so the others wait
-    for it, unless `module` is given.
+    for it, unless `model` is given.
 
     Args:
         spec: a `Reduce`, its text, or a `Schedule` that uses the names of the module's
@@ -64,7 +64,7 @@ def ddp_hook(
         comm: a communicator of the ranks of DDP, which nothing else uses. Default:
             `cpd.comm.distributed()`, which has its own connections; every rank makes it at the same
             point. If DDP has a `process_group`, give `cpd.comm.distributed(process_group)`.
-        module: the model, as it is or in DDP. Needed for a `Schedule` with exempt tensors, and if
+        model: the model, as it is or in DDP. Needed for a `Schedule` with exempt tensors, and if
             parameters are of several types or devices (DDP's buckets do not show their order then).
             Default None.
         average: whether to divide by the number of ranks; default True. False: as the spec says.
@@ -90,14 +90,14 @@ def ddp_hook(
     """
     schedule = as_schedule(spec)
     _check_comm(comm, schedule)
-    _check_module(module)
+    _check_model(model)
     schedule = divided(schedule, average, divide)
-    if schedule.exempt and module is None:
-        raise ValueError("a Schedule with exempt tensors needs module=, for the tensors' names")
+    if schedule.exempt and model is None:
+        raise ValueError("a Schedule with exempt tensors needs model=, for the tensors' names")
     if comm is None and dist.is_initialized():
         schedule._check_world(dist.get_world_size())
     state = HookState(schedule, 0, number("seed", seed))
-    state.attach(comm or _own_communicator(), module)
+    state.attach(comm or _own_communicator(), model)
     state._owns_comm = comm is None
     return state, _all_reduce_hook
 
@@ -159,22 +159,26 @@ class HookState:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """The all-reduce's bytes and seconds of the last ended backward pass on this rank."""
+        """The all-reduce of the last ended backward pass on this rank; None before the first.
+
+        Its `step`, its `bytes_sent` (encoded values; None where the communicator does not count
+        them), and its `seconds` in the calls that reduce, waiting for other ranks included.
+        """
         return self._meter.last
 
-    def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
+    def attach(self, comm: Communicator | None = None, model: nn.Module | None = None) -> None:
         """Uses this communicator and this model's parameters from now on.
 
         Args:
             comm: the communicator; default None: unchanged.
-            module: the model; default None: unchanged.
+            model: the model, as it is or in DDP; default None: unchanged.
         """
-        _check_module(module)
+        _check_model(model)
         _check_comm(comm, self.schedule)
         if comm is not None:
             self._comm, self._owns_comm = comm, False
-        if module is not None:
-            named = named_parameters(module)
+        if model is not None:
+            named = named_parameters(model)
             for name, parameter in named.items():
                 if parameter.is_complex():
                     raise TypeError(f"parameter {name} must be real, got {parameter.dtype}")
@@ -295,7 +299,7 @@ class HookState:
             if parameter not in self._numbers:
                 raise ValueError(
                     f"DDP reduces a parameter of shape {tuple(parameter.shape)} that is not one of "
-                    f"the {len(self._numbers)} of the module given to ddp_hook"
+                    f"the {len(self._numbers)} of the model given to ddp_hook"
                 )
             number = self._numbers[parameter]
             if gradient.dtype not in _TYPES:
@@ -464,9 +468,9 @@ def _check_type(name: str, x: torch.Tensor) -> None:
         raise TypeError(f"{name} must be one of {allowed}, got {x.dtype}")
 
 
-def _check_module(module: Any) -> None:
-    if module is not None and not isinstance(module, nn.Module):
-        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+def _check_model(model: Any) -> None:
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
 
 
 def _own_communicator() -> Communicator:
@@ -478,5 +482,7 @@ def _own_communicator() -> Communicator:
     return distributed()
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.parallel.ddp", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.parallel.ddp", name)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, averaging
 from cpd.comm.spec import seeded
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.numbers import number
+from cpd.numeric.numbers import number as whole_number
 from cpd.parallel.traffic import Meter, StepTraffic
 
 
@@ -57,8 +57,10 @@ def fsdp_hook(
     schedule._check_names(list(modules))
     made: dict[str, ReduceScatter] = {}
     communicators: dict[dist.ProcessGroup, Communicator] = {}
-    for layer, (name, module) in enumerate(modules.items()):
-        made[name] = ReduceScatter(schedule, comm, name=name, layer=layer, divide=divide, seed=seed)
+    for index, (name, module) in enumerate(modules.items()):
+        made[name] = ReduceScatter(
+            schedule, comm, name=name, number=index, divide=divide, seed=seed
+        )
         made[name]._communicators = communicators
         cast(Any, module).set_custom_reduce_scatter(made[name])
     return made
@@ -77,8 +79,8 @@ class ReduceScatter:
         comm: a communicator of the ranks among which parameters are sharded, which nothing else
             uses. It has at least as many ranks as a group of `spec`. Default: one is made in the
             first backward pass.
-        name: the module's name, for the schedule.
-        layer: its number in random streams; each module has its own.
+        name: the module's name, for the schedule. Default: none.
+        number: the module's number in random streams; each module has its own. Default 0.
         divide: where an average divides: `"after"` the sum or `"before"` it, each contribution; see
             `Reduce`. None: as the spec says, whose default is `"after"`.
         seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
@@ -111,7 +113,7 @@ class ReduceScatter:
         comm: Communicator | None = None,
         *,
         name: str = "",
-        layer: int = 0,
+        number: int = 0,
         divide: Literal["after", "before"] | None = None,
         seed: int = 0,
     ) -> None:
@@ -121,9 +123,9 @@ class ReduceScatter:
         if divide is not None:
             averaging(self.schedule, divide)  # raises ValueError for another word
         self._divide = divide
-        self.seed = number("seed", seed)
+        self.seed = whole_number("seed", seed)
         self.name = name
-        self._layer = layer
+        self.number = number
         self.step = 0
         self.states = States()
         self._meter = Meter()
@@ -132,7 +134,7 @@ class ReduceScatter:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """The bytes and seconds of this module's reduce-scatter in the last backward pass."""
+        """The reductions of the last ended backward pass on this rank, as `HookState.traffic`."""
         return self._meter.last
 
     def allocate(
@@ -178,7 +180,7 @@ class ReduceScatter:
                 [flat],
                 seeded(spec, self.seed),
                 step=self.step,
-                numbers=[self._layer],
+                numbers=[self.number],
                 states=self.states,
             )
         self._meter.end(self.step)
@@ -222,5 +224,7 @@ def _averages(op: Any) -> bool:
     )
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.parallel.fsdp", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.parallel.fsdp", name)

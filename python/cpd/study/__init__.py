@@ -41,8 +41,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """`capture`, which imports torch."""
-    if name == "capture":
-        return importlib.import_module("cpd.study.sweeps.capture").capture
-    raise missing("cpd.study", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        """`capture`, which imports torch."""
+        if name == "capture":
+            return importlib.import_module("cpd.study.sweeps.capture").capture
+        raise missing("cpd.study", name)

@@ -83,6 +83,8 @@ def cost(
     True
     """
     spec = as_reduce(spec)
+    if isinstance(shapes, (int, str)):
+        raise TypeError(f"shapes must be a list, such as [1000, (64, 10)], got {shapes!r}")
     layers = values_and_rows(spec, shapes)
     predicted = counted(spec, world, layers, [], rank, chunk, largest)
     if ranks is None:
@@ -96,7 +98,7 @@ def cost(
 
     def moved(comm: Communicator) -> Any:
         given = ranks[comm.rank]
-        tensors = given() if callable(given) else given
+        tensors: Any = given() if callable(given) else given
         return comm.all_reduce(tensors, spec, report=True)[1].traffic
 
     with local(world, chunk=chunk) as group:

@@ -38,7 +38,7 @@ Values: TypeAlias = npt.NDArray[np.float32]
 
 _RANKED = re.compile(r"rank(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
 _FP32 = _core.Format.parse("fp32")
-_NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
+_NEAREST = _core.RoundingOptions("nearest_even", "ieee", 24, "A")
 _MOST_RANKS = 1 << 16
 
 

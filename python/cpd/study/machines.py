@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cpd._since import gone_members
 from cpd.numeric.checked import checked
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
@@ -59,7 +58,6 @@ class Round(NamedTuple):
     within: int
 
 
-@gone_members("cpd.study.Machine")
 @checked
 @dataclass(frozen=True, init=False)
 class Machine:
@@ -180,31 +178,31 @@ class Machine:
             for name, data in _named().items()
         }
 
-    def hosts(self, ranks: int) -> int:
+    def hosts(self, world: int) -> int:
         """Returns the number of hosts that hold a number of ranks.
 
         Args:
-            ranks: the number of ranks.
+            world: the number of ranks.
 
         Returns:
             The number of hosts, rounded up.
         """
-        return -(-ranks // self.gpus)
+        return -(-world // self.gpus)
 
-    def hourly(self, ranks: int) -> float:
+    def hourly(self, world: int) -> float:
         """Returns the price of a number of ranks for an hour.
 
         On one host its GPUs are paid for, on several hosts whole hosts.
 
         Args:
-            ranks: the number of ranks.
+            world: the number of ranks.
 
         Returns:
             Dollars; 0 if the machine's price is not known.
         """
-        if ranks <= self.gpus:
-            return self.dollars * ranks / self.gpus
-        return self.dollars * self.hosts(ranks)
+        if world <= self.gpus:
+            return self.dollars * world / self.gpus
+        return self.dollars * self.hosts(world)
 
 
 class Link:

@@ -115,7 +115,7 @@ class Network:
         """The number of parameters."""
         return sum(map(math.prod, self.shapes))
 
-    def samples(self, ranks: int, batch: int | None = None) -> int:
+    def samples(self, world: int, batch: int | None = None) -> int:
         """Returns the samples of a step.
 
         Without `batch` it is the published number. Beyond the largest published number of ranks,
@@ -123,20 +123,20 @@ class Network:
         one sample.
 
         Args:
-            ranks: the number of ranks.
+            world: the number of ranks.
             batch: samples on each rank; default None: the network's.
 
         Returns:
             The samples of all ranks.
         """
         if batch is not None:
-            return batch * ranks
-        if ranks in self.batches:
-            return self.batches[ranks]
+            return batch * world
+        if world in self.batches:
+            return self.batches[world]
         if not self.batches:
-            return ranks * (1 if self.batch is None else self.batch)
-        near = max((one for one in self.batches if one < ranks), default=min(self.batches))
-        return max(1, round(self.batches[near] * ranks / near))
+            return world * (1 if self.batch is None else self.batch)
+        near = max((one for one in self.batches if one < world), default=min(self.batches))
+        return max(1, round(self.batches[near] * world / near))
 
 
 def as_network(network: Network | str) -> Network:

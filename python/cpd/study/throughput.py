@@ -200,7 +200,7 @@ def all_reduce_of(
 def step_time(
     network: Network | str,
     machine: Machine | str,
-    ranks: int,
+    world: int,
     spec: Reduce | str = "fp32",
     *,
     compute: float | None = None,
@@ -214,12 +214,12 @@ def step_time(
     Messages are those of the exchange itself, run without values. Steps follow one after the other.
     A step is as long as its longest message: `alpha` seconds, and its bytes over `beta`, within a
     host or between hosts, where the messages of a host share its link. The messages in which the
-    ranks first agree on scales are included: with APS 4 bytes a tensor, ceil(log2(ranks)) times.
+    ranks first agree on scales are included: with APS 4 bytes a tensor, ceil(log2(world)) times.
 
     Args:
         network: the network, or its name.
         machine: the machine, or its name or text, such as `"alpha=1e-5 beta=1e9"`.
-        ranks: the number of GPUs, at least 1.
+        world: the number of ranks, a GPU each, at least 1.
         spec: the all-reduce, or its text; default fp32.
         compute: seconds of a step's computation on one rank. Default: from the network's published
             rate on one K80 and the machine's `speed`.
@@ -246,29 +246,29 @@ def step_time(
     (4.0, 14.0)
     """
     network, machine, spec = as_network(network), as_machine(machine), as_reduce(spec)
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, got {ranks}")
+    if world < 1:
+        raise ValueError(f"world must be at least 1, got {world}")
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
     if codec_gbps not in (None, "measured"):
         _given(codec_gbps)
-    samples = network.samples(ranks, batch)
-    found, sent = messages_of(spec, ranks, network, machine.gpus, bits, largest)
+    samples = network.samples(world, batch)
+    found, sent = messages_of(spec, world, network, machine.gpus, bits, largest)
     coded, source = 0.0, ""
-    encoded, decoded = codec_values(spec, ranks)
+    encoded, decoded = codec_values(spec, world)
     if encoded or decoded:
         rate, source = _rate_on(machine, spec, codec_gbps)
         coded = 4e-9 * (encoded * network.values / rate[0] + decoded * network.values / rate[1])
     return StepTime(
-        ranks,
+        world,
         samples,
-        computation=_computation(network, machine, samples / ranks, compute),
+        computation=_computation(network, machine, samples / world, compute),
         codec=coded,
         messages=seconds(machine, found),
         bytes_sent=sent[0],
         steps=sum(one.steps for one in found),
         exact=sent[1],
-        dollars_an_hour=machine.hourly(ranks),
+        dollars_an_hour=machine.hourly(world),
         exchange=spec.exchange,
         codec_source=source,
     )

@@ -8,7 +8,7 @@ TensorBoard, Weights & Biases, accelerate, Lightning and Hugging Face's Trainer.
 is imported at its first use.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cpd._since import missing
 from cpd.track.hugging_face_callback import hugging_face
@@ -19,5 +19,7 @@ from cpd.track.writers import Writer
 __all__ = ["Tracker", "Writer", "hugging_face", "lightning"]
 
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.track", name)
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.track", name)

@@ -84,13 +84,13 @@ class Tracker:
         self._covered = False
         self._next_step = 0
 
-    def step(self, number: int | None = None) -> dict[str, float]:
+    def step(self, step: int | None = None) -> dict[str, float]:
         """Ends a step: writes its numbers, and returns them.
 
         Call it once for each step of the optimizer, after the backward pass.
 
         Args:
-            number: the number of the step; default 0, 1, ….
+            step: the number of the step; default 0, 1, ….
 
         Returns:
             Tag → number.
@@ -98,7 +98,7 @@ class Tracker:
         Raises:
             TypeError: for a number that is not an int.
         """
-        step = self._next_step if number is None else integer("number", number)
+        step = self._next_step if step is None else integer("step", step)
         self._next_step = step + 1
         scalars = {**self._coverage(), **self._observed(), **self._reduced()}
         if scalars and self._writer is not None:

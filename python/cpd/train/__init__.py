@@ -73,7 +73,9 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'cpd.train' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
+
+    def __getattr__(name: str) -> Any:
+        if name in _LATER:
+            return getattr(importlib.import_module(_LATER[name]), name)
+        raise AttributeError(f"module 'cpd.train' has no attribute {name!r}")

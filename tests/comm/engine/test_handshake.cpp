@@ -15,6 +15,7 @@
 
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/local.h"
+#include "cpd/compress/codecs.h"
 #include "tests/testing/ranks.h"
 
 namespace cpd {
@@ -33,39 +34,44 @@ using testing::views_of;
 
 // ---- disagreements
 
+/// What a call has beside its spec and its layers.
+struct Call {
+  CommOptions options;
+  TensorOptions numbers;
+};
+
 /// What the last rank does otherwise than the others.
 struct Otherwise {
   const char* name;
-  std::function<void(Reduce&, Layers&, CommOptions&)> change;
+  std::function<void(Reduce&, Layers&, Call&)> change;
 };
 
 std::vector<Otherwise> disagreements() {
   using S = Reduce;
-  using O = CommOptions;
+  using C = Call;
   return {
-      {"a layer more", [](S&, Layers& x, O&) { x.emplace_back(4); }},
-      {"a layer less", [](S&, Layers& x, O&) { x.pop_back(); }},
-      {"a value more", [](S&, Layers& x, O&) { x[1].push_back(1); }},
-      {"layers swapped", [](S&, Layers& x, O&) { std::swap(x[0], x[1]); }},
-      {"format", [](S& s, Layers&, O&) { s.format = ParseFormat("e5m2"); }},
-      {"rounding", [](S& s, Layers&, O&) { s.rounding.mode = Rounding::up; }},
-      {"overflow", [](S& s, Layers&, O&) { s.rounding.overflow = Overflow::saturate; }},
-      {"seed", [](S& s, Layers&, O&) { s.rounding.seed = 1; }},
-      {"random bits", [](S& s, Layers&, O&) { s.rounding.random_bits = 8; }},
-      {"accumulator's format", [](S& s, Layers&, O&) { s.accumulator.format = kFp32; }},
-      {"scheme", [](S& s, Layers&, O&) { s.accumulator.scheme = Scheme::kahan; }},
-      {"sum's rounding", [](S& s, Layers&, O&) { s.accumulator.rounding.mode = Rounding::down; }},
-      {"sum's seed", [](S& s, Layers&, O&) { s.accumulator.rounding.seed = 5; }},
-      {"result", [](S& s, Layers&, O&) { s.result = kFp32; }},
-      {"order", [](S& s, Layers&, O&) { s.order = Order::tree; }},
-      {"exchange", [](S& s, Layers&, O&) { s.exchange = Exchange::gather; }},
-      {"groups", [](S& s, Layers&, O&) { s.group_size = 2; }},
-      {"APS", [](S& s, Layers&, O&) { s.aps = Aps::on; }},
-      {"loss scale", [](S& s, Layers&, O&) { s.loss_scale = 2; }},
-      {"average", [](S& s, Layers&, O&) { s.average = true; }},
-      {"divide", [](S& s, Layers&, O&) { s.divide = Divide::before; }},
-      {"step", [](S& s, Layers&, O&) { s.step = 9; }},
-      {"chunk", [](S&, Layers&, O& o) { o.chunk = 51; }},
+      {"a layer more", [](S&, Layers& x, C&) { x.emplace_back(4); }},
+      {"a layer less", [](S&, Layers& x, C&) { x.pop_back(); }},
+      {"a value more", [](S&, Layers& x, C&) { x[1].push_back(1); }},
+      {"layers swapped", [](S&, Layers& x, C&) { std::swap(x[0], x[1]); }},
+      {"format", [](S& s, Layers&, C&) { s.format = ParseFormat("e5m2"); }},
+      {"rounding", [](S& s, Layers&, C&) { s.rounding.mode = Rounding::up; }},
+      {"overflow", [](S& s, Layers&, C&) { s.rounding.overflow = Overflow::saturate; }},
+      {"seed", [](S&, Layers&, C& c) { c.numbers.seed = 1; }},
+      {"random bits", [](S& s, Layers&, C&) { s.rounding.random_bits = 8; }},
+      {"accumulator's format", [](S& s, Layers&, C&) { s.accumulator.format = kFp32; }},
+      {"scheme", [](S& s, Layers&, C&) { s.accumulator.scheme = Scheme::kahan; }},
+      {"sum's rounding", [](S& s, Layers&, C&) { s.accumulator.rounding.mode = Rounding::down; }},
+      {"result", [](S& s, Layers&, C&) { s.result = kFp32; }},
+      {"order", [](S& s, Layers&, C&) { s.order = Order::tree; }},
+      {"exchange", [](S& s, Layers&, C&) { s.exchange = Exchange::gather; }},
+      {"groups", [](S& s, Layers&, C&) { s.group_size = 2; }},
+      {"APS", [](S& s, Layers&, C&) { s.aps = Aps::on; }},
+      {"loss scale", [](S& s, Layers&, C&) { s.loss_scale = 2; }},
+      {"average", [](S& s, Layers&, C&) { s.average = true; }},
+      {"divide", [](S& s, Layers&, C&) { s.divide = Divide::before; }},
+      {"step", [](S&, Layers&, C& c) { c.numbers.step = 9; }},
+      {"chunk", [](S&, Layers&, C& c) { c.options.chunk = 51; }},
   };
 }
 
@@ -101,21 +107,21 @@ TEST(AllReduce, DisagreementsAreTheSameErrorEverywhere) {
     for (const Otherwise& other : disagreements()) {
       const auto plain = [&](int) { return options_of(50, 20); };
       const auto changed = [&](int r) {
-        CommOptions options = plain(r);
+        Call call{plain(r), {}};
         Reduce spec;
         Layers x(4);
         x[1].resize(3);
-        if (r == world - 1) other.change(spec, x, options);
-        return options;
+        if (r == world - 1) other.change(spec, x, call);
+        return call.options;
       };
       const auto disagree = [&](Communicator& comm, Layers& out) {
         Reduce spec;
         spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
         Layers x = testing::random_ranks(1, {10, 130, 7}, 1)[0];
-        CommOptions options;
-        if (comm.rank() == world - 1) other.change(spec, x, options);
+        Call call;
+        if (comm.rank() == world - 1) other.change(spec, x, call);
         out = blank(sizes_of(x));
-        comm.AllReduce(views_of(x), views_of(out), spec);
+        comm.AllReduce(views_of(x), views_of(out), spec, false, call.numbers);
       };
       expect_mismatch(world, other.name, disagree, changed);
     }
@@ -201,6 +207,31 @@ std::string mismatch_of(const std::function<void()>& call) {
     return error.what();
   }
   return "no Mismatch";
+}
+
+/// A seed or a step that differs is named, also by ranks that share a codec.
+TEST(AllReduce, NamesTheNumberThatDiffers) {
+  for (const char* codec : {"", "qsgd bits=4 bucket=64"}) {
+    for (const char* name : {"seed", "step"}) {
+      Reduce spec;
+      if (*codec != 0) spec.wire = MakeCodec(codec);
+      std::vector<std::string> said(2);
+      const auto fates = on_ranks(LocalTransports(2), options_of(50, 20), [&](Communicator& comm) {
+        TensorOptions call{.seed = 3, .step = 4};
+        if (comm.rank() == 1) (name[1] == 'e' ? call.seed : call.step) = 8;
+        const Layers x = blank({4});
+        Layers out = x;
+        said[static_cast<std::size_t>(comm.rank())] =
+            mismatch_of([&] { comm.AllReduce(views_of(x), views_of(out), spec, false, call); });
+      });
+      expect_well(fates);
+      const char* const first = name[1] == 'e' ? "3" : "4";
+      for (const std::string& text : said) {
+        EXPECT_EQ(text, std::string("the ranks do not agree: ") + name + " is " + first +
+                            " on rank 0 and 8 on rank 1");
+      }
+    }
+  }
 }
 
 bool ends_within_character(const std::string& text) {

@@ -14,13 +14,8 @@
 namespace cpd {
 namespace {
 
-RoundingOptions stochastic(int random_bits, std::uint64_t seed, std::uint64_t stream) {
-  RoundingOptions o;
-  o.mode = Rounding::stochastic;
-  o.random_bits = random_bits;
-  o.seed = seed;
-  o.stream = stream;
-  return o;
+RoundingOptions stochastic(int random_bits) {
+  return {.mode = Rounding::stochastic, .random_bits = random_bits};
 }
 
 using Block = std::array<std::uint32_t, 4>;
@@ -28,16 +23,17 @@ using Block = std::array<std::uint32_t, 4>;
 // The integer of element i, the block function being given: s draws share a word; lane i mod 16,
 // word (i / 16) mod 4, part (i / 64) mod s of counter 16 * (i / (64 s)) + lane.
 template <class Philox>
-std::uint32_t integer_of_element(const Philox& philox, const RoundingOptions& o, std::uint64_t i) {
-  const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
+std::uint32_t integer_of_element(const Philox& philox, int random_bits, const RandomKey& key,
+                                 std::uint64_t i) {
+  const std::uint64_t s = random_bits > 16 ? 1 : random_bits > 8 ? 2 : 4;
   const std::uint64_t counter = 16 * (i / (64 * s)) + i % 16;
   const Block words = philox(
       Block{static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32),
-            static_cast<std::uint32_t>(o.stream), static_cast<std::uint32_t>(o.stream >> 32)},
-      std::array<std::uint32_t, 2>{static_cast<std::uint32_t>(o.seed),
-                                   static_cast<std::uint32_t>(o.seed >> 32)});
+            static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)},
+      std::array<std::uint32_t, 2>{static_cast<std::uint32_t>(key.seed),
+                                   static_cast<std::uint32_t>(key.seed >> 32)});
   const std::uint64_t part = (i / 64) % s;
-  return (words[(i / 16) % 4] >> (part * (32 / s))) & ((1u << o.random_bits) - 1);
+  return (words[(i / 16) % 4] >> (part * (32 / s))) & ((1u << random_bits) - 1);
 }
 
 #ifdef CPD_TEST_RANDOM123
@@ -66,11 +62,13 @@ TEST(Philox, EveryBackendDealsOutRandom123) {
     const testing::WithBackend forced(backend);
     for (int random_bits = 1; random_bits <= 24; ++random_bits) {
       for (const auto& [seed, stream] : kSeedsAndStreams) {
-        const RoundingOptions o = stochastic(random_bits, seed, stream);
+        const RandomKey key{seed, stream};
         for (const std::size_t n : {1u, 15u, 16u, 17u, 255u, 256u, 257u, 1111u}) {
           std::vector<std::uint32_t> expected(n);
-          for (std::size_t i = 0; i < n; ++i) expected[i] = integer_of_element(random123, o, i);
-          const auto got = testing::run_random_integers(o, n);
+          for (std::size_t i = 0; i < n; ++i) {
+            expected[i] = integer_of_element(random123, random_bits, key, i);
+          }
+          const auto got = testing::run_random_integers(stochastic(random_bits), n, 0, key);
           EXPECT_TRUE(testing::bits_equal(std::span<const std::uint32_t>(expected),
                                           std::span<const std::uint32_t>(got)))
               << backend << ", N " << random_bits << ", seed " << seed << ", stream " << stream;
@@ -85,16 +83,17 @@ TEST(Philox, LargeIndices) {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
     for (const int random_bits : {3, 8, 9, 16, 17, 24}) {
-      const RoundingOptions o = stochastic(random_bits, 42, 7);
+      constexpr RandomKey kNumbers{42, 7};
       for (const std::uint64_t first :
            {std::uint64_t{256}, std::uint64_t{1} << 31, (std::uint64_t{1} << 32) - 256,
             std::uint64_t{1} << 34, (std::uint64_t{1} << 34) - 256, (std::uint64_t{1} << 36) - 512,
             (std::uint64_t{1} << 36) - 256, std::uint64_t{1} << 40}) {
         std::vector<std::uint32_t> expected(600);
         for (std::size_t i = 0; i < expected.size(); ++i) {
-          expected[i] = integer_of_element(random123, o, first + i);
+          expected[i] = integer_of_element(random123, random_bits, kNumbers, first + i);
         }
-        const auto got = testing::run_random_integers(o, expected.size(), first);
+        const auto got =
+            testing::run_random_integers(stochastic(random_bits), expected.size(), first, kNumbers);
         EXPECT_TRUE(testing::bits_equal(std::span<const std::uint32_t>(expected),
                                         std::span<const std::uint32_t>(got)))
             << backend << ", N " << random_bits << ", first " << first;
@@ -117,9 +116,9 @@ TEST(Philox, KnownAnswer) {
   constexpr Block kZero = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
-    const auto r = testing::run_random_integers(stochastic(24, 0, 0), 64);
+    const auto r = testing::run_random_integers(stochastic(24), 64);
     for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(r[16 * w], kZero[w] & 0xFFFFFF) << backend;
-    const auto bytes = testing::run_random_integers(stochastic(8, 0, 0), 256);
+    const auto bytes = testing::run_random_integers(stochastic(8), 256);
     for (std::size_t part = 0; part < 4; ++part) {
       EXPECT_EQ(bytes[64 * part], (kZero[0] >> (8 * part)) & 0xFF) << backend;
     }
@@ -132,13 +131,14 @@ TEST(Philox, CastUsesThem) {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
     for (const int random_bits : {1, 5, 8, 11, 16, 20, 24}) {
-      const RoundingOptions o = stochastic(random_bits, 0xDEADBEEFCAFEull, 3);
+      const RoundingOptions o = stochastic(random_bits);
+      constexpr RandomKey kNumbers{0xDEADBEEFCAFEull, 3};
       std::vector<float> x(3001);
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = 1.0f + 1e-4f * static_cast<float>(i);
-      const auto random = testing::run_random_integers(o, x.size());
+      const auto random = testing::run_random_integers(o, x.size(), 0, kNumbers);
       const auto expected = testing::oracle_cast(x, format, o, &random);
-      EXPECT_TRUE(
-          testing::bits_equal(std::span<const float>(expected), testing::run_cast(x, format, o), x))
+      EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
+                                      testing::run_cast(x, format, o, nullptr, kNumbers), x))
           << backend << ", N " << random_bits;
       EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected),
                                       testing::run_cast(x, format, o, &random), x))
@@ -150,7 +150,7 @@ TEST(Philox, CastUsesThem) {
 TEST(Philox, RefusesBadCounts) {
   std::vector<std::uint32_t> out(8);
   for (const int random_bits : {-1, 0, 25, 32}) {
-    EXPECT_THROW(RandomIntegers(stochastic(random_bits, 0, 0), 0, testing::view_of(out)), Error);
+    EXPECT_THROW(RandomIntegers(stochastic(random_bits), 0, testing::view_of(out)), Error);
   }
 }
 

@@ -45,7 +45,7 @@ std::vector<float> run_fold(const Accumulator& accumulator, const Format& terms_
   for (std::size_t k = 0; k < terms.size(); ++k) {
     FoldStep(accumulator, terms_in, static_cast<std::int64_t>(k), static_cast<std::int64_t>(first),
              static_cast<std::int64_t>(n), terms[k].data(),
-             {state.data(), static_cast<std::int64_t>(n)});
+             {state.data(), static_cast<std::int64_t>(n)}, testing::kKey);
   }
   state.resize(n);
   return state;
@@ -210,10 +210,11 @@ reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) 
   return [=, t = std::uint64_t{0}]() mutable {
     const std::uint64_t s = o.random_bits > 16 ? 1 : o.random_bits > 8 ? 2 : 4;
     const auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
-    const r123::Philox4x32::ctr_type counter = {{low(index),
-                                                 low((index >> 32 & 0xFF) | (t / (4 * s)) << 8),
-                                                 low(o.stream), low(o.stream >> 32)}};
-    const r123::Philox4x32::key_type key = {{low(o.seed), low(o.seed >> 32)}};
+    const r123::Philox4x32::ctr_type counter = {
+        {low(index), low((index >> 32 & 0xFF) | (t / (4 * s)) << 8), low(testing::kKey.stream),
+         low(testing::kKey.stream >> 32)}};
+    const r123::Philox4x32::key_type key = {
+        {low(testing::kKey.seed), low(testing::kKey.seed >> 32)}};
     const auto words = r123::Philox4x32()(counter, key);
     const std::uint32_t word = words[(t % (4 * s)) / s];
     const std::uint64_t part = t++ % s;
@@ -233,8 +234,6 @@ TEST(FoldStochastic, DrawsFollowTheDocumentedRule) {
           Accumulator a = make(format, scheme, Rounding::stochastic);
           a.rounding.random_bits = random_bits;
           a.rounding.variant = variant;
-          a.rounding.seed = 0x123456789ABCDEFull;
-          a.rounding.stream = 0xFEDCBA9876543210ull;
           for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{0x5'0000'0100}}) {
             const auto source_of = [&](std::size_t i) { return draws_of(a.rounding, first + i); };
             failures += check(a, kFp32, terms, source_of, first) ? 0 : 1;

@@ -21,6 +21,7 @@
 #include "cpd/oracle/reference_gemm.h"
 #include "cpd/spec/presets.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/formats.h"
 #include "tests/testing/sanitized.h"
 
 namespace cpd {
@@ -134,7 +135,7 @@ float model(const Accumulator& accumulator, std::span<const float> a, std::span<
             float c, std::uint64_t index) {
   const BlockFma& unit = unit_of(accumulator);
   const reference::Spec format = reference::spec_of(accumulator.format);
-  reference::Draws draws(accumulator.rounding, index);
+  reference::Draws draws(accumulator.rounding, testing::kKey, index);
   const bool promotes = unit.promote > 0;
   Exact result = reference::exact(c);  // given rounded
   Exact sum = promotes ? Exact{} : result;
@@ -185,7 +186,7 @@ std::size_t round_up(std::size_t x, int to) {
 
 std::vector<float> run(const KernelTable& table, const Accumulator& accumulator,
                        const Product& product, std::size_t step, std::uint64_t index) {
-  const BlockFmaPlan plan = make_block_fma_plan(accumulator);
+  const BlockFmaPlan plan = make_block_fma_plan(accumulator, testing::kKey);
   const std::size_t rows = round_up(product.rows, table.gemm_rows);
   const std::size_t columns = round_up(product.columns, table.gemm_columns);
   std::vector<float> state(rows * columns * static_cast<std::size_t>(plan.planes));
@@ -380,8 +381,6 @@ Accumulator random_accumulator(Source& source) {
        Rounding::to_odd, Rounding::stochastic});
   accumulator.rounding.overflow = source.one_of<Overflow>({Overflow::ieee, Overflow::saturate});
   accumulator.rounding.random_bits = source.one_of<int>({3, 8, 12, 24});
-  accumulator.rounding.seed = 99;
-  accumulator.rounding.stream = 5;
   if (unit.promote == 0 && Holds(accumulator.format, unit.sum)) {  // else refused: no effect
     accumulator.rounding.mode = Rounding::nearest_even;
     if (!unit.sum.has_inf()) accumulator.rounding.overflow = Overflow::ieee;

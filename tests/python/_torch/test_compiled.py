@@ -78,7 +78,7 @@ CONSTRUCTED = {
     "name and field": lambda: cpd.Format("e4m3fn:bias=11", man=2),
     "scaled": lambda: cpd.Scaled("mxfp8"),
     "scaled and option": lambda: cpd.Scaled("mxfp8", rule="ceil"),
-    "element": lambda: cpd.Scaled("e2m1", 16, "e4m3fn"),
+    "element": lambda: cpd.Scaled("e2m1", block=16, scale="e4m3fn"),
 }
 
 

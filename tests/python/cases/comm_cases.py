@@ -21,7 +21,6 @@ import cpd
 import cpd.comm
 from cpd import _core, compress
 from cpd.comm import Communicator, Mismatch, RankLost
-from cpd.comm.spec import native_at
 
 FORMATS = ("e4m3", "e5m2", "e3m0", "e2m1", "e4m3fn", "fp16", "bf16", "fp32", "e6m9", "e2m5")
 SCALINGS: tuple[dict[str, Any], ...] = (
@@ -180,9 +179,9 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
         ranks = [[np.round(4 * x) / 4 for x in layers_of(r, sizes, 5)] for r in range(comm.size)]
         expected = cpd.simulate_all_reduce(ranks, spec, seed=3)
         out = [np.full_like(layer, -1.0) for layer in layers]
-        native = _core.with_codec(native_at(spec, 3), codec)
+        native = _core.with_codec(spec._held, codec)
         try:
-            comm._native.all_reduce(layers, out, native, False)
+            comm._native.all_reduce(layers, out, native, False, 3)
         except (cpd.comm.TransportError, RankLost) as error:
             return [f"{type(error).__name__}: {error}"]
         if not same(expected, out):

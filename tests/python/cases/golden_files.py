@@ -14,6 +14,7 @@ from typing import Any
 
 import cpd
 import cpd.hardware
+from cpd.numeric.hadamard import transform_of
 from golden import FOLDER, floats, recorded
 
 STORED = FOLDER / "stored"
@@ -77,7 +78,7 @@ def recipe(text: str) -> cpd.Recipe:
 READERS: dict[str, Callable[[str], Any]] = {
     "format": cpd.Format,
     "scaled": cpd.Scaled,
-    "hadamard": cpd.Hadamard.parse,
+    "hadamard": transform_of,
     "cast": cpd.Cast,
     "scaled cast": cpd.Cast,
     "accumulator": cpd.Accumulator,
@@ -218,7 +219,7 @@ def objects() -> dict[str, Any]:
     return {
         "scaled": cpd.Scaled("nvfp4 block=16x16 transform=hadamard16:te"),
         "scaled cast": cpd.Cast("fp8-tensor", rounding="stochastic", history=16),
-        "hadamard": cpd.Hadamard(16, signs="te"),
+        "hadamard": transform_of("hadamard16:te"),
         "fixed point": cpd.Accumulator(width=40, fraction=12),
         "integer accumulator": cpd.Accumulator("fixed<40,12>"),
         "codec": cpd.Codec("qsgd bits=4", random_bits=8),

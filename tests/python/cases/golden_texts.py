@@ -355,7 +355,7 @@ cpd.cast(x, "e4m3", out=torch.zeros(4).expand(3, 4))
 cpd.add(x, x.numpy(), "e4m3")
 cpd.ddp_hook("e4m3")
 cpd.ddp_hook(spec, 3)
-cpd.ddp_hook(spec, module=3)
+cpd.ddp_hook(spec, model=3)
 cpd.ddp_hook(spec)
 cpd.ddp_hook(cpd.Schedule(spec, exempt=["a"]))
 """

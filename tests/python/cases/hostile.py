@@ -265,8 +265,6 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
         for name in ("all_gather", "all_reduce", "reduce", "reduce_scatter")
     },
     "cpd.Scaled": {"text": lambda: "mxfp8"},
-    "cpd.Hadamard": {"size": lambda: 4},
-    "cpd.Hadamard.parse": {"text": lambda: "hadamard4"},
     "cpd.optim.LowPrecision": {},
     "cpd.Encoded": {"codes": lambda: torch.zeros(4, dtype=torch.uint8), "scales": lambda: None},
 }
@@ -294,7 +292,6 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.Accumulator": lambda: cpd.Accumulator("e4m3"),
     "cpd.Cast": lambda: cpd.Cast("e4m3"),
     "cpd.Format": lambda: cpd.Format("e4m3"),
-    "cpd.Hadamard": lambda: cpd.Hadamard(4),
     "cpd.Recipe": lambda: cpd.Recipe(sums="e4m3"),
     "cpd.Reduce": spec,
     "cpd.Scaled": lambda: cpd.Scaled("nvfp4"),

@@ -305,7 +305,7 @@ def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
 
     model = torch.nn.Linear(8, 4)
     ddp = DistributedDataParallel(model)
-    state, hook = cpd.ddp_hook(SPEC, module=model, comm=comm)
+    state, hook = cpd.ddp_hook(SPEC, model=model, comm=comm)
     ddp.register_comm_hook(state, hook)
 
     def step() -> None:
@@ -332,7 +332,7 @@ def backward_ends(comm: Communicator) -> bool:
 
     model = torch.nn.Linear(8, 4)
     ddp = DistributedDataParallel(model)
-    ddp.register_comm_hook(*cpd.ddp_hook(SPEC, module=model, comm=comm))
+    ddp.register_comm_hook(*cpd.ddp_hook(SPEC, model=model, comm=comm))
     if comm.rank == 0:
         in_a_thread(lambda: ddp(torch.ones(2, 8)).sum().backward(), again=False)
     else:

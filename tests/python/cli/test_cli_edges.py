@@ -129,7 +129,9 @@ def test_a_page_that_cannot_be_made_is_told(monkeypatch, error):
 
 
 def test_margins_are_factors():
-    table = scaled_table([cpd.Scaled("e4m3fn", 32, "e8m0", margin=3), cpd.Scaled("mxfp8")])
+    table = scaled_table(
+        [cpd.Scaled("e4m3fn", block=32, scale="e8m0", margin=3), cpd.Scaled("mxfp8")]
+    )
     rows = dict(zip(*(list(column.cells) for column in table.columns[:2]), strict=True))
     assert rows["Margin"] == "2^3"
     assert list(table.columns[2].cells)[list(rows).index("Margin")] == "-"

@@ -37,6 +37,14 @@ def test_a_communicator_counts_all_its_calls():
             assert traffic.bytes_sent == traffic.bytes_received == 3 * 4000
 
 
+def test_traffic_is_added_number_by_number():
+    bound = Traffic(1, 2, 3, 4, 5, 0.5, exact=False)
+    other = Traffic(10, 20, 30, 40, 50, 0.25)
+    assert bound + other == Traffic(11, 22, 33, 44, 55, 0.75, exact=False) == other + bound
+    assert (other + other).exact
+    assert not (bound + bound).exact
+
+
 def test_sent_and_received_are_told_apart():
     """The root of a reduce over three ranks receives both others' slices, and sends none back."""
     with cpd.comm.local(3) as group:

@@ -168,7 +168,7 @@ def test_a_sum_is_that_of_what_is_encoded(wire):
         wanted = []
         for number, (layer, state) in enumerate(zip(layers, own, strict=True)):
             stream = cpd._core.stream_of("wire", step, number, 0)
-            wanted.append(codec.encode(layer, state=state, seed=5, stream=stream).values)
+            wanted.append(codec.encode(layer, states=state, seed=5, stream=stream).values)
         assert same(got, wanted)
 
 

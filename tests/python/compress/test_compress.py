@@ -182,7 +182,7 @@ def test_a_codec_of_a_codec():
         (lambda: cpd.Codec("e4m3").encode(X, stream=-1), ValueError, "stream"),
         (lambda: cpd.Codec("e4m3").encode(X, shift=601), ValueError, "shift must be at most"),
         (lambda: cpd.Codec("e4m3").encode(X, scale=-1.0), ValueError, "scale"),
-        (lambda: cpd.Codec("e4m3").encode(X, state=3), TypeError, "states must be a"),
+        (lambda: cpd.Codec("e4m3").encode(X, states=3), TypeError, "states must be a"),
         (lambda: cpd.Codec("e4m3").encode(X, random=X), TypeError, "random must be integers"),
         (
             lambda: cpd.Codec("e4m3").encode(X, random=np.zeros(3, np.int64)),
@@ -351,7 +351,7 @@ def test_ten_thousand_calls_keep_no_memory():
 
     def run(count):
         for _ in range(count):
-            compress.Packet.from_bytes(codec.encode(x, state=states).data)
+            compress.Packet.from_bytes(codec.encode(x, states=states).data)
             pickle.loads(pickle.dumps(codec))
             states.state_dict()
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -230,7 +230,7 @@ def test_texts_of_levels() -> None:
         ("axis=0 bucket=tensor", "axis=0 is of buckets: give bucket=N, got bucket=tensor"),
         ("whole=513", "whole must be an integer 1…512, got '513'"),
         ("bucket=64 whole=0", "whole must be an integer 1…64, got '0'"),
-        ("bucket=tensor whole=9", "whole=9 is of buckets: give bucket=N with it, got 'qsgd bucket"),
+        ("bucket=tensor whole=9", "whole=9 is of buckets: give bucket=N with it"),
         ("axis=64", "axis must be an integer -64…63, got '64'"),
         ("bits=9 spacing=optimal", "spacing=optimal is for at most 127 signed levels, got 255"),
     ],

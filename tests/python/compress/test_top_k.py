@@ -48,7 +48,7 @@ def test_residuals_over_calls(fraction, n, kind):
     for call in range(3):
         x = layer(n, call, kind)
         sent = by_rule.top_k(x.tolist(), residual, fraction)
-        same(sent.values, codec.encode(x, state=states).values)
+        same(sent.values, codec.encode(x, states=states).values)
         residual = sent.residual
 
 
@@ -66,7 +66,7 @@ def test_values_by_another_codec(inner, rule):
     for call in range(4):
         x = layer(200, 20 + call)
         sent = by_rule.top_k(x.tolist(), residual, "0.2", rule)
-        same(sent.values, codec.encode(x, state=states).values)
+        same(sent.values, codec.encode(x, states=states).values)
         residual = sent.residual
 
 
@@ -77,7 +77,7 @@ def test_without_feedback():
         x = layer(100, call)
         same(
             by_rule.top_k(x.tolist(), [0.0] * 100, "0.1").values,
-            codec.encode(x, state=states).values,
+            codec.encode(x, states=states).values,
         )
 
 
@@ -90,10 +90,10 @@ def test_what_is_fed_back_is_sent_at_last():
     for _ in range(30):
         x = draw.integers(-8, 9, 200).astype(np.float32)
         given = given + x
-        sent = sent + codec.encode(x, state=states).values
+        sent = sent + codec.encode(x, states=states).values
     zeros = np.zeros(200, np.float32)
     for _ in range(20):
-        sent = sent + codec.encode(zeros, state=states).values
+        sent = sent + codec.encode(zeros, states=states).values
     np.testing.assert_array_equal(given, sent)
 
 

@@ -94,7 +94,7 @@ def test_bits_by_the_gradient(c0: float, c1: float) -> None:
         states.set_gradient(2, rms)
         bits = oracle.gradient_bits(float(rms), c0, c1)
         data, values = oracle.uniform(x, bits, "huffman")
-        packet = codec.encode(x, state=states, number=2)
+        packet = codec.encode(x, states=states, number=2)
         assert data in packet.data
         same(values, packet.values)
 
@@ -125,12 +125,12 @@ def test_no_gradient_no_bits() -> None:
         with pytest.raises(ValueError, match="root mean square of the tensor's gradient"):
             codec.encode(x)
         with pytest.raises(ValueError, match="of the gradient of tensor 3 on rank 0"):
-            codec.encode(x, state=states, number=3)
+            codec.encode(x, states=states, number=3)
         for kept in (None, states):
             with pytest.raises(ValueError, match="of the gradient of tensor 0 on rank 0"):
                 cpd.simulate_all_reduce([[x]], cpd.Reduce(name), states=kept)
         states.set_gradient(3, 0.5)
-        codec.encode(x, state=states, number=3)
+        codec.encode(x, states=states, number=3)
     with pytest.raises(ValueError, match="not known of sums"):
         cpd.Codec(f"blockwise {text}")
 
@@ -167,7 +167,7 @@ def test_gradients_are_kept_with_states() -> None:
     other = cpd.compress.States()
     other.load_state_dict(kept)
     assert other.state_dict() == kept
-    assert codec.encode(x, state=other).data == codec.encode(x, state=states).data
+    assert codec.encode(x, states=other).data == codec.encode(x, states=states).data
     other.reset(0)
     assert other.state_dict()["gradients"] == [(1, 4, 2.0)]
     for wrong in (-1.0, float("nan"), float("inf")):

@@ -107,9 +107,9 @@ def test_any_accumulator_and_chosen_sets(
         path, "fp32 block_fma a=fp16 b=fp16 block=4 adder=exact sum_rounding=nearest_even"
     )
     assert (row.name, row.matches) == ("fp16 fp32", 60)
-    (row,) = replay(path, "fp32 fma", output="fp32")
+    (row,) = replay(path, "fp32 fma", result="fp32")
     assert 0 < row.matches < 60
-    (row,) = replay(path, "cdna1-fp16", output="fp32", adds_c=False)
+    (row,) = replay(path, "cdna1-fp16", result="fp32", adds_c=False)
     assert row.matches < 60
     command = [
         "replay",

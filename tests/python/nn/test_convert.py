@@ -331,7 +331,11 @@ def test_a_rule_that_matches_nothing():
 @pytest.mark.parametrize(
     ("rules", "error", "message"),
     [
-        ([("a", None, 1)], TypeError, r"a rule is \(selector, recipe or None\)"),
+        (
+            [("a", None, 1)],
+            TypeError,
+            r"rules must be a list of pairs \(selector, recipe or None\)",
+        ),
         ([(3, None)], TypeError, "a rule's selector is a pattern"),
         ([(int, None)], TypeError, "a rule's selector is a pattern"),
         ([("stem", "no such")], ValueError, "no such"),

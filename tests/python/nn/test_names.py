@@ -130,7 +130,7 @@ def test_scaled_elements_refuse_a_bare_e4m3():
     ):
         with pytest.raises(ValueError, match=r"e4m3fn .*448.* \(4,3\) .*240"):
             make()
-    held = cpd.Scaled(cpd.Format("e4m3"), 16)
+    held = cpd.Scaled(cpd.Format("e4m3"), block=16)
     assert held.text == "(4,3) 16"
     assert cpd.Scaled(held.text) == held == pickle.loads(pickle.dumps(held))
 

@@ -224,6 +224,46 @@ def test_one_seed_serves_a_model():
     assert not same(steps(converted(HOW, seed=1)), wanted)
 
 
+def test_models_of_two_seeds_train_beside_each_other():
+    """Each has the bits that it has alone, also where its state is loaded in mid-run."""
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(3))
+    how = cpd.Recipe(
+        "e4m3fn", sums="fp32 rounding=stochastic", activation="e4m3fn stochastic", gradient="e5m2"
+    )
+
+    def model(seed):
+        torch.manual_seed(0)
+        made = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+        cpd.convert(made, how, seed=seed)
+        return made, torch.optim.SGD(made.parameters(), 0.1)
+
+    def step(made, optimizer):
+        optimizer.zero_grad()
+        losses = []
+        for part in x.chunk(2):  # gradients accumulate
+            loss = made(part).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        return losses
+
+    alone = {}
+    for seed in (1, 2):
+        pair = model(seed)
+        alone[seed] = [step(*pair) for _ in range(4)]
+    assert alone[1] != alone[2]
+    pairs = {seed: model(seed) for seed in (1, 2)}
+    beside = {seed: [] for seed in (1, 2)}
+    for count in range(4):
+        for seed in (1, 2):
+            if count == 2:
+                stored = pairs[seed][0].state_dict()
+                pairs[seed] = model(seed)
+                pairs[seed][0].load_state_dict(stored)
+            beside[seed].append(step(*pairs[seed]))
+    assert beside == alone
+
+
 def test_copies_have_the_models_seed():
     model = converted(HOW, seed=SEED)
     twin = copy.deepcopy(model)

@@ -90,7 +90,7 @@ def test_fields() -> None:
         ("e4m3fm", {}, ValueError, "did you mean 'e4m3fn'?"),
         ("mxfp8 stochastik", {}, ValueError, "got 'stochastik'; did you mean 'stochastic'?"),
         ("e4m3fn up down", {}, ValueError, "option 'rounding' of a cast is given twice"),
-        ("e4m3fn roundin=up", {}, ValueError, "of scaled formats; did you mean 'rounding'?"),
+        ("e4m3fn roundin=up", {}, ValueError, "transform; did you mean 'rounding'?"),
         ("e4m3fn random_bits=8", {}, ValueError, "has no effect with rounding=nearest_even"),
         (
             "e4m3fn",
@@ -125,7 +125,7 @@ def test_errors(given: Any, keys: dict[str, Any], error: type[Exception], messag
 
 
 def test_all_but_the_format_is_by_keyword() -> None:
-    with pytest.raises(TypeError, match="Cast takes a format, and all else by keyword"):
+    with pytest.raises(TypeError, match="Cast takes one text or format, and all else in it or by keyword"):
         cpd.Cast("e4m3", "up")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="lacks the format or the accumulator to round into"):
         cpd.cast(X)

@@ -68,8 +68,8 @@ def recipe(text: str) -> Any:
         ),
         (cpd.Accumulator, "int16 rounding=down", "sum_rounding= is how terms are rounded"),
         (cpd.Accumulator, "int32 variant=B", DRAWS),
-        (cpd.Codec, "qsgd bits=4 random_bits=8", "'random_bits=8' is no option"),
-        (cpd.Codec, "uniform bits=4 c=3", "'c=3' is no option"),
+        (cpd.Codec, "qsgd bits=4 random_bits=8", "unknown option 'random_bits' of qsgd"),
+        (cpd.Codec, "uniform bits=4 c=3", "unknown option 'c' of uniform"),
         (cpd.Codec, "terngrad share=off clip_at=workers", "each clips by its own"),
     ],
 )
@@ -306,7 +306,7 @@ def probe_sums(head: str) -> Outcome:
         out = np.empty_like(c)
         sides = (a, (of_a, block, 1, None), b, (of_b, block, 1, None))
         try:
-            _core.gemm_scaled(*sides, acc._held.with_numbers(3, 0), False, out, c)
+            _core.gemm_scaled(*sides, acc._held, False, out, c, (3, 0))
         except ValueError as error:
             return str(error)
         return out.tobytes()

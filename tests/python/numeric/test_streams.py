@@ -9,7 +9,6 @@ import pytest
 import cpd
 import cpd.comm
 from cpd import _core
-from cpd.comm.spec import native_at
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.streams import MAX_LAYERS, stream_tag
 
@@ -75,7 +74,7 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
     sums = cpd.simulate_all_reduce(padded, spec, seed=1)
     expected = [sums[number] for number in numbers]
 
-    reduce = _core.VirtualReduce(native_at(spec, 1), 3, [50, 7, 300], numbers)
+    reduce = _core.VirtualReduce(spec._held, 3, [50, 7, 300], 1, 0, numbers)
     for rank in reduce.schedule():
         for layer, x in enumerate(ranks[rank]):
             reduce.contribute(layer, x)
@@ -87,7 +86,7 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
 
     def work(comm: cpd.comm.Communicator) -> list[np.ndarray]:
         out = [np.empty_like(layer) for layer in expected]
-        comm._native.all_reduce(ranks[comm.rank], out, native_at(spec, 1), False, numbers)
+        comm._native.all_reduce(ranks[comm.rank], out, spec._held, False, 1, 0, numbers)
         return out
 
     for out in cpd.comm.local(3).run(work):
@@ -112,13 +111,13 @@ def test_numbers_are_those_of_padded_calls(exchange: str) -> None:
 def test_numbers_are_refused() -> None:
     spec = cpd.Reduce("e4m3")._held
     with pytest.raises(ValueError, match="2 tensors but 1 tensors' numbers"):
-        _core.VirtualReduce(spec, 2, [1, 2], [0])
+        _core.VirtualReduce(spec, 2, [1, 2], numbers=[0])
     with pytest.raises(ValueError, match="a number of its own, got 4 twice"):
-        _core.VirtualReduce(spec, 2, [1, 2], [4, 4])
+        _core.VirtualReduce(spec, 2, [1, 2], numbers=[4, 4])
     with pytest.raises(ValueError, match="at least 0, got -1"):
-        _core.VirtualReduce(spec, 2, [1], [-1])
+        _core.VirtualReduce(spec, 2, [1], numbers=[-1])
     with pytest.raises(ValueError, match=r"at most 2\^16 tensors, got 65537"):
-        _core.VirtualReduce(spec, 2, [1], [2**16])
+        _core.VirtualReduce(spec, 2, [1], numbers=[2**16])
 
 
 NUMBERS = [

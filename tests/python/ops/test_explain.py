@@ -7,6 +7,9 @@ tests/ops/test_explain.cpp shows that a plan names what runs.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tracemalloc
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 import cpd
 from cpd import _core
 from cpd.ops import on_numpy
+from patience import scaled
 
 torch = pytest.importorskip("torch")
 
@@ -270,16 +274,45 @@ def test_wrong_layers() -> None:
         cpd.explain(torch.nn.Linear(8, 8), x)
     model = converted(torch.nn.Sequential(torch.nn.Linear(8, 8)), "mxfp8")
     with pytest.raises(
-        TypeError, match=r"explain takes a layer that cpd\.convert has converted, got Sequential"
+        TypeError,
+        match=r"cpd\.convert has converted, got Sequential; explain its layers, such as '0'",
     ):
         cpd.explain(model, x)
     with pytest.raises(TypeError, match="explain takes a layer, not its class, got Linear"):
         cpd.explain(torch.nn.Linear, x)
     with pytest.raises(TypeError, match="explain takes a layer and its input, a tensor"):
         cpd.explain(model[0])
-    attention = converted(torch.nn.MultiheadAttention(8, 2), "mxfp8")
-    with pytest.raises(TypeError, match=r"layers that are one product, got .*MultiheadAttention"):
-        cpd.explain(attention, x, x, x)
+    for layer in (torch.nn.MultiheadAttention(8, 2), torch.nn.LSTM(8, 4), torch.nn.GRUCell(8, 4)):
+        name = type(layer).__name__
+        told = (
+            f"layers that are one product, got {name}; explain cpd.functional.linear and matmul "
+            "with the shapes and the recipe of its products"
+        )
+        with pytest.raises(TypeError, match=told):
+            cpd.explain(converted(layer, "mxfp8"), x, x, x)
+
+
+def test_scalar_kernels_take_the_general_path() -> None:
+    """Kernels of one lane have one path, and tiles of their own."""
+    program = """
+import json, numpy as np, cpd
+x = np.zeros((40, 70), np.float32)
+found = [cpd.explain(cpd.gemm, x, x.T, text) for text in ("e4m3", "fp32", "e6m9 kahan", "fp16 fma")]
+found.append(cpd.explain(cpd.cast, x, "mxfp8"))
+print(json.dumps([[p.backend, p.kernel, p.path, p.tile] for p in found]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "CPD_BACKEND": "scalar"},
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=True,
+    )
+    *products, cast = json.loads(run.stdout)
+    assert [product[:3] for product in products] == [["scalar", "gemm", "general"]] * 4
+    assert all(len(product[3]) == 3 and min(product[3]) > 0 for product in products)
+    assert cast[:2] == ["scalar", "round_blocks"]
 
 
 def test_functional() -> None:

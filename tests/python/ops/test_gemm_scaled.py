@@ -41,7 +41,7 @@ def _product(
 ) -> F32:
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out: F32 = np.empty((*batch, a.shape[-2], b.shape[-1]), np.float32)
-    _core.gemm_scaled(a, of_a, b, of_b, acc._held.with_numbers(3, 0), epilogue, out, c)
+    _core.gemm_scaled(a, of_a, b, of_b, acc._held, epilogue, out, c, (3, 0))
     return out
 
 

@@ -110,9 +110,10 @@ def transformed(size: int, masked: bool, bf16: bool, inverse: bool) -> Call:
     step = into_bf16 if bf16 else in_binary32
     groups = [bits[i : i + size] for i in range(0, len(bits), size)]
     expected = from_bits(x for group in groups for x in step(group, signs, inverse))
-    how = cpd.Hadamard(size, signs, bf16)
+    how = f"hadamard{size}" + f":signs=0x{signs:x}" * masked + ":bf16" * bf16
     x = from_bits(bits).reshape(7, 128)
-    return Call(cpd.hadamard, (x, how, 1, inverse), {}, expected.reshape(7, 128))
+    options = {"axis": 1, "inverse": inverse}
+    return Call(cpd.hadamard, (x, how), options, expected.reshape(7, 128))
 
 
 CASES = [(masked, bf16, back) for masked in (0, 1) for bf16 in (0, 1) for back in (0, 1)]
@@ -135,12 +136,12 @@ def test_bf16_is_the_exact_sum_rounded_once(front_end: FrontEnd) -> None:
         exponents = [low, low + 41, *(low + draw.randrange(42) for _ in range(14))]
         values = [math.ldexp(draw.randrange(128, 256), e - 7) for e in exponents]
         groups.append([x * draw.choice((-1, 1)) for x in values])
-    te = cpd.Hadamard(16, "te", bf16=True)
     expected = [
         oracle.bits_from_value(oracle.round_value(BF16, oracle.number(exact)))
         for group in groups
-        for exact in exact_transform(group, te.signs)
+        for exact in exact_transform(group, 0xD7E8)
     ]
+    te = "hadamard16:te:bf16"
     x = np.array(groups, np.float32)
     narrow = x.astype(ml_dtypes.bfloat16)
     assert np.array_equal(narrow.astype(np.float32), x)
@@ -199,7 +200,7 @@ def test_every_type_and_axis(front_end: FrontEnd, dtype: Any) -> None:
         how = "hadamard16:te"
         wide = np.moveaxis(x, axis, -1).astype(np.float32)
         wanted = np.moveaxis(cpd.hadamard(np.ascontiguousarray(wide), how), -1, axis).astype(dtype)
-        calls.append(Call(cpd.hadamard, (x, how, axis), {}, np.ascontiguousarray(wanted)))
+        calls.append(Call(cpd.hadamard, (x, how), {"axis": axis}, np.ascontiguousarray(wanted)))
     front_end.check(calls)
 
 
@@ -214,9 +215,9 @@ def test_layouts_have_the_same_bits(front_end: FrontEnd) -> None:
             [
                 Call(
                     cpd.hadamard,
-                    (v, "hadamard16", axis),
-                    {},
-                    cpd.hadamard(v.copy(), "hadamard16", axis),
+                    (v, "hadamard16"),
+                    {"axis": axis},
+                    cpd.hadamard(v.copy(), "hadamard16", axis=axis),
                 )
                 for v in views
             ]
@@ -226,7 +227,7 @@ def test_layouts_have_the_same_bits(front_end: FrontEnd) -> None:
 def test_no_elements(front_end: FrontEnd) -> None:
     x = np.zeros((0, 5, 16), np.float32)
     assert front_end(cpd.hadamard, x, "hadamard16").shape == x.shape
-    assert front_end(cpd.hadamard, x, "hadamard16", 0).shape == x.shape
+    assert front_end(cpd.hadamard, x, "hadamard16", axis=0).shape == x.shape
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
@@ -247,7 +248,7 @@ def test_there_and_back_is_exact_for_integers(front_end: FrontEnd) -> None:
     x = np.arange(128, dtype=np.float32).reshape(2, 64) - 50
     y = front_end(cpd.hadamard, x, "hadamard64:signs=0x123456789abcdef")
     assert np.array_equal(
-        front_end(cpd.hadamard, y, "hadamard64:signs=0x123456789abcdef", -1, True), x
+        front_end(cpd.hadamard, y, "hadamard64:signs=0x123456789abcdef", inverse=True), x
     )
 
 
@@ -268,16 +269,16 @@ X = np.zeros((3, 40), np.float32)
         (
             ValueError,
             "the extent along axis 0 must be a multiple .* 2, got 3",
-            (X, "hadamard2", 0),
-            {},
+            (X, "hadamard2"),
+            {"axis": 0},
         ),
-        (ValueError, r"axis must be -2…1 for 2 dimensions, got 2", (X, "hadamard8", 2), {}),
+        (ValueError, r"axis must be -2…1 for 2 dimensions, got 2", (X, "hadamard8"), {"axis": 2}),
         (ValueError, "at least one dimension to transform", (X[0, 0, ...], "hadamard8"), {}),
-        (TypeError, "axis must be an int, got float", (X, "hadamard8", 1.0), {}),
-        (TypeError, "inverse must be a bool, got int", (X, "hadamard8", 1, 1), {}),
+        (TypeError, "axis must be an int, got float", (X, "hadamard8"), {"axis": 1.0}),
+        (TypeError, "inverse must be a bool, got int", (X, "hadamard8"), {"inverse": 1}),
         (ValueError, "text is hadamardN", (X, "hadamar8"), {}),
         (ValueError, "power of two, 2…128, got 40", (X, "hadamard40"), {}),
-        (TypeError, "transform must be a cpd.Hadamard or its text, got int", (X, 8), {}),
+        (TypeError, 'transform must be a text such as "hadamard16:te", got int', (X, 8), {}),
         (TypeError, "x must be of type float32", (X.astype(np.float64), "hadamard8"), {}),
         (TypeError, "x must be of type float32", (X.astype(np.int32), "hadamard8"), {}),
         (ValueError, "fp16 does not hold .* bf16", (X.astype(np.float16), "hadamard8:bf16"), {}),
@@ -298,43 +299,57 @@ def test_out_that_overlaps_in_part() -> None:
 # ---- the spec ------------------------------------------------------------------------------------
 
 
-def test_spec() -> None:
-    te = cpd.Hadamard(16, "te", bf16=True)
-    assert (te.size, te.signs, te.bf16, te.text) == (16, 0xD7E8, True, "hadamard16:te:bf16")
-    assert str(te) == te.text
-    assert te == cpd.Hadamard(16, 0xD7E8, True) == cpd.Hadamard.parse(te.text)
-    assert hash(te) == hash(cpd.Hadamard(16, "0xD7E8", True))
-    assert te != cpd.Hadamard(16, "te")
-    assert te != te.text
-    assert eval(repr(te), {"Hadamard": cpd.Hadamard}) == te
-    for one in (te, cpd.Hadamard(128, (1 << 127) + 5), cpd.Hadamard(2)):
-        assert cpd.Hadamard.parse(str(one)) == one
-        assert pickle.loads(pickle.dumps(one)) == one
-        assert copy.deepcopy(one) is copy.copy(one) is one
-    assert cpd.Hadamard(128, (1 << 127) + 5).signs == (1 << 127) + 5
-    assert cpd.Hadamard(32).signs == 0
-    assert str(cpd.Hadamard(32, 0xD7E8)) == "hadamard32:signs=0xd7e8"
+def test_a_transform_is_a_text() -> None:
+    q = cpd.Scaled("nvfp4", transform="hadamard16:signs=0xD7E8:bf16")
+    assert q.transform == "hadamard16:te:bf16"
+    assert cpd.Scaled("nvfp4 transform=hadamard32").transform == "hadamard32"
+    assert cpd.Scaled("nvfp4").transform is None
+    assert q.replace(transform="none") == cpd.Scaled("nvfp4")
+    assert q.replace(block=32).transform == q.transform
+
+
+def test_casts_with_a_transform_round_transformed_values(front_end: FrontEnd) -> None:
+    x = values((3, 32), np.float32)
+    for text in ("hadamard16:te", "hadamard32:signs=0xff"):
+        wanted = cpd.cast(cpd.hadamard(x, text), "nvfp4")
+        front_end.check([Call(cpd.cast, (x, cpd.Scaled("nvfp4", transform=text)), {}, wanted)])
+
+
+def test_transforms_of_0_7_load() -> None:
+    """Their class had its fields, and its text as the pickle."""
+    made = pickle.loads(
+        b"\x80\x02ccpd.numeric.hadamard\nHadamard\n)\x81}X\x04\x00\x00\x00text"
+        b"X\x12\x00\x00\x00hadamard16:te:bf16sb."
+    )
+    assert str(made) == made.text == "hadamard16:te:bf16"
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
+    x = values((2, 16), np.float32)
+    assert np.array_equal(cpd.hadamard(x, made), cpd.hadamard(x, made.text))
 
 
 @pytest.mark.parametrize(
-    ("error", "message", "args"),
+    ("error", "message", "text"),
     [
-        (ValueError, "power of two, 2…128, got 12", (12,)),
-        (TypeError, "size must be an int, got str", ("16",)),
-        (TypeError, "size must be an int, got bool", (True,)),
-        (ValueError, "size must fit in 32 bits", (2**40,)),
-        (ValueError, "signs must not be negative, got -1", (16, -1)),
-        (ValueError, "has 16 signs, got 0x10000", (16, 1 << 16)),
-        (ValueError, "at most 32 digits", (128, 1 << 128)),
-        (ValueError, "te or 0x", (16, "random")),
-        (ValueError, "signs te are those of 16 inputs", (32, "te")),
-        (TypeError, "signs must be an int, got list", (16, [1, -1])),
-        (TypeError, "bf16 must be a bool, got int", (16, None, 1)),
+        (ValueError, "power of two, 2…128, got 12", "hadamard12"),
+        (ValueError, "has 16 signs, got 0x10000", "hadamard16:signs=0x10000"),
+        (ValueError, "at most 32 digits", f"hadamard128:signs=0x1{'0' * 32}"),
+        (ValueError, "te or 0x", "hadamard16:signs=random"),
+        (ValueError, "signs te are those of 16 inputs", "hadamard32:te"),
+        (TypeError, "transform must be a (text|str).*, got list", ["hadamard16"]),
     ],
 )
-def test_spec_errors(error: Any, message: str, args: Any) -> None:
-    with pytest.raises(error, match=message):
-        cpd.Hadamard(*args)
+def test_wrong_transforms(error: Any, message: str, text: Any) -> None:
+    for call in (lambda: cpd.hadamard(X, text), lambda: cpd.Scaled("nvfp4", transform=text)):
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_positions_of_0_7() -> None:
+    told = r"hadamard\(\) takes all that follows its transform by keyword"
+    with pytest.raises(TypeError, match=told):
+        cpd.hadamard(X, "hadamard8", 1)
+    with pytest.raises(TypeError, match=r"Scaled\(\) takes all that follows its format by keyword"):
+        cpd.Scaled("e2m1", 16)
 
 
 # ---- derivatives ---------------------------------------------------------------------------------
@@ -347,6 +362,6 @@ def test_the_rounding_into_bf16_is_straight_through() -> None:
     g = torch.randn(4, 16)
     (got,) = torch.autograd.grad(y, x, g)
     assert torch.equal(got, cpd.hadamard(g, "hadamard16:te", inverse=True))
-    back = cpd.hadamard(x, "hadamard16:te", 1, True)
+    back = cpd.hadamard(x, "hadamard16:te", axis=1, inverse=True)
     (got,) = torch.autograd.grad(back, x, g)
     assert torch.equal(got, cpd.hadamard(g, "hadamard16:te"))

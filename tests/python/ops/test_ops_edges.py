@@ -43,6 +43,28 @@ def test_arguments_that_cannot_be_hashed_raise():
         length([])
 
 
+def test_constants_are_computed_once_and_not_all_are_kept():
+    calls = []
+
+    @constant
+    def one(value):
+        calls.append(value)
+        return [value]
+
+    @constant
+    def two(first, second):
+        calls.append((first, second))
+        return [first, second]
+
+    for number in range(1500):
+        assert one(number) is one(number) == [number]
+        assert two(number, 7) is two(number, 7) == [number, 7]
+        assert two(-7, number) == [-7, number]
+    assert len(calls) == len(set(calls)) == 4500
+    assert [one(0), two(0, 7)] == [[0], [0, 7]]
+    assert calls[4500:] == [0, (0, 7)]  # forgotten, as memory is bounded
+
+
 def test_the_widest_format_that_is_listed():
     widest = cpd.Format(exp=8, man=15)
     assert widest.bits == 24
@@ -72,7 +94,7 @@ def test_a_factor_is_a_number(factor):
 
 def test_scale_max_is_binary32():
     """Its text, too, from which the same format is read."""
-    q = cpd.Scaled("e2m1", 16, "e4m3fn", tensor_scale="fp32", scale_max=0.1)
+    q = cpd.Scaled("e2m1", block=16, scale="e4m3fn", tensor_scale="fp32", scale_max=0.1)
     assert q.scale_max == float(np.float32(0.1)) != 0.1
     assert cpd.Scaled(q.text) == q
 

@@ -139,7 +139,7 @@ def test_blocks(front_end: FrontEnd) -> None:
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_scales_shape(shape: tuple[int, ...], axis: int, block: Any) -> None:
-    q = cpd.Scaled("e4m3fn", block)
+    q = cpd.Scaled("e4m3fn", block=block)
     expected = scaled_blocks.grid_shape(
         shape, spec_of({"element": "e4m3fn", "block": block}).block, axis
     )
@@ -151,7 +151,7 @@ def test_both_orientations(front_end: FrontEnd, block: Any) -> None:
     """Blocks along a matrix's columns are the blocks along the rows of its transpose; of one
     tensor both can be had, and R x C blocks turn with the axis."""
     x = noise((7, 10), 5)
-    q = cpd.Scaled("e2m1", block)
+    q = cpd.Scaled("e2m1", block=block)
     along = front_end(cpd.cast, x, q, axis=0)
     across = front_end(cpd.cast, np.ascontiguousarray(x.T), q)
     assert along.tolist() == across.T.tolist()
@@ -177,7 +177,7 @@ def test_transposed_tensors(front_end: FrontEnd, name: str, draws: dict[str, Any
 
 
 def test_square_blocks_are_one_for_both_orientations(front_end: FrontEnd) -> None:
-    x, q = noise((9, 13), 6), cpd.Scaled("e2m1", "4x4")
+    x, q = noise((9, 13), 6), cpd.Scaled("e2m1", block="4x4")
     one, other = front_end.run([Call(cpd.cast, (x, q), {"axis": axis}) for axis in (0, 1)])
     assert one.tolist() == other.tolist()
 
@@ -185,7 +185,7 @@ def test_square_blocks_are_one_for_both_orientations(front_end: FrontEnd) -> Non
 def test_empty(front_end: FrontEnd) -> None:
     calls = []
     for shape, block in itertools.product([(0,), (0, 5), (5, 0)], [4, "row", "tensor", "2x3"]):
-        q, x = cpd.Scaled("e4m3fn", block), np.zeros(shape, np.float32)
+        q, x = cpd.Scaled("e4m3fn", block=block), np.zeros(shape, np.float32)
         calls.append(Call(cpd.cast, (x, q), expected=x))
         calls.append(Call(codes_of, (x, q), expected=np.zeros(0, np.uint8)))
     front_end.check(calls)
@@ -295,7 +295,7 @@ def test_random_bits_belong_to_the_elements(front_end: FrontEnd, axis: int) -> N
     """Element i in row-major order takes the bits of element i of a plain cast."""
     x = noise((6, 8), 3)
     how: dict[str, Any] = {"rounding": "stochastic", "seed": 5, "stream": 2, "random_bits": 8}
-    q = cpd.Scaled("int8", "tensor", "e8m0", "floor")
+    q = cpd.Scaled("int8", block="tensor", scale="e8m0", rule="floor")
     scale = 2.0 ** (np.floor(np.log2(np.abs(x).max())) - 6)
     plain = front_end(
         cpd.cast, (x / scale).astype(np.float32), FORMAT_INT8, overflow="saturate", **how
@@ -429,7 +429,7 @@ def test_many_drawn(front_end: FrontEnd, seed: int) -> None:
 
 def test_refusals(front_end: FrontEnd) -> None:
     x = noise((4, 8), 1)
-    q = cpd.Scaled("e4m3fn", 4)
+    q = cpd.Scaled("e4m3fn", block=4)
     front_end.refuse(TypeError, "float64", cpd.cast, x.astype(np.float64), q)
     front_end.refuse(TypeError, "float64", codes_of, x.astype(np.float64), q)
     short = np.zeros(7, np.uint8)
@@ -492,7 +492,7 @@ def test_torchao(element: str, rule: str) -> None:
     kind = {"e4m3fn": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[element]
     mode = config.ScaleCalculationMode[rule.upper()]
     scales, codes = mx.to_mx(torch.from_numpy(x), kind, 32, mode)[:2]
-    got, made = cpd.encode(x, cpd.Scaled(element, 32, "e8m0", rule))
+    got, made = cpd.encode(x, cpd.Scaled(element, block=32, scale="e8m0", rule=rule))
     assert got.tolist() == codes.view(torch.uint8).reshape(-1).tolist()
     assert made.tolist() == scales.view(torch.uint8).reshape(-1).tolist()
 
@@ -515,8 +515,10 @@ def test_keywords_replace_what_the_text_says() -> None:
     )
     assert cpd.Scaled(cpd.Scaled("e4m3fn 1x128"), block="row") == cpd.Scaled("e4m3fn row")
     assert cpd.Scaled("mxfp4", element="e3m2") == cpd.Scaled("mxfp6-e3m2")
-    assert cpd.Scaled((2, 1), 16, cpd.Format("e4m3fn")) == cpd.Scaled("(2,1) 16 scale=e4m3fn")
-    assert cpd.Scaled("nvfp4", transform="hadamard16").transform == cpd.Hadamard(16)
+    assert cpd.Scaled((2, 1), block=16, scale=cpd.Format("e4m3fn")) == cpd.Scaled(
+        "(2,1) 16 scale=e4m3fn"
+    )
+    assert cpd.Scaled("nvfp4", transform="hadamard16").transform == "hadamard16"
     with pytest.raises(TypeError, match=r"elements are given twice: 'e4m3fn' and element='e2m1'"):
         cpd.Scaled("e4m3fn", element="e2m1")
     with pytest.raises(TypeError, match="Scaled takes the text of a scaled format, or an element"):

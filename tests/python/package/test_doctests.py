@@ -45,7 +45,6 @@ MODULES = (
     "cpd.numeric.accumulator",
     "cpd.numeric.cast",
     "cpd.numeric.formats",
-    "cpd.numeric.hadamard",
     "cpd.numeric.scaled",
     "cpd.numeric.renamed",
     "cpd.ops.arithmetic",

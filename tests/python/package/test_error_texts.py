@@ -76,7 +76,7 @@ def test_tensors(case: dict[str, str], folder: pathlib.Path) -> None:
 
 
 def rounding(mode: str = "nearest_even", random_bits: int = 24) -> Any:
-    return core.RoundingOptions(mode, core.OVERFLOWS[0], 0, 0, random_bits, "A")
+    return core.RoundingOptions(mode, core.OVERFLOWS[0], random_bits, "A")
 
 
 @pytest.mark.parametrize("case", cases("inside"))

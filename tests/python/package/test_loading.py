@@ -23,7 +23,6 @@ VALUES = [
     cpd.Accumulator(a="fp16", b="fp16", block=4, fraction_bits=23),
     cpd.Accumulator(width=40, fraction=12),
     cpd.Cast("e5m2", rounding="stochastic", random_bits=8),
-    cpd.Hadamard(32),
     cpd.Cast("mxfp8"),
     cpd.Scaled("nvfp4"),
     cpd.Recipe(sums="e4m3 kahan", weight="e5m2"),

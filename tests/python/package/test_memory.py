@@ -112,7 +112,7 @@ def forward():
         "gemm in integers": lambda: cpd.gemm(x, y, "int32"),
         "gemm stochastic": lambda: cpd.gemm(x, y, stochastic("e4m3"), z, seed=3),
         "hadamard": lambda: cpd.hadamard(x, "hadamard2:signs=0x1"),
-        "hadamard out": lambda: cpd.hadamard(x, "hadamard2", 0, out=out),
+        "hadamard out": lambda: cpd.hadamard(x, "hadamard2", axis=0, out=out),
         "linear": lambda: F.linear(x, y, recipe=cpd.Recipe(sums="e4m3")),
         "conv2d": lambda: F.conv2d(image, kernel, recipe=cpd.Recipe(sums="e4m3")),
         "numpy cast": lambda: cpd.cast(a, "e4m3"),

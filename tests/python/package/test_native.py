@@ -12,7 +12,7 @@ from cpd import _core
 
 E4M3 = cpd.Format("e4m3")._held
 SUM = "fp32 sequential"
-NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
+NEAREST = _core.RoundingOptions("nearest_even", "ieee", 24, "A")
 
 
 def cast(x, out=None):
@@ -45,9 +45,9 @@ def test_arrays_have_at_most_16_dimensions():
 @pytest.mark.parametrize("bits", [0, 25])
 def test_numbers_of_random_bits(bits):
     for bound in (1, 24):
-        _core.RoundingOptions("stochastic", "ieee", 0, 0, bound, "A")
+        _core.RoundingOptions("stochastic", "ieee", bound, "A")
     with pytest.raises(ValueError, match=f"random_bits must be 1…24, got {bits}"):
-        _core.RoundingOptions("stochastic", "ieee", 0, 0, bits, "A")
+        _core.RoundingOptions("stochastic", "ieee", bits, "A")
 
 
 # ---- codecs: pieces of a layer -----------------------------------------------------------------

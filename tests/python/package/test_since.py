@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 import pickle
 import re
 import subprocess
@@ -16,6 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+sys.path.append(str(Path(__file__).parents[2] / "testing"))
+
+import surface
+
 import cpd
 from cpd._since import (
     COMMANDS,
@@ -25,6 +30,7 @@ from cpd._since import (
     KEYWORDS,
     MEMBERS,
     MODULES,
+    TO_CALL,
     gone_flag,
     missing,
 )
@@ -138,6 +144,94 @@ def test_the_page_has_every_keyword_and_member() -> None:
     assert members - words_of(section("Names") + section("Keywords")) == set()
 
 
+NAMES = {name.removeprefix("cpd.") for name in surface.surface()["names"]}
+ROWS = {
+    match[1]: (match[2], match[3], match[4])
+    for match in re.finditer(r"(?m)^\| `([\w.]+)` \| (\w+) \| (.*) \| (.*) \|$", PAGE)
+}
+"""The table of names: what became of each, what it is now, and why."""
+
+
+def first_cells(table: str) -> str:
+    return " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+
+
+def parameter(function: Any, name: str) -> inspect.Parameter | None:
+    return inspect.signature(function).parameters.get(name)
+
+
+def is_by_position(function: Any, name: str) -> bool:
+    found = parameter(function, name)
+    return found is not None and found.kind is found.POSITIONAL_OR_KEYWORD
+
+
+def still_as_in_0_7() -> set[str]:
+    """The names of the last table, as far as they are still so."""
+    found = {
+        "Scaled()": is_by_position(cpd.Scaled, "block"),
+        "hadamard": is_by_position(cpd.hadamard, "axis"),
+        "Hadamard": "Hadamard" in NAMES,
+        "Scaled.untransformed": "untransformed" in surface.members(cpd.Scaled),
+        "comm.Communicator.all_gather": parameter(cpd.comm.Communicator.all_gather, "seed"),
+    }
+    return {name for name, is_so in found.items() if is_so}
+
+
+def test_what_is_still_as_in_0_7() -> None:
+    table = first_cells(section("Still as in 0.7"))
+    assert set(re.findall(r"`([\w.()]+)`", table)) == still_as_in_0_7()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_true(name: str) -> None:
+    what, now, why = ROWS[name]
+    if what in ("stays", "changed"):
+        assert name in NAMES
+        assert what == "stays" or (now and why)
+    elif what == "renamed":
+        assert now.strip("`").removeprefix("cpd.") in NAMES
+        assert name not in NAMES
+    else:
+        assert (what, bool(now), bool(why)) == ("gone", True, True)
+        assert name not in NAMES - still_as_in_0_7()
+
+
+def test_every_name_has_its_row() -> None:
+    """A name of 0.7 is in the table of names, the name of another one now or a new one."""
+    new = set(re.findall(r"`([\w.]+)`", first_cells(section("New names"))))
+    renamed = {
+        now.strip("`").removeprefix("cpd.") for what, now, _ in ROWS.values() if what[:2] == "re"
+    }
+    old = {name for name, (what, *_) in ROWS.items() if what in ("stays", "changed")}
+    assert NAMES - old - renamed - still_as_in_0_7() <= new <= NAMES - old
+
+
+def test_members_of_the_page_are_gone() -> None:
+    """The paragraph lists `Class.member`, then further members of the class."""
+    text = PAGE.partition("Members that are gone:")[2].partition("\n\n")[0]
+    classes = {name.rpartition(".")[2]: surface.found_at(f"cpd.{name}") for name in NAMES}
+    owner, listed = "", []
+    for word in re.findall(r"`([\w.]+)`", text):
+        cls, _, member = word.rpartition(".")
+        owner = cls or owner
+        listed += [(owner, member)] if owner in classes else []
+    assert len(listed) > 30
+    specs = [(name, "parse") for name in surface.SPECS - still_as_in_0_7()]
+    for name, member in (*listed, *specs):
+        cls = classes[name]
+        if surface.is_ours(cls) and f"{name}.{member}" not in still_as_in_0_7():
+            assert member not in surface.members(cls).keys() | surface.attributes(cls), name
+
+
+def test_names_of_cpp() -> None:
+    headers = "".join(path.read_text() for path in (surface.ROOT / "cpd").rglob("*.h"))
+    rows = [line.split("|")[1:3] for line in section("C++").splitlines() if line[:3] == "| `"]
+    old, new = ({w for row in rows for w in re.findall(r"`(\w+)", row[i])} for i in (0, 1))
+    assert {name for name in old if re.search(rf"\b{name}\b", headers)} == set()
+    assert {name for name in new if not re.search(rf"\b{name}\b", headers)} == set()
+    assert len(old) > 8
+
+
 def test_a_word_behind_two_dashes_is_no_flag() -> None:
     assert gone_flag("probe", ["--", "./unit", "--acc"]) == ""
     assert gone_flag("probe", ["--acc", "--"]) == "--acc is gone: use --accumulator TEXT"
@@ -196,6 +290,11 @@ def test_keywords_that_are_gone(name: str, old: str, new: str) -> None:
     if new == IN_TEXT:
         told = rf'{name}\(\) takes {old}= in its format: "(None|fp32) {old}=up"'
         assert re.fullmatch(told, str(raised.value))
+    elif new.startswith(TO_CALL):
+        call = re.fullmatch(rf"{TO_CALL}(?:cpd\.)?([\w.]+)\(…, {old}=…\)", new)[1]
+        assert str(raised.value) == f"{name}() takes no {old}=: give it to {new}"
+        assert old not in {one.name for one in parameters}
+        assert old in inspect.signature(operator.attrgetter(call)(cpd)).parameters
     elif " " in new:
         assert str(raised.value) == f"{name}() takes {new} in place of {old}="
         assert set(re.findall(r"(\w+)=", new)) <= inspect.signature(function).parameters.keys()
@@ -223,6 +322,8 @@ def test_arguments_of_0_7_in_calls() -> None:
         (lambda: cpd.cast(x), "cast() lacks the format or the accumulator to round into"),
         (lambda: cpd.sum(x), "sum() lacks the format or the accumulator to round into"),
         (lambda: cpd.restore(ulp=1), "got an unexpected keyword argument 'ulp'"),
+        (lambda: cpd.Scaled("e2m1", 16), "takes all that follows its format by keyword"),
+        (lambda: cpd.Codec("qsgd", bits=4, seed=3), "Codec() takes no seed=: give it to the call"),
     ]
     for call, told in mistakes:
         with pytest.raises(TypeError, match=re.escape(told)):

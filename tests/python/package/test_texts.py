@@ -20,6 +20,7 @@ import pytest
 import cpd
 import cpd.compress
 from cpd import _core
+from cpd.numeric.hadamard import transform_of
 from patience import scaled
 
 DIGITS = ["2147483648", "99999999999", "9" * 30, "9" * 400, "9" * 5000, "0" * 5000 + "1"]
@@ -102,7 +103,7 @@ GRAMMARS = {
         '{"forward": "native", "loss_scale": {}}|{"forward": "native", "loss_scale": 1e{}}',
     ),
     "sweep": (sweep_pattern, "e[{}]m3|e[1-{}]m3|e[{}-{}]m3"),
-    "hadamard": (cpd.Hadamard.parse, "hadamard{}|hadamard16:signs=0x{}"),
+    "hadamard": (transform_of, "hadamard{}|hadamard16:signs=0x{}"),
 }
 TEXTS = [
     (name, parse, text)

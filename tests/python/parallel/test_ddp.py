@@ -37,15 +37,15 @@ SPEC = cpd.Reduce("e4m3")
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"module": 3}, TypeError, "module must be a torch.nn.Module or None, got int"),
-        ({"module": "model"}, TypeError, "module must be a torch.nn.Module or None, got str"),
-        ({"module": [torch.nn.Linear(1, 1)]}, TypeError, "got list"),
+        ({"model": 3}, TypeError, "model must be a torch.nn.Module or None, got int"),
+        ({"model": "model"}, TypeError, "model must be a torch.nn.Module or None, got str"),
+        ({"model": [torch.nn.Linear(1, 1)]}, TypeError, "got list"),
         ({"comm": 3}, TypeError, "comm must be a cpd.comm.Communicator, got int"),
         ({"spec": 3}, TypeError, "a format must be"),
         (
-            {"spec": cpd.Schedule(SPEC, exempt=["bias"]), "module": 3},
+            {"spec": cpd.Schedule(SPEC, exempt=["bias"]), "model": 3},
             TypeError,
-            "module must be a torch.nn.Module",
+            "model must be a torch.nn.Module",
         ),
         (
             {"spec": SPEC.replace(group_size=2)},
@@ -68,9 +68,9 @@ def test_mistakes_are_told_at_once(arguments, error, message):
 
 def test_a_state_takes_what_the_hook_takes():
     with cpd.comm.local(1) as group:
-        state, _ = cpd.ddp_hook(SPEC, group.ranks[0], module=torch.nn.Linear(2, 1))
-        with pytest.raises(TypeError, match="module must be"):
-            state.attach(module=3)
+        state, _ = cpd.ddp_hook(SPEC, group.ranks[0], model=torch.nn.Linear(2, 1))
+        with pytest.raises(TypeError, match="model must be"):
+            state.attach(model=3)
         grouped, _ = cpd.ddp_hook(SPEC.replace(group_size=1), group.ranks[0])
         grouped.schedule = cpd.Schedule(SPEC.replace(group_size=2))
         with pytest.raises(ValueError, match="group_size"):
@@ -88,7 +88,7 @@ def test_complex_parameters_are_refused():
     model = torch.nn.Linear(3, 2, dtype=torch.cfloat)
     state = HookState(as_schedule(cpd.Reduce("fp32")))
     with pytest.raises(TypeError, match=r"parameter weight must be real, got torch\.complex64"):
-        state.attach(module=model)
+        state.attach(model=model)
 
     class Bucket:
         def buffer(self):
@@ -111,13 +111,13 @@ def test_double_parameters_are_named():
     with pytest.raises(
         TypeError, match=rf"parameter 1\.weight must be one of {allowed}, got torch\.float64"
     ):
-        state.attach(module=model)
+        state.attach(model=model)
 
 
 def test_state_dicts_are_checked_before_they_are_loaded():
     def state_of(model):
         state = HookState(as_schedule(cpd.Reduce("fp32")))
-        state.attach(module=model)
+        state.attach(model=model)
         return state
 
     one = state_of(torch.nn.Linear(3, 2))

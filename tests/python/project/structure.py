@@ -154,7 +154,10 @@ def _module(path: Path) -> str:
 
 def _imported(name: str, path: Path, modules: set[str]) -> Iterator[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    if path.name == "__init__.py":  # what it loads at first use is for types
+        tree.body = [node for node in tree.body if not _is_for_types(node)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name in modules)
         elif isinstance(node, ast.ImportFrom):
@@ -166,6 +169,10 @@ def _imported(name: str, path: Path, modules: set[str]) -> Iterator[str]:
                 whole = f"{source}.{alias.name}"
                 if whole in modules or source in modules:
                     yield whole if whole in modules else source
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def root_modules(root: Path) -> list[str]:

@@ -84,6 +84,59 @@ def test_every_result_is_described() -> None:
     assert not silent
 
 
+def test_defaults_are_as_described() -> None:
+    """Numbers, and names of options, that an entry gives as the default of its parameter."""
+    wrong = {}
+    for name, (it, doc) in callables().items():
+        given = inspect.signature(it).parameters if surface.parameters(it) else {}
+        for parameter, text in entries(sections(doc).get("Args", "")):
+            if (
+                parameter in given
+                and given[parameter].default is not inspect.Parameter.empty
+                and (told := described_default(text))
+                and not agrees(told, given[parameter].default)
+            ):
+                wrong[f"{name}: {parameter}"] = told, given[parameter].default
+    assert not wrong
+
+
+def entries(text: str) -> Iterator[tuple[str, str]]:
+    """The names and texts of a section's entries."""
+    for names, entry in re.findall(
+        r"^ {4}([\w*][^:\n]*): ((?:.*\n(?: {5}|$)?)+?)(?=^ {4}\S|\Z)", text, re.MULTILINE
+    ):
+        yield from ((name, " ".join(entry.split())) for name in listed(f"    {names}: x"))
+
+
+def described_default(text: str) -> str:
+    """The default that an entry describes by a number, a truth value or a quoted word, or ""."""
+    word = r'(-?\d[\d,.^-]*|True|False|"[\w-]+"|`"?[\w-]+"?`)'
+    found = re.search(rf"{word} \(default\b", text) or re.search(rf"[Dd]efault:? {word}", text)
+    return found[1].strip('`".,').replace(",", "") if found else ""
+
+
+def agrees(told: str, default: Any) -> bool:
+    """Returns whether a word stands for a default. None stands for what the text says."""
+    if default is None or default in ("", "same"):
+        return True
+    if isinstance(default, (bool, str)):
+        return told == str(default)
+    base, _, power = told.partition("^")
+    return float(base) ** float(power or 1) == default
+
+
+def test_every_option_has_its_default() -> None:
+    """A value that need not be given: its help says what holds without it."""
+    silent = [
+        (name, action.option_strings)
+        for name, parser in surface.commands().items()
+        for action in surface.actions(parser)
+        if action.option_strings and action.nargs != 0 and not action.required
+        if "default" not in (action.help or "")
+    ]
+    assert not silent
+
+
 def test_sections_and_what_they_list() -> None:
     args = "Args:\n    x, y: What\n        to add: both.\n    *rest (int): More.\n"
     doc = f"Adds.\n\n{args}\nRaises:\n    A: b."

@@ -165,6 +165,8 @@ def test_a_second_file_with_mpi(tree):
         ("ops/a.py", "import cpd.nn.b", "cpd/ops may not see cpd/nn"),
         ("ops/a.py", "def f():\n    from cpd.nn.b import c", "cpd/ops may not see cpd/nn"),
         ("ops/a.py", "if TYPE_CHECKING:\n    from cpd.nn import b", "cpd/ops may not see cpd/nn"),
+        ("ops/__init__.py", "if TYPE_CHECKING:\n    from cpd.nn import b", None),
+        ("ops/__init__.py", "if x:\n    from cpd.nn import b", "cpd/ops may not see cpd/nn"),
         ("ops/a.py", "from ..nn import b", "cpd/ops may not see cpd/nn"),
         ("ops/a.py", "from . import a", None),
         ("comm/a.py", "from cpd.nn import b", "cpd/comm may not see cpd/nn"),

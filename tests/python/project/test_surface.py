@@ -20,6 +20,22 @@ import surface
 
 pytestmark = pytest.mark.timeout(120)
 
+MOST_NAMES = 100
+GONE = {
+    "f",
+    "acc",
+    "dim",
+    "per_rank",
+    "layers",
+    "per_layer",
+    "watch",
+    "calls",
+    "wire",
+    "layer",
+    "directory",
+}
+"""Parameters whose meaning has another name."""
+
 PAGE = """# Models
 .. automodule:: cpd.nn
    :no-members:
@@ -57,6 +73,36 @@ def test_the_surface_does_not_grow(found: dict[str, Any]) -> None:
     }
     added = sorted(set(found["names"]) - set(stored["names"]))
     assert not grown, f"grown: {grown}; new names: {added}"
+
+
+def test_the_names_fit_in_a_head(found: dict[str, Any]) -> None:
+    assert 90 <= found["counts"]["public names"] <= MOST_NAMES
+
+
+def test_one_word_has_one_meaning(found: dict[str, Any]) -> None:
+    """No parameter has the name that 0.7 had for it, or a second name for one thing."""
+    wrong = {
+        f"{name}: {parameter}"
+        for name in found["names"]
+        for parameter in every_parameter(surface.found_at(name))
+        if parameter in GONE and name != "cpd.study.capture"  # whose layers are a model's
+    }
+    assert not wrong
+
+
+def every_parameter(it: Any) -> set[str]:
+    """The parameters of a function, or of a class's constructor and methods."""
+    methods = [getattr(it, name) for name in surface.members(it)] if inspect.isclass(it) else []
+    return {name for one in (it, *methods) for name in surface.parameters(one)}
+
+
+def test_specs_have_no_numbers(found: dict[str, Any]) -> None:
+    """A spec says how, a call says which bits."""
+    for spec in surface.SPECS - {"Hadamard"}:
+        cls = surface.found_at(f"cpd.{spec}")
+        assert not set(surface.parameters(cls)) & {"seed", "stream", "step"}, spec
+        first = next(iter(inspect.signature(cls).parameters.values()))
+        assert first.kind.name.startswith("POSITIONAL"), spec
 
 
 @pytest.mark.parametrize(

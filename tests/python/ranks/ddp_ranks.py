@@ -76,7 +76,7 @@ def run(
     model = make()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.3, **options)
     module = ddp if knows_module else None
-    state, hook = cpd.ddp_hook(spec, module=module, average=average, divide=divide, seed=SEED)
+    state, hook = cpd.ddp_hook(spec, model=module, average=average, divide=divide, seed=SEED)
     ddp.register_comm_hook(state, hook)
     for step in range(steps):
         assert state.step == step
@@ -168,7 +168,7 @@ def accumulated() -> None:
 def checkpoint() -> None:
     """A pickled state goes on at its step, with a communicator of its own."""
     spec = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
-    state, hook = cpd.ddp_hook(spec, module=perceptron(), seed=SEED)
+    state, hook = cpd.ddp_hook(spec, model=perceptron(), seed=SEED)
     state.step = 5
     state, hook = pickle.loads(pickle.dumps((state, hook)))
     model = perceptron()
@@ -182,7 +182,7 @@ def checkpoint() -> None:
 def codec_checkpoint() -> None:
     """What a codec keeps is in the pickle; it is forgotten by name."""
     spec, states = cpd.Reduce("one_bit", average=True), cpd.compress.States()
-    state, hook = cpd.ddp_hook(spec, module=perceptron())
+    state, hook = cpd.ddp_hook(spec, model=perceptron())
     for step in range(4):
         if step == 2:
             pickled = pickle.dumps((state, hook))
@@ -193,7 +193,7 @@ def codec_checkpoint() -> None:
             states.reset(0)
         model = perceptron()
         ddp = DistributedDataParallel(model)
-        state.attach(module=ddp)
+        state.attach(model=ddp)
         ddp.register_comm_hook(state, hook)
         loss_of(ddp, step, dist.get_rank()).backward()
         given = gradients(perceptron, step)
@@ -212,11 +212,11 @@ def state_dicts() -> None:
     for step in range(4):
         model = perceptron()
         if step in (0, 2):
-            state, hook = cpd.ddp_hook(spec, module=model)
+            state, hook = cpd.ddp_hook(spec, model=model)
         if step == 2:
             saved.seek(0)
             state.load_state_dict(torch.load(saved, weights_only=True))
-        state.attach(module=model)
+        state.attach(model=model)
         ddp = DistributedDataParallel(model)
         ddp.register_comm_hook(state, hook)
         loss_of(ddp, step, dist.get_rank()).backward()
@@ -258,7 +258,7 @@ def asynchronous() -> None:
     held = Held()
     model = perceptron()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.3, find_unused_parameters=True)
-    state, hook = cpd.ddp_hook(STOCHASTIC, held, module=model, seed=SEED)
+    state, hook = cpd.ddp_hook(STOCHASTIC, held, model=model, seed=SEED)
     futures = []
 
     def watched(state, bucket):

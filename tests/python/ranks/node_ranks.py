@@ -35,7 +35,7 @@ def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
     ddp = DistributedDataParallel(
         model, find_unused_parameters=unused, broadcast_buffers=broadcasts
     )
-    state, hook = cpd.ddp_hook(case["spec"], comm, module=ddp)
+    state, hook = cpd.ddp_hook(case["spec"], comm, model=ddp)
     ddp.register_comm_hook(state, hook)
     optimizer = optimizer_of(model)
     torch.manual_seed(comm.rank)
@@ -62,7 +62,7 @@ def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
 def traffic_of(comm: Communicator) -> str:
     """The hook's traffic after each of two backward passes, but for the seconds."""
     ddp = DistributedDataParallel(classifier())
-    state, hook = cpd.ddp_hook(cpd.Reduce("e4m3"), comm, module=ddp)
+    state, hook = cpd.ddp_hook(cpd.Reduce("e4m3"), comm, model=ddp)
     ddp.register_comm_hook(state, hook)
     assert state.traffic is None
     told = []

@@ -115,17 +115,17 @@ class OrderTree:
             if isinstance(y, int) and y != self.k:  # x is a sum, the addend or a product
                 done = self._sum(x, dots)
                 a, b = dots.a[:, y], dots.b[:, y]
-                return fma(a, b, done, Cast(self.format, rounding=self.rounding))  # type: ignore[no-any-return]
+                return fma(a, b, done, Cast(self.format, rounding=self.rounding))
         total = self._sum(x, dots), self._sum(y, dots)
-        return add(*total, Cast(self.format, rounding=self.rounding))  # type: ignore[no-any-return]
+        return add(*total, Cast(self.format, rounding=self.rounding))
 
     def _leaf(self, leaf: int, dots: Dots) -> F32:
         if leaf == self.k:
             assert dots.c is not None
-            return cast(dots.c, Cast(self.format, rounding=self.rounding))  # type: ignore[no-any-return]
+            return cast(dots.c, Cast(self.format, rounding=self.rounding))
         a, b = dots.a[:, leaf], dots.b[:, leaf]
         product = self.product or self.format
-        return mul(a, b, Cast(product, rounding=self.rounding))  # type: ignore[no-any-return]
+        return mul(a, b, Cast(product, rounding=self.rounding))
 
 
 def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:

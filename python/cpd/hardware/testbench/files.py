@@ -46,7 +46,7 @@ clean:
 @checked
 def write_testbench(
     vectors: Any,
-    directory: str | Path,
+    folder: str | Path,
     rtl: Sequence[str | Path] = (),
     module: str | None = None,
     ports: Ports | None = None,
@@ -58,7 +58,7 @@ def write_testbench(
 
     Args:
         vectors: the vectors, as from `cpd.hardware.make_vectors`.
-        directory: the folder, which is created if it is missing.
+        folder: the folder, which is created if it is missing.
         rtl: the sources under test, the value of the Makefile's variable `RTL`, which a call can
             override (`make icarus RTL=…`); default none.
         module: the name of your module, which has no parameters. Its ports are the vectors' fields
@@ -86,7 +86,7 @@ def write_testbench(
         raise TypeError(f"ports must be a cpd.hardware.Ports, got {type(ports).__name__}")
     unit = unit_of(head, fields) if module is None else plain_unit(fields, module, ports)
     undriven = [] if module is None else _checked_header(unit, ports, [Path(each) for each in rtl])
-    folder = Path(directory)
+    folder = Path(folder)
     sources = " ".join(map(_for_make, rtl))
     folder.mkdir(parents=True, exist_ok=True)
     vectors.write(folder / "vectors.hex", "readmemh")

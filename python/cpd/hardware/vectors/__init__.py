@@ -5,10 +5,11 @@ The oracle is slow and exact. Vectors are arrays, and files that simulators read
 files from elsewhere.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cpd._since import missing
 
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
 
-def __getattr__(name: str) -> Any:
-    raise missing("cpd.hardware.vectors", name)
+    def __getattr__(name: str) -> Any:
+        raise missing("cpd.hardware.vectors", name)

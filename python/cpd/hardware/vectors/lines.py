@@ -31,7 +31,11 @@ def kind_of(path: Any, kind: str | None = None) -> str:
     suffix = str(path)[str(path).rfind(".") :].lower()
     known = {suffix: kind for kind, suffix in SUFFIXES.items()} | {".mem": "readmemh"}
     if suffix not in known:
-        raise ValueError(f"{path}: no kind of file is known by this name; say --as")
+        *suffixes, last = known
+        raise ValueError(
+            f"{path}: the suffix of a file of vectors must be {', '.join(suffixes)} or {last}, or "
+            f"its kind be given (kind=, --as): {', '.join(KINDS)}"
+        )
     return known[suffix]
 
 

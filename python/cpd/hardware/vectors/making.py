@@ -97,7 +97,7 @@ def make_vectors(
     >>> [hex(batch[name][0x3A3A]) for name in ("a", "b", "result", "flags")]
     ['0x3a', '0x3a', '0x3c', '0x1']
     """
-    options = Options(rounding, overflow, 0, 0, random_bits, variant)
+    options = Options(rounding, overflow, random_bits, variant)
     rule: ElementRule | SumRule
     if operation in SUMS:
         if result is not None or options != Options():
@@ -123,7 +123,8 @@ def element_rule(
     """Returns the rule of an element-wise operation, checked; raises TypeError or ValueError."""
     if operation not in OPERANDS:
         known = ", ".join([*OPERANDS, *SUMS])
-        raise ValueError(f"the operation must be {known}, got {shown(operation)}")
+        hint = " (an element of a product is a dot)" if operation in ("gemm", "matmul") else ""
+        raise ValueError(f"the operation must be {known}, got {shown(operation)}{hint}")
     _check_tininess(tininess)
     options.check()
     given = _formats(formats)
@@ -267,7 +268,7 @@ def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
             acc, length = head["accumulator"], head["length"]
             return sum_rule(operation, head["formats"], acc, length, tininess, nan_signals)
         stochastic = head.get("random_bits", 24), head.get("variant", "A")
-        options = Options(head["rounding"], head.get("overflow", "ieee"), 0, 0, *stochastic)
+        options = Options(head["rounding"], head.get("overflow", "ieee"), *stochastic)
         formats, result = head["formats"], head["result"]
         return element_rule(operation, formats, result, options, tininess, nan_signals)
     except KeyError as error:

@@ -294,12 +294,12 @@ class SumRule:
             ("a", self.formats[0], (n, 1, k), -1),
             ("b", self.formats[1], (n, k, 1), -2),
         ):
-            q = Scaled(f, unit.scale_block, self.scale)
+            q = Scaled(f, block=unit.scale_block, scale=self.scale)
             scales = packed(codes[f"{name}_scale"].reshape(-1), self.scale.bits)
             elements = packed(codes[name].reshape(-1), f.bits)
             operands.append(Encoded(elements, scales, q, shape, axis))
         a, b = operands
-        product: Any = ops.gemm(a, b, self.accumulator, c, scales_at="block")  # type: ignore[type-var]
+        product: Any = ops.gemm(a, b, self.accumulator, c, scales_at="block")
         return np.ascontiguousarray(product[:, 0, 0])
 
     def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:

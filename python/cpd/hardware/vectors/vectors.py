@@ -33,10 +33,6 @@ _NAMES = (*CORNERS, *FLAGS)
 class Vectors:
     """Lines of one operation: inputs and their results.
 
-    `fields` are the fields of a line, in order, as tuples (name, bits, count, role, signed).
-    `count` elements have `bits` / `count` bits each; the first one is least significant. The role
-    is `input`, `signal` (inside a unit) or `output`. Signed elements are in two's complement.
-
     `coverage` and `count` count the batches made since the last start of `batches` or `write`.
     Lines whose result has no code (NaN in a format without NaN) are left out and counted in
     `left_out`. `write` calls `on_batch`, if it is set, after each batch with the number of lines so
@@ -50,6 +46,9 @@ class Vectors:
     """
 
     fields: tuple[tuple[Any, ...], ...]
+    """The fields of a line, in order, as tuples (name, bits, count, role, signed). `count` elements
+    have `bits` / `count` bits each; the first one is least significant. The role is `input`,
+    `signal` (inside a unit) or `output`. Signed elements are in two's complement."""
 
     def __init__(
         self, rule: ElementRule | SumRule, source: str, random: int = 0, seed: int = 0
@@ -61,6 +60,9 @@ class Vectors:
         self.fields = tuple(tuple(field) for field in rule.fields)
         self.on_batch: Callable[[int], None] | None = None
         self._clear()
+
+    def __repr__(self) -> str:
+        return f"<cpd.hardware.Vectors of {self.rule}, {self.source}>"
 
     def _clear(self) -> None:
         self.count = 0

@@ -57,7 +57,7 @@ class State:
         self._steps = 0, 0
         self._epoch: int | None = None
         self._recipes: dict[int, Recipe | None] = {}
-        self.draws = any(how._draws for how in self.phases())
+        self.draws = any(how._kept.draws for how in self.phases())
         self._choose()
 
     def numbers(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class State:
         vars(self).update(state)
         if "_recipes" not in state:  # of a model that 0.7 has pickled
             self._recipes = {}
-            self.draws = any(how._draws for how in self.phases())
+            self.draws = any(how._kept.draws for how in self.phases())
             self._choose()
 
 

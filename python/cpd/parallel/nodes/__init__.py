@@ -26,12 +26,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("RealNode", "RealRanks"):
-        from cpd.parallel.nodes import real
+if not TYPE_CHECKING:  # a type checker knows all names, and no other
 
-        return getattr(real, name)
-    raise AttributeError(f"module 'cpd.parallel.nodes' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in ("RealNode", "RealRanks"):
+            from cpd.parallel.nodes import real
+
+            return getattr(real, name)
+        raise AttributeError(f"module 'cpd.parallel.nodes' has no attribute {name!r}")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from cpd import _core
 from cpd.comm.layers import native_values, plain_values, row_layouts
 from cpd.comm.schedule import Schedule
-from cpd.comm.spec import Reduce, native_at
+from cpd.comm.spec import Reduce
 from cpd.comm.virtual import TensorReport, tensor_report
 from cpd.parallel.nodes.gradients import Gradients
 
@@ -33,7 +33,8 @@ class Part:
         states: _core.CodecStates | None,
         names: Sequence[str],
         device: torch.device,
-        native: _core.Reduce,
+        seed: int,
+        step: int,
     ) -> None:
         self.numbers = numbers
         self._device = device
@@ -42,9 +43,11 @@ class Part:
         called = [names[number] for number in numbers]
         self._layouts = row_layouts(spec._compressor, chosen, numbers, called)
         self._reduce = _core.VirtualReduce(
-            native,
+            spec._held,
             world,
             [math.prod(shape) for shape in chosen],
+            seed,
+            step,
             numbers,
             None if spec.format is not None else states,
             [layout.row for layout in self._layouts],
@@ -131,7 +134,7 @@ class Folds:
         names = list(layers)
         place = torch.device("cpu") if device is None else device
         self._parts = [
-            Part(spec, numbers, shapes, world, states, names, place, native_at(spec, seed, step))
+            Part(spec, numbers, shapes, world, states, names, place, seed, step)
             for spec, numbers in parts
         ]
         self.sweeps = max(part.sweeps for part in self._parts)

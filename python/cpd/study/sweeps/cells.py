@@ -19,8 +19,8 @@ from cpd import ops
 from cpd.numeric.accumulator import Accumulator, Unit, as_accumulator, as_unit
 from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
-from cpd.numeric.formats import Format, as_format, is_scaled
-from cpd.numeric.scaled import Scaled, element_text, format_or_scaled, named_scaled
+from cpd.numeric.formats import Format, as_format
+from cpd.numeric.scaled import Scaled, element_text, format_or_scaled, is_scaled, named_scaled
 from cpd.numeric.shown import shown
 from cpd.study.sweeps.patterns import texts
 
@@ -235,7 +235,8 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
             yield element.name
             continue
         try:
-            yield named_scaled(f"{element_text(element.name)} {options}").text
+            text = element_text("element", element)
+            yield named_scaled(f"{text} {options}").text
         except ValueError as error:
             known = ", ".join(SCALES)
             raise ValueError(

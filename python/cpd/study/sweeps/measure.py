@@ -19,7 +19,7 @@ import numpy as np
 from cpd import ops
 from cpd.numeric.cast import Cast, rounding_of
 from cpd.numeric.formats import Format
-from cpd.numeric.scaled import Scaled
+from cpd.numeric.scaled import Scaled, untransformed
 from cpd.study.sweeps.cells import Cell, Losses, takes_elements
 from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 
@@ -240,7 +240,7 @@ class _Cast:
         if isinstance(self._f, Scaled):
             if self._f.transform is not None:
                 self.x = ops.hadamard(x, self._f.transform)
-            self._f = self._f.untransformed()
+                self._f = untransformed(self._f.text)
             run = int(self._f.block) if self._f.block.isdigit() else 0
         # Random bits depend on indices in the whole, scales of more than a run on all values.
         alone = isinstance(self._f, Format) or (run > 0 and self._f.tensor_scale is None)
@@ -297,7 +297,7 @@ class _Limits:
 
     def __init__(self, x: Values, q: Scaled, how: Cast, seed: int) -> None:
         codes = ops.encode(x, how, seed=seed)[1]
-        blocks, outer = (codes, None) if q.tensor_scale is None else codes
+        blocks, outer = (codes, codes) if q.tensor_scale is None else codes
         self._shape = x.shape
         self._rows, self._columns = _extents(q.block, x.shape)
         grid = (-(-x.shape[0] // self._rows), -(-x.shape[1] // self._columns))

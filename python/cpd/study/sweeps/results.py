@@ -77,9 +77,9 @@ class Sweep:
         equal rows the first is on the front. Infinite and NaN errors are left out.
 
         Args:
-            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
-                `error`.
-            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+            error: an error by which rows are compared, as `SweepRow.value` names them; default:
+                the sweep's `error`.
+            cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
         Returns:
@@ -109,10 +109,10 @@ class Sweep:
         """Returns the row of least error that costs no more than `within`; of equals the cheapest.
 
         Args:
-            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
-                `error`.
+            error: an error by which rows are compared, as `SweepRow.value` names them; default:
+                the sweep's `error`.
             within: the most that the row may cost; default: any cost.
-            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+            cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
         Returns:
@@ -130,8 +130,9 @@ class Sweep:
         """Returns the table of the sweep, by ascending cost.
 
         Args:
-            error: one of `ERRORS`, for the front; default: the sweep's `error`.
-            cost: one of `COSTS`, by which rows are sorted; default `gates`.
+            error: an error, for the front, as `SweepRow.value` names them; default: the sweep's
+                `error`.
+            cost: a cost, by which rows are sorted; default `gates`.
 
         Returns:
             The head, and each row's texts with whether the row is on the front.
@@ -189,9 +190,9 @@ class Sweep:
 
         Args:
             path: the file; `-` is standard output.
-            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
-                `error`.
-            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+            error: an error by which rows are compared, as `SweepRow.value` names them; default:
+                the sweep's `error`.
+            cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
         Raises:
@@ -216,9 +217,9 @@ class Sweep:
 
         Args:
             path: the picture, .png or .svg.
-            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
-                `error`.
-            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+            error: an error by which rows are compared, as `SweepRow.value` names them; default:
+                the sweep's `error`.
+            cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
         Raises:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cpd._since import gone_members
 from cpd.hardware.gate_counts import Gates, gates
 from cpd.numeric.checked import checked
 from cpd.numeric.scaled import Scaled
@@ -22,7 +21,6 @@ COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normalizer")
 _FIGURES = ("relative_rms", "sqnr", "mean_error", "worst", "underflow", "dot_error")
 
 
-@gone_members("cpd.study.SweepRow")
 @checked
 @dataclass(frozen=True)
 class SweepRow:
