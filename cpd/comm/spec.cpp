@@ -5,10 +5,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <sstream>
-#include <variant>
+#include <vector>
 
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/scaled_blocks.h"
@@ -58,16 +57,19 @@ void CheckOrder(const Reduce& spec) {
 
 // ---- the keys of a text ---------------------------------------------------------------------
 
-/// A key of a text: its kind, what sets it, and its value.
-struct ReduceKey {
-  std::string_view name, kind;
-  void (*set)(Reduce& spec, std::string_view text);
-  FieldValue (*get)(const Reduce& spec);
-};
+bool IsCompressor(std::string_view head) {
+  const std::string_view name = head.substr(0, head.find(' '));
+  return std::ranges::find(Compressors(), name, &CodecInfo::name) != Compressors().end();
+}
 
-bool ParseSwitch(std::string_view name, std::string_view text) {
-  constexpr std::array<std::string_view, 2> kSwitches{"false", "true"};
-  return ParseName<int>(std::string(name).c_str(), kSwitches, text) == 1;
+/// What contributions become.
+std::string HeadOf(const Reduce& spec) {
+  return spec.wire == nullptr ? ToString(spec.format) : spec.wire->name();
+}
+
+FieldValue FormatOf(const Reduce& spec) {
+  const std::string head = HeadOf(spec);
+  return IsCompressor(head) ? FieldValue{} : FieldOf(head);
 }
 
 void SetGroupSize(Reduce& spec, std::string_view text) {
@@ -96,77 +98,28 @@ void SetLossScale(Reduce& spec, std::string_view text) {
   throw Error("loss_scale must be a power of two from 2^-126 to 2^126, got " + std::string(text));
 }
 
-/// One of the options of the cast's rounding.
-template <auto member>
-constexpr ReduceKey OfRounding(std::string_view name, std::string_view kind,
-                         void (*set)(Reduce& spec, std::string_view text)) {
-  return {name, kind, set, [](const Reduce& spec) { return FieldOf(spec.rounding.*member); }};
-}
-
-/// Every key in the order of a canonical text.
-constexpr std::array<ReduceKey, 13> kKeys{{
+constexpr std::array<Key<Reduce>, 15> kReduceKeys{{
+    {"format", "cast", nullptr, &FormatOf},
+    {"codec", "codec", nullptr, [](const Reduce& spec) { return FieldOf(HeadOf(spec)); }},
     {"accumulator", "accumulator",
      [](Reduce& spec, std::string_view text) { spec.accumulator = ParseAccumulator(text); },
      [](const Reduce& spec) { return FieldOf(spec.accumulator); }},
-    {"order", "word", [](Reduce& spec, std::string_view text) { spec.order = ParseOrder(text); },
-     [](const Reduce& spec) { return FieldOf(spec.order); }},
-    {"exchange", "word",
-     [](Reduce& spec, std::string_view text) { spec.exchange = ParseExchange(text); },
-     [](const Reduce& spec) { return FieldOf(spec.exchange); }},
+    KeyOf<"order", &Reduce::order>(),
+    KeyOf<"exchange", &Reduce::exchange>(),
     {"group_size", "integer", &SetGroupSize, &GroupSizeOf},
     {"aps", "aps", &SetAps, &ApsOf},
     {"loss_scale", "number", &SetLossScale,
      [](const Reduce& spec) { return FieldOf(spec.loss_scale); }},
-    {"average", "switch",
-     [](Reduce& spec, std::string_view text) { spec.average = ParseSwitch("average", text); },
-     [](const Reduce& spec) { return FieldOf(spec.average); }},
-    {"divide", "word", [](Reduce& spec, std::string_view text) { spec.divide = ParseDivide(text); },
-     [](const Reduce& spec) { return FieldOf(spec.divide); }},
-    OfRounding<&RoundingOptions::mode>(
-        "rounding", "word",
-        [](Reduce& spec, std::string_view text) { spec.rounding.mode = ParseRounding(text); }),
-    OfRounding<&RoundingOptions::overflow>(
-        "overflow", "word",
-        [](Reduce& spec, std::string_view text) { spec.rounding.overflow = ParseOverflow(text); }),
-    OfRounding<&RoundingOptions::random_bits>("random_bits", "integer",
-                                              [](Reduce& spec, std::string_view text) {
-                                                spec.rounding.random_bits =
-                                                    ParseInteger<int>("random_bits", text);
-                                              }),
-    OfRounding<&RoundingOptions::variant>(
-        "variant", "word",
-        [](Reduce& spec, std::string_view text) { spec.rounding.variant = ParseVariant(text); }),
-    {"result", "format",
-     [](Reduce& spec, std::string_view text) { spec.result = ParseFormat(text); },
-     [](const Reduce& spec) { return FieldOf(spec.result); }},
+    KeyOf<"average", &Reduce::average>(),
+    KeyOf<"divide", &Reduce::divide>(),
+    KeyOf<"rounding", &Reduce::rounding, &RoundingOptions::mode>(),
+    KeyOf<"overflow", &Reduce::rounding, &RoundingOptions::overflow>(),
+    KeyOf<"random_bits", &Reduce::rounding, &RoundingOptions::random_bits>(),
+    KeyOf<"variant", &Reduce::rounding, &RoundingOptions::variant>(),
+    KeyOf<"result", &Reduce::result>(),
 }};
 
-constexpr std::array<std::string_view, kKeys.size()> kKeyNames = [] {
-  std::array<std::string_view, kKeys.size()> names;
-  std::ranges::transform(kKeys, names.begin(), &ReduceKey::name);
-  return names;
-}();
-
-const ReduceKey* FindKey(std::string_view name) {
-  const auto* const found = std::ranges::find(kKeys, name, &ReduceKey::name);
-  return found == kKeys.end() ? nullptr : found;
-}
-
-[[noreturn]] void RefuseKey(std::string_view name) {
-  std::string known;
-  for (const std::string_view one : kKeyNames) {
-    known += (known.empty() ? "" : ", ") + std::string(one);
-  }
-  throw Error("an all-reduce has no key " + Quoted(name) + ": there are " + known +
-              DidYouMean(name, kKeyNames));
-}
-
 // ---- what contributions become --------------------------------------------------------------
-
-bool IsCompressor(std::string_view head) {
-  const std::string_view name = head.substr(0, head.find(' '));
-  return std::ranges::find(Compressors(), name, &CodecInfo::name) != Compressors().end();
-}
 
 /// The codec of a scaled format or a compressor; null for a format.
 SharedCodec WireOf(std::string_view head, const RoundingOptions& rounding) {
@@ -181,10 +134,6 @@ Reduce Usual(const std::string& head) {
   Reduce spec;
   if (!IsCompressor(head)) spec.rounding.overflow = Overflow::saturate;
   return spec;
-}
-
-std::string HeadOf(const Reduce& spec) {
-  return spec.wire == nullptr ? ToString(spec.format) : spec.wire->name();
 }
 
 bool NamesFormat(const std::string& text) {
@@ -204,13 +153,14 @@ Reduce ParseHead(const std::string& head) {
     spec.wire = WireOf(head, spec.rounding);
     return spec;
   } catch (const Error& error) {
-    std::vector<std::string> words = QuotedWords(head);
-    const auto is_key = [](const std::string& word) { return IsOption(word); };
+    const std::vector<std::string> words = WordsOf(head);
     const auto wrong =
-        words.empty() ? words.end() : std::find_if(words.begin() + 1, words.end(), is_key);
+        words.empty() ? words.end() : std::find_if(words.begin() + 1, words.end(), IsOption);
     if (wrong != words.end()) {
+      const Keys<Reduce> keys = KeysOf<Reduce>();
       const std::string name = wrong->substr(0, wrong->find('='));
-      if (NamesFormat(words[0]) || !Nearest(name, kKeyNames).empty()) RefuseKey(name);
+      const bool is_near = !Nearest(name, NamesOf(keys)).empty();
+      if (is_near || NamesFormat(words[0])) RefuseOption(name, keys.owner, NamesOf(keys));
     }
     if (std::string_view(error.what()).starts_with("unknown format")) {
       (void)MakeCodec(head);  // whose error names the compressors, too
@@ -223,10 +173,10 @@ Reduce ParseHead(const std::string& head) {
 void CheckCompressor(const Reduce& spec) {
   const Reduce usual;
   for (const std::string_view name : {"rounding", "overflow", "variant"}) {
-    const FieldValue value = FindKey(name)->get(spec);
-    if (value == FindKey(name)->get(usual)) continue;
+    const Key<Reduce>& key = KeyNamed(KeysOf<Reduce>(), name);
+    if (key.get(spec) == key.get(usual)) continue;
     throw Error(std::string(name) + " is an option of a cast, which codec " +
-                Quoted(spec.wire->name()) + " is not; got " + Quoted(std::get<std::string>(value)));
+                Quoted(spec.wire->name()) + " is not; got " + Quoted(TextOf(key.get(spec))));
   }
 }
 
@@ -235,12 +185,12 @@ void CheckCompressor(const Reduce& spec) {
 /// A text in parts.
 struct Parts {
   std::string head;
-  std::map<const ReduceKey*, std::string> values;
+  std::vector<Option> keys;
 };
 
 Parts PartsOf(std::string_view text) {
   Parts parts;
-  for (const std::string& word : QuotedWords(text)) {
+  for (const std::string& word : WordsOf(text)) {
     const std::size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);
     if (name == "seed" || name == "step") {
@@ -248,8 +198,8 @@ Parts PartsOf(std::string_view text) {
                   ": give it to the call, cpd.simulate_all_reduce(…, " + name +
                   "=…), in place of " + Quoted(text));
     }
-    const ReduceKey* const key = FindKey(name);
-    if (key == nullptr) {
+    const auto* const key = std::ranges::find(kReduceKeys, name, &Key<Reduce>::name);
+    if (key == kReduceKeys.end() || !key->IsKey()) {
       parts.head += (parts.head.empty() ? "" : " ") + word;
       continue;
     }
@@ -257,40 +207,36 @@ Parts PartsOf(std::string_view text) {
     if (equals == std::string::npos && !is_switch) {
       throw Error(name + " needs a value, as in " + name + "=…, in " + Quoted(text));
     }
-    const std::string value = equals == std::string::npos ? "true" : word.substr(equals + 1);
-    if (!parts.values.emplace(key, value).second) {
+    if (ValueOf(parts.keys, name) != nullptr) {
       throw Error(name + " is given twice in " + Quoted(text));
     }
+    parts.keys.emplace_back(name, equals == std::string::npos ? "true" : word.substr(equals + 1));
   }
   return parts;
 }
 
 }  // namespace
 
-Order ParseOrder(std::string_view name) { return ParseName<Order>("order", kOrders, name); }
-std::string ToString(Order order) {
-  return std::string(kOrders.at(static_cast<std::size_t>(order)));
-}
-Exchange ParseExchange(std::string_view name) {
-  return ParseName<Exchange>("exchange", kExchanges, name);
-}
-std::string ToString(Exchange exchange) {
-  return std::string(kExchanges.at(static_cast<std::size_t>(exchange)));
-}
-Divide ParseDivide(std::string_view name) { return ParseName<Divide>("divide", kDivides, name); }
-std::string ToString(Divide divide) {
-  return std::string(kDivides.at(static_cast<std::size_t>(divide)));
+Order ParseOrder(std::string_view name) { return ParseName<Order>("order", name); }
+Exchange ParseExchange(std::string_view name) { return ParseName<Exchange>("exchange", name); }
+Divide ParseDivide(std::string_view name) { return ParseName<Divide>("divide", name); }
+
+std::span<const std::string_view> NamesOf(Order /*order*/) { return kOrders; }
+std::span<const std::string_view> NamesOf(Exchange /*exchange*/) { return kExchanges; }
+std::span<const std::string_view> NamesOf(Divide /*divide*/) { return kDivides; }
+
+template <>
+Keys<Reduce> KeysOf<Reduce>() {
+  return {"an all-reduce", kReduceKeys};
 }
 
-Reduce ParseReduce(std::string_view text, std::span<const Option> keys) {
-  Parts parts = PartsOf(text);
-  for (const auto& [name, value] : keys) {
-    const ReduceKey* const key = FindKey(name);
-    if (key == nullptr) RefuseKey(name);
-    parts.values[key] = value;
-  }
+Reduce ParseReduce(std::string_view text) { return Make<Reduce>(text, {}); }
+
+template <>
+Reduce Make<Reduce>(std::string_view text, std::span<const Option> keys) {
+  const Parts parts = PartsOf(text);
   Reduce spec = ParseHead(parts.head);
-  for (const auto& [key, value] : parts.values) key->set(spec, value);
+  SetKeys(KeysOf<Reduce>(), Merged(parts.keys, keys), spec);
   if (IsCompressor(parts.head)) {
     CheckCompressor(spec);
   } else {
@@ -303,36 +249,22 @@ Reduce ParseReduce(std::string_view text, std::span<const Option> keys) {
   return spec;
 }
 
-std::vector<Option> KeysOf(const Reduce& spec) {
+std::vector<Option> OptionsOf(const Reduce& spec) {
   const Reduce usual = Usual(HeadOf(spec));
-  std::vector<Option> keys;
-  for (const ReduceKey& key : kKeys) {
+  std::vector<Option> options;
+  for (const Key<Reduce>& key : kReduceKeys) {
     const FieldValue value = key.get(spec);
-    if (value != key.get(usual)) keys.emplace_back(key.name, TextOf(value));
+    if (key.IsKey() && value != key.get(usual)) options.emplace_back(key.name, TextOf(value));
   }
-  return keys;
+  return options;
 }
 
 std::string ToString(const Reduce& spec) {
   std::string text = HeadOf(spec);
-  for (const auto& [name, value] : KeysOf(spec)) {
+  for (const auto& [name, value] : OptionsOf(spec)) {
     text += value == "true" ? " " + name : Written(name, value);
   }
   return text;
-}
-
-Fields FieldsOf(const Reduce& spec) {
-  const std::string head = HeadOf(spec);
-  Fields fields{{"format", IsCompressor(head) ? FieldValue{} : FieldOf(head)},
-                {"codec", FieldOf(head)}};
-  for (const ReduceKey& key : kKeys) fields.emplace_back(key.name, key.get(spec));
-  return fields;
-}
-
-std::vector<Option> ReduceKeys() {
-  std::vector<Option> keys;
-  for (const ReduceKey& key : kKeys) keys.emplace_back(key.name, key.kind);
-  return keys;
 }
 
 bool IsLossScale(double scale) {
@@ -364,9 +296,9 @@ void Check(const Reduce& spec) {
                 " hands partial sums on, for which codec '" + spec.wire->name() +
                 "' has no bytes: take exchange owner or gather");
   }
-  CheckName("order", kOrders, spec.order);
-  CheckName("exchange", kExchanges, spec.exchange);
-  CheckName("divide", kDivides, spec.divide);
+  CheckName("order", spec.order);
+  CheckName("exchange", spec.exchange);
+  CheckName("divide", spec.divide);
   Check(spec.aps);
   if (spec.group_size < 0) {
     throw Error("group_size must be at least 1 (0: no groups), got " +

@@ -11,7 +11,7 @@
 #include "cpd/numeric/sums/rounds.h"
 #include "cpd/scale/aps.h"
 #include "cpd/spec/accumulator.h"
-#include "cpd/spec/fields.h"
+#include "cpd/spec/keys.h"
 
 namespace cpd {
 
@@ -65,11 +65,12 @@ CPD_API void Check(const Reduce& spec, int world);
 CPD_API bool MayStall(const Reduce& spec, int world);
 
 CPD_API Order ParseOrder(std::string_view name);
-CPD_API std::string ToString(Order order);
 CPD_API Exchange ParseExchange(std::string_view name);
-CPD_API std::string ToString(Exchange exchange);
 CPD_API Divide ParseDivide(std::string_view name);
-CPD_API std::string ToString(Divide divide);
+/// All names, each at its enumerator's place.
+CPD_API std::span<const std::string_view> NamesOf(Order order);
+CPD_API std::span<const std::string_view> NamesOf(Exchange exchange);
+CPD_API std::span<const std::string_view> NamesOf(Divide divide);
 
 /// Whether `scale` is a power of two from 2^-126 to 2^126.
 CPD_API bool IsLossScale(double scale);
@@ -78,18 +79,18 @@ CPD_API bool IsLossScale(double scale);
 /// options), then keys, each as name=value, with values of several words in quotes: `e4m3 aps
 /// accumulator='e5m10 kahan'`. `aps` and `average` alone are switched on. The sum and the result
 /// are by default in the format, in fp32 for a scaled format or a compressor; the elements of a
-/// scaled format saturate. `keys` replace those of the text. Throws Error for any other text.
-CPD_API Reduce ParseReduce(std::string_view text, std::span<const Option> keys = {});
+/// scaled format saturate. Throws Error for any other text.
+CPD_API Reduce ParseReduce(std::string_view text);
+template <>
+CPD_API Reduce Make<Reduce>(std::string_view text, std::span<const Option> keys);
+/// The keys; `aps` is a bool or `paper`, `group_size` not set without groups. Fields without a key:
+/// `format`, which is not set for a compressor, and `codec`.
+template <>
+CPD_API Keys<Reduce> KeysOf<Reduce>();
 /// The canonical text: what contributions become, then every key that is not its default.
 /// ParseReduce(ToString(r)) gives r, if the codec of `wire` rounds as `rounding` says.
 CPD_API std::string ToString(const Reduce& spec);
 /// The keys of the canonical text.
-CPD_API std::vector<Option> KeysOf(const Reduce& spec);
-/// `format` (not set for a compressor), `codec`, then every key of a text. `aps` is a bool or
-/// `paper`; `group_size` is not set without groups.
-CPD_API Fields FieldsOf(const Reduce& spec);
-/// The keys of a text in the order of the fields, each with its kind: `accumulator`, `format`,
-/// `integer`, `number`, `switch`, `aps` or `word`.
-CPD_API std::vector<Option> ReduceKeys();
+CPD_API std::vector<Option> OptionsOf(const Reduce& spec);
 
 }  // namespace cpd

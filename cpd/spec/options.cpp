@@ -58,32 +58,6 @@ std::string Written(std::string_view name, std::string_view value) {
   return " " + std::string(name) + "=" + Enclosed(value);
 }
 
-std::vector<std::string> QuotedWords(std::string_view text) {
-  std::vector<std::string> words;
-  char until = 0;
-  bool begins = true;
-  for (const char c : text) {
-    if (until == 0 && (c == ' ' || c == '\t' || c == '\n' || c == '\r')) {
-      begins = true;
-      continue;
-    }
-    if (begins) words.emplace_back();
-    begins = false;
-    if (until != 0 && c == until) {
-      until = 0;
-      if (c != ')') continue;
-    } else if (until == 0 && (c == '\'' || c == '"')) {
-      until = c;
-      continue;
-    } else if (until == 0 && c == '(') {
-      until = ')';
-    }
-    words.back() += c;
-  }
-  if (until == '\'' || until == '"') throw Error("a quote is not closed in " + Quoted(text));
-  return words;
-}
-
 bool IsOption(std::string_view word) { return word.find('=') != std::string_view::npos; }
 
 std::vector<Option> OptionsOf(std::span<const std::string> words, std::string_view owner) {

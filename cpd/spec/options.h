@@ -22,10 +22,6 @@ namespace cpd {
 /// `(4, 3)`, do not count. Throws Error for a quote that is not closed.
 CPD_API std::vector<std::string> WordsOf(std::string_view text);
 
-/// The words between spaces, tabs and ends of lines. Quotes, which are left out, and parentheses
-/// hold words together. Throws Error for a quote that is not closed.
-CPD_API std::vector<std::string> QuotedWords(std::string_view text);
-
 /// Returns ` name=value`, with the value in quotes if it has several words.
 CPD_API std::string Written(std::string_view name, std::string_view value);
 

@@ -30,7 +30,7 @@ std::string objection(const std::function<void(Reduce&)>& change) {
 /// The error of a text; empty if it is an all-reduce.
 std::string refusal(std::string_view text, const std::vector<Option>& keys = {}) {
   try {
-    ParseReduce(text, keys);
+    (void)Make<Reduce>(text, keys);
   } catch (const Error& error) {
     return error.what();
   }
@@ -111,11 +111,12 @@ TEST(ReduceText, TheWireRoundsAsTheKeysSay) {
 }
 
 TEST(ReduceText, KeysReplaceThoseOfTheText) {
-  EXPECT_EQ(ToString(ParseReduce("e4m3 aps order=ring group_size=4",
-                                 std::vector<Option>{{"order", "tree"}, {"aps", "false"}})),
+  EXPECT_EQ(ToString(Make<Reduce>("e4m3 aps order=ring group_size=4",
+                                  std::vector<Option>{{"order", "tree"}, {"aps", "false"}})),
             "e4m3 order=tree group_size=4");
-  EXPECT_EQ(refusal("e4m3", {{"wire", "e5m2"}}).find("an all-reduce has no key 'wire': there are"),
-            0U);
+  EXPECT_EQ(
+      refusal("e4m3", {{"wire", "e5m2"}}).find("unknown option 'wire' of an all-reduce; there are"),
+      0U);
 }
 
 TEST(ReduceText, ErrorsNameWhatIsAllowed) {
@@ -123,8 +124,8 @@ TEST(ReduceText, ErrorsNameWhatIsAllowed) {
       "accumulator, order, exchange, group_size, aps, loss_scale, average, divide, rounding, "
       "overflow, random_bits, variant, result";
   for (const auto& [text, told] : std::vector<std::pair<std::string, std::string>>{
-           {"e4m3 xyz=1", "an all-reduce has no key 'xyz': there are " + keys},
-           {"mxfp8 groupsize=2", "an all-reduce has no key 'groupsize': there are " + keys +
+           {"e4m3 xyz=1", "unknown option 'xyz' of an all-reduce; there are " + keys},
+           {"mxfp8 groupsize=2", "unknown option 'groupsize' of an all-reduce; there are " + keys +
                                      "; did you mean 'group_size'?"},
            {"e4m3 seed=3",
             "an all-reduce has no seed: give it to the call, cpd.simulate_all_reduce(…, seed=…), "

@@ -89,8 +89,7 @@ const std::map<std::string_view, Run> kGrammars{
     {"hadamard", [](std::string_view text) { CheckText(text, ParseHadamard); }},
     {"preset", [](std::string_view text) { CheckText(ToString(Preset(text)), ParseAccumulator); }},
     {"codec", CheckCodec},
-    {"reduce",
-     [](std::string_view text) { CheckText(text, [](auto t) { return ParseReduce(t); }); }},
+    {"reduce", [](std::string_view text) { CheckText(text, ParseReduce); }},
     {"names", CheckNames},
 };
 

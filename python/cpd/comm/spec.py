@@ -280,7 +280,7 @@ _PLAIN: dict[str, Callable[[str, Any], str]] = {
 
 @constant
 def _parsed(text: str, *keys: tuple[str, str]) -> Reduce:
-    return Reduce._of(_core.Reduce.parse(text, list(keys)))
+    return Reduce._of(_core.Reduce.make(text, list(keys)))
 
 
 @functools.lru_cache(maxsize=256)
