@@ -175,7 +175,7 @@ def test_sums_of_compiled_programs_are_eagers_recipes() -> None:
     """The recipe that a program makes is the one that eager makes, whatever its parts are."""
     made: list[str] = []
     acc, weight = cpd.Accumulator("e8m10 kahan"), cpd.Cast("e5m2 up")
-    base = cpd.Recipe("nvfp4", attention="mxfp8", norm="bf16")
+    base = cpd.Recipe("mxfp8", attention="bf16", norm="bf16")
 
     def run(x: Any) -> Any:
         recipes = (

@@ -267,8 +267,15 @@ def test_names():
     with pytest.raises(ValueError, match=r"unknown recipe 'nvfp5': expected .* mean nvfp4\?"):
         cpd.Recipe("nvfp5")
     assert cpd.Recipe("te-delayed")._kept.delays
-    assert cpd.Recipe("nvfp4")._kept.draws
-    assert not cpd.Recipe("mxfp8")._kept.draws
+
+
+def test_recipes_that_draw():
+    cast = "e4m3fn stochastic"
+    for key in ("weight", "gradient", "output", "norm", "softmax", "embedding", "residual"):
+        assert cpd.Recipe("native", **{key: cast})._kept.draws, key
+    assert cpd.Recipe("native", attention=cpd.Recipe("native", activation=cast))._kept.draws
+    assert cpd.Recipe(sums="fp32 rounding=stochastic")._kept.draws
+    assert not cpd.Recipe("mxfp8", attention="bf16", norm="bf16")._kept.draws
 
 
 def test_what_is_no_recipe():

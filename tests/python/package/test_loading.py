@@ -12,6 +12,7 @@ import pytest
 
 import cpd
 from cpd.loading import SPECS
+from cpd.numeric.hadamard import transform_of
 from patience import scaled
 
 LAZY = ("comm", "compat", "compress", "hardware", "study")
@@ -23,6 +24,7 @@ VALUES = [
     cpd.Accumulator(a="fp16", b="fp16", block=4, fraction_bits=23),
     cpd.Accumulator(width=40, fraction=12),
     cpd.Cast("e5m2", rounding="stochastic", random_bits=8),
+    transform_of("hadamard32"),  # which checkpoints of 0.7 may hold
     cpd.Cast("mxfp8"),
     cpd.Scaled("nvfp4"),
     cpd.Recipe(sums="e4m3 kahan", weight="e5m2"),
