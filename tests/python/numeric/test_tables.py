@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -133,11 +134,10 @@ def test_a_key_is_printed_once_and_read_back(spec: Any, key: str) -> None:
     assert hash(spec(made.text)) == hash(made) != hash(plain)
     assert copy.deepcopy(made) is made
     read = getattr(made, key)
-    assert (
-        (read == pytest.approx(value))
-        if isinstance(value, float)
-        else str(read) in printed or (read == value)
-    )
+    if isinstance(value, float):
+        assert read == pytest.approx(value)
+    else:
+        assert read == value or str(read) in (str(value), *re.split("[= ]", printed))
 
 
 @pytest.mark.parametrize(("spec", "key"), KEYS)
