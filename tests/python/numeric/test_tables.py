@@ -198,6 +198,7 @@ def test_keywords_replace_those_of_a_text() -> None:
     assert cpd.Scaled("mxfp8 scale=fp32 rule=up", scale="e8m0").text == "mxfp8 rule=up"
     assert cpd.Scaled("e4m3fn 32 rule=up scale=fp32") == cpd.Scaled("e4m3fn 32 scale=fp32 rule=up")
     assert cpd.Accumulator("e4m3 chunked chunk=8", chunk=16).chunk == 16
+    assert cpd.Scaled("e4m3fn") == cpd.Scaled(element="e4m3fn") == cpd.Scaled("mxfp8")
     with pytest.raises(ValueError, match="scheme must be"):
         cpd.Accumulator("e4m3", scheme="chunked chunk=8")
 
