@@ -206,9 +206,9 @@ def test_keywords_replace_those_of_a_text() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_specs_are_immutable(spec: Any) -> None:
     made = spec(next(iter(EXAMPLES[spec].values()))[0])
-    with pytest.raises(AttributeError, match="immutable"):
+    with pytest.raises(AttributeError, match=r"^cannot assign to 'text': a \w+ is immutable$"):
         made.text = "e5m2"
-    with pytest.raises(AttributeError, match="immutable"):
+    with pytest.raises(AttributeError, match=r"^cannot delete 'text': a \w+ is immutable$"):
         del made.text
 
 
