@@ -370,10 +370,14 @@ Accumulator Make<Accumulator>(std::string_view text, std::span<const Option> giv
   const bool has_format = !parts.format.empty();
   if (has_format) accumulator.format = FormatOf(parts.format, text == parts.format);
   if (!has_format && IsOrdered(accumulator)) {
+    std::string shown(text);
+    for (const auto& [name, value] : given) {
+      shown += (shown.empty() ? "" : " ") + name + "=" + value;
+    }
     throw Error(
         "an accumulator is a format, a scheme and options, as in 'e6m9 chunked chunk=64', or a "
         "matrix unit and options, as in 'h100-fp8 a=e5m2'; got " +
-        Quoted(text));
+        Quoted(shown));
   }
   SetKeys(KeysOf<Accumulator>(), parts.options,
           [&](const auto& key, const auto& value) { SetKey(accumulator, key, value); });

@@ -488,9 +488,8 @@ TEST(OneBit, Texts) {
   EXPECT_EQ(what([] { MakeCodec("one_bit bucket=0"); }),
             "bucket must be an integer 1…65536, got '0'");
   EXPECT_EQ(what([] { OneBit(65537); }), "bucket must be 1…65536, got 65537");
-  EXPECT_EQ(
-      what([] { MakeCodec("one_bit 64"); }),
-      "'64' is no option in 'one_bit 64': it takes bucket=, whole=, axis=");
+  EXPECT_EQ(what([] { MakeCodec("one_bit 64"); }),
+            "'64' is no option in 'one_bit 64': it takes bucket=, whole=, axis=");
   EXPECT_EQ(what([] { OneBit(64).MakeState(3)->Restore(Values(2)); }),
             "a residual of 3 values cannot be one of 2");
 }

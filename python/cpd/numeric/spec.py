@@ -168,7 +168,8 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
     @functools.wraps(spec.__init__)
     def construct(self: Any, format: Any = None, /, *others: Any, **keys: Any) -> None:
         if not others and not keys and type(format) is str:
-            self._share(made(spec, spec._head(format, keys), ()))
+            text = spec._head(format, keys)  # which may make a key of it
+            self._share(made(spec, text, _texts(spec, keys) if keys else ()))
             return
         if len(others) > len(by_place):
             spec._head(format, {})  # which knows what is wrong with the first one

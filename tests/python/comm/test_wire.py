@@ -144,7 +144,7 @@ def test_options_are_keywords_or_text():
     for options, error, message in (
         ({"bits": [4]}, TypeError, "bits must be a number, a word or a bool, got list"),
         ({"s": 16.5}, ValueError, "s must be"),
-        ({"spacing": "even"}, ValueError, "spacing must be one of uniform, optimal, got 'even'"),
+        ({"spacing": "even"}, ValueError, "spacing must be uniform or optimal, got 'even'"),
         ({"norm": 3}, ValueError, "norm"),
         ({"buckets": 3}, ValueError, "bucket"),
     ):

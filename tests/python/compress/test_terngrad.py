@@ -152,7 +152,5 @@ def test_layers_that_never_change_are_named() -> None:
 
 def test_runs_are_of_buckets() -> None:
     assert cpd.Codec("terngrad bucket=100 whole=9").text.endswith("bucket=99")
-    with pytest.raises(
-        ValueError, match="whole=9 is of buckets: give bucket=N with it"
-    ):
+    with pytest.raises(ValueError, match="whole=9 is of buckets: give bucket=N with it"):
         cpd.Codec("terngrad whole=9")

@@ -211,7 +211,7 @@ def drawn(recipe):
         ({"forward": "native", "weigth": "e4m3"}, "weigth is no key .* did you mean weight"),
         ({"forward": "native", "zzz": 1}, "zzz is no key .*; there are format, sums, forward"),
         ({"forward": "e9m3"}, "forward: exp must be"),
-        ({"forward": "native", "weight": "(4,3) 48 x"}, "weight: a scaled"),
+        ({"forward": "native", "weight": "(4,3) 48 x"}, "weight: a cast is a format, a rounding"),
         ({"forward": "native", "weight": 3}, "weight: a format must be"),
         (
             {"forward": "native", "weight": {"text": "e4m3fn", "seed": 3}},

@@ -280,7 +280,7 @@ def test_an_unknown_key_names_the_allowed_ones_and_the_nearest():
     told = str(raised.value)
     assert "did you mean 'fraction'?" in told
     assert "; there are format, scheme, chunk, inner, product, a, b, block" in told
-    assert ", stride, take, width, fraction; did" in told
+    assert ", rounding, overflow, variant, random_bits; did" in told
 
 
 def test_matrix_units():

@@ -125,7 +125,9 @@ def test_errors(given: Any, keys: dict[str, Any], error: type[Exception], messag
 
 
 def test_all_but_the_format_is_by_keyword() -> None:
-    with pytest.raises(TypeError, match="Cast takes one text or format, and all else in it or by keyword"):
+    with pytest.raises(
+        TypeError, match="Cast takes one text or format, and all else in it or by keyword"
+    ):
         cpd.Cast("e4m3", "up")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="lacks the format or the accumulator to round into"):
         cpd.cast(X)

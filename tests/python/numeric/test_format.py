@@ -152,7 +152,7 @@ def test_exponent_and_mantissa_are_a_pair_or_keywords() -> None:
     for arguments in ((4, 3), (4,)):
         with pytest.raises(TypeError, match=r"\(exp, man\), or by exp= and man="):
             cpd.Format(*arguments)
-    with pytest.raises(TypeError, match="Format takes one text or format, .* by keyword: exp, man"):
+    with pytest.raises(TypeError, match=r"Format takes one text or format, .* by keyword: exp"):
         cpd.Format("e4m3", 3)
     for one in ({}, {"exp": 4}, {"man": 3}):
         with pytest.raises(TypeError, match="Format takes a name, or exp= and man="):

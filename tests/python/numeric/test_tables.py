@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -133,11 +134,10 @@ def test_a_key_is_printed_once_and_read_back(spec: Any, key: str) -> None:
     assert hash(spec(made.text)) == hash(made) != hash(plain)
     assert copy.deepcopy(made) is made
     read = getattr(made, key)
-    assert (
-        (read == pytest.approx(value))
-        if isinstance(value, float)
-        else str(read) in printed or (read == value)
-    )
+    if isinstance(value, float):
+        assert read == pytest.approx(value)
+    else:
+        assert read == value or str(read) in (str(value), *re.split("[= ]", printed))
 
 
 @pytest.mark.parametrize(("spec", "key"), KEYS)
@@ -198,6 +198,7 @@ def test_keywords_replace_those_of_a_text() -> None:
     assert cpd.Scaled("mxfp8 scale=fp32 rule=up", scale="e8m0").text == "mxfp8 rule=up"
     assert cpd.Scaled("e4m3fn 32 rule=up scale=fp32") == cpd.Scaled("e4m3fn 32 scale=fp32 rule=up")
     assert cpd.Accumulator("e4m3 chunked chunk=8", chunk=16).chunk == 16
+    assert cpd.Scaled("e4m3fn") == cpd.Scaled(element="e4m3fn") == cpd.Scaled("mxfp8")
     with pytest.raises(ValueError, match="scheme must be"):
         cpd.Accumulator("e4m3", scheme="chunked chunk=8")
 
@@ -205,9 +206,9 @@ def test_keywords_replace_those_of_a_text() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_specs_are_immutable(spec: Any) -> None:
     made = spec(next(iter(EXAMPLES[spec].values()))[0])
-    with pytest.raises(AttributeError, match="immutable"):
+    with pytest.raises(AttributeError, match=r"^cannot assign to 'text': a \w+ is immutable$"):
         made.text = "e5m2"
-    with pytest.raises(AttributeError, match="immutable"):
+    with pytest.raises(AttributeError, match=r"^cannot delete 'text': a \w+ is immutable$"):
         del made.text
 
 
