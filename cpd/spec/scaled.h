@@ -101,9 +101,6 @@ CPD_API void Check(const Scaled& scaled);
 CPD_API std::vector<std::int64_t> ScaleGrid(const BlockShape& block,
                                             std::span<const std::int64_t> shape, int axis);
 
-/// `axis` as 0 … rank - 1. Throws Error.
-CPD_API int ResolveAxis(int axis, int rank);
-
 /// Throws Error for a name that is none of its enumerators.
 CPD_API ScaleRule ParseScaleRule(std::string_view name);
 CPD_API std::string ToString(ScaleRule rule);
