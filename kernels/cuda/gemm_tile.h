@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A matrix product on a GPU by the general route: each thread's work between the block's barriers.
-// For host and device, so that tests run it on the CPU, one thread after the other.
 //
 // A block has kSide x kSide sums, one a thread, and brings kDepth values of k at a time to shared
 // memory. In each such step the operands' bits decide whether products and sums are formed in
