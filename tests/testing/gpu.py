@@ -56,8 +56,19 @@ def environment() -> dict[str, str]:
     return made
 
 
+# Programs whose tests run on every device.
+ON_DEVICES = ("test_ops_cast",)
+
+
 def programs() -> list[Path]:
-    return sorted((RELEASE / "tests").glob("test_*_gpu"))
+    tests = RELEASE / "tests"
+    found = sorted(tests.glob("test_*_gpu"))
+    return found + [tests / name for name in ON_DEVICES if (tests / name).exists()]
+
+
+def command_of(program: Path) -> list[str]:
+    filters = ["--gtest_filter=*/cuda"] if program.name in ON_DEVICES else []
+    return [str(program), *filters]
 
 
 def python() -> str:
@@ -74,7 +85,7 @@ def sanitizer(tool: str) -> list[str] | None:
 def commands(stage: str, folder: Path) -> list[list[str]] | str:
     """What a stage runs, or why it does not."""
     if stage == "cpp":
-        return [[str(program)] for program in programs()] or "no test program was built"
+        return [command_of(program) for program in programs()] or "no test program was built"
     if stage == "python":
         return [
             [
@@ -98,7 +109,9 @@ def commands(stage: str, folder: Path) -> list[list[str]] | str:
     tool = sanitizer(stage)
     if tool is None:
         return "compute-sanitizer is not installed"
-    return [[*tool, str(program)] for program in programs() if "gemm" not in program.name]
+    return [
+        [*tool, *command_of(program)] for program in programs() if "gemm" not in program.name
+    ]
 
 
 def run_stage(stage: str, folder: Path) -> dict[str, object]:
