@@ -429,7 +429,6 @@ TEST(CastOfBf16, TakesEachItsInteger) {
 TEST(Roster, RefusesUnknownBackends) {
   EXPECT_THROW(ForceKernels("sse9"), Error);
   ForceKernels("");
-  EXPECT_FALSE(testing::backends().empty());
   EXPECT_STREQ(AvailableKernels().front()->name, "scalar");
 }
 

@@ -6,12 +6,15 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "cpd/backend/cuda_faults.h"
 #include "cpd/base/tensor.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/cuda_memory.h"
@@ -28,37 +31,71 @@ inline const std::vector<const char*>& Backends() {
   return all;
 }
 
-/// A test with the name of one of Backends().
-class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char*> {
- protected:
-  void SetUp() override {
-    if (is_cuda()) return GpuTest::SetUp();
-    const std::string reason = reason_without(GetParam());
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    ForceKernels(GetParam());
-  }
-  void TearDown() override { ForceKernels(""); }
+/// Those of them that this run tests, for a loop within a test.
+inline std::vector<std::string> devices() {
+  std::vector<std::string> names = backends();
+  if (CudaDriver::Get() != nullptr) names.emplace_back("cuda");
+  return names;
+}
 
-  [[nodiscard]] static bool is_cuda() { return std::string_view(GetParam()) == "cuda"; }
+/// Computes on one of Backends() for as long as it lives.
+class OnBackendOrGpu {
+ public:
+  explicit OnBackendOrGpu(const std::string& name) : is_cuda_(name == "cuda") {
+    if (is_cuda_) cuda::CheckAtOnce(true);
+    if (!is_cuda_) ForceKernels(name);
+  }
+  ~OnBackendOrGpu() { ForceKernels(""); }
+  OnBackendOrGpu(const OnBackendOrGpu&) = delete;
+  OnBackendOrGpu& operator=(const OnBackendOrGpu&) = delete;
+
+  [[nodiscard]] bool is_cuda() const { return is_cuda_; }
 
   /// Calls run(in, out) with the tensors where the device has them: the host's own, or on a GPU
   /// copies, of which `out` is then copied back. An `out` that is one of `in` stays so.
   template <class Run>
-  void Compute(std::vector<TensorView> in, TensorView out, Run run) const {
-    if (!is_cuda()) return run(in, out);
-    const OnGpuView result(driver(), out);
+  void Compute(std::vector<TensorView> in, const TensorView& out, Run run) const {
+    if (!is_cuda_) return run(in, out);
+    const CudaDriver& driver = *CudaDriver::Get();
+    const OnGpuView result(driver, out);
     std::vector<std::unique_ptr<OnGpuView>> copies;
     for (TensorView& x : in) {
       if (x.data == out.data && x.size() > 0) {
         x = result.view();
         continue;
       }
-      copies.push_back(std::make_unique<OnGpuView>(driver(), x));
+      copies.push_back(std::make_unique<OnGpuView>(driver, x));
       x = copies.back()->view();
     }
     run(in, result.view());
     result.Read();
   }
+
+ private:
+  bool is_cuda_;
+};
+
+/// A test with the name of one of Backends(), on which it computes.
+class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    if (std::string_view(GetParam()) == "cuda") {
+      GpuTest::SetUp();
+    } else if (const std::string reason = reason_without(GetParam()); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    if (!IsSkipped() && !HasFatalFailure()) device_.emplace(GetParam());
+  }
+  void TearDown() override { device_.reset(); }
+
+  [[nodiscard]] bool is_cuda() const { return device_->is_cuda(); }
+  template <class Run>
+  void Compute(std::vector<TensorView> in, const TensorView& out, Run run) const {
+    device_->Compute(std::move(in), out, run);
+  }
+
+ private:
+  std::optional<OnBackendOrGpu> device_;
 };
 
 /// The name of a test's parameter.
