@@ -32,15 +32,15 @@ __global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant_
   });
   for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
     block.each([&](int thread) {
-      const int fours = has_words(call, segment) ? count / kSums : 0;
+      const int fours = has_words(call, segment) ? count / kFoldSums : 0;
       with_code_bits(wire.bits, [&]<int kBits>() {
         CPD_ROLLED for (int q = thread; q < fours; q += kThreads) {
-          const std::int64_t at = begin + kSums * q;
+          const std::int64_t at = begin + kFoldSums * q;
           const FourSums sums = add_words<kind, kKahan, kBits>(call, segment, at, values);
-          code_words<kMode>(call, segment, at, sums, codes + kSums * q);
+          code_words<kMode>(call, segment, at, sums, codes + kFoldSums * q);
         }
       });
-      CPD_ROLLED for (int i = fours * kSums + thread; i < count; i += kThreads) {
+      CPD_ROLLED for (int i = fours * kFoldSums + thread; i < count; i += kThreads) {
         codes[i] = code_alone<kMode>(call, segment, begin + i);
       }
     });

@@ -12,7 +12,7 @@
 
 namespace cpd::cuda {
 
-constexpr int kSums = 4;         ///< of a thread
+constexpr int kFoldSums = 4;     ///< of a thread
 constexpr int kCodesAtOnce = 4;  ///< ranks whose codes are read before the first is added
 
 struct ShortFoldTile {
@@ -98,8 +98,8 @@ CPD_FN float term_at(const FourWords<kBits>& codes, int j, const RoundPlan& wire
 
 /// Four sums, and whether each is the ordered sum.
 struct FourSums {
-  float sum[kSums];
-  bool is_good[kSums];
+  float sum[kFoldSums];
+  bool is_good[kFoldSums];
 };
 
 /// first_sum of a term that is a number of the accumulator's format.
@@ -119,17 +119,18 @@ CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, 
   const auto read = [&](std::int64_t r) {
     return words_at<kBits>(call.from[r] + start, at, wire.bits);
   };
-  Steps steps[kSums] = {Steps(plan.terms), Steps(plan.terms), Steps(plan.terms), Steps(plan.terms)};
+  Steps steps[kFoldSums] = {Steps(plan.terms), Steps(plan.terms), Steps(plan.terms),
+                            Steps(plan.terms)};
   FourSums sums;
-  float compensation[kSums] = {};
+  float compensation[kFoldSums] = {};
   const FourWords<kBits> first = read(0);
-  CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
+  CPD_IN_REGISTERS for (int j = 0; j < kFoldSums; ++j) {
     const float term = term_at(first, j, wire, values);
     sums.sum[j] =
         kAny ? first_sum<Rounding::nearest_even>(plan, term) : first_sum_of_known(plan, term);
   }
   const auto add = [&](const FourWords<kBits>& codes) {
-    CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
+    CPD_IN_REGISTERS for (int j = 0; j < kFoldSums; ++j) {
       const float term = term_at(codes, j, wire, values);
       if constexpr (kKahan) {
         steps[j].add(term, sums.sum[j], compensation[j]);
@@ -145,7 +146,7 @@ CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, 
     CPD_IN_REGISTERS for (int k = 0; k < kCodesAtOnce; ++k) add(some[k]);
   }
   CPD_ROLLED for (; r < terms_of(call); ++r) add(read(r));
-  CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
+  CPD_IN_REGISTERS for (int j = 0; j < kFoldSums; ++j) {
     sums.is_good[j] = steps[j].is_good() && sums.sum[j] - sums.sum[j] == 0;
   }
   return sums;
@@ -163,7 +164,7 @@ CPD_CALL void code_words(const ReduceCall& call, const ReduceSegment& segment, s
                          FourSums sums, std::uint32_t* codes) {
   const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
   with_form<mode>(plan.form, [&]<class R>() {
-    for (int j = 0; j < kSums; ++j) {
+    for (int j = 0; j < kFoldSums; ++j) {
       if (!sums.is_good[j]) {
         codes[j] = code_alone<mode>(call, segment, at + j);
         continue;
