@@ -61,7 +61,7 @@ std::string Shapes(const TensorView& a, const TensorView& b, const TensorView& o
   return "got " + ShapeOf(a, "a") + ", " + ShapeOf(b, "b") + ", " + ShapeOf(out, "out");
 }
 
-void CheckType(const TensorView& x, const char* name) {
+void CheckMatrixType(const TensorView& x, const char* name) {
   Check(x, name);
   if (!IsFloat(x.dtype) || x.dtype == DType::f64) {
     throw Error(std::string(name) + " must be fp32, bf16 or fp16, got " + ToString(x.dtype));
@@ -179,10 +179,10 @@ void CheckOperands(const Operands& in) {
 
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c) {
-  CheckType(a, "a");
-  CheckType(b, "b");
-  CheckType(out, "out");
-  if (c != nullptr) CheckType(*c, "c");
+  CheckMatrixType(a, "a");
+  CheckMatrixType(b, "b");
+  CheckMatrixType(out, "out");
+  if (c != nullptr) CheckMatrixType(*c, "c");
   if (a.rank < 2 || b.rank < 2 || out.rank < 2) {
     throw Error("matrices have at least two dimensions, " + Shapes(a, b, out));
   }
