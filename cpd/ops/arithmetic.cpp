@@ -233,18 +233,6 @@ void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const T
 
 }  // namespace
 
-void CheckOperands(const Operands& in) {
-  CheckFloat(in.x, "x");
-  const auto check = [&](const TensorView* other, const char* name, const char* both) {
-    if (other == nullptr) return;
-    CheckFloat(*other, name);
-    CheckSameShape(in.x, *other, both);
-    CheckSameDevice(in.x, *other);
-  };
-  check(in.y, "y", "x and y");
-  check(in.z, "z", "x and z");
-}
-
 void Add(const TensorView& x, const TensorView& y, const Format& format,
          const RoundingOptions& options, const TensorView& out, const RandomKey& key,
          const TensorView* random) {

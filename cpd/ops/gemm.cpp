@@ -228,7 +228,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   if (part.product > 0) {
     const std::int64_t chunks = plan.chunk > 0 ? part.product / plan.chunk : 0;
     plan.sum.first_draw +=
-        draws_before(plan.sum, part.product) + static_cast<std::uint64_t>(chunks);
+        draws_of_products(plan.sum, part.product) + static_cast<std::uint64_t>(chunks);
   }
   if (out.device == Device::cuda) {
     if (accumulator.unit) {

@@ -307,7 +307,7 @@ class Worker {
       std::fill_n(state_, plane_, 0.0F);
       AddProducts(k, stop);
       const auto draw =
-          static_cast<std::int64_t>(sum_.first_draw + draws_before(sum_, stop - begin));
+          static_cast<std::int64_t>(sum_.first_draw + draws_of_products(sum_, stop - begin));
       for (std::int64_t i = 0; i < task_.rows; ++i) {
         Fold(plan_.outer, draw, IndexOf(i), task_.columns, state_ + i * state_columns_,
              outer_ + i * state_columns_, GivenAt(IndexOf(i)));

@@ -20,6 +20,7 @@
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/scaled_cuda.h"
 #include "cpd/ops/scaled_tensor.h"
+#include "cpd/spec/axis.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {

@@ -7,8 +7,8 @@
  * Functions that return int give -1 on an error, of which cpd_dpi_error says what is wrong, and
  * write no output. They may be called from any thread.
  */
-#ifndef CPD_STUDY_DPI_H
-#define CPD_STUDY_DPI_H
+#ifndef CPD_ORACLE_DPI_H
+#define CPD_ORACLE_DPI_H
 
 #include <stdint.h> /* NOLINT(modernize-deprecated-headers): C */
 
@@ -52,4 +52,4 @@ CPD_API const char* cpd_dpi_error(void);
 } /* extern "C" */
 #endif
 
-#endif /* CPD_STUDY_DPI_H */
+#endif /* CPD_ORACLE_DPI_H */

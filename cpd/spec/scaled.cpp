@@ -10,6 +10,7 @@
 #include <cmath>
 #include <utility>
 
+#include "cpd/spec/axis.h"
 #include "cpd/spec/format_names.h"
 #include "cpd/spec/keys.h"
 #include "cpd/spec/names.h"
@@ -331,14 +332,6 @@ void Check(const Scaled& scaled) {
   }
   CheckArithmetic(scaled);
   CheckChoose(scaled);
-}
-
-int ResolveAxis(int axis, int rank) {
-  if (axis < -rank || axis >= rank) {
-    throw Error("axis must be " + std::to_string(-rank) + "…" + std::to_string(rank - 1) +
-                ", got " + std::to_string(axis));
-  }
-  return axis < 0 ? axis + rank : axis;
 }
 
 std::vector<std::int64_t> ScaleGrid(const BlockShape& block, std::span<const std::int64_t> shape,

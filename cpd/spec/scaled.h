@@ -101,9 +101,6 @@ CPD_API void Check(const Scaled& scaled);
 CPD_API std::vector<std::int64_t> ScaleGrid(const BlockShape& block,
                                             std::span<const std::int64_t> shape, int axis);
 
-/// `axis` as 0 … rank - 1. Throws Error.
-CPD_API int ResolveAxis(int axis, int rank);
-
 /// All names, each at its enumerator's place.
 CPD_API std::span<const std::string_view> NamesOf(ScaleRule rule);
 CPD_API std::span<const std::string_view> NamesOf(Arithmetic arithmetic);

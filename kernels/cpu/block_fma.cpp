@@ -4,7 +4,7 @@
 //
 // A tile is one panel of a by a vector of b's columns. A block of k is read twice: for E, the
 // greatest exponent, and for the products, cut to units of 2^(E - F). Blocks take binary32 lanes
-// where that is exact (fits_binary32, end_block32), else binary64.
+// where that is exact (block_fits_binary32, end_block32), else binary64.
 //
 // Vector operations of a MAC (a vector of columns, one row): E 2 + 6 / rows, product 4, the block's
 // end about 25 / block in binary32 and 2 * 35 / block in binary64; so 7 + 25 / block with 8 rows,
@@ -44,7 +44,7 @@ CPD_FN Range exponents_of(const float* x, int64_t n, int emin, int32_t* exponent
   I low = splat<I>(4096);
   I high = splat<I>(kNoExponent);
   const auto take = [&](F values) {
-    const I e = exponent_of(values, emin);
+    const I e = exponent_from(values, emin);
     low = min(low, select(e < splat<I>(-1024), splat<I>(4096), e));
     high = max(high, e);
     return e;
@@ -94,11 +94,11 @@ CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32
     most[row] = splat<I>(plan.min_exponent);
     if (plan.aligns_addend) {
       const F sum = load<F>(step.sum + row * step.sum_row);
-      most[row] = max(most[row], exponent_of(sum, plan.emin_sum));
+      most[row] = max(most[row], exponent_from(sum, plan.emin_sum));
     }
   }
   for (int64_t k = 0; k < step.count; ++k) {
-    const I b = exponent_of(load<F>(step.b + k * kGemmColumns), plan.emin_b);
+    const I b = exponent_from(load<F>(step.b + k * kGemmColumns), plan.emin_b);
     const int32_t* a = step.exponent + k * kRows;
     for (int row = 0; row < kRows; ++row) most[row] = max(most[row], splat<I>(a[row]) + b);
   }
@@ -405,7 +405,7 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
     const int64_t count = stretch(plan, first_k, block.count - k);
     const Range a_range = exponents_of(a + k * kRows, count * kRows, plan.emin_a, exponent);
     const bool narrow =
-        fits_binary32(plan, a_range.least, a_range.greatest, b_range.least, b_range.greatest);
+        block_fits_binary32(plan, a_range.least, a_range.greatest, b_range.least, b_range.greatest);
     k += count;
     const bool is_end = block.last && k == block.count;
     const bool promotes = plan.promote > 0 && (first_k + count) % plan.promote == 0;

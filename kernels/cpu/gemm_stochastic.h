@@ -162,7 +162,7 @@ class StochasticRows {
 
   /// Computes `count` random integers of each sum for the steps from k on.
   CPD_FN void draw(std::int64_t k, std::int64_t count) {
-    const std::uint64_t first = plan_.first_draw + draws_before(plan_, block_.first_k + k);
+    const std::uint64_t first = plan_.first_draw + draws_of_products(plan_, block_.first_k + k);
     for (int i = 0; i < kRows; ++i) {
       const std::uint64_t row = static_cast<std::uint64_t>(i) * block_.index_row;
       random_[i].make(plan_.sum, spare_, at_.index + row, first, count);
@@ -295,8 +295,8 @@ class StochasticRows {
   /// The pairwise sum, in the order of GemmSums::pairwise.
   CPD_FN void pairwise(std::int64_t k, std::int64_t count, bool last) {
     const std::int64_t end = k + count;
-    const std::uint64_t before = draws_before(plan_, block_.first_k + k);
-    const std::uint64_t after = draws_before(plan_, block_.first_k + (end & ~std::int64_t{1}));
+    const std::uint64_t before = draws_of_products(plan_, block_.first_k + k);
+    const std::uint64_t after = draws_of_products(plan_, block_.first_k + (end & ~std::int64_t{1}));
     draw(k, static_cast<std::int64_t>(after - before));
     for (; k + 2 <= end; k += 2) {
       Sums node = add_product(k + 1, product(k));

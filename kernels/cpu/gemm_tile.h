@@ -77,7 +77,7 @@ CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& 
         tile.at.a + i, tile.at.b + column, tile.at.state + i * block.state_columns + column,
         tile.at.index + static_cast<std::uint64_t>(element), tile.at.given.from(element)};
     auto draws = draws_of<R, V, kGiven>(plan, place, tile.columns - column,
-                                        plan.first_draw + draws_before(plan, block.first_k));
+                                        plan.first_draw + draws_of_products(plan, block.first_k));
     return SumPlace<PackedOperands<V>, PlaneState<V>, decltype(draws)>{
         {place.a, place.b}, {place.state, block.plane}, draws};
   };

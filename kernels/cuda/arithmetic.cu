@@ -1,9 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/arithmetic_tile.h"
+//
+// Single operations on a GPU: one rounding an element, in binary32 where that is enough
+// (short_exact.h), else in binary64.
+#include "cpd/numeric/round/exact64.h"
+#include "cpd/numeric/round/quotient.h"
+#include "cpd/numeric/round/short_exact.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {
 namespace {
+
+/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any binary64 values, which
+/// have no quotients and square roots; `down` as in exact_sum.
+template <bool kAny>
+CPD_FN double exact_result(Operation op, double x, double y, double z, bool down) {
+  if constexpr (!kAny) {
+    if (op == Operation::div) return quotient_to_odd(x, y);
+    if (op == Operation::sqrt) return root_to_odd(x);
+  }
+  if (op == Operation::mul) return kAny ? product_as_seen(x, y) : exact_product(x, y);
+  if (op == Operation::add) return kAny ? sum_as_seen(x, y, down) : exact_sum(x, y, down);
+  return kAny ? fma_as_seen(x, y, z, down) : exact_sum(exact_product(x, y), z, down);
+}
+
+/// Computes element i in binary64. kAny: an operand is binary64.
+template <Rounding mode, bool kAny>
+CPD_FN void operate_one(const ArithmeticCall& call, std::int64_t i, std::uint32_t random) {
+  const auto x = load_element<double>(call.x, i);
+  const double y = call.op != Operation::sqrt ? load_element<double>(call.y, i) : 0.0;
+  const double z = call.op == Operation::fma ? load_element<double>(call.z, i) : 0.0;
+  const double exact = exact_result<kAny>(call.op, x, y, z, Rule<mode>::is_down(call.plan));
+  store_element(call.out, i, round<mode>(exact, std::uint64_t{random}, call.plan));
+}
+
+/// The share of an operation of thread number `thread` of `threads`. kAny: an operand is binary64.
+template <Rounding mode, bool kAny>
+CPD_FN void operate(const ArithmeticCall& call, std::int64_t thread, std::int64_t threads) {
+  const Source source = source_of(call.plan, call.key, call.random);
+  const std::int64_t indices = indices_of(mode, call.plan.random_bits, call.n);
+  CPD_ROLLED for (std::int64_t at = thread; at < indices; at += threads) {
+    for_elements<mode>(at, call.n, call.plan, source, [&](std::int64_t i, std::uint32_t random) {
+      operate_one<mode, kAny>(call, i, random);
+    });
+  }
+}
+
+// --- Packs ---------------------------------------------------------------------------------------
+
+/// Whether operate_packs computes a call: its tensors are of one type and have Packs, its plan
+/// rounds_from_odd, random integers are Philox's.
+inline bool takes_packs(const ArithmeticCall& call) {
+  const auto fits = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
+  return rounds_from_odd(call.plan) && call.random.data == nullptr && fits(call.x) &&
+         fits(call.out) && (call.op == Operation::sqrt || fits(call.y)) &&
+         (call.op != Operation::fma || fits(call.z));
+}
+
+/// Computes elements i … i + 3, out of line, for those that binary32 leaves in doubt.
+template <Rounding mode>
+CPD_CALL void operate_in_doubt(const ArithmeticCall& call, std::int64_t i, FourIntegers random) {
+  CPD_ROLLED for (int j = 0; j < 4; ++j) operate_one<mode, false>(call, i + j, random.of[j]);
+}
+
+/// Computes elements i … i + 3 in binary32 (short_exact.h) by the plan's rule R, or in binary64
+/// where that leaves a doubt; their x are given.
+template <class R, DType type>
+CPD_FN void operate_pack(const ArithmeticCall& call, std::int64_t i, Pack<type> x,
+                         FourIntegers random) {
+  constexpr int kSize = Pack<type>::kSize;
+  const auto pack_of = [i](const Strided& t) {
+    return static_cast<const Pack<type>*>(t.data)[i / kSize];
+  };
+  with_operation(call.op, [&]<Operation op>() {
+    Pack<type> y{};
+    Pack<type> z{};
+    if constexpr (op != Operation::sqrt) y = pack_of(call.y);
+    if constexpr (op == Operation::fma) z = pack_of(call.z);
+    Doubt<float> doubt;
+    float odd[kSize];
+    CPD_IN_REGISTERS for (int j = 0; j < kSize; ++j) {
+      odd[j] = operation_to_odd<op, true>(x.get(j), y.get(j), z.get(j), doubt);
+    }
+    if (doubt.any()) return operate_in_doubt<R::mode>(call, i, random);
+    const auto rounded = [&](int j) { return round<R>(odd[j], random.of[j], call.plan); };
+    Pack<type> result;
+    result.set(rounded(0), rounded(1), rounded(2), rounded(3));
+    static_cast<Pack<type>*>(call.out.data)[i / kSize] = result;
+  });
+}
+
+/// `operate` of a call that takes_packs, of tensors of that type, whose plan has the rule R.
+template <class R, DType type>
+CPD_FN void operate_packs(const ArithmeticCall& call, std::int64_t thread, std::int64_t threads) {
+  const auto one = [&](std::int64_t i, std::uint32_t random) {
+    operate_one<R::mode, false>(call, i, random);
+  };
+  if constexpr (R::mode == Rounding::stochastic) {
+    const Source source = source_of(call.plan, call.key, {});
+    const std::int64_t indices = indices_of(R::mode, call.plan.random_bits, call.n);
+    CPD_ROLLED for (std::int64_t at = thread; at < indices / 4; at += threads) {
+      for_random_packs<type>(
+          at, call.n, call.plan, source, call.x.data,
+          [&](std::int64_t i, Pack<type> x, FourIntegers random) {
+            operate_pack<R>(call, i, x, random);
+          },
+          one);
+    }
+  } else {
+    constexpr int kSize = Pack<type>::kSize;
+    const auto* x = static_cast<const Pack<type>*>(call.x.data);
+    const std::int64_t packs = call.n / kSize;
+    CPD_ROLLED for (std::int64_t i = thread; i < packs; i += threads) {
+      operate_pack<R>(call, kSize * i, x[i], {});
+    }
+    CPD_ROLLED for (std::int64_t i = kSize * packs + thread; i < call.n; i += threads) {
+      one(i, 0);
+    }
+  }
+}
+
+// --- kernels -----------------------------------------------------------------------------------
 
 static_assert(sizeof(ArithmeticCall) <= 4000, "a kernel's parameters have at most 4096 bytes");
 

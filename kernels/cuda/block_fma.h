@@ -85,8 +85,8 @@ class UnitSum {
                   const TileRange* ranges, const Scales& scales) {
     const BlockFmaPlan& plan = call.plan.unit;
     const bool narrow =
-        fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
-                      least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
+        block_fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),
+                            least(ranges[1], plan.emin_b), greatest(ranges[1], plan.emin_b));
     // A group that ends beyond the last k holds +0 there.
     const int whole = plan.group > 0 ? (count + plan.group - 1) / plan.group * plan.group : count;
     with_unit_rule(plan, [&]<class Unit>() {
@@ -147,10 +147,10 @@ class UnitSum {
     return add_in_two_steps<Unit>(plan, x, count, sum, plan.adder == Adder::two_steps_even);
   }
   CPD_FN static int greatest(const TileRange& range, int emin) {
-    return exponent_of(bits_as<float>(range.largest), emin);
+    return exponent_from(bits_as<float>(range.largest), emin);
   }
   CPD_FN static int least(const TileRange& range, int emin) {
-    return range.largest == 0 ? -kNoExponent : exponent_of(bits_as<float>(range.smallest), emin);
+    return range.largest == 0 ? -kNoExponent : exponent_from(bits_as<float>(range.smallest), emin);
   }
 
   CPD_FN void promote(const GemmCall& call, std::int64_t done) {

@@ -182,7 +182,7 @@ struct ReduceSegment {
   std::int64_t layer = 0;
   std::int64_t size = 0;  ///< values of the whole layer
   std::int64_t begin = 0, count = 0;
-  std::int64_t tile = 0;     ///< number of tiles in the segments before it (reduce_tile.h)
+  std::int64_t tile = 0;     ///< number of tiles in the segments before it (reduce_tile.cuh)
   const float* x = nullptr;  ///< value `begin` of this rank's layer
   float* out = nullptr;      ///< the memory of its result
   std::int32_t shift = 0;    ///< the layer's scale is 2^shift; -600 … 600

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ordered sums on a GPU, one element a thread: numeric/sums/fold_walk.h orders the operations, the
-// thread's registers hold the planes. For host and device, so that tests run it on the CPU.
+// thread's registers hold the planes.
 #pragma once
 
 #include <type_traits>

@@ -49,7 +49,7 @@ void with_sum(const AccumulatorPlan& plan, Run run) {
 }
 
 template <class Sum>
-__global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ ScaledGemmCall call) {
+__global__ void __launch_bounds__(kTileSums) multiply(const __grid_constant__ ScaledGemmCall call) {
   __shared__ TileMemory memory;
   const MatrixProduct& product = call.product;
   const int thread = static_cast<int>(threadIdx.x);
@@ -86,7 +86,7 @@ int gemm_scaled(const Launch& launch, const ScaledGemmCall& call) {
   const auto blocks = static_cast<unsigned>(
       std::min<std::int64_t>(tile_count(call.product, call.product.batch(), kSide), 1LL << 30));
   with_sum(call.plan,
-           [&]<class Sum>() { start_kernel(multiply<Sum>, blocks, kSums, stream, call); });
+           [&]<class Sum>() { start_kernel(multiply<Sum>, blocks, kTileSums, stream, call); });
   return cudaGetLastError();
 }
 

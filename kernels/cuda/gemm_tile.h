@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A matrix product on a GPU by the general route: each thread's work between the block's barriers.
-// For host and device, so that tests run it on the CPU, one thread after the other.
 //
 // A block has kSide x kSide sums, one a thread, and brings kDepth values of k at a time to shared
 // memory. In each such step the operands' bits decide whether products and sums are formed in
@@ -20,7 +19,7 @@
 namespace cpd::cuda {
 
 constexpr int kSide = 16;
-constexpr int kSums = kSide * kSide;
+constexpr int kTileSums = kSide * kSide;
 constexpr int kDepth = 64;
 constexpr int kMostPlanes = 64;  ///< planes of a tree of any number of products
 
@@ -83,7 +82,7 @@ CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x
   TileRange range = TileRange::none();
   // Neighbouring threads read neighbouring memory.
   const bool along_k = k_stride == 1;
-  for (int i = thread; i < kSide * kDepth; i += kSums) {
+  for (int i = thread; i < kSide * kDepth; i += kTileSums) {
     const int k = along_k ? i % kDepth : i / kSide;
     const int line = along_k ? i / kDepth : i % kSide;
     const bool inside = k < count && line < lines;
@@ -268,7 +267,7 @@ class OrderedSum {
 
   [[nodiscard]] CPD_FN std::uint64_t first_draw_of(const GemmPlan& plan, std::int64_t k,
                                                    std::uint64_t chunk) const {
-    return plan.first_draw + span_.draws + chunk + draws_before(plan, k);
+    return plan.first_draw + span_.draws + chunk + draws_of_products(plan, k);
   }
 
   /// Adds products by short stochastic steps; false, and none is added, where these are not exact.
@@ -318,10 +317,10 @@ class OrderedSum {
   }
 
   CPD_FN void end_chunk(const AccumulatorPlan& accumulator, std::int64_t k, std::uint64_t number) {
-    const std::uint64_t t =
-        mode == Rounding::stochastic
-            ? accumulator.sum.first_draw + span_.draws + number + draws_before(accumulator.sum, k)
-            : 0;
+    const std::uint64_t t = mode == Rounding::stochastic
+                                ? accumulator.sum.first_draw + span_.draws + number +
+                                      draws_of_products(accumulator.sum, k)
+                                : 0;
     const RoundPlan& plan = accumulator.outer.round;
     outer_ = static_cast<float>(
         rounded_sum<R, double>(outer_, state_[0], draw<R, double>(plan, key_, t), plan));

@@ -212,7 +212,7 @@ class UnitThread {
       for (int j = 0; j < kPatch; ++j) {
         const std::uint32_t pair = most[i][j / 2];
         std::int32_t greatest = j % 2 == 0 ? first_exponent(pair) : second_exponent(pair);
-        if (plan.aligns_addend) greatest = max(greatest, exponent_of(unit_[i][j], plan.emin_sum));
+        if (plan.aligns_addend) greatest = max(greatest, exponent_from(unit_[i][j], plan.emin_sum));
         e[i][j] = served.take(greatest);
       }
     }

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/reduce_tile.h"
-#include "kernels/cuda/short_fold.h"
+#include "kernels/cuda/reduce_tile.cuh"
+#include "kernels/cuda/short_fold.cuh"
 #include "kernels/cuda/thread_block.cuh"
 
 namespace cpd::cuda {
@@ -13,40 +13,146 @@ namespace {
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ ReduceCall call) {
   __shared__ ReduceTile tile;
-  pack_block<mode>(ThreadBlock(), call, tile);
+  const ThreadBlock block;
+  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
+    return contribution_code<mode>(call, segment, at);
+  });
 }
 template <Split kind, bool kKahan>
 __global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant__ ReduceCall call) {
-  __shared__ ShortFoldTile tile;
-  short_fold_block<kind, kKahan>(ThreadBlock(), call, tile);
+  __shared__ ShortFoldTile memory;
+  const ThreadBlock block;
+  constexpr auto kMode = Rounding::nearest_even;
+  const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
+  std::uint32_t* const codes = memory.tile.codes[0];
+  float* const values = memory.values;
+  block.each([&](int thread) {
+    const auto code = static_cast<std::uint32_t>(thread);
+    if (wire.bits <= 8 && thread < 1 << wire.bits) values[thread] = value_of(code, wire);
+  });
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      const int fours = has_words(call, segment) ? count / kFoldSums : 0;
+      with_code_bits(wire.bits, [&]<int kBits>() {
+        CPD_ROLLED for (int q = thread; q < fours; q += kThreads) {
+          const std::int64_t at = begin + kFoldSums * q;
+          const FourSums sums = add_words<kind, kKahan, kBits>(call, segment, at, values);
+          code_words<kMode>(call, segment, at, sums, codes + kFoldSums * q);
+        }
+      });
+      CPD_ROLLED for (int i = fours * kFoldSums + thread; i < count; i += kThreads) {
+        codes[i] = code_alone<kMode>(call, segment, begin + i);
+      }
+    });
+    store_tile(block, call, segment, begin, count, call.to_codes, codes, memory.tile.bytes);
+  });
 }
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads) fold(const __grid_constant__ ReduceCall call) {
   __shared__ ReduceTile tile;
-  fold_block<mode>(ThreadBlock(), call, tile);
+  const ThreadBlock block;
+  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
+  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
+    return code_of(sum_of<mode>(call, segment, at), plan);
+  });
 }
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads) hop(const __grid_constant__ ReduceCall call) {
   __shared__ ReduceTile tile;
-  hop_block<mode>(ThreadBlock(), call, tile);
+  const ThreadBlock block;
+  const bool ends = call.k + 1 == call.rounds.units;
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
+        hop_over<mode>(call, segment, begin + i, tile.codes[0][i], tile.codes[1][i]);
+      }
+    });
+    store_tile(block, call, segment, begin, count, ends ? Codes::result : Codes::plane0,
+               tile.codes[0], tile.bytes);
+    if (ends || fold_planes(call.across.order.scheme, call.rounds.units) == 1) return;
+    store_tile(block, call, segment, begin, count, Codes::plane1, tile.codes[1], tile.bytes);
+  });
 }
 __global__ void __launch_bounds__(kThreads) transcode(const __grid_constant__ ReduceCall call) {
   __shared__ ReduceTile tile;
-  transcode_block(ThreadBlock(), call, tile);
+  const ThreadBlock block;
+  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
+  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
+    return code_of(load_value(call, segment, 0, call.from_codes, at), plan);
+  });
 }
 __global__ void __launch_bounds__(kThreads) unpack(const __grid_constant__ ReduceCall call) {
-  unpack_block(ThreadBlock(), call);
+  const ThreadBlock block;
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
+        const float value = load_value(call, segment, 0, call.from_codes, begin + i);
+        segment.out[begin + i] =
+            call.unscales ? unscaled(value * segment.scale, segment.shift, call.divisor) : value;
+      }
+    });
+  });
 }
+/// Counts in each segment; with `kCasts` also the values that the cast rounds to zero, and all that
+/// are zero after it.
 template <Rounding mode, bool kCasts>
 __global__ void __launch_bounds__(kThreads)
     count_values(const __grid_constant__ ReduceCall call, SegmentCounts* counts) {
-  count_block<mode, kCasts>(ThreadBlock(), call, counts);
+  const ThreadBlock block;
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    SegmentCounts& to = counts[&segment - call.segments];
+    block.each([&](int thread) {
+      std::uint32_t largest = 0;
+      std::uint32_t non_finite = 0;
+      std::uint32_t underflowed = 0;
+      std::uint32_t zeros = 0;
+      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
+        const float x = segment.x[begin + i];
+        const std::uint32_t size = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
+        const bool finite = size < Pattern<float>::infinity;
+        if (!finite) ++non_finite;
+        if (finite && size > largest) largest = size;
+        if constexpr (kCasts) {
+          if (contribution<mode>(call, segment, begin + i) == 0) {
+            ++zeros;
+            if (x != 0) ++underflowed;
+          }
+        }
+      }
+      block.raise(&to.largest, largest);
+      block.add(&to.non_finite, non_finite);
+      if constexpr (kCasts) {
+        block.add(&to.underflowed, underflowed);
+        block.add(&to.zeros, zeros);
+      }
+    });
+  });
 }
+/// Adds the block's pieces to `remainder`, which is R(~0, bytes) when all blocks have done so;
+/// `table` is 256 words of shared memory.
 __global__ void __launch_bounds__(kThreads)
     find_remainder(Bytes bytes, const __grid_constant__ CrcPowers powers,
                    std::uint32_t* remainder) {
   __shared__ std::uint32_t table[256];
-  crc_block(ThreadBlock(), bytes, powers, table, remainder);
+  const ThreadBlock block;
+  block.each([&](int thread) {
+    for (int b = thread; b < 256; b += kThreads) table[b] = crc_of_byte(static_cast<unsigned>(b));
+  });
+  block.each([&](int thread) {
+    std::uint32_t joined = 0;
+    const std::int64_t step = block.count * kThreads;
+    const std::int64_t pieces = (bytes.count + kCrcPiece - 1) / kCrcPiece;
+    for (std::int64_t p = block.number * kThreads + thread; p < pieces; p += step) {
+      const std::int64_t end =
+          (p + 1) * kCrcPiece < bytes.count ? (p + 1) * kCrcPiece : bytes.count;
+      std::uint32_t crc = p == 0 ? ~0U : 0U;
+      for (std::int64_t i = p * kCrcPiece; i < end; ++i) {
+        crc = (crc >> 8) ^ table[(crc ^ bytes.data[i]) & 0xFF];
+      }
+      joined ^= after_zeros(crc, bytes.count - end, powers);
+    }
+    block.flip(remainder, joined);
+  });
 }
 
 /// A call with its tables copied to the device, in one allocation.

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Block (reduce_tile.h) of a CUDA kernel, and the start of such kernels.
+// A block of threads that work in steps, with a barrier after each, and the start of such kernels.
 #pragma once
 
 #include "kernels/cuda/device.cuh"
 
 namespace cpd::cuda {
 
-/// The threads of one block, each of which runs this.
+/// A block of kThreads threads, each of which runs this.
 struct ThreadBlock {
   std::int64_t number = blockIdx.x;
   std::int64_t count = gridDim.x;
 
+  /// Calls run(thread) on each thread, then waits for all of them.
   template <class Run>
   CPD_DEVICE void each(Run run) const {
     run(static_cast<int>(threadIdx.x));
     __syncthreads();
   }
-  /// add, raise and flip: every thread of the block must call them.
+  /// add, raise and flip update a sum, a maximum and an exclusive or in global memory. Every thread
+  /// of the block must call them.
   CPD_DEVICE void add(unsigned long long* to, std::uint32_t value) const {
     const unsigned total = __reduce_add_sync(kAll, value);
     if (threadIdx.x % 32 == 0 && total != 0) atomicAdd(to, total);

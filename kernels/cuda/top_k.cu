@@ -1,47 +1,351 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The values of largest magnitude. The limit is found digit by digit from counts of all values. A
+// span is some tiles: what it selects is counted, the counts are summed over the spans before it,
+// and so each value that is kept gets its rank by index, whatever the order of blocks and threads.
+//
+// Memory. A value of v is read by three counts of digits, by the counts of spans and when it is
+// rounded, 20 bytes, and its term is written, 4. With a residual, the first count reads x and the
+// residual and writes v, and rounding writes the next residual: 12 bytes more. Counting losses
+// then reads x once more; counting bytes reads v, and so does gathering what another codec rounds.
+#include "cpd/numeric/scaled/gap_codes.h"
+#include "cpd/numeric/scaled/largest_limit.h"
+#include "kernels/cuda/message_tile.cuh"
 #include "kernels/cuda/thread_block.cuh"
-#include "kernels/cuda/top_k_tile.h"
 
 namespace cpd::cuda {
 namespace {
 
+constexpr int kOwn = kTile / kThreads;  ///< neighbouring values of a tile that a thread ranks
+
+struct TopKTile {
+  float values[kTile + kThreads];  ///< at slot_of
+  std::int32_t ranks[kTile];       ///< among those of the tile that are kept; -1: it is not
+  std::uint32_t counts[2][kThreads];
+  std::uint16_t places[kTile];  ///< of the values that are kept
+  std::uint32_t bits;
+};
+
+/// Where value j of a tile is, so that threads that read kOwn neighbours use different banks.
+CPD_FN int slot_of(int j) { return j + j / kOwn; }
+
+CPD_FN TopKSpan operator+(const TopKSpan& a, const TopKSpan& b) {
+  return {a.above + b.above, a.equal + b.equal};
+}
+
+/// Replaces the sums of a block's threads, cells[0], by those of all threads up to each.
+template <class T>
+CPD_DEVICE void add_up(const ThreadBlock& block, T (&cells)[2][kThreads]) {
+  static_assert(kThreads == 256, "an even number of steps, so that the sums end in cells[0]");
+  int from = 0;
+  CPD_ROLLED for (int step = 1; step < kThreads; step *= 2, from ^= 1) {
+    block.each([&](int thread) {
+      T sum = cells[from][thread];
+      if (thread >= step) sum = cells[from][thread - step] + sum;
+      cells[from ^ 1][thread] = sum;
+    });
+  }
+}
+
+/// The spans of a layer.
+CPD_FN std::int64_t spans_of(const TopKCall& call) {
+  return (tiles_of(call.n) + call.span - 1) / call.span;
+}
+
+// --- the limit -----------------------------------------------------------------------------------
+
+// --- ranks ---------------------------------------------------------------------------------------
+
+/// How many of the values that are counted are kept; with the limit's pattern, the first ones.
+CPD_FN std::int64_t kept_of(const LargestLimit& limit, const TopKSpan& counted) {
+  const auto equal = static_cast<std::int64_t>(counted.equal);
+  return static_cast<std::int64_t>(counted.above) + (equal < limit.equals ? equal : limit.equals);
+}
+
+/// Ranks the values of tiles `tile` … `end` - 1, the first of which comes after `before`. Calls
+/// run(begin, count, first, kept) for each: its first value, how many it has, the rank of the first
+/// value that it keeps, and how many it keeps.
+template <class Run>
+CPD_DEVICE void for_ranked_tiles(const ThreadBlock& block, const TopKCall& call, std::int64_t tile,
+                                 std::int64_t end, TopKSpan before, TopKTile& memory, Run run) {
+  const LargestLimit limit = call.search->limit;
+  CPD_ROLLED for (; tile < end; ++tile) {
+    const std::int64_t begin = tile * kTile;
+    const int count = tile_count(begin, call.n);
+    const auto for_own = [&](int thread, auto take) {
+      for (int j = thread * kOwn; j < (thread + 1) * kOwn && j < count; ++j) {
+        take(j, pattern_of(memory.values[slot_of(j)]));
+      }
+    };
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        memory.values[slot_of(j)] = call.values()[begin + j];
+      }
+    });
+    block.each([&](int thread) {
+      std::uint32_t counts = 0;  // above the limit, and in the high half with its pattern
+      for_own(thread, [&](int, std::uint32_t pattern) {
+        if (pattern > limit.pattern) ++counts;
+        if (pattern == limit.pattern) counts += 1U << 16;
+      });
+      memory.counts[0][thread] = counts;
+    });
+    add_up(block, memory.counts);
+    const std::uint32_t all = memory.counts[0][kThreads - 1];
+    block.each([&](int thread) {
+      const std::uint32_t counts = thread == 0 ? 0 : memory.counts[0][thread - 1];
+      TopKSpan here{before.above + (counts & 0xFFFF), before.equal + (counts >> 16)};
+      for_own(thread, [&](int j, std::uint32_t pattern) {
+        const bool above = pattern > limit.pattern;
+        const bool equal = pattern == limit.pattern;
+        const bool is_kept =
+            above || (equal && static_cast<std::int64_t>(here.equal) < limit.equals);
+        const std::int64_t rank = kept_of(limit, here) - kept_of(limit, before);
+        memory.ranks[j] = is_kept ? static_cast<std::int32_t>(rank) : -1;
+        if (above) ++here.above;
+        if (equal) ++here.equal;
+      });
+    });
+    const TopKSpan through{before.above + (all & 0xFFFF), before.equal + (all >> 16)};
+    const std::int64_t first = kept_of(limit, before);
+    run(begin, count, first, static_cast<int>(kept_of(limit, through) - first));
+    before = through;
+  }
+}
+
+/// Calls run as for_ranked_tiles does, for the tiles of this block's spans.
+template <class Run>
+CPD_DEVICE void for_ranked_spans(const ThreadBlock& block, const TopKCall& call, TopKTile& memory,
+                                 Run run) {
+  const std::int64_t tiles = tiles_of(call.n);
+  CPD_ROLLED for (std::int64_t s = block.number; s < spans_of(call); s += block.count) {
+    const std::int64_t end = (s + 1) * call.span < tiles ? (s + 1) * call.span : tiles;
+    for_ranked_tiles(block, call, s * call.span, end, call.spans[s], memory, run);
+  }
+}
+
+// --- terms ---------------------------------------------------------------------------------------
+
+/// Makes the values that are kept term_of(v, rank), all others +0, and writes the next residual.
+template <class TermOf>
+CPD_DEVICE void form_terms(const ThreadBlock& block, const TopKCall& call, float* y,
+                           SegmentCounts* counts, TopKTile& memory, TermOf term_of) {
+  for_ranked_spans(
+      block, call, memory, [&](std::int64_t begin, int count, std::int64_t first, int) {
+        block.each([&](int thread) {
+          LossCounts lost;
+          CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+            const std::int64_t i = begin + j;
+            const float v = memory.values[slot_of(j)];
+            const bool is_kept = memory.ranks[j] >= 0;
+            const float term = is_kept ? term_of(v, first + memory.ranks[j]) : 0;
+            if (counts != nullptr) lost.take(call.kept == nullptr ? v : call.x[i], term);
+            y[i] = term;
+            if (call.kept == nullptr) continue;
+            call.next[i] = is_kept ? error_of(v, shifted(term * call.unit, -call.shift)) : v;
+          }
+          if (counts != nullptr) lost.add_to(block, *counts);
+        });
+      });
+}
+
+// --- places --------------------------------------------------------------------------------------
+
+// --- kernels -----------------------------------------------------------------------------------
+
+/// Counts a digit of the values that agree with the limit in all digits before it.
 __global__ void __launch_bounds__(kThreads)
     count_digits(const __grid_constant__ TopKCall call, int digit) {
   __shared__ std::uint32_t bins[kMostDigit + 1];
-  count_digits_block(ThreadBlock(), call, digit, bins);
+  const ThreadBlock block;
+  const std::uint32_t last = last_digit(digit);
+  const std::uint32_t found = call.search->limit.pattern;
+  const std::uint32_t known = digit == 0 ? 0 : ~0U << digit_shift(digit - 1);
+  block.each([&](int thread) {
+    for (std::uint32_t bin = thread; bin <= last; bin += kThreads) bins[bin] = 0;
+  });
+  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        if (digit == 0 && call.kept != nullptr) call.sum[i] = call.x[i] + call.kept[i];
+        const std::uint32_t pattern = pattern_of(call.values()[i]);
+        if ((pattern & known) != found) continue;
+        block.tally(&bins[pattern >> digit_shift(digit) & last], 1U);
+      }
+    });
+  });
+  block.each([&](int thread) {
+    for (std::uint32_t bin = thread; bin <= last; bin += kThreads) {
+      if (bins[bin] == 0) continue;
+      block.tally(&call.search->counts[digit][bin], static_cast<unsigned long long>(bins[bin]));
+    }
+  });
 }
+/// Sets the limit's digit, by one block; a thread has some neighbouring counts, the first the
+/// highest.
 __global__ void __launch_bounds__(kThreads)
     find_digit(const __grid_constant__ TopKCall call, int digit) {
   __shared__ std::int64_t sums[2][kThreads];
-  find_digit_block(ThreadBlock(), call, digit, sums);
+  const ThreadBlock block;
+  const auto last = static_cast<int>(last_digit(digit));
+  const int per = (last + 1) / kThreads;
+  const unsigned long long* const counts = call.search->counts[digit];
+  const std::int64_t wanted = digit == 0 ? call.k : call.search->limit.equals;
+  block.each([&](int thread) {
+    std::int64_t sum = 0;
+    for (int b = 0; b < per; ++b) {
+      sum += static_cast<std::int64_t>(counts[last - per * thread - b]);
+    }
+    sums[0][thread] = sum;
+  });
+  add_up(block, sums);
+  block.each([&](int thread) {
+    const std::int64_t before = thread == 0 ? 0 : sums[0][thread - 1];
+    if (before >= wanted || wanted > sums[0][thread]) return;
+    LargestLimit limit{call.search->limit.pattern, wanted - before};
+    int bin = last - per * thread;
+    for (; static_cast<std::int64_t>(counts[bin]) < limit.equals; --bin) {
+      limit.equals -= static_cast<std::int64_t>(counts[bin]);
+    }
+    limit.pattern |= static_cast<std::uint32_t>(bin) << digit_shift(digit);
+    call.search->limit = digit + 1 == kPatternDigits ? with_non_finite(limit) : limit;
+  });
 }
+/// Counts in each span the values above the limit and those with its pattern.
 __global__ void __launch_bounds__(kThreads) count_spans(const __grid_constant__ TopKCall call) {
-  count_spans_block(ThreadBlock(), call);
+  const ThreadBlock block;
+  const std::uint32_t limit = call.search->limit.pattern;
+  const std::int64_t size = std::int64_t{call.span} * kTile;
+  CPD_ROLLED for (std::int64_t s = block.number; s < spans_of(call); s += block.count) {
+    const std::int64_t end = (s + 1) * size < call.n ? (s + 1) * size : call.n;
+    block.each([&](int thread) {
+      std::uint32_t above = 0;
+      std::uint32_t equal = 0;
+      std::uint32_t largest = 0;
+      CPD_ROLLED for (std::int64_t i = s * size + thread; i < end; i += kThreads) {
+        const std::uint32_t pattern = pattern_of(call.values()[i]);
+        if (pattern > limit) ++above;
+        if (pattern == limit) ++equal;
+        const bool counts = pattern >= limit && pattern < Pattern<float>::infinity;
+        if (counts && pattern > largest) largest = pattern;
+      }
+      block.add(&call.spans[s].above, above);
+      block.add(&call.spans[s].equal, equal);
+      block.raise(&call.search->largest, largest);
+    });
+  }
 }
+/// Replaces the counts of spans by those of all spans before each, by one block, and counts what is
+/// kept.
 __global__ void __launch_bounds__(kThreads) sum_spans(const __grid_constant__ TopKCall call) {
   __shared__ TopKSpan sums[2][kThreads];
-  sum_spans_block(ThreadBlock(), call, sums);
+  const ThreadBlock block;
+  const std::int64_t all = spans_of(call) + 1;
+  TopKSpan before{};
+  CPD_ROLLED for (std::int64_t first = 0; first < all; first += kThreads * kOwn) {
+    const auto for_own = [&](int thread, auto run) {
+      for (std::int64_t s = first + thread * kOwn; s < first + (thread + 1) * kOwn && s < all;
+           ++s) {
+        run(call.spans[s]);
+      }
+    };
+    block.each([&](int thread) {
+      TopKSpan sum{};
+      for_own(thread, [&](const TopKSpan& span) { sum = sum + span; });
+      sums[0][thread] = sum;
+    });
+    add_up(block, sums);
+    const TopKSpan through = before + sums[0][kThreads - 1];
+    block.each([&](int thread) {
+      TopKSpan sum = thread == 0 ? before : before + sums[0][thread - 1];
+      for_own(thread, [&](TopKSpan& span) {
+        const TopKSpan own = span;
+        span = sum;
+        sum = sum + own;
+      });
+    });
+    before = through;
+  }
+  block.each([&](int thread) {
+    if (thread == 0) call.search->kept = kept_of(call.search->limit, call.spans[all - 1]);
+  });
 }
+/// Terms are values rounded as elements of a layer by rank.
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads)
     round_kept(const __grid_constant__ TopKCall call, float* y, SegmentCounts* counts) {
-  __shared__ TopKTile tile;
-  round_top_k_block<mode>(ThreadBlock(), call, y, counts, tile);
+  __shared__ TopKTile memory;
+  const ThreadBlock block;
+  form_terms(block, call, y, counts, memory, [&](float v, std::int64_t rank) {
+    return cast_scaled<mode>(v, call.shift, element_draw<mode>(call.cast, call.stream, rank),
+                             call.cast);
+  });
 }
+/// Terms are another codec's.
 __global__ void __launch_bounds__(kThreads)
     place_terms(const __grid_constant__ TopKCall call, float* y, SegmentCounts* counts) {
-  __shared__ TopKTile tile;
-  place_top_k_block(ThreadBlock(), call, y, counts, tile);
+  __shared__ TopKTile memory;
+  const ThreadBlock block;
+  form_terms(block, call, y, counts, memory,
+             [&](float, std::int64_t rank) { return call.terms[rank]; });
 }
+/// Writes the values that are kept, by rank.
 __global__ void __launch_bounds__(kThreads)
     gather_kept(const __grid_constant__ TopKCall call, float* values) {
-  __shared__ TopKTile tile;
-  gather_top_k_block(ThreadBlock(), call, values, tile);
+  __shared__ TopKTile memory;
+  const ThreadBlock block;
+  for_ranked_spans(block, call, memory, [&](std::int64_t, int count, std::int64_t first, int) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        if (memory.ranks[j] < 0) continue;
+        values[first + memory.ranks[j]] = memory.values[slot_of(j)];
+      }
+    });
+  });
 }
+/// Counts what messages of `block` values each keep, and the bits of the codes of the gaps.
 __global__ void __launch_bounds__(kThreads)
     count_places(const __grid_constant__ TopKCall call, TopKPlaces* places) {
-  __shared__ TopKTile tile;
-  count_places_block(ThreadBlock(), call, places, tile);
+  __shared__ TopKTile memory;
+  const ThreadBlock block;
+  const std::int64_t tiles = tiles_of(call.n);
+  const std::int64_t per = call.block / kTile;
+  const LargestLimit limit = call.search->limit;
+  CPD_ROLLED for (std::int64_t number = block.number; number * per < tiles; number += block.count) {
+    const std::int64_t tile = number * per;
+    const std::int64_t end = tile + per < tiles ? tile + per : tiles;
+    const std::int64_t n = (end < tiles ? end * kTile : call.n) - tile * kTile;
+    const TopKSpan& from = call.spans[tile / call.span];
+    const TopKSpan& to = call.spans[end < tiles ? end / call.span : spans_of(call)];
+    const std::int64_t kept = kept_of(limit, to) - kept_of(limit, from);
+    const int low = kept == 0 ? 0 : gap_low_bits(n, kept);
+    std::int64_t next = tile * kTile;  // the place after the last one
+    block.each([&](int thread) {
+      if (thread == 0) memory.bits = 0;
+    });
+    const auto count_gaps = [&](std::int64_t begin, int count, std::int64_t, int here) {
+      block.each([&](int thread) {
+        CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+          if (memory.ranks[j] < 0) continue;
+          memory.places[memory.ranks[j]] = static_cast<std::uint16_t>(j);
+        }
+      });
+      const std::int64_t after = here == 0 ? next : begin + memory.places[here - 1] + 1;
+      block.each([&](int thread) {
+        CPD_ROLLED for (int r = thread; r < here; r += kThreads) {
+          const std::int64_t free = r == 0 ? next : begin + memory.places[r - 1] + 1;
+          const std::int64_t gap = begin + memory.places[r] - free;
+          block.tally(&memory.bits, static_cast<std::uint32_t>(gap_bits(gap, low)));
+        }
+      });
+      next = after;
+    };
+    for_ranked_tiles(block, call, tile, end, from, memory, count_gaps);
+    block.each([&](int thread) {
+      if (thread == 0) places[number] = {static_cast<std::uint32_t>(kept), memory.bits};
+    });
+  }
 }
 
 }  // namespace

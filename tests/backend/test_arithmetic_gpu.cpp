@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU gives the CPU's bits: add, mul, fma and sum, every mode and scheme.
+// The GPU gives the CPU's bits: add, mul, fma, div, sqrt and sum, every mode, scheme, type and
+// stride.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,34 +20,105 @@
 #include "cpd/ops/cast.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"
+#include "tests/testing/formats.h"
 #include "tests/testing/patterns.h"
-#include "tests/testing/run.h"
 
 namespace cpd {
 namespace {
 
-using testing::CudaDriver;
 using testing::OnGpu;
 
-class ArithmeticGpu : public testing::GpuTest {};
+constexpr std::array kOperations = {Operation::add, Operation::mul, Operation::fma, Operation::div,
+                                    Operation::sqrt};
+using Views = std::array<TensorView, 3>;  // x, y, z
 
-constexpr std::int64_t kTerms = 7;
-constexpr std::int64_t kColumns = 997;
-constexpr std::int64_t kSize = kTerms * kColumns;
+void Operate(Operation operation, const Views& in, const Format& format, const RoundingOptions& o,
+             const TensorView& out, const TensorView* random = nullptr) {
+  switch (operation) {
+    case Operation::add:
+      return Add(in[0], in[1], format, o, out, testing::kKey, random);
+    case Operation::mul:
+      return Mul(in[0], in[1], format, o, out, testing::kKey, random);
+    case Operation::fma:
+      return Fma(in[0], in[1], in[2], format, o, out, testing::kKey, random);
+    case Operation::div:
+      return Div(in[0], in[1], format, o, out, testing::kKey, random);
+    default:
+      return Sqrt(in[0], format, o, out, testing::kKey, random);
+  }
+}
+
+class ArithmeticGpu : public testing::GpuTest {
+ protected:
+  /// run(operands, random, out) gives the same on the CPU and on the GPU; `out` is a view of
+  /// `values`, whose whole memory is compared. random: null, or what both are given.
+  template <class T, class Run>
+  void ExpectSame(const Views& in, std::vector<T> values, TensorView out, Run run,
+                  const std::string& about, const TensorView* random = nullptr) const {
+    std::vector<T> got = values;
+    out.data = values.data();
+    run(in, random, out);
+    out.data = got.data();
+    const testing::OnGpuView there[] = {
+        {driver(), in[0]}, {driver(), in[1]}, {driver(), in[2]}, {driver(), out}};
+    std::optional<testing::OnGpuView> integers;
+    TensorView given;
+    if (random != nullptr) given = integers.emplace(driver(), *random).view();
+    run({there[0].view(), there[1].view(), there[2].view()}, random != nullptr ? &given : nullptr,
+        there[3].view());
+    there[3].Read();
+    EXPECT_TRUE(testing::bits_equal(std::span<const T>(values), std::span<const T>(got))) << about;
+  }
+  /// An operation gives the same; of binary64 operands there is no quotient and no root.
+  template <class T>
+  void ExpectOperations(const Views& in, const Format& format, const RoundingOptions& o,
+                        const std::vector<T>& values, const TensorView& out,
+                        const std::string& about = "") const {
+    for (const Operation operation : kOperations) {
+      const bool is_wide =
+          std::ranges::any_of(in, [](const TensorView& x) { return x.dtype == DType::f64; });
+      if (is_wide && (operation == Operation::div || operation == Operation::sqrt)) continue;
+      ExpectSame(
+          in, values, out,
+          [&](const Views& x, const TensorView*, const TensorView& y) {
+            Operate(operation, x, format, o, y);
+          },
+          about + ", operation " + std::to_string(static_cast<int>(operation)) + ", " +
+              testing::describe(format, o));
+    }
+  }
+  /// A sum of x over a dimension gives the same.
+  template <class T>
+  void ExpectSum(const TensorView& x, int dim, const Accumulator& accumulator,
+                 const std::vector<T>& values, const TensorView& out,
+                 const TensorView* random = nullptr) const {
+    ExpectSame(
+        {x, {}, {}}, values, out,
+        [&](const Views& in, const TensorView* given, const TensorView& y) {
+          Sum(in[0], dim, accumulator, y, testing::kKey, given);
+        },
+        ToString(accumulator) + " over dimension " + std::to_string(dim) + " of " +
+            std::to_string(x.shape[static_cast<std::size_t>(dim)]),
+        random);
+  }
+};
 
 /// Values near the format's range, wild ones, and (double) any bits at all.
 template <class T>
-std::vector<T> inputs(const Format& format, std::uint64_t seed) {
+std::vector<T> inputs(const Format& format, std::size_t n, std::uint64_t seed) {
   const reference::Spec spec = reference::spec_of(format);
-  const auto moderate = testing::moderate_values(spec, kSize, seed);
-  const auto wild = testing::mixed_values(spec, kSize, seed + 1);
+  const auto moderate = testing::moderate_values(spec, n, seed);
+  const auto wild = testing::mixed_values(spec, n, seed + 1);
   std::mt19937_64 bits(seed);
   std::vector<T> values(moderate.begin(), moderate.end());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (i % 3 == 0) values[i] = static_cast<T>(wild[i]);
-    if (i % 7 == 0 && sizeof(T) == 8) values[i] = static_cast<T>(std::bit_cast<double>(bits()));
+    if (sizeof(T) != 8) continue;
+    if (i % 7 == 0) values[i] = static_cast<T>(std::bit_cast<double>(bits()));
+    if (i % 5 == 1) values[i] *= 1 + std::ldexp(static_cast<T>(bits() % 1024), -52);
   }
   return values;
 }
@@ -54,99 +128,33 @@ std::vector<RoundingOptions> all_options() {
   for (const Rounding mode : testing::kDeterministicModes) {
     all.emplace_back();
     all.back().mode = mode;
+    if (mode == Rounding::up) all.back().overflow = Overflow::saturate;
   }
-  for (const int random_bits : {8, 13, 24}) {
+  for (const int random_bits : {5, 8, 13, 24}) {
     all.emplace_back();
     all.back().mode = Rounding::stochastic;
     all.back().random_bits = random_bits;
+    all.back().variant = random_bits == 13 ? Variant::B : Variant::A;
   }
   return all;
 }
 
-/// Operands on both sides, and what run(operands, out) makes of them in each.
-template <class T>
-class BothSides {
- public:
-  BothSides(const CudaDriver& driver, const Format& format)
-      : driver_(driver),
-        values_{inputs<T>(format, 1), inputs<T>(format, 3), inputs<T>(format, 5)},
-        memory_{OnGpu(driver, values_[0].data(), kSize * sizeof(T)),
-                OnGpu(driver, values_[1].data(), kSize * sizeof(T)),
-                OnGpu(driver, values_[2].data(), kSize * sizeof(T))} {}
-
-  using Views = std::array<TensorView, 3>;
-
-  template <class Run>
-  void ExpectSame(std::int64_t results, Run run, const std::string& about) const {
-    const std::array<std::int64_t, 2> shape{kTerms, kColumns};
-    const DType type = sizeof(T) == 8 ? DType::f64 : DType::f32;
-    Views host;
-    Views device;
-    for (std::size_t i = 0; i < 3; ++i) {
-      host[i] = View(values_[i].data(), type, shape);
-      device[i] = memory_[i].View(host[i], values_[i].data());
-    }
-    const std::vector<T> expected(static_cast<std::size_t>(results));
-    std::vector<T> got(expected.size());
-    TensorView out = results == kSize ? View(expected.data(), type, shape)
-                                      : View(expected.data(), type, results);
-    const OnGpu on_gpu(driver_, got.data(), got.size() * sizeof(T));
-    run(host, out);
-    run(device, on_gpu.View(out, expected.data()));
-    on_gpu.Read(got.data());
-    EXPECT_TRUE(testing::bits_equal(std::span<const T>(expected), std::span<const T>(got)))
-        << about;
+/// Every scheme; chunks of one term, of several, and of more than there are.
+std::vector<Accumulator> accumulators(const Format& format, const RoundingOptions& rounding) {
+  std::vector<Accumulator> all;
+  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
+    all.push_back({.format = format, .scheme = scheme, .rounding = rounding});
   }
-
- private:
-  const CudaDriver& driver_;
-  std::array<std::vector<T>, 3> values_;
-  std::array<OnGpu, 3> memory_;
-};
-
-template <class T>
-void expect_operations(const CudaDriver& driver, const Format& format) {
-  const BothSides<T> sides(driver, format);
-  using Views = typename BothSides<T>::Views;
-  for (const RoundingOptions& o : testing::few_on_cpu(all_options(), 3)) {
-    const std::string about = testing::describe(format, o);
-    sides.ExpectSame(
-        kSize, [&](const Views& in, const TensorView& out) { Add(in[0], in[1], format, o, out); },
-        "add, " + about);
-    sides.ExpectSame(
-        kSize, [&](const Views& in, const TensorView& out) { Mul(in[0], in[1], format, o, out); },
-        "mul, " + about);
-    sides.ExpectSame(
-        kSize,
-        [&](const Views& in, const TensorView& out) { Fma(in[0], in[1], in[2], format, o, out); },
-        "fma, " + about);
-    if constexpr (sizeof(T) == 8) continue;  // refused
-    sides.ExpectSame(
-        kSize, [&](const Views& in, const TensorView& out) { Div(in[0], in[1], format, o, out); },
-        "div, " + about);
-    sides.ExpectSame(
-        kSize, [&](const Views& in, const TensorView& out) { Sqrt(in[0], format, o, out); },
-        "sqrt, " + about);
+  for (const std::int64_t chunk : {1, 3, 64}) {
+    all.push_back({.format = format, .scheme = Scheme::chunked, .rounding = rounding});
+    all.back().chunk = chunk;
+    if (chunk == 3) all.back().inner = ParseFormat("e5m2");
   }
+  return all;
 }
 
 template <class T>
-void expect_sums(const CudaDriver& driver, const Format& format) {
-  const BothSides<T> sides(driver, format);
-  for (const RoundingOptions& o : testing::few_on_cpu(all_options(), 3)) {
-    for (const Scheme scheme :
-         {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
-      Accumulator accumulator{.format = format, .scheme = scheme, .rounding = o};
-      if (scheme == Scheme::chunked) accumulator.chunk = 3;
-      for (const int dim : {0, 1}) {
-        sides.ExpectSame(
-            dim == 0 ? kColumns : kTerms,
-            [&](const auto& in, const TensorView& out) { Sum(in[0], dim, accumulator, out); },
-            ToString(accumulator) + " over " + std::to_string(dim));
-      }
-    }
-  }
-}
+constexpr DType kTypeOf = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
 /// Sums of rows whose terms are neighbours, on both sides of a block's rows and a line's terms.
 TEST_F(ArithmeticGpu, SumsOfRowsGiveTheCpusBits) {
@@ -161,64 +169,181 @@ TEST_F(ArithmeticGpu, SumsOfRowsGiveTheCpusBits) {
       for (float& value : values) value = std::normal_distribution<float>()(random);
       Cast(View(values), ParseFormat(ToString(type)), {}, View(memory.data(), type, rows * width));
       x.shape[1] = terms;
-      const testing::OnGpuView device(driver(), x);
       for (const char* text :
            {"fp32 sequential", "e4m3 sequential", "bf16 kahan", "e4m3 kahan", "e4m3 pairwise",
             "fp32 chunked inner=e5m6 chunk=8", "e4m3 sequential rounding=stochastic",
             "e3m2 sequential rounding=toward_zero"}) {
-        const Accumulator accumulator = ParseAccumulator(text);
-        std::vector<float> expected(static_cast<std::size_t>(rows));
-        std::vector<float> got(expected.size());
-        Sum(x, 1, accumulator, View(expected));
-        const OnGpu out(driver(), got.data(), 4 * got.size());
-        Sum(device.view(), 1, accumulator, out.View(View(got), got.data()));
-        out.Read(got.data());
-        EXPECT_TRUE(
-            testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
-            << rows << " rows of " << terms << " " << ToString(type) << ", " << text;
+        const std::vector<float> sums(static_cast<std::size_t>(rows));
+        ExpectSum(x, 1, ParseAccumulator(text), sums, View(sums));
       }
     }
   }
 }
 
 TEST_F(ArithmeticGpu, OperationsGiveTheCpusBits) {
-  for (const char* name : {"e4m3", "e5m2", "e3m0", "e4m3fn", "e8m0", "bf16", "fp32"}) {
-    expect_operations<float>(driver(), ParseFormat(name));
-    expect_operations<double>(driver(), ParseFormat(name));
+  constexpr std::int64_t n = 6979;
+  const auto expect = [&]<class T>(const Format& format, T) {
+    const std::vector<T> operands[] = {inputs<T>(format, n, 1), inputs<T>(format, n, 3),
+                                       inputs<T>(format, n, 5)};
+    Views in;
+    for (std::size_t i = 0; i < 3; ++i) in[i] = View(operands[i].data(), kTypeOf<T>, n);
+    for (const RoundingOptions& o : testing::few_on_cpu(all_options(), 3)) {
+      ExpectOperations(in, format, o, std::vector<T>(n), in[0]);
+    }
+  };
+  for (const char* name : {"e4m3", "e5m2", "e3m0", "e4m3fn", "e5m2fnuz", "e8m0", "bf16", "fp32"}) {
+    expect(ParseFormat(name), 0.0F);
+    expect(ParseFormat(name), 0.0);
   }
 }
 
 /// Contiguous tensors of one type are read four values at a time.
-TEST_F(ArithmeticGpu, KernelsOfPacks) {
-  if (!testing::queued_kernels()) GTEST_SKIP() << "kernels have names on the CPU alone";
-  std::vector<std::uint16_t> codes(1000);
-  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint16_t>(65 * i);
-  for (const DType type : {DType::bf16, DType::f16}) {
-    const TensorView x = View(codes.data(), type, std::int64_t{1000});
-    std::vector<std::uint16_t> expected(codes.size());
-    std::vector<std::uint16_t> got(codes.size());
-    const testing::OnGpuView from(driver(), x);
-    const testing::OnGpuView to(driver(), View(got.data(), type, std::int64_t{1000}));
-    Add(x, x, ParseFormat("e4m3"), {}, View(expected.data(), type, std::int64_t{1000}));
-    Add(from.view(), from.view(), ParseFormat("e4m3"), {}, to.view());
-    to.Read();
-    EXPECT_EQ(expected, got) << ToString(type);
-    EXPECT_EQ(testing::queued_kernels(), std::vector<std::string>{"operate_all_packs"});
+TEST_F(ArithmeticGpu, ContiguousHalves) {
+  constexpr std::int64_t n = 5003;
+  std::array<std::vector<std::uint16_t>, 3> operands;
+  std::mt19937_64 bits(7);
+  for (auto& x : operands) {
+    for (std::int64_t i = 0; i < n; ++i) x.push_back(static_cast<std::uint16_t>(bits()));
   }
+  for (const DType type : {DType::bf16, DType::f16}) {
+    Views in;
+    for (std::size_t i = 0; i < in.size(); ++i) in[i] = View(operands[i].data(), type, n);
+    for (const char* format : {"e4m3", "e3m2", type == DType::bf16 ? "bf16" : "fp16"}) {
+      for (const RoundingOptions& o : testing::few_on_cpu(all_options(), 3)) {
+        testing::queued_kernels();
+        ExpectOperations(in, ParseFormat(format), o, operands[0], in[0], ToString(type));
+        if (std::string(format) != "e4m3") continue;
+        if (const auto kernels = testing::queued_kernels()) {
+          EXPECT_EQ(*kernels, std::vector<std::string>(5, "operate_all_packs"));
+        }
+      }
+    }
+  }
+}
+
+/// Products near bf16's ties whose errors in binary32 are below its least number.
+TEST_F(ArithmeticGpu, ErrorsOfSmallProductsAreSeen) {
+  constexpr std::int64_t n = 4096;
+  constexpr double kTie = (1 + 0x1p-8) * 0x1p-120;
+  std::vector<float> x(n);
+  std::vector<float> y(n);
+  std::int64_t unseen = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>((1 + 0x1p-23 * static_cast<double>(37 * i)) * 0x1p-60);
+    y[i] = static_cast<float>(kTie / x[i]);
+    const double error = static_cast<double>(x[i]) * y[i] - kTie;
+    unseen += error != 0 && std::fabs(error) < 0x1p-150 ? 1 : 0;
+  }
+  ASSERT_GT(unseen, 10);
+  const Views in = {View(x), View(y), View(x)};
+  for (const RoundingOptions& o : all_options()) {
+    ExpectOperations(in, ParseFormat("bf16"), o, std::vector<float>(n), View(x));
+  }
+}
+
+/// Transposed, reversed and broadcast operands of three types; results of each type, and apart.
+TEST_F(ArithmeticGpu, OperandsOfAnyTypeAndStride) {
+  constexpr std::int64_t n = 2 * 3 * 50;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<double> x = inputs<double>(format, 2 * n, 1);
+  const std::vector<float> y = inputs<float>(format, n, 3);
+  std::vector<std::uint16_t> z(50);
+  for (std::size_t i = 0; i < z.size(); ++i) z[i] = static_cast<std::uint16_t>(1311 * i);
+  const std::array<std::int64_t, 3> shape{3, 2, 50};
+  TensorView from_x = View(x.data(), DType::f64, shape);
+  from_x.stride = {2, 300, 6};
+  TensorView from_y = View(y.data() + n - 1, DType::f32, shape);
+  from_y.stride = {-100, -50, -1};
+  for (const DType type : {DType::bf16, DType::f16}) {
+    TensorView from_z = View(z.data(), type, shape);
+    from_z.stride = {0, 0, 1};
+    for (const RoundingOptions& o : testing::few_on_cpu(all_options(), 2)) {
+      for (const Views& in : {Views{from_x, from_y, from_z}, Views{from_z, from_y, from_z}}) {
+        const std::vector<double> wide(n);
+        ExpectOperations(in, format, o, wide, View(wide.data(), DType::f64, shape));
+        const std::vector<float> spread(2 * n, -1.0F);
+        TensorView out = View(spread.data(), DType::f32, shape);
+        out.stride = {200, 100, 2};
+        ExpectOperations(in, format, o, spread, out);
+        const std::vector<std::uint16_t> half(n);
+        ExpectOperations(in, format, o, half, View(half.data(), type, shape));
+      }
+    }
+  }
+}
+
+TEST_F(ArithmeticGpu, GivenIntegers) {
+  constexpr std::int64_t n = 700;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<float> x = inputs<float>(format, n, 1);
+  const Views in = {View(x), View(x), View(x)};
+  RoundingOptions o;
+  o.mode = Rounding::stochastic;
+  o.random_bits = 8;
+  std::vector<std::uint32_t> random(n);
+  for (std::size_t i = 0; i < random.size(); ++i)
+    random[i] = static_cast<std::uint32_t>(i * 37) % 256;
+  const TensorView integers = View(random.data(), DType::u32, n);
+  for (const Operation operation : kOperations) {
+    ExpectSame(
+        in, std::vector<float>(n), View(x),
+        [&](const Views& operands, const TensorView* given, const TensorView& out) {
+          Operate(operation, operands, format, o, out, given);
+        },
+        std::to_string(static_cast<int>(operation)), &integers);
+  }
+  const TensorView matrix = View(x.data(), DType::f32, std::array<std::int64_t, 2>{7, 100});
+  const TensorView table = View(random.data(), DType::u32, std::array<std::int64_t, 2>{100, 7});
+  ExpectSum(matrix, 0, {.format = format, .rounding = o}, std::vector<float>(100),
+            View(x.data(), DType::f32, 100), &table);
+  random[600] = 256;
+  const testing::OnGpuView there(driver(), View(x)), given(driver(), integers);
+  const TensorView too_great = given.view();
+  EXPECT_THROW(Add(there.view(), there.view(), format, o, there.view(), {}, &too_great), Error);
+}
+
+TEST_F(ArithmeticGpu, SeedAndStreamMayLieOnTheGpu) {
+  constexpr std::int64_t n = 900;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<float> x = inputs<float>(format, n, 1);
+  const std::uint64_t numbers[] = {77, 0xFFFF'FFFF'0000'0001};
+  const OnGpu numbers_gpu(driver(), numbers, sizeof(numbers));
+  const RoundingOptions options{.mode = Rounding::stochastic};
+  const auto key_on = [&](const TensorView& out) {
+    if (out.device == Device::cpu) return RandomKey{numbers[0], numbers[1]};
+    RandomKey key;
+    key.device_seed = static_cast<const std::uint64_t*>(
+        numbers_gpu.View(View(numbers, DType::i64, 2), numbers).data);
+    key.device_stream = key.device_seed + 1;
+    return key;
+  };
+  ExpectSame(
+      {View(x), View(x), View(x)}, std::vector<float>(n), View(x),
+      [&](const Views& in, const TensorView*, const TensorView& out) {
+        Mul(in[0], in[1], format, options, out, key_on(out));
+      },
+      "mul");
+  const TensorView matrix = View(x.data(), DType::f32, std::array<std::int64_t, 2>{9, 100});
+  ExpectSame(
+      {matrix, {}, {}}, std::vector<float>(100), View(x.data(), DType::f32, 100),
+      [&](const Views& in, const TensorView*, const TensorView& out) {
+        Sum(in[0], 0, {.format = format, .rounding = options}, out, key_on(out));
+      },
+      "sum");
 }
 
 /// Operands of one type that lie otherwise in memory than x, and of binary64 beside binary32.
 TEST_F(ArithmeticGpu, OperandsOfOtherLayoutsAndTypes) {
   constexpr std::int64_t n = 1000;
   const Format format = ParseFormat("e4m3");
-  const std::vector<float> x = inputs<float>(format, 1);
-  const std::vector<float> y = inputs<float>(format, 3);
-  std::vector<double> wide = inputs<double>(format, 5);
+  const std::vector<float> x = inputs<float>(format, n, 1);
+  const std::vector<float> y = inputs<float>(format, 3 * n, 3);
+  std::vector<double> wide = inputs<double>(format, n, 5);
   for (std::size_t i = 0; i < wide.size(); i += 5) {
     wide[i] = std::bit_cast<double>(0x7FE1 * i);  // products below binary64
     wide[i + 1] = (1 + 0x1p-4) / x[i + 1];        // products next to a tie
   }
-  const TensorView plain = View(x.data(), DType::f32, n);
+  const TensorView plain = View(x);
   TensorView apart = View(y.data(), DType::f32, n);
   apart.stride[0] = 3;
   TensorView reversed = View(y.data() + n - 1, DType::f32, n);
@@ -226,36 +351,18 @@ TEST_F(ArithmeticGpu, OperandsOfOtherLayoutsAndTypes) {
   TensorView one = View(y.data() + 7, DType::f32, n);
   one.stride[0] = 0;
   const TensorView doubles = View(wide.data(), DType::f64, n);
-  const auto expect_same = [&](const TensorView& a, const TensorView& b, const TensorView& c,
-                               const std::string& about) {
-    const testing::OnGpuView on_gpu[] = {{driver(), a}, {driver(), b}, {driver(), c}};
-    for (const RoundingOptions& o : all_options()) {
-      for (const int operation : {0, 1, 2}) {
-        const auto run = [&](const TensorView& p, const TensorView& q, const TensorView& r,
-                             const TensorView& out) {
-          if (operation == 0) return Add(p, q, format, o, out);
-          if (operation == 1) return Mul(p, q, format, o, out);
-          Fma(p, q, r, format, o, out);
-        };
-        std::vector<float> expected(n);
-        std::vector<float> got(n);
-        run(a, b, c, View(expected));
-        const OnGpu out(driver(), got.data(), 4 * got.size());
-        run(on_gpu[0].view(), on_gpu[1].view(), on_gpu[2].view(), out.View(View(got), got.data()));
-        out.Read(got.data());
-        EXPECT_TRUE(
-            testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
-            << about << ", operation " << operation << ", " << testing::describe(format, o);
-      }
-    }
-  };
-  expect_same(plain, apart, plain, "y apart");
-  expect_same(plain, reversed, plain, "y reversed");
-  expect_same(plain, one, plain, "one y");
-  expect_same(apart, plain, plain, "x apart");
-  expect_same(plain, plain, apart, "z apart");
-  expect_same(plain, plain, doubles, "z of binary64");
-  expect_same(plain, doubles, plain, "y of binary64");
+  for (const RoundingOptions& o : all_options()) {
+    const auto expect = [&](const Views& in, const char* about) {
+      ExpectOperations(in, format, o, std::vector<float>(n), plain, about);
+    };
+    expect({plain, apart, plain}, "y apart");
+    expect({plain, reversed, plain}, "y reversed");
+    expect({plain, one, plain}, "one y");
+    expect({apart, plain, plain}, "x apart");
+    expect({plain, plain, apart}, "z apart");
+    expect({plain, plain, doubles}, "z of binary64");
+    expect({plain, doubles, plain}, "y of binary64");
+  }
 }
 
 /// Rows that end where memory ends: nothing behind them is read.
@@ -277,7 +384,8 @@ TEST_F(ArithmeticGpu, SumsOfRowsAtTheEndOfMemory) {
       x.device = Device::cuda;
       std::vector<float> got(static_cast<std::size_t>(rows));
       const OnGpu out(driver(), got.data(), 4 * got.size());
-      Sum(x, 1, ParseAccumulator("fp32 sequential"), out.View(View(got), got.data()));
+      Sum(x, 1, ParseAccumulator("fp32 sequential"), out.View(View(got), got.data()),
+          testing::kKey);
       out.Read(got.data());
       EXPECT_EQ(got, std::vector<float>(got.size(), static_cast<float>(terms)))
           << rows << " rows of " << terms << " " << ToString(type);
@@ -300,7 +408,7 @@ TEST_F(ArithmeticGpu, FixedPointSumsOfNumbersThatAreNotFinite) {
     const testing::OnGpuView on_gpu(driver(), matrix);
     std::vector<float> sums(terms);
     const OnGpu out(driver(), sums.data(), 4 * sums.size());
-    Sum(on_gpu.view(), 1, accumulator, out.View(View(sums), sums.data()));
+    Sum(on_gpu.view(), 1, accumulator, out.View(View(sums), sums.data()), testing::kKey);
     out.Read(sums.data());
     for (const float sum : sums) EXPECT_TRUE(std::isnan(sum)) << number << " gave " << sum;
     const std::vector<float> ones(terms * terms, 1.0F);
@@ -309,16 +417,54 @@ TEST_F(ArithmeticGpu, FixedPointSumsOfNumbersThatAreNotFinite) {
     std::vector<float> products(terms * terms);
     const testing::OnGpuView to(
         driver(), View(products.data(), DType::f32, std::array<std::int64_t, 2>{terms, terms}));
-    Gemm(on_gpu.view(), right.view(), accumulator, to.view());
+    Gemm(on_gpu.view(), right.view(), accumulator, to.view(), nullptr, testing::kKey);
     to.Read();
     for (const float sum : products) EXPECT_TRUE(std::isnan(sum)) << number << " gave " << sum;
   }
 }
 
+/// Sums over the first, a middle and the last dimension, of no terms up to many.
 TEST_F(ArithmeticGpu, SumsGiveTheCpusBits) {
-  for (const char* name : {"e4m3", "e3m0", "e6m9", "fp32"}) {
-    expect_sums<float>(driver(), ParseFormat(name));
-    expect_sums<double>(driver(), ParseFormat(name));
+  std::size_t turn = 0;
+  const auto expect = [&]<class T>(const Format& format, std::array<std::int64_t, 3> shape, T) {
+    const auto size = static_cast<std::size_t>(shape[0] * shape[1] * shape[2]);
+    const std::vector<T> values = inputs<T>(format, size, 7);
+    const TensorView x = View(values.data(), kTypeOf<T>, shape);
+    const std::array<std::int64_t, 2> rest{shape[0], shape[2]};
+    const std::vector<T> sums(static_cast<std::size_t>(rest[0] * rest[1]), T{-1});
+    for (const RoundingOptions& o : all_options()) {
+      for (const Accumulator& accumulator : accumulators(format, o)) {
+        if (!testing::is_chosen_on_cpu(++turn, 4)) continue;
+        ExpectSum(x, 1, accumulator, sums, View(sums.data(), kTypeOf<T>, rest));
+      }
+    }
+  };
+  for (const char* name : {"e4m3", "e3m0", "e4m3fn", "e6m9", "fp32"}) {
+    for (const std::int64_t terms : {0, 1, 2, 3, 7, 65}) {
+      expect(ParseFormat(name), {4, terms, 17}, 0.0F);
+      expect(ParseFormat(name), {4, terms, 17}, 0.0);
+    }
+    expect(ParseFormat(name), {1, 7, 997}, 0.0F);
+    expect(ParseFormat(name), {1, 7, 997}, 0.0);
+    expect(ParseFormat(name), {7, 997, 1}, 0.0F);
+    expect(ParseFormat(name), {7, 997, 1}, 0.0);
+  }
+}
+
+TEST_F(ArithmeticGpu, SumsOverAnyDimensionTypeAndStride) {
+  std::vector<std::uint16_t> halves(6 * 10 * 14);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(8191 * i);
+  for (const DType type : {DType::bf16, DType::f16}) {
+    TensorView x = View(halves.data() + 9 * 14, type, std::array<std::int64_t, 3>{7, 10, 3});
+    x.stride = {1, -14, 280};
+    for (int dim = 0; dim < 3; ++dim) {
+      std::vector<std::int64_t> shape{7, 10, 3};
+      shape.erase(shape.begin() + dim);
+      const std::vector<std::uint16_t> sums(static_cast<std::size_t>(shape[0] * shape[1]));
+      for (const Accumulator& accumulator : accumulators(ParseFormat("e4m3"), {})) {
+        ExpectSum(x, dim, accumulator, sums, View(sums.data(), type, shape));
+      }
+    }
   }
 }
 

@@ -7,8 +7,14 @@
 #include <array>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/cuda_faults.h"
+#include "cpd/backend/device_memory.h"
+#include "cpd/comm/all_reduce.h"
+#include "cpd/comm/transport/local.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
@@ -117,10 +123,99 @@ TEST_F(Cuda, EmptyTensorsNeedNoGpu) {
   EXPECT_NO_THROW(Cast(none, format_, {}, none));
   EXPECT_NO_THROW(Encode(none, format_, {}, bytes));
   EXPECT_NO_THROW(Decode(bytes, format_, none));
+  EXPECT_NO_THROW(Add(none, none, format_, {}, none));
+  EXPECT_NO_THROW(
+      Sum(OnGpu(View(nullptr, DType::f32, std::array<std::int64_t, 2>{0, 3})), 1, {}, none));
   const std::array<std::int64_t, 2> shape{0, 0};
   const TensorView empty = OnGpu(View(nullptr, DType::f32, shape));
   EXPECT_NO_THROW(Gemm(empty, empty, {}, empty));
   EXPECT_NO_THROW(GemmByBlas(empty, empty, {}, empty));
+}
+
+TEST_F(Cuda, OperationsRefuseWhatTheCpuAloneTakes) {
+  const TensorView x = OnGpu(Matrix(X()));
+  TensorView on_host = Y();
+  on_host.shape[0] = 8;
+  const TensorView sums = OnGpu(on_host);
+  const TensorView y = OnGpu(Y());
+  ExpectError("all tensors must be on one device", [&] { Sum(x, 0, {}, on_host); });
+  ExpectError("all tensors must be on one device", [&] { Sum(Matrix(X()), 0, {}, sums); });
+  ExpectError("all tensors must be on one device", [&] { Add(OnGpu(X()), X(), kFp32, {}, y); });
+  ExpectError("all tensors must be on one device",
+              [&] { Fma(OnGpu(X()), OnGpu(X()), X(), kFp32, {}, OnGpu(Y())); });
+  ExpectError("block_fma", [&] { Sum(x, 0, Preset("h100-fp16"), sums); });
+}
+
+/// Functions of a library whose calls have this status, of cudaError_t.
+class FailingLibrary {
+ public:
+  explicit FailingLibrary(int status) {
+    status_ = status;
+    api_.describe = [](int code) { return code == 2 ? "out of memory: 9 bytes" : "another"; };
+    api_.arithmetic = [](const cuda::Launch&, const cuda::ArithmeticCall&) { return status_; };
+    api_.blas = [](const cuda::Launch&, const MatrixProduct&, const char** error) {
+      *error = "no product today";
+      return 0;
+    };
+    api_.open_stream = [](int, void**) { return 0; };
+    api_.close_stream = [](int, void*) { return 0; };
+    api_.wait = [](const cuda::Launch&) { return 0; };
+    api_.order = [](const cuda::Launch&, void*) { return 0; };
+    api_.allocate = [](const cuda::Launch&, cuda::MemoryKind, std::int64_t, void**) {
+      return status_;
+    };
+    cuda::SetLibrary(&api_);
+  }
+  ~FailingLibrary() { cuda::SetLibrary(nullptr); }
+  FailingLibrary(const FailingLibrary&) = delete;
+  FailingLibrary& operator=(const FailingLibrary&) = delete;
+
+ private:
+  static inline int status_ = 0;
+  cuda::Api api_{};
+};
+
+TEST_F(Cuda, StatusesAreErrors) {
+  cuda::CheckAtOnce(false);
+  const auto add = [&] { Add(OnGpu(X()), OnGpu(X()), kFp32, {}, OnGpu(Y())); };
+  const auto error_of = [&](int status) -> std::string {
+    const FailingLibrary library(status);
+    try {
+      add();
+    } catch (const cuda::NoDeviceMemory& error) {
+      return std::string("memory: ") + error.what();
+    } catch (const MachineError& error) {
+      return std::string("machine: ") + error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(error_of(0), "none");
+  EXPECT_EQ(error_of(1), "machine: CUDA: another");  // cudaErrorInvalidValue
+  EXPECT_EQ(error_of(2), "memory: CUDA out of memory: 9 bytes");
+  for (const int status : {3, 700, 999}) {
+    EXPECT_EQ(error_of(status), "machine: CUDA: another") << status;
+  }
+}
+
+/// cuBLAS's own words, whatever status comes with them.
+TEST_F(Cuda, ErrorsOfCublasAreErrors) {
+  const FailingLibrary library(0);
+  const TensorView x = OnGpu(Matrix(X()));
+  ExpectError<MachineError>("cuBLAS: no product today",
+                            [&] { GemmByBlas(x, x, {}, OnGpu(Matrix(Y()))); });
+}
+
+/// What a reduction over ranks prepares on the GPU has an error of its own.
+TEST_F(Cuda, NoMemoryForAReductionIsAnErrorOfItsOwn) {
+  Reduce spec;
+  spec.average = true;
+  spec.divide = Divide::before;
+  Communicator comm(std::move(LocalTransports(1)[0]), {});
+  const FailingLibrary library(2);
+  const std::vector<TensorView> x = {OnGpu(X())};
+  const std::vector<TensorView> y = {OnGpu(Y())};
+  ExpectError<cuda::NoDeviceMemory>("CUDA out of memory: 9 bytes",
+                                    [&] { comm.AllReduce(x, y, spec); });
 }
 
 TEST_F(Cuda, AMissingGpuIsTheMachinesError) {

@@ -8,7 +8,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,6 @@
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/gemm_gpu.h"
-#include "tests/testing/gemm_scaled.h"
 
 namespace cpd {
 namespace {
@@ -281,23 +279,6 @@ TEST_F(GemmGpu, MatrixUnitsByTiles) {
   }
 }
 
-/// Terms at the limits of what the route by tiles serves in 32 bits, next to zeros of both signs,
-/// Inf, NaN and subnormals.
-TEST_F(GemmGpu, MatrixUnitsAtLimits) {
-  for (const char* text :
-       {"h100-bf16", "h100-tf32", "fp32 block_fma a=bf16 b=bf16 block=12 min_exponent=-400",
-        "fp32 block_fma a=bf16 b=bf16 block=16 sum_rounding=nearest_even",
-        "fp32 block_fma a=bf16 b=bf16 block=8 addend=separate promote=16"}) {
-    const Accumulator accumulator = ParseAccumulator(text);
-    const testing::LimitCases cases(accumulator.unit->fraction_bits - 126, 118);
-    for (std::size_t turn = 0; turn < 12; ++turn) {
-      const auto [a, b, c] = cases.make(turn, {33, 50}, {50, 66});
-      ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << text << ", turn " << turn;
-      ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << text << ", turn " << turn;
-    }
-  }
-}
-
 /// Each promotion of an element draws again, wherever the element lies in the random stream.
 TEST_F(GemmGpu, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
@@ -321,75 +302,6 @@ TEST_F(GemmGpu, RangesOfATileAreThoseOfAllThreads) {
   }
   for (const char* text : {"fp32 block_fma a=bf16 b=bf16 block=6", "h100-bf16"}) {
     ASSERT_TRUE(GpuMatches({Tensor({40, 64}, a), ones}, ParseAccumulator(text))) << text;
-  }
-}
-
-/// Scales and factors on the GPU.
-class OnGpuScales {
- public:
-  OnGpuScales(const CudaDriver& driver, const testing::ScaledTensor& x) {
-    if (x.scales) scales_ = memory_[0].emplace(driver, x.scales->view()).view();
-    if (x.factor) factor_ = memory_[1].emplace(driver, x.factor->view()).view();
-    given_ = {x.scales ? &scales_ : nullptr, x.block, x.lines, x.factor ? &factor_ : nullptr};
-  }
-  [[nodiscard]] const OperandScales& given() const { return given_; }
-
- private:
-  std::optional<OnGpuView> memory_[2];
-  TensorView scales_, factor_;
-  OperandScales given_;
-};
-
-class ScaledGpu : public testing::GpuTest {
- protected:
-  [[nodiscard]] ::testing::AssertionResult Matches(const testing::ScaledCase& made,
-                                                   const Accumulator& accumulator) const {
-    const Shape shape = testing::out_shape(made);
-    const Tensor out(shape, std::vector<float>(testing::size_of(shape), -7.0F));
-    const OnGpuView a(driver(), made.a.elements.view());
-    const OnGpuView b(driver(), made.b.elements.view());
-    const OnGpuView to(driver(), out.view());
-    const OnGpuScales of_a(driver(), made.a);
-    const OnGpuScales of_b(driver(), made.b);
-    std::optional<OnGpuView> c;
-    if (made.c) c.emplace(driver(), made.c->view());
-    const TensorView addend = c ? c->view() : TensorView{};
-    GemmScaled(a.view(), of_a.given(), b.view(), of_b.given(), accumulator, made.at, to.view(),
-               c ? &addend : nullptr, testing::kKey);
-    to.Read();
-    return testing::scaled_equal(made, accumulator, "GPU",
-                                 testing::oracle_gemm_scaled(made, accumulator), out.read());
-  }
-};
-
-TEST_F(ScaledGpu, SchemesRoundingsAndUnits) {
-  testing::ScaledCases make(ParseFormat("e4m3"));
-  std::vector<Accumulator> all = schemes_of_tiles(ParseFormat("e5m10"));
-  std::size_t turn = 0;
-  for (const Accumulator& scheme : testing::few_on_cpu(all, 3)) {
-    for (const RoundingOptions& o : testing::few_on_cpu(roundings(), 5)) {
-      Accumulator accumulator = scheme;
-      accumulator.rounding = o;
-      testing::ScaledCase made = make.Make(18, 70, 17, {32, 1}, {16, 2}, ++turn % 4 == 0);
-      if (turn % 2 == 0) make.AddFactors(made, 18, 17);
-      if (turn % 3 == 0) made.c = make.Addend({18, 17});
-      ASSERT_TRUE(Matches(made, accumulator));
-    }
-  }
-  for (const char* preset : {"rtx-blackwell-mxfp8", "h100-fp8"}) {
-    Accumulator accumulator = Preset(preset);
-    const BlockFma& unit = accumulator.unit.value();
-    testing::ScaledCases units(unit.a);
-    if (unit.scale) units.scale = *unit.scale;
-    const std::int64_t block = unit.scale ? unit.scale_block : 24;
-    testing::ScaledCase made = units.Make(5, 130, 17, {block, 1}, {2 * block, 2});
-    testing::round_into(unit.a, made.a.elements);
-    testing::round_into(unit.b, made.b.elements);
-    ASSERT_TRUE(Matches(made, accumulator)) << preset;
-    accumulator.format = ParseFormat("e6m9");
-    accumulator.unit->promote = unit.block;
-    accumulator.rounding = roundings().back();  // drawn at each promotion of each block
-    ASSERT_TRUE(Matches(made, accumulator)) << preset << ", stochastic";
   }
 }
 

@@ -4,9 +4,11 @@
 // share the GPU, and over NCCL.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,219 +16,310 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
+#include "cpd/base/plans.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/transport/libraries.h"
 #include "cpd/comm/transport/local.h"
-#include "cpd/compress/on_gpu.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/formats.h"
+#include "tests/testing/patterns.h"
 #include "tests/testing/reduce.h"
+#include "tests/testing/reduce_gpu.h"
 
 namespace cpd {
 namespace {
 
+using testing::between_gpus;
+using testing::blank;
 using testing::CudaDriver;
 using testing::Layers;
+using testing::LayersOnGpu;
 using testing::OnGpu;
 using testing::Ranks;
+using testing::ReduceGpu;
 
-/// Layers in the GPU's memory.
-class LayersOnGpu {
- public:
-  LayersOnGpu(const CudaDriver& driver, const Layers& layers) : layers_(layers) {
-    for (const auto& layer : layers_) {
-      memory_.push_back(std::make_unique<OnGpu>(driver, layer.data(), 4 * layer.size()));
-      views_.push_back(memory_.back()->View(testing::view_of(layer), layer.data()));
-    }
-  }
-  [[nodiscard]] const std::vector<TensorView>& views() const { return views_; }
-  [[nodiscard]] const Layers& Read() {
-    for (std::size_t l = 0; l < layers_.size(); ++l) memory_[l]->Read(layers_[l].data());
-    return layers_;
-  }
-
- private:
-  Layers layers_;
-  std::vector<std::unique_ptr<OnGpu>> memory_;
-  std::vector<TensorView> views_;
+/// An order, its messages, its groups.
+struct Way {
+  Order order;
+  Exchange exchange;
+  int group;
 };
 
-/// Messages in the GPU's memory, copied from there and to there.
-class CopyingTransfer final : public Transfer {
- public:
-  CopyingTransfer(const CudaDriver& driver, Transport& inner, std::span<const Outgoing> out,
-                  std::span<const Incoming> in, int tag)
-      : driver_(driver), in_(in.begin(), in.end()) {
-    std::vector<Outgoing> from;
-    std::vector<Incoming> to;
-    for (const Outgoing& message : out) {
-      memory_.emplace_back(static_cast<std::size_t>(message.bytes));
-      driver.ToHost(memory_.back().data(), message.data, memory_.back().size());
-      from.push_back({message.peer, memory_.back().data(), message.bytes});
+std::vector<Way> ways(int world) {
+  std::vector<Way> all;
+  for (const int group : {0, 2, 3, world}) {
+    if (group > world) continue;
+    for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
+      all.push_back({order, Exchange::owner, group});
     }
-    for (const Incoming& message : in) {
-      arriving_.emplace_back(static_cast<std::size_t>(message.bytes));
-      to.push_back({message.peer, arriving_.back().data(), message.bytes});
-    }
-    inner_ = inner.Start(from, to, tag);
+    all.push_back({Order::ring, Exchange::gather, group});
+    all.push_back({Order::ring, group == 0 ? Exchange::ring : Exchange::hierarchical, group});
   }
-  bool Poll() override {
-    if (!inner_->Poll()) return false;
-    for (std::size_t i = 0; i < in_.size(); ++i) {
-      driver_.ToDevice(in_[i].data, arriving_[i].data(), arriving_[i].size());
-    }
-    in_.clear();
-    return true;
-  }
-  [[nodiscard]] std::vector<int> Waiting() const override { return inner_->Waiting(); }
-
- private:
-  const CudaDriver& driver_;
-  std::vector<std::vector<std::uint8_t>> memory_, arriving_;
-  std::vector<Incoming> in_;
-  std::unique_ptr<Transfer> inner_;
-};
-
-class BetweenGpus final : public Transport {
- public:
-  BetweenGpus(const CudaDriver& driver, std::unique_ptr<Transport> inner)
-      : driver_(driver), inner_(std::move(inner)) {}
-  [[nodiscard]] std::string name() const override { return inner_->name(); }
-  [[nodiscard]] int rank() const override { return inner_->rank(); }
-  [[nodiscard]] int size() const override { return inner_->size(); }
-  [[nodiscard]] int ranks_on_host() const override { return inner_->ranks_on_host(); }
-  [[nodiscard]] Device memory() const override { return Device::cuda; }
-  std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
-                                  int tag) override {
-    return std::make_unique<CopyingTransfer>(driver_, *inner_, out, in, tag);
-  }
-  void RaiseAlarm() noexcept override { inner_->RaiseAlarm(); }
-  [[nodiscard]] std::vector<bool> Alarms() override { return inner_->Alarms(); }
-  std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
-    return std::make_unique<BetweenGpus>(driver_, inner_->Subgroup(ranks, timeout));
-  }
-  [[noreturn]] void Abort(const std::string& /*reason*/) noexcept override { std::abort(); }
-
- private:
-  const CudaDriver& driver_;
-  std::unique_ptr<Transport> inner_;
-};
-
-std::vector<std::unique_ptr<Transport>> between_gpus(const CudaDriver& driver, int world) {
-  std::vector<std::unique_ptr<Transport>> ends;
-  for (auto& end : LocalTransports(world)) {
-    ends.push_back(std::make_unique<BetweenGpus>(driver, std::move(end)));
-  }
-  return ends;
+  return all;
 }
 
-class ReduceGpu : public testing::GpuTest {
- protected:
-  /// Ranks' layers and results in the GPU's memory, each rank a thread.
-  void ExpectVirtual(const Reduce& spec, const Ranks& ranks,
-                     std::vector<std::unique_ptr<Transport>> ends) const {
-    SCOPED_TRACE(ToString(spec.exchange) + ", order " + ToString(spec.order) + ", groups of " +
-                 std::to_string(spec.group_size) + ", W = " + std::to_string(ranks.size()) + ", " +
-                 ToString(spec.format) + " " + ToString(spec.rounding.mode) + " -> " +
-                 ToString(spec.accumulator) + " -> " + ToString(spec.result));
-    std::vector<TensorReport> reports;
-    const Layers expected = testing::virtual_reduce(spec, ranks, &reports, testing::kCall);
-    std::vector<std::unique_ptr<LayersOnGpu>> x;
-    std::vector<std::unique_ptr<LayersOnGpu>> out;
-    for (const Layers& layers : ranks) {
-      x.push_back(std::make_unique<LayersOnGpu>(driver(), layers));
-      Layers blank = layers;
-      for (auto& layer : blank) std::ranges::fill(layer, -12345.0F);
-      out.push_back(std::make_unique<LayersOnGpu>(driver(), blank));
-    }
-    std::vector<std::string> failures(ranks.size());
-    std::vector<ReduceReport> theirs(ranks.size());
-    std::vector<std::thread> threads;
-    threads.reserve(ranks.size());
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      threads.emplace_back([&, r] {
-        try {
-          CommOptions options;
-          options.timeout = 60;
-          options.chunk = 50000;
-          Communicator comm(std::move(ends[r]), options);
-          theirs[r] = comm.AllReduce(x[r]->views(), out[r]->views(), spec, true, testing::kCall);
-        } catch (const std::exception& error) {
-          failures[r] = error.what();
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      ASSERT_EQ(failures[r], "");
-      const Layers& got = out[r]->Read();
-      for (std::size_t l = 0; l < expected.size(); ++l) {
-        const TensorReport& report = theirs[r].layers[l];
-        EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected[l]),
-                                        std::span<const float>(got[l])))
-            << "layer " << l << " on rank " << r;
-        EXPECT_EQ(report.shift, reports[l].shift);
-        EXPECT_EQ(report.non_finite, reports[l].non_finite);
-        EXPECT_EQ(report.underflowed, reports[l].underflowed);
-        EXPECT_EQ(report.overflowed, reports[l].overflowed);
-        EXPECT_EQ(report.values, reports[l].values);
-        EXPECT_EQ(report.zeros, reports[l].zeros);
-        EXPECT_EQ(report.bytes, reports[l].bytes);
-        EXPECT_EQ(report.bits, reports[l].bits);
-        const CodecOnGpu* const codec = spec.wire == nullptr ? nullptr : spec.wire->on_gpu();
-        const bool is_staged = spec.wire != nullptr && (codec == nullptr || !codec->encodes());
-        const auto bytes = static_cast<std::int64_t>(8 * expected[l].size());
-        EXPECT_EQ(report.staged_bytes, is_staged ? bytes : 0);
-      }
-    }
+/// The accumulators of a format that a way takes.
+std::vector<Accumulator> accumulators_of(const Way& way, const Format& format,
+                                         const RoundingOptions& rounding) {
+  std::vector<Accumulator> all;
+  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
+    all.push_back({.format = format, .scheme = scheme, .rounding = rounding});
   }
-};
+  for (const std::int64_t chunk : {1, 3, 64}) {
+    all.push_back({.format = format, .scheme = Scheme::chunked, .rounding = rounding});
+    all.back().chunk = chunk;
+    if (chunk == 3) all.back().inner = ParseFormat("e5m2");
+  }
+  if (way.order == Order::tree) all.resize(1);
+  if (way.exchange == Exchange::ring || way.exchange == Exchange::hierarchical) {
+    std::erase_if(all, [](const Accumulator& a) { return a.scheme == Scheme::pairwise; });
+  }
+  return all;
+}
 
-/// Number `pick` of many specs, for so many ranks.
-Reduce spec_of(std::size_t pick, int world) {
-  constexpr std::array kFormats = {"e4m3", "e5m2", "e3m0",   "e2m1",
-                                   "bf16", "fp16", "e4m3fn", "fp32"};
-  constexpr std::array kSchemes = {Scheme::sequential, Scheme::kahan, Scheme::chunked,
-                                   Scheme::pairwise};
-  Reduce spec;
-  spec.format = spec.accumulator.format = spec.result = ParseFormat(kFormats[pick % 8]);
-  if (pick % 3 == 1) spec.accumulator.format = ParseFormat("e6m9");
-  spec.accumulator.scheme = kSchemes[pick / 2 % 4];
-  spec.order = std::array{Order::sequential, Order::ring, Order::tree}[pick % 3];
-  if (spec.order == Order::tree) spec.accumulator.scheme = Scheme::sequential;
-  if (spec.accumulator.scheme == Scheme::chunked) spec.accumulator.chunk = 2;
-  const bool hops = spec.order == Order::ring && spec.accumulator.scheme != Scheme::pairwise;
-  spec.group_size = world > 1 && pick % 4 == 3 ? 2 : 0;
-  if (hops) spec.exchange = spec.group_size > 0 ? Exchange::hierarchical : Exchange::ring;
-  if (!hops && pick % 5 == 0) spec.exchange = Exchange::gather;
+/// A mode by its number, stochastic the first.
+RoundingOptions rounding_of(std::size_t mode, int random_bits) {
   constexpr std::size_t kModes = testing::kDeterministicModes.size() + 1;
-  const auto mode = [&](std::size_t which) {
-    return which % kModes == 0 ? Rounding::stochastic
-                               : testing::kDeterministicModes[which % kModes - 1];
-  };
-  spec.rounding.mode = mode(pick / 3);
-  spec.accumulator.rounding.mode = mode(pick);
-  spec.accumulator.rounding.random_bits = pick % 2 == 0 ? 8 : 24;
-  if (pick % 2 == 1) spec.aps = Aps::on;
-  spec.average = pick % 7 == 6;
+  RoundingOptions options;
+  options.mode =
+      mode % kModes == 0 ? Rounding::stochastic : testing::kDeterministicModes[mode % kModes - 1];
+  options.random_bits = random_bits;
+  return options;
+}
+
+std::vector<Format> formats() {
+  std::vector<Format> all;
+  for (const char* name :
+       {"e4m3", "e5m2", "e3m0", "e2m1", "e4m3fn", "e5m2fnuz", "e8m0", "bf16", "fp16", "fp32",
+        "e5m7", "e1m1", "e8m22", "binary8p4se", "e4m3fn:bias=11:nosub:unsigned", "e5m10:nosub"}) {
+    all.push_back(ParseFormat(name));
+  }
+  all.push_back(MakeFormat(8, 3, Encoding::ieee, 144));  // its grid leaves binary32's normal range
+  return all;
+}
+
+/// Number `pick` of many specs of a way.
+Reduce spec_of(std::size_t pick, const Way& way) {
+  static const std::vector<Format> all = formats();
+  Reduce spec;
+  spec.order = way.order;
+  spec.exchange = way.exchange;
+  spec.group_size = way.group;
+  spec.format = all[pick % all.size()];
+  const Format& sum = all[(pick / 2) % all.size()];
+  const auto sums = accumulators_of(way, pick % 3 == 0 ? sum : spec.format,
+                                    rounding_of(pick, pick % 2 == 0 ? 8 : 24));
+  spec.accumulator = sums[pick % sums.size()];
+  spec.result = pick % 4 == 1 ? all[(pick / 4) % all.size()] : spec.accumulator.format;
+  spec.rounding = rounding_of(pick / 3, 16);
+  if (pick % 3 == 1) spec.aps = Aps::on;
+  if (pick % 3 == 2) spec.loss_scale = 0x1p-3;
+  spec.average = pick % 5 == 4;
   return spec;
 }
 
+/// Layers of any size, messages in the host's memory and in the GPU's, results in place or not.
 TEST_F(ReduceGpu, LocalRanks) {
-  for (const int world : {1, 2, 3, 5}) {
+  std::size_t pick = 0;
+  for (const int world : {1, 2, 3, 5, 8}) {
     const auto w = static_cast<std::size_t>(world);
-    const std::size_t large = testing::kCudaOnCpu ? 5001 : 300000;
-    const Ranks ranks = testing::random_ranks(w, {1, 0, 257, large / 4, 2047, large}, w);
-    for (std::size_t pick = 0; pick < 84; ++pick) {
-      if (!testing::is_chosen_on_cpu(84 * w + pick, 8)) continue;
-      ExpectVirtual(spec_of(pick, world), ranks, LocalTransports(world));
+    const std::size_t large = testing::kCudaOnCpu ? 5003 : 300000;
+    const Ranks ranks =
+        testing::random_ranks(w, {0, 1, w + 1, 257, 0, large / 4, 2047, 2049, large}, w);
+    for (const Way& way : ways(world)) {
+      for (int specs = 0; specs < 6; ++specs) {
+        if (!testing::is_chosen_on_cpu(++pick, 16)) continue;
+        auto ends = pick % 2 == 1 ? between_gpus(driver(), world) : LocalTransports(world);
+        ExpectVirtual(spec_of(pick, way), ranks, std::move(ends), pick % 7 == 0);
+      }
     }
   }
+}
+
+/// Sums of terms that are any values: messages of binary32.
+TEST_F(ReduceGpu, SumsOfAnyTerms) {
+  const reference::Spec of_values = reference::spec_of(ParseFormat("e5m2"));
+  std::size_t pick = 0;
+  for (const int world : {6, 1, 9, 2}) {
+    Ranks ranks;
+    for (int r = 0; r < world; ++r) {
+      const auto seed = static_cast<std::uint64_t>(r) * 2;
+      std::vector<float> values = testing::moderate_values(of_values, 331, seed);
+      const std::vector<float> wild = testing::mixed_values(of_values, 165, seed + 1);
+      std::copy(wild.begin(), wild.end(), values.begin());
+      ranks.push_back({values});
+    }
+    for (const char* name : {"e4m3", "e3m0", "bf16", "e6m9", "e5m2fnuz", "fp32"}) {
+      for (const std::size_t mode : {0, 1, 5}) {
+        for (const Way& way : ways(world)) {
+          if (way.exchange != Exchange::owner || way.group > 2) continue;
+          for (const Accumulator& accumulator :
+               accumulators_of(way, ParseFormat(name), rounding_of(mode, mode == 0 ? 8 : 24))) {
+            if (!testing::is_chosen_on_cpu(++pick, 24)) continue;
+            Reduce spec;
+            spec.accumulator = accumulator;
+            spec.order = way.order;
+            spec.group_size = way.group;
+            ExpectVirtual(spec, ranks, LocalTransports(world));
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Values of one rank, as packed codes and back: any index, shift and divisor, messages at any
+/// byte. What the casts and codes are, and what the counts count.
+TEST_F(ReduceGpu, PackedContributions) {
+  constexpr std::int64_t n = 501;
+  constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;
+  const cuda::Queue queue(0);
+  std::size_t pick = 0;
+  for (const Format& format : formats()) {
+    const reference::Spec of_values = reference::spec_of(format);
+    std::vector<float> x = testing::moderate_values(of_values, n, 1);
+    const std::vector<float> wild = testing::mixed_values(of_values, n / 2, 2);
+    std::copy(wild.begin(), wild.end(), x.begin());
+    for (float& value : x) {
+      if (!format.has_nan() && !std::isfinite(value)) value = 1;
+    }
+    const OnGpu values(driver(), x.data(), 4 * n);
+    const auto bytes = static_cast<std::size_t>(PackedBytes(format, n));
+    for (std::size_t mode = 0; mode <= testing::kDeterministicModes.size(); ++mode) {
+      for (const int shift : {0, 3, -7, 126, -140, 300}) {
+        ++pick;
+        RoundingOptions options = rounding_of(mode, pick % 2 == 0 ? 13 : 8);
+        options.variant = pick % 2 == 0 ? Variant::B : Variant::A;
+        const auto skip = pick % 4;
+        std::vector<std::uint8_t> packed(bytes + skip, 0xA5);
+        const OnGpu message(driver(), packed.data(), packed.size());
+        auto* const there = static_cast<std::uint8_t*>(
+            message.View(View(packed.data(), DType::u8, n), packed.data()).data);
+        cuda::ReduceSegment segment;
+        segment.size = first + n;
+        segment.begin = first;
+        segment.count = n;
+        segment.x = static_cast<const float*>(values.View(View(x), x.data()).data);
+        segment.shift = shift;
+        segment.start.fill(static_cast<std::int64_t>(skip));
+        cuda::ReduceCall call;
+        call.segments = &segment;
+        call.segment_count = 1;
+        call.tiles = 1;
+        call.to = there;
+        call.cast = PlanOf(format, options, testing::kKey);
+        call.codes.fill(PlanOf(format));
+        call.cast_stream = testing::kKey.stream;
+        queue.Reduce(call);
+        queue.Wait();
+        message.Read(packed.data());
+        // The CPU's ranges do not cross a multiple of 2^32.
+        std::vector<float> cast(n);
+        CastScaled(format, options, shift, first, 77, x.data(), cast.data(), testing::kKey);
+        CastScaled(format, options, shift, first + 77, n - 77, x.data() + 77, cast.data() + 77,
+                   testing::kKey);
+        std::vector<std::uint8_t> expected(bytes + skip, 0xA5);
+        EncodeScaled(format, {}, 0, 0, n, cast.data(), expected.data() + skip);
+        const std::string about = testing::describe(format, options) + ", shift " +
+                                  std::to_string(shift) + ", at byte " + std::to_string(skip);
+        ASSERT_EQ(packed, expected) << about;
+
+        const float divisor = std::array{1.0F, 3.0F, 8.0F}.at(pick % 3);
+        std::vector<float> y(n);
+        const OnGpu results(driver(), y.data(), 4 * n);
+        segment.out = static_cast<float*>(results.View(View(y), y.data()).data);
+        const std::uint8_t* from = there;
+        call.task = cuda::ReduceTask::unpack;
+        call.from = &from;
+        call.from_count = 1;
+        call.unscales = true;
+        call.divisor = divisor;
+        queue.Reduce(call);
+        queue.Wait();
+        results.Read(y.data());
+        std::vector<float> decoded(n);
+        DecodeScaled(format, -shift, divisor, n, packed.data() + skip, decoded.data());
+        ASSERT_TRUE(testing::bits_equal(std::span<const float>(decoded), std::span<const float>(y)))
+            << about << ", divisor " << divisor;
+      }
+    }
+  }
+}
+
+/// Reduce, ReduceScatter, AllGather and Barrier of layers on a GPU.
+TEST_F(ReduceGpu, OtherCalls) {
+  Reduce spec;
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  spec.aps = Aps::on;
+  const Ranks ranks = testing::random_ranks(3, {700, 0, 4001}, 4);
+  const Layers expected = testing::virtual_reduce(spec, ranks);
+  const auto sizes = testing::sizes_of(ranks[0]);
+  for (const bool is_between : {false, true}) {
+    auto ends = is_between ? between_gpus(driver(), 3) : LocalTransports(3);
+    const auto failures = OnRanks(std::move(ends), [&](Communicator& comm) {
+      const auto r = static_cast<std::size_t>(comm.rank());
+      const LayersOnGpu x(driver(), ranks[r]);
+      LayersOnGpu whole(driver(), comm.rank() == 1 ? blank(sizes) : Layers());
+      comm.Reduce(x.views(), whole.views(), spec, 1);
+      if (comm.rank() == 1) {
+        EXPECT_EQ(whole.Read(), expected);
+      }
+      std::vector<std::int64_t> parts;
+      std::vector<std::int64_t> copies;
+      for (const std::int64_t n : sizes) {
+        parts.push_back(SliceBegin(n, 3, comm.rank() + 1) - SliceBegin(n, 3, comm.rank()));
+        copies.push_back(3 * n);
+      }
+      LayersOnGpu slice(driver(), blank(parts));
+      comm.ReduceScatter(x.views(), slice.views(), spec);
+      const Layers got = slice.Read();
+      LayersOnGpu gathered(driver(), blank(copies));
+      comm.AllGather(x.views(), gathered.views(), ParseFormat("bf16"), {});
+      const Layers together = gathered.Read();
+      for (std::size_t l = 0; l < sizes.size(); ++l) {
+        const auto begin = expected[l].begin() + SliceBegin(sizes[l], 3, comm.rank());
+        EXPECT_TRUE(std::equal(got[l].begin(), got[l].end(), begin)) << "layer " << l;
+        std::vector<float> all;
+        for (const Layers& theirs : ranks) {
+          const std::vector<float> cast = testing::run_cast(theirs[l], ParseFormat("bf16"), {});
+          all.insert(all.end(), cast.begin(), cast.end());
+        }
+        EXPECT_EQ(together[l], all) << "layer " << l;
+      }
+      comm.Barrier();
+    });
+    EXPECT_EQ(failures, std::vector<std::string>(3));
+  }
+}
+
+TEST_F(ReduceGpu, RefusesOtherPlaces) {
+  const LayersOnGpu layers(driver(), blank({10, 0, 20}));
+  using Views = std::vector<TensorView>;
+  const auto refusal = [&](bool is_between, const std::function<void(Views&, Views&)>& change) {
+    Views x = layers.views();
+    Views out = layers.views();
+    change(x, out);
+    auto ends = is_between ? between_gpus(driver(), 1) : LocalTransports(1);
+    return OnRanks(std::move(ends),
+                   [&](Communicator& comm) { comm.AllReduce(x, out, Reduce{}); })[0];
+  };
+  EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[2].device_index = 1; }),
+            "x[2] must be contiguous fp32 on GPU 0, got fp32 on GPU 1");
+  EXPECT_EQ(refusal(false, [](Views& /*x*/, Views& out) { out[0].device = Device::cpu; }),
+            "out[0] must be contiguous fp32 on GPU 0, got fp32 on the CPU");
+  const auto to_second = [](Views& x, Views& out) {
+    for (Views* views : {&x, &out}) {
+      for (TensorView& view : *views) view.device_index = 1;
+    }
+  };
+  EXPECT_EQ(refusal(true, to_second), "transport local takes layers on GPU 0, got them on GPU 1");
+  EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[1].device = Device::cpu; }), "")
+      << "an empty layer may be anywhere";
 }
 
 /// Codes of 8 bits, summed to nearest-even one rank after the other: within the format and beyond
@@ -457,7 +550,7 @@ TEST_F(ReduceGpu, Nccl) {
   EXPECT_EQ(transport->memory(), Device::cuda);
   std::vector<std::unique_ptr<Transport>> ends;
   ends.push_back(std::move(transport));
-  ExpectVirtual(spec_of(1, 1), testing::random_ranks(1, {5, 300000}, 3), std::move(ends));
+  ExpectVirtual(spec_of(1, ways(1)[0]), testing::random_ranks(1, {5, 300000}, 3), std::move(ends));
   ends.clear();
   ends.push_back(NcclTransport(MakeNcclId(), 0, 1, 0, nullptr, 60));
   ExpectVirtual(coded_spec("qsgd bits=4", 0), testing::random_ranks(1, {5, 3000}, 3),

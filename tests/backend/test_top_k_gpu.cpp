@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
+#include "cpd/base/plans.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/on_gpu.h"
+#include "cpd/ops/reduce.h"
+#include "kernels/cuda/code_tile.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/largest.h"
@@ -358,6 +361,192 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
       if (n > 0) queue->Copy(got.data(), memory.get(), 4 * n);
       EXPECT_TRUE(same(expected, got));
     }
+  }
+}
+
+/// A search of n values whose counts begin with those of values that are not there.
+class Search {
+ public:
+  Search(const Floats& x, std::int64_t k, std::int32_t span)
+      : queue_(0),
+        memory_(Bytes(x.size())),
+        spans(((x.size() + cuda::kTile - 1) / cuda::kTile + static_cast<std::size_t>(span) - 1) /
+                  static_cast<std::size_t>(span) +
+              1) {
+    call.n = static_cast<std::int64_t>(x.size());
+    call.k = k;
+    call.span = span;
+    call.block = 65536;
+    call.cast = PlanOf(kFp32);
+    auto* const values = static_cast<float*>(queue_.Allocate(cuda::MemoryKind::device, memory_));
+    queue_.Copy(values, x.data(), memory_);
+    call.x = values;
+    call.search = static_cast<cuda::TopKSearch*>(
+        queue_.Allocate(cuda::MemoryKind::device, sizeof(cuda::TopKSearch)));
+    call.spans =
+        static_cast<cuda::TopKSpan*>(queue_.Allocate(cuda::MemoryKind::device, BytesOfSpans()));
+  }
+  ~Search() {
+    for (const void* memory :
+         {static_cast<const void*>(call.x), static_cast<const void*>(call.search),
+          static_cast<const void*>(call.spans)}) {
+      queue_.Release(cuda::MemoryKind::device, const_cast<void*>(memory));
+    }
+  }
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
+
+  /// Selects, from `found` and `spans` on, which then are what the kernels left.
+  void Select() {
+    queue_.Copy(call.search, &found, sizeof(found));
+    queue_.Copy(call.spans, spans.data(), BytesOfSpans());
+    queue_.SelectTopK(call);
+    queue_.Copy(&found, call.search, sizeof(found));
+    queue_.Copy(spans.data(), call.spans, BytesOfSpans());
+  }
+  [[nodiscard]] Floats Rounded() const {
+    queue_.RoundTopK(call, const_cast<float*>(call.x), nullptr);  // in place
+    Floats y(static_cast<std::size_t>(call.n));
+    queue_.Copy(y.data(), call.x, memory_);
+    return y;
+  }
+
+ private:
+  static std::int64_t Bytes(std::size_t n) { return static_cast<std::int64_t>(4 * n); }
+  [[nodiscard]] std::int64_t BytesOfSpans() const {
+    return static_cast<std::int64_t>(spans.size() * sizeof(cuda::TopKSpan));
+  }
+
+  cuda::Queue queue_;
+  std::int64_t memory_;
+
+ public:
+  cuda::TopKCall call;
+  cuda::TopKSearch found{};
+  std::vector<cuda::TopKSpan> spans;
+};
+
+/// Spans of one tile, of several, and of more than there are.
+TEST_F(TopKGpu, SpansOfAnyLength) {
+  constexpr std::int64_t kTile = cuda::kTile;
+  std::mt19937 random(1);
+  for (const std::int64_t n : {std::int64_t{1}, kTile, 8 * kTile - 1, 70 * kTile + 5}) {
+    Floats x(static_cast<std::size_t>(n));
+    for (float& value : x) {
+      value = static_cast<float>(static_cast<int>(random() % 9) - 4);
+      if (random() % 501 == 0) value = kInf;
+    }
+    for (const std::int64_t k : {std::int64_t{1}, (n + 2) / 3, n}) {
+      Floats expected(x.size());
+      for (const std::int64_t place : testing::places_of_largest(x, k)) {
+        expected[static_cast<std::size_t>(place)] = x[static_cast<std::size_t>(place)];
+      }
+      for (const std::int32_t span : {1, 2, 32}) {
+        Search search(x, k, span);
+        search.Select();
+        EXPECT_TRUE(same(expected, search.Rounded()))
+            << n << " values, " << k << ", spans of " << span;
+      }
+    }
+  }
+}
+
+/// Counts of digits beyond 32 bits, some of them zero.
+TEST_F(TopKGpu, DigitsOfManyValues) {
+  std::mt19937_64 random(2);
+  for (int trial = 0; trial < (testing::kCudaOnCpu ? 60 : 200); ++trial) {
+    Search search({0.0F}, 1, 1);
+    std::int64_t all = 1;
+    for (int digit = 0; digit < kPatternDigits; ++digit) {
+      for (std::uint32_t bin = 0; bin <= last_digit(digit); ++bin) {
+        search.found.counts[digit][bin] = random() % 3 == 0 ? 0 : random() >> 24;
+        if (digit == 0) all += static_cast<std::int64_t>(search.found.counts[digit][bin]);
+      }
+    }
+    std::int64_t wanted = 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(all));
+    if (trial == 0) wanted = 1;
+    if (trial == 1) wanted = all;
+    if (trial > 1 && trial % 4 == 0) wanted = trial;  // beyond infinity's pattern
+    search.call.k = wanted;
+    LargestLimit expected{0, wanted};
+    cuda::TopKSearch with_value = search.found;
+    auto& counts = with_value.counts;
+    for (int digit = 0; digit < kPatternDigits; ++digit) {
+      if (expected.pattern == 0) ++counts[digit][0];  // the value that is there
+      std::uint32_t bin = last_digit(digit);
+      for (; static_cast<std::int64_t>(counts[digit][bin]) < expected.equals; --bin) {
+        expected.equals -= static_cast<std::int64_t>(counts[digit][bin]);
+      }
+      expected.pattern |= bin << digit_shift(digit);
+    }
+    if (expected.pattern >= 0x7F800000U) expected = {0x7F800000U, INT64_MAX};
+    search.Select();
+    EXPECT_EQ(search.found.limit.pattern, expected.pattern) << trial;
+    EXPECT_EQ(search.found.limit.equals, expected.equals) << trial;
+  }
+}
+
+/// More spans than one pass of the block takes, of counts whose sums are beyond 2^40.
+TEST_F(TopKGpu, SumsOfManySpans) {
+  for (const std::int64_t tiles : {1, 7, 2049}) {
+    const Floats x(static_cast<std::size_t>(tiles * cuda::kTile), 1.0F);
+    Search search(x, 5, 1);
+    std::mt19937_64 random(3);
+    for (cuda::TopKSpan& span : search.spans) span = {random() >> 32, random() >> 33};
+    search.spans.back() = {};
+    std::vector<cuda::TopKSpan> expected;
+    cuda::TopKSpan sum{};
+    for (const cuda::TopKSpan& span : search.spans) {
+      expected.push_back(sum);
+      sum.above += span.above;
+      sum.equal += span.equal + static_cast<std::uint64_t>(cuda::kTile);  // all are ties
+    }
+    search.Select();
+    EXPECT_EQ(search.found.kept, static_cast<std::int64_t>(expected.back().above) + 5);
+    for (std::size_t s = 0; s < expected.size(); ++s) {
+      ASSERT_EQ(search.spans[s].above, expected[s].above) << s << " of " << tiles;
+      ASSERT_EQ(search.spans[s].equal, expected[s].equal) << s << " of " << tiles;
+    }
+  }
+}
+
+/// The last of 2^33 ties before the second tile is kept, or some of the tile's own, whose random
+/// integers are those of ranks beyond 2^35.
+TEST_F(TopKGpu, RanksBeyond32Bits) {
+  constexpr unsigned long long kMany = 1ULL << 33;
+  const Format format = ParseFormat("e4m3");
+  RoundingOptions options;
+  options.mode = Rounding::stochastic;
+  constexpr float kTie = 1.3F;
+  constexpr float kAbove = 2.7F;
+  Floats x(cuda::kTile + 100, kTie);
+  std::fill_n(x.begin(), cuda::kTile, 0.0F);
+  x[cuda::kTile + 50] = kAbove;
+  const auto pattern = [](float v) { return std::bit_cast<std::uint32_t>(v); };
+  for (const int more : {0, 1, 30}) {
+    Search search(x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
+    // 3 * 2^33 values of 3 and 2^33 of the ties that the first tile would have.
+    const auto bin = [&](float v, int digit) {
+      return pattern(v) >> digit_shift(digit) & last_digit(digit);
+    };
+    search.found.counts[0][bin(3.0F, 0)] = 3 * kMany;
+    for (int digit = 0; digit < kPatternDigits; ++digit) {
+      search.found.counts[digit][bin(kTie, digit)] = kMany;
+    }
+    search.spans[0] = {3 * kMany, kMany};
+    search.call.cast = PlanOf(format, options, testing::kKey);
+    search.call.stream = testing::kKey.stream;
+    search.Select();
+    EXPECT_EQ(search.found.limit.pattern, pattern(kTie));
+    EXPECT_EQ(search.found.limit.equals, static_cast<std::int64_t>(kMany) + more);
+    EXPECT_EQ(search.found.kept, search.call.k);
+    Floats expected(x.size());
+    auto rank = static_cast<std::int64_t>(4 * kMany);
+    for (std::size_t j = cuda::kTile; j < x.size(); ++j) {
+      if (x[j] != kAbove && j >= cuda::kTile + static_cast<std::size_t>(more)) continue;
+      CastScaled(format, options, 0, rank++, 1, &x[j], &expected[j], testing::kKey);
+    }
+    EXPECT_TRUE(same(expected, search.Rounded())) << more;
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Add, Mul, Fma: one exact operation and one rounding; Sum over a dimension. Every backend against
-// the oracle.
+// Add, Mul, Fma: one exact operation and one rounding; Sum over a dimension. Every backend, and a
+// GPU, against the oracle.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,8 +9,8 @@
 
 #include "cpd/ops/arithmetic.h"
 #include "cpd/oracle/reference_sum.h"
-#include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/patterns.h"
 #include "tests/testing/run.h"
 
@@ -19,6 +19,8 @@ namespace {
 
 using reference::Spec;
 using testing::view_of;
+using Device = testing::OnBackendOrGpu;
+using Views = std::vector<TensorView>;
 
 enum class Verb { add, mul, fma };
 constexpr std::array kVerbs = {Verb::add, Verb::mul, Verb::fma};
@@ -37,21 +39,18 @@ struct Operands {
   }
 };
 
-std::vector<float> run(Verb verb, const Operands& in, const Format& format,
+std::vector<float> run(const Device& device, Verb verb, const Operands& in, const Format& format,
                        const RoundingOptions& o) {
-  std::vector<float> out(in.x.size());
-  switch (verb) {
-    case Verb::add:
-      Add(view_of(in.x), view_of(in.y), format, o, view_of(out), testing::kKey);
-      break;
-    case Verb::mul:
-      Mul(view_of(in.x), view_of(in.y), format, o, view_of(out), testing::kKey);
-      break;
-    case Verb::fma:
-      Fma(view_of(in.x), view_of(in.y), view_of(in.z), format, o, view_of(out), testing::kKey);
-      break;
-  }
-  return out;
+  std::vector<float> result(in.x.size());
+  device.Compute({view_of(in.x), view_of(in.y), view_of(in.z)}, view_of(result),
+                 [&](const Views& there, const TensorView& out) {
+                   if (verb == Verb::add)
+                     return Add(there[0], there[1], format, o, out, testing::kKey);
+                   if (verb == Verb::mul)
+                     return Mul(there[0], there[1], format, o, out, testing::kKey);
+                   Fma(there[0], there[1], there[2], format, o, out, testing::kKey);
+                 });
+  return result;
 }
 
 std::vector<float> oracle(Verb verb, const Operands& in, const Format& format,
@@ -81,9 +80,12 @@ std::vector<float> oracle(Verb verb, const Operands& in, const Format& format,
 bool check(Verb verb, const Operands& in, const Format& format, const RoundingOptions& o) {
   const std::vector<float> expected = oracle(verb, in, format, o);
   bool good = true;
-  for (const std::string& backend : testing::backends()) {
-    const testing::WithBackend forced(backend);
-    const std::vector<float> got = run(verb, in, format, o);
+  static std::size_t turn = 0;
+  const bool is_for_gpu = testing::is_chosen_on_cpu(++turn, 16);
+  for (const std::string& backend : testing::devices()) {
+    const Device device(backend);
+    if (device.is_cuda() && !is_for_gpu) continue;
+    const std::vector<float> got = run(device, verb, in, format, o);
     const auto equal =
         testing::bits_equal(std::span<const float>(expected), std::span<const float>(got),
                             [&](std::size_t i) { return in.describe(i); });
@@ -264,11 +266,11 @@ TEST(Arithmetic, KnownResults) {
     o.push(57344.0f, 1.0f, 0x1p-16f);
     return o;
   }();
-  for (const std::string& backend : testing::backends()) {
-    const testing::WithBackend forced(backend);
-    EXPECT_EQ(run(Verb::mul, in, ParseFormat("e4m3"), {})[0], 1.125f) << backend;
-    EXPECT_EQ(run(Verb::fma, beyond, MakeFormat(8, 3), {})[0], 1.125f) << backend;
-    const float product = run(Verb::mul, hidden, MakeFormat(8, 10), {})[0];
+  for (const std::string& backend : testing::devices()) {
+    const Device device(backend);
+    EXPECT_EQ(run(device, Verb::mul, in, ParseFormat("e4m3"), {})[0], 1.125f) << backend;
+    EXPECT_EQ(run(device, Verb::fma, beyond, MakeFormat(8, 3), {})[0], 1.125f) << backend;
+    const float product = run(device, Verb::mul, hidden, MakeFormat(8, 10), {})[0];
     EXPECT_TRUE(testing::same_bits(
         product, reference::mul(reference::spec_of(MakeFormat(8, 10)), 0x1.43p-60f, 0x1.fb4p-76f)))
         << backend << ": " << testing::hex(product);
@@ -281,8 +283,8 @@ TEST(Arithmetic, StridesAndBroadcast) {
   const Spec spec = reference::spec_of(format);
   const auto matrix = testing::moderate_values(spec, 15, 1);
   const auto row = testing::moderate_values(spec, 5, 2);
-  for (const std::string& backend : testing::backends()) {
-    const testing::WithBackend forced(backend);
+  for (const std::string& backend : testing::devices()) {
+    const Device device(backend);
     const std::array<std::int64_t, 2> shape = {3, 5};
     TensorView x = View(matrix.data(), DType::f32, shape);
     TensorView y = View(row.data(), DType::f32, shape);
@@ -291,7 +293,9 @@ TEST(Arithmetic, StridesAndBroadcast) {
     TensorView transposed = View(out.data(), DType::f32, shape);
     transposed.stride[0] = 1;
     transposed.stride[1] = 3;
-    Add(x, y, format, {}, transposed);
+    device.Compute({x, y}, transposed, [&](const Views& in, const TensorView& to) {
+      Add(in[0], in[1], format, {}, to);
+    });
     for (std::size_t i = 0; i < 3; ++i) {
       for (std::size_t j = 0; j < 5; ++j) {
         const float expected = reference::add(spec, matrix[5 * i + j], row[j]);
@@ -306,9 +310,11 @@ TEST(Arithmetic, HalfOperands) {
   std::vector<std::uint16_t> x = {0x3C00, 0x4200, 0xFC00, 0x0001};  // fp16: 1, 3, -Inf, 2^-24
   std::vector<std::uint16_t> y = {0x3400, 0x3666, 0x7C00, 0x8001};  // 0.25, 0.39990234, Inf, -2^-24
   std::vector<std::uint16_t> out(4);
-  for (const std::string& backend : testing::backends()) {
-    const testing::WithBackend forced(backend);
-    Add(view_of(x, DType::f16), view_of(y, DType::f16), format, {}, view_of(out, DType::f16));
+  for (const std::string& backend : testing::devices()) {
+    const Device device(backend);
+    device.Compute(
+        {view_of(x, DType::f16), view_of(y, DType::f16)}, view_of(out, DType::f16),
+        [&](const Views& in, const TensorView& to) { Add(in[0], in[1], format, {}, to); });
     EXPECT_EQ(out, (std::vector<std::uint16_t>{0x3D00, 0x4300, 0x7E00, 0x0000})) << backend;
   }
 }
@@ -367,11 +373,13 @@ TEST(Sum, EveryDimensionOfATensor) {
           expected[i] = scheme == Scheme::kahan ? reference::sum_kahan(spec, column)
                                                 : reference::sum_sequential(spec, column);
         }
-        for (const std::string& backend : testing::backends()) {
-          const testing::WithBackend forced(backend);
+        for (const std::string& backend : testing::devices()) {
+          const Device device(backend);
           std::vector<float> out(expected.size());
-          Sum(View(x.data(), DType::f32, shape), dim, a, View(out.data(), DType::f32, kept),
-              testing::kKey);
+          device.Compute({View(x.data(), DType::f32, shape)}, View(out.data(), DType::f32, kept),
+                         [&](const Views& in, const TensorView& to) {
+                           Sum(in[0], dim, a, to, testing::kKey);
+                         });
           EXPECT_TRUE(
               testing::bits_equal(std::span<const float>(expected), std::span<const float>(out)))
               << backend << ", " << name << ", " << ToString(scheme) << ", dim " << dim;
@@ -416,10 +424,12 @@ TEST(Sum, LayoutsOfManyTerms) {
         TensorView view =
             View(laid.data(), DType::f32, std::array<std::int64_t, 3>{kRows, kColumns, kTerms});
         view.stride = {by_row, by_column, by_term};
-        for (const std::string& backend : testing::backends()) {
-          const testing::WithBackend forced(backend);
+        for (const std::string& backend : testing::devices()) {
+          const Device device(backend);
           std::vector<float> out(kRows * kColumns);
-          Sum(view, 2, a, View(out.data(), DType::f32, kept), testing::kKey);
+          device.Compute(
+              {view}, View(out.data(), DType::f32, kept),
+              [&](const Views& in, const TensorView& to) { Sum(in[0], 2, a, to, testing::kKey); });
           if (expected.empty()) expected = out;
           EXPECT_TRUE(
               testing::bits_equal(std::span<const float>(expected), std::span<const float>(out)))
@@ -445,11 +455,16 @@ TEST(Sum, OverlappingWindows) {
   TensorView windows = View(x.data(), DType::f32, std::array<std::int64_t, 3>{2, 3, 4});
   windows.stride[0] = 12;
   windows.stride[1] = windows.stride[2] = 1;
-  std::vector<float> out(12);
-  Sum(windows, 0, ParseAccumulator("fp32 sequential"),
-      View(out.data(), DType::f32, std::array<std::int64_t, 2>{3, 4}), testing::kKey);
-  for (std::size_t i = 0; i < 3; ++i) {
-    for (std::size_t j = 0; j < 4; ++j) EXPECT_EQ(out[4 * i + j], x[i + j] + x[12 + i + j]);
+  for (const std::string& backend : testing::devices()) {
+    std::vector<float> out(12);
+    Device(backend).Compute({windows},
+                            View(out.data(), DType::f32, std::array<std::int64_t, 2>{3, 4}),
+                            [](const Views& in, const TensorView& to) {
+                              Sum(in[0], 0, ParseAccumulator("fp32 sequential"), to, testing::kKey);
+                            });
+    for (std::size_t i = 0; i < 3; ++i) {
+      for (std::size_t j = 0; j < 4; ++j) EXPECT_EQ(out[4 * i + j], x[i + j] + x[12 + i + j]);
+    }
   }
 }
 

@@ -20,6 +20,7 @@
 #include "cpd/ops/block_layout.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/scaled.h"
+#include "cpd/spec/axis.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/patterns.h"

@@ -29,14 +29,19 @@ inline constexpr const char* kBuiltBackends[] = {
 #endif
 };
 
+/// Whether CPD_TEST_BACKENDS has this value.
+inline bool tests_only(std::string_view which) {
+  const char* wanted = std::getenv("CPD_TEST_BACKENDS");
+  return wanted != nullptr && wanted == which;
+}
+
 /// The tables of kernels that this run tests, slowest first: those that this CPU runs. With
 /// CPD_TEST_BACKENDS=vectors scalar ones are left out where there are others: they are tested under
-/// a sanitizer.
+/// a sanitizer. With CPD_TEST_BACKENDS=cuda there are none.
 inline std::vector<const KernelTable*> kernel_tables() {
+  if (tests_only("cuda")) return {};
   std::vector<const KernelTable*> tables = AvailableKernels();
-  const char* wanted = std::getenv("CPD_TEST_BACKENDS");
-  const bool vectors = wanted != nullptr && std::string_view(wanted) == "vectors";
-  if (vectors && tables.size() > 1) tables.erase(tables.begin());
+  if (tests_only("vectors") && tables.size() > 1) tables.erase(tables.begin());
   return tables;
 }
 
@@ -52,7 +57,10 @@ inline std::string reason_without(std::string_view name) {
   const auto is_named = [name](const KernelTable* table) { return name == table->name; };
   if (std::ranges::any_of(kernel_tables(), is_named)) return "";
   const bool runs = std::ranges::any_of(AvailableKernels(), is_named);
-  return (runs ? "tested under a sanitizer: " : "this CPU has no ") + std::string(name);
+  const char* const why = tests_only("cuda") ? "this run tests a GPU, not "
+                          : runs             ? "tested under a sanitizer: "
+                                             : "this CPU has no ";
+  return why + std::string(name);
 }
 
 /// Forces a backend for as long as it lives.

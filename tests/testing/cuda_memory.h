@@ -150,14 +150,18 @@ class CudaDriver {
   int (*to_host_)(void*, std::uint64_t, std::size_t) = nullptr;
 };
 
-/// A copy of host values in device memory, which are there as long as it lives.
+/// A copy of host values in device memory, which are there as long as it lives, at an address that
+/// is as many bytes beyond a multiple of 16 as the host's.
 class OnGpu {
  public:
   OnGpu(const CudaDriver& driver, const void* values, std::size_t bytes)
-      : driver_(driver), bytes_(bytes), memory_(driver.Allocate(bytes)) {
+      : driver_(driver),
+        bytes_(bytes),
+        beyond_(reinterpret_cast<std::uintptr_t>(values) % 16),
+        memory_(static_cast<std::uint8_t*>(driver.Allocate(bytes + beyond_)) + beyond_) {
     driver_.ToDevice(memory_, values, bytes);
   }
-  ~OnGpu() { driver_.Free(memory_); }
+  ~OnGpu() { driver_.Free(memory_ - beyond_); }
   OnGpu(const OnGpu&) = delete;
   OnGpu& operator=(const OnGpu&) = delete;
 
@@ -165,7 +169,7 @@ class OnGpu {
   [[nodiscard]] TensorView View(TensorView host, const void* base) const {
     const auto offset =
         static_cast<const std::uint8_t*>(host.data) - static_cast<const std::uint8_t*>(base);
-    host.data = static_cast<std::uint8_t*>(memory_) + offset;
+    host.data = memory_ + offset;
     host.device = Device::cuda;
     host.device_index = driver_.device();
     return host;
@@ -174,8 +178,8 @@ class OnGpu {
 
  private:
   const CudaDriver& driver_;
-  std::size_t bytes_;
-  void* memory_;
+  std::size_t bytes_, beyond_;
+  std::uint8_t* memory_;
 };
 
 /// The memory between a view's first and last element, on the GPU.

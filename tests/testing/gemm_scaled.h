@@ -96,18 +96,11 @@ inline std::vector<float> oracle_gemm_scaled(const ScaledCase& s, const Accumula
   return result;
 }
 
-/// A view of host memory, as if on a device.
-inline TensorView view_on(Device device, const Tensor& x) {
-  TensorView view = x.view();
-  view.device = device;
-  return view;
-}
-
 /// Views of what an operand has.
 struct ScaleViews {
-  explicit ScaleViews(const ScaledTensor& x, Device device = Device::cpu) {
-    if (x.scales) scales = view_on(device, *x.scales);
-    if (x.factor) factor = view_on(device, *x.factor);
+  explicit ScaleViews(const ScaledTensor& x) {
+    if (x.scales) scales = x.scales->view();
+    if (x.factor) factor = x.factor->view();
     given.scales = x.scales ? &scales : nullptr;
     given.factor = x.factor ? &factor : nullptr;
     given.block = x.block;
@@ -120,17 +113,16 @@ struct ScaleViews {
   OperandScales given;
 };
 
-/// The product of tensors that are on the device, or seem to be.
-inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& accumulator,
-                                     Device device = Device::cpu) {
+/// The product on the CPU.
+inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& accumulator) {
   const Shape shape = out_shape(s);
-  const ScaleViews a(s.a, device);
-  const ScaleViews b(s.b, device);
+  const ScaleViews a(s.a);
+  const ScaleViews b(s.b);
   const Tensor out(shape, std::vector<float>(static_cast<std::size_t>(count_of(shape)), -7.0f));
   TensorView c;
-  if (s.c) c = view_on(device, *s.c);
-  GemmScaled(view_on(device, s.a.elements), a.given, view_on(device, s.b.elements), b.given,
-             accumulator, s.at, view_on(device, out), s.c ? &c : nullptr);
+  if (s.c) c = s.c->view();
+  GemmScaled(s.a.elements.view(), a.given, s.b.elements.view(), b.given, accumulator, s.at,
+             out.view(), s.c ? &c : nullptr);
   return out.read();
 }
 

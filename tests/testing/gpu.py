@@ -45,7 +45,7 @@ WHEELS = (
 
 
 def environment() -> dict[str, str]:
-    made = {**os.environ}
+    made = {**os.environ, "CPD_TEST_BACKENDS": "cuda"}
     if not TRIAL:
         made["CPD_REQUIRE_GPU"] = "1"
     if (ROOT / "build/site").exists():  # unpacked
@@ -56,8 +56,14 @@ def environment() -> dict[str, str]:
     return made
 
 
+# Programs whose tests run on every device.
+ON_DEVICES = ("test_ops_arithmetic", "test_ops_cast")
+
+
 def programs() -> list[Path]:
-    return sorted((RELEASE / "tests").glob("test_*_gpu"))
+    tests = RELEASE / "tests"
+    found = sorted(tests.glob("test_*_gpu"))
+    return found + [tests / name for name in ON_DEVICES if (tests / name).exists()]
 
 
 def python() -> str:

@@ -2,7 +2,7 @@
 //
 // What a rank computes on messages: encodes its contributions, folds what came, decodes results.
 // The arithmetic is reduction.h's, the bytes are a codec's (coded.h); on a GPU the codec's kernels
-// (compress/on_gpu.h) and kernels/cuda/reduce_tile.h give the same bits.
+// (compress/on_gpu.h) and kernels/cuda/reduce_tile.cuh give the same bits.
 #pragma once
 
 #include <array>

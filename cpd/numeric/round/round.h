@@ -341,7 +341,7 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
 
 /// The value of a finite magnitude code; a code above max_code gives an unspecified value.
 template <class R, class V>
-CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
+CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using E = typename ElementOf<U>::type;
@@ -501,7 +501,7 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   }
   const auto outcome = outcome_of<R>(x, size, most, plan);
   const auto rounds_to_zero = take_zero<R>(x, size, plan);
-  if constexpr (!kIsShort<R, V>) y = magnitude_of<R, V>(size, plan);
+  if constexpr (!kIsShort<R, V>) y = magnitude_of_code<R, V>(size, plan);
   y = select(outcome.overflowed, overflow_of<R>(splat<V>(plan.overflow_value), largest, plan), y);
   if (may_clip(R::mode)) y = select(outcome.clipped, largest, y);
   const U nan = splat<U>(P::quiet_nan);
@@ -547,7 +547,7 @@ CPD_FN constexpr V value_of_complement(Unsigned<V> whole, const RoundPlan& plan)
     return convert<V>((I)extended) * splat<V>(plan.unit);
   }
   const U negative = (U)((I)extended >> (P::width - 1));
-  const U value = bits_as<U>(magnitude_of<R, V>((I)((extended ^ negative) - negative), plan));
+  const U value = bits_as<U>(magnitude_of_code<R, V>((I)((extended ^ negative) - negative), plan));
   return bits_as<V>(value | (negative & splat<U>(P::sign)));
 }
 
@@ -565,7 +565,7 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
     magnitude = whole & splat<U>((typename ElementOf<U>::type{1} << (plan.bits - 1)) - 1);
   }
   const I code = (I)magnitude;
-  U value = bits_as<U>(magnitude_of<R, V>(code, plan));
+  U value = bits_as<U>(magnitude_of_code<R, V>(code, plan));
   if (!R::simple && plan.flush && plan.has_zero) {
     value = select(code < splat<I>(plan.min_normal_code), U{}, value);
   }

@@ -60,7 +60,7 @@ CPD_FN W nan_of() {
 
 /// x, or `limit` where x is larger; NaN stays.
 template <class W>
-CPD_FN W at_most(W x, double limit) {
+CPD_FN W limited_to(W x, double limit) {
   return select(x > splat<W>(limit), splat<W>(limit), x);
 }
 template <class W>
@@ -164,7 +164,7 @@ CPD_FN W factor_of(W scale, W outer, const ScaledPlan& plan) {
   if (plan.arithmetic == Arithmetic::torchao) {
     return to_binary32(inverse(outer) / scale);
   }
-  return at_most(inverse(to_binary32(scale * outer)), 0x1.FFFFFEp127);
+  return limited_to(inverse(to_binary32(scale * outer)), 0x1.FFFFFEp127);
 }
 
 template <class W>
@@ -309,7 +309,7 @@ CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
   const W target = splat<W>(plan.target);
   W scale, encode = one;
   if (plan.arithmetic == Arithmetic::te) {
-    encode = at_most(to_binary32(target / a), 0x1.FFFFFEp127);
+    encode = limited_to(to_binary32(target / a), 0x1.FFFFFEp127);
     encode = select((encode > W{}) & (a > W{}), encode, one);
     scale = inverse(encode);
   } else if (plan.arithmetic == Arithmetic::torchao) {

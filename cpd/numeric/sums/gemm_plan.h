@@ -132,7 +132,7 @@ struct GemmPlan {
   SplitPlan split;
   StochasticPlan stochastic;
   /// The loop's first draw is number first_draw (philox.h); product k takes the draws from
-  /// first_draw + draws_before(k) on.
+  /// first_draw + draws_of_products(k) on.
   std::uint64_t first_draw = 0;
 };
 
@@ -167,7 +167,7 @@ constexpr int planes_of(Scheme scheme, std::int64_t depth) {
 }
 
 /// The number of draws that the first k products, and the sums that follow each, take.
-CPD_FN constexpr std::uint64_t draws_before(const GemmPlan& plan, std::int64_t k) {
+CPD_FN constexpr std::uint64_t draws_of_products(const GemmPlan& plan, std::int64_t k) {
   const auto products = static_cast<std::uint64_t>(k);
   std::uint64_t sums = products;
   if (plan.scheme == Scheme::kahan) sums *= 4;

@@ -49,7 +49,7 @@ CPD_FN constexpr V limited(V product) {
   const V infinite =
       bits_as<V>((bits_as<Unsigned<V>>(product) & splat<Unsigned<V>>(Pattern<V>::sign)) |
                  splat<Unsigned<V>>(Pattern<V>::infinity));
-  return select(magnitude_of(product) >= splat<V>(0x1p128), infinite, product);
+  return select(absolute(product) >= splat<V>(0x1p128), infinite, product);
 }
 
 /// The CutSum of products first, first + step, … below count.
@@ -98,7 +98,7 @@ CPD_FN constexpr V add_in_two_steps(const BlockFmaPlan& plan, const Operands& x,
 template <class V>
 CPD_FN constexpr V flushed_operand(V x, int emin) {
   const V least = power_of_two<V>(splat<Signed<V>>(emin));
-  return select(magnitude_of(x) < least, V{}, x);
+  return select(absolute(x) < least, V{}, x);
 }
 
 /// x rounded into the unit's sum, binary32; a subnormal result becomes a zero of its sign.
@@ -107,7 +107,7 @@ CPD_FN constexpr V flushed_result(V x, const BlockFmaPlan& plan) {
   const V rounded = round<R>(x, Unsigned<V>{}, plan.sum);
   const V zero = bits_as<V>(bits_as<Unsigned<V>>(rounded) & splat<Unsigned<V>>(Pattern<V>::sign));
   const V least = power_of_two<V>(splat<Signed<V>>(plan.emin_sum));
-  return select(magnitude_of(rounded) < least, zero, rounded);
+  return select(absolute(rounded) < least, zero, rounded);
 }
 
 /// The unit's sum after a block of 2 or 4 products by Adder::flushed_pairs: each product and sum is
@@ -206,7 +206,7 @@ CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, 
   for (int k = 0; k < count; ++k) {
     const V product = x.a(k) * x.b(k);
     const V next = sum + product;
-    lost = lost + magnitude_of(error_of_sum(sum, product, next));
+    lost = lost + absolute(error_of_sum(sum, product, next));
     sum = next;
   }
   return round<R>(sum + V{}, Unsigned<V>{}, plan.sum);  // an exact zero is +0

@@ -15,7 +15,7 @@
 //   power of two (all exponents are within -298 … 257, F in 1 … 30), and so are sums of integers.
 //   The sum in units is a binary64 value, which `round` rounds once. An addend that is not aligned
 //   is added to odd, so that sum and rounding are one exact rounding (exact.h).
-// - Binary32 lanes form the same integers as int32, where fits_binary32 says so.
+// - Binary32 lanes form the same integers as int32, where block_fits_binary32 says so.
 // - A unit with scales uses binary64 lanes. A scaled product has at most 53 bits, and a block's sum
 //   in units is below 2^53 (CheckScales in spec/block_fma.cpp); exponents are within -596 … 511.
 //
@@ -133,7 +133,7 @@ constexpr std::int32_t kNoExponent = -4096;
 /// e(x) lane by lane: at least emin; kNoExponent where x is zero; 128 (in binary64 1024) for Inf
 /// and NaN.
 template <class V>
-CPD_FN constexpr Signed<V> exponent_of(V x, int emin) {
+CPD_FN constexpr Signed<V> exponent_from(V x, int emin) {
   using U = Unsigned<V>;
   using I = Signed<V>;
   using P = Pattern<V>;
@@ -144,14 +144,14 @@ CPD_FN constexpr Signed<V> exponent_of(V x, int emin) {
 }
 
 template <class V>
-CPD_FN constexpr V magnitude_of(V x) {
+CPD_FN constexpr V absolute(V x) {
   return bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::magnitude));
 }
 
 /// Whether a block may use binary32 lanes whose operands' exponents, zeros left out, are in
 /// least_a … greatest_a and least_b … greatest_b. Inf and NaN have the exponent 128 and may not.
-CPD_FN constexpr bool fits_binary32(const BlockFmaPlan& plan, int least_a, int greatest_a,
-                                    int least_b, int greatest_b) {
+CPD_FN constexpr bool block_fits_binary32(const BlockFmaPlan& plan, int least_a, int greatest_a,
+                                          int least_b, int greatest_b) {
   return plan.in_binary32 && greatest_a < 128 && greatest_b < 128 &&
          greatest_a + greatest_b <= plan.greatest_exponent &&
          least_a + least_b >= plan.least_exponent;
@@ -209,7 +209,7 @@ CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
   if constexpr (R::mode == Rounding::nearest_even) return rounded;
   const V infinite =
       bits_as<V>((bits_as<U>(total) & splat<U>(Pattern<V>::sign)) | splat<U>(Pattern<V>::infinity));
-  return select(magnitude_of(total) >= splat<V>(plan.beyond), infinite, rounded);
+  return select(absolute(total) >= splat<V>(plan.beyond), infinite, rounded);
 }
 
 /// The unit's sum after a block, in binary64 lanes.
@@ -263,15 +263,15 @@ template <class Operands>
 CPD_FN constexpr std::int32_t greatest_exponent(const BlockFmaPlan& plan, const Operands& x,
                                                 int count, float sum) {
   std::int32_t e = plan.min_exponent;
-  if (plan.aligns_addend) e = max(e, exponent_of(sum, plan.emin_sum));
+  if (plan.aligns_addend) e = max(e, exponent_from(sum, plan.emin_sum));
   for (int k = 0; k < count; ++k) {
-    e = max(e, exponent_of(x.a(k), plan.emin_a) + exponent_of(x.b(k), plan.emin_b));
+    e = max(e, exponent_from(x.a(k), plan.emin_a) + exponent_from(x.b(k), plan.emin_b));
   }
   return e;
 }
 
 /// The sum of a block's aligned products in units, in V's numbers: binary64, or binary32 where
-/// fits_binary32 says so.
+/// block_fits_binary32 says so.
 template <class V, class Operands>
 CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands& x, int count,
                                        std::int32_t e) {
@@ -288,7 +288,7 @@ constexpr int kMostTerms = 64;  ///< the most terms of a block
 /// e(x) of binary32 values in binary64 lanes: 128 for Inf and NaN.
 template <class V>
 CPD_FN constexpr Signed<V> scaled_exponent(V x, int emin) {
-  return min(exponent_of(x, emin), splat<Signed<V>>(128));
+  return min(exponent_from(x, emin), splat<Signed<V>>(128));
 }
 
 /// The sum after one block of `count` products of a unit with scales. `x` has a(k), b(k),
@@ -301,8 +301,8 @@ CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x,
   if (plan.aligns_addend) greatest = max(greatest, scaled_exponent(sum, plan.emin_sum));
   int n = 0;
   for (int k = 0; k < count; k += plan.dot) {
-    const V a_scale = magnitude_of(x.a_scale(k));
-    const V b_scale = magnitude_of(x.b_scale(k));
+    const V a_scale = absolute(x.a_scale(k));
+    const V b_scale = absolute(x.b_scale(k));
     I e = scaled_exponent(a_scale, plan.emin_scale) + scaled_exponent(b_scale, plan.emin_scale);
     if (plan.dot == 1) {
       e = e + scaled_exponent(x.a(k), plan.emin_a) + scaled_exponent(x.b(k), plan.emin_b);

@@ -18,7 +18,7 @@ static_assert(kSpecialExponent + kNoExponent > kMostEnd32);
 
 /// e(x) of an operand, as the half of a pair.
 CPD_FN constexpr std::uint16_t paired_exponent(float x, int emin) {
-  const std::int32_t e = exponent_of(x, emin);
+  const std::int32_t e = exponent_from(x, emin);
   return static_cast<std::uint16_t>(e == 128 ? kSpecialExponent : e);
 }
 constexpr std::uint32_t kNoExponents = (2 * kNoExponent & 0xFFFF) * 0x10001U;  ///< of no products

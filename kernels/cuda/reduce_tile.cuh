@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A reduction over ranks on a GPU: the work of a block's threads, for host and device, so that
-// tests run it on the CPU. A block handles tiles of a segment's values, one after the other: each
-// thread forms codes of some values, then the tile is packed.
-//
-// `Block` runs a block: it has number, count (of blocks), each(run), which calls run(thread) for
-// each of kThreads threads followed by a barrier, and add, raise and flip, by which all threads of
-// a block update a sum, a maximum and an exclusive or in global memory; tally adds for one thread.
+// A reduction over ranks on a GPU: what its kernels and those of messages share. A block of threads
+// handles tiles of a segment's values, one after the other: each thread forms codes of some values,
+// then the tile is packed.
 #pragma once
 
 #include "cpd/numeric/draws/philox.h"
@@ -16,6 +12,7 @@
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/fold_tile.h"
+#include "kernels/cuda/thread_block.cuh"
 
 namespace cpd::cuda {
 
@@ -235,8 +232,8 @@ CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile
 }
 
 /// Calls run(segment, begin, count) for the block's tiles.
-template <class Block, class Run>
-CPD_FN void for_tiles(const Block& block, const ReduceCall& call, Run run) {
+template <class Run>
+CPD_DEVICE void for_tiles(const ThreadBlock& block, const ReduceCall& call, Run run) {
   CPD_ROLLED for (std::int64_t tile = block.number; tile < call.tiles; tile += block.count) {
     const ReduceSegment& segment = segment_of(call, tile);
     const std::int64_t begin = (tile - segment.tile) * kTile;
@@ -245,10 +242,9 @@ CPD_FN void for_tiles(const Block& block, const ReduceCall& call, Run run) {
 }
 
 /// Packs a tile's codes and copies them to the place of value `begin` of the segment.
-template <class Block>
-CPD_FN void store_tile(const Block& block, const ReduceCall& call, const ReduceSegment& segment,
-                       std::int64_t begin, int count, Codes kind, const std::uint32_t* codes,
-                       std::uint8_t* bytes) {
+CPD_DEVICE void store_tile(const ThreadBlock& block, const ReduceCall& call,
+                           const ReduceSegment& segment, std::int64_t begin, int count, Codes kind,
+                           const std::uint32_t* codes, std::uint8_t* bytes) {
   const auto c = static_cast<int>(kind);
   const int bits = call.codes[c].bits;
   std::uint8_t* to = call.to + segment.start[c] + begin / 8 * bits;
@@ -257,8 +253,9 @@ CPD_FN void store_tile(const Block& block, const ReduceCall& call, const ReduceS
 }
 
 /// Stores code(segment, at) for all values of the block's tiles.
-template <class Block, class Code>
-CPD_FN void code_block(const Block& block, const ReduceCall& call, ReduceTile& tile, Code code) {
+template <class Code>
+CPD_DEVICE void code_block(const ThreadBlock& block, const ReduceCall& call, ReduceTile& tile,
+                           Code code) {
   for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
     block.each([&](int thread) {
       CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
@@ -269,96 +266,12 @@ CPD_FN void code_block(const Block& block, const ReduceCall& call, ReduceTile& t
   });
 }
 
-template <Rounding mode, class Block>
-CPD_FN void pack_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
-  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
-    return contribution_code<mode>(call, segment, at);
-  });
-}
-template <Rounding mode, class Block>
-CPD_FN void fold_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
-  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
-  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
-    return code_of(sum_of<mode>(call, segment, at), plan);
-  });
-}
-template <class Block>
-CPD_FN void transcode_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
-  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
-  code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
-    return code_of(load_value(call, segment, 0, call.from_codes, at), plan);
-  });
-}
-
-template <Rounding mode, class Block>
-CPD_FN void hop_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
-  const bool ends = call.k + 1 == call.rounds.units;
-  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
-        hop_over<mode>(call, segment, begin + i, tile.codes[0][i], tile.codes[1][i]);
-      }
-    });
-    store_tile(block, call, segment, begin, count, ends ? Codes::result : Codes::plane0,
-               tile.codes[0], tile.bytes);
-    if (ends || fold_planes(call.across.order.scheme, call.rounds.units) == 1) return;
-    store_tile(block, call, segment, begin, count, Codes::plane1, tile.codes[1], tile.bytes);
-  });
-}
-
-template <class Block>
-CPD_FN void unpack_block(const Block& block, const ReduceCall& call) {
-  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
-        const float value = load_value(call, segment, 0, call.from_codes, begin + i);
-        segment.out[begin + i] =
-            call.unscales ? unscaled(value * segment.scale, segment.shift, call.divisor) : value;
-      }
-    });
-  });
-}
-
-/// Counts in each segment; with `kCasts` also the values that the cast rounds to zero, and all that
-/// are zero after it.
-template <Rounding mode, bool kCasts, class Block>
-CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCounts* counts) {
-  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
-    SegmentCounts& to = counts[&segment - call.segments];
-    block.each([&](int thread) {
-      std::uint32_t largest = 0;
-      std::uint32_t non_finite = 0;
-      std::uint32_t underflowed = 0;
-      std::uint32_t zeros = 0;
-      CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
-        const float x = segment.x[begin + i];
-        const std::uint32_t size = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
-        const bool finite = size < Pattern<float>::infinity;
-        if (!finite) ++non_finite;
-        if (finite && size > largest) largest = size;
-        if constexpr (kCasts) {
-          if (contribution<mode>(call, segment, begin + i) == 0) {
-            ++zeros;
-            if (x != 0) ++underflowed;
-          }
-        }
-      }
-      block.raise(&to.largest, largest);
-      block.add(&to.non_finite, non_finite);
-      if constexpr (kCasts) {
-        block.add(&to.underflowed, underflowed);
-        block.add(&to.zeros, zeros);
-      }
-    });
-  });
-}
-
 // --- whole layers
 // ---------------------------------------------------------------------------------
 
 /// Calls run(begin, count) for the block's tiles of n values.
-template <class Block, class Run>
-CPD_FN void for_tiles_of(const Block& block, std::int64_t n, Run run) {
+template <class Run>
+CPD_DEVICE void for_tiles_of(const ThreadBlock& block, std::int64_t n, Run run) {
   CPD_ROLLED for (std::int64_t tile = block.number; tile < tiles_of(n); tile += block.count) {
     run(tile * kTile, tile_count(tile * kTile, n));
   }
@@ -374,8 +287,7 @@ struct LossCounts {
     if (term == 0) ++zeros;
     if (term == 0 && size != 0) ++underflowed;
   }
-  template <class Block>
-  CPD_FN void add_to(const Block& block, SegmentCounts& counts) const {
+  CPD_DEVICE void add_to(const ThreadBlock& block, SegmentCounts& counts) const {
     block.add(&counts.non_finite, non_finite);
     block.add(&counts.underflowed, underflowed);
     block.add(&counts.zeros, zeros);
@@ -406,31 +318,6 @@ CPD_FN std::uint32_t after_zeros(std::uint32_t remainder, std::int64_t n, const 
     if (n % 2 != 0) remainder = crc_multiply(remainder, powers.of_two[k]);
   }
   return remainder;
-}
-
-/// Adds the block's pieces to `remainder`, which is R(~0, bytes) when all blocks have done so;
-/// `table` is 256 words of shared memory.
-template <class Block>
-CPD_FN void crc_block(const Block& block, const Bytes& bytes, const CrcPowers& powers,
-                      std::uint32_t* table, std::uint32_t* remainder) {
-  block.each([&](int thread) {
-    for (int b = thread; b < 256; b += kThreads) table[b] = crc_of_byte(static_cast<unsigned>(b));
-  });
-  block.each([&](int thread) {
-    std::uint32_t joined = 0;
-    const std::int64_t step = block.count * kThreads;
-    const std::int64_t pieces = (bytes.count + kCrcPiece - 1) / kCrcPiece;
-    for (std::int64_t p = block.number * kThreads + thread; p < pieces; p += step) {
-      const std::int64_t end =
-          (p + 1) * kCrcPiece < bytes.count ? (p + 1) * kCrcPiece : bytes.count;
-      std::uint32_t crc = p == 0 ? ~0U : 0U;
-      for (std::int64_t i = p * kCrcPiece; i < end; ++i) {
-        crc = (crc >> 8) ^ table[(crc ^ bytes.data[i]) & 0xFF];
-      }
-      joined ^= after_zeros(crc, bytes.count - end, powers);
-    }
-    block.flip(remainder, joined);
-  });
 }
 
 }  // namespace cpd::cuda

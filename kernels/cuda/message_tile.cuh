@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The tiles of a codec's message whose codes have a fixed width: each `block` values on their own,
-// the numbers of their buckets first. For host and device.
+// the numbers of their buckets first.
 #pragma once
 
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
-#include "kernels/cuda/reduce_tile.h"
+#include "kernels/cuda/reduce_tile.cuh"
 
 namespace cpd::cuda {
 
@@ -54,8 +54,8 @@ CPD_FN std::int64_t message_tiles(std::int64_t n, std::int64_t block) {
 }
 
 /// Calls run(tile) for the tiles of a message that this block of threads has.
-template <class Block, class Run>
-CPD_FN void for_message_tiles(const Block& block, const MessageLayout& layout, Run run) {
+template <class Run>
+CPD_DEVICE void for_message_tiles(const ThreadBlock& block, const MessageLayout& layout, Run run) {
   const std::int64_t of_block = tiles_of(layout.block);
   const std::int64_t all = message_tiles(layout.n, layout.block);
   const std::int64_t bytes = head_bytes(layout, buckets_of(layout, layout.block)) +
@@ -74,9 +74,9 @@ CPD_FN void for_message_tiles(const Block& block, const MessageLayout& layout, R
 }
 
 /// Values 0 … n - 1: y[i] = rounded(i); adds what x loses to *counts unless it is null.
-template <class Block, class Rounded>
-CPD_FN void round_values(const Block& block, std::int64_t n, const float* x, float* y,
-                         SegmentCounts* counts, Rounded rounded) {
+template <class Rounded>
+CPD_DEVICE void round_values(const ThreadBlock& block, std::int64_t n, const float* x, float* y,
+                             SegmentCounts* counts, Rounded rounded) {
   for_tiles_of(block, n, [&](std::int64_t begin, int count) {
     block.each([&](int thread) {
       LossCounts lost;
@@ -93,9 +93,10 @@ CPD_FN void round_values(const Block& block, std::int64_t n, const float* x, flo
 
 /// Writes a message: code_of(i) for value i, and by put_numbers(tile, first, thread) a thread's
 /// share of the buckets' numbers of each of its blocks, whose first value is number `first`.
-template <class Block, class CodeOf, class PutNumbers>
-CPD_FN void encode_message(const Block& block, const MessageLayout& layout, std::uint8_t* to,
-                           CodeTile& memory, CodeOf code_of, PutNumbers put_numbers) {
+template <class CodeOf, class PutNumbers>
+CPD_DEVICE void encode_message(const ThreadBlock& block, const MessageLayout& layout,
+                               std::uint8_t* to, CodeTile& memory, CodeOf code_of,
+                               PutNumbers put_numbers) {
   for_message_tiles(block, layout, [&](const MessageTile& tile) {
     const std::int64_t first = tile.block * layout.block + tile.begin;
     block.each([&](int thread) {
@@ -115,9 +116,10 @@ CPD_FN void encode_message(const Block& block, const MessageLayout& layout, std:
 
 /// Reads a message: y[i] = value_of(code, numbers, b, i), where `numbers` are those of the value's
 /// block and b is its bucket's place among them, 0 where there are none.
-template <class Block, class ValueOf>
-CPD_FN void decode_message(const Block& block, const MessageLayout& layout,
-                           const std::uint8_t* from, float* y, CodeTile& memory, ValueOf value_of) {
+template <class ValueOf>
+CPD_DEVICE void decode_message(const ThreadBlock& block, const MessageLayout& layout,
+                               const std::uint8_t* from, float* y, CodeTile& memory,
+                               ValueOf value_of) {
   for_message_tiles(block, layout, [&](const MessageTile& tile) {
     const std::int64_t first = tile.block * layout.block + tile.begin;
     block.each([&](int thread) {

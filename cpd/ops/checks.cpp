@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/checks.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -9,7 +11,6 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/numeric/draws/philox.h"
-#include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/operands.h"
 #include "cpd/spec/block_fma.h"
@@ -17,6 +18,36 @@
 
 namespace cpd {
 namespace {
+
+/// Throws Error unless `random` has the type and device of stochastic rounding's integers.
+void CheckIntegers(const TensorView& random, const TensorView& x, const RoundingOptions& options) {
+  Check(random, "random");
+  if (options.mode != Rounding::stochastic) {
+    throw Error("random integers are for stochastic rounding, got " + ToString(options.mode));
+  }
+  if (random.dtype != DType::u32) {
+    throw Error("random integers must be uint32, got " + ToString(random.dtype));
+  }
+  CheckSameDevice(x, random);
+}
+
+/// Throws Error unless all integers are below 2^random_bits; on the CPU only, since a check of a
+/// GPU's tensor would wait for it.
+void CheckRange(const TensorView& random, int random_bits) {
+  if (random.device != Device::cpu || Explains()) return;
+  const std::uint32_t limit = 1U << random_bits;
+  Reader<std::uint32_t> integers(random);
+  for (std::int64_t i = 0, size = random.size(); i < size; i += kStage) {
+    if (i / kStage % 64 == 63) CheckInterrupt();
+    const std::int64_t n = std::min(kStage, size - i);
+    const std::uint32_t* values = integers.Read(i, n);
+    const std::uint32_t most = *std::max_element(values, values + n);
+    if (most >= limit) {
+      throw Error("random integers must be below 2^random_bits = " + std::to_string(limit) +
+                  ", got " + std::to_string(most));
+    }
+  }
+}
 
 std::string ShapeOf(const TensorView& x, const char* name) {
   std::string text = std::string(name) + " (";
@@ -30,7 +61,7 @@ std::string Shapes(const TensorView& a, const TensorView& b, const TensorView& o
   return "got " + ShapeOf(a, "a") + ", " + ShapeOf(b, "b") + ", " + ShapeOf(out, "out");
 }
 
-void CheckType(const TensorView& x, const char* name) {
+void CheckMatrixType(const TensorView& x, const char* name) {
   Check(x, name);
   if (!IsFloat(x.dtype) || x.dtype == DType::f64) {
     throw Error(std::string(name) + " must be fp32, bf16 or fp16, got " + ToString(x.dtype));
@@ -91,12 +122,69 @@ void CheckOwnElements(const TensorView& out) {
 
 }  // namespace
 
+void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options,
+                 const RandomKey& key) {
+  Check(options);
+  Check(key, x.device == Device::cuda);
+  if (random == nullptr) return;
+  CheckIntegers(*random, x, options);
+  CheckSameShape(x, *random, "x and random");
+  CheckRange(*random, options.random_bits);
+}
+
+void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,
+                const RoundingOptions& options) {
+  if (random == nullptr) return;
+  CheckIntegers(*random, out, options);
+  if (out.rank == TensorView::kMaxRank) {
+    throw Error("a result with random integers must have at most " +
+                std::to_string(TensorView::kMaxRank - 1) + " dimensions, got " +
+                std::to_string(out.rank));
+  }
+  TensorView all = out;
+  all.shape[all.rank++] = draws;
+  CheckSameShape(all, *random, "out's shape with the number of draws, and random");
+  CheckRange(*random, options.random_bits);
+}
+
+void CheckFloat(const TensorView& x, const char* name) {
+  Check(x, name);
+  if (!IsFloat(x.dtype)) {
+    throw Error(std::string(name) + " must be fp32, fp64, bf16 or fp16, got " + ToString(x.dtype));
+  }
+}
+
+std::string PlaceOf(const TensorView& x) {
+  return x.device == Device::cpu ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
+}
+
+bool IsTogether(const TensorView& x, const TensorView& y) {
+  return x.device == y.device && (x.device == Device::cpu || x.device_index == y.device_index);
+}
+
+void CheckSameDevice(const TensorView& a, const TensorView& b) {
+  if (IsTogether(a, b)) return;
+  throw Error("all tensors must be on one device, got one " + PlaceOf(a) + ", one " + PlaceOf(b));
+}
+
+void CheckOperands(const Operands& in) {
+  CheckFloat(in.x, "x");
+  const auto check = [&](const TensorView* other, const char* name, const char* both) {
+    if (other == nullptr) return;
+    CheckFloat(*other, name);
+    CheckSameShape(in.x, *other, both);
+    CheckSameDevice(in.x, *other);
+  };
+  check(in.y, "y", "x and y");
+  check(in.z, "z", "x and z");
+}
+
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c) {
-  CheckType(a, "a");
-  CheckType(b, "b");
-  CheckType(out, "out");
-  if (c != nullptr) CheckType(*c, "c");
+  CheckMatrixType(a, "a");
+  CheckMatrixType(b, "b");
+  CheckMatrixType(out, "out");
+  if (c != nullptr) CheckMatrixType(*c, "c");
   if (a.rank < 2 || b.rank < 2 || out.rank < 2) {
     throw Error("matrices have at least two dimensions, " + Shapes(a, b, out));
   }

@@ -3,16 +3,16 @@
 // The fold of the usual all-reduces in few instructions: one rank after the other without groups,
 // or of one group, sums to nearest-even in order or Kahan's, by short steps
 // (numeric/sums/short_sum.h). A thread has four neighbouring values, and reads their codes of some
-// ranks before it adds the first. For host and device; the bits are those of reduce_tile.h's
+// ranks before it adds the first. The bits are those of reduce_tile.cuh's
 // sum_of, which computes what leaves the plan's limit.
 #pragma once
 
 #include "cpd/numeric/sums/short_sum.h"
-#include "kernels/cuda/reduce_tile.h"
+#include "kernels/cuda/reduce_tile.cuh"
 
 namespace cpd::cuda {
 
-constexpr int kSums = 4;         ///< of a thread
+constexpr int kFoldSums = 4;     ///< of a thread
 constexpr int kCodesAtOnce = 4;  ///< ranks whose codes are read before the first is added
 
 struct ShortFoldTile {
@@ -36,14 +36,14 @@ CPD_FN bool has_short_codes(const RoundPlan& plan) {
   return !plan.wide && (in_place || (plan.bits == 16 && is_simple(plan.form)));
 }
 
-/// Whether short_fold_block computes the call's sums.
+/// Whether the kernel short_fold computes the call's sums.
 CPD_FN bool has_short_fold(const ReduceCall& call) {
   const SumPlan& sums = sums_of(call);
   const Scheme scheme = sums.order.scheme;
   const bool in_turn =
       call.unit >= 0 || (call.group_size == 0 && call.rounds.order == Order::sequential);
   return in_turn && (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
-         with_short_kind(sums.terms.kind, []<Split kind>() {}) &&
+         with_short_kind(sums.terms.kind, []<Split /*kind*/>() {}) &&
          has_short_codes(call.codes[static_cast<int>(Codes::wire)]) &&
          !call.codes[static_cast<int>(call.to_codes)].wide;
 }
@@ -98,8 +98,8 @@ CPD_FN float term_at(const FourWords<kBits>& codes, int j, const RoundPlan& wire
 
 /// Four sums, and whether each is the ordered sum.
 struct FourSums {
-  float sum[kSums];
-  bool is_good[kSums];
+  float sum[kFoldSums];
+  bool is_good[kFoldSums];
 };
 
 /// first_sum of a term that is a number of the accumulator's format.
@@ -119,17 +119,18 @@ CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, 
   const auto read = [&](std::int64_t r) {
     return words_at<kBits>(call.from[r] + start, at, wire.bits);
   };
-  Steps steps[kSums] = {Steps(plan.terms), Steps(plan.terms), Steps(plan.terms), Steps(plan.terms)};
+  Steps steps[kFoldSums] = {Steps(plan.terms), Steps(plan.terms), Steps(plan.terms),
+                            Steps(plan.terms)};
   FourSums sums;
-  float compensation[kSums] = {};
+  float compensation[kFoldSums] = {};
   const FourWords<kBits> first = read(0);
-  CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
+  CPD_IN_REGISTERS for (int j = 0; j < kFoldSums; ++j) {
     const float term = term_at(first, j, wire, values);
     sums.sum[j] =
         kAny ? first_sum<Rounding::nearest_even>(plan, term) : first_sum_of_known(plan, term);
   }
   const auto add = [&](const FourWords<kBits>& codes) {
-    CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
+    CPD_IN_REGISTERS for (int j = 0; j < kFoldSums; ++j) {
       const float term = term_at(codes, j, wire, values);
       if constexpr (kKahan) {
         steps[j].add(term, sums.sum[j], compensation[j]);
@@ -145,7 +146,7 @@ CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, 
     CPD_IN_REGISTERS for (int k = 0; k < kCodesAtOnce; ++k) add(some[k]);
   }
   CPD_ROLLED for (; r < terms_of(call); ++r) add(read(r));
-  CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
+  CPD_IN_REGISTERS for (int j = 0; j < kFoldSums; ++j) {
     sums.is_good[j] = steps[j].is_good() && sums.sum[j] - sums.sum[j] == 0;
   }
   return sums;
@@ -163,7 +164,7 @@ CPD_CALL void code_words(const ReduceCall& call, const ReduceSegment& segment, s
                          FourSums sums, std::uint32_t* codes) {
   const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
   with_form<mode>(plan.form, [&]<class R>() {
-    for (int j = 0; j < kSums; ++j) {
+    for (int j = 0; j < kFoldSums; ++j) {
       if (!sums.is_good[j]) {
         codes[j] = code_alone<mode>(call, segment, at + j);
         continue;
@@ -181,34 +182,6 @@ CPD_FN void with_code_bits(int bits, Run run) {
   if (bits <= 8) return run.template operator()<8>();
   if (bits == 16) return run.template operator()<16>();
   run.template operator()<32>();
-}
-
-template <Split kind, bool kKahan, class Block>
-CPD_FN void short_fold_block(const Block& block, const ReduceCall& call, ShortFoldTile& memory) {
-  constexpr auto kMode = Rounding::nearest_even;
-  const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
-  std::uint32_t* const codes = memory.tile.codes[0];
-  float* const values = memory.values;
-  block.each([&](int thread) {
-    const auto code = static_cast<std::uint32_t>(thread);
-    if (wire.bits <= 8 && thread < 1 << wire.bits) values[thread] = value_of(code, wire);
-  });
-  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      const int fours = has_words(call, segment) ? count / kSums : 0;
-      with_code_bits(wire.bits, [&]<int kBits>() {
-        CPD_ROLLED for (int q = thread; q < fours; q += kThreads) {
-          const std::int64_t at = begin + kSums * q;
-          const FourSums sums = add_words<kind, kKahan, kBits>(call, segment, at, values);
-          code_words<kMode>(call, segment, at, sums, codes + kSums * q);
-        }
-      });
-      CPD_ROLLED for (int i = fours * kSums + thread; i < count; i += kThreads) {
-        codes[i] = code_alone<kMode>(call, segment, begin + i);
-      }
-    });
-    store_tile(block, call, segment, begin, count, call.to_codes, codes, memory.tile.bytes);
-  });
 }
 
 /// Calls run.operator()<kind, kKahan>() with those of a call that has a short fold.

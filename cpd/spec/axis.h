@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Axes of tensors as front ends name them.
+#pragma once
+
+#include <string>
+
+#include "cpd/spec/error.h"
+
+namespace cpd {
+
+/// Returns `axis` as 0 … rank - 1; negative ones count from the end. Throws Error where a tensor of
+/// this rank has no such axis.
+inline int ResolveAxis(int axis, int rank) {
+  if (axis < -rank || axis >= rank) {
+    throw Error("axis must be " + std::to_string(-rank) + "…" + std::to_string(rank - 1) +
+                ", got " + std::to_string(axis));
+  }
+  return axis < 0 ? axis + rank : axis;
+}
+
+}  // namespace cpd
