@@ -114,7 +114,13 @@ def as_cast(given: CastLike) -> Cast:
     >>> as_cast("e4m3fn up").text, as_cast("mxfp8").format.block
     ('e4m3fn rounding=up', '32')
     """
-    return given if isinstance(given, Cast) else named_cast(Cast._head(given, {}))
+    if isinstance(given, Cast):
+        return given
+    if isinstance(given, str):
+        return named_cast(given)
+    if isinstance(given, (Format, Scaled)):
+        return named_cast(given.text)
+    return named_cast(Cast._head(given, {}))
 
 
 def scaled_of(cast: Cast | None) -> Scaled | None:

@@ -108,7 +108,10 @@ def test_loss_scales_are_floats(given: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("e4m3 agregate=1", "unknown option 'agregate' of an all-reduce; there are accumulator, order"),
+        (
+            "e4m3 agregate=1",
+            "unknown option 'agregate' of an all-reduce; there are accumulator, order",
+        ),
         ("e4m3 acumulator=fp32", "did you mean 'accumulator'"),
         ("e4m3 seed=3", r"an all-reduce has no seed: give it to the call, cpd.simulate_all_reduce"),
         ("qsgd bits=4 step=3", "an all-reduce has no step: give it to the call"),
