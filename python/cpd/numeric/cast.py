@@ -190,6 +190,7 @@ def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawin
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
+@constant
 def named_cast(text: str) -> Cast:
     """Returns the cast of a text."""
     return made(Cast, text, ())

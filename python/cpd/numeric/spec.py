@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Never, Self, TypeVar
 import numpy as np
 
 from cpd._since import KEYWORDS, refuse_members
+from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int64
@@ -195,7 +196,10 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
 def texts_of(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
     """Keys of the table as a text has them. Raises TypeError for a value of another type."""
     kinds = spec._kinds
-    return tuple((name, kinds[name].text(name, key)) for name, key in keys.items())
+    texts = tuple((name, kinds[name].text(name, key)) for name, key in keys.items())
+    for name, text in texts:
+        check_text(name, text)
+    return texts
 
 
 def refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Never:

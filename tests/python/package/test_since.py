@@ -322,7 +322,7 @@ def test_arguments_of_0_7_in_calls() -> None:
         (lambda: cpd.cast(x), "cast() lacks the format or the accumulator to round into"),
         (lambda: cpd.sum(x), "sum() lacks the format or the accumulator to round into"),
         (lambda: cpd.restore(ulp=1), "got an unexpected keyword argument 'ulp'"),
-        (lambda: cpd.Scaled("e2m1", 16), "takes all that follows its format by keyword"),
+        (lambda: cpd.Scaled("e2m1", 16), "all else in it or by keyword: element, block"),
         (lambda: cpd.Codec("qsgd", bits=4, seed=3), "Codec() takes no seed=: give it to the call"),
     ]
     for call, told in mistakes:
