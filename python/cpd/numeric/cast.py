@@ -97,7 +97,7 @@ class Cast(Spec, native=_core.CastSpec):
         made.__dict__["_options"] = _core.RoundingOptions(
             made.rounding, made.overflow, made.random_bits, made.variant
         )
-        made.__dict__["_drawing"] = Drawing(made, made.rounding, made.random_bits, 0, 0)
+        made.__dict__["_drawing"] = Drawing(made, made.rounding, made.random_bits, 0, 0, (0, 0))
         return made
 
 
@@ -156,14 +156,16 @@ class Drawing(NamedTuple):
     random_bits: int
     seed: Number
     stream: Number
+    key: tuple[int, int] | None
+    """The seed and the stream as C++ takes them, or None if one of them is a tensor."""
 
     def native(self) -> _core.RoundingOptions:
         """The rounding as C++ takes it."""
         return self.cast._options
 
-    def key(self) -> tuple[int, int]:
-        """The seed and the stream as C++ takes them."""
-        return key_of(self.seed, self.stream) if self.rounding == "stochastic" else (0, 0)
+    def read_key(self) -> tuple[int, int]:
+        """The key of a seed or a stream in a tensor, whose value is read."""
+        return key_of(self.seed, self.stream)
 
 
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
@@ -174,7 +176,10 @@ def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
     if type(seed) is type(stream) is int and not (seed or stream):
         return cast._drawing
     seed, stream = plain_number("seed", seed), plain_number("stream", stream)
-    return Drawing(cast, cast.rounding, cast.random_bits, seed, stream)
+    key: tuple[int, int] | None = (0, 0)
+    if cast.rounding == "stochastic":
+        key = (seed, stream) if isinstance(seed, int) and isinstance(stream, int) else None
+    return Drawing(cast, cast.rounding, cast.random_bits, seed, stream, key)
 
 
 def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawing]:

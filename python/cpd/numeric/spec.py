@@ -232,7 +232,7 @@ def _number(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if isinstance(value, int) and not (abs(value) < 2**1023 and float(value) == value):
-        raise ValueError(f"{name} must be a number that binary64 holds, got {shown(value)}")
+        raise ValueError(f"{name} must be a number of binary64, got {shown(value)}")
     return str(value) if isinstance(value, int) else repr(float(value))
 
 
