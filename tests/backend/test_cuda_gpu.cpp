@@ -183,7 +183,7 @@ TEST_F(Gpu, CodesAreTheCpus) {
         const OnGpu codes_gpu(driver(), packed.data(), packed.size());
         const TensorView codes = View(packed.data(), DType::u8, bytes);
         Encode(x_gpu.View(Floats(x), x.data()), format, options,
-               codes_gpu.View(codes, packed.data()));
+               codes_gpu.View(codes, packed.data()), testing::kKey);
         codes_gpu.Read(got.data());
         Encode(Floats(x), format, options, codes, testing::kKey);
         ASSERT_TRUE(bits_equal<std::uint8_t>(packed, got)) << describe(format, options);

@@ -527,7 +527,7 @@ TEST_F(ReduceOnGpu, RefusesOtherPlaces) {
     }
   };
   EXPECT_EQ(refusal(true, to_first),
-            "transport between GPUs takes layers on GPU 2, got them on GPU 1");
+            "transport between GPUs takes tensors on GPU 2, got them on GPU 1");
   EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[1].device = Device::cpu; }), "")
       << "an empty layer may be anywhere";
 }
