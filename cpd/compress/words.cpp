@@ -30,12 +30,13 @@ std::string CodecWords::Rest() {
 }
 
 void CodecWords::Replace(std::span<const Option> options) {
-  for (const auto& [name, value] : options) {
+  for (const Option& option : options) {
+    const auto& name = option.first;
     const std::string start = name + "=";
     std::erase_if(words_,
                   [&](const std::string& word) { return word == name || word.starts_with(start); });
-    if (name != "stochastic") words_.push_back(start + value);
-    if (name == "stochastic" && value == "true") words_.push_back(name);
+    if (name != "stochastic") words_.push_back(start + option.second);
+    if (name == "stochastic" && option.second == "true") words_.push_back(name);
   }
   text_.clear();
   for (const std::string& word : words_) text_ += (text_.empty() ? "" : " ") + word;

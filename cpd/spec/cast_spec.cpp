@@ -34,7 +34,7 @@ constexpr std::array<Key<CastSpec>, 8> kCastKeys{{
 /// In the order of a scaled format's text, which has overflow behind variant.
 constexpr auto kCastKeysOfScaled = [] {
   auto keys = kCastKeys;
-  std::ranges::rotate(keys.begin() + 2, keys.begin() + 3, keys.begin() + 5);
+  std::rotate(keys.begin() + 2, keys.begin() + 3, keys.begin() + 5);
   return keys;
 }();
 

@@ -28,7 +28,7 @@ inline TensorView view_of(const std::vector<std::uint8_t>& x) { return view_of(x
 template <class T>
 std::vector<T> run_cast(const std::vector<T>& x, const Format& format, const RoundingOptions& o,
                         const std::vector<std::uint32_t>* random = nullptr,
-                        const RandomKey& key = {}) {
+                        const RandomKey& key = kKey) {
   std::vector<T> y(x.size());
   TensorView integers;
   if (random != nullptr) integers = view_of(*random);
@@ -38,7 +38,7 @@ std::vector<T> run_cast(const std::vector<T>& x, const Format& format, const Rou
 
 inline std::vector<std::uint32_t> run_random_integers(const RoundingOptions& o, std::size_t n,
                                                       std::uint64_t first = 0,
-                                                      const RandomKey& key = {}) {
+                                                      const RandomKey& key = kKey) {
   std::vector<std::uint32_t> random(n);
   RandomIntegers(o, first, view_of(random), key);
   return random;
@@ -46,7 +46,7 @@ inline std::vector<std::uint32_t> run_random_integers(const RoundingOptions& o, 
 
 inline std::vector<std::uint8_t> run_encode(const std::vector<float>& x, const Format& format,
                                             const RoundingOptions& o = {},
-                                            const RandomKey& key = {}) {
+                                            const RandomKey& key = kKey) {
   std::vector<std::uint8_t> packed(
       static_cast<std::size_t>(PackedBytes(format, static_cast<std::int64_t>(x.size()))));
   Encode(view_of(x), format, o, view_of(packed), key);

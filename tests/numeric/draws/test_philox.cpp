@@ -116,9 +116,9 @@ TEST(Philox, KnownAnswer) {
   constexpr Block kZero = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
-    const auto r = testing::run_random_integers(stochastic(24), 64);
+    const auto r = testing::run_random_integers(stochastic(24), 64, 0, {});
     for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(r[16 * w], kZero[w] & 0xFFFFFF) << backend;
-    const auto bytes = testing::run_random_integers(stochastic(8), 256);
+    const auto bytes = testing::run_random_integers(stochastic(8), 256, 0, {});
     for (std::size_t part = 0; part < 4; ++part) {
       EXPECT_EQ(bytes[64 * part], (kZero[0] >> (8 * part)) & 0xFF) << backend;
     }
