@@ -154,13 +154,12 @@ Reduce ParseHead(const std::string& head) {
     return spec;
   } catch (const Error& error) {
     const std::vector<std::string> words = WordsOf(head);
-    const auto wrong =
-        words.empty() ? words.end() : std::find_if(words.begin() + 1, words.end(), IsOption);
-    if (wrong != words.end()) {
-      const Keys<Reduce> keys = KeysOf<Reduce>();
-      const std::string name = wrong->substr(0, wrong->find('='));
+    const Keys<Reduce> keys = KeysOf<Reduce>();
+    for (std::size_t i = 1; i < words.size(); ++i) {
+      const std::string name = words[i].substr(0, words[i].find('='));
       const bool is_near = !Nearest(name, NamesOf(keys)).empty();
-      if (is_near || NamesFormat(words[0])) RefuseOption(name, keys.owner, NamesOf(keys));
+      const bool is_key = IsOption(words[i]) && NamesFormat(words[0]);
+      if (is_near || is_key) RefuseOption(name, keys.owner, NamesOf(keys));
     }
     if (std::string_view(error.what()).starts_with("unknown format")) {
       (void)MakeCodec(head);  // whose error names the compressors, too

@@ -17,7 +17,7 @@ from cpd import _core
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
 from cpd.compress.table import compressors
-from cpd.numeric.checked import checked
+from cpd.numeric.checked import check_text, checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
 from cpd.numeric.options import MAX_RANDOM_BITS, options_of_codec
@@ -402,6 +402,7 @@ def _option_text(name: str, value: Any) -> str:
         words = ("false", "true") if name == "stochastic" else ("off", "on")
         return words[value]
     if isinstance(value, str):
+        check_text(name, value)
         return value
     if not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, a word or a bool, got {type(value).__name__}")

@@ -145,8 +145,7 @@ class Accumulator(Spec, native=_core.Accumulator):
 
     `str()` returns the canonical text. Functions that take an accumulator also take such a text, or
     a format for its sequential sum. `smN` may be the format of a sum, `intN` not. Immutable,
-    hashable, picklable; equal if all fields are. Seed and stream count by their values, which may
-    change in a tensor: they do not enter the hash.
+    hashable, picklable; equal if their texts are.
 
     >>> Accumulator("e4m3 kahan").scheme, Accumulator("e4m3 rounding=stochastic").scheme
     ('kahan', 'sequential')

@@ -59,7 +59,8 @@ def check_cuda(device: int | None = None) -> None:
     import torch
 
     index = _index(device)
-    torch.cuda.synchronize(index)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize(index)
     _core.check_cuda(index)
 
 

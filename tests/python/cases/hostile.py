@@ -460,7 +460,8 @@ SIGNATURES = re.compile(
 )
 MACHINE = re.compile(
     "torch has no CUDA device|which cannot be loaded|torch.distributed is not initialised|"
-    "needs TransformerEngine|can't allocate memory|Storage size calculation overflowed"
+    "needs TransformerEngine|can't allocate memory|Storage size calculation overflowed|"
+    "CUDA tensors need an NVIDIA GPU and its driver"
 )
 """What errors of another kind say of the machine, or of a library that is not there."""
 

@@ -113,6 +113,7 @@ def test_loss_scales_are_floats(given: Any) -> None:
             "unknown option 'agregate' of an all-reduce; there are accumulator, order",
         ),
         ("e4m3 acumulator=fp32", "did you mean 'accumulator'"),
+        ("e4m3 apss", "unknown option 'apss' of an all-reduce; .*did you mean 'aps'"),
         ("e4m3 seed=3", r"an all-reduce has no seed: give it to the call, cpd.simulate_all_reduce"),
         ("qsgd bits=4 step=3", "an all-reduce has no step: give it to the call"),
         ("mxfp8 groupsize=2", "did you mean 'group_size'"),
