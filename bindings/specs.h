@@ -58,8 +58,8 @@ KeyDict KeysAsDict() {
   return keys;
 }
 
-/// What every spec has: fields, and the canonical text of which `parse` makes it again. `Table` is
-/// what the keys are of.
+/// Binds what every spec has: its fields, its keys (of `Table`), its canonical text, and `parse`,
+/// which reads that text.
 template <class Spec, class Table = Spec>
 pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name) {
   pybind11::class_<Spec> made(m, name);

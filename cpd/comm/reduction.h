@@ -21,7 +21,7 @@ namespace cpd {
 /// One ordered sum of a layer: within a group, or across the units.
 struct Level {
   Accumulator accumulator;
-  Format terms_in;  ///< a format of which every term is a value
+  Format terms_in;  ///< holds every term
   std::int64_t terms = 1;
   Format result;             ///< what its sum is rounded to
   RoundingOptions rounding;  ///< to `result`, where that is not the accumulator's format

@@ -62,7 +62,7 @@ bool IsCompressor(std::string_view head) {
   return std::ranges::find(Compressors(), name, &CodecInfo::name) != Compressors().end();
 }
 
-/// What contributions become.
+/// The text of the format or the codec of contributions.
 std::string HeadOf(const Reduce& spec) {
   return spec.wire == nullptr ? ToString(spec.format) : spec.wire->name();
 }
@@ -158,7 +158,11 @@ Reduce ParseHead(const std::string& head) {
     for (std::size_t i = 1; i < words.size(); ++i) {
       const std::string name = words[i].substr(0, words[i].find('='));
       const bool is_near = !Nearest(name, NamesOf(keys)).empty();
-      const bool is_key = IsOption(words[i]) && NamesFormat(words[0]);
+      const bool is_key = NamesFormat(words[0]) && !IsBlockWord(words[i]);
+      if (is_key && std::ranges::find(NamesOf(Scheme{}), words[i]) != NamesOf(Scheme{}).end()) {
+        throw Error(Quoted(words[i]) + " is a scheme of a sum: write accumulator='" + words[0] +
+                    " " + words[i] + "'");
+      }
       if (is_near || is_key) RefuseOption(name, keys.owner, NamesOf(keys));
     }
     if (std::string_view(error.what()).starts_with("unknown format")) {
@@ -286,7 +290,7 @@ void Check(const Reduce& spec) {
                 ToString(spec.wire->format()) + ", got " + ToString(spec.format));
   }
   if (spec.wire != nullptr && spec.wire->has_scales() && spec.aps != Aps::off) {
-    throw Error("aps chooses a scale of each tensor; codec '" + spec.wire->text() +
+    throw Error("aps chooses a scale of each tensor; codec '" + spec.wire->name() +
                 "' has scales of its own");
   }
   const bool hops = spec.exchange == Exchange::ring || spec.exchange == Exchange::hierarchical;

@@ -98,7 +98,7 @@ Hadamard ParseHadamard(std::string_view text) {
     }
   }
   if (signs == "te" && size != 16) {
-    throw Error("the signs te are those of 16 inputs, got a Hadamard transform of size " +
+    throw Error("the signs te are for 16 inputs, got a Hadamard transform of size " +
                 std::to_string(size));
   }
   const Hadamard transform{size, ParseSigns(signs), to_bf16};

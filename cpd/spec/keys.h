@@ -150,7 +150,7 @@ std::vector<std::string_view> NamesOf(const Keys<Spec>& keys, const Spec& spec) 
   return names;
 }
 
-/// The row of a key. Throws Error where there is none.
+/// Returns the row of a key. Throws Error, which names the known keys, for another one.
 template <class Spec>
 const Key<Spec>& KeyNamed(const Keys<Spec>& keys, std::string_view name) {
   const auto found = std::ranges::find(keys.rows, name, &Key<Spec>::name);

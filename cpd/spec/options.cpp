@@ -10,10 +10,10 @@
 namespace cpd {
 namespace {
 
-/// Plain digits, unless a binary64 number is below 10^-4 or has more than 16 digits before the
-/// point.
+/// Plain digits, unless a binary64 number is not 0 and below 10^-4, or has more than 16 digits
+/// before the point.
 std::string Digits(double value) {
-  const bool plain = std::abs(value) >= 1e-4 && std::abs(value) < 1e16;
+  const bool plain = value == 0 || (std::abs(value) >= 1e-4 && std::abs(value) < 1e16);
   const auto how = plain ? std::chars_format::fixed : std::chars_format::scientific;
   std::array<char, 32> text{};
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value, how);

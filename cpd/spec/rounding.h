@@ -43,7 +43,8 @@ struct RoundingOptions {
   int random_bits = kMaxRandomBits;  ///< N, 1…24
 };
 
-/// Throws Error where mode, overflow or variant is none of its type's, or random_bits is not 1…24.
+/// Throws Error for a mode, an overflow or a variant that is not an enumerator, and for random_bits
+/// other than 1…24.
 CPD_API void Check(const RoundingOptions& options);
 
 CPD_API Rounding ParseRounding(std::string_view name);

@@ -125,7 +125,7 @@ TEST(ScaledExchanges, RefuseAps) {
     Check(spec);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_EQ(error.what(), "aps chooses a scale of each tensor; codec '" + spec.wire->text() +
+    EXPECT_EQ(error.what(), "aps chooses a scale of each tensor; codec '" + spec.wire->name() +
                                 "' has scales of its own");
   }
 }

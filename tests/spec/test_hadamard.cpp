@@ -55,7 +55,7 @@ TEST(HadamardText, Refused) {
       {"hadamard-16", "got -16"},
       {"hadamard1", "got 1"},
       {"hadamard256", "got 256"},
-      {"hadamard32:te", "the signs te are those of 16 inputs, got a Hadamard transform of size 32"},
+      {"hadamard32:te", "the signs te are for 16 inputs, got a Hadamard transform of size 32"},
       {"hadamard16:signs=0x1ffff", "of size 16 has 16 signs, got 0x1ffff"},
       {"hadamard16:signs=12", "te or 0x and at most 32 digits, got '12'"},
       {"hadamard16:signs=0x", "got '0x'"},

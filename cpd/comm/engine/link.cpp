@@ -306,6 +306,7 @@ void Link::Verify(const Pending& pending) {
 
 std::string Link::HeardAlarm() {
   const std::vector<bool> alarms = transport_.Alarms();
+  has_heard_ = has_heard_ || !alarms.empty();
   std::vector<int> raised;
   for (int rank = 0; rank < static_cast<int>(alarms.size()); ++rank) {
     if (rank != transport_.rank() && alarms[static_cast<std::size_t>(rank)]) raised.push_back(rank);
@@ -337,7 +338,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   const auto begin = Clock::now();
   std::vector<bool> alive = transport_.Alarms();
   const auto is_known = [&] {
-    if (alive.empty()) return transport_.alarm_keeper() < 0;  // else it may only be late
+    // An answer may only be late.
+    if (alive.empty()) return transport_.alarm_keeper() < 0 && !has_heard_;
     return std::ranges::find(alive, false) == alive.end();
   };
   while (!is_known() && Seconds(Clock::now() - begin).count() < Grace(timeout_)) {

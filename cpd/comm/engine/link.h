@@ -175,8 +175,9 @@ class CPD_API Link final : public Channel {
 
   Transport& transport_;
   double timeout_;
-  SharedQueue queue_;    // of the GPU in use
-  MessagePool control_;  // messages that the host writes and reads
+  bool has_heard_ = false;  ///< whether the transport has ever answered which alarms there are
+  SharedQueue queue_;       // of the GPU in use
+  MessagePool control_;     // messages that the host writes and reads
   MessagePool values_;
   Device layers_ = Device::cpu;
   std::uint32_t number_ = 0;

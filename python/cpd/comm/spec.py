@@ -182,7 +182,7 @@ class Reduce(Spec, native=_core.Reduce):
 
     @property
     def _compressor(self) -> Codec | None:
-        """What contributions become if that is not a format."""
+        """The codec of the contributions, or None if they are cast to a format."""
         return self.codec if self.format is None else None
 
     def replace(self, **keys: Any) -> Reduce:

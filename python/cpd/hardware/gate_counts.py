@@ -114,9 +114,8 @@ def gates(
     """Estimates the cost of a multiply-accumulate in hardware, by the model `cpd-2026`.
 
     The unit multiplies a value of format `a` by one of format `b` and adds the product in
-    `accumulator`.
-    `help(cpd.hardware.gate_counts)` defines the model: it counts the bits of each part, of which
-    one of the multiplier is 6 two-input gates, of an adder 5, of any other part 3.
+    `accumulator`. `help(cpd.hardware.gate_counts)` defines the model: it counts the bits of each
+    part. A bit of the multiplier is 6 two-input gates, one of an adder 5, one of another part 3.
 
     Args:
         a: the format of the first operand, a plain or a scaled one (`"e4m3fn"`, `"mxfp8"`). If

@@ -22,7 +22,7 @@ _MAX_LISTED_BITS = 24
 
 
 def format_text(what: str, value: Any) -> str:
-    """The text that `format` reads for a format in any shape. Raises TypeError for what is none."""
+    """Returns the text of a format in any form that `Format` takes; raises TypeError for others."""
     if isinstance(value, str):
         return value
     if isinstance(value, Format):
@@ -41,7 +41,7 @@ def format_text(what: str, value: Any) -> str:
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of an element type of NumPy or torch, such as "float32"."""
+    """Returns the name of an element type of NumPy or torch, such as "float32"."""
     return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 

@@ -96,7 +96,7 @@ def refuse(
         positional: The arguments behind the last positional parameter.
         known: The keywords that the error for another one names.
         last: What the last positional parameter is.
-        parameters: The parameters, of which an error names the nearest.
+        parameters: The names of the parameters. An error suggests the nearest one.
 
     >>> refuse("sum", {"dim": 0})
     Traceback (most recent call last):

@@ -258,7 +258,7 @@ def _either(text: str) -> Format | Scaled:
 
 @constant
 def is_scaled(text: str) -> bool:
-    """Whether a text is that of a scaled format."""
+    """Returns whether a text names a scaled format."""
     try:
         named_scaled(text)
     except ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError
 from typing import Any, ClassVar, NamedTuple, Never, Self, TypeVar
@@ -25,10 +26,12 @@ Keys = tuple[tuple[str, str], ...]
 
 
 class Kind(NamedTuple):
-    """The values of a key: how a caller's becomes that of a text, and a text's an attribute."""
+    """Converts the values of a key."""
 
     text: Callable[[str, Any], str]
+    """Takes the key's name and a caller's value, and returns the value in a text."""
     read: Callable[[str], Any] | None = None
+    """Takes the value in a text, and returns the attribute; None: the attribute is that text."""
 
 
 class Spec:
@@ -48,7 +51,7 @@ class Spec:
     _kinds: ClassVar[dict[str, Kind]]
     """The keys of the table."""
     _reads: ClassVar[dict[str, Callable[[str], Any]]] = {}
-    """What makes an attribute of a field's text, for fields that are specs themselves."""
+    """For fields that are specs themselves, the function that makes the spec of its text."""
 
     def __init_subclass__(cls, native: Any = None) -> None:
         """Makes a class from a table, without the members of 0.7 that are gone."""
@@ -62,9 +65,9 @@ class Spec:
         cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
 
     @classmethod
+    @abstractmethod
     def _head(cls, given: Any, keys: dict[str, Any]) -> str:
-        """The text of a constructor's first argument, beside its keywords, which it may change."""
-        raise NotImplementedError
+        """Returns the text of a constructor's first argument. May change the keywords, `keys`."""
 
     def replace(self, **keys: Any) -> Self:
         """Returns a copy with these keys changed.
@@ -231,9 +234,11 @@ def flag(name: str, value: Any) -> bool:
 def _number(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if isinstance(value, int) and not (abs(value) < 2**1023 and float(value) == value):
+    if not isinstance(value, (int, np.integer)):
+        return repr(float(value))
+    if not (abs(int(value)) < 2**1023 and int(float(value)) == value):
         raise ValueError(f"{name} must be a number of binary64, got {shown(value)}")
-    return str(value) if isinstance(value, int) else repr(float(value))
+    return str(value)
 
 
 KINDS: dict[str, Kind] = {

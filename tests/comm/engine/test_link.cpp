@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -231,6 +233,47 @@ TEST(Link, ChangedBytesAreFound) {
         break;
       }
     }
+  }
+}
+
+/// Rank 1 of 3, whose messages fail. It knows the alarms if `answers`, after its own not at once:
+/// then rank 2's is missing.
+class LateAlarms final : public Transport {
+ public:
+  explicit LateAlarms(bool answers) : answers_(answers) {}
+  [[nodiscard]] std::string name() const override { return "late alarms"; }
+  [[nodiscard]] int rank() const override { return 1; }
+  [[nodiscard]] int size() const override { return 3; }
+  [[nodiscard]] int ranks_on_host() const override { return 1; }
+  std::unique_ptr<Transfer> Start(std::span<const Outgoing> /*out*/,
+                                  std::span<const Incoming> /*in*/, int /*tag*/) override {
+    throw TransportError("the connection is closed", -1);
+  }
+  void RaiseAlarm() noexcept override { asked_ = 0; }
+  [[nodiscard]] std::vector<bool> Alarms() override {
+    if (!answers_) return {};
+    if (asked_ < 0) return {false, false, false};
+    return ++asked_ < 5 ? std::vector<bool>() : std::vector<bool>{true, true, false};
+  }
+  std::unique_ptr<Transport> Subgroup(std::span<const int> /*ranks*/, double /*timeout*/) override {
+    return nullptr;
+  }
+  [[noreturn]] void Abort(const std::string& /*reason*/) noexcept override { std::abort(); }
+
+ private:
+  bool answers_;
+  int asked_ = -1;  ///< questions since the alarm
+};
+
+TEST(Link, AnAnswerAboutAlarmsMayBeLate) {
+  const std::vector<std::uint8_t> own{1};
+  for (const bool answers : {true, false}) {
+    LateAlarms transport(answers);
+    Link link(transport, 1);
+    link.CheckAlarms(Phase::handshake);
+    const Fate fate = fate_of([&] { link.AllGather(Phase::handshake, own); });
+    EXPECT_EQ(fate.kind, Fate::Kind::lost) << fate;
+    EXPECT_EQ(fate.lost, answers ? std::vector<int>{2} : std::vector<int>()) << fate;
   }
 }
 

@@ -218,6 +218,10 @@ def test_a_loss_scale_is_exact() -> None:
         ValueError, match="loss_scale must be a number of binary64, got 1152921504606846977"
     ):
         cpd.Recipe(loss_scale=2**60 + 1)
+    assert cpd.Reduce("e4m3", loss_scale=np.int64(1024)).loss_scale == 1024.0
+    for scale in (2**60 + 1, np.int64(2**60 + 1)):
+        with pytest.raises(ValueError, match="loss_scale must be a number of binary64, got"):
+            cpd.Reduce("e4m3", loss_scale=scale)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("spec", SPECS)
