@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/kernel_table.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
-#include "cpd/base/kernel_table.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/ops/checks.h"

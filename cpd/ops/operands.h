@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cpd/base/kernel_table.h"
+#include "cpd/backend/kernel_table.h"
 #include "cpd/base/plans.h"
 
 namespace cpd {

@@ -171,25 +171,6 @@ CPD_FN void operate_short(const RoundPlan& plan, const Elements& of) {
   });
 }
 
-CPD_BODY void arithmetic_body(Operation op, const RoundPlan* shared, int64_t first, int64_t n,
-                              const float* x, const float* y, const float* z,
-                              const uint32_t* random, float* out) {
-  const RoundPlan plan = *shared;
-  if constexpr (Lanes<F>::count > 1) {  // fma of one lane may be a library function
-    if (n >= kGroup && rounds_from_odd(plan)) {
-      return operate_all_short(op, plan, first, {n, x, y, z, random, out});
-    }
-  }
-  with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
-}
-
-CPD_BODY void arithmetic_f64_body(Operation op, const RoundPlan* shared, int64_t first, int64_t n,
-                                  const double* x, const double* y, const double* z,
-                                  const uint32_t* random, double* out) {
-  const RoundPlan plan = *shared;
-  with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
-}
-
 // --- without a rounding --------------------------------------------------------------------------
 
 /// out[i] = of(x[i], y[i], z[i]) for vectors V, whose lanes without elements are zero.
@@ -206,8 +187,10 @@ CPD_FN void map(int64_t n, const T* x, const T* y, const T* z, T* out, Of of) {
   for_lanes<V>(n, [&](int64_t i) { part(i, Lanes<V>::count); }, part);
 }
 
-CPD_BODY void to_odd_f32_body(Operation op, int64_t n, const float* x, const float* y,
-                              const float* z, float* out) {
+}  // namespace
+
+void to_odd_f32(Operation op, int64_t n, const float* x, const float* y, const float* z,
+                float* out) {
   with_operation<false>(op, [&]<Operation kOp>() {
     map<F>(n, x, y, z, out, [](F a, F b, F c) {
       Doubt<F> doubt;
@@ -217,34 +200,30 @@ CPD_BODY void to_odd_f32_body(Operation op, int64_t n, const float* x, const flo
   });
 }
 
-CPD_BODY void to_odd_f64_body(Operation op, int64_t n, const double* x, const double* y,
-                              const double* z, double* out) {
+void to_odd_f64(Operation op, int64_t n, const double* x, const double* y, const double* z,
+                double* out) {
   with_operation<false>(op, [&]<Operation kOp>() {
     map<D>(n, x, y, z, out,
            [](D a, D b, D c) { return exact_operation<kOp, false>(a, b, c, false); });
   });
 }
 
-}  // namespace
-
-void to_odd_f32(Operation op, int64_t n, const float* x, const float* y, const float* z,
-                float* out) {
-  enter<to_odd_f32_body>(op, n, x, y, z, out);
-}
-
-void to_odd_f64(Operation op, int64_t n, const double* x, const double* y, const double* z,
-                double* out) {
-  enter<to_odd_f64_body>(op, n, x, y, z, out);
-}
-
-void arithmetic(Operation op, const RoundPlan& plan, int64_t first, int64_t n, const float* x,
+void arithmetic(Operation op, const RoundPlan& shared, int64_t first, int64_t n, const float* x,
                 const float* y, const float* z, const uint32_t* random, float* out) {
-  enter<arithmetic_body>(op, &plan, first, n, x, y, z, random, out);
+  const RoundPlan plan = shared;
+  if constexpr (Lanes<F>::count > 1) {  // fma of one lane may be a library function
+    if (n >= kGroup && rounds_from_odd(plan)) {
+      return operate_all_short(op, plan, first, {n, x, y, z, random, out});
+    }
+  }
+  with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
 }
 
-void arithmetic_f64(Operation op, const RoundPlan& plan, int64_t first, int64_t n, const double* x,
-                    const double* y, const double* z, const uint32_t* random, double* out) {
-  enter<arithmetic_f64_body>(op, &plan, first, n, x, y, z, random, out);
+void arithmetic_f64(Operation op, const RoundPlan& shared, int64_t first, int64_t n,
+                    const double* x, const double* y, const double* z, const uint32_t* random,
+                    double* out) {
+  const RoundPlan plan = shared;
+  with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
 }
 
 }  // namespace CPD_ISA

@@ -132,18 +132,6 @@ CPD_FN int64_t encode_floats(const RoundPlan& plan, int64_t first, int64_t n, co
   return nan >= 0 || found < 0 ? nan : whole + found;
 }
 
-CPD_BODY int64_t encode_f32_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
-                                 const float* x, const uint32_t* random, uint8_t* packed,
-                                 bool streaming) {
-  return with_scale(*plan, shift, [&]<class V>(auto map) {
-    return encode_floats<V>(*plan, first, n, x, random, packed, streaming, map);
-  });
-}
-CPD_BODY int64_t encode_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
-                                 const uint32_t* random, uint8_t* packed) {
-  return encode_all<D>(*plan, first, n, x, random, packed, Identity{});
-}
-
 template <class R, class V, class Map>
 CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* y, Map map) {
   for_lanes<V>(
@@ -214,12 +202,6 @@ CPD_FN void decode_narrow(const RoundPlan& plan, int64_t n, const uint8_t* packe
   decode_all<F>(plan, n - done, packed + done * plan.bits / 8, y + done, map);
 }
 
-CPD_BODY void decode_f32_body(const RoundPlan* plan, int64_t n, const uint8_t* packed, float* y,
-                              bool streaming) {
-  if (plan->wide) return decode_all<D>(*plan, n, packed, y, AsItIs{});
-  decode_narrow(*plan, n, packed, y, streaming, AsItIs{});
-}
-
 template <bool kDivides>
 CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n,
                          const uint8_t* packed, float* y, bool streaming) {
@@ -231,34 +213,32 @@ CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n
   decode_all<D>(plan, n, packed, y, Rescaled<double, kDivides>{exact_power(shift), last});
 }
 
-CPD_BODY void decode_scaled_body(const RoundPlan* plan, int shift, float divisor, int64_t n,
-                                 const uint8_t* packed, float* y, bool streaming) {
-  if (is_power_of_two(divisor)) {
-    decode_times<false>(*plan, shift, 1.0F / divisor, n, packed, y, streaming);
-  } else {
-    decode_times<true>(*plan, shift, divisor, n, packed, y, streaming);
-  }
-}
-
 }  // namespace
 
 int64_t encode_f32(const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,
                    const uint32_t* random, uint8_t* packed, bool streaming) {
-  return enter<encode_f32_body>(&plan, shift, first, n, x, random, packed, streaming);
+  return with_scale(plan, shift, [&]<class V>(auto map) {
+    return encode_floats<V>(plan, first, n, x, random, packed, streaming, map);
+  });
 }
 
 int64_t encode_f64(const RoundPlan& plan, int64_t first, int64_t n, const double* x,
                    const uint32_t* random, uint8_t* packed) {
-  return enter<encode_f64_body>(&plan, first, n, x, random, packed);
+  return encode_all<D>(plan, first, n, x, random, packed, Identity{});
 }
 
 void decode_f32(const RoundPlan& plan, int64_t n, const uint8_t* packed, float* y, bool streaming) {
-  enter<decode_f32_body>(&plan, n, packed, y, streaming);
+  if (plan.wide) return decode_all<D>(plan, n, packed, y, AsItIs{});
+  decode_narrow(plan, n, packed, y, streaming, AsItIs{});
 }
 
 void decode_scaled(const RoundPlan& plan, int shift, float divisor, int64_t n,
                    const uint8_t* packed, float* y, bool streaming) {
-  enter<decode_scaled_body>(&plan, shift, divisor, n, packed, y, streaming);
+  if (is_power_of_two(divisor)) {
+    decode_times<false>(plan, shift, 1.0F / divisor, n, packed, y, streaming);
+  } else {
+    decode_times<true>(plan, shift, divisor, n, packed, y, streaming);
+  }
 }
 
 }  // namespace CPD_ISA

@@ -25,25 +25,16 @@ CPD_FN bool compare(const FlagLimits<T>& shared, int64_t n, const T* x, const T*
   return (all & kOpen * kEach) != 0;
 }
 
-CPD_BODY bool flags_f32_body(const FlagLimits<float>* limits, int64_t n, const float* x,
-                             const float* y, uint8_t* raised) {
-  return compare(*limits, n, x, y, raised);
-}
-CPD_BODY bool flags_f64_body(const FlagLimits<double>* limits, int64_t n, const double* x,
-                             const double* y, uint8_t* raised) {
-  return compare(*limits, n, x, y, raised);
-}
-
 }  // namespace
 
 bool flags_f32(const FlagLimits<float>& limits, int64_t n, const float* x, const float* y,
                uint8_t* raised) {
-  return enter<flags_f32_body>(&limits, n, x, y, raised);
+  return compare(limits, n, x, y, raised);
 }
 
 bool flags_f64(const FlagLimits<double>& limits, int64_t n, const double* x, const double* y,
                uint8_t* raised) {
-  return enter<flags_f64_body>(&limits, n, x, y, raised);
+  return compare(limits, n, x, y, raised);
 }
 
 }  // namespace CPD_ISA

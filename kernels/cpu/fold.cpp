@@ -174,9 +174,9 @@ CPD_BODY void fold_any(const FoldPlan* shared, bool starts, const Steps* given) 
   with_rule<D>(plan.round, [&]<class R>() { fold_span<R, D>(plan, starts, steps); });
 }
 
-CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<double>* given) {
-  const FoldPlan plan = *shared;
-  const StepsOf<double> steps = *given;
+CPD_FN void fold_steps64(const FoldPlan& shared, bool starts, const StepsOf<double>& given) {
+  const FoldPlan plan = shared;
+  const StepsOf<double> steps = given;
   if (plan.round.mode == Rounding::stochastic && steps.given.random != nullptr) {
     return fold_span<Rule<Rounding::stochastic>, D, Given<D>>(plan, starts, steps);
   }
@@ -360,16 +360,14 @@ CPD_FN int64_t together(const FoldPlan& plan, int64_t draw) {
   return kStochasticSteps - draw % kStochasticSteps;
 }
 
-CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {
-  Steps steps = *all;
-  int64_t left = all->count;
+CPD_FN void fold_steps(const FoldPlan& plan, bool starts, Steps steps) {
+  int64_t left = steps.count;
   while (left > 0) {
-    steps.count =
-        starts && plan->kind != Split::none ? 1 : least(left, together(*plan, steps.draw));
+    steps.count = starts && plan.kind != Split::none ? 1 : least(left, together(plan, steps.draw));
     steps.next = least(left - steps.count, steps.count);
-    fold_some(*plan, starts, steps);
-    const int64_t draws = plan->scheme == Scheme::kahan ? 4 * steps.count : steps.count;
-    steps.draw += draws - (starts && plan->scheme == Scheme::kahan ? 3 : 0);
+    fold_some(plan, starts, steps);
+    const int64_t draws = plan.scheme == Scheme::kahan ? 4 * steps.count : steps.count;
+    steps.draw += draws - (starts && plan.scheme == Scheme::kahan ? 3 : 0);
     steps.terms += steps.count;
     left -= steps.count;
     starts = false;
@@ -381,7 +379,7 @@ CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {
 void fold(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n, int64_t count,
           const float* const* terms, float* sum, float* compensation, GivenDraws given) {
   const Steps steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
-  enter<fold_body>(&plan, starts, &steps);
+  fold_steps(plan, starts, steps);
 }
 
 Split fold_path(const FoldPlan& plan, bool given) { return path_of(plan, given); }
@@ -390,7 +388,7 @@ void fold_f64(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, in
               int64_t count, const double* const* terms, double* sum, double* compensation,
               GivenDraws given) {
   const StepsOf<double> steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
-  enter<fold_f64_body>(&plan, starts, &steps);
+  fold_steps64(plan, starts, steps);
 }
 
 }  // namespace CPD_ISA

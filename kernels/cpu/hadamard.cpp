@@ -119,22 +119,17 @@ CPD_FN void transform(const HadamardPlan& shared, int64_t groups, int64_t count,
   });
 }
 
-CPD_BODY void hadamard_body(const HadamardPlan* plan, int64_t groups, int64_t count, int64_t stride,
-                            const float* x, float* y, bool streaming) {
-  if (count == 0) return;
-  if (plan->to_bf16) {
-    transform<D>(*plan, groups, count, stride, x, y, streaming);
-  } else {
-    transform<F>(*plan, groups, count, stride, x, y, streaming);
-  }
-  if (streaming) fence_streaming<F>();
-}
-
 }  // namespace
 
 void hadamard(const HadamardPlan& plan, int64_t groups, int64_t count, int64_t stride,
               const float* x, float* y, bool streaming) {
-  enter<hadamard_body>(&plan, groups, count, stride, x, y, streaming);
+  if (count == 0) return;
+  if (plan.to_bf16) {
+    transform<D>(plan, groups, count, stride, x, y, streaming);
+  } else {
+    transform<F>(plan, groups, count, stride, x, y, streaming);
+  }
+  if (streaming) fence_streaming<F>();
 }
 
 }  // namespace CPD_ISA

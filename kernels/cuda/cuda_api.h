@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "cpd/base/kernel_table.h"
+#include "cpd/backend/kernel_table.h"
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/round/round_plan.h"
