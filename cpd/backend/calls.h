@@ -3,12 +3,21 @@
 // The arguments of kernels (operations.def).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "cpd/base/product.h"
+#include "cpd/base/tensor.h"
 #include "cpd/numeric/draws/given_draws.h"
 #include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/scaled/block_layout.h"
+#include "cpd/numeric/scaled/hadamard_plan.h"
+#include "cpd/numeric/scaled/scaled_plan.h"
+#include "cpd/numeric/sums/fixed_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/fold_walk.h"
 #include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/spec/operation.h"
 
 namespace cpd {
@@ -18,6 +27,202 @@ constexpr std::int64_t kBlock = 256;
 
 /// CPU kernels implement add, mul and fma; GPU kernels also div and sqrt.
 using Operation = soft::Operation;
+
+/// A tensor's memory for a kernel: dimensions whose strides fit together are merged, so that a
+/// contiguous tensor has one dimension of stride 1.
+struct Strided {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int32_t rank = 1;
+  std::array<std::int64_t, TensorView::kMaxRank> shape{};
+  std::array<std::int64_t, TensorView::kMaxRank> stride{};
+};
+
+/// Seed and stream in device memory in place of the plan's (null): they are read when the kernel
+/// runs, so that a captured CUDA graph takes new ones at each replay.
+struct DeviceKey {
+  const std::uint64_t* seed = nullptr;
+  const std::uint64_t* stream = nullptr;
+};
+
+/// A product and its accumulator; `key` replaces the plan's seed and stream, `random` (in device
+/// memory) all draws.
+struct GemmCall {
+  MatrixProduct product;
+  AccumulatorPlan plan;
+  DeviceKey key;
+  GivenDraws random;
+};
+
+/// A product of scaled operands; its first sum starts from product.c.
+struct ScaledGemmCall : GemmCall {
+  ProductScales scales;
+};
+
+/// A cast: out[i] = round(x[i]); out may be x. `random` may have no data.
+struct CastCall {
+  std::int64_t n = 0;
+  Strided x;
+  Strided random;
+  Strided out;
+  RoundPlan plan;
+  DeviceKey key;
+};
+
+/// A cast to packed codes. Lowers *first_nan, unless it is null, to the least index of a NaN.
+struct EncodeCall {
+  std::int64_t n = 0;
+  Strided x;
+  Strided random;
+  RoundPlan plan;
+  DeviceKey key;
+  std::uint8_t* packed = nullptr;
+  unsigned long long* first_nan = nullptr;
+};
+
+/// The values of packed codes.
+struct DecodeCall {
+  std::int64_t n = 0;
+  RoundPlan plan;
+  const std::uint8_t* packed = nullptr;
+  Strided out;
+};
+
+/// Lowers *first to the least index of an integer that is not below `limit`.
+struct FirstAboveCall {
+  std::int64_t n = 0;
+  Strided integers;
+  std::uint32_t limit = 0;
+  unsigned long long* first = nullptr;
+};
+
+/// Lowers *first to the least index of an element that is not a value of the plan's format, or
+/// unless `negative` is below zero.
+struct FirstOutsideCall {
+  std::int64_t n = 0;
+  Strided x;
+  RoundPlan plan;
+  bool negative = true;
+  unsigned long long* first = nullptr;
+};
+
+/// A binary32 product by a BLAS. On a failure that is not of a call to CUDA, sets *error to a text
+/// that remains valid.
+struct BlasCall {
+  MatrixProduct product;
+  const char** error = nullptr;
+};
+
+/// Elementwise operations: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data; no
+/// operand of a quotient or square root is fp64.
+struct ArithmeticCall {
+  Operation op = Operation::add;
+  std::int64_t n = 0;
+  Strided x, y, z;  ///< y not for sqrt, z for fma alone
+  Strided random;
+  Strided out;
+  RoundPlan plan;
+  DeviceKey key;
+};
+
+/// An ordered sum of terms (numeric/sums/fold_walk.h), and its rounding to the result's format.
+struct SumPlan {
+  FoldOrder order;
+  FoldPlan terms;       ///< adds terms
+  FoldPlan sums;        ///< adds chunks' sums, and trees
+  bool rounds = false;  ///< the sum is rounded once more, by `result`
+  RoundPlan result;
+};
+
+/// A sum over a dimension: element i of out is the sum of `terms` elements in memory, `step` apart,
+/// from element i of x on.
+struct SumCall {
+  SumPlan plan;
+  std::int64_t n = 0, terms = 0, step = 0;
+  Strided x;  ///< the first term of each sum
+  Strided out;
+  RoundPlan empty;  ///< rounds an empty sum, +0
+  DeviceKey key;
+  GivenDraws random;  ///< in device memory
+};
+
+/// SumCall in integers of a fixed width.
+struct FixedSumCall {
+  FixedPlan plan;
+  std::int64_t n = 0, terms = 0, step = 0;
+  Strided x;  ///< the first term of each sum
+  Strided out;
+};
+
+/// Hadamard transforms: group g is the plan.size elements in memory, x_step apart, from element g
+/// of x on; its result those, out_step apart, from element g of out on. out may be x.
+struct HadamardCall {
+  HadamardPlan plan;
+  std::int64_t groups = 0, x_step = 0, out_step = 0;
+  Strided x;    ///< the groups' first elements
+  Strided out;  ///< the results' first elements
+};
+
+// --- scaled formats ------------------------------------------------------------------------------
+
+/// For each block, in device memory: its scale, the factor of its elements (ElementScale), and the
+/// second level's scale.
+struct ScaleTables {
+  float* scale = nullptr;
+  float* factor = nullptr;
+  float* outer = nullptr;
+};
+
+/// For each cell of the second level, in device memory: its largest magnitude, its scale, and the
+/// multiplier from which te forms blocks' scales. One cell, of scale 1, where there is no such
+/// level.
+struct OuterTables {
+  float* largest = nullptr;
+  float* scale = nullptr;
+  float* encode = nullptr;
+};
+
+/// A tensor of n elements in a scaled format.
+struct ScaledCall {
+  ScaledPlan plan;
+  ElementRoute route = ElementRoute::wide;
+  bool given = false;  ///< the blocks' scales are a caller's
+  BlockLayout layout;
+  OuterCells cells;
+  std::int64_t n = 0;
+  Strided x;       ///< of a cast and an encoding
+  Strided random;  ///< may have no data
+  DeviceKey key;
+  ScaleTables tables;
+};
+
+/// A call, and the making of its tables, which kernels may do without. Those that are null in
+/// `given` are formed from x; all are in device memory: scales of blocks, of cells, and largest
+/// magnitudes of the outermost level.
+struct ScalesCall {
+  ScaledCall call;
+  OuterTables cells;
+  BlockLayout cell_layout;  ///< the second level's, where there is one
+  bool two_levels = false;
+  struct Given {
+    const float* blocks = nullptr;
+    const float* cells = nullptr;
+    const float* largest = nullptr;
+  } given;
+  ScaleChoice choose = ScaleChoice::none;
+  ScaledPlan nearest;  ///< rounds elements to nearest-even, to compare candidates of `choose`
+  Strided out;         ///< of a cast, which may be x, and of a decoding
+  std::uint8_t* packed = nullptr;  ///< codes of an encoding and a decoding
+  /// Of an encoding, unless null: lowered to the least index of a NaN in a block with a scale.
+  unsigned long long* first_nan = nullptr;
+};
+
+/// Two casts of one tensor in two layouts of blocks. Neither result may be x.
+struct CastBothCall {
+  ScalesCall rows, columns;
+};
+
+// --- parts of operations, for the CPU ------------------------------------------------------------
 
 /// Part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of k,
 /// of which the first is number first_k. Operands are packed in panels of KernelTable::gemm_rows

@@ -10,7 +10,7 @@
 #include "cpd/compress/codec.h"
 #include "cpd/compress/elias.h"
 #include "cpd/numeric/scaled/levels.h"
-#include "kernels/cuda/cuda_api.h"
+#include "cpd/backend/message_calls.h"
 
 namespace cpd {
 

@@ -7,7 +7,7 @@
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/units/block_adders.h"
 #include "cpd/numeric/units/block_fma.h"
-#include "kernels/cuda/cuda_api.h"
+#include "cpd/backend/message_calls.h"
 #include "kernels/cuda/gemm_tile.h"
 
 namespace cpd::cuda {

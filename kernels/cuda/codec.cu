@@ -166,23 +166,21 @@ cudaError_t launch_decode_direct(cudaStream_t stream, const RoundPlan& plan, std
 
 }  // namespace
 
-int encode(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
-           const Strided& x, const Strided* random, std::uint8_t* packed,
-           unsigned long long* first_nan) {
+int encode(const Launch& launch, const EncodeCall& call) {
+  const auto& [n, x, random, plan, key, packed, first_nan] = call;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const Strided given = random == nullptr ? Strided{} : *random;
-  if (random == nullptr && !needs_binary64(plan, x) && has_packs(x)) {
+  if (random.data == nullptr && !needs_binary64(plan, x) && has_packs(x)) {
     return launch_encode_direct(stream, plan, key, n, x, packed, first_nan);
   }
   return needs_binary64(plan, x)
-             ? launch_encode<double>(stream, plan, key, n, x, given, packed, first_nan)
-             : launch_encode<float>(stream, plan, key, n, x, given, packed, first_nan);
+             ? launch_encode<double>(stream, plan, key, n, x, random, packed, first_nan)
+             : launch_encode<float>(stream, plan, key, n, x, random, packed, first_nan);
 }
 
-int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed,
-           const Strided& out) {
+int decode(const Launch& launch, const DecodeCall& call) {
+  const auto& [n, plan, packed, out] = call;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
@@ -196,8 +194,8 @@ int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const st
   return cudaGetLastError();
 }
 
-int first_above(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t limit,
-                unsigned long long* first) {
+int first_above(const Launch& launch, const FirstAboveCall& call) {
+  const auto& [n, integers, limit, first] = call;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   start_kernel(find_above, blocks_for((n + kThreads - 1) / kThreads), kThreads,

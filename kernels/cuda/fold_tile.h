@@ -10,7 +10,7 @@
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/sums/fold_walk.h"
 #include "cpd/numeric/sums/short_sum.h"
-#include "kernels/cuda/cuda_api.h"
+#include "cpd/backend/message_calls.h"
 #include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {

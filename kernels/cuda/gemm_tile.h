@@ -12,7 +12,7 @@
 #include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/numeric/sums/gemm_sums.h"
 #include "cpd/numeric/units/accumulator_plan.h"
-#include "kernels/cuda/cuda_api.h"
+#include "cpd/backend/message_calls.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gemm_stochastic.h"
 #include "kernels/cuda/tile_range.h"

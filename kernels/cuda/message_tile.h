@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/code_tile.h"
-#include "kernels/cuda/cuda_api.h"
+#include "cpd/backend/message_calls.h"
 #include "kernels/cuda/reduce_tile.h"
 
 namespace cpd::cuda {

@@ -14,7 +14,7 @@
 #include "cpd/numeric/lanes/crc.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "kernels/cuda/code_tile.h"
-#include "kernels/cuda/cuda_api.h"
+#include "cpd/backend/message_calls.h"
 #include "kernels/cuda/fold_tile.h"
 
 namespace cpd::cuda {

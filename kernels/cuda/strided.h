@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cpd/numeric/draws/philox.h"
-#include "kernels/cuda/cuda_api.h"
+#include "cpd/backend/message_calls.h"
 #include "kernels/cuda/elements.h"
 
 /// Prevents the unrolling of a loop with a long body, which would take the compiler minutes.

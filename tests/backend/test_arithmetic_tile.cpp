@@ -37,7 +37,7 @@ void for_threads(Run run) {
   for (std::int64_t thread = 0; thread < kHostThreads; ++thread) run(thread);
 }
 
-int arithmetic_on_host(const cuda::Launch& /*launch*/, const cuda::ArithmeticCall& call) {
+int arithmetic_on_host(const cuda::Launch& /*launch*/, const ArithmeticCall& call) {
   if (cuda::takes_packs(call)) {
     with_short_rule(call.plan, [&]<class R>() {
       cuda::with_pack_type(call.x.dtype, [&]<DType type>() {
@@ -57,7 +57,7 @@ int arithmetic_on_host(const cuda::Launch& /*launch*/, const cuda::ArithmeticCal
   return 0;
 }
 
-int sum_on_host(const cuda::Launch& /*launch*/, const cuda::SumCall& call) {
+int sum_on_host(const cuda::Launch& /*launch*/, const SumCall& call) {
   if (call.random.random != nullptr) {
     for_threads([&](std::int64_t thread) {
       cuda::sum_elements<Rounding::stochastic, float, true>(call, thread, kHostThreads);
@@ -73,11 +73,11 @@ int sum_on_host(const cuda::Launch& /*launch*/, const cuda::SumCall& call) {
   return 0;
 }
 
-int first_above_on_host(const cuda::Launch& /*launch*/, std::int64_t n,
-                        const cuda::Strided& integers, std::uint32_t limit,
-                        unsigned long long* first) {
+int first_above_on_host(const cuda::Launch& /*launch*/, const FirstAboveCall& call) {
+  const auto& [n, integers, limit, first] = call;
   const auto* values = static_cast<const std::uint32_t*>(integers.data);
-  const auto* found = std::find_if(values, values + n, [&](std::uint32_t r) { return r >= limit; });
+  const auto* found =
+      std::find_if(values, values + n, [&call](std::uint32_t r) { return r >= call.limit; });
   if (found != values + n) *first = static_cast<unsigned long long>(found - values);
   return 0;
 }
@@ -425,7 +425,7 @@ int g_status = 0;
 TEST_F(ArithmeticTile, StatusesAreErrors) {
   static const cuda::Api failing = [] {
     cuda::Api api = *host_library();
-    api.arithmetic = [](const cuda::Launch&, const cuda::ArithmeticCall&) { return g_status; };
+    api.arithmetic = [](const cuda::Launch&, const ArithmeticCall&) { return g_status; };
     api.describe = [](int status) { return status == 2 ? "out of memory" : "another"; };
     return api;
   }();
@@ -455,8 +455,8 @@ TEST_F(ArithmeticTile, StatusesAreErrors) {
 TEST_F(ArithmeticTile, ErrorsOfCublasAreErrors) {
   static const cuda::Api failing = [] {
     cuda::Api api = *host_library();
-    api.blas = [](const cuda::Launch&, const MatrixProduct&, const char** error) {
-      *error = "no product today";
+    api.blas = [](const cuda::Launch&, const BlasCall& call) {
+      *call.error = "no product today";
       return 0;
     };
     return api;

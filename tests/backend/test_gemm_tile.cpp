@@ -44,7 +44,7 @@ void join(const cuda::TileRange& mine, cuda::TileRange& shared) {
 
 /// What a block does, as in gemm_general.cu.
 template <class Sum>
-void run_block(const cuda::ScaledGemmCall& call, std::int64_t tile) {
+void run_block(const ScaledGemmCall& call, std::int64_t tile) {
   const int step = cuda::step_of(call.plan);
   cuda::TileMemory memory;
   std::vector<cuda::TileThread<cuda::ScaledSum<Sum>>> threads;
@@ -67,7 +67,7 @@ void run_block(const cuda::ScaledGemmCall& call, std::int64_t tile) {
 }
 
 template <Split kKind>
-void run_wide_block(const cuda::GemmCall& call, std::int64_t tile) {
+void run_wide_block(const GemmCall& call, std::int64_t tile) {
   cuda::WideMemory memory;
   std::vector<cuda::PatchSums> sums(cuda::kWideThreads);
   std::vector<cuda::WideThread<kKind>> threads;
@@ -93,7 +93,7 @@ void run_wide_block(const cuda::GemmCall& call, std::int64_t tile) {
 }
 
 template <bool kShort>
-void run_unit_block(const cuda::GemmCall& call, std::int64_t tile) {
+void run_unit_block(const GemmCall& call, std::int64_t tile) {
   cuda::UnitMemory memory;
   std::vector<cuda::UnitPatch> sums(cuda::kWideThreads);
   std::vector<cuda::UnitThread<kShort>> threads;
@@ -113,7 +113,7 @@ void run_unit_block(const cuda::GemmCall& call, std::int64_t tile) {
 }
 
 /// By the short route of the plan's scheme.
-void run_short_block(const cuda::GemmCall& call, std::int64_t tile) {
+void run_short_block(const GemmCall& call, std::int64_t tile) {
   if (!cuda::takes_units(call.plan)) {
     cuda::with_split(call.plan.sum.split.kind,
                      [&]<Split kind>() { run_wide_block<kind>(call, tile); });
@@ -150,7 +150,7 @@ void with_sum(const AccumulatorPlan& plan, Rounding mode, Run run) {
 /// the accumulator must allow.
 void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                    const TensorView& out, const TensorView* c, bool wide) {
-  cuda::GemmCall call{MakeProduct(a, b, out, c), {}, {}, {}};
+  GemmCall call{MakeProduct(a, b, out, c), {}, {}, {}};
   call.plan = make_accumulator_plan(accumulator, call.product.depth);
   const int side = wide ? cuda::kWide : cuda::kSide;
   const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), side);
@@ -196,7 +196,7 @@ template <class Arithmetic = testing::WideArithmetic>
 
 /// Computes a product of scaled operands on the CPU, tile by tile, in place of the GPU. It does not
 /// check a unit's operands.
-int scaled_by_tiles(const cuda::Launch& /*launch*/, const cuda::ScaledGemmCall& call) {
+int scaled_by_tiles(const cuda::Launch& /*launch*/, const ScaledGemmCall& call) {
   const bool is_unit = call.plan.scheme == Scheme::block_fma;
   const Rounding mode = (is_unit ? call.plan.unit.promoted : call.plan.first.round).mode;
   const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), cuda::kSide);
@@ -210,8 +210,7 @@ class ScaledTile : public ::testing::Test {
  protected:
   void SetUp() override {
     api_.gemm_scaled = scaled_by_tiles;
-    api_.first_outside = [](const cuda::Launch&, const RoundPlan&, bool, std::int64_t,
-                            const cuda::Strided&, unsigned long long*) { return 0; };
+    api_.first_outside = [](const cuda::Launch&, const FirstOutsideCall&) { return 0; };
     api_.allocate = [](const cuda::Launch&, cuda::MemoryKind, std::int64_t bytes, void** memory) {
       *memory = std::malloc(static_cast<std::size_t>(bytes));
       return 0;

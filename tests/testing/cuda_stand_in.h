@@ -194,8 +194,8 @@ class CudaStandIn {
     return 0;
   }
 
-  static int Count(const cuda::Launch& launch, const cuda::ReduceCall& call, bool casts,
-                   cuda::SegmentCounts* counts) {
+  static int Count(const cuda::Launch& launch, const cuda::CountCall& count) {
+    const auto& [call, casts, counts] = count;
     if (casts && !Knows(call.cast.mode)) return kUnknown;
     Of(launch.stream)->Run();
     Kernel(call).Blocks([&](const HostBlock& block, const cuda::ReduceCall& on_host) {
@@ -209,8 +209,8 @@ class CudaStandIn {
     return 0;
   }
 
-  static int Checksums(const cuda::Launch& launch, int n, const cuda::Bytes* bytes,
-                       std::uint32_t* crcs) {
+  static int Checksums(const cuda::Launch& launch, const cuda::ChecksumCall& call) {
+    const auto [n, bytes, crcs] = call;
     Of(launch.stream)->Run();
     for (int i = 0; i < n; ++i) {
       const cuda::Bytes on_host{OnHost(bytes[i].data), bytes[i].count};
