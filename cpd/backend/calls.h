@@ -3,8 +3,8 @@
 // The arguments of kernels (operations.def).
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
@@ -28,15 +28,42 @@ constexpr std::int64_t kBlock = 256;
 /// CPU kernels implement add, mul and fma; GPU kernels also div and sqrt.
 using Operation = soft::Operation;
 
-/// A tensor's memory for a kernel: dimensions whose strides fit together are merged, so that a
-/// contiguous tensor has one dimension of stride 1.
+/// A tensor's memory for a kernel. Dimensions whose strides fit together are merged, so that a
+/// contiguous tensor has one dimension of stride 1. Shape and stride are set up to `rank`.
 struct Strided {
   void* data = nullptr;
   DType dtype = DType::f32;
   std::int32_t rank = 1;
-  std::array<std::int64_t, TensorView::kMaxRank> shape{};
-  std::array<std::int64_t, TensorView::kMaxRank> stride{};
+  std::int64_t shape[TensorView::kMaxRank];
+  std::int64_t stride[TensorView::kMaxRank];
 };
+
+template <class T>
+constexpr DType kTypeOf = std::is_same_v<T, float>    ? DType::f32
+                          : std::is_same_v<T, double> ? DType::f64
+                                                      : DType::u32;
+
+/// Neighboring elements for CPU kernels, which do not read the shape and the stride of one
+/// dimension.
+template <class T>
+Strided Contiguous(const T* data, DType dtype = kTypeOf<T>) {
+  Strided x;
+  x.data = const_cast<T*>(data);
+  x.dtype = dtype;
+  return x;
+}
+/// `rows` rows of `columns` neighboring elements, `stride` apart.
+template <class T>
+Strided Rows(const T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride,
+             DType dtype = kTypeOf<T>) {
+  Strided x = Contiguous(data, dtype);
+  x.rank = 2;
+  x.shape[0] = rows;
+  x.shape[1] = columns;
+  x.stride[0] = stride;
+  x.stride[1] = 1;
+  return x;
+}
 
 /// Seed and stream in device memory in place of the plan's (null): they are read when the kernel
 /// runs, so that a captured CUDA graph takes new ones at each replay.
@@ -50,7 +77,7 @@ struct DeviceKey {
 struct GemmCall {
   MatrixProduct product;
   AccumulatorPlan plan;
-  DeviceKey key;
+  DeviceKey key = {};
   GivenDraws random;
 };
 
@@ -59,33 +86,51 @@ struct ScaledGemmCall : GemmCall {
   ProductScales scales;
 };
 
-/// A cast: out[i] = round(x[i]); out may be x. `random` may have no data.
+/// A cast: out[i] = round(x[i] * 2^shift); out may be x. `random` may have no data.
+///
+/// CPU kernels take elements of one type in x and out: contiguous ones, or rows of x, random and
+/// out, whose random integers are given (and none of bf16). They round bf16 into formats whose
+/// values bf16 holds, by plans that are not wide. Only they have `first`, `shift` (of fp32;
+/// |shift| <= 600) and `streaming`.
 struct CastCall {
   std::int64_t n = 0;
+  std::int64_t first = 0;  ///< the row-major index of element 0; a multiple of kBlock
   Strided x;
   Strided random;
   Strided out;
-  RoundPlan plan;
-  DeviceKey key;
+  RoundPlan plan = {};
+  int shift = 0;
+  bool streaming = false;  ///< out is not needed in cache
+  DeviceKey key = {};
 };
 
-/// A cast to packed codes. Lowers *first_nan, unless it is null, to the least index of a NaN.
+/// A cast to packed codes. Lowers *first_nan, unless it is null, to the least index (counted from
+/// `first`) of a NaN without a code. CPU kernels take contiguous fp32 and fp64; `first`, `shift`
+/// and `streaming` as of CastCall.
 struct EncodeCall {
   std::int64_t n = 0;
+  std::int64_t first = 0;
   Strided x;
   Strided random;
-  RoundPlan plan;
-  DeviceKey key;
+  RoundPlan plan = {};
+  int shift = 0;
+  bool streaming = false;
+  DeviceKey key = {};
   std::uint8_t* packed = nullptr;
   unsigned long long* first_nan = nullptr;
 };
 
-/// The values of packed codes.
+/// The values of packed codes: (value * 2^shift) / divisor, each rounded once to binary32. CPU
+/// kernels write contiguous fp32. Only they have `shift` (|shift| <= 600), `divisor` (finite and
+/// not zero) and `streaming`.
 struct DecodeCall {
   std::int64_t n = 0;
-  RoundPlan plan;
+  RoundPlan plan = {};
   const std::uint8_t* packed = nullptr;
   Strided out;
+  int shift = 0;
+  float divisor = 1;
+  bool streaming = false;
 };
 
 /// Lowers *first to the least index of an integer that is not below `limit`.
@@ -101,7 +146,7 @@ struct FirstAboveCall {
 struct FirstOutsideCall {
   std::int64_t n = 0;
   Strided x;
-  RoundPlan plan;
+  RoundPlan plan = {};
   bool negative = true;
   unsigned long long* first = nullptr;
 };
@@ -114,15 +159,17 @@ struct BlasCall {
 };
 
 /// Elementwise operations: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data; no
-/// operand of a quotient or square root is fp64.
+/// operand of a quotient or square root is fp64. CPU kernels take contiguous elements of one type,
+/// fp32 or fp64, and `first` as of CastCall.
 struct ArithmeticCall {
   Operation op = Operation::add;
   std::int64_t n = 0;
+  std::int64_t first = 0;
   Strided x, y, z;  ///< y not for sqrt, z for fma alone
   Strided random;
   Strided out;
-  RoundPlan plan;
-  DeviceKey key;
+  RoundPlan plan = {};
+  DeviceKey key = {};
 };
 
 /// An ordered sum of terms (numeric/sums/fold_walk.h), and its rounding to the result's format.
@@ -142,7 +189,7 @@ struct SumCall {
   Strided x;  ///< the first term of each sum
   Strided out;
   RoundPlan empty;  ///< rounds an empty sum, +0
-  DeviceKey key;
+  DeviceKey key = {};
   GivenDraws random;  ///< in device memory
 };
 
@@ -156,11 +203,15 @@ struct FixedSumCall {
 
 /// Hadamard transforms: group g is the plan.size elements in memory, x_step apart, from element g
 /// of x on; its result those, out_step apart, from element g of out on. out may be x.
+///
+/// CPU kernels take fp32 with equal strides of x and out: contiguous groups, one after the other,
+/// or rows of first elements (x.shape[1] neighboring columns, x_step apart).
 struct HadamardCall {
   HadamardPlan plan;
   std::int64_t groups = 0, x_step = 0, out_step = 0;
-  Strided x;    ///< the groups' first elements
-  Strided out;  ///< the results' first elements
+  Strided x;               ///< the groups' first elements
+  Strided out;             ///< the results' first elements
+  bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only
 };
 
 // --- scaled formats ------------------------------------------------------------------------------
@@ -192,7 +243,7 @@ struct ScaledCall {
   std::int64_t n = 0;
   Strided x;       ///< of a cast and an encoding
   Strided random;  ///< may have no data
-  DeviceKey key;
+  DeviceKey key = {};
   ScaleTables tables;
 };
 
@@ -223,6 +274,34 @@ struct CastBothCall {
 };
 
 // --- parts of operations, for the CPU ------------------------------------------------------------
+
+/// `count` >= 1 consecutive steps of an ordered sum per element, of terms[0][i], terms[1][i], …
+/// (FoldStep in ops/reduce.h). `starts`: the first step is sum = round(term) by draw number `draw`,
+/// with Kahan's compensation +0; any other is sum = round(sum + term), or Kahan's four operations,
+/// by the next draws. With count 1 the terms may be `sum`. Of fp64 the plan's assumption on the
+/// terms' format does not count.
+struct FoldCall {
+  DType dtype = DType::f32;  ///< of terms and sums: fp32 or fp64
+  bool starts = false;
+  const FoldPlan* plan = nullptr;
+  std::int64_t draw = 0;
+  std::int64_t first = 0;  ///< the index of element 0, any
+  std::int64_t n = 0, count = 1;
+  const void* terms = nullptr;  ///< pointers to each term's elements
+  void* sum = nullptr;
+  void* compensation = nullptr;  ///< for Kahan alone
+  GivenDraws given = {};         ///< the caller's random integers, of the first element
+};
+
+/// raised[i] = flags_of(limits, x[i], y[i]).
+struct FlagsCall {
+  DType dtype = DType::f32;  ///< of x and y: fp32 or fp64
+  std::int64_t n = 0;
+  const void* x = nullptr;
+  const void* y = nullptr;
+  const void* limits = nullptr;  ///< FlagLimits of float or double (numeric/round/flag_limits.h)
+  std::uint8_t* raised = nullptr;
+};
 
 /// Part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of k,
 /// of which the first is number first_k. Operands are packed in panels of KernelTable::gemm_rows
@@ -257,9 +336,7 @@ struct GemmBlock {
   std::int64_t scale_rows = 0;
 };
 
-struct BlockFmaPlan;  // numeric/units/block_fma.h
-template <class T>
-struct FlagLimits;                       // numeric/round/flag_limits.h
+struct BlockFmaPlan;                     // numeric/units/block_fma.h
 struct FixedPlan;                        // numeric/sums/fixed_plan.h
 struct HadamardPlan;                     // numeric/scaled/hadamard_plan.h
 struct LevelPlan;                        // numeric/scaled/levels.h

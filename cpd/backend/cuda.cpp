@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -73,8 +74,8 @@ Strided Merge(const TensorView& x) {
   all.data = x.data;
   all.dtype = x.dtype;
   all.rank = merged.rank;
-  all.shape = merged.shape;
-  all.stride = merged.stride;
+  std::copy_n(merged.shape.begin(), merged.rank, all.shape);
+  std::copy_n(merged.stride.begin(), merged.rank, all.stride);
   return all;
 }
 

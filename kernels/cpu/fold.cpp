@@ -374,22 +374,29 @@ CPD_FN void fold_steps(const FoldPlan& plan, bool starts, Steps steps) {
   }
 }
 
+template <class T>
+CPD_FN StepsOf<T> steps_of(const FoldCall& call) {
+  return {call.draw,
+          call.first,
+          call.n,
+          call.count,
+          0,
+          static_cast<const T* const*>(call.terms),
+          0,
+          static_cast<T*>(call.sum),
+          static_cast<T*>(call.compensation),
+          call.given};
+}
+
 }  // namespace
 
-void fold(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n, int64_t count,
-          const float* const* terms, float* sum, float* compensation, GivenDraws given) {
-  const Steps steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
-  fold_steps(plan, starts, steps);
+void fold(const FoldCall& call) {
+  if (call.dtype == DType::f64)
+    return fold_steps64(*call.plan, call.starts, steps_of<double>(call));
+  fold_steps(*call.plan, call.starts, steps_of<float>(call));
 }
 
 Split fold_path(const FoldPlan& plan, bool given) { return path_of(plan, given); }
-
-void fold_f64(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n,
-              int64_t count, const double* const* terms, double* sum, double* compensation,
-              GivenDraws given) {
-  const StepsOf<double> steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
-  fold_steps64(plan, starts, steps);
-}
 
 }  // namespace CPD_ISA
 }  // namespace cpd

@@ -258,13 +258,13 @@ CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
 /// Returns whether T holds all values; only binary32 is streamed.
 template <class T>
 CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const ScaledRun& all,
-                              T* y, int64_t y_stride, bool streaming) {
+                              T* y, int64_t y_stride) {
   constexpr int kLanes = Lanes<F>::count;
   constexpr bool kFloats = sizeof(T) == sizeof(float);
   bool in_pages = false;
-  if constexpr (kFloats) in_pages = streaming && holds_floats(y) && fits_pages(all);
+  if constexpr (kFloats) in_pages = all.streaming && holds_floats(y) && fits_pages(all);
   const bool stream =
-      kFloats && streaming && is_aligned(y) && (all.rows == 1 || y_stride % kLanes == 0);
+      kFloats && all.streaming && is_aligned(y) && (all.rows == 1 || y_stride % kLanes == 0);
   // A number of few bits at a power of two is one of bf16, unless it is too small.
   const bool is_short = plan.of_powers && !plan.two_levels && plan.element.man < 8;
   bool holds = true;
@@ -411,20 +411,18 @@ void spread(int64_t run, int64_t n, const float* each, float* all) {
   }
 }
 
-void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
-                  int64_t y_stride, bool streaming) {
-  round_blocks_to(plan, route, run, y, y_stride, streaming);
-}
-
-bool round_blocks_bf16(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
-                       std::uint16_t* y, int64_t y_stride) {
-  auto* const to = reinterpret_cast<Bf16*>(y);
-  return round_blocks_to(plan, route, run, to, y_stride, false);
+bool round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                  const Strided& out) {
+  const int64_t stride = out.rank > 1 ? out.stride[0] : 0;
+  if (out.dtype == DType::bf16) {
+    return round_blocks_to(plan, route, run, static_cast<Bf16*>(out.data), stride);
+  }
+  return round_blocks_to(plan, route, run, static_cast<float*>(out.data), stride);
 }
 
 void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
-                   uint8_t* packed, bool streaming) {
-  const bool in_pages = streaming && fits_pages(run);
+                   uint8_t* packed) {
+  const bool in_pages = run.streaming && fits_pages(run);
   with_route(plan, route, [&]<class R, ElementRoute kRoute, class V>() {
     if constexpr (kRoute != ElementRoute::wide) {
       if (in_pages) return encode_pages<R, kRoute>(plan, run, packed);
