@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpd/backend/message_calls.h"
 #include "cpd/export.h"
@@ -48,7 +49,7 @@ inline constexpr std::array kCallSizes = {
 
 struct Api {
   std::uint32_t size;  ///< of this table
-  decltype(kCallSizes) call_sizes;
+  std::remove_const_t<decltype(kCallSizes)> call_sizes;
   /// The meaning of an error and a remedy; of cudaErrorMemoryAllocation, also how many bytes this
   /// thread's last call of `allocate` lacked. The text is valid until the thread's next call.
   const char* (*describe)(int status);
