@@ -4,8 +4,8 @@
 // the numbers of their buckets first. For host and device.
 #pragma once
 
-#include "kernels/cuda/code_tile.h"
 #include "cpd/backend/message_calls.h"
+#include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/reduce_tile.h"
 
 namespace cpd::cuda {

@@ -9,12 +9,12 @@
 // a block update a sum, a maximum and an exclusive or in global memory; tally adds for one thread.
 #pragma once
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/draws/streams.h"
 #include "cpd/numeric/lanes/crc.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "kernels/cuda/code_tile.h"
-#include "cpd/backend/message_calls.h"
 #include "kernels/cuda/fold_tile.h"
 
 namespace cpd::cuda {
