@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int first_outside(const Launch& launch, const RoundPlan& plan, bool negative, std::int64_t n,
-                  const Strided& x, unsigned long long* first) {
+int first_outside(const Launch& launch, const FirstOutsideCall& call) {
+  const auto& [n, x, plan, negative, first] = call;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   start_kernel(find_outside, blocks_for((n + kThreads - 1) / kThreads), kThreads,
