@@ -98,7 +98,7 @@ struct CastCall {
   Strided x;
   Strided random;
   Strided out;
-  RoundPlan plan = {};
+  const RoundPlan* plan = nullptr;
   int shift = 0;
   bool streaming = false;  ///< out is not needed in cache
   DeviceKey key = {};
@@ -112,7 +112,7 @@ struct EncodeCall {
   std::int64_t first = 0;
   Strided x;
   Strided random;
-  RoundPlan plan = {};
+  const RoundPlan* plan = nullptr;
   int shift = 0;
   bool streaming = false;
   DeviceKey key = {};
@@ -125,7 +125,7 @@ struct EncodeCall {
 /// not zero) and `streaming`.
 struct DecodeCall {
   std::int64_t n = 0;
-  RoundPlan plan = {};
+  const RoundPlan* plan = nullptr;
   const std::uint8_t* packed = nullptr;
   Strided out;
   int shift = 0;
@@ -168,7 +168,7 @@ struct ArithmeticCall {
   Strided x, y, z;  ///< y not for sqrt, z for fma alone
   Strided random;
   Strided out;
-  RoundPlan plan = {};
+  const RoundPlan* plan = nullptr;
   DeviceKey key = {};
 };
 
@@ -207,7 +207,7 @@ struct FixedSumCall {
 /// CPU kernels take fp32 with equal strides of x and out: contiguous groups, one after the other,
 /// or rows of first elements (x.shape[1] neighboring columns, x_step apart).
 struct HadamardCall {
-  HadamardPlan plan;
+  const HadamardPlan* plan = nullptr;
   std::int64_t groups = 0, x_step = 0, out_step = 0;
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements

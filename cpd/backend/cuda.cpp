@@ -158,7 +158,7 @@ void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
   call.x = Merge(x);
   call.random = IntegersOf(random, plan.random_bits, launch);
   call.out = Merge(out);
-  call.plan = plan;
+  call.plan = &plan;
   call.key = key;
   CheckStatus(Library().cast(launch, call));
 }
@@ -171,7 +171,7 @@ void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
   call.n = x.size();
   call.x = Merge(x);
   call.random = IntegersOf(random, plan.random_bits, launch);
-  call.plan = plan;
+  call.plan = &plan;
   call.key = key;
   call.packed = static_cast<std::uint8_t*>(packed.data);
   call.first_nan = PlaceOfNan(format, launch);
@@ -183,7 +183,7 @@ void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& o
   if (Notes(out, "decode")) return;
   CheckStatus(Library().decode(
       LaunchOf(packed),
-      {out.size(), plan, static_cast<const std::uint8_t*>(packed.data), Merge(out)}));
+      {out.size(), &plan, static_cast<const std::uint8_t*>(packed.data), Merge(out)}));
 }
 
 std::int64_t FirstOutside(const TensorView& x, const Format& format) {
@@ -228,13 +228,13 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   const MatrixProduct product = MakeProduct(a, b, out, c);
   if (NotesProduct(accumulator, product, random, out)) return;
   const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
-  CheckStatus(Library().gemm(LaunchOf(out), call));
+  CheckStatus(Library().product(LaunchOf(out), call));
 }
 
 void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const Key& key,
           const TensorView& out) {
   if (Notes(out, PathOfProduct(plan, false).kernel)) return;
-  CheckStatus(Library().gemm(LaunchOf(out), {product, plan, key, {}}));
+  CheckStatus(Library().product(LaunchOf(out), {product, plan, key, {}}));
 }
 
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
@@ -242,7 +242,7 @@ void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
                 const TensorView* random, std::int64_t draws) {
   if (NotesProduct(accumulator, product, random, out)) return;
   const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
-  CheckStatus(Library().gemm_scaled(LaunchOf(out), {call, scales}));
+  CheckStatus(Library().product_scaled(LaunchOf(out), {call, scales}));
 }
 
 void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
@@ -258,7 +258,7 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
   if (z != nullptr) call.z = Merge(*z);
   call.random = IntegersOf(random, plan.random_bits, launch);
   call.out = Merge(out);
-  call.plan = plan;
+  call.plan = &plan;
   call.key = key;
   CheckStatus(Library().arithmetic(launch, call));
 }
@@ -303,7 +303,7 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
     return Merge(all);
   };
   HadamardCall call;
-  call.plan = plan;
+  call.plan = &plan;
   call.groups = x.size() / plan.size;
   call.x_step = x.stride[axis];
   call.out_step = out.stride[axis];

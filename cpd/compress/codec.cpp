@@ -80,10 +80,10 @@ std::int64_t BlockOfBucket(std::int64_t bucket) {
 }
 
 void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y) {
-  constexpr RoundPlan kPlan = make_plan(kFp32, {});
+  static constexpr RoundPlan kPlan = make_plan(kFp32, {});
   // A block's codes are read before its values are written.
   Kernels().decode({.n = n,
-                    .plan = kPlan,
+                    .plan = &kPlan,
                     .packed = reinterpret_cast<const std::uint8_t*>(x),
                     .out = Contiguous(y),
                     .shift = std::clamp(shift, -600, 600),

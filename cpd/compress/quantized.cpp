@@ -223,7 +223,7 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
     Kernels().encode({.n = part.buckets,
                       .x = Contiguous(scales.scale),
                       .random = {},
-                      .plan = plan_.scale,
+                      .plan = &plan_.scale,
                       .packed = to});
   }
   float all_factors[kStep], all_decode[kStep];
@@ -284,7 +284,7 @@ void Quantized::DecodePart(const std::uint8_t* bytes, const Part& part, float* y
     std::memcpy(scales, bytes, sizeof(float) * static_cast<std::size_t>(part.buckets));
   } else {
     Kernels().decode(
-        {.n = part.buckets, .plan = plan_.scale, .packed = bytes, .out = Contiguous(scales)});
+        {.n = part.buckets, .plan = &plan_.scale, .packed = bytes, .out = Contiguous(scales)});
   }
   const std::span known(scales, static_cast<std::size_t>(part.buckets));
   CheckScales(known);
@@ -292,7 +292,7 @@ void Quantized::DecodePart(const std::uint8_t* bytes, const Part& part, float* y
   for (std::int64_t begin = 0; begin < part.n; begin += kStep) {
     const Part some{.n = std::min(kStep, part.n - begin), .before = part.before + begin};
     Kernels().decode({.n = some.n,
-                      .plan = plan_.element,
+                      .plan = &plan_.element,
                       .packed = bytes + begin * scaled_.element.bits() / 8,
                       .out = Contiguous(elements)});
     ForSteps(some, [&](const Step& step) {

@@ -215,10 +215,10 @@ void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y
   float outer = 1;
   if (scaled_.tensor_scale) {
     Kernels().decode(
-        {.n = 1, .plan = plan_.outer, .packed = bytes + run.outer, .out = Contiguous(&outer)});
+        {.n = 1, .plan = &plan_.outer, .packed = bytes + run.outer, .out = Contiguous(&outer)});
   }
   Kernels().decode(
-      {.n = blocks, .plan = plan_.scale, .packed = bytes + run.blocks, .out = Contiguous(scales)});
+      {.n = blocks, .plan = &plan_.scale, .packed = bytes + run.blocks, .out = Contiguous(scales)});
   const auto is_negative = [](float scale) { return scale < 0; };
   if (is_negative(outer) || std::any_of(scales, scales + blocks, is_negative)) {
     throw DamagedBytes("a scale is negative");
@@ -231,7 +231,7 @@ void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y
   }
   std::fill_n(above, run.n, outer);
   Kernels().decode({.n = run.n,
-                    .plan = plan_.element,
+                    .plan = &plan_.element,
                     .packed = bytes + run.elements,
                     .out = Contiguous(elements)});
   const ScaledRun all{.n = run.n, .x = elements, .factor = below, .scale = below, .outer = above};

@@ -43,7 +43,7 @@ void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const Te
            .z = Contiguous(in.z != nullptr ? read_z.Read(i, n) : nullptr),
            .random = Contiguous(random != nullptr ? read_random.Read(i, n) : nullptr),
            .out = Contiguous(writer.Target(i, n)),
-           .plan = plan});
+           .plan = &plan});
       writer.Flush(i, n);
     }
   });

@@ -40,7 +40,7 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
                       .x = Contiguous(reader.Read(i, n)),
                       .random = Contiguous(integers ? integers->Read(i, n) : nullptr),
                       .out = Contiguous(writer.Target(i, n)),
-                      .plan = plan,
+                      .plan = &plan,
                       .streaming = streaming && direct});
       writer.Flush(i, n);
     }
@@ -70,7 +70,7 @@ void CastBf16(const TensorView& x, const RoundPlan& plan, const TensorView& out,
                     .x = Contiguous(from + begin, DType::bf16),
                     .random = Contiguous(integers == nullptr ? nullptr : integers + begin),
                     .out = Contiguous(to + begin, DType::bf16),
-                    .plan = plan});
+                    .plan = &plan});
   });
 }
 

@@ -55,7 +55,7 @@ void CastBoxesAs(const TensorView& x, const RoundPlan& plan, const TensorView& o
                       .x = RowsOf(at.out, reader.Read(at.x)),
                       .random = RowsOf(at.out, integers(at)),
                       .out = RowsOf(at.out, writer.Target(at.out)),
-                      .plan = plan,
+                      .plan = &plan,
                       .streaming = streaming && writer.is_direct(at.out)});
       writer.Flush(at.out);
     }

@@ -50,7 +50,7 @@ std::int64_t EncodeAs(const TensorView& x, const RoundPlan& plan, std::uint8_t* 
                         .first = i,
                         .x = Contiguous(reader.Read(i, n)),
                         .random = Contiguous(integers ? integers->Read(i, n) : nullptr),
-                        .plan = plan,
+                        .plan = &plan,
                         .streaming = direct && size >= kStreamingFrom,
                         .packed = packed + i * plan.bits / 8,
                         .first_nan = &found});
@@ -117,7 +117,7 @@ void Decode(const TensorView& packed, const Format& format, const TensorView& ou
     for (std::int64_t i = begin; i < end; i += step) {
       const std::int64_t n = std::min(step, end - i);
       Kernels().decode({.n = n,
-                        .plan = plan,
+                        .plan = &plan,
                         .packed = from + i * plan.bits / 8,
                         .out = Contiguous(writer.Target(i, n)),
                         .streaming = writer.is_direct() && size >= kStreamingFrom});

@@ -100,7 +100,7 @@ void Widen(DType type, const void* from, std::int64_t n, T* to) {
     }
   } else if constexpr (std::is_same_v<T, float>) {
     Kernels().decode({.n = n,
-                      .plan = HalfPlan(type),
+                      .plan = &HalfPlan(type),
                       .packed = static_cast<const std::uint8_t*>(from),
                       .out = Contiguous(to)});
   }
@@ -113,7 +113,7 @@ void Convert(const T* from, std::int64_t n, DType type, void* to) {
     Kernels().encode({.n = n,
                       .x = Contiguous(from),
                       .random = {},
-                      .plan = HalfPlan(type),
+                      .plan = &HalfPlan(type),
                       .packed = static_cast<std::uint8_t*>(to)});
   } else if (type == DType::f64) {
     std::copy_n(from, n, static_cast<double*>(to));
@@ -222,7 +222,7 @@ void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, dou
                   .x = Contiguous(values),
                   .random = {},
                   .out = Contiguous(values),
-                  .plan = plan});
+                  .plan = &plan});
 }
 
 void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to) {

@@ -155,7 +155,7 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
                                 .x = Contiguous(x),
                                 .random = Contiguous(run.random),
                                 .out = Contiguous(rounded.data()),
-                                .plan = plan});
+                                .plan = &plan});
                 if (!Kernels().flags({kTypeOf<T>, run.n, x, rounded.data(), &limits, raised})) {
                   return false;
                 }

@@ -34,7 +34,7 @@ HadamardCall CallOf(const HadamardPlan& plan, std::int64_t groups, std::int64_t 
   const auto firsts = [&](const float* data) {
     return stride == 1 ? Contiguous(data) : Rows(data, groups, count, plan.size * stride);
   };
-  return {.plan = plan,
+  return {.plan = &plan,
           .groups = stride == 1 ? groups : groups * count,
           .x_step = stride,
           .out_step = stride,

@@ -26,7 +26,7 @@ inline std::int64_t FirstOutside(const KernelTable& kernels, const Format& forma
                   .x = Contiguous(x + begin),
                   .random = {},
                   .out = Contiguous(rounded),
-                  .plan = plan});
+                  .plan = &plan});
     for (std::int64_t i = 0; i < count; ++i) {
       const float value = x[begin + i];
       const bool is_nan = value != value;

@@ -204,7 +204,7 @@ void CastScaled(const Format& format, const RoundingOptions& options, int shift,
                     .x = Contiguous(x + i),
                     .random = Contiguous(random),
                     .out = Contiguous(y + i),
-                    .plan = plan,
+                    .plan = &plan,
                     .shift = Bounded(shift),
                     .streaming = n >= kStreamingFrom && x != y});
   });
@@ -222,7 +222,7 @@ std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, 
                       .first = first + i,
                       .x = Contiguous(x + i),
                       .random = Contiguous(random),
-                      .plan = plan,
+                      .plan = &plan,
                       .shift = Bounded(shift),
                       .streaming = n >= kStreamingFrom,
                       .packed = packed + i * plan.bits / 8,
@@ -233,8 +233,9 @@ std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, 
 
 void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n,
                   const std::uint8_t* packed, float* y) {
+  const RoundPlan plan = PlanOf(format);
   Kernels().decode({.n = n,
-                    .plan = PlanOf(format),
+                    .plan = &plan,
                     .packed = packed,
                     .out = Contiguous(y),
                     .shift = Bounded(shift),

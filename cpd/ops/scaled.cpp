@@ -369,7 +369,7 @@ void DecodeTiles(ScaledTensor& tensor, const TensorView& packed, const TensorVie
           const std::int64_t before = (first * bits % 8 != 0) ? first % 8 : 0;
           elements.resize(static_cast<std::size_t>(before + run.n));
           Kernels().decode({.n = before + run.n,
-                            .plan = tensor.plan.element,
+                            .plan = &tensor.plan.element,
                             .packed = from + (first - before) * bits / 8,
                             .out = Contiguous(elements.data())});
           run.x = elements.data() + before;

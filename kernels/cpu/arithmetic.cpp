@@ -190,7 +190,7 @@ CPD_FN void map(int64_t n, const T* x, const T* y, const T* z, T* out, Of of) {
 /// A call's elements in T.
 template <class T>
 CPD_FN void operate_in(const ArithmeticCall& call) {
-  const RoundPlan plan = call.plan;
+  const RoundPlan plan = *call.plan;
   const auto of = [](const Strided& x) { return static_cast<const T*>(x.data); };
   const auto* const random = static_cast<const uint32_t*>(call.random.data);
   auto* const out = static_cast<T*>(call.out.data);

@@ -97,7 +97,7 @@ CPD_FN void stream_row(const RoundPlan& plan, int64_t n, const float* x, const u
 
 /// Rounds rows of neighboring elements with the integers of each.
 CPD_FN void round_rows(const CastCall& call) {
-  const RoundPlan plan = call.plan;
+  const RoundPlan plan = *call.plan;
   const int64_t rows = call.x.shape[0];
   const int64_t n = call.x.shape[1];
   const bool is_random = plan.mode == Rounding::stochastic;
@@ -136,7 +136,7 @@ CPD_FN void round_rows(const CastCall& call) {
 
 void cast(const CastCall& call) {
   if (call.x.rank > 1) return round_rows(call);
-  const RoundPlan& plan = call.plan;
+  const RoundPlan& plan = *call.plan;
   const auto* const random = static_cast<const uint32_t*>(call.random.data);
   if (call.x.dtype == DType::f64) {
     return round_all<D>(plan, call.first, call.n, static_cast<const double*>(call.x.data), random,

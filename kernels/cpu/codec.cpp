@@ -216,7 +216,7 @@ CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n
 }  // namespace
 
 void encode(const EncodeCall& call) {
-  const RoundPlan& plan = call.plan;
+  const RoundPlan& plan = *call.plan;
   const auto* const random = static_cast<const uint32_t*>(call.random.data);
   int64_t nan = -1;
   if (call.x.dtype == DType::f64) {
@@ -234,7 +234,7 @@ void encode(const EncodeCall& call) {
 }
 
 void decode(const DecodeCall& call) {
-  const RoundPlan& plan = call.plan;
+  const RoundPlan& plan = *call.plan;
   auto* const y = static_cast<float*>(call.out.data);
   if (call.shift == 0 && call.divisor == 1) {
     if (plan.wide) return decode_all<D>(plan, call.n, call.packed, y, AsItIs{});

@@ -127,9 +127,9 @@ void hadamard(const HadamardCall& call) {
   const auto* const x = static_cast<const float*>(call.x.data);
   auto* const y = static_cast<float*>(call.out.data);
   const auto run = [&]<class V>() {
-    transform<V>(call.plan, call.groups / count, count, call.x_step, x, y, call.streaming);
+    transform<V>(*call.plan, call.groups / count, count, call.x_step, x, y, call.streaming);
   };
-  if (call.plan.to_bf16) {
+  if (call.plan->to_bf16) {
     run.template operator()<D>();
   } else {
     run.template operator()<F>();

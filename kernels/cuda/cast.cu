@@ -82,7 +82,7 @@ int cast(const Launch& launch, const CastCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const RoundPlan& plan = call.plan;
+  const RoundPlan& plan = *call.plan;
   const bool binary64 = needs_binary64(plan, call.x);
   const bool direct = !binary64 && call.random.data == nullptr && call.x.dtype == call.out.dtype &&
                       has_packs(call.x) && has_packs(call.out);

@@ -170,13 +170,13 @@ int encode(const Launch& launch, const EncodeCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const bool binary64 = needs_binary64(call.plan, call.x);
+  const bool binary64 = needs_binary64(*call.plan, call.x);
   if (call.random.data == nullptr && !binary64 && has_packs(call.x)) {
-    return launch_encode_direct(stream, call.plan, call.key, call.n, call.x, call.packed,
+    return launch_encode_direct(stream, *call.plan, call.key, call.n, call.x, call.packed,
                                 call.first_nan);
   }
   const auto launch_encode_in = binary64 ? launch_encode<double> : launch_encode<float>;
-  return launch_encode_in(stream, call.plan, call.key, call.n, call.x, call.random, call.packed,
+  return launch_encode_in(stream, *call.plan, call.key, call.n, call.x, call.random, call.packed,
                           call.first_nan);
 }
 
@@ -184,11 +184,11 @@ int decode(const Launch& launch, const DecodeCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  if (!call.plan.wide && has_packs(call.out)) {
-    return launch_decode_direct(stream, call.plan, call.n, call.packed, call.out);
+  if (!call.plan->wide && has_packs(call.out)) {
+    return launch_decode_direct(stream, *call.plan, call.n, call.packed, call.out);
   }
-  start_kernel(call.plan.wide ? decode_elements<double> : decode_elements<float>,
-               blocks_for(tiles_of(call.n)), kThreads, stream, call.plan, call.n, call.packed,
+  start_kernel(call.plan->wide ? decode_elements<double> : decode_elements<float>,
+               blocks_for(tiles_of(call.n)), kThreads, stream, *call.plan, call.n, call.packed,
                call.out);
   return cudaGetLastError();
 }

@@ -125,7 +125,7 @@ void check(const KernelTable& kernels, const Case& c, std::size_t n, std::size_t
                 .x = Contiguous(x.data()),
                 .random = Contiguous(random),
                 .out = Contiguous(y.data()),
-                .plan = plan,
+                .plan = &plan,
                 .shift = c.shift,
                 .streaming = true});
   ASSERT_TRUE(testing::bits_equal(expected, std::span<const float>(y.data(), n))) << says("cast");
@@ -137,7 +137,7 @@ void check(const KernelTable& kernels, const Case& c, std::size_t n, std::size_t
                   .first = c.first,
                   .x = Contiguous(x.data()),
                   .random = Contiguous(random),
-                  .plan = plan,
+                  .plan = &plan,
                   .shift = c.shift,
                   .streaming = true,
                   .packed = packed.data(),
@@ -150,7 +150,7 @@ void check(const KernelTable& kernels, const Case& c, std::size_t n, std::size_t
   const std::vector<std::uint8_t> exact(packed.data(), packed.data() + bytes);
   Placed<float> back(kMost, offset, 7.0F);
   kernels.decode({.n = count,
-                  .plan = plan,
+                  .plan = &plan,
                   .packed = exact.data(),
                   .out = Contiguous(back.data()),
                   .streaming = true});
@@ -224,7 +224,7 @@ TEST(PagesOf, TheLeastNanIsFound) {
                        .first = kBlock,
                        .x = Contiguous(x.data()),
                        .random = {},
-                       .plan = plan,
+                       .plan = &plan,
                        .streaming = true,
                        .packed = packed.data(),
                        .first_nan = &found});
