@@ -20,6 +20,7 @@
 
 #include "codecs.h"
 #include "cpd/comm/all_reduce.h"
+#include "cpd/comm/explain.h"
 #include "cpd/comm/transport/fault.h"
 #include "cpd/comm/transport/libraries.h"
 #include "cpd/comm/transport/local.h"
@@ -192,6 +193,13 @@ std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
 }
 
 void BindCommunicator(py::module_& m) {
+  m.def(
+      "note_reduction",
+      [](const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
+         const std::vector<std::int64_t>& numbers, const std::vector<std::int64_t>& rows,
+         int gpu) { NoteReduction(spec, world, sizes, {.numbers = numbers, .rows = rows}, gpu); },
+      py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers"), py::arg("rows"),
+      py::arg("gpu") = -1);
   const auto seed = py::arg("seed") = 0;
   const auto step = py::arg("step") = 0;
   const auto numbers = py::arg("numbers") = Numbers();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The scope in which a thread explains (cpd/base/explaining.h), for python/cpd/ops/explain.py.
-#include "cpd/comm/explain.h"
-
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -10,7 +8,6 @@
 #include <memory>
 
 #include "cpd/base/explaining.h"
-#include "views.h"
 
 namespace py = pybind11;
 
@@ -46,13 +43,6 @@ void BindExplanations(py::module_& m) {
       .def("enter", &Scope::Enter)
       .def("exit", &Scope::Exit);
   m.def("explains", &Explains);
-  m.def(
-      "note_reduction",
-      [](const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
-         const std::vector<std::int64_t>& numbers, const std::vector<std::int64_t>& rows,
-         int gpu) { NoteReduction(spec, world, sizes, {.numbers = numbers, .rows = rows}, gpu); },
-      py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers"), py::arg("rows"),
-      py::arg("gpu") = -1);
 }
 
 }  // namespace cpd

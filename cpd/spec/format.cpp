@@ -342,7 +342,7 @@ FormatFields FormatFieldsOf(const Format& f) {
 Format ParseFormat(std::string_view name) {
   if (const auto format = FindFormat(name)) return *format;
   if (IsScaled(name)) {
-    throw Error(Quoted(name) + " is a scaled format; here one without scales is needed");
+    throw Error(Quoted(name) + " is a scaled format (cpd.Scaled); here one without scales is needed");
   }
   throw Error(NoSuchFormat(name));
 }

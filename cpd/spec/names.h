@@ -25,7 +25,7 @@ struct NamedSpec {
 std::string Lower(std::string_view name);
 
 /// `name` in quotes for a message, cut where it is long.
-std::string Quoted(std::string_view name);
+CPD_API std::string Quoted(std::string_view name);
 
 /// The one of `names` that `name` differs from least, letter case apart: by one letter (left out,
 /// added, changed, or swapped with its neighbour), by two where it has six or more. Empty where
@@ -33,7 +33,7 @@ std::string Quoted(std::string_view name);
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> names);
 
 /// "; did you mean 'x'?" of the nearest name, or nothing.
-std::string DidYouMean(std::string_view name, std::span<const std::string_view> names);
+CPD_API std::string DidYouMean(std::string_view name, std::span<const std::string_view> names);
 
 /// The enumerator of E that stands at `name`'s place among names; Error lists them.
 template <class E>

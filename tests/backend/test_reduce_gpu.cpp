@@ -317,7 +317,7 @@ TEST_F(ReduceGpu, RefusesOtherPlaces) {
       for (TensorView& view : *views) view.device_index = 1;
     }
   };
-  EXPECT_EQ(refusal(true, to_second), "transport local takes layers on GPU 0, got them on GPU 1");
+  EXPECT_EQ(refusal(true, to_second), "transport local takes tensors on GPU 0, got them on GPU 1");
   EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[1].device = Device::cpu; }), "")
       << "an empty layer may be anywhere";
 }

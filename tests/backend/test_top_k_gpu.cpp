@@ -23,6 +23,7 @@
 #include "kernels/cuda/code_tile.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"
+#include "tests/testing/formats.h"
 #include "tests/testing/largest.h"
 
 namespace cpd {

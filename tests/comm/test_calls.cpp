@@ -114,23 +114,23 @@ TEST(AllReduce, AllGatherRoundsByTheStreamsOfItsStep) {
   const Ranks ranks = testing::random_ranks(3, {200, 31}, 5);
   const Format e4m3 = ParseFormat("e4m3");
   for (const std::uint64_t step : {0, 5}) {
-    RoundingOptions rounding{.mode = Rounding::stochastic, .seed = 7};
+    const RoundingOptions rounding{.mode = Rounding::stochastic};
     Layers expected(2);
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       for (std::size_t l = 0; l < expected.size(); ++l) {
-        rounding.stream = StreamOf(Purpose::wire, step, static_cast<std::int64_t>(l),
-                                   static_cast<std::int64_t>(rank));
+        const RandomKey key{.seed = 7,
+                            .stream = StreamOf(Purpose::wire, step, static_cast<std::int64_t>(l),
+                                               static_cast<std::int64_t>(rank))};
         const std::vector<float>& x = ranks[rank][l];
-        const auto random = testing::run_random_integers(rounding, x.size());
+        const auto random = testing::run_random_integers(rounding, x.size(), 0, key);
         const auto y = testing::oracle_cast(x, e4m3, rounding, &random);
         expected[l].insert(expected[l].end(), y.begin(), y.end());
       }
     }
-    rounding.stream = 0;
     expect_well(on_ranks(3, options_of(50), [&](Communicator& comm) {
       Layers out = blank(sizes_of(expected));
       const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
-      comm.AllGather(x, views_of(out), e4m3, rounding, {}, step);
+      comm.AllGather(x, views_of(out), e4m3, rounding, {.seed = 7, .step = step});
       EXPECT_TRUE(same_layers(expected, out)) << "step " << step;
     }));
   }

@@ -168,7 +168,7 @@ class Edge {
       std::vector<std::uint8_t> packed(
           static_cast<std::size_t>(PackedBytes(format_, static_cast<std::int64_t>(x_.size()))));
       const TensorView integers = view_of(random_);
-      Encode(view_of(x_), format_, o_, view_of(packed), draws ? &integers : nullptr);
+      Encode(view_of(x_), format_, o_, view_of(packed), {}, draws ? &integers : nullptr);
       good = Same(run_decode(packed, format_, x_.size()), backend, "encode, decode") && good;
       if (!draws) good = Scaled(backend) && good;
     }

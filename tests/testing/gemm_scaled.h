@@ -90,8 +90,8 @@ inline std::vector<float> oracle_gemm_scaled(const ScaledCase& s, const Accumula
     if (s.a.factor) dot.a_factor = at_of(*s.a.factor, batch, number, row, 0);
     if (s.b.factor) dot.b_factor = at_of(*s.b.factor, batch, number, 0, column);
     if (s.c) dot.c = s.c->values()[broadcast_index(i, out, s.c->shape())];
-    result[i] =
-        reference::dot_scaled<WideArithmetic>(accumulator, dot, s.at == ScalesAt::epilogue, i);
+    result[i] = reference::dot_scaled<WideArithmetic>(accumulator, dot, s.at == ScalesAt::epilogue,
+                                                      i, kKey);
   }
   return result;
 }
@@ -122,7 +122,7 @@ inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& acc
   TensorView c;
   if (s.c) c = s.c->view();
   GemmScaled(s.a.elements.view(), a.given, s.b.elements.view(), b.given, accumulator, s.at,
-             out.view(), s.c ? &c : nullptr);
+             out.view(), s.c ? &c : nullptr, kKey);
   return out.read();
 }
 

@@ -208,8 +208,7 @@ class Communicator:
         if isinstance(spec, Schedule):
             return self._all_reduce_by(spec, tensors, step, names, numbers, out, states, report)
         with self._telling():
-            given, of, seed = self._given(tensors, spec, numbers)
-            at = None if step is None else number("step", step)
+            given, of, seed, at = self._given(tensors, spec, numbers, step)
             results = Outputs(given, given.shapes, out)
             counts = flag("report", report)
         with self._keeping(states, of) as kept, self._one_call:
@@ -321,8 +320,7 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given, of, seed = self._given(tensors, spec, numbers)
-            at = None if step is None else number("step", step)
+            given, of, seed, at = self._given(tensors, spec, numbers, step)
             if not 0 <= (root := integer("root", root)) < self._size:
                 raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
             results = Outputs(given, given.shapes) if self._rank == root else None
@@ -407,8 +405,7 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given, of, seed = self._given(tensors, spec, numbers)
-            at = None if step is None else number("step", step)
+            given, of, seed, at = self._given(tensors, spec, numbers, step)
             check_in_place(given, of.codec)
             world, rank = self._size, self._rank
             slices = [(n // world + (rank < n % world),) for n in given.sizes]
@@ -457,14 +454,14 @@ class Communicator:
         """
         with self._telling():
             given = Inputs(tensors)
-            at = self.step if step is None else number("step", step)
             format, rounding = unscaled(to, self.seed, 0)
-            own, _ = rounding.key()
+            seed = self.seed if rounding.rounding == "stochastic" else 0
+            at = self.step if step is None else number("step", step)
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
             wire, options, counts = format._held, rounding.native(), flag("report", report)
         with self._one_call:
             made = self._native.all_gather(
-                given.values, stacked.values, wire, options, own, at, given.dimensions
+                given.values, stacked.values, wire, options, seed, at, given.dimensions
             )
             self.step += 1
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
@@ -582,14 +579,14 @@ class Communicator:
             error.add_note(f"(the other ranks could not be told: {failure})")
 
     def _given(
-        self, tensors: Layers, spec: Any, numbers: Sequence[int] | None
-    ) -> tuple[Inputs, Reduce, int]:
-        """The tensors, the spec and the seed of a call, checked."""
+        self, tensors: Layers, spec: Any, numbers: Sequence[int] | None, step: int | None
+    ) -> tuple[Inputs, Reduce, int, int | None]:
+        """The tensors, the spec, the seed and the given step of a call, checked."""
         of, seed = as_seeded(spec)
         given = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)
         warn_of_stall(of, self._size)
-        return given, of, seed or self.seed
+        return given, of, seed or self.seed, None if step is None else number("step", step)
 
     def _count(self, traffic: _core.Traffic) -> None:
         """Counts a reduction that has succeeded, before another call begins."""
@@ -599,6 +596,5 @@ class Communicator:
 
 def _is_success(error: BaseException) -> bool:
     """Returns whether the exception that ends a `with` block is no failure of this rank."""
-    if isinstance(error, SystemExit):
-        return error.code in (None, 0)
-    return isinstance(error, GeneratorExit)
+    ends = isinstance(error, SystemExit) and error.code in (None, 0)
+    return ends or isinstance(error, GeneratorExit)

@@ -4,29 +4,45 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cpd import _core
 from cpd.compress.codecs import Codec
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, as_accumulator
-from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, as_format, flag, format_text
-from cpd.numeric.names import did_you_mean
+from cpd.numeric.formats import Format, FormatLike, format_text
 from cpd.numeric.numbers import int32
-from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Spec, named_word, warn_of_numbers
+from cpd.numeric.spec import KINDS, Kind, Spec, made, refuse_key, texts_of, warn_of_numbers
 from cpd.numeric.warned import PrecisionWarning, warn
 
 
-@refuses_old
-@dataclass(frozen=True, init=False, repr=False, eq=False)
-class Reduce(Spec):
+def _text(given: Any) -> str:
+    if isinstance(given, (Reduce, Codec, Scaled)):
+        return given.text
+    return format_text("a format", given)
+
+
+def _aps(name: str, value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value)).lower()
+    if value == "paper":
+        return "paper"
+    raise ValueError(f"aps must be one of False, True, 'paper', got {shown(value)}")
+
+
+@functools.lru_cache(maxsize=256)
+def _codec_of(name: str) -> Codec:
+    return Codec(name)
+
+
+KINDS["accumulator"] = Kind(lambda name, value: as_accumulator(value).text, as_accumulator)
+KINDS["aps"] = Kind(_aps)
+
+
+class Reduce(Spec, native=_core.Reduce):
     """The definition of an all-reduce: what is rounded when, and in which order ranks are summed.
 
     Each contribution is cast to a format, or encoded by a codec, and summed in `accumulator`.
@@ -133,11 +149,10 @@ class Reduce(Spec):
     random_bits: int
     variant: str
     result: Format
-    codec: Codec = field(init=False, compare=False)
+    codec: Codec
     """The codec of the contributions; that of `format`, if there is one."""
-    text: str = field(init=False)
-    """The canonical text; `cpd.Reduce(r.text) == r`."""
-    _held: _core.Reduce = field(init=False, compare=False)
+    _held: _core.Reduce
+    _reads: ClassVar[dict[str, Any]] = {"codec": _codec_of, "format": format_or_scaled}
 
     def __init__(
         self,
@@ -157,25 +172,13 @@ class Reduce(Spec):
         random_bits: int | None = None,
         variant: str | None = None,
         result: FormatLike | None = None,
-    ) -> None:
-        if random_bits is None and isinstance(format, Codec):
-            random_bits = format.random_bits
-        keys = _keys(
-            accumulator=accumulator,
-            order=order,
-            exchange=exchange,
-            group_size=group_size,
-            aps=aps,
-            loss_scale=loss_scale,
-            average=average,
-            divide=divide,
-            rounding=rounding,
-            overflow=overflow,
-            random_bits=random_bits,
-            variant=variant,
-            result=result,
-        )
-        self._share(_parsed(_text(format), *keys))
+    ) -> None: ...
+
+    @classmethod
+    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+        if isinstance(given, Codec):
+            keys.setdefault("random_bits", given.random_bits)
+        return _text(given)
 
     @property
     def _compressor(self) -> Codec | None:
@@ -199,19 +202,14 @@ class Reduce(Spec):
         >>> Reduce("e4m3 aps group_size=4").replace(group_size=None, codec="e5m2")
         cpd.Reduce('e5m2 aps')
         """
-        for name in keys:
-            if name not in _KINDS and name != "codec":
-                hint = did_you_mean(name, _KINDS)
-                raise TypeError(
-                    f"a Reduce has no key {shown(name)}: there are {', '.join(_KINDS)}"
-                    f"{hint and f'; {hint}'}"
-                )
-        own = [key for key in self._held.options() if key[0] not in keys]
+        for name, key in keys.items():
+            if name not in self._kinds and name != "codec":
+                refuse_key(Reduce, name, key, [*self._kinds, "codec"])
+        own = tuple(key for key in self._held.options() if key[0] not in keys)
         codec = keys.pop("codec", None)
-        return _parsed(_text(self.codec if codec is None else codec), *own, *_keys(**keys))
-
-    def __repr__(self) -> str:
-        return f"cpd.Reduce({self.text!r})"
+        given = {name: key for name, key in keys.items() if key is not None}
+        text = _text(self.codec if codec is None else codec)
+        return made(Reduce, text, own + texts_of(Reduce, given))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers("Reduce", state)
@@ -229,71 +227,6 @@ ReduceSpec = Reduce
 def as_reduce(given: ReduceLike) -> Reduce:
     """Returns the all-reduce of a text, a format or a codec; a `Reduce` as it is."""
     return given if isinstance(given, Reduce) else Reduce(given)
-
-
-# ---- texts ---------------------------------------------------------------------------------------
-
-_KINDS: dict[str, str] = _core.Reduce.keys()
-"""The keys of a text in their order, each with its kind."""
-
-
-def _text(given: ReduceLike) -> str:
-    if isinstance(given, (Reduce, Codec, Scaled)):
-        return given.text
-    return format_text("a format", given)
-
-
-def _keys(**keys: Any) -> tuple[tuple[str, str], ...]:
-    """The keys that are not None, as a text has them."""
-    return tuple((n, _PLAIN[_KINDS[n]](n, key)) for n, key in keys.items() if key is not None)
-
-
-def _aps(name: str, value: Any) -> str:
-    if isinstance(value, (bool, np.bool_)):
-        return _switch(name, bool(value))
-    if value == "paper":
-        return "paper"
-    raise ValueError(f"aps must be one of False, True, 'paper', got {shown(value)}")
-
-
-def _scale(name: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    return shown(value) if isinstance(value, int) else repr(float(value))
-
-
-def _switch(name: str, value: Any) -> str:
-    return "true" if flag(name, value) else "false"
-
-
-_PLAIN: dict[str, Callable[[str, Any], str]] = {
-    "accumulator": lambda name, value: as_accumulator(value).text,
-    "aps": _aps,
-    "format": lambda name, value: as_format(value).name,
-    "integer": lambda name, value: str(int32(name, value)),
-    "number": _scale,
-    "switch": _switch,
-    "word": named_word,
-}
-"""What turns a keyword into the value of a text, by the kind of its key."""
-
-
-@constant
-def _parsed(text: str, *keys: tuple[str, str]) -> Reduce:
-    return Reduce._of(_core.Reduce.make(text, list(keys)))
-
-
-@functools.lru_cache(maxsize=256)
-def _codec_of(name: str) -> Codec:
-    return Codec(name)
-
-
-Reduce._reads = {
-    "accumulator": as_accumulator,
-    "codec": _codec_of,
-    "format": format_or_scaled,
-    "result": as_format,
-}
 
 
 def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:

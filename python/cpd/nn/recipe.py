@@ -419,7 +419,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (Accumulator, Scaled)):
         return value.text
     if isinstance(value, Format):
-        return element_text(value.text)
+        return element_text("format", value)
     if isinstance(value, Recipe) and not (
         value.rules or value.schedule or value.optimizer or value.reduce or value.loss_scale
     ):

@@ -409,6 +409,7 @@ def _text(value: Any) -> str:
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
+@constant
 def parsed(text: str) -> Accumulator:
     """The accumulator of a text, a unit's or a format's name."""
     return made(Accumulator, text, ())

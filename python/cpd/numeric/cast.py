@@ -97,7 +97,7 @@ class Cast(Spec, native=_core.CastSpec):
         made.__dict__["_options"] = _core.RoundingOptions(
             made.rounding, made.overflow, made.random_bits, made.variant
         )
-        made.__dict__["_drawing"] = Drawing(made, made.rounding, made.random_bits, 0, 0)
+        made.__dict__["_drawing"] = Drawing(made, made.rounding, made.random_bits, 0, 0, (0, 0))
         return made
 
 
@@ -114,7 +114,13 @@ def as_cast(given: CastLike) -> Cast:
     >>> as_cast("e4m3fn up").text, as_cast("mxfp8").format.block
     ('e4m3fn rounding=up', '32')
     """
-    return given if isinstance(given, Cast) else named_cast(Cast._head(given, {}))
+    if isinstance(given, Cast):
+        return given
+    if isinstance(given, str):
+        return named_cast(given)
+    if isinstance(given, (Format, Scaled)):
+        return named_cast(given.text)
+    return named_cast(Cast._head(given, {}))
 
 
 def scaled_of(cast: Cast | None) -> Scaled | None:
@@ -150,14 +156,16 @@ class Drawing(NamedTuple):
     random_bits: int
     seed: Number
     stream: Number
+    key: tuple[int, int] | None
+    """The seed and the stream as C++ takes them, or None if one of them is a tensor."""
 
     def native(self) -> _core.RoundingOptions:
         """The rounding as C++ takes it."""
         return self.cast._options
 
-    def key(self) -> tuple[int, int]:
-        """The seed and the stream as C++ takes them."""
-        return key_of(self.seed, self.stream) if self.rounding == "stochastic" else (0, 0)
+    def read_key(self) -> tuple[int, int]:
+        """The key of a seed or a stream in a tensor, whose value is read."""
+        return key_of(self.seed, self.stream)
 
 
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
@@ -168,7 +176,10 @@ def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
     if type(seed) is type(stream) is int and not (seed or stream):
         return cast._drawing
     seed, stream = plain_number("seed", seed), plain_number("stream", stream)
-    return Drawing(cast, cast.rounding, cast.random_bits, seed, stream)
+    key: tuple[int, int] | None = (0, 0)
+    if cast.rounding == "stochastic":
+        key = (seed, stream) if isinstance(seed, int) and isinstance(stream, int) else None
+    return Drawing(cast, cast.rounding, cast.random_bits, seed, stream, key)
 
 
 def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawing]:
@@ -184,6 +195,7 @@ def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawin
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
+@constant
 def named_cast(text: str) -> Cast:
     """Returns the cast of a text."""
     return made(Cast, text, ())

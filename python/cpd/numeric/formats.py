@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
+from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
 from cpd.numeric.spec import KINDS, Kind, Spec, made
 from cpd.numeric.spec import flag as flag
@@ -44,6 +45,7 @@ def dtype_name(dtype: Any) -> str:
     return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
+@constant
 def named(name: str) -> Format:
     """Returns the format of a name; torch.compile takes it as a constant."""
     return made(Format, name, ())

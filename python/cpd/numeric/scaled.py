@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
-from cpd.numeric.numbers import int32
+from cpd.numeric.numbers import int32, int64
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import KINDS, Kind, Spec, made
 
@@ -32,6 +32,7 @@ def element_text(name: str, element: FormatLike) -> str:
     return "(4,3)" if text == "e4m3" else text
 
 
+@constant
 def named_scaled(text: str) -> Scaled:
     """Returns the scaled format of a text."""
     return made(Scaled, text, ())
@@ -175,7 +176,7 @@ class Scaled(Spec, native=_core.Scaled):
         Raises:
             ValueError: for an axis that the shape does not have.
         """
-        return tuple(self._held.grid(list(shape), int32("axis", axis)))
+        return tuple(self._held.grid(_sizes(shape), int32("axis", axis)))
 
     def tensor_scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Returns the shape of the outer scales of a tensor of that shape.
@@ -192,7 +193,7 @@ class Scaled(Spec, native=_core.Scaled):
         """
         if self.tensor_scale is None:
             raise ValueError(f"{self} has one level of scales")
-        return tuple(self._held.outer_grid(list(shape), int32("axis", axis)))
+        return tuple(self._held.outer_grid(_sizes(shape), int32("axis", axis)))
 
     def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
         """Returns the bits of codes and scales of a tensor, over its number of values.
@@ -204,10 +205,16 @@ class Scaled(Spec, native=_core.Scaled):
         Returns:
             The mean number of bits a value.
         """
-        return self._held.bits_per_value(list(shape), int32("axis", axis))
+        return self._held.bits_per_value(_sizes(shape), int32("axis", axis))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Scaled, (self.text,)
+
+
+def _sizes(shape: Sequence[int]) -> list[int]:
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Sequence):
+        raise TypeError(f"shape must be a sequence of ints, got {type(shape).__name__}")
+    return [int64("shape", size) for size in shape]
 
 
 ScaledLike: TypeAlias = "Scaled | str"

@@ -12,10 +12,12 @@ from typing import Any, ClassVar, NamedTuple, Never, Self, TypeVar
 import numpy as np
 
 from cpd._since import KEYWORDS, refuse_members
+from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int64
 from cpd.numeric.renamed import refuse
+from cpd.numeric.shown import shown
 
 SpecT = TypeVar("SpecT", bound="Spec")
 Keys = tuple[tuple[str, str], ...]
@@ -80,11 +82,11 @@ class Spec:
         changed = {}
         for name, key in keys.items():
             if name not in self._kinds:
-                _refuse_key(type(self), name, key, list(self._kinds))
+                refuse_key(type(self), name, key, list(self._kinds))
             own = getattr(self, name)
             if key is not None and not (type(key) is type(own) and key == own):
                 changed[name] = key
-        return made(type(self), self.text, _texts(type(self), changed))
+        return made(type(self), self.text, texts_of(type(self), changed))
 
     @classmethod
     def named(cls) -> dict[str, dict[str, str]]:
@@ -169,7 +171,7 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
     def construct(self: Any, format: Any = None, /, *others: Any, **keys: Any) -> None:
         if not others and not keys and type(format) is str:
             text = spec._head(format, keys)  # which may make a key of it
-            self._share(made(spec, text, _texts(spec, keys) if keys else ()))
+            self._share(made(spec, text, texts_of(spec, keys) if keys else ()))
             return
         if len(others) > len(by_place):
             spec._head(format, {})  # which knows what is wrong with the first one
@@ -182,22 +184,25 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
         given = {}
         for name, key in keys.items():
             if name not in names:
-                _refuse_key(spec, name, key, names)
+                refuse_key(spec, name, key, names)
             if key is not None:
                 given[name] = key
         text = spec._head(format, given)
-        self._share(made(spec, text, _texts(spec, given)))
+        self._share(made(spec, text, texts_of(spec, given)))
 
     return construct
 
 
-def _texts(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
+def texts_of(spec: type[Spec], keys: Mapping[str, Any]) -> Keys:
     """Keys of the table as a text has them. Raises TypeError for a value of another type."""
     kinds = spec._kinds
-    return tuple((name, kinds[name].text(name, key)) for name, key in keys.items())
+    texts = tuple((name, kinds[name].text(name, key)) for name, key in keys.items())
+    for name, text in texts:
+        check_text(name, text)
+    return texts
 
 
-def _refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Never:
+def refuse_key(spec: type[Spec], name: str, value: Any, names: list[str]) -> Never:
     """Raises TypeError for a key that a spec lacks: its substitute, or all keys and the nearest."""
     title = spec.__name__
     if name in KEYWORDS.get(title, {}):
@@ -226,7 +231,9 @@ def flag(name: str, value: Any) -> bool:
 def _number(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    return repr(float(value))
+    if isinstance(value, int) and not (abs(value) < 2**1023 and float(value) == value):
+        raise ValueError(f"{name} must be a number of binary64, got {shown(value)}")
+    return str(value) if isinstance(value, int) else repr(float(value))
 
 
 KINDS: dict[str, Kind] = {

@@ -130,7 +130,7 @@ def cast(
         return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)  # type: ignore[no-any-return]
     _check_unscaled(target, axis, scales, amax)
     if flags is False:
-        return front_end_of(x).cast(x, target, options, out, random)
+        return front_end_of(x).cast(x, target, options, out, random)  # type: ignore[no-any-return]
     return rounded("cast", (x,), target, options, out, random, flags, tininess)
 
 

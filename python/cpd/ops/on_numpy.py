@@ -63,7 +63,7 @@ def cast(x: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     y: Array = new_like(x, subok=False) if out is None else out
     if out is not None:
         _check_out(out, x.shape, x.dtype, x=x, random=integers)
-    _core.cast(x, f._held, native, y, options.key(), integers)
+    _core.cast(x, f._held, native, y, options.key or options.read_key(), integers)
     return y
 
 
@@ -88,7 +88,7 @@ def encode(x: Any, f: Format, options: Drawing, random: Any) -> npt.NDArray[np.u
     x = _array("x", x)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     packed: npt.NDArray[np.uint8] = new(f._held.packed_bytes(x.size), np.uint8)
-    _core.encode(x, f._held, native, packed, options.key(), integers)
+    _core.encode(x, f._held, native, packed, options.key or options.read_key(), integers)
     return packed
 
 
@@ -132,7 +132,9 @@ def cast_scaled(
     if out is not None:
         inputs = dict(zip(LEVELS, levels, strict=True))
         _check_out(out, x.shape, element, x=x, random=integers, **inputs)
-    _core.cast_scaled(x, q._held, axis, native, y, *levels, options.key(), integers)
+    _core.cast_scaled(
+        x, q._held, axis, native, y, *levels, options.key or options.read_key(), integers
+    )
     return y
 
 
@@ -147,7 +149,9 @@ def encode_scaled(
     packed, blocks, *more = (new(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
     tensor = more[0] if more else None
     made = packed, blocks, tensor
-    _core.encode_scaled(x, q._held, axis, native, *made, *levels, options.key(), integers)
+    _core.encode_scaled(
+        x, q._held, axis, native, *made, *levels, options.key or options.read_key(), integers
+    )
     return packed, blocks if tensor is None else (blocks, tensor)
 
 
@@ -239,7 +243,7 @@ def flags(
     raised: npt.NDArray[np.uint8] = new(shape, np.uint8)
     operands = list(views.values())
     rule = f._held, native, tininess
-    _core.flags(operation, operands, *rule, raised, options.key(), integers)
+    _core.flags(operation, operands, *rule, raised, options.key or options.read_key(), integers)
     return raised
 
 
@@ -358,7 +362,7 @@ def gemm_scaled(
 def random_integers(shape: Shape, options: Drawing) -> npt.NDArray[np.uint32]:
     """Returns the random integers of stochastic rounding."""
     y: npt.NDArray[np.uint32] = new(shape_of("shape", shape), np.uint32)
-    _core.random_integers(options.native(), 0, y, options.key())
+    _core.random_integers(options.native(), 0, y, options.key or options.read_key())
     return y
 
 
@@ -378,7 +382,7 @@ def _arithmetic(
     y: Array = new(shape, element) if out is None else out
     if out is not None:
         _check_out(out, shape, element, **views, random=integers)
-    run(*views.values(), f._held, native, y, options.key(), integers)
+    run(*views.values(), f._held, native, y, options.key or options.read_key(), integers)
     return y
 
 

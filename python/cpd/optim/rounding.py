@@ -54,6 +54,6 @@ def _draws(x: Any, how: Drawing) -> np.ndarray[Any, np.dtype[np.int32]]:
         first = sum((a + b) * s for a, b, s in zip(at, begin, strides, strict=True))
         before = first % _RUN
         run = np.empty(before + row.size, np.uint32)
-        _core.random_integers(how.native(), first - before, run, how.key())
+        _core.random_integers(how.native(), first - before, run, how.key or how.read_key())
         row[:] = run[before:]
     return made.view(np.int32)

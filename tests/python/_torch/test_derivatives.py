@@ -304,7 +304,11 @@ def calls():
     yield "gemms", lambda a, b, c: cpd.gemm(a, b, "e4m3", c), [(2, 1, 3, 4), (5, 4, 2), (5, 1, 2)]
     yield "linear", lambda x, w: F.linear(x, w, recipe=EXACT_SUMS), [(3, 4), (2, 4)]
     yield "encode", lambda x: cpd.encode(x, "e2m1"), [(3, 3)]
-    yield "hadamard", lambda x: cpd.hadamard(x, "hadamard4:signs=0x6", -2, True), [(4, 3)]
+    yield (
+        "hadamard",
+        lambda x: cpd.hadamard(x, "hadamard4:signs=0x6", axis=-2, inverse=True),
+        [(4, 3)],
+    )
 
 
 CALLS = {name: (f, shapes) for name, f, shapes in calls()}

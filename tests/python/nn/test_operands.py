@@ -76,14 +76,19 @@ def by_hand(recipe, name, x, axis, layer=0):
         return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), **how), 1
     transform = spec.format.transform
     to = cpd.Cast(spec.format, rounding=spec.rounding)
-    if transform is not None and x.shape[axis] % transform.size:
-        missing = transform.size - x.shape[axis] % transform.size
+    if transform is not None and x.shape[axis] % size_of(transform):
+        missing = size_of(transform) - x.shape[axis] % size_of(transform)
         shape = [missing if d == axis % x.dim() else n for d, n in enumerate(x.shape)]
         x = torch.cat([x, torch.zeros(shape)], axis)
     if spec.factor == 1:
         return by_keywords(cpd.cast, x, to, axis=axis, **how), 1
     scales = by_keywords(cpd.encode, x, to, axis=axis, **how)[1]
     return by_keywords(cpd.cast, x * spec.factor, to, axis=axis, scales=scales, **how), spec.factor
+
+
+def size_of(transform: str) -> int:
+    """The values that a Hadamard transform takes at once: N of `hadamardN…`."""
+    return int(transform.partition(":")[0].removeprefix("hadamard"))
 
 
 def product(a, b, how):

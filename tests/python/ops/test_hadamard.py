@@ -348,7 +348,9 @@ def test_positions_of_0_7() -> None:
     told = r"hadamard\(\) takes all that follows its transform by keyword"
     with pytest.raises(TypeError, match=told):
         cpd.hadamard(X, "hadamard8", 1)
-    with pytest.raises(TypeError, match=r"Scaled\(\) takes all that follows its format by keyword"):
+    with pytest.raises(
+        TypeError, match="Scaled takes one text or format, and all else in it or by keyword"
+    ):
         cpd.Scaled("e2m1", 16)
 
 

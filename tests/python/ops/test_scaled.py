@@ -146,6 +146,12 @@ def test_scales_shape(shape: tuple[int, ...], axis: int, block: Any) -> None:
     assert q.scales_shape(shape, axis) == (() if block == "tensor" else expected)
 
 
+def test_a_shape_is_a_sequence_of_ints() -> None:
+    for shape in ("34", {3: 4}, 5):
+        with pytest.raises(TypeError, match="shape must be a sequence of ints, got"):
+            cpd.Scaled("mxfp8").scales_shape(shape)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("block", [4, "row", "1x3", "2x3"])
 def test_both_orientations(front_end: FrontEnd, block: Any) -> None:
     """Blocks along a matrix's columns are the blocks along the rows of its transpose; of one

@@ -156,32 +156,6 @@ def first_cells(table: str) -> str:
     return " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
 
 
-def parameter(function: Any, name: str) -> inspect.Parameter | None:
-    return inspect.signature(function).parameters.get(name)
-
-
-def is_by_position(function: Any, name: str) -> bool:
-    found = parameter(function, name)
-    return found is not None and found.kind is found.POSITIONAL_OR_KEYWORD
-
-
-def still_as_in_0_7() -> set[str]:
-    """The names of the last table, as far as they are still so."""
-    found = {
-        "Scaled()": is_by_position(cpd.Scaled, "block"),
-        "hadamard": is_by_position(cpd.hadamard, "axis"),
-        "Hadamard": "Hadamard" in NAMES,
-        "Scaled.untransformed": "untransformed" in surface.members(cpd.Scaled),
-        "comm.Communicator.all_gather": parameter(cpd.comm.Communicator.all_gather, "seed"),
-    }
-    return {name for name, is_so in found.items() if is_so}
-
-
-def test_what_is_still_as_in_0_7() -> None:
-    table = first_cells(section("Still as in 0.7"))
-    assert set(re.findall(r"`([\w.()]+)`", table)) == still_as_in_0_7()
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_is_true(name: str) -> None:
     what, now, why = ROWS[name]
@@ -193,7 +167,7 @@ def test_a_row_is_true(name: str) -> None:
         assert name not in NAMES
     else:
         assert (what, bool(now), bool(why)) == ("gone", True, True)
-        assert name not in NAMES - still_as_in_0_7()
+        assert name not in NAMES
 
 
 def test_every_name_has_its_row() -> None:
@@ -203,7 +177,7 @@ def test_every_name_has_its_row() -> None:
         now.strip("`").removeprefix("cpd.") for what, now, _ in ROWS.values() if what[:2] == "re"
     }
     old = {name for name, (what, *_) in ROWS.items() if what in ("stays", "changed")}
-    assert NAMES - old - renamed - still_as_in_0_7() <= new <= NAMES - old
+    assert NAMES - old - renamed <= new <= NAMES - old
 
 
 def test_members_of_the_page_are_gone() -> None:
@@ -216,10 +190,10 @@ def test_members_of_the_page_are_gone() -> None:
         owner = cls or owner
         listed += [(owner, member)] if owner in classes else []
     assert len(listed) > 30
-    specs = [(name, "parse") for name in surface.SPECS - still_as_in_0_7()]
+    specs = [(name, "parse") for name in sorted(surface.SPECS)]
     for name, member in (*listed, *specs):
         cls = classes[name]
-        if surface.is_ours(cls) and f"{name}.{member}" not in still_as_in_0_7():
+        if surface.is_ours(cls):
             assert member not in surface.members(cls).keys() | surface.attributes(cls), name
 
 
@@ -322,7 +296,7 @@ def test_arguments_of_0_7_in_calls() -> None:
         (lambda: cpd.cast(x), "cast() lacks the format or the accumulator to round into"),
         (lambda: cpd.sum(x), "sum() lacks the format or the accumulator to round into"),
         (lambda: cpd.restore(ulp=1), "got an unexpected keyword argument 'ulp'"),
-        (lambda: cpd.Scaled("e2m1", 16), "takes all that follows its format by keyword"),
+        (lambda: cpd.Scaled("e2m1", 16), "all else in it or by keyword: element, block"),
         (lambda: cpd.Codec("qsgd", bits=4, seed=3), "Codec() takes no seed=: give it to the call"),
     ]
     for call, told in mistakes:

@@ -36,7 +36,7 @@ def test_a_loaded_reduce_scatter_goes_on():
 
 def test_parameters_outside_the_module(state):
     taken = SimpleNamespace(parameters=[P], gradients=[torch.zeros(3)])
-    with pytest.raises(ValueError, match="that is not one of the 0 of the module"):
+    with pytest.raises(ValueError, match="that is not one of the 0 of the model"):
         state._layers(taken)
     state._numbers = {P: 4}
     assert list(state._layers(taken)) == [4]
@@ -85,7 +85,7 @@ def test_a_steps_traffic_ends_with_its_last_bucket(state):
 @pytest.mark.parametrize("given", [False, True])
 def test_a_hook_closes_the_communicator_that_it_made(monkeypatch, given):
     comm = MagicMock()
-    monkeypatch.setattr("cpd.parallel.ddp._own_communicator", lambda group: comm)
+    monkeypatch.setattr("cpd.parallel.ddp._own_communicator", lambda: comm)
     state, _ = cpd.ddp_hook(cpd.Reduce("fp32"), comm if given else None)
     state.close()
     assert comm.close.call_count == (not given)

@@ -58,7 +58,7 @@ def explains() -> None:
 def mistakes() -> None:
     """Each line has the error that a type checker must report."""
     cpd.Format(4.0)  # type: ignore[arg-type]
-    cpd.Format("e4m3", 3)  # type: ignore[arg-type]
+    cpd.Format("e4m3", 3)  # type: ignore[call-arg]
     cpd.Format("e4m3", mantissa=3)  # type: ignore[call-arg]
     cpd.Accumulator("e4m3", chunk="8")  # type: ignore[arg-type]
     print(cpd.Scaled("mxfp8").scales)  # type: ignore[attr-defined]

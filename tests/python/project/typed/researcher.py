@@ -67,7 +67,7 @@ def mistakes() -> None:
     cpd.Format(exp="4", man=3)  # type: ignore[arg-type]
     cpd.quantise(x)  # type: ignore[attr-defined]
     cpd.nn.Linear(2, 2)  # type: ignore[attr-defined]
-    cpd.functional.matmul(x, x, "e4m3")  # type: ignore[call-arg]
+    cpd.functional.matmul(x, x, "e4m3")  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
