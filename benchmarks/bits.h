@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "cpd/backend/kernel_table.h"
 #include "cpd/backend/roster.h"
-#include "cpd/base/kernel_table.h"
 #include "cpd/ops/cast.h"
 
 namespace timing {

@@ -3,8 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
-#include <optional>
 #include <string>
 
 #include "cpd/backend/cuda_faults.h"
@@ -25,13 +25,7 @@ const Api& Load() {
                              "with nvcc: CUDA's compiler)");
   auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
   const Api* api = get == nullptr ? nullptr : get();
-  if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
-      api->strided_size != sizeof(Strided) || api->call_size != sizeof(ScaledGemmCall) ||
-      api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
-      api->fixed_size != sizeof(FixedSumCall) || api->hadamard_size != sizeof(HadamardCall) ||
-      api->scales_size != sizeof(ScalesCall) || api->reduce_size != sizeof(ReduceCall) ||
-      api->virtual_size != sizeof(VirtualCall) || api->level_size != sizeof(LevelCall) ||
-      api->quantized_size != sizeof(QuantizedCall) || api->top_k_size != sizeof(TopKCall)) {
+  if (api == nullptr || api->size != sizeof(Api) || api->call_sizes != kCallSizes) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *api;
@@ -80,21 +74,22 @@ Strided Merge(const TensorView& x) {
   all.data = x.data;
   all.dtype = x.dtype;
   all.rank = merged.rank;
-  all.shape = merged.shape;
-  all.stride = merged.stride;
+  std::copy_n(merged.shape.begin(), merged.rank, all.shape);
+  std::copy_n(merged.stride.begin(), merged.rank, all.stride);
   return all;
 }
 
-/// The caller's random integers. A fault where one is not below 2^random_bits.
-std::optional<Strided> IntegersOf(const TensorView* random, int random_bits, const Launch& launch) {
-  if (random == nullptr) return std::nullopt;
+/// The caller's random integers; no data where there are none. A fault where one is not below
+/// 2^random_bits.
+Strided IntegersOf(const TensorView* random, int random_bits, const Launch& launch) {
+  if (random == nullptr) return {};
   const Strided integers = Merge(*random);
   const std::uint32_t limit = 1U << random_bits;
   const Fault above{"random integers must be below 2^random_bits = " + std::to_string(limit) +
                         ", got a greater one at element ",
                     ""};
-  CheckStatus(Library().first_above(launch, random->size(), integers, limit,
-                                    PlaceOf(Library(), launch, above)));
+  CheckStatus(Library().first_above(
+      launch, {random->size(), integers, limit, PlaceOf(Library(), launch, above)}));
   EndChecked(Library(), launch);
   return integers;
 }
@@ -118,8 +113,8 @@ void CheckValues(const TensorView& x, const Format& format, bool negative,
                  const std::string& must) {
   const Launch launch = LaunchOf(x);
   const Fault outside{must + ", got another at element ", ""};
-  CheckStatus(Library().first_outside(launch, PlanOf(format), negative, x.size(), Merge(x),
-                                      PlaceOf(Library(), launch, outside)));
+  CheckStatus(Library().first_outside(
+      launch, {x.size(), Merge(x), PlanOf(format), negative, PlaceOf(Library(), launch, outside)}));
   EndChecked(Library(), launch);
 }
 
@@ -158,27 +153,37 @@ void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
           const TensorView* random, const Key& key) {
   if (Notes(x, "cast")) return;
   const Launch launch = LaunchOf(x);
-  const std::optional<Strided> integers = IntegersOf(random, plan.random_bits, launch);
-  CheckStatus(Library().cast(launch, plan, key, x.size(), Merge(x), integers ? &*integers : nullptr,
-                             Merge(out)));
+  CastCall call;
+  call.n = x.size();
+  call.x = Merge(x);
+  call.random = IntegersOf(random, plan.random_bits, launch);
+  call.out = Merge(out);
+  call.plan = &plan;
+  call.key = key;
+  CheckStatus(Library().cast(launch, call));
 }
 
 void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
             const TensorView& packed, const TensorView* random, const Key& key) {
   if (Notes(x, "encode")) return;
   const Launch launch = LaunchOf(x);
-  const std::optional<Strided> integers = IntegersOf(random, plan.random_bits, launch);
-  unsigned long long* first_nan = PlaceOfNan(format, launch);
-  CheckStatus(Library().encode(launch, plan, key, x.size(), Merge(x),
-                               integers ? &*integers : nullptr,
-                               static_cast<std::uint8_t*>(packed.data), first_nan));
-  if (first_nan != nullptr) EndChecked(Library(), launch);
+  EncodeCall call;
+  call.n = x.size();
+  call.x = Merge(x);
+  call.random = IntegersOf(random, plan.random_bits, launch);
+  call.plan = &plan;
+  call.key = key;
+  call.packed = static_cast<std::uint8_t*>(packed.data);
+  call.first_nan = PlaceOfNan(format, launch);
+  CheckStatus(Library().encode(launch, call));
+  if (call.first_nan != nullptr) EndChecked(Library(), launch);
 }
 
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out) {
   if (Notes(out, "decode")) return;
-  CheckStatus(Library().decode(LaunchOf(packed), plan, out.size(),
-                               static_cast<const std::uint8_t*>(packed.data), Merge(out)));
+  CheckStatus(Library().decode(
+      LaunchOf(packed),
+      {out.size(), &plan, static_cast<const std::uint8_t*>(packed.data), Merge(out)}));
 }
 
 std::int64_t FirstOutside(const TensorView& x, const Format& format) {
@@ -186,8 +191,9 @@ std::int64_t FirstOutside(const TensorView& x, const Format& format) {
   unsigned long long first = ~0ULL;
   const Memory found(x, sizeof(first));
   found.Upload(&first, sizeof(first));
-  CheckStatus(Library().first_outside(LaunchOf(x), PlanOf(format), true, x.size(), Merge(x),
-                                      static_cast<unsigned long long*>(found.data())));
+  CheckStatus(Library().first_outside(
+      LaunchOf(x),
+      {x.size(), Merge(x), PlanOf(format), true, static_cast<unsigned long long*>(found.data())}));
   CheckStatus(Library().copy(LaunchOf(x), &first, found.data(), sizeof(first)));
   return static_cast<std::int64_t>(first);
 }
@@ -222,13 +228,13 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   const MatrixProduct product = MakeProduct(a, b, out, c);
   if (NotesProduct(accumulator, product, random, out)) return;
   const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
-  CheckStatus(Library().gemm(LaunchOf(out), call));
+  CheckStatus(Library().product(LaunchOf(out), call));
 }
 
 void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const Key& key,
           const TensorView& out) {
   if (Notes(out, PathOfProduct(plan, false).kernel)) return;
-  CheckStatus(Library().gemm(LaunchOf(out), {product, plan, key, {}}));
+  CheckStatus(Library().product(LaunchOf(out), {product, plan, key, {}}));
 }
 
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
@@ -236,7 +242,7 @@ void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
                 const TensorView* random, std::int64_t draws) {
   if (NotesProduct(accumulator, product, random, out)) return;
   const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
-  CheckStatus(Library().gemm_scaled(LaunchOf(out), {call, scales}));
+  CheckStatus(Library().product_scaled(LaunchOf(out), {call, scales}));
 }
 
 void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
@@ -250,9 +256,9 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
   call.x = Merge(x);
   if (y != nullptr) call.y = Merge(*y);
   if (z != nullptr) call.z = Merge(*z);
-  if (const auto integers = IntegersOf(random, plan.random_bits, launch)) call.random = *integers;
+  call.random = IntegersOf(random, plan.random_bits, launch);
   call.out = Merge(out);
-  call.plan = plan;
+  call.plan = &plan;
   call.key = key;
   CheckStatus(Library().arithmetic(launch, call));
 }
@@ -297,7 +303,7 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
     return Merge(all);
   };
   HadamardCall call;
-  call.plan = plan;
+  call.plan = &plan;
   call.groups = x.size() / plan.size;
   call.x_step = x.stride[axis];
   call.out_step = out.stride[axis];
@@ -342,34 +348,40 @@ ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Fo
 
 ScalesCall ScaledTensor::CallWith(const TensorView* random, const Key& key) const {
   ScalesCall of = call_;
-  const int bits = of.call.plan.element.random_bits;
-  if (const auto integers = IntegersOf(random, bits, LaunchOf(like_))) of.call.random = *integers;
+  of.call.random = IntegersOf(random, of.call.plan.element.random_bits, LaunchOf(like_));
   of.call.key = key;
   return of;
 }
 
 void ScaledTensor::Cast(const TensorView& out, const TensorView* random, const Key& key) const {
-  CheckStatus(Library().cast_scaled(LaunchOf(like_), CallWith(random, key), Merge(out)));
+  ScalesCall call = CallWith(random, key);
+  call.out = Merge(out);
+  CheckStatus(Library().cast_scaled(LaunchOf(like_), call));
 }
 
 void ScaledTensor::CastBoth(const TensorView& out, const ScaledTensor& columns,
                             const TensorView& by_columns, const Key& key) const {
-  CheckStatus(Library().cast_both(LaunchOf(like_), CallWith(nullptr, key), Merge(out),
-                                  columns.CallWith(nullptr, key), Merge(by_columns)));
+  CastBothCall both{CallWith(nullptr, key), columns.CallWith(nullptr, key)};
+  both.rows.out = Merge(out);
+  both.columns.out = Merge(by_columns);
+  CheckStatus(Library().cast_both(LaunchOf(like_), both));
 }
 
 void ScaledTensor::Encode(const TensorView& packed, const cpd::Format& element,
                           const TensorView* random, const Key& key) const {
   const Launch launch = LaunchOf(like_);
-  unsigned long long* first_nan = PlaceOfNan(element, launch);
-  CheckStatus(Library().encode_scaled(launch, CallWith(random, key),
-                                      static_cast<std::uint8_t*>(packed.data), first_nan));
-  if (first_nan != nullptr) EndChecked(Library(), launch);
+  ScalesCall call = CallWith(random, key);
+  call.packed = static_cast<std::uint8_t*>(packed.data);
+  call.first_nan = PlaceOfNan(element, launch);
+  CheckStatus(Library().encode_scaled(launch, call));
+  if (call.first_nan != nullptr) EndChecked(Library(), launch);
 }
 
 void ScaledTensor::Decode(const TensorView& packed, const TensorView& out) const {
-  CheckStatus(Library().decode_scaled(LaunchOf(like_), call_,
-                                      static_cast<const std::uint8_t*>(packed.data), Merge(out)));
+  ScalesCall call = call_;
+  call.packed = static_cast<std::uint8_t*>(packed.data);
+  call.out = Merge(out);
+  CheckStatus(Library().decode_scaled(LaunchOf(like_), call));
 }
 
 TensorView ScaledTensor::ViewOf(float* data, std::int64_t n) const {
@@ -390,7 +402,7 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c) {
   if (Notes(out, "cublas")) return;
   const char* error = nullptr;
-  const int status = Library().blas(LaunchOf(out), MakeProduct(a, b, out, c), &error);
+  const int status = Library().blas(LaunchOf(out), {MakeProduct(a, b, out, c), &error});
   if (error != nullptr) throw MachineError(std::string("cuBLAS: ") + error);
   CheckStatus(status);
 }
@@ -429,91 +441,19 @@ void Queue::Clear(void* memory, std::int64_t bytes) const {
 void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
   CheckStatus(api_.copy(launch_, to, from, bytes));
 }
-void Queue::Reduce(const ReduceCall& call) const { CheckStatus(api_.reduce(launch_, call)); }
-
-void Queue::CastTerms(const VirtualCall& call, SegmentCounts* counts) const {
-  CheckStatus(api_.cast_terms(launch_, call, counts));
+unsigned long long* Queue::PlaceOf(const Fault& fault) const {
+  return cuda::PlaceOf(api_, launch_, fault);
 }
-void Queue::FoldRanks(const VirtualCall& call, SegmentCounts* counts) const {
-  CheckStatus(api_.fold_ranks(launch_, call, counts));
-}
-void Queue::FinishSums(const VirtualCall& call, float* out, SegmentCounts* counts) const {
-  CheckStatus(api_.finish_sums(launch_, call, out, counts));
-}
-
-void Queue::LevelNorms(const NormCall& call, const float* x, float* norms) const {
-  CheckStatus(api_.level_norms(launch_, call, x, norms));
-}
-void Queue::RoundLevels(const LevelCall& call, const float* x, float* y,
-                        SegmentCounts* counts) const {
-  CheckStatus(api_.round_levels(launch_, call, x, y, counts));
-}
-void Queue::EncodeLevels(const LevelCall& call, const float* x, std::uint8_t* to) const {
-  CheckStatus(api_.encode_levels(launch_, call, x, to));
-}
-void Queue::DecodeLevels(const LevelCall& call, const std::uint8_t* from, float* y) const {
-  const Fault fault{"value ", " of a message: its bucket's norm is negative or infinite"};
-  CheckStatus(api_.decode_levels(launch_, call, from, y, PlaceOf(api_, launch_, fault)));
-}
-
-void Queue::BucketScales(const QuantizedCall& call, const float* x, float* scale,
-                         float* factor) const {
-  CheckStatus(api_.bucket_scales(launch_, call, x, scale, factor));
-}
-void Queue::RoundQuantized(const QuantizedCall& call, const float* x, float* y,
-                           SegmentCounts* counts) const {
-  CheckStatus(api_.round_quantized(launch_, call, x, y, counts));
-}
-void Queue::EncodeQuantized(const QuantizedCall& call, const float* x, std::uint8_t* to) const {
-  CheckStatus(api_.encode_quantized(launch_, call, x, to));
-}
-void Queue::DecodeQuantized(const QuantizedCall& call, const std::uint8_t* from, float* y) const {
-  const Fault fault{"value ", " of a message: its bucket's scale is negative or no number"};
-  CheckStatus(api_.decode_quantized(launch_, call, from, y, PlaceOf(api_, launch_, fault)));
-}
-
-void Queue::OneBitMeans(const OneBitCall& call, const float* x, float* means) const {
-  CheckStatus(api_.one_bit_means(launch_, call, x, means));
-}
-void Queue::RoundOneBit(const OneBitCall& call, const float* x, float* y,
-                        SegmentCounts* counts) const {
-  CheckStatus(api_.round_one_bit(launch_, call, x, y, counts));
-}
-void Queue::EncodeOneBit(const OneBitCall& call, const float* x, std::uint8_t* to) const {
-  CheckStatus(api_.encode_one_bit(launch_, call, x, to));
-}
-void Queue::DecodeOneBit(const OneBitCall& call, const std::uint8_t* from, float* y) const {
-  CheckStatus(api_.decode_one_bit(launch_, call, from, y));
-}
-void Queue::AddResidual(const FeedbackCall& call) const {
-  CheckStatus(api_.add_residual(launch_, call));
-}
-void Queue::TakeErrors(const FeedbackCall& call, const float* decoded, float* next,
-                       SegmentCounts* counts) const {
-  CheckStatus(api_.take_errors(launch_, call, decoded, next, counts));
-}
-
-void Queue::SelectTopK(const TopKCall& call) const {
-  CheckStatus(api_.select_top_k(launch_, call));
-}
-void Queue::RoundTopK(const TopKCall& call, float* y, SegmentCounts* counts) const {
-  CheckStatus(api_.round_top_k(launch_, call, y, counts));
-}
-void Queue::GatherTopK(const TopKCall& call, float* values) const {
-  CheckStatus(api_.gather_top_k(launch_, call, values));
-}
-void Queue::CountTopK(const TopKCall& call, TopKPlaces* places) const {
-  CheckStatus(api_.count_top_k(launch_, call, places));
-}
+void Queue::Check(int status) { CheckStatus(status); }
 
 std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {
   std::vector<SegmentCounts> counts(static_cast<std::size_t>(call.segment_count));
-  CheckStatus(api_.count(launch_, call, casts, counts.data()));
+  count({call, casts, counts.data()});
   return counts;
 }
 std::vector<std::uint32_t> Queue::Checksums(std::span<const Bytes> bytes) const {
   std::vector<std::uint32_t> crcs(bytes.size());
-  CheckStatus(api_.checksums(launch_, static_cast<int>(bytes.size()), bytes.data(), crcs.data()));
+  checksums({static_cast<int>(bytes.size()), bytes.data(), crcs.data()});
   return crcs;
 }
 

@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "cpd/backend/cuda_api.h"
+#include "cpd/backend/cuda_faults.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/scaled/block_layout.h"
@@ -18,7 +20,6 @@
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
-#include "kernels/cuda/cuda_api.h"
 
 namespace cpd::cuda {
 
@@ -174,39 +175,20 @@ class CPD_API Queue {
   void Clear(void* memory, std::int64_t bytes) const;
   /// Copies between host and device, in either direction, and waits until it is done.
   void Copy(void* to, const void* from, std::int64_t bytes) const;
-  void Reduce(const ReduceCall& call) const;
-  void CastTerms(const VirtualCall& call, SegmentCounts* counts) const;
-  void FoldRanks(const VirtualCall& call, SegmentCounts* counts) const;
-  void FinishSums(const VirtualCall& call, float* out, SegmentCounts* counts) const;
-  /// The kernels of levels (Api). A message whose norms are no norms is a fault.
-  void LevelNorms(const NormCall& call, const float* x, float* norms) const;
-  void RoundLevels(const LevelCall& call, const float* x, float* y, SegmentCounts* counts) const;
-  void EncodeLevels(const LevelCall& call, const float* x, std::uint8_t* to) const;
-  void DecodeLevels(const LevelCall& call, const std::uint8_t* from, float* y) const;
-  /// The kernels of scaled formats in messages. A message whose scales are no scales is a fault.
-  void BucketScales(const QuantizedCall& call, const float* x, float* scale, float* factor) const;
-  void RoundQuantized(const QuantizedCall& call, const float* x, float* y,
-                      SegmentCounts* counts) const;
-  void EncodeQuantized(const QuantizedCall& call, const float* x, std::uint8_t* to) const;
-  void DecodeQuantized(const QuantizedCall& call, const std::uint8_t* from, float* y) const;
-  /// The kernels of 1-bit SGD and of error feedback.
-  void OneBitMeans(const OneBitCall& call, const float* x, float* means) const;
-  void RoundOneBit(const OneBitCall& call, const float* x, float* y, SegmentCounts* counts) const;
-  void EncodeOneBit(const OneBitCall& call, const float* x, std::uint8_t* to) const;
-  void DecodeOneBit(const OneBitCall& call, const std::uint8_t* from, float* y) const;
-  void AddResidual(const FeedbackCall& call) const;
-  void TakeErrors(const FeedbackCall& call, const float* decoded, float* next,
-                  SegmentCounts* counts) const;
-  /// The kernels of the values of largest magnitude.
-  void SelectTopK(const TopKCall& call) const;
-  void RoundTopK(const TopKCall& call, float* y, SegmentCounts* counts) const;
-  void GatherTopK(const TopKCall& call, float* values) const;
-  void CountTopK(const TopKCall& call, TopKPlaces* places) const;
+  /// The memory in which a kernel notes this fault (cuda_faults.h).
+  [[nodiscard]] unsigned long long* PlaceOf(const Fault& fault) const;
+
+#define CPD_CUDA(name, Call) \
+  void name(const Call& call) const { Check(api_.name(launch_, call)); }
+#include "cpd/backend/operations.def"
+
   /// The counts of each segment; waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;
 
  private:
+  static void Check(int status);
+
   const Api& api_;
   Launch launch_;
   bool owns_;

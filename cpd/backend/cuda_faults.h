@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "kernels/cuda/cuda_api.h"
+#include "cpd/backend/cuda_api.h"
 
 namespace cpd::cuda {
 

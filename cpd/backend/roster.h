@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cpd/base/kernel_table.h"
+#include "cpd/backend/kernel_table.h"
 
 namespace cpd {
 

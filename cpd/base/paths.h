@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "cpd/base/kernel_table.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"

@@ -56,7 +56,7 @@ void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t
     }
   }
   NotePath("encode", cast);
-  const char* const on_cpu = spec.wire == nullptr ? "round_scaled" : "compressor";
+  const char* const on_cpu = spec.wire == nullptr ? "cast" : "compressor";
   Runs{casts_on, size, wire.block()}.Note(casts_on < 0 ? on_cpu : "cast_terms");
   const Runs sums{gpu, size, 4096};
   const std::string order = ToString(reduction.spec().order);

@@ -130,9 +130,10 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, con
 }
 
 void VirtualSumsOnGpu::Fold(Layer& layer) {
-  const auto kept = std::exchange(layer.kept, std::nullopt);
+  auto kept = std::exchange(layer.kept, std::nullopt);
   queue_->Follow(kept->stream);
-  queue_->FoldRanks(kept->call, kept->counts ? layer.counts.get() : nullptr);
+  if (kept->counts) kept->call.counts = layer.counts.get();
+  queue_->fold_ranks(kept->call);
   queue_->Precede(kept->stream);
 }
 
@@ -179,7 +180,7 @@ void VirtualSumsOnGpu::EncodeResults(int layer, const Codec& codec, const Piece&
 void VirtualSumsOnGpu::TakeTerms(int layer, const Turn& turn) {
   cuda::VirtualCall call = TurnCall(layer, turn);
   call.x[0] = call.terms;
-  queue_->FoldRanks(call, nullptr);
+  queue_->fold_ranks(call);
 }
 
 void VirtualSumsOnGpu::Copy(int layer, void* to, const void* from) {
@@ -227,7 +228,7 @@ void VirtualSumsOnGpu::EndGroup(const Turn& turn) {
     if (layers_[l].size == 0) continue;
     cuda::VirtualCall call = AcrossCall(static_cast<int>(l), turn.visit);
     call.x[0] = layers_[l].group.get();
-    queue_->FoldRanks(call, nullptr);
+    queue_->fold_ranks(call);
   }
 }
 
@@ -240,7 +241,9 @@ void VirtualSumsOnGpu::Result(int layer, int shift, float scale, const TensorVie
   call.scale = scale;
   queue_->Follow(out.stream);
   queue_->Clear(from.of_result(), sizeof(cuda::SegmentCounts));
-  queue_->FinishSums(call, static_cast<float*>(out.data), from.of_result());
+  call.out = static_cast<float*>(out.data);
+  call.counts = from.of_result();
+  queue_->finish_sums(call);
   queue_->Precede(out.stream);
 }
 

@@ -80,10 +80,14 @@ std::int64_t BlockOfBucket(std::int64_t bucket) {
 }
 
 void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y) {
-  constexpr RoundPlan kPlan = make_plan(kFp32, {});
+  static constexpr RoundPlan kPlan = make_plan(kFp32, {});
   // A block's codes are read before its values are written.
-  Kernels().decode_scaled(kPlan, std::clamp(shift, -600, 600), divisor, n,
-                          reinterpret_cast<const std::uint8_t*>(x), y, false);
+  Kernels().decode({.n = n,
+                    .plan = &kPlan,
+                    .packed = reinterpret_cast<const std::uint8_t*>(x),
+                    .out = Contiguous(y),
+                    .shift = std::clamp(shift, -600, 600),
+                    .divisor = divisor});
 }
 
 bool IsFinite(std::int64_t n, const float* x) {

@@ -40,7 +40,7 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
         v_(QueuedValues(queue_, layer.n)) {
     cuda::FeedbackCall call = CallOf(layer);
     call.kept = residual_->kept();
-    queue_->AddResidual(call);
+    queue_->add_residual(call);
     layer_ = inner.on_gpu()->Begin(queue_, Unshifted(layer), {}, v_.get());
   }
 
@@ -48,7 +48,7 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
 
   void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
     layer_->Round(Unshifted(layer), y, nullptr);
-    queue_->TakeErrors(CallOf(layer), y, residual_->next(), counts);
+    TakeErrors(CallOf(layer), y, residual_->next(), counts);
   }
   [[nodiscard]] std::function<std::int64_t()> CountBytes(const Piece& layer) const override {
     return layer_->CountBytes(Unshifted(layer));
@@ -58,11 +58,17 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
     const std::shared_ptr<float> decoded = QueuedValues(queue_, piece.n);
     inner_.on_gpu()->Decode(*queue_, to, piece.n, 0, 1, decoded.get(),
                             piece.begin % inner_.bucket());
-    queue_->TakeErrors(CallOf(piece), decoded.get(), residual_->next() + (piece.begin - begin_),
-                       nullptr);
+    TakeErrors(CallOf(piece), decoded.get(), residual_->next() + (piece.begin - begin_), nullptr);
   }
 
  private:
+  void TakeErrors(cuda::FeedbackCall call, const float* decoded, float* next,
+                  cuda::SegmentCounts* counts) const {
+    call.decoded = decoded;
+    call.next = next;
+    call.counts = counts;
+    queue_->take_errors(call);
+  }
   [[nodiscard]] cuda::FeedbackCall CallOf(const Piece& piece) const {
     cuda::FeedbackCall call;
     call.n = piece.n;

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/compress/codec.h"
 #include "cpd/compress/elias.h"
 #include "cpd/numeric/scaled/levels.h"
-#include "kernels/cuda/cuda_api.h"
 
 namespace cpd {
 

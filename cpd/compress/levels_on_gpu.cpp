@@ -17,7 +17,9 @@ float NormOf(const SharedQueue& queue, cuda::NormCall call, const float* x) {
     call.bucket = sums ? call.n : std::min(call.n, kSplit);
     const std::int64_t parts = (call.n + call.bucket - 1) / call.bucket;
     const std::shared_ptr<float> found = QueuedValues(queue, parts);
-    queue->LevelNorms(call, x, found.get());
+    call.x = x;
+    call.norms = found.get();
+    queue->level_norms(call);
     norms = found;
     x = norms.get();
     call.n = parts;
@@ -39,7 +41,9 @@ class LevelsOnGpu::Layer final : public LayerOnGpu {
       cuda::NormCall call = Norms();
       call.bucket = bucket;
       norms_ = QueuedValues(queue_, (layer.n + bucket - 1) / bucket);
-      queue_->LevelNorms(call, x, norms_.get());
+      call.x = x;
+      call.norms = norms_.get();
+      queue_->level_norms(call);
     } else if (codec.whole_ == Whole::layer) {
       norm_ = Measure();
     }
@@ -48,10 +52,17 @@ class LevelsOnGpu::Layer final : public LayerOnGpu {
   [[nodiscard]] float Measure() const override { return NormOf(queue_, Norms(), x_); }
 
   void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
-    queue_->RoundLevels(CallOf(layer), x_, y, counts);
+    cuda::LevelCall call = CallOf(layer);
+    call.x = x_;
+    call.y = y;
+    call.counts = counts;
+    queue_->round_levels(call);
   }
   void Encode(const Piece& piece, std::uint8_t* to) const override {
-    queue_->EncodeLevels(CallOf(piece), x_ + (piece.begin - layer_.begin), to);
+    cuda::LevelCall call = CallOf(piece);
+    call.x = x_ + (piece.begin - layer_.begin);
+    call.to = to;
+    queue_->encode_levels(call);
   }
 
  private:
@@ -96,7 +107,11 @@ void LevelsOnGpu::Decode(const cuda::Queue& queue, const std::uint8_t* bytes, st
   cuda::LevelCall call = blocks_.CallOf(n, before);
   call.shift = shift;
   call.divisor = divisor;
-  queue.DecodeLevels(call, bytes, y);
+  call.from = bytes;
+  call.y = y;
+  call.damaged =
+      queue.PlaceOf({"value ", " of a message: its bucket's norm is negative or infinite"});
+  queue.decode_levels(call);
 }
 
 }  // namespace cpd

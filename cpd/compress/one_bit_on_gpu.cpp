@@ -17,7 +17,9 @@ class OneBit::OnGpu final : public CodecOnGpu {
     cuda::OneBitCall call = CallOf(n, before);
     call.shift = shift;
     call.divisor = divisor;
-    queue.DecodeOneBit(call, bytes, y);
+    call.from = bytes;
+    call.y = y;
+    queue.decode_one_bit(call);
   }
 
  private:
@@ -46,14 +48,23 @@ class OneBit::OnGpu::Layer final : public LayerOnGpu {
     cuda::OneBitCall call = codec.CallOf(layer.n, 0);
     call.shift = layer.shift;
     call.kept = residual_->kept();
-    queue_->OneBitMeans(call, x, means_.get());
+    call.x = x;
+    call.means = means_.get();
+    queue_->one_bit_means(call);
   }
 
   void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
-    queue_->RoundOneBit(CallOf(layer), x_, y, counts);
+    cuda::OneBitCall call = CallOf(layer);
+    call.x = x_;
+    call.y = y;
+    call.counts = counts;
+    queue_->round_one_bit(call);
   }
   void Encode(const Piece& piece, std::uint8_t* to) const override {
-    queue_->EncodeOneBit(CallOf(piece), x_ + (piece.begin - begin_), to);
+    cuda::OneBitCall call = CallOf(piece);
+    call.x = x_ + (piece.begin - begin_);
+    call.to = to;
+    queue_->encode_one_bit(call);
   }
 
  private:

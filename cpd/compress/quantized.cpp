@@ -220,7 +220,11 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
   if (scaled_.scale == kFp32) {
     std::memcpy(to, scales.scale, sizeof(float) * static_cast<std::size_t>(part.buckets));
   } else {
-    Kernels().encode_f32(plan_.scale, 0, 0, part.buckets, scales.scale, nullptr, to, false);
+    Kernels().encode({.n = part.buckets,
+                      .x = Contiguous(scales.scale),
+                      .random = {},
+                      .plan = &plan_.scale,
+                      .packed = to});
   }
   float all_factors[kStep], all_decode[kStep];
   std::uint32_t integers[kStep + kBlock];
@@ -247,9 +251,9 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
                                   index - before, before + step.n, integers);
       }
     }
+    run.streaming = piece.n >= kSideBySide && bucket_ < kStep;
     Kernels().encode_blocks(plan_, route, run,
-                            to + part.elements + step.begin * scaled_.element.bits() / 8,
-                            piece.n >= kSideBySide && bucket_ < kStep);
+                            to + part.elements + step.begin * scaled_.element.bits() / 8);
   });
 }
 
@@ -279,15 +283,18 @@ void Quantized::DecodePart(const std::uint8_t* bytes, const Part& part, float* y
   if (scaled_.scale == kFp32) {
     std::memcpy(scales, bytes, sizeof(float) * static_cast<std::size_t>(part.buckets));
   } else {
-    Kernels().decode_f32(plan_.scale, part.buckets, bytes, scales, false);
+    Kernels().decode(
+        {.n = part.buckets, .plan = &plan_.scale, .packed = bytes, .out = Contiguous(scales)});
   }
   const std::span known(scales, static_cast<std::size_t>(part.buckets));
   CheckScales(known);
   bytes += part.elements;
   for (std::int64_t begin = 0; begin < part.n; begin += kStep) {
     const Part some{.n = std::min(kStep, part.n - begin), .before = part.before + begin};
-    Kernels().decode_f32(plan_.element, some.n, bytes + begin * scaled_.element.bits() / 8,
-                         elements, false);
+    Kernels().decode({.n = some.n,
+                      .plan = &plan_.element,
+                      .packed = bytes + begin * scaled_.element.bits() / 8,
+                      .out = Contiguous(elements)});
     ForSteps(some, [&](const Step& step) {
       float* const to = y + begin + step.begin;
       ScaledRun run{.n = step.n, .run = step.run, .x = elements + step.begin};

@@ -16,7 +16,11 @@ class Quantized::OnGpu final : public CodecOnGpu {
     cuda::QuantizedCall call = CallOf(n, before);
     call.shift = shift;
     call.divisor = divisor;
-    queue.DecodeQuantized(call, bytes, y);
+    call.from = bytes;
+    call.y = y;
+    call.damaged =
+        queue.PlaceOf({"value ", " of a message: its bucket's scale is negative or no number"});
+    queue.decode_quantized(call);
   }
 
  private:
@@ -45,14 +49,24 @@ class Quantized::OnGpu::Layer final : public LayerOnGpu {
     scales_ = QueuedValues(queue_, buckets);
     factors_ = QueuedValues(queue_, buckets);
     call.shift = layer.shift;
-    queue_->BucketScales(call, x, scales_.get(), factors_.get());
+    call.x = x;
+    call.scale = scales_.get();
+    call.factor = factors_.get();
+    queue_->bucket_scales(call);
   }
 
   void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
-    queue_->RoundQuantized(CallOf(layer), x_, y, counts);
+    cuda::QuantizedCall call = CallOf(layer);
+    call.x = x_;
+    call.y = y;
+    call.counts = counts;
+    queue_->round_quantized(call);
   }
   void Encode(const Piece& piece, std::uint8_t* to) const override {
-    queue_->EncodeQuantized(CallOf(piece), x_ + (piece.begin - begin_), to);
+    cuda::QuantizedCall call = CallOf(piece);
+    call.x = x_ + (piece.begin - begin_);
+    call.to = to;
+    queue_->encode_quantized(call);
   }
 
  private:

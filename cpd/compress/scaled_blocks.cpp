@@ -214,9 +214,11 @@ void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y
   float scales[kRunValues], below[kRunValues], above[kRunValues], elements[kRunValues];
   float outer = 1;
   if (scaled_.tensor_scale) {
-    Kernels().decode_f32(plan_.outer, 1, bytes + run.outer, &outer, false);
+    Kernels().decode(
+        {.n = 1, .plan = &plan_.outer, .packed = bytes + run.outer, .out = Contiguous(&outer)});
   }
-  Kernels().decode_f32(plan_.scale, blocks, bytes + run.blocks, scales, false);
+  Kernels().decode(
+      {.n = blocks, .plan = &plan_.scale, .packed = bytes + run.blocks, .out = Contiguous(scales)});
   const auto is_negative = [](float scale) { return scale < 0; };
   if (is_negative(outer) || std::any_of(scales, scales + blocks, is_negative)) {
     throw DamagedBytes("a scale is negative");
@@ -228,7 +230,10 @@ void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y
     end += std::min(block, run.n - end);
   }
   std::fill_n(above, run.n, outer);
-  Kernels().decode_f32(plan_.element, run.n, bytes + run.elements, elements, false);
+  Kernels().decode({.n = run.n,
+                    .plan = &plan_.element,
+                    .packed = bytes + run.elements,
+                    .out = Contiguous(elements)});
   const ScaledRun all{.n = run.n, .x = elements, .factor = below, .scale = below, .outer = above};
   Kernels().scale_blocks(plan_.wide_values, all, y);
 }

@@ -33,7 +33,8 @@ class Sparse::OnGpu::Layer final : public LayerOnGpu {
     call.size = layer.n;
     call.shift = layer.shift;
     call.terms = y;
-    queue_->CastTerms(call, counts);
+    call.counts = counts;
+    queue_->cast_terms(call);
   }
 
  private:

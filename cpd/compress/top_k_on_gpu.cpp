@@ -11,7 +11,6 @@
 #include "cpd/compress/residual.h"
 #include "cpd/compress/top_k.h"
 #include "cpd/numeric/scaled/gap_codes.h"
-#include "kernels/cuda/code_tile.h"
 
 namespace cpd {
 namespace {
@@ -108,14 +107,18 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
       call.terms = terms.get();
       if (codec_.measured() == Measured::shared) call.unit = layer.scale;
     }
-    queue_->RoundTopK(call, y, counts);
+    call.y = y;
+    call.counts = counts;
+    queue_->round_top_k(call);
   }
 
   [[nodiscard]] std::function<std::int64_t()> CountBytes(const Piece& layer) const override {
     const std::int64_t blocks = (layer.n + call_.block - 1) / call_.block;
     const auto memory = QueuedValues(queue_, FloatsOf<cuda::TopKPlaces>(blocks));
     if (blocks > 0) {
-      queue_->CountTopK(call_, reinterpret_cast<cuda::TopKPlaces*>(memory.get()));
+      cuda::TopKCall call = call_;
+      call.places = reinterpret_cast<cuda::TopKPlaces*>(memory.get());
+      queue_->count_top_k(call);
     }
     return [queue = queue_, memory, blocks, inner = codec_.inner_] {
       std::vector<cuda::TopKPlaces> places(static_cast<std::size_t>(blocks));
@@ -133,7 +136,7 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
     call_.search = reinterpret_cast<cuda::TopKSearch*>(memory_.get());
     call_.spans = reinterpret_cast<cuda::TopKSpan*>(call_.search + 1);
     queue_->Clear(memory_.get(), floats * std::int64_t{sizeof(float)});
-    queue_->SelectTopK(call_);
+    queue_->select_top_k(call_);
   }
 
   /// A number of the search; waits. 0 for a layer without values.
@@ -148,7 +151,8 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
   void BeginInner(const Piece& layer) {
     kept_ = Read(&cuda::TopKSearch::kept);
     values_ = QueuedValues(queue_, kept_);
-    if (kept_ > 0) queue_->GatherTopK(call_, values_.get());
+    call_.gathered = values_.get();
+    if (kept_ > 0) queue_->gather_top_k(call_);
     inner_ = codec_.inner_->on_gpu()->Begin(queue_, InnerOf(layer), {}, values_.get());
   }
   [[nodiscard]] Piece InnerOf(const Piece& layer) const { return codec_.InnerOf(layer, kept_); }

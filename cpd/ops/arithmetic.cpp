@@ -8,7 +8,6 @@
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
-#include "cpd/base/kernel_table.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/ops/checks.h"
@@ -22,20 +21,11 @@
 namespace cpd {
 namespace {
 
-void Run(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n, const float* x,
-         const float* y, const float* z, const std::uint32_t* random, float* out) {
-  Kernels().arithmetic(op, plan, first, n, x, y, z, random, out);
-}
-void Run(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
-         const double* y, const double* z, const std::uint32_t* random, double* out) {
-  Kernels().arithmetic_f64(op, plan, first, n, x, y, z, random, out);
-}
-
 /// Computes an operation by a kernel in T: float, or double for operands of binary64.
 template <class T>
 void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const TensorView* random,
                const TensorView& out) {
-  if (Explains()) NoteKernel(sizeof(T) == sizeof(double) ? "arithmetic_f64" : "arithmetic");
+  if (Explains()) NoteKernel("arithmetic");
   parallel_for(in.x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<T> read_x(in.x);
     Reader<T> read_y(in.y != nullptr ? *in.y : in.x);
@@ -44,9 +34,16 @@ void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const Te
     Writer<T> writer(out);
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
-      Run(op, plan, i, n, read_x.Read(i, n), in.y != nullptr ? read_y.Read(i, n) : nullptr,
-          in.z != nullptr ? read_z.Read(i, n) : nullptr,
-          random != nullptr ? read_random.Read(i, n) : nullptr, writer.Target(i, n));
+      Kernels().arithmetic(
+          {.op = op,
+           .n = n,
+           .first = i,
+           .x = Contiguous(read_x.Read(i, n)),
+           .y = Contiguous(in.y != nullptr ? read_y.Read(i, n) : nullptr),
+           .z = Contiguous(in.z != nullptr ? read_z.Read(i, n) : nullptr),
+           .random = Contiguous(random != nullptr ? read_random.Read(i, n) : nullptr),
+           .out = Contiguous(writer.Target(i, n)),
+           .plan = &plan});
       writer.Flush(i, n);
     }
   });
@@ -115,8 +112,7 @@ void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first,
 void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first, std::int64_t n,
          FoldState64 state, const RandomKey& key) {
   if (terms > 0) return FoldEnd(accumulator, terms, first, n, state, key);
-  Kernels().round_f64(PlanOf(accumulator.format, {}), first, n, state.planes, nullptr,
-                      state.planes);
+  RoundInPlace(PlanOf(accumulator.format, {}), first, n, state.planes);
 }
 
 /// The common distance in memory of x's successive elements, or 0 where it varies.
@@ -197,7 +193,7 @@ void NoteSum(const Accumulator& accumulator, bool given) {
   const KernelTable& kernels = Kernels();
   if (sizeof(T) == sizeof(double)) {
     NotePath("sum", {"general", "terms of binary64 have no short path"});
-    return NoteKernel("fold_f64");
+    return NoteKernel("fold");
   }
   const Split kind = kernels.fold_path(TermsPlanOf(accumulator, kFp32), given);
   NotePath("sum", PathOfTerms(accumulator, kind, kernels.lanes, given));

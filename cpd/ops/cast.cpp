@@ -19,21 +19,12 @@
 namespace cpd {
 namespace {
 
-void RoundRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const float* x,
-                const std::uint32_t* random, float* y, bool streaming) {
-  Kernels().round_f32(plan, begin, n, x, random, y, streaming);
-}
-void RoundRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const double* x,
-                const std::uint32_t* random, double* y, bool) {
-  Kernels().round_f64(plan, begin, n, x, random, y);
-}
-
 template <class T>
 void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
             const TensorView* random) {
   const std::int64_t size = x.size();
   const bool streaming = size >= kStreamingFrom && x.data != out.data;
-  if (Explains()) NoteKernel(sizeof(T) == sizeof(double) ? "round_f64" : "round_f32");
+  if (Explains()) NoteKernel("cast");
   parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<T> reader(x);
     Writer<T> writer(out);
@@ -44,8 +35,13 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
     const std::int64_t step = direct ? end - begin : kStage;
     for (std::int64_t i = begin; i < end; i += step) {
       const std::int64_t n = std::min(step, end - i);
-      RoundRange(plan, i, n, reader.Read(i, n), integers ? integers->Read(i, n) : nullptr,
-                 writer.Target(i, n), streaming && direct);
+      Kernels().cast({.n = n,
+                      .first = i,
+                      .x = Contiguous(reader.Read(i, n)),
+                      .random = Contiguous(integers ? integers->Read(i, n) : nullptr),
+                      .out = Contiguous(writer.Target(i, n)),
+                      .plan = &plan,
+                      .streaming = streaming && direct});
       writer.Flush(i, n);
     }
   });
@@ -67,10 +63,14 @@ void CastBf16(const TensorView& x, const RoundPlan& plan, const TensorView& out,
   const auto* from = static_cast<const std::uint16_t*>(x.data);
   const auto* integers = random == nullptr ? nullptr : static_cast<std::uint32_t*>(random->data);
   auto* to = static_cast<std::uint16_t*>(out.data);
-  if (Explains()) NoteKernel("round_bf16");
+  if (Explains()) NoteKernel("cast");
   parallel_for(x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    Kernels().round_bf16(plan, begin, end - begin, from + begin,
-                         integers == nullptr ? nullptr : integers + begin, to + begin);
+    Kernels().cast({.n = end - begin,
+                    .first = begin,
+                    .x = Contiguous(from + begin, DType::bf16),
+                    .random = Contiguous(integers == nullptr ? nullptr : integers + begin),
+                    .out = Contiguous(to + begin, DType::bf16),
+                    .plan = &plan});
   });
 }
 

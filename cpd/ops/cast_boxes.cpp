@@ -25,17 +25,9 @@ int UnitDimension(const TensorView& x) {
   return -1;
 }
 
-void RoundBox(const RoundPlan& plan, const Box& box, BoxRows<const float> x,
-              BoxRows<const std::uint32_t> random, BoxRows<float> y, bool streaming) {
-  Kernels().round_rows(plan, box.rows, box.columns, x.at, x.stride, random.at, random.stride, y.at,
-                       y.stride, streaming);
-}
-void RoundBox(const RoundPlan& plan, const Box& box, BoxRows<const double> x,
-              BoxRows<const std::uint32_t> random, BoxRows<double> y, bool) {
-  for (std::int64_t r = 0; r < box.rows; ++r) {
-    const std::uint32_t* integers = random.at == nullptr ? nullptr : random.at + r * random.stride;
-    Kernels().round_f64(plan, 0, box.columns, x.at + r * x.stride, integers, y.at + r * y.stride);
-  }
+template <class T>
+Strided RowsOf(const Box& box, BoxRows<T> rows) {
+  return Rows(rows.at, box.rows, box.columns, rows.stride);
 }
 
 template <class T>
@@ -44,8 +36,7 @@ void CastBoxesAs(const TensorView& x, const RoundPlan& plan, const TensorView& o
   const bool streaming = x.size() >= kStreamingFrom && x.data != out.data;
   const std::int64_t serial = kSerialBelow / boxes.elements();
   if (Explains()) {
-    NoteKernel(sizeof(T) == sizeof(double) ? "round_f64" : "round_rows",
-               {boxes.rows(), boxes.columns()});
+    NoteKernel("cast", {boxes.rows(), boxes.columns()});
   }
   parallel_for(boxes.size(), 1, serial, [&](std::int64_t begin, std::int64_t end) {
     BoxReader<T> reader(x);
@@ -60,8 +51,12 @@ void CastBoxesAs(const TensorView& x, const RoundPlan& plan, const TensorView& o
     };
     for (std::int64_t n = begin; n < end; ++n) {
       const Boxes::Places at = boxes[n];
-      RoundBox(plan, at.out, reader.Read(at.x), integers(at), writer.Target(at.out),
-               streaming && writer.is_direct(at.out));
+      Kernels().cast({.n = at.out.rows * at.out.columns,
+                      .x = RowsOf(at.out, reader.Read(at.x)),
+                      .random = RowsOf(at.out, integers(at)),
+                      .out = RowsOf(at.out, writer.Target(at.out)),
+                      .plan = &plan,
+                      .streaming = streaming && writer.is_direct(at.out)});
       writer.Flush(at.out);
     }
   });

@@ -30,41 +30,36 @@ void CheckPacked(const TensorView& packed, const Format& format, std::int64_t n)
   }
 }
 
-std::int64_t EncodeRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const float* x,
-                         const std::uint32_t* random, std::uint8_t* packed, bool streaming) {
-  return Kernels().encode_f32(plan, 0, begin, n, x, random, packed, streaming);
-}
-std::int64_t EncodeRange(const RoundPlan& plan, std::int64_t begin, std::int64_t n, const double* x,
-                         const std::uint32_t* random, std::uint8_t* packed, bool) {
-  return Kernels().encode_f64(plan, begin, n, x, random, packed);
-}
-
 /// Encodes x in T; returns the least index of a NaN that has no code, or -1.
 template <class T>
 std::int64_t EncodeAs(const TensorView& x, const RoundPlan& plan, std::uint8_t* packed,
                       const TensorView* random) {
   const std::int64_t size = x.size();
-  std::atomic<std::int64_t> first_nan{size};
-  if (Explains()) NoteKernel(sizeof(T) == sizeof(double) ? "encode_f64" : "encode_f32");
+  std::atomic<unsigned long long> first_nan{~0ULL};
+  if (Explains()) NoteKernel("encode");
   parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<T> reader(x);
     std::optional<Reader<std::uint32_t>> integers;
     if (random != nullptr) integers.emplace(*random);
     const bool direct = reader.is_direct() && (!integers || integers->is_direct());
     const std::int64_t step = direct ? end - begin : kStage;
-    for (std::int64_t i = begin; i < end; i += step) {
+    unsigned long long found = ~0ULL;
+    for (std::int64_t i = begin; i < end && found == ~0ULL; i += step) {
       const std::int64_t n = std::min(step, end - i);
-      const std::int64_t nan =
-          EncodeRange(plan, i, n, reader.Read(i, n), integers ? integers->Read(i, n) : nullptr,
-                      packed + i * plan.bits / 8, direct && size >= kStreamingFrom);
-      if (nan < 0) continue;
-      std::int64_t least = first_nan;
-      while (i + nan < least && !first_nan.compare_exchange_weak(least, i + nan)) {
-      }
-      return;
+      Kernels().encode({.n = n,
+                        .first = i,
+                        .x = Contiguous(reader.Read(i, n)),
+                        .random = Contiguous(integers ? integers->Read(i, n) : nullptr),
+                        .plan = &plan,
+                        .streaming = direct && size >= kStreamingFrom,
+                        .packed = packed + i * plan.bits / 8,
+                        .first_nan = &found});
+    }
+    unsigned long long least = first_nan;
+    while (found < least && !first_nan.compare_exchange_weak(least, found)) {
     }
   });
-  return first_nan < size ? first_nan.load() : -1;
+  return static_cast<std::int64_t>(first_nan.load());
 }
 
 }  // namespace
@@ -115,14 +110,17 @@ void Decode(const TensorView& packed, const Format& format, const TensorView& ou
   if (size == 0) return;
   if (out.device == Device::cuda) return cuda::Decode(packed, plan, out);
   const auto* from = static_cast<const std::uint8_t*>(packed.data);
-  if (Explains()) NoteKernel("decode_f32");
+  if (Explains()) NoteKernel("decode");
   parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Writer<float> writer(out);
     const std::int64_t step = writer.is_direct() ? end - begin : kStage;
     for (std::int64_t i = begin; i < end; i += step) {
       const std::int64_t n = std::min(step, end - i);
-      Kernels().decode_f32(plan, n, from + i * plan.bits / 8, writer.Target(i, n),
-                           writer.is_direct() && size >= kStreamingFrom);
+      Kernels().decode({.n = n,
+                        .plan = &plan,
+                        .packed = from + i * plan.bits / 8,
+                        .out = Contiguous(writer.Target(i, n)),
+                        .streaming = writer.is_direct() && size >= kStreamingFrom});
       writer.Flush(i, n);
     }
   });

@@ -82,11 +82,6 @@ const RoundPlan& HalfPlan(DType type) {
 bool IsHalf(DType type) { return type == DType::bf16 || type == DType::f16; }
 
 template <class T>
-constexpr DType kTypeOf = std::is_same_v<T, float>    ? DType::f32
-                          : std::is_same_v<T, double> ? DType::f64
-                                                      : DType::u32;
-
-template <class T>
 T* Resize(std::vector<T>& buffer, std::int64_t n) {
   if (static_cast<std::int64_t>(buffer.size()) < n) buffer.resize(static_cast<std::size_t>(n));
   return buffer.data();
@@ -104,7 +99,10 @@ void Widen(DType type, const void* from, std::int64_t n, T* to) {
       std::copy_n(static_cast<const float*>(from), n, to);
     }
   } else if constexpr (std::is_same_v<T, float>) {
-    Kernels().decode_f32(HalfPlan(type), n, static_cast<const std::uint8_t*>(from), to, false);
+    Kernels().decode({.n = n,
+                      .plan = &HalfPlan(type),
+                      .packed = static_cast<const std::uint8_t*>(from),
+                      .out = Contiguous(to)});
   }
 }
 
@@ -112,12 +110,11 @@ void Widen(DType type, const void* from, std::int64_t n, T* to) {
 template <class T>
 void Convert(const T* from, std::int64_t n, DType type, void* to) {
   if (IsHalf(type)) {
-    if constexpr (std::is_same_v<T, double>) {
-      Kernels().encode_f64(HalfPlan(type), 0, n, from, nullptr, static_cast<std::uint8_t*>(to));
-    } else {
-      Kernels().encode_f32(HalfPlan(type), 0, 0, n, from, nullptr, static_cast<std::uint8_t*>(to),
-                           false);
-    }
+    Kernels().encode({.n = n,
+                      .x = Contiguous(from),
+                      .random = {},
+                      .plan = &HalfPlan(type),
+                      .packed = static_cast<std::uint8_t*>(to)});
   } else if (type == DType::f64) {
     std::copy_n(from, n, static_cast<double*>(to));
   } else {
@@ -217,6 +214,15 @@ void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorV
   WithElement(y.dtype, [&](auto* tag) {
     ScatterAs(static_cast<const std::remove_pointer_t<decltype(tag)>*>(from), begin, n, y);
   });
+}
+
+void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, double* values) {
+  Kernels().cast({.n = n,
+                  .first = first,
+                  .x = Contiguous(values),
+                  .random = {},
+                  .out = Contiguous(values),
+                  .plan = &plan});
 }
 
 void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to) {

@@ -36,6 +36,9 @@ void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to);
 /// Copies contiguous memory to elements begin … begin + n - 1 (row-major) of a strided tensor.
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y);
 
+/// Rounds n values by a plan that draws no random integers.
+void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, double* values);
+
 /// Writes the random integers that a stochastic plan draws for elements first … first + n - 1.
 void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to);
 

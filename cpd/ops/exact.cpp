@@ -100,11 +100,15 @@ void CheckCount(soft::Operation operation, const Operands& in) {
               " operands, got " + std::to_string(given));
 }
 
-void ToOdd(soft::Operation operation, const Run<float>& run, float* exact) {
-  Kernels().to_odd_f32(operation, run.n, run.x, run.y, run.z, exact);
-}
-void ToOdd(soft::Operation operation, const Run<double>& run, double* exact) {
-  Kernels().to_odd_f64(operation, run.n, run.x, run.y, run.z, exact);
+template <class T>
+void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
+  Kernels().to_odd({.op = operation,
+                    .n = run.n,
+                    .x = Contiguous(run.x),
+                    .y = Contiguous(run.y),
+                    .z = Contiguous(run.z),
+                    .random = {},
+                    .out = Contiguous(exact)});
 }
 
 /// Calls raise(run, i, raised) for stages of elements from i on, and stores the exceptions that it
@@ -130,23 +134,6 @@ void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions&
 
 constexpr std::int64_t kLimitsFrom = 2048;  ///< elements that outweigh finding the limits
 
-void Round(const RoundPlan& plan, std::int64_t i, std::int64_t n, const float* x,
-           const std::uint32_t* random, float* y) {
-  Kernels().round_f32(plan, i, n, x, random, y, false);
-}
-void Round(const RoundPlan& plan, std::int64_t i, std::int64_t n, const double* x,
-           const std::uint32_t* random, double* y) {
-  Kernels().round_f64(plan, i, n, x, random, y);
-}
-bool Compare(const FlagLimits<float>& limits, std::int64_t n, const float* x, const float* y,
-             std::uint8_t* raised) {
-  return Kernels().flags_f32(limits, n, x, y, raised);
-}
-bool Compare(const FlagLimits<double>& limits, std::int64_t n, const double* x, const double* y,
-             std::uint8_t* raised) {
-  return Kernels().flags_f64(limits, n, x, y, raised);
-}
-
 /// Flags where `T` holds the exact results, or those rounded to odd: by rounding and comparing, and
 /// by soft_float.h what the limits leave open.
 template <class T>
@@ -163,8 +150,15 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
                   ToOdd(operation, run, exact.data());
                   x = exact.data();
                 }
-                Round(plan, i, run.n, x, run.random, rounded.data());
-                if (!Compare(limits, run.n, x, rounded.data(), raised)) return false;
+                Kernels().cast({.n = run.n,
+                                .first = i,
+                                .x = Contiguous(x),
+                                .random = Contiguous(run.random),
+                                .out = Contiguous(rounded.data()),
+                                .plan = &plan});
+                if (!Kernels().flags({kTypeOf<T>, run.n, x, rounded.data(), &limits, raised})) {
+                  return false;
+                }
                 for (std::int64_t k = 0; k < run.n; ++k) {
                   if ((raised[k] & kOpen) != 0) raised[k] = run.Compute(operation, k).flags;
                 }
@@ -231,7 +225,7 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
   CheckOnCpu(in.x, "flags");
   if (Explains()) {
     NotePath("flags", {"limits", "or integers: the values decide"});
-    return NoteKernel(in.has(DType::f64) ? "flags_f64" : "flags_f32");
+    return NoteKernel("flags");
   }
   const soft::Target to = soft::target(format, options, tininess);
   const bool has_limits =

@@ -130,8 +130,8 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
   while (n > 0) {
     const std::uint64_t left = (std::uint64_t{1} << 32) - (index & 0xFFFFFFFFU);
     const auto count = static_cast<std::int64_t>(std::min<std::uint64_t>(left, n));
-    Kernels().fold(plan, k == 0, k, static_cast<std::int64_t>(index), count, 1, &terms, sum,
-                   nullptr, given);
+    Kernels().fold({DType::f32, k == 0, &plan, k, static_cast<std::int64_t>(index), count, 1,
+                    &terms, sum, nullptr, given});
     index += left;
     given = given.from(count);
     n -= count;

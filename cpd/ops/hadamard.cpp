@@ -28,6 +28,21 @@ struct Blocks {
   [[nodiscard]] std::int64_t count() const { return x.size() / size(); }
 };
 
+/// Transforms of `groups` rows of `count` columns, `stride` apart; contiguous groups if that is 1.
+HadamardCall CallOf(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
+                    std::int64_t stride, const float* x, float* y, bool streaming = false) {
+  const auto firsts = [&](const float* data) {
+    return stride == 1 ? Contiguous(data) : Rows(data, groups, count, plan.size * stride);
+  };
+  return {.plan = &plan,
+          .groups = stride == 1 ? groups : groups * count,
+          .x_step = stride,
+          .out_step = stride,
+          .x = firsts(x),
+          .out = firsts(y),
+          .streaming = streaming};
+}
+
 /// Transforms blocks that fit the staging buffer.
 void TransformWhole(const Blocks& blocks) {
   const std::int64_t size = blocks.size();
@@ -41,8 +56,8 @@ void TransformWhole(const Blocks& blocks) {
     const std::int64_t step = direct ? end - begin : staged;
     for (std::int64_t i = begin; i < end; i += step) {
       const std::int64_t n = std::min(step, end - i);
-      Kernels().hadamard(blocks.plan, n / size, blocks.inner, blocks.inner, reader.Read(i, n),
-                         writer.Target(i, n), streaming && direct);
+      Kernels().hadamard(CallOf(blocks.plan, n / size, blocks.inner, blocks.inner,
+                                reader.Read(i, n), writer.Target(i, n), streaming && direct));
       writer.Flush(i, n);
     }
   });
@@ -55,7 +70,7 @@ void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
   for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
     std::copy_n(reader.Read(first + k * blocks.inner, n), n, tile + k * n);
   }
-  Kernels().hadamard(blocks.plan, 1, n, n, tile, tile, false);
+  Kernels().hadamard(CallOf(blocks.plan, 1, n, n, tile, tile));
   for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
     std::copy_n(tile + k * n, n, writer.Target(first + k * blocks.inner, n));
     writer.Flush(first + k * blocks.inner, n);
@@ -77,8 +92,8 @@ void TransformColumns(const Blocks& blocks) {
       const std::int64_t first = i / tiles * blocks.size() + column;
       const std::int64_t n = std::min(most, blocks.inner - column);
       if (direct) {
-        Kernels().hadamard(blocks.plan, 1, n, blocks.inner, reader.Read(first, n),
-                           writer.Target(first, n), false);
+        Kernels().hadamard(CallOf(blocks.plan, 1, n, blocks.inner, reader.Read(first, n),
+                                  writer.Target(first, n)));
       } else {
         TransformStaged(blocks, first, n, reader, writer, tile.data());
       }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cpd/base/kernel_table.h"
+#include "cpd/backend/kernel_table.h"
 #include "cpd/base/plans.h"
 
 namespace cpd {
@@ -22,7 +22,11 @@ inline std::int64_t FirstOutside(const KernelTable& kernels, const Format& forma
   float rounded[kRun];
   for (std::int64_t begin = 0; begin < n; begin += kRun) {
     const std::int64_t count = std::min(kRun, n - begin);
-    kernels.round_f32(plan, 0, count, x + begin, nullptr, rounded, false);
+    kernels.cast({.n = count,
+                  .x = Contiguous(x + begin),
+                  .random = {},
+                  .out = Contiguous(rounded),
+                  .plan = &plan});
     for (std::int64_t i = 0; i < count; ++i) {
       const float value = x[begin + i];
       const bool is_nan = value != value;

@@ -27,17 +27,12 @@ void RefuseUnit(const Accumulator& accumulator) {
       "which sums products");
 }
 
-/// KernelTable::fold for either type. Binary64 takes no short route, and ignores the format that
-/// the plan assumes of the terms.
+/// Steps of either type. Binary64 takes no short route.
+template <class T>
 void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
-          std::int64_t count, const float* const* terms, float* sum, float* compensation,
-          GivenDraws given) {
-  Kernels().fold(plan, starts, draw, first, n, count, terms, sum, compensation, given);
-}
-void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
-          std::int64_t count, const double* const* terms, double* sum, double* compensation,
-          GivenDraws given) {
-  Kernels().fold_f64(plan, starts, draw, first, n, count, terms, sum, compensation, given);
+          std::int64_t count, const T* const* terms, T* sum, T* compensation, GivenDraws given) {
+  Kernels().fold(
+      {kTypeOf<T>, starts, &plan, draw, first, n, count, terms, sum, compensation, given});
 }
 
 /// The backend of FoldWalk for spans of n elements, whose planes are in `state`.
@@ -204,8 +199,14 @@ void CastScaled(const Format& format, const RoundingOptions& options, int shift,
   Check(key, false);
   const RoundPlan plan = PlanOf(format, options, key);
   WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
-    Kernels().round_scaled(plan, Bounded(shift), first + i, count, x + i, random, y + i,
-                           n >= kStreamingFrom && x != y);
+    Kernels().cast({.n = count,
+                    .first = first + i,
+                    .x = Contiguous(x + i),
+                    .random = Contiguous(random),
+                    .out = Contiguous(y + i),
+                    .plan = &plan,
+                    .shift = Bounded(shift),
+                    .streaming = n >= kStreamingFrom && x != y});
   });
 }
 
@@ -215,20 +216,31 @@ std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, 
   Check(options);
   Check(key, false);
   const RoundPlan plan = PlanOf(format, options, key);
-  std::int64_t nan = -1;
+  unsigned long long nan = ~0ULL;
   WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
-    const std::int64_t found =
-        Kernels().encode_f32(plan, Bounded(shift), first + i, count, x + i, random,
-                             packed + i * plan.bits / 8, n >= kStreamingFrom);
-    if (found >= 0 && nan < 0) nan = i + found;
+    Kernels().encode({.n = count,
+                      .first = first + i,
+                      .x = Contiguous(x + i),
+                      .random = Contiguous(random),
+                      .plan = &plan,
+                      .shift = Bounded(shift),
+                      .streaming = n >= kStreamingFrom,
+                      .packed = packed + i * plan.bits / 8,
+                      .first_nan = &nan});
   });
-  return nan;
+  return nan == ~0ULL ? -1 : static_cast<std::int64_t>(nan) - first;
 }
 
 void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n,
                   const std::uint8_t* packed, float* y) {
-  Kernels().decode_scaled(PlanOf(format), Bounded(shift), divisor, n, packed, y,
-                          n >= kStreamingFrom);
+  const RoundPlan plan = PlanOf(format);
+  Kernels().decode({.n = n,
+                    .plan = &plan,
+                    .packed = packed,
+                    .out = Contiguous(y),
+                    .shift = Bounded(shift),
+                    .divisor = divisor,
+                    .streaming = n >= kStreamingFrom});
 }
 
 std::uint32_t Crc32c(std::uint32_t crc, std::int64_t n, const void* data) {

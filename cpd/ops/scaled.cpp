@@ -188,9 +188,7 @@ bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) 
   const PowerCaster powers(tensor, out, apart);
   if (Explains()) {
     NoteTiles("cast", tensor, powers.casts(),
-              powers.casts() ? "cast_power_blocks"
-              : is_bf16      ? "round_blocks_bf16"
-                             : "round_blocks");
+              powers.casts() ? "cast_power_blocks" : "round_blocks");
     return true;
   }
   ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
@@ -203,14 +201,16 @@ bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) 
         const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + c);
         if (is_bf16) {
           auto* const y = static_cast<std::uint16_t*>(out.data) + first;
-          if (!Kernels().round_blocks_bf16(tensor.plan, route, run, y, layout.row_stride())) {
-            holds = false;
-          }
+          const Strided halves = Rows(y, run.rows, run.n, layout.row_stride(), DType::bf16);
+          if (!Kernels().round_blocks(tensor.plan, route, run, halves)) holds = false;
           return;
         }
         if (writer.is_direct()) {
-          float* y = writer.Target(first, run.n);
-          return Kernels().round_blocks(tensor.plan, route, run, y, layout.row_stride(), streams);
+          run.streaming = streams;
+          const float* y = writer.Target(first, run.n);
+          Kernels().round_blocks(tensor.plan, route, run,
+                                 Rows(y, run.rows, run.n, layout.row_stride()));
+          return;
         }
         const ScaledRun all = run;
         run.rows = 1;
@@ -218,7 +218,7 @@ bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) 
           const std::int64_t at = first + r * layout.row_stride();
           run.x = all.x + r * all.x_stride;
           if (all.random != nullptr) run.random = all.random + r * all.random_stride;
-          Kernels().round_blocks(tensor.plan, route, run, writer.Target(at, run.n), 0, false);
+          Kernels().round_blocks(tensor.plan, route, run, Contiguous(writer.Target(at, run.n)));
           writer.Flush(at, run.n);
         }
       });
@@ -317,7 +317,8 @@ void EncodeTiles(ScaledTensor& tensor, std::uint8_t* packed, NanFinder& nans) {
         for (std::int64_t r = 0; r < run.rows; ++r, first += tensor.layout.row_stride()) {
           std::uint8_t* const to = on_bytes ? packed + first * bits / 8 : row.data();
           nans.Look(run, first, places.data());
-          Kernels().encode_blocks(tensor.plan, route, run, to, streams);
+          run.streaming = streams;
+          Kernels().encode_blocks(tensor.plan, route, run, to);
           if (!on_bytes) PutBits(packed, first * bits, row.data(), run.n * bits);
           run.x += run.x_stride;
           if (run.random != nullptr) run.random += run.random_stride;
@@ -367,8 +368,10 @@ void DecodeTiles(ScaledTensor& tensor, const TensorView& packed, const TensorVie
           // Decoding begins at a code that begins on a byte.
           const std::int64_t before = (first * bits % 8 != 0) ? first % 8 : 0;
           elements.resize(static_cast<std::size_t>(before + run.n));
-          Kernels().decode_f32(tensor.plan.element, before + run.n,
-                               from + (first - before) * bits / 8, elements.data(), false);
+          Kernels().decode({.n = before + run.n,
+                            .plan = &tensor.plan.element,
+                            .packed = from + (first - before) * bits / 8,
+                            .out = Contiguous(elements.data())});
           run.x = elements.data() + before;
           Kernels().scale_blocks(tensor.plan.wide_values, run, writer.Target(first, run.n));
           writer.Flush(first, run.n);

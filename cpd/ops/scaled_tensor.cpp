@@ -400,7 +400,8 @@ std::vector<double> TileScaler::ErrorsOf(const Tile& tile, const TileRows& rows)
                       .factor = scales_.element_factor.data(),
                       .scale = te ? ones_.data() : scales_.element_scale.data(),
                       .outer = te ? ones_.data() : scales_.element_outer.data()};
-  Kernels().round_blocks(tensor_.nearest, scales_.route, all, values_.data(), tile.count, false);
+  Kernels().round_blocks(tensor_.nearest, scales_.route, all,
+                         Rows(values_.data(), tile.rows, tile.count, tile.count));
   std::vector<double> errors;
   std::vector<double> of_rows(static_cast<std::size_t>(tile.rows));
   for (std::size_t b = 0; b < scales_.scale.size(); ++b) {

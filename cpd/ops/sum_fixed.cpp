@@ -73,7 +73,7 @@ void SumIn(const TensorView& x, std::int64_t terms, std::int64_t stride, const F
         slice.data = static_cast<std::uint8_t*>(slice.data) + step;
       }
       sums.Values(n, values.data());
-      Kernels().round_f64(plan.end, i, n, values.data(), nullptr, values.data());
+      RoundInPlace(plan.end, i, n, values.data());
       std::copy_n(values.data(), n, writer.Target(i, n));
       writer.Flush(i, n);
     }

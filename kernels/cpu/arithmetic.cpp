@@ -171,25 +171,6 @@ CPD_FN void operate_short(const RoundPlan& plan, const Elements& of) {
   });
 }
 
-CPD_BODY void arithmetic_body(Operation op, const RoundPlan* shared, int64_t first, int64_t n,
-                              const float* x, const float* y, const float* z,
-                              const uint32_t* random, float* out) {
-  const RoundPlan plan = *shared;
-  if constexpr (Lanes<F>::count > 1) {  // fma of one lane may be a library function
-    if (n >= kGroup && rounds_from_odd(plan)) {
-      return operate_all_short(op, plan, first, {n, x, y, z, random, out});
-    }
-  }
-  with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
-}
-
-CPD_BODY void arithmetic_f64_body(Operation op, const RoundPlan* shared, int64_t first, int64_t n,
-                                  const double* x, const double* y, const double* z,
-                                  const uint32_t* random, double* out) {
-  const RoundPlan plan = *shared;
-  with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
-}
-
 // --- without a rounding --------------------------------------------------------------------------
 
 /// out[i] = of(x[i], y[i], z[i]) for vectors V, whose lanes without elements are zero.
@@ -206,10 +187,41 @@ CPD_FN void map(int64_t n, const T* x, const T* y, const T* z, T* out, Of of) {
   for_lanes<V>(n, [&](int64_t i) { part(i, Lanes<V>::count); }, part);
 }
 
-CPD_BODY void to_odd_f32_body(Operation op, int64_t n, const float* x, const float* y,
-                              const float* z, float* out) {
-  with_operation<false>(op, [&]<Operation kOp>() {
-    map<F>(n, x, y, z, out, [](F a, F b, F c) {
+/// A call's elements in T.
+template <class T>
+CPD_FN void operate_in(const ArithmeticCall& call) {
+  const RoundPlan plan = *call.plan;
+  const auto of = [](const Strided& x) { return static_cast<const T*>(x.data); };
+  const auto* const random = static_cast<const uint32_t*>(call.random.data);
+  auto* const out = static_cast<T*>(call.out.data);
+  if constexpr (sizeof(T) == sizeof(float) && Lanes<F>::count > 1) {  // one lane may call fma()
+    if (call.n >= kGroup && rounds_from_odd(plan)) {
+      return operate_all_short(call.op, plan, call.first,
+                               {call.n, of(call.x), of(call.y), of(call.z), random, out});
+    }
+  }
+  with_rule<D>(plan, [&]<class R>() {
+    operate_all<R>(call.op, plan, call.first, call.n, of(call.x), of(call.y), of(call.z), random,
+                   out);
+  });
+}
+
+/// of(x, y, z) of a call's elements in T, for vectors V.
+template <class V, class T, class Of>
+CPD_FN void map_call(const ArithmeticCall& call, Of of) {
+  map<V>(call.n, static_cast<const T*>(call.x.data), static_cast<const T*>(call.y.data),
+         static_cast<const T*>(call.z.data), static_cast<T*>(call.out.data), of);
+}
+
+}  // namespace
+
+void to_odd(const ArithmeticCall& call) {
+  with_operation<false>(call.op, [&]<Operation kOp>() {
+    if (call.x.dtype == DType::f64) {
+      return map_call<D, double>(
+          call, [](D a, D b, D c) { return exact_operation<kOp, false>(a, b, c, false); });
+    }
+    map_call<F, float>(call, [](F a, F b, F c) {
       Doubt<F> doubt;
       const F odd = operation_to_odd<kOp, true>(a, b, c, doubt);
       return select(doubt.lanes(), bits_as<F>(splat<Unsigned<F>>(Pattern<F>::quiet_nan)), odd);
@@ -217,34 +229,8 @@ CPD_BODY void to_odd_f32_body(Operation op, int64_t n, const float* x, const flo
   });
 }
 
-CPD_BODY void to_odd_f64_body(Operation op, int64_t n, const double* x, const double* y,
-                              const double* z, double* out) {
-  with_operation<false>(op, [&]<Operation kOp>() {
-    map<D>(n, x, y, z, out,
-           [](D a, D b, D c) { return exact_operation<kOp, false>(a, b, c, false); });
-  });
-}
-
-}  // namespace
-
-void to_odd_f32(Operation op, int64_t n, const float* x, const float* y, const float* z,
-                float* out) {
-  enter<to_odd_f32_body>(op, n, x, y, z, out);
-}
-
-void to_odd_f64(Operation op, int64_t n, const double* x, const double* y, const double* z,
-                double* out) {
-  enter<to_odd_f64_body>(op, n, x, y, z, out);
-}
-
-void arithmetic(Operation op, const RoundPlan& plan, int64_t first, int64_t n, const float* x,
-                const float* y, const float* z, const uint32_t* random, float* out) {
-  enter<arithmetic_body>(op, &plan, first, n, x, y, z, random, out);
-}
-
-void arithmetic_f64(Operation op, const RoundPlan& plan, int64_t first, int64_t n, const double* x,
-                    const double* y, const double* z, const uint32_t* random, double* out) {
-  enter<arithmetic_f64_body>(op, &plan, first, n, x, y, z, random, out);
+void arithmetic(const ArithmeticCall& call) {
+  call.x.dtype == DType::f64 ? operate_in<double>(call) : operate_in<float>(call);
 }
 
 }  // namespace CPD_ISA

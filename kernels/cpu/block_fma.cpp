@@ -447,21 +447,17 @@ CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
   }
 }
 
-CPD_BODY void block_fma_body(const BlockFmaPlan* plan, const GemmBlock* block) {
-  if (block->count == 0) return end_empty(*plan, *block);
-  for (int64_t column = 0; column < block->columns; column += kGemmColumns) {
-    const float* b = block->b + column * block->count;
-    const Range b_range = exponents_of(b, block->count * kGemmColumns, plan->emin_b, nullptr);
-    for (int64_t row = 0; row < block->rows; row += kRows) {
-      multiply_panels(*plan, *block, row, column, b_range);
-    }
-  }
-}
-
 }  // namespace
 
 void block_fma(const BlockFmaPlan& plan, const GemmBlock& block) {
-  enter<block_fma_body>(&plan, &block);
+  if (block.count == 0) return end_empty(plan, block);
+  for (int64_t column = 0; column < block.columns; column += kGemmColumns) {
+    const float* b = block.b + column * block.count;
+    const Range b_range = exponents_of(b, block.count * kGemmColumns, plan.emin_b, nullptr);
+    for (int64_t row = 0; row < block.rows; row += kRows) {
+      multiply_panels(plan, block, row, column, b_range);
+    }
+  }
 }
 
 }  // namespace CPD_ISA

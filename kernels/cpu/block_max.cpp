@@ -109,15 +109,6 @@ CPD_FN void block_max_of(int64_t run, int64_t n, const float* x, float* largest)
   if (whole * run < n) largest[whole] = largest_in<kWithNan>(n - whole * run, x + whole * run);
 }
 
-CPD_BODY void block_max_body(bool with_nan, int64_t run, int64_t n, const float* x,
-                             float* largest) {
-  if (with_nan) {
-    block_max_of<true>(run, n, x, largest);
-  } else {
-    block_max_of<false>(run, n, x, largest);
-  }
-}
-
 /// Finds the largest |x| of n columns of `rows` rows; up to four vectors of columns stay in
 /// registers over all rows.
 template <bool kWithNan>
@@ -147,24 +138,23 @@ CPD_FN void column_max_of(int64_t rows, int64_t stride, int64_t n, const float* 
   }
 }
 
-CPD_BODY void column_max_body(bool with_nan, int64_t rows, int64_t stride, int64_t n,
-                              const float* x, float* largest) {
+}  // namespace
+
+void block_max(bool with_nan, int64_t run, int64_t n, const float* x, float* largest) {
+  if (with_nan) {
+    block_max_of<true>(run, n, x, largest);
+  } else {
+    block_max_of<false>(run, n, x, largest);
+  }
+}
+
+void column_max(bool with_nan, int64_t rows, int64_t stride, int64_t n, const float* x,
+                float* largest) {
   if (with_nan) {
     column_max_of<true>(rows, stride, n, x, largest);
   } else {
     column_max_of<false>(rows, stride, n, x, largest);
   }
-}
-
-}  // namespace
-
-void block_max(bool with_nan, int64_t run, int64_t n, const float* x, float* largest) {
-  enter<block_max_body>(with_nan, run, n, x, largest);
-}
-
-void column_max(bool with_nan, int64_t rows, int64_t stride, int64_t n, const float* x,
-                float* largest) {
-  enter<column_max_body>(with_nan, rows, stride, n, x, largest);
 }
 
 }  // namespace CPD_ISA

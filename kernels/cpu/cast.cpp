@@ -82,31 +82,6 @@ CPD_FN void round_floats(const RoundPlan& plan, int64_t first, int64_t n, const 
                y + done, map);
 }
 
-CPD_BODY void round_f32_body(const RoundPlan* plan, int64_t first, int64_t n, const float* x,
-                             const uint32_t* random, float* y, bool streaming) {
-  if (plan->wide) return round_all<D>(*plan, first, n, x, random, y, Identity{});
-  round_floats<F>(*plan, first, n, x, random, y, streaming, Identity{});
-}
-
-CPD_BODY void round_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
-                             const uint32_t* random, double* y) {
-  round_all<D>(*plan, first, n, x, random, y, Identity{});
-}
-
-CPD_BODY void round_bf16_body(const RoundPlan* plan, int64_t first, int64_t n,
-                              const std::uint16_t* x, const uint32_t* random, std::uint16_t* y) {
-  round_all<F>(*plan, first, n, reinterpret_cast<const Bf16*>(x), random,
-               reinterpret_cast<Bf16*>(y), Identity{});
-}
-
-CPD_BODY void widen_bf16_body(int64_t n, const std::uint16_t* x, float* y) {
-  const auto* from = reinterpret_cast<const Bf16*>(x);
-  const auto rest = [&](int64_t i, int64_t count) {
-    for (int64_t k = i; k < i + count; ++k) y[k] = load_value<float>(from + k);
-  };
-  for_lanes<F>(n, [&](int64_t i) { store_value(y + i, load_value<F>(from + i)); }, rest);
-}
-
 /// Rounds n values with the integers of each, in parts that are in L1 before whole cache lines of
 /// them are written by non-temporal stores.
 template <class R>
@@ -120,25 +95,34 @@ CPD_FN void stream_row(const RoundPlan& plan, int64_t n, const float* x, const u
   }
 }
 
-CPD_BODY void round_rows_body(const RoundPlan* shared, int64_t rows, int64_t n, const float* x,
-                              int64_t x_stride, const uint32_t* random, int64_t random_stride,
-                              float* y, int64_t y_stride, bool streaming) {
-  const RoundPlan plan = *shared;
+/// Rounds rows of neighboring elements with the integers of each.
+CPD_FN void round_rows(const CastCall& call) {
+  const RoundPlan plan = *call.plan;
+  const int64_t rows = call.x.shape[0];
+  const int64_t n = call.x.shape[1];
   const bool is_random = plan.mode == Rounding::stochastic;
-  // Of shorter rows too many cache lines are written in parts.
-  const bool streams = streaming && holds_floats(y) && n >= kBlock;
-  const auto for_rows = [&](auto row) {
+  const auto for_rows = [&](auto* x, auto* y, auto row) {
+    const auto* random = static_cast<const uint32_t*>(call.random.data);
     for (int64_t r = 0; r < rows; ++r) {
-      row(x + r * x_stride, is_random ? random + r * random_stride : nullptr, y + r * y_stride);
+      row(x + r * call.x.stride[0], is_random ? random + r * call.random.stride[0] : nullptr,
+          y + r * call.out.stride[0]);
     }
   };
-  if (plan.wide) {
-    return for_rows([&](const float* from, const uint32_t* integers, float* to) {
-      round_all<D>(plan, 0, n, from, integers, to, Identity{});
-    });
+  const auto in_binary64 = [&](const auto* from, const uint32_t* integers, auto* to) {
+    round_all<D>(plan, 0, n, from, integers, to, Identity{});
+  };
+  if (call.x.dtype == DType::f64) {
+    return for_rows(static_cast<const double*>(call.x.data), static_cast<double*>(call.out.data),
+                    in_binary64);
   }
+  const auto* const x = static_cast<const float*>(call.x.data);
+  auto* const y = static_cast<float*>(call.out.data);
+  if (plan.wide) return for_rows(x, y, in_binary64);
+  // Of shorter rows too many cache lines are written in parts.
+  const bool streams = call.streaming && holds_floats(y) && n >= kBlock;
+  const int64_t x_stride = call.x.stride[0];
   with_rule<F>(plan, [&]<class R>() {
-    for_rows([&](const float* from, const uint32_t* integers, float* to) {
+    for_rows(x, y, [&](const float* from, const uint32_t* integers, float* to) {
       // No hardware prefetches rows of other pages.
       for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + 2 * x_stride + i);
       if (streams) return stream_row<R>(plan, n, from, integers, to);
@@ -148,17 +132,36 @@ CPD_BODY void round_rows_body(const RoundPlan* shared, int64_t rows, int64_t n, 
   if (streams) fence_streaming<F>();
 }
 
-CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
-                                const float* x, const uint32_t* random, float* y, bool streaming) {
-  with_scale(*plan, shift, [&]<class V>(auto map) {
-    round_floats<V>(*plan, first, n, x, random, y, streaming, map);
+}  // namespace
+
+void cast(const CastCall& call) {
+  if (call.x.rank > 1) return round_rows(call);
+  const RoundPlan& plan = *call.plan;
+  const auto* const random = static_cast<const uint32_t*>(call.random.data);
+  if (call.x.dtype == DType::f64) {
+    return round_all<D>(plan, call.first, call.n, static_cast<const double*>(call.x.data), random,
+                        static_cast<double*>(call.out.data), Identity{});
+  }
+  if (call.x.dtype == DType::bf16) {
+    return round_all<F>(plan, call.first, call.n, static_cast<const Bf16*>(call.x.data), random,
+                        static_cast<Bf16*>(call.out.data), Identity{});
+  }
+  with_scale(plan, call.shift, [&]<class V>(auto map) {
+    round_floats<V>(plan, call.first, call.n, static_cast<const float*>(call.x.data), random,
+                    static_cast<float*>(call.out.data), call.streaming, map);
   });
 }
 
-// --- random integers -----------------------------------------------------------------------------
+void widen_bf16(int64_t n, const std::uint16_t* x, float* y) {
+  const auto* from = reinterpret_cast<const Bf16*>(x);
+  const auto rest = [&](int64_t i, int64_t count) {
+    for (int64_t k = i; k < i + count; ++k) y[k] = load_value<float>(from + k);
+  };
+  for_lanes<F>(n, [&](int64_t i) { store_value(y + i, load_value<F>(from + i)); }, rest);
+}
 
-CPD_BODY void random_integers_body(int bits, uint64_t seed, uint64_t stream, int64_t first,
-                                   int64_t n, uint32_t* out) {
+void random_integers(int bits, uint64_t seed, uint64_t stream, int64_t first, int64_t n,
+                     uint32_t* out) {
   alignas(64) uint32_t last[kBlock];
   for (int64_t i = 0; i < n; i += kRun) {
     const int64_t count = least(kRun, n - i);
@@ -170,9 +173,7 @@ CPD_BODY void random_integers_body(int bits, uint64_t seed, uint64_t stream, int
   }
 }
 
-// --- ranges --------------------------------------------------------------------------------------
-
-CPD_BODY float max_abs_body(int64_t n, const float* x, int64_t* non_finite) {
+float max_abs(int64_t n, const float* x, int64_t* non_finite) {
   using I = Signed<F>;
   using U = Unsigned<F>;
   using P = Pattern<F>;
@@ -210,46 +211,6 @@ CPD_BODY float max_abs_body(int64_t n, const float* x, int64_t* non_finite) {
   for (const std::int32_t each : lane) best = max(best, each);
   *non_finite += bad;
   return bits_as<float>(best);
-}
-
-}  // namespace
-
-void round_f32(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
-               const uint32_t* random, float* y, bool streaming) {
-  enter<round_f32_body>(&plan, first, n, x, random, y, streaming);
-}
-
-void round_f64(const RoundPlan& plan, int64_t first, int64_t n, const double* x,
-               const uint32_t* random, double* y) {
-  enter<round_f64_body>(&plan, first, n, x, random, y);
-}
-
-void round_bf16(const RoundPlan& plan, int64_t first, int64_t n, const std::uint16_t* x,
-                const uint32_t* random, std::uint16_t* y) {
-  enter<round_bf16_body>(&plan, first, n, x, random, y);
-}
-
-void widen_bf16(int64_t n, const std::uint16_t* x, float* y) { enter<widen_bf16_body>(n, x, y); }
-
-void round_rows(const RoundPlan& plan, int64_t rows, int64_t n, const float* x, int64_t x_stride,
-                const uint32_t* random, int64_t random_stride, float* y, int64_t y_stride,
-                bool streaming) {
-  enter<round_rows_body>(&plan, rows, n, x, x_stride, random, random_stride, y, y_stride,
-                         streaming);
-}
-
-void round_scaled(const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,
-                  const uint32_t* random, float* y, bool streaming) {
-  enter<round_scaled_body>(&plan, shift, first, n, x, random, y, streaming);
-}
-
-void random_integers(int bits, uint64_t seed, uint64_t stream, int64_t first, int64_t n,
-                     uint32_t* out) {
-  enter<random_integers_body>(bits, seed, stream, first, n, out);
-}
-
-float max_abs(int64_t n, const float* x, int64_t* non_finite) {
-  return enter<max_abs_body>(n, x, non_finite);
 }
 
 }  // namespace CPD_ISA

@@ -132,18 +132,6 @@ CPD_FN int64_t encode_floats(const RoundPlan& plan, int64_t first, int64_t n, co
   return nan >= 0 || found < 0 ? nan : whole + found;
 }
 
-CPD_BODY int64_t encode_f32_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
-                                 const float* x, const uint32_t* random, uint8_t* packed,
-                                 bool streaming) {
-  return with_scale(*plan, shift, [&]<class V>(auto map) {
-    return encode_floats<V>(*plan, first, n, x, random, packed, streaming, map);
-  });
-}
-CPD_BODY int64_t encode_f64_body(const RoundPlan* plan, int64_t first, int64_t n, const double* x,
-                                 const uint32_t* random, uint8_t* packed) {
-  return encode_all<D>(*plan, first, n, x, random, packed, Identity{});
-}
-
 template <class R, class V, class Map>
 CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* y, Map map) {
   for_lanes<V>(
@@ -214,12 +202,6 @@ CPD_FN void decode_narrow(const RoundPlan& plan, int64_t n, const uint8_t* packe
   decode_all<F>(plan, n - done, packed + done * plan.bits / 8, y + done, map);
 }
 
-CPD_BODY void decode_f32_body(const RoundPlan* plan, int64_t n, const uint8_t* packed, float* y,
-                              bool streaming) {
-  if (plan->wide) return decode_all<D>(*plan, n, packed, y, AsItIs{});
-  decode_narrow(*plan, n, packed, y, streaming, AsItIs{});
-}
-
 template <bool kDivides>
 CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n,
                          const uint8_t* packed, float* y, bool streaming) {
@@ -231,34 +213,38 @@ CPD_FN void decode_times(const RoundPlan& plan, int shift, float last, int64_t n
   decode_all<D>(plan, n, packed, y, Rescaled<double, kDivides>{exact_power(shift), last});
 }
 
-CPD_BODY void decode_scaled_body(const RoundPlan* plan, int shift, float divisor, int64_t n,
-                                 const uint8_t* packed, float* y, bool streaming) {
-  if (is_power_of_two(divisor)) {
-    decode_times<false>(*plan, shift, 1.0F / divisor, n, packed, y, streaming);
-  } else {
-    decode_times<true>(*plan, shift, divisor, n, packed, y, streaming);
-  }
-}
-
 }  // namespace
 
-int64_t encode_f32(const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,
-                   const uint32_t* random, uint8_t* packed, bool streaming) {
-  return enter<encode_f32_body>(&plan, shift, first, n, x, random, packed, streaming);
+void encode(const EncodeCall& call) {
+  const RoundPlan& plan = *call.plan;
+  const auto* const random = static_cast<const uint32_t*>(call.random.data);
+  int64_t nan = -1;
+  if (call.x.dtype == DType::f64) {
+    nan = encode_all<D>(plan, call.first, call.n, static_cast<const double*>(call.x.data), random,
+                        call.packed, Identity{});
+  } else {
+    nan = with_scale(plan, call.shift, [&]<class V>(auto map) {
+      return encode_floats<V>(plan, call.first, call.n, static_cast<const float*>(call.x.data),
+                              random, call.packed, call.streaming, map);
+    });
+  }
+  if (nan < 0 || call.first_nan == nullptr) return;
+  const auto found = static_cast<unsigned long long>(call.first + nan);
+  if (found < *call.first_nan) *call.first_nan = found;
 }
 
-int64_t encode_f64(const RoundPlan& plan, int64_t first, int64_t n, const double* x,
-                   const uint32_t* random, uint8_t* packed) {
-  return enter<encode_f64_body>(&plan, first, n, x, random, packed);
-}
-
-void decode_f32(const RoundPlan& plan, int64_t n, const uint8_t* packed, float* y, bool streaming) {
-  enter<decode_f32_body>(&plan, n, packed, y, streaming);
-}
-
-void decode_scaled(const RoundPlan& plan, int shift, float divisor, int64_t n,
-                   const uint8_t* packed, float* y, bool streaming) {
-  enter<decode_scaled_body>(&plan, shift, divisor, n, packed, y, streaming);
+void decode(const DecodeCall& call) {
+  const RoundPlan& plan = *call.plan;
+  auto* const y = static_cast<float*>(call.out.data);
+  if (call.shift == 0 && call.divisor == 1) {
+    if (plan.wide) return decode_all<D>(plan, call.n, call.packed, y, AsItIs{});
+    decode_narrow(plan, call.n, call.packed, y, call.streaming, AsItIs{});
+  } else if (is_power_of_two(call.divisor)) {
+    decode_times<false>(plan, call.shift, 1.0F / call.divisor, call.n, call.packed, y,
+                        call.streaming);
+  } else {
+    decode_times<true>(plan, call.shift, call.divisor, call.n, call.packed, y, call.streaming);
+  }
 }
 
 }  // namespace CPD_ISA

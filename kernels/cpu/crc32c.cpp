@@ -53,7 +53,9 @@ constexpr int64_t kPart = 4096;  ///< bytes of each of the three streams
 constexpr uint32_t kAfterOne = crc_zeros(kPart);
 constexpr uint32_t kAfterTwo = crc_zeros(2 * kPart);
 
-CPD_BODY uint32_t crc32c_body(uint32_t crc, int64_t n, const uint8_t* data) {
+}  // namespace
+
+uint32_t crc32c(uint32_t crc, int64_t n, const uint8_t* data) {
   crc = ~crc;
   for (; n >= 3 * kPart; n -= 3 * kPart, data += 3 * kPart) {
     uint32_t second = 0;
@@ -68,12 +70,6 @@ CPD_BODY uint32_t crc32c_body(uint32_t crc, int64_t n, const uint8_t* data) {
   for (; n >= 8; n -= 8, data += 8) crc = next_word(crc, data);
   for (; n > 0; --n, ++data) crc = crc_byte(crc, *data);
   return ~crc;
-}
-
-}  // namespace
-
-uint32_t crc32c(uint32_t crc, int64_t n, const uint8_t* data) {
-  return enter<crc32c_body>(crc, n, data);
 }
 
 }  // namespace CPD_ISA

@@ -421,17 +421,15 @@ CPD_FN void multiply_panels(const FixedPlan& plan, const GemmBlock& block, int64
   if (block.last) end_tile(&tile);
 }
 
-CPD_BODY void fixed_body(const FixedPlan* plan, const GemmBlock* block) {
-  for (int64_t column = 0; column < block->columns; column += kGemmColumns) {
-    for (int64_t row = 0; row < block->rows; row += kRows) {
-      multiply_panels(*plan, *block, row, column);
+}  // namespace
+
+void fixed(const FixedPlan& plan, const GemmBlock& block) {
+  for (int64_t column = 0; column < block.columns; column += kGemmColumns) {
+    for (int64_t row = 0; row < block.rows; row += kRows) {
+      multiply_panels(plan, block, row, column);
     }
   }
 }
-
-}  // namespace
-
-void fixed(const FixedPlan& plan, const GemmBlock& block) { enter<fixed_body>(&plan, &block); }
 
 }  // namespace CPD_ISA
 }  // namespace cpd

@@ -13,9 +13,12 @@ using std::uint64_t;
 using std::uint8_t;
 
 template <class T>
-CPD_FN bool compare(const FlagLimits<T>& shared, int64_t n, const T* x, const T* y,
-                    uint8_t* raised) {
-  const FlagLimits<T> limits = shared;
+CPD_FN bool compare(const FlagsCall& call) {
+  const FlagLimits<T> limits = *static_cast<const FlagLimits<T>*>(call.limits);
+  const auto* const x = static_cast<const T*>(call.x);
+  const auto* const y = static_cast<const T*>(call.y);
+  uint8_t* const raised = call.raised;
+  const int64_t n = call.n;
   for (int64_t i = 0; i < n; ++i) raised[i] = static_cast<uint8_t>(flags_of(limits, x[i], y[i]));
   constexpr uint64_t kEach = ~uint64_t{0} / 255;  // 1 in each byte
   uint64_t all = 0;
@@ -25,25 +28,10 @@ CPD_FN bool compare(const FlagLimits<T>& shared, int64_t n, const T* x, const T*
   return (all & kOpen * kEach) != 0;
 }
 
-CPD_BODY bool flags_f32_body(const FlagLimits<float>* limits, int64_t n, const float* x,
-                             const float* y, uint8_t* raised) {
-  return compare(*limits, n, x, y, raised);
-}
-CPD_BODY bool flags_f64_body(const FlagLimits<double>* limits, int64_t n, const double* x,
-                             const double* y, uint8_t* raised) {
-  return compare(*limits, n, x, y, raised);
-}
-
 }  // namespace
 
-bool flags_f32(const FlagLimits<float>& limits, int64_t n, const float* x, const float* y,
-               uint8_t* raised) {
-  return enter<flags_f32_body>(&limits, n, x, y, raised);
-}
-
-bool flags_f64(const FlagLimits<double>& limits, int64_t n, const double* x, const double* y,
-               uint8_t* raised) {
-  return enter<flags_f64_body>(&limits, n, x, y, raised);
+bool flags(const FlagsCall& call) {
+  return call.dtype == DType::f64 ? compare<double>(call) : compare<float>(call);
 }
 
 }  // namespace CPD_ISA

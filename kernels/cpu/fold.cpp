@@ -174,9 +174,9 @@ CPD_BODY void fold_any(const FoldPlan* shared, bool starts, const Steps* given) 
   with_rule<D>(plan.round, [&]<class R>() { fold_span<R, D>(plan, starts, steps); });
 }
 
-CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<double>* given) {
-  const FoldPlan plan = *shared;
-  const StepsOf<double> steps = *given;
+CPD_FN void fold_steps64(const FoldPlan& shared, bool starts, const StepsOf<double>& given) {
+  const FoldPlan plan = shared;
+  const StepsOf<double> steps = given;
   if (plan.round.mode == Rounding::stochastic && steps.given.random != nullptr) {
     return fold_span<Rule<Rounding::stochastic>, D, Given<D>>(plan, starts, steps);
   }
@@ -360,38 +360,43 @@ CPD_FN int64_t together(const FoldPlan& plan, int64_t draw) {
   return kStochasticSteps - draw % kStochasticSteps;
 }
 
-CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {
-  Steps steps = *all;
-  int64_t left = all->count;
+CPD_FN void fold_steps(const FoldPlan& plan, bool starts, Steps steps) {
+  int64_t left = steps.count;
   while (left > 0) {
-    steps.count =
-        starts && plan->kind != Split::none ? 1 : least(left, together(*plan, steps.draw));
+    steps.count = starts && plan.kind != Split::none ? 1 : least(left, together(plan, steps.draw));
     steps.next = least(left - steps.count, steps.count);
-    fold_some(*plan, starts, steps);
-    const int64_t draws = plan->scheme == Scheme::kahan ? 4 * steps.count : steps.count;
-    steps.draw += draws - (starts && plan->scheme == Scheme::kahan ? 3 : 0);
+    fold_some(plan, starts, steps);
+    const int64_t draws = plan.scheme == Scheme::kahan ? 4 * steps.count : steps.count;
+    steps.draw += draws - (starts && plan.scheme == Scheme::kahan ? 3 : 0);
     steps.terms += steps.count;
     left -= steps.count;
     starts = false;
   }
 }
 
+template <class T>
+CPD_FN StepsOf<T> steps_of(const FoldCall& call) {
+  return {call.draw,
+          call.first,
+          call.n,
+          call.count,
+          0,
+          static_cast<const T* const*>(call.terms),
+          0,
+          static_cast<T*>(call.sum),
+          static_cast<T*>(call.compensation),
+          call.given};
+}
+
 }  // namespace
 
-void fold(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n, int64_t count,
-          const float* const* terms, float* sum, float* compensation, GivenDraws given) {
-  const Steps steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
-  enter<fold_body>(&plan, starts, &steps);
+void fold(const FoldCall& call) {
+  if (call.dtype == DType::f64)
+    return fold_steps64(*call.plan, call.starts, steps_of<double>(call));
+  fold_steps(*call.plan, call.starts, steps_of<float>(call));
 }
 
 Split fold_path(const FoldPlan& plan, bool given) { return path_of(plan, given); }
-
-void fold_f64(const FoldPlan& plan, bool starts, int64_t draw, int64_t first, int64_t n,
-              int64_t count, const double* const* terms, double* sum, double* compensation,
-              GivenDraws given) {
-  const StepsOf<double> steps{draw, first, n, count, 0, terms, 0, sum, compensation, given};
-  enter<fold_f64_body>(&plan, starts, &steps);
-}
 
 }  // namespace CPD_ISA
 }  // namespace cpd

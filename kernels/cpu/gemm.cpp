@@ -128,18 +128,14 @@ CPD_FN void gemm_tile(const GemmPlan& plan, const GemmBlock& block, int64_t i, i
   run_tile({&plan, &block, tile, a, b, fits_binary32(plan, a->fraction, b->fraction)}, columns);
 }
 
-CPD_BODY void gemm_body(const GemmPlan* plan, const GemmBlock* block) {
-#if defined(CPD_HAS_AVX512FP16)
-  if (path_of(*plan, block->given.random != nullptr).half == Half::fp16) {
-    return avx512fp16::gemm_in_halves(*plan, *block);
-  }
-#endif
+/// Computes all tiles of a block.
+CPD_FN void gemm_tiles(const GemmPlan& plan, const GemmBlock& block) {
   Columns columns;
-  for (int64_t first = 0; first < block->rows; first += kRowsInCache) {
-    const int64_t end = first + kRowsInCache < block->rows ? first + kRowsInCache : block->rows;
-    for (int64_t j = 0; j < block->columns; j += kGemmColumns) {
-      columns.take(*block, j);
-      for (int64_t i = first; i < end; i += kGemmRows) gemm_tile(*plan, *block, i, j, columns);
+  for (int64_t first = 0; first < block.rows; first += kRowsInCache) {
+    const int64_t end = first + kRowsInCache < block.rows ? first + kRowsInCache : block.rows;
+    for (int64_t j = 0; j < block.columns; j += kGemmColumns) {
+      columns.take(block, j);
+      for (int64_t i = first; i < end; i += kGemmRows) gemm_tile(plan, block, i, j, columns);
     }
   }
 }
@@ -148,9 +144,17 @@ CPD_BODY void gemm_body(const GemmPlan* plan, const GemmBlock* block) {
 
 #if defined(CPD_HALF_LANES)
 /// The sums of a plan whose SplitPlan::half is fp16, within a kernel's environment.
-void gemm_in_halves(const GemmPlan& plan, const GemmBlock& block) { gemm_body(&plan, &block); }
+void gemm_in_halves(const GemmPlan& plan, const GemmBlock& block) { gemm_tiles(plan, block); }
 #else
-void gemm(const GemmPlan& plan, const GemmBlock& block) { enter<gemm_body>(&plan, &block); }
+void gemm(const GemmPlan& plan, const GemmBlock& block) {
+#if defined(CPD_HAS_AVX512FP16)
+  if (path_of(plan, block.given.random != nullptr).half == Half::fp16) {
+    return avx512fp16::gemm_in_halves(plan, block);
+  }
+#endif
+  gemm_tiles(plan, block);
+}
+
 GemmPath gemm_path(const GemmPlan& plan, bool given) { return path_of(plan, given); }
 #endif
 

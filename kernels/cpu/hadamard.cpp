@@ -119,22 +119,22 @@ CPD_FN void transform(const HadamardPlan& shared, int64_t groups, int64_t count,
   });
 }
 
-CPD_BODY void hadamard_body(const HadamardPlan* plan, int64_t groups, int64_t count, int64_t stride,
-                            const float* x, float* y, bool streaming) {
-  if (count == 0) return;
-  if (plan->to_bf16) {
-    transform<D>(*plan, groups, count, stride, x, y, streaming);
-  } else {
-    transform<F>(*plan, groups, count, stride, x, y, streaming);
-  }
-  if (streaming) fence_streaming<F>();
-}
-
 }  // namespace
 
-void hadamard(const HadamardPlan& plan, int64_t groups, int64_t count, int64_t stride,
-              const float* x, float* y, bool streaming) {
-  enter<hadamard_body>(&plan, groups, count, stride, x, y, streaming);
+void hadamard(const HadamardCall& call) {
+  if (call.groups == 0) return;
+  const int64_t count = call.x.rank > 1 ? call.x.shape[1] : 1;
+  const auto* const x = static_cast<const float*>(call.x.data);
+  auto* const y = static_cast<float*>(call.out.data);
+  const auto run = [&]<class V>() {
+    transform<V>(*call.plan, call.groups / count, count, call.x_step, x, y, call.streaming);
+  };
+  if (call.plan->to_bf16) {
+    run.template operator()<D>();
+  } else {
+    run.template operator()<F>();
+  }
+  if (call.streaming) fence_streaming<F>();
 }
 
 }  // namespace CPD_ISA

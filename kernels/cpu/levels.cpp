@@ -146,18 +146,6 @@ CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, i
   }
 }
 
-CPD_BODY void encode_levels_body(const LevelPlan* plan, int64_t first, int64_t before, int64_t n,
-                                 const float* x, const float* norms, const uint32_t* random,
-                                 uint8_t* packed) {
-  if (plan->intervals) {
-    encode_all<true, false>(*plan, first, before, n, x, norms, random, packed);
-  } else if (plan->has_nan) {
-    encode_all<false, true>(*plan, first, before, n, x, norms, random, packed);
-  } else {
-    encode_all<false, false>(*plan, first, before, n, x, norms, random, packed);
-  }
-}
-
 // --- values --------------------------------------------------------------------------------------
 
 template <class V, bool kIntervals, bool kDivides, bool kSpare = false, class Map>
@@ -221,18 +209,6 @@ CPD_FN void decode_all(const LevelPlan& shared, int64_t before, int64_t n, const
   }
 }
 
-CPD_BODY void decode_levels_body(const LevelPlan* plan, int shift, float divisor, int64_t before,
-                                 int64_t n, const uint8_t* packed, const float* norms, float* y) {
-  const float factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
-  if (shift == 0 && divisor == 1) {
-    decode_all(*plan, before, n, packed, norms, y, Identity{});
-  } else if (is_power_of_two(divisor)) {
-    decode_all(*plan, before, n, packed, norms, y, Rescaled<float, false>{factor, 1 / divisor});
-  } else {
-    decode_all(*plan, before, n, packed, norms, y, Rescaled<float, true>{factor, divisor});
-  }
-}
-
 // --- sums ----------------------------------------------------------------------------------------
 
 /// The partial sums of Moments, sixteen values at a time. kChecks: one may be NaN or infinite.
@@ -282,7 +258,32 @@ CPD_FN int count_non_finite(const float* x, Signed<F>& largest) {
   return count;
 }
 
-CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* result) {
+}  // namespace
+
+void encode_levels(const LevelPlan& plan, int64_t first, int64_t before, int64_t n, const float* x,
+                   const float* norms, const uint32_t* random, uint8_t* packed) {
+  if (plan.intervals) {
+    encode_all<true, false>(plan, first, before, n, x, norms, random, packed);
+  } else if (plan.has_nan) {
+    encode_all<false, true>(plan, first, before, n, x, norms, random, packed);
+  } else {
+    encode_all<false, false>(plan, first, before, n, x, norms, random, packed);
+  }
+}
+
+void decode_levels(const LevelPlan& plan, int shift, float divisor, int64_t before, int64_t n,
+                   const uint8_t* packed, const float* norms, float* y) {
+  const float factor = bits_as<float>(static_cast<uint32_t>(shift + 127) << 23);
+  if (shift == 0 && divisor == 1) {
+    decode_all(plan, before, n, packed, norms, y, Identity{});
+  } else if (is_power_of_two(divisor)) {
+    decode_all(plan, before, n, packed, norms, y, Rescaled<float, false>{factor, 1 / divisor});
+  } else {
+    decode_all(plan, before, n, packed, norms, y, Rescaled<float, true>{factor, divisor});
+  }
+}
+
+void moments(int64_t n, const float* x, double mean, Moments* result) {
   PartialMoments moments{mean};
   Signed<F> largest{};
   int64_t finite = n;
@@ -311,22 +312,6 @@ CPD_BODY void moments_body(int64_t n, const float* x, double mean, Moments* resu
   }
   *result = {add_partial_sums(sums), add_partial_sums(squares), finite,
              bits_as<float>(largest_lane(largest))};
-}
-
-}  // namespace
-
-void encode_levels(const LevelPlan& plan, int64_t first, int64_t before, int64_t n, const float* x,
-                   const float* norms, const uint32_t* random, uint8_t* packed) {
-  enter<encode_levels_body>(&plan, first, before, n, x, norms, random, packed);
-}
-
-void decode_levels(const LevelPlan& plan, int shift, float divisor, int64_t before, int64_t n,
-                   const uint8_t* packed, const float* norms, float* y) {
-  enter<decode_levels_body>(&plan, shift, divisor, before, n, packed, norms, y);
-}
-
-void moments(int64_t n, const float* x, double mean, Moments* result) {
-  enter<moments_body>(n, x, mean, result);
 }
 
 }  // namespace CPD_ISA

@@ -108,21 +108,6 @@ CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* 
   }
 }
 
-CPD_BODY void one_bit_means_body(const OneBitRun* run, const float* x, const float* residual,
-                                 float* means) {
-  const int64_t bucket = run->bucket;
-  const int64_t n = run->n;
-  int64_t i = 0;
-  const auto take = [&](int64_t buckets, int64_t count) {
-    take_means(bucket, buckets, count, x + i, residual + i, means);
-    i += buckets * count;
-    means += 2 * buckets;
-  };
-  if (run->before > 0) take(1, least(bucket - run->before, n));
-  while (n - i >= bucket) take(least(kEight, (n - i) / bucket), bucket);
-  if (i < n) take(1, n - i);
-}
-
 // --- bits ----------------------------------------------------------------------------------------
 
 constexpr int kUnit = Lanes<F>::count < 8 ? 8 : Lanes<F>::count;  ///< values whose bits are bytes
@@ -203,25 +188,40 @@ CPD_FN void encode_part(int64_t count, int64_t bit, const float* x, const float*
       });
 }
 
-CPD_BODY void one_bit_encode_body(const OneBitRun* run, const float* x, const float* residual,
-                                  const float* means, uint8_t* bits, float* next) {
-  for_parts(*run, [&](int64_t b, int64_t i, int64_t count, int64_t bit) {
+}  // namespace
+
+void one_bit_means(const OneBitRun& run, const float* x, const float* residual, float* means) {
+  const int64_t bucket = run.bucket;
+  const int64_t n = run.n;
+  int64_t i = 0;
+  const auto take = [&](int64_t buckets, int64_t count) {
+    take_means(bucket, buckets, count, x + i, residual + i, means);
+    i += buckets * count;
+    means += 2 * buckets;
+  };
+  if (run.before > 0) take(1, least(bucket - run.before, n));
+  while (n - i >= bucket) take(least(kEight, (n - i) / bucket), bucket);
+  if (i < n) take(1, n - i);
+}
+
+void one_bit_encode(const OneBitRun& run, const float* x, const float* residual, const float* means,
+                    uint8_t* bits, float* next) {
+  for_parts(run, [&](int64_t b, int64_t i, int64_t count, int64_t bit) {
     const float above = means[2 * b];
     const float below = means[2 * b + 1];
-    if (run->streaming && is_aligned(next + i) && bit % 8 == 0) {
+    if (run.streaming && is_aligned(next + i) && bit % 8 == 0) {
       encode_part<true>(count, bit, x + i, residual + i, above, below, bits, next + i);
     } else {
       encode_part<false>(count, bit, x + i, residual + i, above, below, bits, next + i);
     }
   });
-  if (run->streaming) fence_streaming<F>();
+  if (run.streaming) fence_streaming<F>();
 }
 
-CPD_BODY void one_bit_decode_body(const OneBitRun* run, const uint8_t* bits, const float* means,
-                                  float* y) {
+void one_bit_decode(const OneBitRun& run, const uint8_t* bits, const float* means, float* y) {
   constexpr int kLanes = Lanes<F>::count;
   using U = Unsigned<F>;
-  for_parts(*run, [&](int64_t b, int64_t begin, int64_t count, int64_t bit) {
+  for_parts(run, [&](int64_t b, int64_t begin, int64_t count, int64_t bit) {
     const float above = means[2 * b];
     const float below = means[2 * b + 1];
     float* const to = y + begin;
@@ -244,21 +244,6 @@ CPD_BODY void one_bit_decode_body(const OneBitRun* run, const uint8_t* bits, con
           for (int64_t j = i; j < i + left; ++j) decode_one(j);
         });
   });
-}
-
-}  // namespace
-
-void one_bit_means(const OneBitRun& run, const float* x, const float* residual, float* means) {
-  enter<one_bit_means_body>(&run, x, residual, means);
-}
-
-void one_bit_encode(const OneBitRun& run, const float* x, const float* residual, const float* means,
-                    uint8_t* bits, float* next) {
-  enter<one_bit_encode_body>(&run, x, residual, means, bits, next);
-}
-
-void one_bit_decode(const OneBitRun& run, const uint8_t* bits, const float* means, float* y) {
-  enter<one_bit_decode_body>(&run, bits, means, y);
 }
 
 }  // namespace CPD_ISA

@@ -145,9 +145,10 @@ CPD_BODY void pack_panels(int64_t lines, int64_t count, const float* x, int64_t 
   }
 }
 
-CPD_BODY void pack_body(int64_t lines, int64_t count, const float* x, int64_t line_stride,
-                        int64_t k_stride, int width, int least_bits_within, float* packed,
-                        PanelRange* range, int32_t* logs) {
+}  // namespace
+
+void pack(int64_t lines, int64_t count, const float* x, int64_t line_stride, int64_t k_stride,
+          int width, int least_bits_within, float* packed, PanelRange* range, int32_t* logs) {
   if (width == kGemmRows) {
     pack_panels<kGemmRows>(lines, count, x, line_stride, k_stride, least_bits_within, packed, range,
                            logs);
@@ -155,14 +156,6 @@ CPD_BODY void pack_body(int64_t lines, int64_t count, const float* x, int64_t li
     pack_panels<kGemmColumns>(lines, count, x, line_stride, k_stride, least_bits_within, packed,
                               range, logs);
   }
-}
-
-}  // namespace
-
-void pack(int64_t lines, int64_t count, const float* x, int64_t line_stride, int64_t k_stride,
-          int width, int least_bits_within, float* packed, PanelRange* range, int32_t* logs) {
-  enter<pack_body>(lines, count, x, line_stride, k_stride, width, least_bits_within, packed, range,
-                   logs);
 }
 
 }  // namespace CPD_ISA

@@ -112,22 +112,22 @@ CPD_FN int64_t cast_columns(const PowerBlocks blocks, const PowerRun& run, int64
 }
 
 template <class T>
-CPD_BODY int64_t power_blocks_body(const PowerBlocks* blocks, const PowerRun* run) {
+CPD_CALL int64_t cast_blocks(const PowerBlocks& blocks, const PowerRun& run) {
   if constexpr (kLanes == 1) {
     return 0;
   } else {
-    const auto* const x = static_cast<const T*>(run->x);
-    auto* const y = reinterpret_cast<Bf16*>(run->y);
-    if (run->along) return cast_along(*blocks, run->n, x, y);
-    return cast_columns<1>(*blocks, *run, cast_columns<2>(*blocks, *run, 0, x, y), x, y);
+    const auto* const x = static_cast<const T*>(run.x);
+    auto* const y = reinterpret_cast<Bf16*>(run.y);
+    if (run.along) return cast_along(blocks, run.n, x, y);
+    return cast_columns<1>(blocks, run, cast_columns<2>(blocks, run, 0, x, y), x, y);
   }
 }
 
 }  // namespace
 
 int64_t cast_power_blocks(const PowerBlocks& blocks, const PowerRun& run) {
-  if (run.is_bf16) return enter<power_blocks_body<Bf16>>(&blocks, &run);
-  return enter<power_blocks_body<float>>(&blocks, &run);
+  if (run.is_bf16) return cast_blocks<Bf16>(blocks, run);
+  return cast_blocks<float>(blocks, run);
 }
 
 }  // namespace CPD_ISA

@@ -72,8 +72,8 @@ CPD_FN uint32_t pair_across(int64_t lines, int64_t count, const T* x, int64_t k_
   return least;
 }
 
-CPD_BODY uint32_t pair_body(const Bf16Lines& x, int64_t lines, int64_t count, uint32_t* words,
-                            int64_t stride) {
+CPD_BODY uint32_t pair(const Bf16Lines& x, int64_t lines, int64_t count, uint32_t* words,
+                       int64_t stride) {
   const auto of = [&](const auto* values) {
     return x.along ? pair_along(lines, count, values, x.stride, words, stride)
                    : pair_across(lines, count, values, x.stride, words, stride);
@@ -123,7 +123,7 @@ CPD_PAIRS void tile(const Bf16Tile& t, int64_t row) {
   }
 }
 
-CPD_BODY void tile_body(const Bf16Tile& t) {
+CPD_BODY void tiles(const Bf16Tile& t) {
   int64_t row = 0;
   for (; row + 6 <= t.rows; row += 6) tile<6>(t, row);
   switch (t.rows - row) {
@@ -158,7 +158,7 @@ CPD_FN __m512i halves_of(__m512 y) {
   return _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7FC0));
 }
 
-CPD_BODY void finish_body(const Bf16Finish& f) {
+CPD_BODY void finish(const Bf16Finish& f) {
   for (int64_t row = 0; row < f.rows; ++row) {
     for (int64_t column = 0; column < f.columns; column += 16) {
       const int64_t rest = f.columns - column;
@@ -179,13 +179,8 @@ CPD_BODY void finish_body(const Bf16Finish& f) {
   }
 }
 
-uint32_t pair(const Bf16Lines& x, int64_t lines, int64_t count, uint32_t* words, int64_t stride) {
-  return enter<pair_body, const Bf16Lines&>(x, lines, count, words, stride);
-}
-void tiles(const Bf16Tile& t) { enter<tile_body, const Bf16Tile&>(t); }
-void finish(const Bf16Finish& f) { enter<finish_body, const Bf16Finish&>(f); }
-
-constexpr Bf16Table kTable = {.pair = pair, .tile = tiles, .finish = finish};
+constexpr Bf16Table kTable = {
+    .pair = Entry<pair>::Run, .tile = Entry<tiles>::Run, .finish = Entry<finish>::Run};
 
 }  // namespace
 

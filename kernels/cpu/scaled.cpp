@@ -38,16 +38,6 @@ CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
   }
 }
 
-CPD_BODY void outer_scales_body(const ScaledPlan* plan, int64_t n, const float* largest,
-                                float* scale, float* encode) {
-  float* const arrays[] = {const_cast<float*>(largest), scale, encode};
-  for_groups<D, 1>(n, arrays, [&](float* const(&at)[3]) {
-    const OuterScale<D> outer = outer_scale(load_f32<D>(at[0]), *plan);
-    store_f32(at[1], outer.scale);
-    store_f32(at[2], outer.encode);
-  });
-}
-
 /// Stores each block's scale, the factor of its elements, and the scale by which they are decoded:
 /// 1 in a block of zeros, so that no product has a subnormal operand.
 template <class V>
@@ -65,45 +55,6 @@ CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t
     outside = select(is_outside(route, block.scale), splat<V>(1), outside);
   });
   return !all_at_most(outside, 0);
-}
-
-CPD_BODY bool block_scales_body(const ScaledPlan* plan, ElementRoute route, double share, int64_t n,
-                                const float* largest, const float* outer, const float* encode,
-                                float* scale, float* factor, float* decode) {
-  float* const arrays[] = {const_cast<float*>(largest),
-                           const_cast<float*>(outer),
-                           const_cast<float*>(encode),
-                           scale,
-                           factor,
-                           decode};
-  if (steps_in_binary32(*plan)) return scales_of<F>(*plan, route, share, n, arrays);
-  return scales_of<D>(*plan, route, share, n, arrays);
-}
-
-CPD_BODY bool given_scales_body(const ScaledPlan* plan, ElementRoute route, int64_t n,
-                                const float* scale, const float* outer, float* factor) {
-  float* const arrays[] = {const_cast<float*>(scale), const_cast<float*>(outer), factor};
-  D outside{};
-  for_groups<D, 2>(n, arrays, [&](float* const(&at)[3]) {
-    const D given = load_f32<D>(at[0]);
-    const D factor = factor_of(given, load_f32<D>(at[1]), *plan);
-    store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
-    // A block with a caller's scale of 0 may hold an infinity.
-    const auto beyond = is_outside(route, given) | (given == D{});
-    outside = select(beyond, splat<D>(1), outside);
-  });
-  return !all_at_most(outside, 0);
-}
-
-CPD_BODY void spread_body(int64_t run, int64_t n, const float* each, float* all) {
-  constexpr int kLanes = Lanes<F>::count;
-  for (int64_t begin = 0; begin < n; begin += run, ++each) {
-    const int64_t end = least(begin + run, n);
-    const F value = splat<F>(*each);
-    int64_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) store(all + i, value);
-    for (; i < end; ++i) all[i] = *each;
-  }
 }
 
 // --- elements ------------------------------------------------------------------------------------
@@ -306,37 +257,37 @@ CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
 
 /// Returns whether T holds all values; only binary32 is streamed.
 template <class T>
-CPD_BODY bool round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
-                                T* y, int64_t y_stride, bool streaming) {
+CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const ScaledRun& all,
+                              T* y, int64_t y_stride) {
   constexpr int kLanes = Lanes<F>::count;
   constexpr bool kFloats = sizeof(T) == sizeof(float);
   bool in_pages = false;
-  if constexpr (kFloats) in_pages = streaming && holds_floats(y) && fits_pages(*all);
+  if constexpr (kFloats) in_pages = all.streaming && holds_floats(y) && fits_pages(all);
   const bool stream =
-      kFloats && streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
+      kFloats && all.streaming && is_aligned(y) && (all.rows == 1 || y_stride % kLanes == 0);
   // A number of few bits at a power of two is one of bf16, unless it is too small.
-  const bool is_short = plan->of_powers && !plan->two_levels && plan->element.man < 8;
+  const bool is_short = plan.of_powers && !plan.two_levels && plan.element.man < 8;
   bool holds = true;
-  ScaledRun run = *all;
-  with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
+  ScaledRun run = all;
+  with_route(plan, route, [&]<class R, ElementRoute kRoute, class V>() {
     constexpr bool kNarrow = kRoute != ElementRoute::wide;
     if constexpr (kNarrow && kFloats) {
-      if (in_pages) return round_pages<R, kRoute>(*plan, run, y);
+      if (in_pages) return round_pages<R, kRoute>(plan, run, y);
     }
-    for (int64_t row = 0; row < all->rows; ++row) {
+    for (int64_t row = 0; row < all.rows; ++row) {
       // Prefetches the next tile; the hardware's prefetcher finds the lines of longer rows.
-      for (int64_t k = 0; (all->rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
+      for (int64_t k = 0; (all.rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
         __builtin_prefetch(run.x + run.n + k);
       }
       bool is_cut = false;
       if constexpr (!kFloats && kRoute == ElementRoute::multiply) {
-        is_cut = is_short && round_run<R, kRoute, V, Put::cut>(*plan, run, y);
+        is_cut = is_short && round_run<R, kRoute, V, Put::cut>(plan, run, y);
       }
       if (kNarrow && stream) {
         holds &= round_run < R, kRoute, V,
-            kNarrow && kFloats ? Put::streaming : Put::plain > (*plan, run, y);
+            kNarrow && kFloats ? Put::streaming : Put::plain > (plan, run, y);
       } else if (!is_cut) {
-        holds &= round_run<R, kRoute, V, Put::plain>(*plan, run, y);
+        holds &= round_run<R, kRoute, V, Put::plain>(plan, run, y);
       }
       run.x += run.x_stride;
       if (run.random != nullptr) run.random += run.random_stride;
@@ -409,22 +360,82 @@ CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* pa
   }
 }
 
-CPD_BODY void encode_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* run,
-                                 uint8_t* packed, bool streaming) {
-  const bool in_pages = streaming && fits_pages(*run);
-  with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
+}  // namespace
+
+void outer_scales(const ScaledPlan& plan, int64_t n, const float* largest, float* scale,
+                  float* encode) {
+  float* const arrays[] = {const_cast<float*>(largest), scale, encode};
+  for_groups<D, 1>(n, arrays, [&](float* const(&at)[3]) {
+    const OuterScale<D> outer = outer_scale(load_f32<D>(at[0]), plan);
+    store_f32(at[1], outer.scale);
+    store_f32(at[2], outer.encode);
+  });
+}
+
+bool block_scales(const ScaledPlan& plan, ElementRoute route, double share, int64_t n,
+                  const float* largest, const float* outer, const float* encode, float* scale,
+                  float* factor, float* decode) {
+  float* const arrays[] = {const_cast<float*>(largest),
+                           const_cast<float*>(outer),
+                           const_cast<float*>(encode),
+                           scale,
+                           factor,
+                           decode};
+  if (steps_in_binary32(plan)) return scales_of<F>(plan, route, share, n, arrays);
+  return scales_of<D>(plan, route, share, n, arrays);
+}
+
+bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const float* scale,
+                  const float* outer, float* factor) {
+  float* const arrays[] = {const_cast<float*>(scale), const_cast<float*>(outer), factor};
+  D outside{};
+  for_groups<D, 2>(n, arrays, [&](float* const(&at)[3]) {
+    const D given = load_f32<D>(at[0]);
+    const D factor = factor_of(given, load_f32<D>(at[1]), plan);
+    store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
+    // A block with a caller's scale of 0 may hold an infinity.
+    const auto beyond = is_outside(route, given) | (given == D{});
+    outside = select(beyond, splat<D>(1), outside);
+  });
+  return !all_at_most(outside, 0);
+}
+
+void spread(int64_t run, int64_t n, const float* each, float* all) {
+  constexpr int kLanes = Lanes<F>::count;
+  for (int64_t begin = 0; begin < n; begin += run, ++each) {
+    const int64_t end = least(begin + run, n);
+    const F value = splat<F>(*each);
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) store(all + i, value);
+    for (; i < end; ++i) all[i] = *each;
+  }
+}
+
+bool round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                  const Strided& out) {
+  const int64_t stride = out.rank > 1 ? out.stride[0] : 0;
+  if (out.dtype == DType::bf16) {
+    return round_blocks_to(plan, route, run, static_cast<Bf16*>(out.data), stride);
+  }
+  return round_blocks_to(plan, route, run, static_cast<float*>(out.data), stride);
+}
+
+void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                   uint8_t* packed) {
+  const bool in_pages = run.streaming && fits_pages(run);
+  with_route(plan, route, [&]<class R, ElementRoute kRoute, class V>() {
     if constexpr (kRoute != ElementRoute::wide) {
-      if (in_pages) return encode_pages<R, kRoute>(*plan, *run, packed);
+      if (in_pages) return encode_pages<R, kRoute>(plan, run, packed);
     }
-    encode_run<R, kRoute, V>(*plan, *run, packed);
+    encode_run<R, kRoute, V>(plan, run, packed);
   });
   if (in_pages) fence_streaming<F>();
 }
 
-CPD_BODY void scale_blocks_body(bool wide, const ScaledRun* run, float* y) {
+void scale_blocks(bool wide, const ScaledRun& run, float* y) {
   using Plain = Rule<Rounding::nearest_even>;
   const auto all = [&]<class V>() {
-    for_elements<Plain, V>(*run, y, false, [](V x, ElementScale<V> at, Unsigned<V>, float* to) {
+    for_elements<Plain, V>(run, y, false, [](V x, ElementScale<V> at, Unsigned<V>, float* to) {
       store(to, scaled_value(x, at));
     });
   };
@@ -433,49 +444,6 @@ CPD_BODY void scale_blocks_body(bool wide, const ScaledRun* run, float* y) {
   } else {
     all.template operator()<F>();
   }
-}
-
-}  // namespace
-
-void outer_scales(const ScaledPlan& plan, int64_t n, const float* largest, float* scale,
-                  float* encode) {
-  enter<outer_scales_body>(&plan, n, largest, scale, encode);
-}
-
-bool block_scales(const ScaledPlan& plan, ElementRoute route, double share, int64_t n,
-                  const float* largest, const float* outer, const float* encode, float* scale,
-                  float* factor, float* decode) {
-  return enter<block_scales_body>(&plan, route, share, n, largest, outer, encode, scale, factor,
-                                  decode);
-}
-
-bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const float* scale,
-                  const float* outer, float* factor) {
-  return enter<given_scales_body>(&plan, route, n, scale, outer, factor);
-}
-
-void spread(int64_t run, int64_t n, const float* each, float* all) {
-  enter<spread_body>(run, n, each, all);
-}
-
-void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
-                  int64_t y_stride, bool streaming) {
-  enter<round_blocks_body<float>>(&plan, route, &run, y, y_stride, streaming);
-}
-
-bool round_blocks_bf16(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
-                       std::uint16_t* y, int64_t y_stride) {
-  auto* const to = reinterpret_cast<Bf16*>(y);
-  return enter<round_blocks_body<Bf16>>(&plan, route, &run, to, y_stride, false);
-}
-
-void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
-                   uint8_t* packed, bool streaming) {
-  enter<encode_blocks_body>(&plan, route, &run, packed, streaming);
-}
-
-void scale_blocks(bool wide, const ScaledRun& run, float* y) {
-  enter<scale_blocks_body>(wide, &run, y);
 }
 
 }  // namespace CPD_ISA

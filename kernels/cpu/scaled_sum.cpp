@@ -12,8 +12,10 @@ namespace {
 
 using std::int64_t;
 
-CPD_BODY void add_scaled_body(int64_t rows, int64_t columns, int64_t stride, const float* a_scale,
-                              const float* b_scale, float* sum, float* total) {
+}  // namespace
+
+void add_scaled_sums(int64_t rows, int64_t columns, int64_t stride, const float* a_scale,
+                     const float* b_scale, float* sum, float* total) {
   for (int64_t i = 0; i < rows; ++i, sum += stride, total += stride) {
     const F of_row = splat<F>(a_scale[i]);
     for (int64_t j = 0; j < columns; j += Lanes<F>::count) {
@@ -22,13 +24,6 @@ CPD_BODY void add_scaled_body(int64_t rows, int64_t columns, int64_t stride, con
       store(sum + j, F{});
     }
   }
-}
-
-}  // namespace
-
-void add_scaled_sums(int64_t rows, int64_t columns, int64_t stride, const float* a_scale,
-                     const float* b_scale, float* sum, float* total) {
-  enter<add_scaled_body>(rows, columns, stride, a_scale, b_scale, sum, total);
 }
 
 }  // namespace CPD_ISA

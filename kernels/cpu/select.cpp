@@ -52,17 +52,12 @@ CPD_FN int64_t find_large_of(uint32_t mask, uint32_t least, int64_t n, const flo
   return places - begin;
 }
 
-CPD_BODY int64_t find_large_body(uint32_t mask, uint32_t least, int64_t n, const float* x,
-                                 const float* r, float* y, uint32_t* places) {
-  if (y == nullptr) return find_large_of<false>(mask, least, n, x, r, y, places);
-  return find_large_of<true>(mask, least, n, x, r, y, places);
-}
-
 }  // namespace
 
 int64_t find_large(uint32_t mask, uint32_t least, int64_t n, const float* x, const float* r,
                    float* y, uint32_t* places) {
-  return enter<find_large_body>(mask, least, n, x, r, y, places);
+  if (y == nullptr) return find_large_of<false>(mask, least, n, x, r, y, places);
+  return find_large_of<true>(mask, least, n, x, r, y, places);
 }
 
 }  // namespace CPD_ISA

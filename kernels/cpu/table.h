@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declarations that the files of one ISA share: its lane types, the entry of a kernel, and the
-// functions of which table.cpp makes the table. No standard library: the linker could choose an
+// Declarations that the files of one ISA share: its lane types, the kernels (operations.def) and
+// their entries. No standard library: the linker could choose an
 // inline function compiled with ISA flags for other objects.
 #pragma once
 
-#include "cpd/base/kernel_table.h"
+#include "cpd/backend/kernel_table.h"
 #include "cpd/numeric/lanes/environment.h"
 #include "cpd/numeric/lanes/lanes.h"
 #include "cpd/numeric/round/round.h"
@@ -47,13 +47,17 @@ constexpr int kGemmColumns = 16;
 /// Kernel calls since the program started.
 extern std::uint64_t g_calls;
 
-/// Every kernel's entry: counts the call and runs its body in the default environment.
-template <auto kBody, class... Args>
-CPD_FN auto enter(Args... args) {
-  __atomic_fetch_add(&g_calls, 1, __ATOMIC_RELAXED);
-  const Environment environment;
-  return kBody(args...);
-}
+/// A kernel's entry: counts the call and runs the kernel in the default environment.
+template <auto kKernel>
+struct Entry;
+template <class Result, class... Args, Result (*kKernel)(Args...)>
+struct Entry<kKernel> {
+  static Result Run(Args... args) {
+    __atomic_fetch_add(&g_calls, 1, __ATOMIC_RELAXED);
+    const Environment environment;
+    return kKernel(args...);
+  }
+};
 
 CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
@@ -142,97 +146,10 @@ CPD_FN void store_value(Bf16* y, V v) {
   }
 }
 
-/// KernelTable's members of these names.
-void round_f32(const RoundPlan& plan, std::int64_t first, std::int64_t n, const float* x,
-               const std::uint32_t* random, float* y, bool streaming);
-void round_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
-               const std::uint32_t* random, double* y);
-void round_rows(const RoundPlan& plan, std::int64_t rows, std::int64_t n, const float* x,
-                std::int64_t x_stride, const std::uint32_t* random, std::int64_t random_stride,
-                float* y, std::int64_t y_stride, bool streaming);
-bool flags_f32(const FlagLimits<float>& limits, std::int64_t n, const float* x, const float* y,
-               std::uint8_t* raised);
-bool flags_f64(const FlagLimits<double>& limits, std::int64_t n, const double* x, const double* y,
-               std::uint8_t* raised);
-void round_bf16(const RoundPlan& plan, std::int64_t first, std::int64_t n, const std::uint16_t* x,
-                const std::uint32_t* random, std::uint16_t* y);
-void widen_bf16(std::int64_t n, const std::uint16_t* x, float* y);
-void round_scaled(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
-                  const float* x, const std::uint32_t* random, float* y, bool streaming);
-std::int64_t encode_f32(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
-                        const float* x, const std::uint32_t* random, std::uint8_t* packed,
-                        bool streaming);
-std::int64_t encode_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
-                        const std::uint32_t* random, std::uint8_t* packed);
-void decode_f32(const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed, float* y,
-                bool streaming);
-void decode_scaled(const RoundPlan& plan, int shift, float divisor, std::int64_t n,
-                   const std::uint8_t* packed, float* y, bool streaming);
-void arithmetic(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
-                const float* x, const float* y, const float* z, const std::uint32_t* random,
-                float* out);
-void arithmetic_f64(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
-                    const double* x, const double* y, const double* z, const std::uint32_t* random,
-                    double* out);
-void to_odd_f32(Operation op, std::int64_t n, const float* x, const float* y, const float* z,
-                float* out);
-void to_odd_f64(Operation op, std::int64_t n, const double* x, const double* y, const double* z,
-                double* out);
-float max_abs(std::int64_t n, const float* x, std::int64_t* non_finite);
-std::int64_t find_large(std::uint32_t mask, std::uint32_t least, std::int64_t n, const float* x,
-                        const float* r, float* y, std::uint32_t* places);
-void random_integers(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t first,
-                     std::int64_t n, std::uint32_t* out);
-void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
-          std::int64_t k_stride, int width, int least_bits_within, float* packed, PanelRange* range,
-          std::int32_t* logs);
-void gemm(const GemmPlan& plan, const GemmBlock& block);
-GemmPath gemm_path(const GemmPlan& plan, bool given);
-void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);
-void fixed(const FixedPlan& plan, const GemmBlock& block);
-void add_scaled_sums(std::int64_t rows, std::int64_t columns, std::int64_t stride,
-                     const float* a_scale, const float* b_scale, float* sum, float* total);
-void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
-          std::int64_t count, const float* const* terms, float* sum, float* compensation,
-          GivenDraws given);
-void fold_f64(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
-              std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
-              double* compensation, GivenDraws given);
-Split fold_path(const FoldPlan& plan, bool given);
-void transpose(std::int64_t rows, std::int64_t columns, const std::uint32_t* from,
-               std::int64_t from_stride, std::uint32_t* to, std::int64_t to_stride);
-void hadamard(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
-              std::int64_t stride, const float* x, float* y, bool streaming);
-void block_max(bool with_nan, std::int64_t run, std::int64_t n, const float* x, float* largest);
-void column_max(bool with_nan, std::int64_t rows, std::int64_t stride, std::int64_t n,
-                const float* x, float* largest);
-void outer_scales(const ScaledPlan& plan, std::int64_t n, const float* largest, float* scale,
-                  float* encode);
-bool block_scales(const ScaledPlan& plan, ElementRoute route, double share, std::int64_t n,
-                  const float* largest, const float* outer, const float* encode, float* scale,
-                  float* by, float* decode);
-bool given_scales(const ScaledPlan& plan, ElementRoute route, std::int64_t n, const float* scale,
-                  const float* outer, float* by);
-void spread(std::int64_t run, std::int64_t n, const float* each, float* all);
-void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
-                  std::int64_t y_stride, bool streaming);
-bool round_blocks_bf16(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
-                       std::uint16_t* y, std::int64_t y_stride);
-std::int64_t cast_power_blocks(const PowerBlocks& blocks, const PowerRun& run);
-void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
-                   std::uint8_t* packed, bool streaming);
-void scale_blocks(bool wide, const ScaledRun& run, float* y);
-void encode_levels(const LevelPlan& plan, std::int64_t first, std::int64_t before, std::int64_t n,
-                   const float* x, const float* norms, const std::uint32_t* random,
-                   std::uint8_t* packed);
-void decode_levels(const LevelPlan& plan, int shift, float divisor, std::int64_t before,
-                   std::int64_t n, const std::uint8_t* packed, const float* norms, float* y);
-void moments(std::int64_t n, const float* x, double mean, Moments* result);
-void one_bit_means(const OneBitRun& run, const float* x, const float* residual, float* means);
-void one_bit_encode(const OneBitRun& run, const float* x, const float* residual, const float* means,
-                    std::uint8_t* bits, float* next);
-void one_bit_decode(const OneBitRun& run, const std::uint8_t* bits, const float* means, float* y);
-std::uint32_t crc32c(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
+/// The kernels and their paths, KernelTable's members of these names.
+#define CPD_CPU(Result, name, ...) CPD_BODY Result name(__VA_ARGS__);
+#define CPD_CPU_PATH(Result, name, ...) Result name(__VA_ARGS__);
+#include "cpd/backend/operations.def"
 
 }  // namespace CPD_ISA
 }  // namespace cpd

@@ -87,16 +87,11 @@ CPD_FN void transpose_all(int64_t rows, int64_t columns, const uint32_t* from, i
   }
 }
 
-CPD_BODY void transpose_body(int64_t rows, int64_t columns, const uint32_t* from,
-                             int64_t from_stride, uint32_t* to, int64_t to_stride) {
-  transpose_all<F>(rows, columns, from, from_stride, to, to_stride);
-}
-
 }  // namespace
 
 void transpose(int64_t rows, int64_t columns, const uint32_t* from, int64_t from_stride,
                uint32_t* to, int64_t to_stride) {
-  enter<transpose_body>(rows, columns, from, from_stride, to, to_stride);
+  transpose_all<F>(rows, columns, from, from_stride, to, to_stride);
 }
 
 }  // namespace CPD_ISA

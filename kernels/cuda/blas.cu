@@ -216,7 +216,9 @@ const char* multiply(const Functions& functions, Handle handle, const MatrixProd
 
 }  // namespace
 
-int blas(const Launch& launch, const MatrixProduct& given, const char** error) {
+int blas(const Launch& launch, const BlasCall& call) {
+  const MatrixProduct& given = call.product;
+  const char** const error = call.error;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   static Contexts contexts;

@@ -4,10 +4,10 @@
 // numeric/units/block_fma.h on the operands of a tile's step.
 #pragma once
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/units/block_adders.h"
 #include "cpd/numeric/units/block_fma.h"
-#include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/gemm_tile.h"
 
 namespace cpd::cuda {

@@ -78,26 +78,23 @@ void cast_direct(unsigned blocks, cudaStream_t stream, const RoundPlan& plan, co
 
 }  // namespace
 
-int cast(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
-         const Strided& x, const Strided* random, const Strided& out) {
+int cast(const Launch& launch, const CastCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const Strided given = random == nullptr ? Strided{} : *random;
-  const bool binary64 = needs_binary64(plan, x);
-  const bool direct =
-      !binary64 && random == nullptr && x.dtype == out.dtype && has_packs(x) && has_packs(out);
-  const unsigned blocks = blocks_for((n + 16 * kThreads - 1) / (16 * kThreads));
+  const RoundPlan& plan = *call.plan;
+  const bool binary64 = needs_binary64(plan, call.x);
+  const bool direct = !binary64 && call.random.data == nullptr && call.x.dtype == call.out.dtype &&
+                      has_packs(call.x) && has_packs(call.out);
+  const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
   with_mode(plan.mode, [&]<Rounding mode>() {
     if (direct) {
-      with_form<mode>(plan.form,
-                      [&]<class R>() { cast_direct<R>(blocks, stream, plan, key, n, x, out); });
-    } else if (binary64) {
-      start_kernel(cast_elements<mode, double>, blocks, kThreads, stream, plan, key, n, x, given,
-                   out);
+      with_form<mode>(plan.form, [&]<class R>() {
+        cast_direct<R>(blocks, stream, plan, call.key, call.n, call.x, call.out);
+      });
     } else {
-      start_kernel(cast_elements<mode, float>, blocks, kThreads, stream, plan, key, n, x, given,
-                   out);
+      start_kernel(binary64 ? cast_elements<mode, double> : cast_elements<mode, float>, blocks,
+                   kThreads, stream, plan, call.key, call.n, call.x, call.random, call.out);
     }
   });
   return cudaGetLastError();

@@ -6,12 +6,12 @@
 
 #include <cstdint>
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/numeric/round/codec.h"
 
 namespace cpd::cuda {
 
 constexpr int kThreads = 256;
-constexpr int kTile = 2048;  ///< codes in a tile; a multiple of kBlock
 
 /// A tile's memory.
 struct CodeTile {
@@ -44,8 +44,6 @@ CPD_FN void copy_bytes(std::uint8_t* to, const std::uint8_t* from, int count, in
   for (int i = 4 * words + thread; i < count; i += kThreads) to[i] = from[i];
 }
 
-/// The number of tiles of n codes.
-CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kTile - 1) / kTile; }
 /// The number of codes of the tile that begins at code `begin` of n.
 CPD_FN int tile_count(std::int64_t begin, std::int64_t n) {
   return n - begin < kTile ? static_cast<int>(n - begin) : kTile;

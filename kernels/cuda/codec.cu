@@ -166,38 +166,35 @@ cudaError_t launch_decode_direct(cudaStream_t stream, const RoundPlan& plan, std
 
 }  // namespace
 
-int encode(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
-           const Strided& x, const Strided* random, std::uint8_t* packed,
-           unsigned long long* first_nan) {
+int encode(const Launch& launch, const EncodeCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const Strided given = random == nullptr ? Strided{} : *random;
-  if (random == nullptr && !needs_binary64(plan, x) && has_packs(x)) {
-    return launch_encode_direct(stream, plan, key, n, x, packed, first_nan);
+  const bool binary64 = needs_binary64(*call.plan, call.x);
+  if (call.random.data == nullptr && !binary64 && has_packs(call.x)) {
+    return launch_encode_direct(stream, *call.plan, call.key, call.n, call.x, call.packed,
+                                call.first_nan);
   }
-  return needs_binary64(plan, x)
-             ? launch_encode<double>(stream, plan, key, n, x, given, packed, first_nan)
-             : launch_encode<float>(stream, plan, key, n, x, given, packed, first_nan);
+  const auto launch_encode_in = binary64 ? launch_encode<double> : launch_encode<float>;
+  return launch_encode_in(stream, *call.plan, call.key, call.n, call.x, call.random, call.packed,
+                          call.first_nan);
 }
 
-int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed,
-           const Strided& out) {
+int decode(const Launch& launch, const DecodeCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  if (!plan.wide && has_packs(out)) return launch_decode_direct(stream, plan, n, packed, out);
-  const unsigned blocks = blocks_for(tiles_of(n));
-  if (plan.wide) {
-    start_kernel(decode_elements<double>, blocks, kThreads, stream, plan, n, packed, out);
-  } else {
-    start_kernel(decode_elements<float>, blocks, kThreads, stream, plan, n, packed, out);
+  if (!call.plan->wide && has_packs(call.out)) {
+    return launch_decode_direct(stream, *call.plan, call.n, call.packed, call.out);
   }
+  start_kernel(call.plan->wide ? decode_elements<double> : decode_elements<float>,
+               blocks_for(tiles_of(call.n)), kThreads, stream, *call.plan, call.n, call.packed,
+               call.out);
   return cudaGetLastError();
 }
 
-int first_above(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t limit,
-                unsigned long long* first) {
+int first_above(const Launch& launch, const FirstAboveCall& call) {
+  const auto& [n, integers, limit, first] = call;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   start_kernel(find_above, blocks_for((n + kThreads - 1) / kThreads), kThreads,

@@ -8,8 +8,8 @@
 #include <atomic>
 #include <string>
 
+#include "cpd/backend/cuda_api.h"
 #include "kernels/cuda/code_tile.h"
-#include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {
@@ -76,31 +76,9 @@ inline bool needs_binary64(const RoundPlan& plan, const Strided& x) {
   return plan.wide || x.dtype == DType::f64;
 }
 
-int cast(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
-         const Strided& x, const Strided* random, const Strided& out);
-int encode(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
-           const Strided& x, const Strided* random, std::uint8_t* packed,
-           unsigned long long* first_nan);
-int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed,
-           const Strided& out);
-int first_above(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t limit,
-                unsigned long long* first);
-int gemm(const Launch& launch, const GemmCall& call);
-int gemm_scaled(const Launch& launch, const ScaledGemmCall& call);
-int first_outside(const Launch& launch, const RoundPlan& plan, bool negative, std::int64_t n,
-                  const Strided& x, unsigned long long* first);
-int blas(const Launch& launch, const MatrixProduct& product, const char** error);
-int arithmetic(const Launch& launch, const ArithmeticCall& call);
-int sum(const Launch& launch, const SumCall& call);
-int sum_fixed(const Launch& launch, const FixedSumCall& call);
-int hadamard(const Launch& launch, const HadamardCall& call);
-int cast_scaled(const Launch& launch, const ScalesCall& call, const Strided& out);
-int cast_both(const Launch& launch, const ScalesCall& rows, const Strided& by_rows,
-              const ScalesCall& columns, const Strided& by_columns);
-int encode_scaled(const Launch& launch, const ScalesCall& call, std::uint8_t* packed,
-                  unsigned long long* first_nan);
-int decode_scaled(const Launch& launch, const ScalesCall& call, const std::uint8_t* packed,
-                  const Strided& out);
+#define CPD_CUDA(name, Call) int name(const Launch& launch, const Call& call);
+#include "cpd/backend/operations.def"
+
 void use_allocator_at(const std::atomic<const Allocator*>& place);
 /// The bytes that this thread's last call of `allocate` lacked, as text; empty where it lacked
 /// none, and once it has been returned.
@@ -114,39 +92,6 @@ int open_stream(int device, void** stream);
 int close_stream(int device, void* stream);
 int order(const Launch& launch, void* after);
 int wait(const Launch& launch);
-int reduce(const Launch& launch, const ReduceCall& call);
-int cast_terms(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
-int fold_ranks(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
-int finish_sums(const Launch& launch, const VirtualCall& call, float* out, SegmentCounts* counts);
-int count(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
-int level_norms(const Launch& launch, const NormCall& call, const float* x, float* norms);
-int round_levels(const Launch& launch, const LevelCall& call, const float* x, float* y,
-                 SegmentCounts* counts);
-int encode_levels(const Launch& launch, const LevelCall& call, const float* x, std::uint8_t* to);
-int decode_levels(const Launch& launch, const LevelCall& call, const std::uint8_t* from, float* y,
-                  unsigned long long* damaged);
-int bucket_scales(const Launch& launch, const QuantizedCall& call, const float* x, float* scale,
-                  float* factor);
-int round_quantized(const Launch& launch, const QuantizedCall& call, const float* x, float* y,
-                    SegmentCounts* counts);
-int encode_quantized(const Launch& launch, const QuantizedCall& call, const float* x,
-                     std::uint8_t* to);
-int decode_quantized(const Launch& launch, const QuantizedCall& call, const std::uint8_t* from,
-                     float* y, unsigned long long* damaged);
-int one_bit_means(const Launch& launch, const OneBitCall& call, const float* x, float* means);
-int round_one_bit(const Launch& launch, const OneBitCall& call, const float* x, float* y,
-                  SegmentCounts* counts);
-int encode_one_bit(const Launch& launch, const OneBitCall& call, const float* x, std::uint8_t* to);
-int decode_one_bit(const Launch& launch, const OneBitCall& call, const std::uint8_t* from,
-                   float* y);
-int add_residual(const Launch& launch, const FeedbackCall& call);
-int take_errors(const Launch& launch, const FeedbackCall& call, const float* decoded, float* next,
-                SegmentCounts* counts);
-int select_top_k(const Launch& launch, const TopKCall& call);
-int round_top_k(const Launch& launch, const TopKCall& call, float* y, SegmentCounts* counts);
-int gather_top_k(const Launch& launch, const TopKCall& call, float* values);
-int count_top_k(const Launch& launch, const TopKCall& call, TopKPlaces* places);
-int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 
 /// Device memory allocated in stream order (MemoryKind::queued).
 template <class T>

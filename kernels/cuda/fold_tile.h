@@ -6,11 +6,11 @@
 
 #include <type_traits>
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/sums/fold_walk.h"
 #include "cpd/numeric/sums/short_sum.h"
-#include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {

@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int first_outside(const Launch& launch, const RoundPlan& plan, bool negative, std::int64_t n,
-                  const Strided& x, unsigned long long* first) {
+int first_outside(const Launch& launch, const FirstOutsideCall& call) {
+  const auto& [n, x, plan, negative, first] = call;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   start_kernel(find_outside, blocks_for((n + kThreads - 1) / kThreads), kThreads,
@@ -142,7 +142,7 @@ int first_outside(const Launch& launch, const RoundPlan& plan, bool negative, st
   return cudaGetLastError();
 }
 
-int gemm(const Launch& launch, const GemmCall& call) {
+int product(const Launch& launch, const GemmCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
@@ -163,7 +163,7 @@ int gemm(const Launch& launch, const GemmCall& call) {
     start_kernel(call.plan.unit.ends_in_binary32 ? multiply_units<true> : multiply_units<false>,
                  blocks(kWide), kWideThreads, stream, call);
   } else {
-    return gemm_scaled(launch, without_scales(call));
+    return product_scaled(launch, without_scales(call));
   }
   return cudaGetLastError();
 }

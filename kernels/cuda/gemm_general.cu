@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kTileSums) multiply(const __grid_constant__ Sc
 
 }  // namespace
 
-int gemm_scaled(const Launch& launch, const ScaledGemmCall& call) {
+int product_scaled(const Launch& launch, const ScaledGemmCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);

@@ -7,11 +7,11 @@
 // binary32, where that is exact, or in binary64.
 #pragma once
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/numeric/sums/gemm_sums.h"
 #include "cpd/numeric/units/accumulator_plan.h"
-#include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gemm_stochastic.h"
 #include "kernels/cuda/tile_range.h"

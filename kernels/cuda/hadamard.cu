@@ -8,9 +8,14 @@
 namespace cpd::cuda {
 namespace {
 
-/// The groups of thread number `thread` of `threads`. V: double for plan.to_bf16, else float.
+/// A call and its plan, for a kernel's parameters.
+struct Task : HadamardCall {
+  HadamardPlan constants;
+};
+
+/// The groups of thread number `thread` of `threads`. V: double for constants.to_bf16, else float.
 template <int kSize, class V>
-CPD_FN void transform(const HadamardCall& call, std::int64_t thread, std::int64_t threads) {
+CPD_FN void transform(const Task& call, std::int64_t thread, std::int64_t threads) {
   CPD_ROLLED for (std::int64_t g = thread; g < call.groups; g += threads) {
     const std::int64_t from = offset_of(call.x, g);
     const std::int64_t to = offset_of(call.out, g);
@@ -18,7 +23,7 @@ CPD_FN void transform(const HadamardCall& call, std::int64_t thread, std::int64_
     CPD_UNROLLED for (int i = 0; i < kSize; ++i) {
       v[i] = convert_value<V>(value_at(call.x.data, call.x.dtype, from + i * call.x_step));
     }
-    hadamard<kSize, false>(v, call.plan);
+    hadamard<kSize, false>(v, call.constants);
     CPD_UNROLLED for (int i = 0; i < kSize; ++i) {
       set_value_at(call.out.data, call.out.dtype, to + i * call.out_step,
                    convert_value<float>(v[i]));
@@ -28,11 +33,10 @@ CPD_FN void transform(const HadamardCall& call, std::int64_t thread, std::int64_
 
 // --- kernels -----------------------------------------------------------------------------------
 
-static_assert(sizeof(HadamardCall) <= 4000, "a kernel's parameters have at most 4096 bytes");
+static_assert(sizeof(Task) <= 4000, "a kernel's parameters have at most 4096 bytes");
 
 template <int kSize, class V>
-__global__ void __launch_bounds__(kThreads)
-    transform_groups(const __grid_constant__ HadamardCall call) {
+__global__ void __launch_bounds__(kThreads) transform_groups(const __grid_constant__ Task call) {
   transform<kSize, V>(call, std::int64_t{blockIdx.x} * kThreads + threadIdx.x,
                       std::int64_t{gridDim.x} * kThreads);
 }
@@ -44,11 +48,12 @@ int hadamard(const Launch& launch, const HadamardCall& call) {
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const unsigned blocks = blocks_for((call.groups + kThreads - 1) / kThreads);
-  with_size(call.plan, [&]<int kSize>() {
-    if (call.plan.to_bf16) {
-      start_kernel(transform_groups<kSize, double>, blocks, kThreads, stream, call);
+  const Task task{call, *call.plan};
+  with_size(task.constants, [&]<int kSize>() {
+    if (task.constants.to_bf16) {
+      start_kernel(transform_groups<kSize, double>, blocks, kThreads, stream, task);
     } else {
-      start_kernel(transform_groups<kSize, float>, blocks, kThreads, stream, call);
+      start_kernel(transform_groups<kSize, float>, blocks, kThreads, stream, task);
     }
   });
   return cudaGetLastError();

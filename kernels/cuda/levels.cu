@@ -209,25 +209,25 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int level_norms(const Launch& launch, const NormCall& call, const float* x, float* norms) {
+int level_norms(const Launch& launch, const NormCall& call) {
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
   const std::int64_t at_once = call.bucket <= kTile ? kBucketsAtOnce : 1;
-  return start_tiles(launch, form_norms, (buckets + at_once - 1) / at_once, call, x, norms);
+  return start_tiles(launch, form_norms, (buckets + at_once - 1) / at_once, call, call.x,
+                     call.norms);
 }
 
-int round_levels(const Launch& launch, const LevelCall& call, const float* x, float* y,
-                 SegmentCounts* counts) {
-  return start_tiles(launch, round_to_levels, tiles_of(call.n), call, x, y, counts);
+int round_levels(const Launch& launch, const LevelCall& call) {
+  return start_tiles(launch, round_to_levels, tiles_of(call.n), call, call.x, call.y, call.counts);
 }
 
-int encode_levels(const Launch& launch, const LevelCall& call, const float* x, std::uint8_t* to) {
-  return start_tiles(launch, encode_as_levels, message_tiles(call.n, call.block), call, x, to);
+int encode_levels(const Launch& launch, const LevelCall& call) {
+  return start_tiles(launch, encode_as_levels, message_tiles(call.n, call.block), call, call.x,
+                     call.to);
 }
 
-int decode_levels(const Launch& launch, const LevelCall& call, const std::uint8_t* from, float* y,
-                  unsigned long long* damaged) {
-  return start_tiles(launch, decode_from_levels, message_tiles(call.n, call.block), call, from, y,
-                     damaged);
+int decode_levels(const Launch& launch, const LevelCall& call) {
+  return start_tiles(launch, decode_from_levels, message_tiles(call.n, call.block), call, call.from,
+                     call.y, call.damaged);
 }
 
 }  // namespace cpd::cuda

@@ -4,8 +4,8 @@
 // the numbers of their buckets first.
 #pragma once
 
+#include "cpd/backend/message_calls.h"
 #include "kernels/cuda/code_tile.h"
-#include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/reduce_tile.cuh"
 
 namespace cpd::cuda {

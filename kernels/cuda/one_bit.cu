@@ -217,32 +217,31 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int one_bit_means(const Launch& launch, const OneBitCall& call, const float* x, float* means) {
+int one_bit_means(const Launch& launch, const OneBitCall& call) {
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
-  return start_tiles(launch, form_means, (buckets + kThreads - 1) / kThreads, call, x, means);
+  return start_tiles(launch, form_means, (buckets + kThreads - 1) / kThreads, call, call.x,
+                     call.means);
 }
 
-int round_one_bit(const Launch& launch, const OneBitCall& call, const float* x, float* y,
-                  SegmentCounts* counts) {
-  return start_tiles(launch, round_to_means, tiles_of(call.n), call, x, y, counts);
+int round_one_bit(const Launch& launch, const OneBitCall& call) {
+  return start_tiles(launch, round_to_means, tiles_of(call.n), call, call.x, call.y, call.counts);
 }
 
-int encode_one_bit(const Launch& launch, const OneBitCall& call, const float* x, std::uint8_t* to) {
-  return start_tiles(launch, encode_as_bits, tiles_of(call.n), call, x, to);
+int encode_one_bit(const Launch& launch, const OneBitCall& call) {
+  return start_tiles(launch, encode_as_bits, tiles_of(call.n), call, call.x, call.to);
 }
 
-int decode_one_bit(const Launch& launch, const OneBitCall& call, const std::uint8_t* from,
-                   float* y) {
-  return start_tiles(launch, decode_from_bits, tiles_of(call.n), call, from, y);
+int decode_one_bit(const Launch& launch, const OneBitCall& call) {
+  return start_tiles(launch, decode_from_bits, tiles_of(call.n), call, call.from, call.y);
 }
 
 int add_residual(const Launch& launch, const FeedbackCall& call) {
   return start_tiles(launch, add_kept, tiles_of(call.n), call);
 }
 
-int take_errors(const Launch& launch, const FeedbackCall& call, const float* decoded, float* next,
-                SegmentCounts* counts) {
-  return start_tiles(launch, keep_errors, tiles_of(call.n), call, decoded, next, counts);
+int take_errors(const Launch& launch, const FeedbackCall& call) {
+  return start_tiles(launch, keep_errors, tiles_of(call.n), call, call.decoded, call.next,
+                     call.counts);
 }
 
 }  // namespace cpd::cuda

@@ -172,29 +172,26 @@ bool draws(const QuantizedCall& call) {
 
 }  // namespace
 
-int bucket_scales(const Launch& launch, const QuantizedCall& call, const float* x, float* scale,
-                  float* factor) {
-  return start_tiles(launch, form_bucket_scales, tiles_of(call.n), call, x, scale, factor);
+int bucket_scales(const Launch& launch, const QuantizedCall& call) {
+  return start_tiles(launch, form_bucket_scales, tiles_of(call.n), call, call.x, call.scale,
+                     call.factor);
 }
 
-int round_quantized(const Launch& launch, const QuantizedCall& call, const float* x, float* y,
-                    SegmentCounts* counts) {
+int round_quantized(const Launch& launch, const QuantizedCall& call) {
   const auto kernel = draws(call) ? round_by_buckets<Rounding::stochastic>
                                   : round_by_buckets<Rounding::nearest_even>;
-  return start_tiles(launch, kernel, tiles_of(call.n), call, x, y, counts);
+  return start_tiles(launch, kernel, tiles_of(call.n), call, call.x, call.y, call.counts);
 }
 
-int encode_quantized(const Launch& launch, const QuantizedCall& call, const float* x,
-                     std::uint8_t* to) {
+int encode_quantized(const Launch& launch, const QuantizedCall& call) {
   const auto kernel = draws(call) ? encode_by_buckets<Rounding::stochastic>
                                   : encode_by_buckets<Rounding::nearest_even>;
-  return start_tiles(launch, kernel, message_tiles(call.n, call.block), call, x, to);
+  return start_tiles(launch, kernel, message_tiles(call.n, call.block), call, call.x, call.to);
 }
 
-int decode_quantized(const Launch& launch, const QuantizedCall& call, const std::uint8_t* from,
-                     float* y, unsigned long long* damaged) {
-  return start_tiles(launch, decode_by_buckets, message_tiles(call.n, call.block), call, from, y,
-                     damaged);
+int decode_quantized(const Launch& launch, const QuantizedCall& call) {
+  return start_tiles(launch, decode_by_buckets, message_tiles(call.n, call.block), call, call.from,
+                     call.y, call.damaged);
 }
 
 }  // namespace cpd::cuda

@@ -220,7 +220,8 @@ int reduce(const Launch& launch, const ReduceCall& given) {
   return cudaGetLastError();
 }
 
-int count(const Launch& launch, const ReduceCall& given, bool casts, SegmentCounts* counts) {
+int count(const Launch& launch, const CountCall& count) {
+  const ReduceCall& given = count.reduce;
   if (given.segment_count == 0) return cudaSuccess;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
@@ -231,7 +232,7 @@ int count(const Launch& launch, const ReduceCall& given, bool casts, SegmentCoun
   found.clear();
   if (found.status() != cudaSuccess) return found.status();
   const unsigned blocks = blocks_for(given.tiles);
-  if (blocks > 0 && casts) {
+  if (blocks > 0 && count.casts) {
     with_mode(given.cast.mode, [&]<Rounding mode>() {
       start_kernel(count_values<mode, true>, blocks, kThreads, stream, device.call(), found.data());
     });
@@ -240,10 +241,11 @@ int count(const Launch& launch, const ReduceCall& given, bool casts, SegmentCoun
                  device.call(), found.data());
   }
   const cudaError_t queued = cudaGetLastError();
-  return queued == cudaSuccess ? found.read(counts) : queued;
+  return queued == cudaSuccess ? found.read(count.counts) : queued;
 }
 
-int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs) {
+int checksums(const Launch& launch, const ChecksumCall& call) {
+  const auto [n, bytes, crcs] = call;
   if (n == 0) return cudaSuccess;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();

@@ -5,12 +5,12 @@
 // then the tile is packed.
 #pragma once
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/draws/streams.h"
 #include "cpd/numeric/lanes/crc.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "kernels/cuda/code_tile.h"
-#include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/fold_tile.h"
 #include "kernels/cuda/thread_block.cuh"
 

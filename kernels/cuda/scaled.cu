@@ -499,7 +499,8 @@ cudaError_t form_scales(const Launch& launch, const ScalesCall& of) {
 
 }  // namespace
 
-int cast_scaled(const Launch& launch, const ScalesCall& of, const Strided& out) {
+int cast_scaled(const Launch& launch, const ScalesCall& of) {
+  const Strided& out = of.out;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
@@ -518,30 +519,29 @@ int cast_scaled(const Launch& launch, const ScalesCall& of, const Strided& out) 
   return cudaGetLastError();
 }
 
-int cast_both(const Launch& launch, const ScalesCall& rows, const Strided& by_rows,
-              const ScalesCall& columns, const Strided& by_columns) {
+int cast_both(const Launch& launch, const CastBothCall& call) {
+  const auto& [rows, columns] = call;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  if (takes_both(rows, by_rows, columns, by_columns)) {
+  if (takes_both(rows, rows.out, columns, columns.out)) {
     if (columns.two_levels) {
       const cudaError_t formed = form_all_cells(stream, columns);
       if (formed != cudaSuccess) return formed;
     }
-    start_both(stream, columns, by_rows, by_columns);
+    start_both(stream, columns, rows.out, columns.out);
     return cudaGetLastError();
   }
-  const int status = cast_scaled(launch, rows, by_rows);
-  return status == cudaSuccess ? cast_scaled(launch, columns, by_columns) : status;
+  const int status = cast_scaled(launch, rows);
+  return status == cudaSuccess ? cast_scaled(launch, columns) : status;
 }
 
-int encode_scaled(const Launch& launch, const ScalesCall& of, std::uint8_t* packed,
-                  unsigned long long* first_nan) {
+int encode_scaled(const Launch& launch, const ScalesCall& of) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const ScaledCall& call = of.call;
-  const CodesOut to{packed, first_nan};
+  const CodesOut to{of.packed, of.first_nan};
   cudaError_t formed = form_all_cells(stream, of);
   if (formed != cudaSuccess) return formed;
   if (start_short_codes(stream, of, to)) return cudaGetLastError();
@@ -550,13 +550,14 @@ int encode_scaled(const Launch& launch, const ScalesCall& of, std::uint8_t* pack
   if (start_encode_packs(stream, call, to)) return cudaGetLastError();
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {
     start_kernel(encode_elements<mode>, blocks_for(tiles_of(call.n)), kThreads, stream, call,
-                 packed, first_nan);
+                 of.packed, of.first_nan);
   });
   return cudaGetLastError();
 }
 
-int decode_scaled(const Launch& launch, const ScalesCall& of, const std::uint8_t* packed,
-                  const Strided& out) {
+int decode_scaled(const Launch& launch, const ScalesCall& of) {
+  const std::uint8_t* const packed = of.packed;
+  const Strided& out = of.out;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);

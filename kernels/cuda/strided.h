@@ -4,8 +4,8 @@
 // Philox block. For host and device.
 #pragma once
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/numeric/draws/philox.h"
-#include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
 
 /// Prevents the unrolling of a loop with a long body, which would take the compiler minutes.

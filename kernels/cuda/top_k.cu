@@ -364,23 +364,24 @@ int select_top_k(const Launch& launch, const TopKCall& call) {
   return status;
 }
 
-int round_top_k(const Launch& launch, const TopKCall& call, float* y, SegmentCounts* counts) {
+int round_top_k(const Launch& launch, const TopKCall& call) {
   if (call.terms != nullptr) {
-    return start_tiles(launch, place_terms, spans_of(call), call, y, counts);
+    return start_tiles(launch, place_terms, spans_of(call), call, call.y, call.counts);
   }
   int status = cudaSuccess;
   with_mode(call.cast.mode, [&]<Rounding mode>() {
-    status = start_tiles(launch, round_kept<mode>, spans_of(call), call, y, counts);
+    status = start_tiles(launch, round_kept<mode>, spans_of(call), call, call.y, call.counts);
   });
   return status;
 }
 
-int gather_top_k(const Launch& launch, const TopKCall& call, float* values) {
-  return start_tiles(launch, gather_kept, spans_of(call), call, values);
+int gather_top_k(const Launch& launch, const TopKCall& call) {
+  return start_tiles(launch, gather_kept, spans_of(call), call, call.gathered);
 }
 
-int count_top_k(const Launch& launch, const TopKCall& call, TopKPlaces* places) {
-  return start_tiles(launch, count_places, (call.n + call.block - 1) / call.block, call, places);
+int count_top_k(const Launch& launch, const TopKCall& call) {
+  return start_tiles(launch, count_places, (call.n + call.block - 1) / call.block, call,
+                     call.places);
 }
 
 }  // namespace cpd::cuda

@@ -229,13 +229,13 @@ VirtualCall cast_call(const VirtualCall& call, int rank) {
 }
 
 /// fold_ranks, each cast and each addition on its own.
-int fold_one_by_one(const Launch& launch, const VirtualCall& call, SegmentCounts* counts) {
+int fold_one_by_one(const Launch& launch, const VirtualCall& call) {
   if (!call.casts) return take_terms(launch, call);
   VirtualCall from = call;
   for (int rank = 0; rank < call.ranks; ++rank) {
     from.x[0] = call.x[rank];
     from.cast_stream[0] = call.cast_stream[rank];
-    const int status = cast_terms(launch, from, counts);
+    const int status = cast_terms(launch, from);
     if (status != cudaSuccess) return status;
     const int taken = take_terms(launch, cast_call(call, rank));
     if (taken != cudaSuccess) return taken;
@@ -245,25 +245,25 @@ int fold_one_by_one(const Launch& launch, const VirtualCall& call, SegmentCounts
 
 }  // namespace
 
-int cast_terms(const Launch& launch, const VirtualCall& call, SegmentCounts* counts) {
+int cast_terms(const Launch& launch, const VirtualCall& call) {
   int status = cudaSuccess;
   with_mode(call.cast.mode, [&]<Rounding mode>() {
-    status = start_tiles(launch, cast_terms_of<mode>, tiles_of(call.size), call, counts);
+    status = start_tiles(launch, cast_terms_of<mode>, tiles_of(call.size), call, call.counts);
   });
   return status;
 }
 
-int fold_ranks(const Launch& launch, const VirtualCall& call, SegmentCounts* counts) {
-  if (!has_short_steps(call)) return fold_one_by_one(launch, call, counts);
+int fold_ranks(const Launch& launch, const VirtualCall& call) {
+  if (!has_short_steps(call)) return fold_one_by_one(launch, call);
   int status = cudaSuccess;
   with_short_kind(call.plan.terms.kind, [&]<Split kind>() {
-    status = start_tiles(launch, fold_short_of<kind>, tiles_of(call.size), call, counts);
+    status = start_tiles(launch, fold_short_of<kind>, tiles_of(call.size), call, call.counts);
   });
   return status;
 }
 
-int finish_sums(const Launch& launch, const VirtualCall& call, float* out, SegmentCounts* counts) {
-  return start_tiles(launch, finish_sums_of, tiles_of(call.size), call, out, counts);
+int finish_sums(const Launch& launch, const VirtualCall& call) {
+  return start_tiles(launch, finish_sums_of, tiles_of(call.size), call, call.out, call.counts);
 }
 
 }  // namespace cpd::cuda

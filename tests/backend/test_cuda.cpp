@@ -152,7 +152,7 @@ class FailingLibrary {
   explicit FailingLibrary(int status) {
     status_ = status;
     api_.describe = [](int code) { return code == 2 ? "out of memory: 9 bytes" : "another"; };
-    api_.arithmetic = [](const cuda::Launch&, const cuda::ArithmeticCall&) { return status_; };
+    api_.arithmetic = [](const cuda::Launch&, const ArithmeticCall&) { return status_; };
     api_.blas = [](const cuda::Launch&, const MatrixProduct&, const char** error) {
       *error = "no product today";
       return 0;

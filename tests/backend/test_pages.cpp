@@ -120,28 +120,40 @@ void check(const KernelTable& kernels, const Case& c, std::size_t n, std::size_t
   };
   const std::span<const float> expected(c.values.data(), n);
   Placed<float> y(kMost, offset, 7.0F);
-  kernels.round_scaled(plan, c.shift, c.first, count, x.data(), random, y.data(), true);
-  ASSERT_TRUE(testing::bits_equal(expected, std::span<const float>(y.data(), n)))
-      << says("round_scaled");
-  ASSERT_TRUE(y.ends(n, 7.0F)) << says("round_scaled");
-  if (c.shift == 0) {
-    Placed<float> z(kMost, offset, 7.0F);
-    kernels.round_f32(plan, c.first, count, x.data(), random, z.data(), true);
-    ASSERT_TRUE(testing::bits_equal(expected, std::span<const float>(z.data(), n)))
-        << says("round_f32");
-    ASSERT_TRUE(z.ends(n, 7.0F)) << says("round_f32");
-  }
+  kernels.cast({.n = count,
+                .first = c.first,
+                .x = Contiguous(x.data()),
+                .random = Contiguous(random),
+                .out = Contiguous(y.data()),
+                .plan = &plan,
+                .shift = c.shift,
+                .streaming = true});
+  ASSERT_TRUE(testing::bits_equal(expected, std::span<const float>(y.data(), n))) << says("cast");
+  ASSERT_TRUE(y.ends(n, 7.0F)) << says("cast");
   const auto bytes = static_cast<std::size_t>(PackedBytes(c.format, count));
   Placed<std::uint8_t> packed(4 * kMost, offset, 0xA5);
-  ASSERT_EQ(
-      kernels.encode_f32(plan, c.shift, c.first, count, x.data(), random, packed.data(), true), -1);
+  unsigned long long nan = ~0ULL;
+  kernels.encode({.n = count,
+                  .first = c.first,
+                  .x = Contiguous(x.data()),
+                  .random = Contiguous(random),
+                  .plan = &plan,
+                  .shift = c.shift,
+                  .streaming = true,
+                  .packed = packed.data(),
+                  .first_nan = &nan});
+  ASSERT_EQ(nan, ~0ULL);
   ASSERT_TRUE(packed.ends(bytes, 0xA5)) << says("encode");
   ASSERT_TRUE(are_its_codes(c, packed.data(), n)) << says("encode");
   if (c.shift != 0) return;
   // Codes in memory of their own size, for a sanitizer to see what is read behind them.
   const std::vector<std::uint8_t> exact(packed.data(), packed.data() + bytes);
   Placed<float> back(kMost, offset, 7.0F);
-  kernels.decode_f32(plan, count, exact.data(), back.data(), true);
+  kernels.decode({.n = count,
+                  .plan = &plan,
+                  .packed = exact.data(),
+                  .out = Contiguous(back.data()),
+                  .streaming = true});
   ASSERT_TRUE(testing::bits_equal(expected, std::span<const float>(back.data(), n)))
       << says("decode");
   ASSERT_TRUE(back.ends(n, 7.0F)) << says("decode");
@@ -207,9 +219,17 @@ TEST(PagesOf, TheLeastNanIsFound) {
     Placed<std::uint8_t> packed(kMost, 0, 0);
     for (const std::int64_t i : places) x.data()[i] = std::nanf("");
     for (const KernelTable* kernels : testing::kernel_tables()) {
-      const std::int64_t found =
-          kernels->encode_f32(plan, 0, 0, n, x.data(), nullptr, packed.data(), true);
-      EXPECT_EQ(found, *std::min_element(places.begin(), places.end())) << kernels->name;
+      unsigned long long found = ~0ULL;
+      kernels->encode({.n = n,
+                       .first = kBlock,
+                       .x = Contiguous(x.data()),
+                       .random = {},
+                       .plan = &plan,
+                       .streaming = true,
+                       .packed = packed.data(),
+                       .first_nan = &found});
+      const std::int64_t least = *std::min_element(places.begin(), places.end());
+      EXPECT_EQ(static_cast<std::int64_t>(found), kBlock + least) << kernels->name;
     }
   }
 }

@@ -144,8 +144,8 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
       all.random = mode == Rounding::stochastic ? random.data() : nullptr;
       Floats expected(x.size());
       Bytes codes(bytes + kLine);
-      tables.front()->round_blocks(plan, c.route, all, expected.data(), 0, false);
-      tables.front()->encode_blocks(plan, c.route, all, codes.data(), false);
+      tables.front()->round_blocks(plan, c.route, all, Contiguous(expected.data()));
+      tables.front()->encode_blocks(plan, c.route, all, codes.data());
       codes.resize(bytes);
       for (const KernelTable* table : tables) {
         for (const bool streaming : {false, true}) {
@@ -153,7 +153,8 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
                                     std::to_string(run) + (streaming ? ", streaming" : "");
           for (const std::size_t offset : {0, 4}) {
             Aligned<float> y(x.size(), offset);
-            table->round_blocks(plan, c.route, all, y.begin, 0, streaming);
+            all.streaming = streaming;
+            table->round_blocks(plan, c.route, all, Contiguous(y.begin));
             ASSERT_TRUE(testing::bits_equal(std::span<const float>(expected),
                                             std::span<const float>(y.begin, x.size())))
                 << about;
@@ -167,12 +168,12 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
               const auto wide = std::uint32_t{nearest.back()} << 16;
               holds &= std::isnan(expected[i]) || std::bit_cast<float>(wide) == expected[i];
             }
-            EXPECT_EQ(table->round_blocks_bf16(plan, c.route, short_run, halves.begin, 0), holds)
-                << about;
+            const Strided out = Contiguous(halves.begin, DType::bf16);
+            EXPECT_EQ(table->round_blocks(plan, c.route, short_run, out), holds) << about;
             ASSERT_EQ(nearest, std::vector<std::uint16_t>(halves.begin, halves.begin + short_run.n))
                 << about;
             Aligned<std::uint8_t> packed(bytes + kLine, offset);
-            table->encode_blocks(plan, c.route, all, packed.begin, streaming);
+            table->encode_blocks(plan, c.route, all, packed.begin);
             ASSERT_EQ(codes, Bytes(packed.begin, packed.begin + bytes)) << about;
           }
         }

@@ -71,7 +71,9 @@ Explanation expect_explained(const std::function<void()>& call,
   TracedKernels::forget();
   call();
   std::set<std::string> called = TracedKernels::called();
-  for (const std::string& helper : helpers) called.erase(helper);
+  for (const std::string& helper : helpers) {
+    if (helper != step.kernel) called.erase(helper);
+  }
   EXPECT_EQ(called, std::set<std::string>{step.kernel});
   return step;
 }
@@ -83,17 +85,17 @@ Explanation cast_of(const std::string& to, Layout layout, DType dtype) {
   const Tensor y = random_tensor({300, 40}, Layout::contiguous, dtype);
   const CastSpec spec = ParseCastSpec(to);
   std::set<std::string> conversions;
-  if (dtype == DType::f16) conversions = {"decode_f32", "encode_f32"};
+  if (dtype == DType::f16) conversions = {"decode", "encode"};
   return expect_explained(
       [&] { Cast(x.view(), std::get<Format>(spec.format), spec.rounding, y.view()); }, conversions);
 }
 
 TEST(Explain, CastsRunTheKernelsThatItNames) {
-  EXPECT_EQ(cast_of("e4m3", Layout::contiguous, DType::f32).kernel, "round_f32");
-  EXPECT_EQ(cast_of("e4m3", Layout::gaps, DType::f32).kernel, "round_f32");
-  EXPECT_EQ(cast_of("e4m3", Layout::transposed, DType::f32).kernel, "round_rows");
-  EXPECT_EQ(cast_of("e4m3", Layout::contiguous, DType::bf16).kernel, "round_bf16");
-  EXPECT_EQ(cast_of("e4m3", Layout::contiguous, DType::f16).kernel, "round_f32");
+  EXPECT_EQ(cast_of("e4m3", Layout::contiguous, DType::f32).kernel, "cast");
+  EXPECT_EQ(cast_of("e4m3", Layout::gaps, DType::f32).kernel, "cast");
+  EXPECT_EQ(cast_of("e4m3", Layout::transposed, DType::f32).kernel, "cast");
+  EXPECT_EQ(cast_of("e4m3", Layout::contiguous, DType::bf16).kernel, "cast");
+  EXPECT_EQ(cast_of("e4m3", Layout::contiguous, DType::f16).kernel, "cast");
 }
 
 TEST(Explain, PathsOfCastsAreTheirForms) {
@@ -121,7 +123,7 @@ TEST(Explain, Binary64AndWideFormats) {
   std::vector<double> x(100), y(100);
   const TensorView from = View(x.data(), DType::f64, 100), to = View(y.data(), DType::f64, 100);
   const Explanation step = expect_explained([&] { Cast(from, ParseFormat("e4m3"), {}, to); });
-  EXPECT_EQ(step.kernel, "round_f64");
+  EXPECT_EQ(step.kernel, "cast");
   EXPECT_EQ(step.path, "general");
   const Explanation wide = step_of([&] { Cast(from, ParseFormat("e11m52"), {}, to); });
   EXPECT_EQ(wide.backend, "portable");
@@ -164,7 +166,7 @@ TEST(Explain, ScaledCasts) {
     const Scaled scaled = ParseScaled(text);
     const RoundingOptions saturating{.overflow = Overflow::saturate};
     const auto call = [&] { Cast(x.view(), scaled, 1, saturating, y.view()); };
-    const Explanation step = expect_explained(call, {"round_blocks_bf16", "round_f32"});
+    const Explanation step = expect_explained(call, {"round_blocks", "cast"});
     EXPECT_EQ(step.kernel, kernel) << text;
     EXPECT_EQ(step.path, path) << text << ": " << step.why;
   }
@@ -183,7 +185,7 @@ TEST(Explain, Sums) {
   for (const auto& [text, path] : paths) {
     const Accumulator accumulator = ParseAccumulator(text);
     const Explanation step =
-        expect_explained([&] { Sum(x.view(), 0, accumulator, y.view()); }, {"round_scaled"});
+        expect_explained([&] { Sum(x.view(), 0, accumulator, y.view()); }, {"cast"});
     EXPECT_EQ(step.kernel, "fold");
     EXPECT_EQ(step.path, fastest().lanes > 1 ? path : "general") << text;
   }
@@ -230,12 +232,12 @@ TEST(Explain, ProductsRunTheKernelsThatItNames) {
     SCOPED_TRACE(product.accumulator);
     const Accumulator accumulator = ParseAccumulator(product.accumulator);
     const auto call = [&] { Gemm(a.view(), b.view(), accumulator, c.view()); };
-    const Explanation step = expect_explained(call, {"fold", "round_f32"});
+    const Explanation step = expect_explained(call, {"fold", "cast"});
     EXPECT_EQ(step.kernel, product.kernel);
     expect_path(step.path, product, fastest());
     EXPECT_EQ(step.tile.size(), 3U);
-    EXPECT_EQ(step.path == "general",
-              !step.why.empty() && product.kind == Split::none && product.kernel == "gemm");
+    const bool is_short = product.kind != Split::none && fastest().lanes > 1;
+    EXPECT_EQ(step.path == "general", !step.why.empty() && !is_short && product.kernel == "gemm");
   }
 }
 
@@ -309,7 +311,7 @@ TEST(Explain, TensorsNeedNoMemory) {
   const std::int64_t n = std::int64_t{1} << 20;
   const TensorView x = without_memory({n, n}), y = without_memory({n, n});
   const Explanation cast = step_of([&] { Cast(x, ParseFormat("e4m3"), {}, y); });
-  EXPECT_EQ(cast.kernel, "round_f32");
+  EXPECT_EQ(cast.kernel, "cast");
   EXPECT_EQ(cast.threads, MaxThreads());
   const TensorView out = without_memory({n, n});
   const Accumulator accumulator = ParseAccumulator("e4m3 sequential");

@@ -3,6 +3,7 @@
 // Which functions of the kernels' table a call uses, and which paths the tiles of a product take.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -25,21 +26,30 @@ GemmPath gemm_path(const GemmPlan& plan, bool given);
 
 namespace testing {
 
-namespace traced_kernels {
-
-constexpr std::array kNames = {
-    "round_f32",    "round_f64",         "round_bf16",    "round_rows",   "round_scaled",
-    "encode_f32",   "encode_f64",        "decode_f32",    "arithmetic",   "arithmetic_f64",
-    "fold",         "fold_f64",          "gemm",          "block_fma",    "fixed",
-    "round_blocks", "round_blocks_bf16", "encode_blocks", "scale_blocks", "cast_power_blocks",
-    "hadamard"};
-constexpr std::size_t number_of(std::string_view name) {
-  std::size_t i = 0;
-  while (kNames[i] != name) ++i;
-  return i;
+/// The kernels' names, in the list's order.
+constexpr std::array kKernelNames = {
+#define CPD_CPU(Result, name, ...) #name,
+#include "cpd/backend/operations.def"
+};
+constexpr std::size_t kernel_number(std::string_view name) {
+  return static_cast<std::size_t>(std::ranges::find(kKernelNames, name) - kKernelNames.begin());
 }
 
-}  // namespace traced_kernels
+/// The kernels that an explanation names; others prepare their operands.
+constexpr std::array kExplained = {"cast",
+                                   "encode",
+                                   "decode",
+                                   "arithmetic",
+                                   "fold",
+                                   "gemm",
+                                   "fixed",
+                                   "round_blocks",
+                                   "encode_blocks",
+                                   "block_fma",
+                                   "flags",
+                                   "scale_blocks",
+                                   "cast_power_blocks",
+                                   "hadamard"};
 
 /// While it lives, Kernels() is a table that counts the calls of `real` by function.
 class TracedKernels {
@@ -47,30 +57,9 @@ class TracedKernels {
   explicit TracedKernels(const KernelTable& real) : table_(real) {
     real_ = &real;
     forget();
-#define CPD_TRACED(member) \
-  table_.member = &Traced<&KernelTable::member, traced_kernels::number_of(#member)>::Run
-    CPD_TRACED(round_f32);
-    CPD_TRACED(round_f64);
-    CPD_TRACED(round_bf16);
-    CPD_TRACED(round_rows);
-    CPD_TRACED(round_scaled);
-    CPD_TRACED(encode_f32);
-    CPD_TRACED(encode_f64);
-    CPD_TRACED(decode_f32);
-    CPD_TRACED(arithmetic);
-    CPD_TRACED(arithmetic_f64);
-    CPD_TRACED(fold);
-    CPD_TRACED(fold_f64);
-    CPD_TRACED(gemm);
-    CPD_TRACED(block_fma);
-    CPD_TRACED(fixed);
-    CPD_TRACED(round_blocks);
-    CPD_TRACED(round_blocks_bf16);
-    CPD_TRACED(encode_blocks);
-    CPD_TRACED(scale_blocks);
-    CPD_TRACED(cast_power_blocks);
-    CPD_TRACED(hadamard);
-#undef CPD_TRACED
+#define CPD_CPU(Result, name, ...) \
+  table_.name = &Traced<&KernelTable::name, kernel_number(#name)>::Run;
+#include "cpd/backend/operations.def"
     SetKernels(table_);
   }
   TracedKernels(const TracedKernels&) = delete;
@@ -80,11 +69,11 @@ class TracedKernels {
   static void forget() {
     for (auto& count : counts_) count = 0;
   }
-  /// The names of the functions that were called since.
+  /// The names of the explained kernels that were called since.
   static std::set<std::string> called() {
     std::set<std::string> names;
-    for (std::size_t i = 0; i < traced_kernels::kNames.size(); ++i) {
-      if (counts_[i] > 0) names.insert(traced_kernels::kNames[i]);
+    for (const char* name : kExplained) {
+      if (counts_[kernel_number(name)] > 0) names.insert(name);
     }
     return names;
   }
@@ -102,7 +91,7 @@ class TracedKernels {
   };
 
   inline static const KernelTable* real_ = nullptr;
-  inline static std::array<std::atomic<int>, traced_kernels::kNames.size()> counts_{};
+  inline static std::array<std::atomic<int>, kKernelNames.size()> counts_{};
   KernelTable table_;
 };
 

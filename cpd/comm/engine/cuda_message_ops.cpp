@@ -7,7 +7,6 @@
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
 #include "cpd/numeric/draws/streams.h"
-#include "kernels/cuda/code_tile.h"
 
 namespace cpd {
 namespace {
@@ -197,7 +196,7 @@ class CudaMessageOps final : public MessageOps {
     Walk(call, segments);
     call.from = from.data();
     call.from_count = static_cast<std::int32_t>(from.size());
-    queue_->Reduce(call);
+    queue_->reduce(call);
     Progress();
   }
 
@@ -345,7 +344,7 @@ Losses LossesOf(const cuda::SegmentCounts& counts) {
 
 int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
 
-cuda::SumPlan SumPlanOf(const Level& level) {
+SumPlan SumPlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
   return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in, level.sum_key),
           SumsPlanOf(accumulator, level.sum_key), level.result != accumulator.format,
@@ -378,7 +377,7 @@ std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
     const auto* from = static_cast<const std::uint8_t*>(layer.data);
     call.from = &from;
     Walk(call, segments);
-    if (size > 0) queue->Reduce(call);
+    if (size > 0) queue->reduce(call);
   }
   return all;
 }

@@ -129,7 +129,7 @@ Losses LossesOf(const cuda::SegmentCounts& counts);
 /// A shift within ±600: x * 2^shift rounds the same for any shift beyond (CastScaled).
 int BoundedShift(int shift);
 /// The plan of a level's sum and of its rounding to the result.
-cuda::SumPlan SumPlanOf(const Level& level);
+SumPlan SumPlanOf(const Level& level);
 
 /// Layers divided by `divisor`, once in binary32 (Unscale), in new memory: on the CPU, or on the
 /// queue's GPU.

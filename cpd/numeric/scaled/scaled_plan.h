@@ -116,6 +116,7 @@ struct ScaledRun {
   std::int64_t random_stride = 0;
   /// Leaves the outermost level's scales out of the values.
   bool apart = false;
+  bool streaming = false;  ///< binary32 values or codes are not needed in cache
 };
 
 }  // namespace cpd

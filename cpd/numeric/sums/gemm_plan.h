@@ -417,4 +417,14 @@ constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exa
   return plan;
 }
 
+/// The path of a product's tiles. Each tile takes the path while its values are within the path's
+/// bounds, and the general one otherwise.
+struct GemmPath {
+  Split kind = Split::none;  ///< none: the general path
+  Half half = Half::none;    ///< 16-bit lanes of kind `rounded`
+  /// Of kind `exact`: whether a tile also takes the general path where a product is not a binary32
+  /// number, for want of instructions that round to a given direction.
+  bool wants_binary32 = false;
+};
+
 }  // namespace cpd

@@ -22,6 +22,10 @@ CPP_ORDER = (
     ("cpd/numeric",),
     ("cpd/cells",),
     ("cpd/base",),
+    (
+        "cpd/backend/calls cpd/backend/message_calls cpd/backend/operations"
+        " cpd/backend/kernel_table cpd/backend/cuda_api",
+    ),
     ("kernels/cpu", "kernels/cuda", "cpd/oracle"),
     ("cpd/backend",),
     ("cpd/ops", "cpd/scale"),
@@ -68,6 +72,10 @@ FOREIGN = (
 ORACLE = "cpd/oracle/"
 ORACLE_MAY_INCLUDE = ("cpd/oracle/", "cpd/spec/", "cpd/base/parallel.h", "cpd/export.h")
 ORACLE_IS_FOR = ("cpd/oracle/", "bindings/")
+
+# Who may include the kernels' own headers; all others call them through the tables.
+KERNELS = "kernels/"
+KERNELS_ARE_FOR = ("kernels/", "cpd/backend/")
 
 CPP_FOLDERS = ("cpd", "kernels", "bindings")
 CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
@@ -128,6 +136,17 @@ def shared_with_the_oracle(root: Path) -> list[str]:
         for name, target in arrows
         if (name.startswith(ORACLE) and not target.startswith(ORACLE_MAY_INCLUDE))
         or (target.startswith(ORACLE) and not name.startswith(ORACLE_IS_FOR))
+    ]
+
+
+def past_the_tables(root: Path) -> list[str]:
+    """Includes of the kernels' own headers by files that are to call them through the tables."""
+    own, _ = includes(root)
+    return [
+        f"{name} includes {target}: kernels are called through cpd/backend"
+        for name in sorted(own)
+        for target in sorted(own[name])
+        if target.startswith(KERNELS) and not name.startswith(KERNELS_ARE_FOR)
     ]
 
 
@@ -293,7 +312,7 @@ def complaints(root: Path) -> list[str]:
     own, _ = includes(root)
     found = against_the_order(own, CPP_ORDER) + against_the_order(imports(root), PYTHON_ORDER)
     found += circles(own) + circles(between_folders(own, CPP_ORDER)) + circles(imports(root))
-    found += foreign_includes(root) + shared_with_the_oracle(root)
+    found += foreign_includes(root) + shared_with_the_oracle(root) + past_the_tables(root)
     return found + [one for check in SIZES for one in check(root)]
 
 

@@ -37,6 +37,10 @@ def test_the_oracle_shares_no_arithmetic():
     listed(structure.shared_with_the_oracle(ROOT))
 
 
+def test_kernels_are_called_through_the_tables():
+    listed(structure.past_the_tables(ROOT))
+
+
 def test_no_import_goes_up_or_sideways():
     edges = structure.imports(ROOT)
     assert sum(map(len, edges.values())) > 100
@@ -84,6 +88,8 @@ def python(tree, texts):
         ("cpd/numeric/a.h", "cpd/ops/b.h", "cpd/numeric may not see cpd/ops"),
         ("cpd/scale/a.h", "cpd/ops/b.h", "cpd/scale may not see cpd/ops"),
         ("kernels/cuda/a.cu", "kernels/cpu/b.h", "kernels/cuda may not see kernels/cpu"),
+        ("kernels/cuda/a.cu", "cpd/backend/calls.h", None),
+        ("kernels/cuda/a.cu", "cpd/backend/roster.h", "kernels/cuda may not see cpd/backend"),
         ("cpd/comm/transport/mpi/a.h", "cpd/comm/engine/b.h", "cpd/comm/transport may not see"),
         ("cpd/comm/errors.h", "cpd/comm/virtual.h", "reduction may not see cpd/comm"),
         ("cpd/comm/virtual.cpp", "cpd/comm/errors.h", None),
@@ -109,6 +115,20 @@ def test_an_include_against_the_order(tree, file, includes, complaint):
 def test_an_include_shared_with_the_oracle(tree, file, includes, is_shared):
     root = tree({file: f'#include "{includes}"\n', includes: ""})
     assert len(structure.shared_with_the_oracle(root)) == is_shared
+
+
+@pytest.mark.parametrize(
+    ("file", "is_past"),
+    [
+        ("cpd/ops/a.cpp", True),
+        ("bindings/a.cpp", True),
+        ("cpd/backend/a.cpp", False),
+        ("kernels/cuda/a.cu", False),
+    ],
+)
+def test_an_include_past_the_tables(tree, file, is_past):
+    root = tree({file: '#include "kernels/cuda/b.h"\n', "kernels/cuda/b.h": ""})
+    assert len(structure.past_the_tables(root)) == is_past
 
 
 def test_an_include_beside_the_file(tree):

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arguments of a GPU's kernels for reductions over ranks and for messages (operations.def).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "cpd/backend/calls.h"
+#include "cpd/numeric/scaled/largest_limit.h"
+#include "cpd/numeric/scaled/levels.h"
+#include "cpd/numeric/sums/rounds.h"
+
+namespace cpd::cuda {
+
+using Key = DeviceKey;
+
+constexpr int kTile = 2048;  ///< codes in a tile; a multiple of kBlock
+
+/// The number of tiles of n codes.
+CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kTile - 1) / kTile; }
+
+/// The kind of a reduction's packed codes: contributions, results, planes of a running sum, or
+/// binary32 values unchanged.
+enum class Codes : std::uint8_t { wire, result, plane0, plane1, values };
+constexpr int kCodes = 5;
+
+/// Contiguous values of one layer.
+struct ReduceSegment {
+  std::int64_t layer = 0;
+  std::int64_t size = 0;  ///< values of the whole layer
+  std::int64_t begin = 0, count = 0;
+  std::int64_t tile = 0;     ///< number of tiles in the segments before it (reduce_tile.cuh)
+  const float* x = nullptr;  ///< value `begin` of this rank's layer
+  float* out = nullptr;      ///< the memory of its result
+  std::int32_t shift = 0;    ///< the layer's scale is 2^shift; -600 … 600
+  float scale = 1;           ///< multiplies results, rounded once
+  std::array<std::int64_t, kCodes> start{};  ///< the byte of a message at which its codes begin
+};
+
+enum class ReduceTask : std::uint8_t {
+  pack,  ///< casts this rank's contributions and writes them to `to` as `to_codes`
+  fold,  ///< sums from[r] of each rank (of group `unit` alone, if not -1, by member) to `to`
+  hop,   ///< adds term k, from[1] (as from_codes), to the running sum from[0] (null for k = 0);
+         ///< writes the new sum, or after the last term the result, to `to`
+  transcode,  ///< converts from[0] (as from_codes) to `to` (as to_codes)
+  unpack,     ///< writes from[0] (as from_codes) times 2^-shift, divided, to the segments' `out`
+};
+
+/// The work of one kernel of a reduction. Its pointers are to tables of the caller, on the host.
+struct ReduceCall {
+  ReduceTask task = ReduceTask::pack;
+  Codes from_codes = Codes::wire, to_codes = Codes::wire;
+  const ReduceSegment* segments = nullptr;
+  std::int32_t segment_count = 0;
+  std::int32_t from_count = 0;
+  std::int64_t tiles = 0;  ///< tiles of all segments
+  const std::uint8_t* const* from = nullptr;
+  std::uint8_t* to = nullptr;
+
+  std::int64_t unit = -1;
+  std::int64_t k = 0;
+  bool unscales = false;  ///< unpack: multiply and divide; else values are written unchanged
+  float divisor = 1;
+
+  RoundPlan cast;                       ///< casts contributions
+  std::array<RoundPlan, kCodes> codes;  ///< the format of each kind of codes
+  SumPlan group, across;
+  Rounds rounds;
+  std::int64_t world = 1, group_size = 0;  ///< 0: no groups
+  /// Random streams (streams.h) of layer 0: for this rank's cast; for sums, and for their roundings
+  /// to the result, at position 0.
+  std::uint64_t cast_stream = 0, sum_stream = 0, result_stream = 0;
+};
+
+/// The counts over a segment of this rank's values.
+struct SegmentCounts {
+  unsigned long long non_finite = 0;   ///< NaN and Inf
+  unsigned long long underflowed = 0;  ///< nonzero values that the cast rounds to zero
+  unsigned long long zeros = 0;        ///< values that are zero after the cast
+  std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
+};
+
+/// Counts each segment's values; those that are lost and zeros only where `casts`.
+struct CountCall {
+  ReduceCall reduce;  ///< its segments, tiles and cast
+  bool casts = false;
+  SegmentCounts* counts = nullptr;  ///< one for each segment, on the host
+};
+
+constexpr int kMostRanks = 16;  ///< whose values are added in one pass over a layer's sums
+
+/// A layer of virtual ranks, which contribute one after the other: the values of some ranks as they
+/// enter, the running sums of one level, and its end. All memory is the device's.
+struct VirtualCall {
+  std::int64_t size = 0;
+  /// The values of the next ranks, in a ring of one: terms, or where `casts`, x / divisor * 2^shift
+  /// are cast to them.
+  const float* x[kMostRanks] = {};
+  int ranks = 1;
+  bool casts = false;
+  float divisor = 1;
+  std::int32_t shift = 0;
+  RoundPlan cast;
+  std::uint64_t cast_stream[kMostRanks] = {};
+  float* terms = nullptr;  ///< memory for one rank's terms
+  /// The running sums in `planes`, `size` values each; the ranks' terms are numbers k, k + 1, … of
+  /// `count`, or where visit is not negative the terms of that visit and the next ones.
+  SumPlan plan;
+  Rounds rounds;
+  std::int64_t count = 0, k = 0, visit = -1;
+  std::uint64_t sum_stream = 0, result_stream = 0;
+  float* planes = nullptr;
+  float scale = 1;                  ///< multiplies the sums when they are finished, rounded once
+  float* out = nullptr;             ///< the finished sums
+  SegmentCounts* counts = nullptr;  ///< null: nothing is counted
+};
+
+/// The device's memory that a codec's kernel reads and writes.
+struct CodecMemory {
+  const float* x = nullptr;            ///< of a measurement, a rounding and an encoding
+  float* y = nullptr;                  ///< the values of codes; may be x
+  std::uint8_t* to = nullptr;          ///< the message of an encoding
+  const std::uint8_t* from = nullptr;  ///< the message of a decoding
+  SegmentCounts* counts = nullptr;     ///< null, or a rounding adds what it loses
+  /// A decoding lowers it to the least index of a value whose norm or scale is invalid.
+  unsigned long long* damaged = nullptr;
+};
+
+/// A piece of a layer as levels of its buckets' norms (numeric/scaled/levels.h). All memory is the
+/// device's.
+struct LevelCall : CodecMemory {
+  LevelPlan plan;                 ///< without places of levels
+  std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
+  std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
+  std::int32_t shift = 0;         ///< x and decoded values are multiplied by 2^shift
+  float divisor = 1;              ///< of decoded values
+  const float* norms = nullptr;   ///< of the piece's buckets; null: all have `norm`
+  float norm = 1;
+  /// A message: each `block` values on their own, with their buckets' norms first.
+  std::int64_t block = 0;
+  bool stores_norms = true;
+};
+
+/// What the norms of whole buckets are formed of.
+struct NormCall {
+  LevelNorm norm = LevelNorm::largest;
+  double clip = 0;  ///< c of LevelNorm::clipped; 0: no clipping
+  std::int64_t n = 0, bucket = 0;
+  std::int32_t shift = 0;  ///< of x * 2^shift
+  const float* x = nullptr;
+  float* norms = nullptr;
+};
+
+/// A piece of a layer in a scaled format whose buckets, runs of neighbours, have one scale each.
+/// All memory is the device's.
+struct QuantizedCall : CodecMemory {
+  ScaledCall scaled;  ///< its plan and route alone
+  /// A bucket's number multiplies values, and a code's value is divided by it (FP8 rows).
+  bool inverted = false;
+  std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
+  std::uint64_t stream = 0;       ///< of the random integers
+  std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
+  std::int64_t bucket = 1, block = 0;
+  std::int32_t shift = 0;   ///< x and decoded values are multiplied by 2^shift
+  float divisor = 1;        ///< of decoded values
+  float* scale = nullptr;   ///< of the piece's buckets
+  float* factor = nullptr;  ///< by which their elements are multiplied (ElementScale)
+};
+
+/// A piece of a layer as signs of x * 2^shift + kept, and two means for each bucket. All memory is
+/// the device's.
+struct OneBitCall : CodecMemory {
+  std::int64_t n = 0;
+  std::int64_t before = 0;  ///< values of the piece's first bucket that come before it
+  std::int64_t bucket = 1, block = 0;
+  bool words = false;           ///< the bits of each bucket fill 32-bit words in a message
+  std::int32_t shift = 0;       ///< x and decoded values are multiplied by 2^shift
+  float divisor = 1;            ///< of decoded values
+  float* means = nullptr;       ///< of the piece's buckets: of values >= 0, of the others
+  const float* kept = nullptr;  ///< the residual
+  float* next = nullptr;        ///< the next residual
+};
+
+/// The sum v = x * 2^shift + kept of n values, and what its decoded values leave of it. All memory
+/// is the device's.
+struct FeedbackCall {
+  std::int64_t n = 0;
+  std::int32_t shift = 0;
+  const float* x = nullptr;
+  const float* kept = nullptr;  ///< null: 0, and v is x * 2^shift
+  float* v = nullptr;
+  const float* decoded = nullptr;
+  float* next = nullptr;            ///< the next residual
+  SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
+};
+
+/// What the search for the values of largest magnitude has counted and found; zeros at first.
+struct TopKSearch {
+  unsigned long long counts[kPatternDigits][kMostDigit + 1];
+  LargestLimit limit;
+  std::int64_t kept;      ///< how many values are kept
+  std::uint32_t largest;  ///< the bits of the largest finite magnitude that is kept
+};
+/// Values above the limit, and with its pattern: those of a span of a layer's tiles, zeros at
+/// first; then those of all spans before it.
+struct TopKSpan {
+  unsigned long long above, equal;
+};
+/// The values that a message keeps, and the bits of the codes of the gaps before them.
+struct TopKPlaces {
+  std::uint32_t kept, bits;
+};
+
+/// The k values of a layer whose magnitudes v = x + kept are largest, and every NaN and infinity:
+/// how they become terms, and what is left of v. All memory is the device's.
+struct TopKCall {
+  std::int64_t n = 0, k = 0;
+  const float* x = nullptr;
+  const float* kept = nullptr;  ///< the residual; null: there is none, and v is x
+  float* sum = nullptr;         ///< v, where there is a residual
+  float* next = nullptr;        ///< the next residual, where there is one
+  TopKSearch* search = nullptr;
+  TopKSpan* spans = nullptr;  ///< one more than there are, whose counts are those of all
+  std::int32_t span = 1;      ///< tiles of a span, a divisor of those of a block
+  std::int64_t block = 0;     ///< values of a message
+  std::int32_t shift = 0;     ///< terms are v * 2^shift, rounded
+  /// The terms, by rank; null: the cast's.
+  const float* terms = nullptr;
+  float unit = 1;  ///< what the terms are multiples of
+  RoundPlan cast;
+  std::uint64_t stream = 0;
+  float* y = nullptr;               ///< the rounded values; may be x where there is no residual
+  SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
+  float* gathered = nullptr;        ///< the values that are kept, by index
+  TopKPlaces* places = nullptr;     ///< what each message keeps
+
+  CPD_FN const float* values() const { return kept == nullptr ? x : sum; }
+};
+
+/// Bytes in memory that is accessible to the device.
+struct Bytes {
+  const std::uint8_t* data = nullptr;
+  std::int64_t count = 0;
+};
+
+/// The CRC-32C of each of n Bytes (Crc32c in ops/reduce.h), on the host.
+struct ChecksumCall {
+  int n = 0;
+  const Bytes* bytes = nullptr;
+  std::uint32_t* crcs = nullptr;
+};
+
+}  // namespace cpd::cuda
