@@ -32,11 +32,11 @@ void Throw(const char* message) {
 }  // namespace
 
 void BindErrors() {
-  cuda::SetThrower(&Throw);
+  SetThrower(&Throw);
   py::register_local_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
-    } catch (const cuda::NoDeviceMemory& error) {
+    } catch (const NoDeviceMemory& error) {
       Raise(error.what());
     }
   });

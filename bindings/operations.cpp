@@ -378,9 +378,10 @@ void BindOperations(py::module_& m) {
     return names;
   });
   m.def("force_backend", [](const std::string& name) { ForceKernels(name); }, py::arg("name"));
-  m.def("release_cuda_memory", &cuda::ReleaseUnusedMemory, py::arg("device"),
-        py::call_guard<py::gil_scoped_release>());
-  m.def("check_cuda", &cuda::CheckDevice, py::arg("device"));
+  m.def(
+      "release_cuda_memory", [](int device) { ReleaseUnusedMemory(Device::cuda, device); },
+      py::arg("device"), py::call_guard<py::gil_scoped_release>());
+  m.def("check_cuda", [](int device) { CheckDevice(Device::cuda, device); }, py::arg("device"));
   m.def(
       "kernel_calls", [](const std::string& name) { return Named(name).calls(); }, py::arg("name"));
 }

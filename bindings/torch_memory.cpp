@@ -14,7 +14,7 @@
 namespace cpd {
 namespace {
 
-using Answer = cuda::Allocator::Answer;
+using Answer = Allocator::Answer;
 
 /// The tensors whose memory is in use; never destroyed, as kernels may be queued as the process
 /// ends.
@@ -61,8 +61,8 @@ bool Release(void* memory) {
   return !released.empty();
 }
 
-constexpr cuda::Allocator kTorch{Allocate, Release};
-[[maybe_unused]] const bool kIsSet = (cuda::SetAllocator(&kTorch), true);
+constexpr Allocator kTorch{Allocate, Release};
+[[maybe_unused]] const bool kIsSet = (SetAllocator(&kTorch), true);
 
 }  // namespace
 }  // namespace cpd

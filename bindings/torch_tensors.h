@@ -159,7 +159,7 @@ inline Tensor OnHugePages(const Tensor& made) {
   }
   const std::string of = "a tensor of shape (" + shape + (sizes.size() == 1 ? ",)" : ")");
   if (x.is_cpu()) throw NoMemory(bytes, of);
-  throw cuda::NoDeviceMemory("CUDA out of memory: " + std::to_string(bytes) + " bytes, " + of);
+  throw NoDeviceMemory("CUDA out of memory: " + std::to_string(bytes) + " bytes, " + of);
 }
 
 /// An uninitialized tensor on x's device. By the C function that torch's stable ABI rests on: what
@@ -310,8 +310,8 @@ struct Entered<Operator> {
     const OpenMpThreads threads;
     try {
       return Operator(args...);
-    } catch (const cuda::NoDeviceMemory& error) {
-      cuda::ThrowAsFrontEnds(error);
+    } catch (const NoDeviceMemory& error) {
+      ThrowAsFrontEnds(error);
     }
   }
 };

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/backend/cuda.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <atomic>
 #include <string>
 
-#include "cpd/backend/cuda_faults.h"
 #include "cpd/backend/device_memory.h"
 #include "cpd/base/explaining.h"
-#include "cpd/base/library_path.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
 #include "cpd/spec/error.h"
@@ -18,46 +13,18 @@
 namespace cpd::cuda {
 namespace {
 
-const Api& Load() {
-  const std::string file = "libcpd_cuda.so";
-  void* library = LoadBeside(file, RTLD_NOW | RTLD_LOCAL,
-                             "CUDA tensors need libcpd_cuda, which cannot be loaded (build CPD "
-                             "with nvcc: CUDA's compiler)");
-  auto* get = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"));
-  const Api* api = get == nullptr ? nullptr : get();
-  if (api == nullptr || api->size != sizeof(Api) || api->call_sizes != kCallSizes) {
-    throw MachineError(file + " belongs to another build of CPD: build and install both again");
-  }
-  return *api;
-}
-
-std::atomic<const Api*> g_in_place = nullptr;
-std::atomic<const Allocator*> g_allocator = nullptr;
-
-const Api& Library() {
-  if (const Api* in_place = g_in_place) return *in_place;
-  static const Api& api = [] -> const Api& {  // tried again at the next call if it throws
-    const Api& loaded = Load();
-    loaded.use_allocator_at(g_allocator);
-    return loaded;
-  }();
-  return api;
-}
-
-void CheckStatus(int status) { cuda::CheckStatus(Library(), status); }
-
 /// Where this thread explains: notes a kernel on x's device.
 bool Notes(const TensorView& x, const char* kernel) {
   Explaining* const explaining = Explaining::Current();
   if (explaining == nullptr) return false;
-  explaining->Run("cuda:" + std::to_string(x.device_index), kernel);
+  explaining->Run(NameOf(x), kernel);
   return true;
 }
 
 /// Where a call's work is queued, after the faults of earlier calls.
-Launch LaunchOf(const TensorView& x) {
-  RaiseFaults(x.device_index);
-  return {x.device_index, x.stream};
+Queue QueueOf(const TensorView& x) {
+  CheckDevice(x.device, x.device_index);
+  return Queue(x);
 }
 
 /// x with its dimensions merged (MergeDimensions), at least one.
@@ -81,26 +48,25 @@ Strided Merge(const TensorView& x) {
 
 /// The caller's random integers; no data where there are none. A fault where one is not below
 /// 2^random_bits.
-Strided IntegersOf(const TensorView* random, int random_bits, const Launch& launch) {
+Strided IntegersOf(const TensorView* random, int random_bits, const Queue& queue) {
   if (random == nullptr) return {};
   const Strided integers = Merge(*random);
   const std::uint32_t limit = 1U << random_bits;
   const Fault above{"random integers must be below 2^random_bits = " + std::to_string(limit) +
                         ", got a greater one at element ",
                     ""};
-  CheckStatus(Library().first_above(
-      launch, {random->size(), integers, limit, PlaceOf(Library(), launch, above)}));
-  EndChecked(Library(), launch);
+  queue.first_above({random->size(), integers, limit, queue.PlaceOf(above)});
+  queue.EndChecked();
   return integers;
 }
 
 /// The caller's integers of an ordered sum, `draws` for each element; none where random is null.
 /// Throws Error unless they lie one after the other.
 GivenDraws DrawsOf(const TensorView* random, std::int64_t draws, int random_bits,
-                   const Launch& launch) {
+                   const Queue& queue) {
   if (random == nullptr || random->size() == 0) return {};
   if (!random->is_contiguous()) throw Error("random integers on a GPU must be contiguous");
-  static_cast<void>(IntegersOf(random, random_bits, launch));
+  static_cast<void>(IntegersOf(random, random_bits, queue));
   return {static_cast<const std::uint32_t*>(random->data), draws};
 }
 
@@ -111,11 +77,10 @@ namespace {
 /// A fault unless all of x are values of the format; `must` begins its text.
 void CheckValues(const TensorView& x, const Format& format, bool negative,
                  const std::string& must) {
-  const Launch launch = LaunchOf(x);
+  const Queue queue = QueueOf(x);
   const Fault outside{must + ", got another at element ", ""};
-  CheckStatus(Library().first_outside(
-      launch, {x.size(), Merge(x), PlanOf(format), negative, PlaceOf(Library(), launch, outside)}));
-  EndChecked(Library(), launch);
+  queue.first_outside({x.size(), Merge(x), PlanOf(format), negative, queue.PlaceOf(outside)});
+  queue.EndChecked();
 }
 
 }  // namespace
@@ -136,65 +101,63 @@ void CheckScales(const TensorView& x, const Format& format, const char* name) {
 namespace {
 
 /// Where an encoding notes a NaN; null where the format has a code for it.
-unsigned long long* PlaceOfNan(const Format& format, const Launch& launch) {
+unsigned long long* PlaceOfNan(const Format& format, const Queue& queue) {
   if (format.has_nan()) return nullptr;
   const Fault lost{"element ", " is NaN, and " + ToString(format) + " has no code for NaN"};
-  return PlaceOf(Library(), launch, lost);
+  return queue.PlaceOf(lost);
 }
 
 }  // namespace
 
-Key KeyOf(const RoundingOptions& options, const RandomKey& key) {
+DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key) {
   if (options.mode != Rounding::stochastic) return {};
   return {key.device_seed, key.device_stream};
 }
 
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
-          const TensorView* random, const Key& key) {
+          const TensorView* random, const DeviceKey& key) {
   if (Notes(x, "cast")) return;
-  const Launch launch = LaunchOf(x);
+  const Queue queue = QueueOf(x);
   CastCall call;
   call.n = x.size();
   call.x = Merge(x);
-  call.random = IntegersOf(random, plan.random_bits, launch);
+  call.random = IntegersOf(random, plan.random_bits, queue);
   call.out = Merge(out);
   call.plan = &plan;
   call.key = key;
-  CheckStatus(Library().cast(launch, call));
+  queue.cast(call);
 }
 
 void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
-            const TensorView& packed, const TensorView* random, const Key& key) {
+            const TensorView& packed, const TensorView* random, const DeviceKey& key) {
   if (Notes(x, "encode")) return;
-  const Launch launch = LaunchOf(x);
+  const Queue queue = QueueOf(x);
   EncodeCall call;
   call.n = x.size();
   call.x = Merge(x);
-  call.random = IntegersOf(random, plan.random_bits, launch);
+  call.random = IntegersOf(random, plan.random_bits, queue);
   call.plan = &plan;
   call.key = key;
   call.packed = static_cast<std::uint8_t*>(packed.data);
-  call.first_nan = PlaceOfNan(format, launch);
-  CheckStatus(Library().encode(launch, call));
-  if (call.first_nan != nullptr) EndChecked(Library(), launch);
+  call.first_nan = PlaceOfNan(format, queue);
+  queue.encode(call);
+  if (call.first_nan != nullptr) queue.EndChecked();
 }
 
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out) {
   if (Notes(out, "decode")) return;
-  CheckStatus(Library().decode(
-      LaunchOf(packed),
-      {out.size(), &plan, static_cast<const std::uint8_t*>(packed.data), Merge(out)}));
+  QueueOf(packed).decode(
+      {out.size(), &plan, static_cast<const std::uint8_t*>(packed.data), Merge(out)});
 }
 
 std::int64_t FirstOutside(const TensorView& x, const Format& format) {
   if (x.size() == 0 || format == kFp32) return -1;
   unsigned long long first = ~0ULL;
-  const Memory found(x, sizeof(first));
+  const Scratch found(x, sizeof(first));
   found.Upload(&first, sizeof(first));
-  CheckStatus(Library().first_outside(
-      LaunchOf(x),
-      {x.size(), Merge(x), PlanOf(format), true, static_cast<unsigned long long*>(found.data())}));
-  CheckStatus(Library().copy(LaunchOf(x), &first, found.data(), sizeof(first)));
+  QueueOf(x).first_outside(
+      {x.size(), Merge(x), PlanOf(format), true, static_cast<unsigned long long*>(found.data())});
+  Queue(x).Copy(&first, found.data(), sizeof(first));
   return static_cast<std::int64_t>(first);
 }
 
@@ -211,7 +174,7 @@ GemmCall CallOf(const MatrixProduct& product, const Accumulator& accumulator, co
                 const RandomKey& key, const TensorView* random, std::int64_t draws) {
   const RoundingOptions& rounding = accumulator.rounding;
   GemmCall call{product, AccumulatorPlanOf(accumulator, product.depth, key), KeyOf(rounding, key),
-                DrawsOf(random, draws, rounding.random_bits, LaunchOf(out))};
+                DrawsOf(random, draws, rounding.random_bits, QueueOf(out))};
   if (random != nullptr) call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
   return call;
 }
@@ -228,13 +191,13 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   const MatrixProduct product = MakeProduct(a, b, out, c);
   if (NotesProduct(accumulator, product, random, out)) return;
   const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
-  CheckStatus(Library().product(LaunchOf(out), call));
+  QueueOf(out).product(call);
 }
 
-void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const Key& key,
+void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const DeviceKey& key,
           const TensorView& out) {
   if (Notes(out, PathOfProduct(plan, false).kernel)) return;
-  CheckStatus(Library().product(LaunchOf(out), {product, plan, key, {}}));
+  QueueOf(out).product({product, plan, key, {}});
 }
 
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
@@ -242,25 +205,25 @@ void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
                 const TensorView* random, std::int64_t draws) {
   if (NotesProduct(accumulator, product, random, out)) return;
   const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
-  CheckStatus(Library().product_scaled(LaunchOf(out), {call, scales}));
+  QueueOf(out).product_scaled({call, scales});
 }
 
 void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
              const RoundPlan& plan, const TensorView& out, const TensorView* random,
-             const Key& key) {
+             const DeviceKey& key) {
   if (Notes(x, "arithmetic")) return;
-  const Launch launch = LaunchOf(x);
+  const Queue queue = QueueOf(x);
   ArithmeticCall call;
   call.op = op;
   call.n = out.size();
   call.x = Merge(x);
   if (y != nullptr) call.y = Merge(*y);
   if (z != nullptr) call.z = Merge(*z);
-  call.random = IntegersOf(random, plan.random_bits, launch);
+  call.random = IntegersOf(random, plan.random_bits, queue);
   call.out = Merge(out);
   call.plan = &plan;
   call.key = key;
-  CheckStatus(Library().arithmetic(launch, call));
+  queue.arithmetic(call);
 }
 
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
@@ -278,8 +241,8 @@ void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
   call.out = Merge(out);
   call.empty = PlanOf(accumulator.format);
   call.key = KeyOf(accumulator.rounding, key);
-  call.random = DrawsOf(random, draws, accumulator.rounding.random_bits, LaunchOf(first));
-  CheckStatus(Library().sum(LaunchOf(first), call));
+  call.random = DrawsOf(random, draws, accumulator.rounding.random_bits, QueueOf(first));
+  QueueOf(first).sum(call);
 }
 
 void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, const FixedPlan& plan,
@@ -292,7 +255,7 @@ void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, co
   call.step = step;
   call.x = Merge(first);
   call.out = Merge(out);
-  CheckStatus(Library().sum_fixed(LaunchOf(first), call));
+  QueueOf(first).sum_fixed(call);
 }
 
 void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out) {
@@ -309,15 +272,7 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
   call.out_step = out.stride[axis];
   call.x = firsts(x);
   call.out = firsts(out);
-  CheckStatus(Library().hadamard(LaunchOf(x), call));
-}
-
-Memory::Memory(const TensorView& like, std::int64_t bytes) : launch_(LaunchOf(like)) {
-  CheckStatus(Library().allocate(launch_, MemoryKind::queued, bytes, &data_));
-}
-Memory::~Memory() { static_cast<void>(Library().release(launch_, MemoryKind::queued, data_)); }
-void Memory::Upload(const void* from, std::int64_t bytes) const {
-  CheckStatus(Library().copy(launch_, data_, from, bytes));
+  QueueOf(x).hadamard(call);
 }
 
 ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,
@@ -346,42 +301,43 @@ ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Fo
   call_.nearest = format.nearest;
 }
 
-ScalesCall ScaledTensor::CallWith(const TensorView* random, const Key& key) const {
+ScalesCall ScaledTensor::CallWith(const TensorView* random, const DeviceKey& key) const {
   ScalesCall of = call_;
-  of.call.random = IntegersOf(random, of.call.plan.element.random_bits, LaunchOf(like_));
+  of.call.random = IntegersOf(random, of.call.plan.element.random_bits, QueueOf(like_));
   of.call.key = key;
   return of;
 }
 
-void ScaledTensor::Cast(const TensorView& out, const TensorView* random, const Key& key) const {
+void ScaledTensor::Cast(const TensorView& out, const TensorView* random,
+                        const DeviceKey& key) const {
   ScalesCall call = CallWith(random, key);
   call.out = Merge(out);
-  CheckStatus(Library().cast_scaled(LaunchOf(like_), call));
+  QueueOf(like_).cast_scaled(call);
 }
 
 void ScaledTensor::CastBoth(const TensorView& out, const ScaledTensor& columns,
-                            const TensorView& by_columns, const Key& key) const {
+                            const TensorView& by_columns, const DeviceKey& key) const {
   CastBothCall both{CallWith(nullptr, key), columns.CallWith(nullptr, key)};
   both.rows.out = Merge(out);
   both.columns.out = Merge(by_columns);
-  CheckStatus(Library().cast_both(LaunchOf(like_), both));
+  QueueOf(like_).cast_both(both);
 }
 
 void ScaledTensor::Encode(const TensorView& packed, const cpd::Format& element,
-                          const TensorView* random, const Key& key) const {
-  const Launch launch = LaunchOf(like_);
+                          const TensorView* random, const DeviceKey& key) const {
+  const Queue queue = QueueOf(like_);
   ScalesCall call = CallWith(random, key);
   call.packed = static_cast<std::uint8_t*>(packed.data);
-  call.first_nan = PlaceOfNan(element, launch);
-  CheckStatus(Library().encode_scaled(launch, call));
-  if (call.first_nan != nullptr) EndChecked(Library(), launch);
+  call.first_nan = PlaceOfNan(element, queue);
+  queue.encode_scaled(call);
+  if (call.first_nan != nullptr) queue.EndChecked();
 }
 
 void ScaledTensor::Decode(const TensorView& packed, const TensorView& out) const {
   ScalesCall call = call_;
   call.packed = static_cast<std::uint8_t*>(packed.data);
   call.out = Merge(out);
-  CheckStatus(Library().decode_scaled(LaunchOf(like_), call));
+  QueueOf(like_).decode_scaled(call);
 }
 
 TensorView ScaledTensor::ViewOf(float* data, std::int64_t n) const {
@@ -402,63 +358,11 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c) {
   if (Notes(out, "cublas")) return;
   const char* error = nullptr;
-  const int status = Library().blas(LaunchOf(out), {MakeProduct(a, b, out, c), &error});
+  const Queue queue = QueueOf(out);
+  const int status =
+      queue.backend().blas({out.device_index, out.stream}, {MakeProduct(a, b, out, c), &error});
   if (error != nullptr) throw MachineError(std::string("cuBLAS: ") + error);
-  CheckStatus(status);
+  CheckStatus(queue.backend(), status);
 }
-
-void ReleaseUnusedMemory(int device) { CheckStatus(Library().release_unused(device)); }
-
-void CheckDevice(int device) { RaiseFaults(device); }
-
-Queue::Queue(int device) : api_(Library()), launch_{device}, owns_(true) {
-  CheckStatus(api_.open_stream(device, &launch_.stream));
-}
-Queue::Queue(int device, void* stream) : api_(Library()), launch_{device, stream}, owns_(false) {}
-Queue::~Queue() {
-  if (owns_) static_cast<void>(api_.close_stream(launch_.device, launch_.stream));
-}
-
-void Queue::Follow(void* stream) const {
-  if (stream != launch_.stream) CheckStatus(api_.order({launch_.device, stream}, launch_.stream));
-}
-void Queue::Precede(void* stream) const noexcept {
-  if (stream != launch_.stream) static_cast<void>(api_.order(launch_, stream));
-}
-void Queue::Wait() const { CheckStatus(api_.wait(launch_)); }
-
-void* Queue::Allocate(MemoryKind kind, std::int64_t bytes) const {
-  void* memory = nullptr;
-  CheckStatus(api_.allocate(launch_, kind, bytes, &memory));
-  return memory;
-}
-void Queue::Release(MemoryKind kind, void* memory) const noexcept {
-  static_cast<void>(api_.release(launch_, kind, memory));
-}
-void Queue::Clear(void* memory, std::int64_t bytes) const {
-  CheckStatus(api_.clear(launch_, memory, bytes));
-}
-void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
-  CheckStatus(api_.copy(launch_, to, from, bytes));
-}
-unsigned long long* Queue::PlaceOf(const Fault& fault) const {
-  return cuda::PlaceOf(api_, launch_, fault);
-}
-void Queue::Check(int status) { CheckStatus(status); }
-
-std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {
-  std::vector<SegmentCounts> counts(static_cast<std::size_t>(call.segment_count));
-  count({call, casts, counts.data()});
-  return counts;
-}
-std::vector<std::uint32_t> Queue::Checksums(std::span<const Bytes> bytes) const {
-  std::vector<std::uint32_t> crcs(bytes.size());
-  checksums({static_cast<int>(bytes.size()), bytes.data(), crcs.data()});
-  return crcs;
-}
-
-void SetAllocator(const Allocator* allocator) { g_allocator = allocator; }
-
-void SetLibrary(const Api* api) { g_in_place = api; }
 
 }  // namespace cpd::cuda

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU kernels, in a separate library that is loaded for the first CUDA tensor. ops/ calls these
-// functions with checked arguments; x.stream is the CUDA stream on which work is queued. They throw
-// MachineError where the library is missing or CUDA reports an error.
+// Operations on tensors of a device other than the CPU. ops/ calls these functions with checked
+// arguments; x.stream is the stream on which work is queued. They throw MachineError where the
+// backend is missing or reports an error.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
 
-#include "cpd/backend/cuda_api.h"
-#include "cpd/backend/cuda_faults.h"
+#include "cpd/backend/queue.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/scaled/block_layout.h"
@@ -32,14 +28,14 @@ struct PathOnGpu {
 PathOnGpu PathOfProduct(const AccumulatorPlan& plan, bool given);
 
 /// The addresses of the key's seed and stream on the GPU; null for a mode that does not use them.
-Key KeyOf(const RoundingOptions& options, const RandomKey& key);
+DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
-/// cpd::Cast of a CUDA tensor. A random integer that is not below 2^N is a fault (cuda_faults.h).
+/// cpd::Cast of a CUDA tensor. A random integer that is not below 2^N is a fault (faults.h).
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
-          const TensorView* random, const Key& key);
+          const TensorView* random, const DeviceKey& key);
 /// A NaN that has no code is a fault.
 void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
-            const TensorView& packed, const TensorView* random, const Key& key);
+            const TensorView& packed, const TensorView* random, const DeviceKey& key);
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out);
 
 /// The least row-major index of an element that is not a value of the format, or -1 (FirstOutside
@@ -60,7 +56,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
           const TensorView* random, std::int64_t draws);
 
 /// The same of a product and a plan, whose operands are checked.
-void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const Key& key,
+void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const DeviceKey& key,
           const TensorView& out);
 
 /// cpd::GemmScaled of CUDA tensors, checked and broadcast; out is not empty.
@@ -72,7 +68,7 @@ void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
 /// except for fma; no fp64 operand for div and sqrt. Random integers are checked as in Cast.
 void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
              const RoundPlan& plan, const TensorView& out, const TensorView* random,
-             const Key& key);
+             const DeviceKey& key);
 /// cpd::Sum of `terms` CUDA tensors as large as out, checked, not empty: `first` and the next ones,
 /// each `step` elements after the one before.
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
@@ -90,22 +86,6 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
 /// not empty. Throws MachineError where cuBLAS is missing.
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c);
-
-/// Device memory, allocated and released in the order of work on a tensor's stream.
-class Memory {
- public:
-  Memory(const TensorView& like, std::int64_t bytes);
-  ~Memory();
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  [[nodiscard]] void* data() const { return data_; }
-  /// Copies from the host, and waits.
-  void Upload(const void* from, std::int64_t bytes) const;
-
- private:
-  Launch launch_;
-  void* data_ = nullptr;
-};
 
 /// A CUDA tensor's elements and scales in a scaled format. Work is queued on the stream of `like`,
 /// x or the result.
@@ -127,79 +107,25 @@ class ScaledTensor {
   ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,
                const Given& given);
 
-  void Cast(const TensorView& out, const TensorView* random, const Key& key) const;
-  /// Casts the same tensor in another layout of blocks, too: `columns` (Api::cast_both).
+  void Cast(const TensorView& out, const TensorView* random, const DeviceKey& key) const;
+  /// Casts the same tensor in another layout of blocks, too: `columns` (Backend::cast_both).
   void CastBoth(const TensorView& out, const ScaledTensor& columns, const TensorView& by_columns,
-                const Key& key) const;
+                const DeviceKey& key) const;
   /// As cuda::Encode; a NaN without a code is a fault in a block whose scale is none.
   void Encode(const TensorView& packed, const cpd::Format& element, const TensorView* random,
-              const Key& key) const;
+              const DeviceKey& key) const;
   void Decode(const TensorView& packed, const TensorView& out) const;
   /// The scales of blocks, and of the second level's cells, after Encode.
   [[nodiscard]] TensorView blocks() const;
   [[nodiscard]] TensorView cells() const;
 
  private:
-  [[nodiscard]] ScalesCall CallWith(const TensorView* random, const Key& key) const;
+  [[nodiscard]] ScalesCall CallWith(const TensorView* random, const DeviceKey& key) const;
   [[nodiscard]] TensorView ViewOf(float* data, std::int64_t n) const;
 
   TensorView like_;
-  Memory of_blocks_, of_cells_;
+  Scratch of_blocks_, of_cells_;
   ScalesCall call_;
 };
-
-/// A stream on one GPU, on which reductions are queued, and their memory.
-class CPD_API Queue {
- public:
-  /// A stream of its own.
-  explicit Queue(int device);
-  /// A caller's stream, which must live as long.
-  Queue(int device, void* stream);
-  ~Queue();
-  Queue(const Queue&) = delete;
-  Queue& operator=(const Queue&) = delete;
-
-  [[nodiscard]] int device() const { return launch_.device; }
-  [[nodiscard]] void* stream() const { return launch_.stream; }
-  /// Makes later work here wait for what is queued on `stream`.
-  void Follow(void* stream) const;
-  /// Makes later work on `stream` wait for what is queued here; no effect where CUDA refuses, which
-  /// the next call on the device reports.
-  void Precede(void* stream) const noexcept;
-  /// Waits until all that is queued here is done.
-  void Wait() const;
-
-  [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
-  void Release(MemoryKind kind, void* memory) const noexcept;
-  /// Makes bytes in device memory zero.
-  void Clear(void* memory, std::int64_t bytes) const;
-  /// Copies between host and device, in either direction, and waits until it is done.
-  void Copy(void* to, const void* from, std::int64_t bytes) const;
-  /// The memory in which a kernel notes this fault (cuda_faults.h).
-  [[nodiscard]] unsigned long long* PlaceOf(const Fault& fault) const;
-
-#define CPD_CUDA(name, Call) \
-  void name(const Call& call) const { Check(api_.name(launch_, call)); }
-#include "cpd/backend/operations.def"
-
-  /// The counts of each segment; waits for them.
-  [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
-  [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;
-
- private:
-  static void Check(int status);
-
-  const Api& api_;
-  Launch launch_;
-  bool owns_;
-};
-
-using SharedQueue = std::shared_ptr<const Queue>;
-
-/// Has kernels ask this allocator for their own memory from now on; null: none.
-CPD_API void SetAllocator(const Allocator* allocator);
-
-/// For tests: replaces the library's functions in all later calls; null: the library's.
-CPD_API void SetLibrary(const Api* api);
 
 }  // namespace cpd::cuda

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-namespace cpd::cuda {
+namespace cpd {
 namespace {
 
 std::atomic<NoDeviceMemoryThrower> g_thrower = nullptr;
@@ -17,4 +17,4 @@ void ThrowAsFrontEnds(const NoDeviceMemory& error) {
   throw error;
 }
 
-}  // namespace cpd::cuda
+}  // namespace cpd

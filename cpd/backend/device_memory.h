@@ -3,15 +3,15 @@
 
 #include <string>
 
-#include "cpd/export.h"
+#include "cpd/base/tensor.h"
 #include "cpd/spec/error.h"
 
-namespace cpd::cuda {
+namespace cpd {
 
-/// A GPU has no memory left. In Python torch.OutOfMemoryError, without torch a RuntimeError.
+/// A device has no memory left. In Python torch.OutOfMemoryError, without torch a RuntimeError.
 class CPD_API NoDeviceMemory : public MachineError {
  public:
-  /// `message` begins with "CUDA out of memory".
+  /// `message` begins with "CUDA out of memory", or with another kind of device.
   explicit NoDeviceMemory(const std::string& message) : MachineError(message) {}
 };
 
@@ -23,11 +23,11 @@ CPD_API void SetThrower(NoDeviceMemoryThrower thrower);
 [[noreturn]] CPD_API void ThrowAsFrontEnds(const NoDeviceMemory& error);
 
 /// Returns device memory that is kept for later calls to the device, for others to use. Waits for
-/// the device's work. Throws MachineError where CUDA reports an error.
-CPD_API void ReleaseUnusedMemory(int device);
+/// the device's work. Throws MachineError where the backend reports an error.
+CPD_API void ReleaseUnusedMemory(Device kind, int device);
 
 /// Throws Error for what an earlier call on the device should have refused, but only its values
-/// told (cuda_faults.h); the caller has waited for the device's work.
-CPD_API void CheckDevice(int device);
+/// told (faults.h); the caller has waited for the device's work.
+CPD_API void CheckDevice(Device kind, int device);
 
-}  // namespace cpd::cuda
+}  // namespace cpd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arguments of a GPU's kernels for reductions over ranks and for messages (operations.def).
+// The arguments of kernels for reductions over ranks and for messages (operations.def).
 #pragma once
 
 #include <array>
@@ -11,14 +11,12 @@
 #include "cpd/numeric/scaled/levels.h"
 #include "cpd/numeric/sums/rounds.h"
 
-namespace cpd::cuda {
+namespace cpd {
 
-using Key = DeviceKey;
-
-constexpr int kTile = 2048;  ///< codes in a tile; a multiple of kBlock
+constexpr int kCodeTile = 2048;  ///< codes in a tile; a multiple of kBlock
 
 /// The number of tiles of n codes.
-CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kTile - 1) / kTile; }
+CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kCodeTile - 1) / kCodeTile; }
 
 /// The kind of a reduction's packed codes: contributions, results, planes of a running sum, or
 /// binary32 values unchanged.
@@ -88,7 +86,7 @@ struct CountCall {
   SegmentCounts* counts = nullptr;  ///< one for each segment, on the host
 };
 
-constexpr int kMostRanks = 16;  ///< whose values are added in one pass over a layer's sums
+constexpr int kMostPassRanks = 16;  ///< whose values are added in one pass over a layer's sums
 
 /// A layer of virtual ranks, which contribute one after the other: the values of some ranks as they
 /// enter, the running sums of one level, and its end. All memory is the device's.
@@ -96,13 +94,13 @@ struct VirtualCall {
   std::int64_t size = 0;
   /// The values of the next ranks, in a ring of one: terms, or where `casts`, x / divisor * 2^shift
   /// are cast to them.
-  const float* x[kMostRanks] = {};
+  const float* x[kMostPassRanks] = {};
   int ranks = 1;
   bool casts = false;
   float divisor = 1;
   std::int32_t shift = 0;
   RoundPlan cast;
-  std::uint64_t cast_stream[kMostRanks] = {};
+  std::uint64_t cast_stream[kMostPassRanks] = {};
   float* terms = nullptr;  ///< memory for one rank's terms
   /// The running sums in `planes`, `size` values each; the ranks' terms are numbers k, k + 1, … of
   /// `count`, or where visit is not negative the terms of that visit and the next ones.
@@ -238,17 +236,17 @@ struct TopKCall {
   CPD_FN const float* values() const { return kept == nullptr ? x : sum; }
 };
 
-/// Bytes in memory that is accessible to the device.
-struct Bytes {
+/// Neighboring bytes in memory that is accessible to the device.
+struct ByteRange {
   const std::uint8_t* data = nullptr;
   std::int64_t count = 0;
 };
 
-/// The CRC-32C of each of n Bytes (Crc32c in ops/reduce.h), on the host.
+/// The CRC-32C of each of n ranges (Crc32c in ops/reduce.h), on the host.
 struct ChecksumCall {
   int n = 0;
-  const Bytes* bytes = nullptr;
+  const ByteRange* bytes = nullptr;
   std::uint32_t* crcs = nullptr;
 };
 
-}  // namespace cpd::cuda
+}  // namespace cpd

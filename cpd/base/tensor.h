@@ -10,10 +10,13 @@
 
 namespace cpd {
 
+/// The kind of device in whose memory a tensor is; others have the numbers behind these
+/// (AddBackend in backend/registry.h).
 enum class Device : std::uint8_t { cpu, cuda };
 
 /// The argument of every operation: memory that the caller owns. Strides are in elements and may be
-/// 0 or negative. `stream` is the CUDA stream on which work is queued.
+/// 0 or negative. `stream` is the device's stream on
+/// which work is queued.
 struct TensorView {
   static constexpr int kMaxRank = 16;
 
@@ -26,6 +29,8 @@ struct TensorView {
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> stride{};
 
+  /// Whether the CPU reads its memory, and computes at once.
+  [[nodiscard]] bool on_host() const { return device == Device::cpu; }
   [[nodiscard]] std::int64_t size() const {
     std::uint64_t n = 1;  // which may wrap on the way to 0
     for (int d = 0; d < rank; ++d) n *= static_cast<std::uint64_t>(shape[d]);

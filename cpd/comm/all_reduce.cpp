@@ -143,7 +143,7 @@ class Collective {
     TensorView message;
     message.device = transport.memory();
     message.device_index = transport.device_index();
-    if (message.device == Device::cpu || first.size() == 0 || IsTogether(first, message)) return;
+    if (message.on_host() || first.size() == 0 || IsTogether(first, message)) return;
     throw Error("transport " + transport.name() + " takes tensors " + PlaceOf(message) +
                 ", got them " + PlaceOf(first));
   }

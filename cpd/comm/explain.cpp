@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <string>
 
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
-#include "cpd/ops/explain.h"
 
 namespace cpd {
 namespace {

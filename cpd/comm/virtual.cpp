@@ -145,7 +145,7 @@ struct VirtualReduce::Impl {
   /// Makes the memory of sums where the first layer is.
   void Place(const TensorView& x) {
     if (first) return;
-    if (x.device != Device::cpu) {
+    if (!x.on_host()) {
       std::vector<std::int64_t> sizes;
       for (const Layer& layer : layers) sizes.push_back(layer.size);
       gpu = std::make_unique<VirtualSumsOnGpu>(reduction, sizes, x);

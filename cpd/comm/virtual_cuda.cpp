@@ -16,34 +16,33 @@ namespace cpd {
 struct VirtualSumsOnGpu::Layer {
   std::int64_t size = 0;
   std::shared_ptr<float> terms, group, across;
-  std::shared_ptr<cuda::SegmentCounts> counts;  ///< of the contributions, and of the result
+  std::shared_ptr<SegmentCounts> counts;  ///< of the contributions, and of the result
   std::int64_t staged_bytes = 0;
   std::vector<std::function<std::int64_t()>> bytes;  ///< of contributions
   struct Kept {
-    cuda::VirtualCall call;
+    VirtualCall call;
     bool counts = false;
     void* stream = nullptr;  ///< of the ranks' values
   };
   std::optional<Kept> kept;  ///< ranks that are to be folded
 
-  [[nodiscard]] cuda::SegmentCounts* of_result() const { return counts.get() + 1; }
+  [[nodiscard]] SegmentCounts* of_result() const { return counts.get() + 1; }
 };
 
 namespace {
 
 template <class T>
-std::shared_ptr<T> OnDevice(const std::shared_ptr<const cuda::Queue>& queue, std::int64_t n) {
-  const auto free = [queue](T* memory) { queue->Release(cuda::MemoryKind::queued, memory); };
+std::shared_ptr<T> OnDevice(const std::shared_ptr<const Queue>& queue, std::int64_t n) {
+  const auto free = [queue](T* memory) { queue->Release(MemoryKind::queued, memory); };
   const auto bytes = n * static_cast<std::int64_t>(sizeof(T));
-  return {static_cast<T*>(queue->Allocate(cuda::MemoryKind::queued, bytes)), free};
+  return {static_cast<T*>(queue->Allocate(MemoryKind::queued, bytes)), free};
 }
 
 }  // namespace
 
 VirtualSumsOnGpu::VirtualSumsOnGpu(const Reduction& reduction,
                                    const std::vector<std::int64_t>& sizes, const TensorView& first)
-    : reduction_(reduction),
-      queue_(std::make_shared<cuda::Queue>(first.device_index, first.stream)) {
+    : reduction_(reduction), queue_(std::make_shared<Queue>(first)) {
   const int across = reduction.Across(0).planes();
   const int group = reduction.Group(0, 0).planes();
   for (const std::int64_t size : sizes) {
@@ -52,8 +51,8 @@ VirtualSumsOnGpu::VirtualSumsOnGpu(const Reduction& reduction,
     layer.terms = Floats(size);
     layer.across = Floats(size * across);
     if (reduction.grouped()) layer.group = Floats(size * group);
-    layer.counts = OnDevice<cuda::SegmentCounts>(queue_, 2);
-    queue_->Clear(layer.counts.get(), 2 * sizeof(cuda::SegmentCounts));
+    layer.counts = OnDevice<SegmentCounts>(queue_, 2);
+    queue_->Clear(layer.counts.get(), 2 * sizeof(SegmentCounts));
   }
 }
 VirtualSumsOnGpu::~VirtualSumsOnGpu() = default;
@@ -77,9 +76,8 @@ float VirtualSumsOnGpu::Largest(const TensorView& x, const Codec& codec, const P
   return largest ? *largest : Largest(x);
 }
 
-cuda::VirtualCall VirtualSumsOnGpu::CallOf(const Layer& layer, const Level& level,
-                                           float* planes) const {
-  cuda::VirtualCall call;
+VirtualCall VirtualSumsOnGpu::CallOf(const Layer& layer, const Level& level, float* planes) const {
+  VirtualCall call;
   call.size = layer.size;
   call.terms = layer.terms.get();
   call.plan = SumPlanOf(level);
@@ -91,17 +89,17 @@ cuda::VirtualCall VirtualSumsOnGpu::CallOf(const Layer& layer, const Level& leve
   return call;
 }
 
-cuda::VirtualCall VirtualSumsOnGpu::AcrossCall(int layer, std::int64_t visit) const {
+VirtualCall VirtualSumsOnGpu::AcrossCall(int layer, std::int64_t visit) const {
   const Layer& to = layers_[static_cast<std::size_t>(layer)];
-  cuda::VirtualCall call = CallOf(to, reduction_.Across(layer), to.across.get());
+  VirtualCall call = CallOf(to, reduction_.Across(layer), to.across.get());
   call.visit = visit;
   return call;
 }
 
-cuda::VirtualCall VirtualSumsOnGpu::TurnCall(int layer, const Turn& turn) const {
+VirtualCall VirtualSumsOnGpu::TurnCall(int layer, const Turn& turn) const {
   if (!reduction_.grouped()) return AcrossCall(layer, turn.visit);
   const Layer& to = layers_[static_cast<std::size_t>(layer)];
-  cuda::VirtualCall call = CallOf(to, reduction_.Group(layer, turn.unit), to.group.get());
+  VirtualCall call = CallOf(to, reduction_.Group(layer, turn.unit), to.group.get());
   call.k = turn.member;
   return call;
 }
@@ -114,18 +112,18 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, con
   if (to.kept && to.kept->stream != x.stream) Fold(to);
   if (!to.kept) {
     to.kept = {TurnCall(layer, turn), turn.counts, x.stream};
-    cuda::VirtualCall& call = to.kept->call;
+    VirtualCall& call = to.kept->call;
     call.ranks = 0;
     call.casts = true;
     call.divisor = reduction_.first_divisor();
     call.shift = BoundedShift(shift);
     call.cast = PlanOf(spec.format, spec.rounding, {.seed = reduction_.seed()});
   }
-  cuda::VirtualCall& call = to.kept->call;
+  VirtualCall& call = to.kept->call;
   call.x[call.ranks] = static_cast<const float*>(x.data);
   call.cast_stream[call.ranks] =
       StreamOf(Purpose::wire, reduction_.step(), reduction_.number(layer), turn.rank);
-  const bool is_full = ++call.ranks == cuda::kMostRanks || call.rounds.order == Order::ring;
+  const bool is_full = ++call.ranks == kMostPassRanks || call.rounds.order == Order::ring;
   if (is_full || !stays) Fold(to);
 }
 
@@ -178,7 +176,7 @@ void VirtualSumsOnGpu::EncodeResults(int layer, const Codec& codec, const Piece&
 }
 
 void VirtualSumsOnGpu::TakeTerms(int layer, const Turn& turn) {
-  cuda::VirtualCall call = TurnCall(layer, turn);
+  VirtualCall call = TurnCall(layer, turn);
   call.x[0] = call.terms;
   queue_->fold_ranks(call);
 }
@@ -226,7 +224,7 @@ void VirtualSumsOnGpu::EndGroup(const Turn& turn) {
   FoldKept();
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     if (layers_[l].size == 0) continue;
-    cuda::VirtualCall call = AcrossCall(static_cast<int>(l), turn.visit);
+    VirtualCall call = AcrossCall(static_cast<int>(l), turn.visit);
     call.x[0] = layers_[l].group.get();
     queue_->fold_ranks(call);
   }
@@ -235,12 +233,12 @@ void VirtualSumsOnGpu::EndGroup(const Turn& turn) {
 void VirtualSumsOnGpu::Result(int layer, int shift, float scale, const TensorView& out) {
   const Layer& from = layers_[static_cast<std::size_t>(layer)];
   if (from.size == 0) return;
-  cuda::VirtualCall call = CallOf(from, reduction_.Across(layer), from.across.get());
+  VirtualCall call = CallOf(from, reduction_.Across(layer), from.across.get());
   call.shift = BoundedShift(shift);
   call.divisor = reduction_.divisor();
   call.scale = scale;
   queue_->Follow(out.stream);
-  queue_->Clear(from.of_result(), sizeof(cuda::SegmentCounts));
+  queue_->Clear(from.of_result(), sizeof(SegmentCounts));
   call.out = static_cast<float*>(out.data);
   call.counts = from.of_result();
   queue_->finish_sums(call);
@@ -249,7 +247,7 @@ void VirtualSumsOnGpu::Result(int layer, int shift, float scale, const TensorVie
 
 VirtualSumsOnGpu::Counts VirtualSumsOnGpu::counts(int layer) const {
   const Layer& of = layers_[static_cast<std::size_t>(layer)];
-  std::array<cuda::SegmentCounts, 2> counts;
+  std::array<SegmentCounts, 2> counts;
   queue_->Copy(counts.data(), of.counts.get(), sizeof(counts));
   std::int64_t bytes = 0;
   for (const auto& count : of.bytes) bytes += count();

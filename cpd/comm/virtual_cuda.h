@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/compress/on_gpu.h"
 
@@ -77,11 +77,10 @@ class VirtualSumsOnGpu {
  private:
   struct Layer;
 
-  [[nodiscard]] cuda::VirtualCall CallOf(const Layer& layer, const Level& level,
-                                         float* planes) const;
+  [[nodiscard]] VirtualCall CallOf(const Layer& layer, const Level& level, float* planes) const;
   /// The call that adds ranks' values, from the turn's on.
-  [[nodiscard]] cuda::VirtualCall AcrossCall(int layer, std::int64_t visit) const;
-  [[nodiscard]] cuda::VirtualCall TurnCall(int layer, const Turn& turn) const;
+  [[nodiscard]] VirtualCall AcrossCall(int layer, std::int64_t visit) const;
+  [[nodiscard]] VirtualCall TurnCall(int layer, const Turn& turn) const;
   void TakeTerms(int layer, const Turn& turn);
   void Fold(Layer& layer);
   void Copy(int layer, void* to, const void* from);
@@ -90,7 +89,7 @@ class VirtualSumsOnGpu {
   [[nodiscard]] std::shared_ptr<float> Floats(std::int64_t n) const;
 
   const Reduction& reduction_;
-  std::shared_ptr<const cuda::Queue> queue_;
+  std::shared_ptr<const Queue> queue_;
   std::vector<Layer> layers_;
   std::shared_ptr<float> staged_;
 };

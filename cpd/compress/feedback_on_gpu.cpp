@@ -18,7 +18,7 @@ class Feedback::OnGpu final : public CodecOnGpu {
                                                   const float* x) const override;
   [[nodiscard]] bool encodes() const override { return inner_.on_gpu()->encodes(); }
   [[nodiscard]] bool counts_bytes() const override { return inner_.on_gpu()->counts_bytes(); }
-  void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
+  void Decode(const Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
               float divisor, float* y, std::int64_t before) const override {
     inner_.on_gpu()->Decode(queue, bytes, n, shift, divisor, y, before);
   }
@@ -38,7 +38,7 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
         x_(x),
         residual_(dynamic_cast<Residual&>(*state.state).OnGpu(queue_, layer.begin - state.begin)),
         v_(QueuedValues(queue_, layer.n)) {
-    cuda::FeedbackCall call = CallOf(layer);
+    FeedbackCall call = CallOf(layer);
     call.kept = residual_->kept();
     queue_->add_residual(call);
     layer_ = inner.on_gpu()->Begin(queue_, Unshifted(layer), {}, v_.get());
@@ -46,7 +46,7 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
 
   [[nodiscard]] float Measure() const override { return layer_->Measure(); }
 
-  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
+  void Round(const Piece& layer, float* y, SegmentCounts* counts) const override {
     layer_->Round(Unshifted(layer), y, nullptr);
     TakeErrors(CallOf(layer), y, residual_->next(), counts);
   }
@@ -62,15 +62,15 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
   }
 
  private:
-  void TakeErrors(cuda::FeedbackCall call, const float* decoded, float* next,
-                  cuda::SegmentCounts* counts) const {
+  void TakeErrors(FeedbackCall call, const float* decoded, float* next,
+                  SegmentCounts* counts) const {
     call.decoded = decoded;
     call.next = next;
     call.counts = counts;
     queue_->take_errors(call);
   }
-  [[nodiscard]] cuda::FeedbackCall CallOf(const Piece& piece) const {
-    cuda::FeedbackCall call;
+  [[nodiscard]] FeedbackCall CallOf(const Piece& piece) const {
+    FeedbackCall call;
     call.n = piece.n;
     call.shift = piece.shift;
     call.x = x_ + (piece.begin - begin_);

@@ -69,8 +69,8 @@ LevelBlocks::LevelBlocks(const LevelPlan& plan, const Options& options)
   plan_.bucket = options.bucket == 0 ? kNoBuckets : options.bucket;
 }
 
-cuda::LevelCall LevelBlocks::CallOf(std::int64_t n, std::int64_t begin) const {
-  cuda::LevelCall call;
+LevelCall LevelBlocks::CallOf(std::int64_t n, std::int64_t begin) const {
+  LevelCall call;
   call.plan = plan_;
   call.n = n;
   call.before = begin % plan_.bucket;

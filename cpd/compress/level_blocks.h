@@ -55,7 +55,7 @@ class LevelBlocks {
   }
   /// What these kernels do with n values, the first of which is number `begin` of a layer whose
   /// buckets begin with it.
-  [[nodiscard]] cuda::LevelCall CallOf(std::int64_t n, std::int64_t begin) const;
+  [[nodiscard]] LevelCall CallOf(std::int64_t n, std::int64_t begin) const;
   /// Whether n values always take MostBytes.
   [[nodiscard]] bool is_fixed() const {
     return options_.coding == LevelCoding::fixed || options_.coding == LevelCoding::trits;

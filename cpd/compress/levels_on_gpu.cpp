@@ -9,7 +9,7 @@ namespace {
 constexpr std::int64_t kSplit = 2048;  // values of a layer whose largest is found alone
 
 /// The norm of all values; waits. A largest magnitude is found of parts, in any order.
-float NormOf(const SharedQueue& queue, cuda::NormCall call, const float* x) {
+float NormOf(const SharedQueue& queue, NormCall call, const float* x) {
   if (call.n == 0) return 0;
   const bool sums = call.norm == LevelNorm::euclidean || call.clip != 0;
   std::shared_ptr<float> norms;
@@ -38,7 +38,7 @@ class LevelsOnGpu::Layer final : public LayerOnGpu {
       : codec_(codec), queue_(std::move(queue)), layer_(layer), x_(x) {
     const std::int64_t bucket = codec.blocks_.options().bucket;
     if (bucket > 0 && layer.n > 0) {
-      cuda::NormCall call = Norms();
+      NormCall call = Norms();
       call.bucket = bucket;
       norms_ = QueuedValues(queue_, (layer.n + bucket - 1) / bucket);
       call.x = x;
@@ -51,32 +51,32 @@ class LevelsOnGpu::Layer final : public LayerOnGpu {
 
   [[nodiscard]] float Measure() const override { return NormOf(queue_, Norms(), x_); }
 
-  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
-    cuda::LevelCall call = CallOf(layer);
+  void Round(const Piece& layer, float* y, SegmentCounts* counts) const override {
+    LevelCall call = CallOf(layer);
     call.x = x_;
     call.y = y;
     call.counts = counts;
     queue_->round_levels(call);
   }
   void Encode(const Piece& piece, std::uint8_t* to) const override {
-    cuda::LevelCall call = CallOf(piece);
+    LevelCall call = CallOf(piece);
     call.x = x_ + (piece.begin - layer_.begin);
     call.to = to;
     queue_->encode_levels(call);
   }
 
  private:
-  [[nodiscard]] cuda::NormCall Norms() const {
+  [[nodiscard]] NormCall Norms() const {
     const LevelBlocks::Options& options = codec_.blocks_.options();
-    cuda::NormCall call;
+    NormCall call;
     call.norm = options.norm;
     call.clip = options.clip;
     call.n = layer_.n;
     call.shift = layer_.shift;
     return call;
   }
-  [[nodiscard]] cuda::LevelCall CallOf(const Piece& piece) const {
-    cuda::LevelCall call = codec_.blocks_.CallOf(piece.n, piece.begin);
+  [[nodiscard]] LevelCall CallOf(const Piece& piece) const {
+    LevelCall call = codec_.blocks_.CallOf(piece.n, piece.begin);
     call.plan.seed = piece.key.seed;
     call.plan.stream = piece.key.stream;
     call.begin = piece.begin;
@@ -102,9 +102,9 @@ std::unique_ptr<LayerOnGpu> LevelsOnGpu::Begin(const SharedQueue& queue, const P
   return std::make_unique<Layer>(*this, queue, layer, x);
 }
 
-void LevelsOnGpu::Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n,
-                         int shift, float divisor, float* y, std::int64_t before) const {
-  cuda::LevelCall call = blocks_.CallOf(n, before);
+void LevelsOnGpu::Decode(const Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
+                         float divisor, float* y, std::int64_t before) const {
+  LevelCall call = blocks_.CallOf(n, before);
   call.shift = shift;
   call.divisor = divisor;
   call.from = bytes;

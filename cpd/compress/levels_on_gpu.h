@@ -22,7 +22,7 @@ class CPD_API LevelsOnGpu final : public CodecOnGpu {
   [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
                                                   const StateOnGpu& state,
                                                   const float* x) const override;
-  void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
+  void Decode(const Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
               float divisor, float* y, std::int64_t before) const override;
 
  private:

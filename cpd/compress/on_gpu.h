@@ -9,12 +9,10 @@
 #include <memory>
 #include <optional>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/compress/codec.h"
 
 namespace cpd {
-
-using cuda::SharedQueue;
 
 /// Memory of the queue's GPU for n values, which is released behind what is queued by then.
 CPD_API std::shared_ptr<float> QueuedValues(const SharedQueue& queue, std::int64_t n);
@@ -33,7 +31,7 @@ class CPD_API LayerOnGpu {
   [[nodiscard]] virtual std::optional<float> Largest() const { return std::nullopt; }
   /// Codec::Round of all that began; adds what is lost to *counts, in the GPU's memory, unless it
   /// is null. y may be x where it is.
-  virtual void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const = 0;
+  virtual void Round(const Piece& layer, float* y, SegmentCounts* counts) const = 0;
   /// Codec::Encode. By default the codec does not encode (CodecOnGpu::encodes): throws.
   virtual void Encode(const Piece& piece, std::uint8_t* to) const;
   /// LayerBytes, of a codec that has no fixed sizes: queues what counts them, and returns what
@@ -67,8 +65,8 @@ class CPD_API CodecOnGpu {
   [[nodiscard]] virtual bool counts_bytes() const { return false; }
   /// Codec::Decode of a message that holds n values; one that no encoder makes is a fault
   /// (cuda_faults.h). By default the codec does not decode: throws.
-  virtual void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n,
-                      int shift, float divisor, float* y, std::int64_t before) const;
+  virtual void Decode(const Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
+                      float divisor, float* y, std::int64_t before) const;
 };
 
 }  // namespace cpd

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/roster.h"
 #include "cpd/compress/buckets.h"
 #include "cpd/compress/residual.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/scaled/one_bit.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {

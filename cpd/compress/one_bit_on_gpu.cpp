@@ -12,9 +12,9 @@ class OneBit::OnGpu final : public CodecOnGpu {
   [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
                                                   const StateOnGpu& state,
                                                   const float* x) const override;
-  void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
+  void Decode(const Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
               float divisor, float* y, std::int64_t before) const override {
-    cuda::OneBitCall call = CallOf(n, before);
+    OneBitCall call = CallOf(n, before);
     call.shift = shift;
     call.divisor = divisor;
     call.from = bytes;
@@ -24,8 +24,8 @@ class OneBit::OnGpu final : public CodecOnGpu {
 
  private:
   class Layer;
-  [[nodiscard]] cuda::OneBitCall CallOf(std::int64_t n, std::int64_t before) const {
-    cuda::OneBitCall call;
+  [[nodiscard]] OneBitCall CallOf(std::int64_t n, std::int64_t before) const {
+    OneBitCall call;
     call.n = n;
     call.before = before;
     call.bucket = codec_.bucket_;
@@ -45,7 +45,7 @@ class OneBit::OnGpu::Layer final : public LayerOnGpu {
     residual_ = dynamic_cast<Residual&>(*state.state).OnGpu(queue_, layer.begin - state.begin);
     const std::int64_t bucket = codec.codec_.bucket_;
     means_ = QueuedValues(queue_, 2 * ((layer.n + bucket - 1) / bucket));
-    cuda::OneBitCall call = codec.CallOf(layer.n, 0);
+    OneBitCall call = codec.CallOf(layer.n, 0);
     call.shift = layer.shift;
     call.kept = residual_->kept();
     call.x = x;
@@ -53,24 +53,24 @@ class OneBit::OnGpu::Layer final : public LayerOnGpu {
     queue_->one_bit_means(call);
   }
 
-  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
-    cuda::OneBitCall call = CallOf(layer);
+  void Round(const Piece& layer, float* y, SegmentCounts* counts) const override {
+    OneBitCall call = CallOf(layer);
     call.x = x_;
     call.y = y;
     call.counts = counts;
     queue_->round_one_bit(call);
   }
   void Encode(const Piece& piece, std::uint8_t* to) const override {
-    cuda::OneBitCall call = CallOf(piece);
+    OneBitCall call = CallOf(piece);
     call.x = x_ + (piece.begin - begin_);
     call.to = to;
     queue_->encode_one_bit(call);
   }
 
  private:
-  [[nodiscard]] cuda::OneBitCall CallOf(const Piece& piece) const {
+  [[nodiscard]] OneBitCall CallOf(const Piece& piece) const {
     const std::int64_t bucket = codec_.codec_.bucket_;
-    cuda::OneBitCall call = codec_.CallOf(piece.n, piece.begin % bucket);
+    OneBitCall call = codec_.CallOf(piece.n, piece.begin % bucket);
     call.shift = piece.shift;
     call.means = means_.get() + 2 * (piece.begin / bucket - begin_ / bucket);
     call.kept = residual_->kept() + (piece.begin - begin_);

@@ -11,9 +11,9 @@ class Quantized::OnGpu final : public CodecOnGpu {
   [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
                                                   const StateOnGpu& state,
                                                   const float* x) const override;
-  void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
+  void Decode(const Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
               float divisor, float* y, std::int64_t before) const override {
-    cuda::QuantizedCall call = CallOf(n, before);
+    QuantizedCall call = CallOf(n, before);
     call.shift = shift;
     call.divisor = divisor;
     call.from = bytes;
@@ -25,8 +25,8 @@ class Quantized::OnGpu final : public CodecOnGpu {
 
  private:
   class Layer;
-  [[nodiscard]] cuda::QuantizedCall CallOf(std::int64_t n, std::int64_t before) const {
-    cuda::QuantizedCall call;
+  [[nodiscard]] QuantizedCall CallOf(std::int64_t n, std::int64_t before) const {
+    QuantizedCall call;
     call.scaled.plan = codec_.plan_;
     call.scaled.route = route_of(codec_.plan_);
     call.inverted = codec_.name_ == Name::fp8_rows;
@@ -44,7 +44,7 @@ class Quantized::OnGpu::Layer final : public LayerOnGpu {
  public:
   Layer(const OnGpu& codec, SharedQueue queue, const Piece& layer, const float* x)
       : codec_(codec), queue_(std::move(queue)), begin_(layer.begin), x_(x) {
-    cuda::QuantizedCall call = codec.CallOf(layer.n, 0);
+    QuantizedCall call = codec.CallOf(layer.n, 0);
     const std::int64_t buckets = (layer.n + call.bucket - 1) / call.bucket;
     scales_ = QueuedValues(queue_, buckets);
     factors_ = QueuedValues(queue_, buckets);
@@ -55,24 +55,24 @@ class Quantized::OnGpu::Layer final : public LayerOnGpu {
     queue_->bucket_scales(call);
   }
 
-  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
-    cuda::QuantizedCall call = CallOf(layer);
+  void Round(const Piece& layer, float* y, SegmentCounts* counts) const override {
+    QuantizedCall call = CallOf(layer);
     call.x = x_;
     call.y = y;
     call.counts = counts;
     queue_->round_quantized(call);
   }
   void Encode(const Piece& piece, std::uint8_t* to) const override {
-    cuda::QuantizedCall call = CallOf(piece);
+    QuantizedCall call = CallOf(piece);
     call.x = x_ + (piece.begin - begin_);
     call.to = to;
     queue_->encode_quantized(call);
   }
 
  private:
-  [[nodiscard]] cuda::QuantizedCall CallOf(const Piece& piece) const {
+  [[nodiscard]] QuantizedCall CallOf(const Piece& piece) const {
     const std::int64_t bucket = codec_.codec_.bucket_;
-    cuda::QuantizedCall call = codec_.CallOf(piece.n, piece.begin % bucket);
+    QuantizedCall call = codec_.CallOf(piece.n, piece.begin % bucket);
     call.begin = piece.begin;
     call.scaled.plan.element.seed = piece.key.seed;
     call.stream = piece.key.stream;

@@ -67,10 +67,10 @@ void Residual::ToHost() {
   kept_ = std::move(kept);
 }
 
-void Residual::ToGpu(int device) {
-  if (there_.queue != nullptr && there_.queue->device() != device) ToHost();
+void Residual::ToGpu(const Queue& call) {
+  if (there_.queue != nullptr && !there_.queue->is_on(call.kind(), call.device())) ToHost();
   if (there_.queue != nullptr) return;
-  const SharedQueue queue = std::make_shared<const cuda::Queue>(device);
+  const SharedQueue queue = std::make_shared<const Queue>(call.kind(), call.device());
   ResidualMemory memory{queue, QueuedValues(queue, size_), QueuedValues(queue, size_)};
   if (kept_ == nullptr) {
     queue->Clear(memory.kept.get(), size_ * kSize);
@@ -84,7 +84,7 @@ void Residual::ToGpu(int device) {
 }
 
 std::unique_ptr<const ResidualOnGpu> Residual::OnGpu(const SharedQueue& call, std::int64_t i) {
-  ToGpu(call->device());
+  ToGpu(*call);
   return std::make_unique<const ResidualOnGpu>(there_, call, i);
 }
 

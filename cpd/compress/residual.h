@@ -65,7 +65,7 @@ class CPD_API Residual : public CodecState {
   using Values = std::unique_ptr<float[], Free>;  ///< aligned to a cache line
   static Values Zeros(std::int64_t size);
   void ToHost();
-  void ToGpu(int device);
+  void ToGpu(const Queue& call);
   void ReadGpu(float* kept) const;
 
   // Before the first call, which finds zeros, there is no memory.

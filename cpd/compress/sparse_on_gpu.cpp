@@ -27,9 +27,9 @@ class Sparse::OnGpu::Layer final : public LayerOnGpu {
     call_.x[0] = x;
   }
 
-  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
+  void Round(const Piece& layer, float* y, SegmentCounts* counts) const override {
     if (layer.n == 0) return;
-    cuda::VirtualCall call = call_;
+    VirtualCall call = call_;
     call.size = layer.n;
     call.shift = layer.shift;
     call.terms = y;
@@ -39,7 +39,7 @@ class Sparse::OnGpu::Layer final : public LayerOnGpu {
 
  private:
   SharedQueue queue_;
-  cuda::VirtualCall call_;
+  VirtualCall call_;
 };
 
 std::unique_ptr<LayerOnGpu> Sparse::OnGpu::Begin(const SharedQueue& queue, const Piece& /*layer*/,

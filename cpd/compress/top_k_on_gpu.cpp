@@ -26,12 +26,12 @@ std::int64_t FloatsOf(std::int64_t n) {
 std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   constexpr std::int64_t kSpans = 1024;
   std::int64_t span = 1;
-  while (span < block / cuda::kTile && cuda::tiles_of(n) > kSpans * span) span *= 2;
+  while (span < block / kCodeTile && tiles_of(n) > kSpans * span) span *= 2;
   return static_cast<std::int32_t>(span);
 }
 
 /// The bytes of messages that keep so many values, which `inner` encodes.
-std::int64_t BytesOf(const Codec& inner, const std::vector<cuda::TopKPlaces>& places) {
+std::int64_t BytesOf(const Codec& inner, const std::vector<TopKPlaces>& places) {
   std::int64_t bytes = 0;
   std::int64_t rank = 0;
   for (const auto& [kept, bits] : places) {
@@ -90,12 +90,12 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
 
   [[nodiscard]] float Measure() const override { return inner_ == nullptr ? 0 : inner_->Measure(); }
   [[nodiscard]] std::optional<float> Largest() const override {
-    return std::bit_cast<float>(Read(&cuda::TopKSearch::largest));
+    return std::bit_cast<float>(Read(&TopKSearch::largest));
   }
 
-  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
+  void Round(const Piece& layer, float* y, SegmentCounts* counts) const override {
     if (layer.n == 0) return;
-    cuda::TopKCall call = call_;
+    TopKCall call = call_;
     call.shift = layer.shift;
     call.cast.seed = layer.key.seed;
     call.stream = layer.key.stream;
@@ -114,15 +114,15 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
 
   [[nodiscard]] std::function<std::int64_t()> CountBytes(const Piece& layer) const override {
     const std::int64_t blocks = (layer.n + call_.block - 1) / call_.block;
-    const auto memory = QueuedValues(queue_, FloatsOf<cuda::TopKPlaces>(blocks));
+    const auto memory = QueuedValues(queue_, FloatsOf<TopKPlaces>(blocks));
     if (blocks > 0) {
-      cuda::TopKCall call = call_;
-      call.places = reinterpret_cast<cuda::TopKPlaces*>(memory.get());
+      TopKCall call = call_;
+      call.places = reinterpret_cast<TopKPlaces*>(memory.get());
       queue_->count_top_k(call);
     }
     return [queue = queue_, memory, blocks, inner = codec_.inner_] {
-      std::vector<cuda::TopKPlaces> places(static_cast<std::size_t>(blocks));
-      const auto bytes = static_cast<std::int64_t>(places.size() * sizeof(cuda::TopKPlaces));
+      std::vector<TopKPlaces> places(static_cast<std::size_t>(blocks));
+      const auto bytes = static_cast<std::int64_t>(places.size() * sizeof(TopKPlaces));
       if (blocks > 0) queue->Copy(places.data(), memory.get(), bytes);
       return BytesOf(*inner, places);
     };
@@ -130,18 +130,18 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
 
  private:
   void Select() {
-    const std::int64_t spans = (cuda::tiles_of(call_.n) + call_.span - 1) / call_.span + 1;
-    const std::int64_t floats = FloatsOf<cuda::TopKSearch>(1) + FloatsOf<cuda::TopKSpan>(spans);
+    const std::int64_t spans = (tiles_of(call_.n) + call_.span - 1) / call_.span + 1;
+    const std::int64_t floats = FloatsOf<TopKSearch>(1) + FloatsOf<TopKSpan>(spans);
     memory_ = QueuedValues(queue_, floats);
-    call_.search = reinterpret_cast<cuda::TopKSearch*>(memory_.get());
-    call_.spans = reinterpret_cast<cuda::TopKSpan*>(call_.search + 1);
+    call_.search = reinterpret_cast<TopKSearch*>(memory_.get());
+    call_.spans = reinterpret_cast<TopKSpan*>(call_.search + 1);
     queue_->Clear(memory_.get(), floats * std::int64_t{sizeof(float)});
     queue_->select_top_k(call_);
   }
 
   /// A number of the search; waits. 0 for a layer without values.
   template <class T>
-  [[nodiscard]] T Read(T cuda::TopKSearch::* number) const {
+  [[nodiscard]] T Read(T TopKSearch::* number) const {
     T found{};
     if (call_.n > 0) queue_->Copy(&found, &(call_.search->*number), sizeof(found));
     return found;
@@ -149,7 +149,7 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
 
   /// Begins the inner codec with the values that are kept; waits for how many they are.
   void BeginInner(const Piece& layer) {
-    kept_ = Read(&cuda::TopKSearch::kept);
+    kept_ = Read(&TopKSearch::kept);
     values_ = QueuedValues(queue_, kept_);
     call_.gathered = values_.get();
     if (kept_ > 0) queue_->gather_top_k(call_);
@@ -159,7 +159,7 @@ class TopK::OnGpu::Layer final : public LayerOnGpu {
 
   const TopK& codec_;
   SharedQueue queue_;
-  cuda::TopKCall call_;
+  TopKCall call_;
   std::unique_ptr<const ResidualOnGpu> residual_;
   std::shared_ptr<float> sum_, memory_;
   std::int64_t kept_ = 0;

@@ -5,15 +5,15 @@
 #include <array>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/ops/exact.h"
-#include "cpd/ops/explain.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/sum_fixed.h"
 #include "cpd/spec/error.h"
@@ -76,7 +76,7 @@ void Operate(soft::Operation op, const Operands& in, const Format& format,
     NotePath(ToString(op).c_str(), PathOf(format, options, in.has(DType::f64)));
   }
   if (out.size() == 0) return;
-  if (in.x.device == Device::cuda) {
+  if (!in.x.on_host()) {
     return cuda::Operate(op, in.x, in.y, in.z, plan, out, random, cuda::KeyOf(options, key));
   }
   in.has(DType::f64) ? OperateIn<double>(op, plan, in, random, out)
@@ -264,7 +264,7 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   CheckStorage(out.dtype, accumulator.format);
   CheckSameShape(Slice(x, dim, 0), out, "x without dim and out");
   CheckSameDevice(x, out);
-  const bool on_gpu = x.device == Device::cuda;
+  const bool on_gpu = !x.on_host();
   const std::int64_t terms = x.shape[dim];
   accumulator.fixed ? Check(accumulator) : CheckFold(accumulator, terms);
   Check(key, on_gpu);

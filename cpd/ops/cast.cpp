@@ -4,16 +4,16 @@
 #include <algorithm>
 #include <optional>
 
+#include "cpd/backend/cpu/cast_boxes.h"
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
-#include "cpd/ops/cast_boxes.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/ops/exact.h"
-#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -93,8 +93,7 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
   const bool along_memory = options.mode != Rounding::stochastic && FillAlike(x, out);
   const TensorView from = along_memory ? AlongMemory(x) : x;
   const TensorView to = along_memory ? AlongMemory(out) : out;
-  if (x.device == Device::cuda)
-    return cuda::Cast(from, plan, to, random, cuda::KeyOf(options, key));
+  if (!x.on_host()) return cuda::Cast(from, plan, to, random, cuda::KeyOf(options, key));
   if (const auto boxes = Boxes::Of(from, to, random)) {
     return CastBoxes(from, plan, to, random, *boxes);
   }
@@ -108,9 +107,9 @@ void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const T
   Check(options);
   Check(key, false);
   Check(out, "out");
-  if (out.dtype != DType::u32 || !out.is_contiguous() || out.device != Device::cpu) {
+  if (out.dtype != DType::u32 || !out.is_contiguous() || !out.on_host()) {
     throw Error("out must be contiguous uint32 on the CPU, got " + ToString(out.dtype) +
-                (out.device == Device::cpu ? "" : " on a GPU") +
+                (out.on_host() ? "" : " on a GPU") +
                 (out.is_contiguous() ? "" : ", not contiguous"));
   }
   if (first % kBlock != 0) {

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <string>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/numeric/draws/philox.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/ops/operands.h"
 #include "cpd/spec/block_fma.h"
 #include "cpd/spec/error.h"
@@ -34,7 +34,7 @@ void CheckIntegers(const TensorView& random, const TensorView& x, const Rounding
 /// Throws Error unless all integers are below 2^random_bits; on the CPU only, since a check of a
 /// GPU's tensor would wait for it.
 void CheckRange(const TensorView& random, int random_bits) {
-  if (random.device != Device::cpu || Explains()) return;
+  if (!random.on_host() || Explains()) return;
   const std::uint32_t limit = 1U << random_bits;
   Reader<std::uint32_t> integers(random);
   for (std::int64_t i = 0, size = random.size(); i < size; i += kStage) {
@@ -125,7 +125,7 @@ void CheckOwnElements(const TensorView& out) {
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options,
                  const RandomKey& key) {
   Check(options);
-  Check(key, x.device == Device::cuda);
+  Check(key, !x.on_host());
   if (random == nullptr) return;
   CheckIntegers(*random, x, options);
   CheckSameShape(x, *random, "x and random");
@@ -155,11 +155,11 @@ void CheckFloat(const TensorView& x, const char* name) {
 }
 
 std::string PlaceOf(const TensorView& x) {
-  return x.device == Device::cpu ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
+  return x.on_host() ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
 }
 
 bool IsTogether(const TensorView& x, const TensorView& y) {
-  return x.device == y.device && (x.device == Device::cpu || x.device_index == y.device_index);
+  return x.device == y.device && (x.on_host() || x.device_index == y.device_index);
 }
 
 void CheckSameDevice(const TensorView& a, const TensorView& b) {
@@ -212,7 +212,7 @@ void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& ou
 
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                   const RandomKey& key, const TensorView* random, std::int64_t draws) {
-  Check(key, out.device == Device::cuda);
+  Check(key, !out.on_host());
   CheckDraws(random, out, draws, accumulator.rounding);
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   if (out.size() > std::int64_t{1} << 40) {
@@ -247,7 +247,7 @@ void ThrowOutside(const Outside& found, const Format& format, const char* name) 
 }
 
 void CheckUnitOperand(const TensorView& x, const Format& format, const char* name) {
-  if (x.device == Device::cuda) return cuda::CheckInside(x, format, name);
+  if (!x.on_host()) return cuda::CheckInside(x, format, name);
   const Outside found = FindOutside(x, format);
   if (found.element >= 0) ThrowOutside(found, format, name);
 }

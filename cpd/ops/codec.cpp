@@ -6,13 +6,13 @@
 #include <limits>
 #include <optional>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/elementwise.h"
-#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -85,7 +85,7 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
   if (x.size() == 0) return;
   std::int64_t nan = -1;
   auto* to = static_cast<std::uint8_t*>(packed.data);
-  if (x.device == Device::cuda) {
+  if (!x.on_host()) {
     return cuda::Encode(x, format, plan, packed, random, cuda::KeyOf(options, key));
   }
   if (x.dtype == DType::f64) {
@@ -108,7 +108,7 @@ void Decode(const TensorView& packed, const Format& format, const TensorView& ou
   const std::int64_t size = out.size();
   if (Explains()) NotePath("decode", {"codes", ""});
   if (size == 0) return;
-  if (out.device == Device::cuda) return cuda::Decode(packed, plan, out);
+  if (!out.on_host()) return cuda::Decode(packed, plan, out);
   const auto* from = static_cast<const std::uint8_t*>(packed.data);
   if (Explains()) NoteKernel("decode");
   parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {

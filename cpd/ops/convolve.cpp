@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/gemm_tasks.h"
 #include "cpd/spec/error.h"
@@ -36,7 +36,7 @@ void CheckType(const TensorView& x, const char* name) {
   if (!IsFloat(x.dtype) || x.dtype == DType::f64) {
     throw Error(std::string(name) + " must be fp32, bf16 or fp16, got " + ToString(x.dtype));
   }
-  if (x.device != Device::cpu) throw Error(std::string(name) + " must be on the CPU");
+  if (!x.on_host()) throw Error(std::string(name) + " must be on the CPU");
 }
 
 /// Throws Error unless x's shape is `shape` followed by the field `along` of each of the windows'

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "cpd/backend/cpu/elementwise.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
@@ -13,8 +15,6 @@
 #include "cpd/numeric/round/flag_limits.h"
 #include "cpd/numeric/round/short_exact.h"
 #include "cpd/numeric/round/soft_limits.h"
-#include "cpd/ops/elementwise.h"
-#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -181,7 +181,7 @@ bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Ta
 
 /// Throws Error, naming `what`, where x is not on the CPU.
 void CheckOnCpu(const TensorView& x, const char* what) {
-  if (x.device == Device::cpu) return;
+  if (x.on_host()) return;
   throw Error(std::string(what) + " are for tensors on the CPU, got one on a GPU");
 }
 

@@ -6,13 +6,13 @@
 #include <span>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/product.h"
 #include "cpd/numeric/units/flagged_sums.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/error.h"
@@ -27,7 +27,7 @@ void CheckFlags(const TensorView& flags, const TensorView& out) {
   if (flags.dtype != DType::u8) throw Error("flags must be uint8, got " + ToString(flags.dtype));
   CheckSameShape(out, flags, "out and flags");
   CheckSameDevice(out, flags);
-  if (out.device != Device::cpu) throw Error("flags are for tensors on the CPU, got one on a GPU");
+  if (!out.on_host()) throw Error("flags are for tensors on the CPU, got one on a GPU");
 }
 
 /// Reads `count` elements from `offset` on, `stride` apart, as binary64 numbers.

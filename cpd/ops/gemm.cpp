@@ -6,15 +6,15 @@
 #include <string>
 #include <utility>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/elementwise.h"
-#include "cpd/ops/explain.h"
 #include "cpd/ops/gemm_tasks.h"
 #include "cpd/ops/operands.h"
 #include "cpd/spec/block_fma.h"
@@ -208,7 +208,7 @@ void NotePathOfProduct(const char* function, const Accumulator& accumulator, std
   if (!Explains()) return;
   constexpr int kLanesOfGpu = 32;
   const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, depth);
-  if (out.device == Device::cuda) {
+  if (!out.on_host()) {
     const GemmPath path = cuda::PathOfProduct(plan, given).path;
     return NotePath(function, PathOf(accumulator, path, kLanesOfGpu, given));
   }
@@ -230,7 +230,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
     plan.sum.first_draw +=
         draws_of_products(plan.sum, part.product) + static_cast<std::uint64_t>(chunks);
   }
-  if (out.device == Device::cuda) {
+  if (!out.on_host()) {
     if (accumulator.unit) {
       cuda::CheckInside(a, accumulator.unit->a, "a");
       cuda::CheckInside(b, accumulator.unit->b, "b");
@@ -247,7 +247,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   CheckGemm(a, b, accumulator, out, c, key, random);
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], random != nullptr, out);
   if (out.size() == 0) return;
-  if (out.device == Device::cuda) {
+  if (!out.on_host()) {
     const std::int64_t draws = DrawsOfGemm(accumulator, a.shape[a.rank - 1]);
     return cuda::Gemm(a, b, accumulator, out, c, key, random, draws);
   }
@@ -287,7 +287,7 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
   const MatrixProduct product = MakeProduct(a, b, out, c_in_unit ? c : nullptr, Batch::as_given);
   ProductScales scales = ScalesOf(a_scales, b_scales, accumulator, at, product);
   if (c != nullptr && !c_in_unit) scales.c = OperandOf(*c, product.batch_rank);
-  if (out.device == Device::cuda) {
+  if (!out.on_host()) {
     return cuda::GemmScaled(product, scales, accumulator, out, key, random, draws);
   }
   AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);

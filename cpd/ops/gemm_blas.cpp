@@ -4,9 +4,9 @@
 
 #include "cpd/backend/blas.h"
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/base/product.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/explain.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/spec/error.h"
 
@@ -87,7 +87,7 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& acc
   if (c != nullptr) CheckFp32(*c, "c");
   if (Explains()) NotePath("gemm", {"blas", "blas=True: the order of summation is the library's"});
   if (out.size() == 0) return;
-  if (out.device == Device::cuda) return cuda::GemmByBlas(a, b, out, c);
+  if (!out.on_host()) return cuda::GemmByBlas(a, b, out, c);
   if (Explains()) return Explaining::Current()->Run(std::string(blas::Cpu().name()), "sgemm");
   MultiplyOnCpu(MakeProduct(a, b, out, c));
 }

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/sums/fixed_number.h"
-#include "cpd/ops/elementwise.h"
-#include "cpd/ops/explain.h"
 #include "cpd/ops/gemm_grid.h"
 
 namespace cpd {

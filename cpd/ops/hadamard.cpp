@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/elementwise.h"
-#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -132,7 +132,7 @@ void Transform(const TensorView& x, const Hadamard& transform, int axis, bool in
   if (Explains()) NotePath("hadamard", {"butterflies", ""});
   if (x.size() == 0) return;
   const HadamardPlan plan = Guarded([&] { return make_hadamard_plan(transform, inverse); });
-  if (x.device == Device::cuda) return cuda::Transform(x, plan, axis, out);
+  if (!x.on_host()) return cuda::Transform(x, plan, axis, out);
   Blocks blocks{plan, x, out, 1};
   for (int d = axis + 1; d < x.rank; ++d) blocks.inner *= x.shape[d];
   blocks.size() <= kStage ? TransformWhole(blocks) : TransformColumns(blocks);

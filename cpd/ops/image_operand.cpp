@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <numeric>
 
-#include "cpd/ops/elementwise.h"
+#include "cpd/backend/cpu/elementwise.h"
 
 namespace cpd {
 namespace {

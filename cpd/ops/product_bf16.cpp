@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "cpd/backend/bf16_kernels.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
-#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -220,7 +220,7 @@ bool Multiply(const Lines& a, const Lines& b, const Results& results, std::uint8
 
 void CheckMatrices(const TensorView& x, const char* name) {
   Check(x, name);
-  if (x.rank != 3 || x.device != Device::cpu || (x.dtype != DType::f32 && x.dtype != DType::bf16)) {
+  if (x.rank != 3 || !x.on_host() || (x.dtype != DType::f32 && x.dtype != DType::bf16)) {
     throw Error(std::string(name) + " must be a batch of matrices on the CPU, of fp32 or bf16");
   }
   const auto is_dense = [&](int d) { return x.stride[d] == 1 || x.shape[d] == 1; };

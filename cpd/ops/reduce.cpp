@@ -5,11 +5,11 @@
 #include <optional>
 #include <string>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/sums/fold_walk.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {

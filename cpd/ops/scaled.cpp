@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/numeric/scaled/power_blocks.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
-#include "cpd/ops/explain.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/scaled_cuda.h"
 #include "cpd/ops/scaled_tensor.h"
@@ -51,7 +51,7 @@ class Inputs {
     void* data = nullptr;
     if (Explains()) {
       data = x.data;  // which nothing reads
-    } else if (x.device == Device::cpu) {
+    } else if (x.on_host()) {
       kept_ = std::make_unique_for_overwrite<std::uint8_t[]>(bytes);
       data = kept_.get();
     } else {
@@ -68,7 +68,7 @@ class Inputs {
  private:
   TensorView view_;
   std::unique_ptr<std::uint8_t[]> kept_;
-  std::optional<cuda::Memory> on_gpu_;
+  std::optional<Scratch> on_gpu_;
 };
 
 /// The axis as 0 … rank - 1; unchanged where the tensor has no dimensions.
@@ -230,7 +230,7 @@ bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) 
 
 /// Whether the CPU's tiles can draw the integers of a tensor in that order.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
-  return order.x.device == Device::cpu &&
+  return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);
 }
 
@@ -239,7 +239,7 @@ void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& out, const GivenScales& given,
                  const RandomKey& key, const TensorView* random, const TensorView* indices) {
   const Inputs inputs(x, scaled, axis);
-  if (x.device != Device::cpu) {
+  if (!x.on_host()) {
     return CastOnGpu(inputs.view(), scaled, axis, options, out, given, key, random);
   }
   ScaledTensor tensor =
@@ -397,10 +397,9 @@ bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
                    const RoundingOptions& options, const TensorView& out, const RandomKey& key) {
   Check(key, false);
   CheckCast(x, scaled, out);
-  if (x.device != Device::cpu || out.dtype != DType::bf16 || !out.is_contiguous()) {
+  if (!x.on_host() || out.dtype != DType::bf16 || !out.is_contiguous()) {
     throw Error("out must be contiguous bf16 on the CPU, got " + ToString(out.dtype) +
-                (x.device == Device::cpu ? "" : " on a GPU") +
-                (out.is_contiguous() ? "" : ", not contiguous"));
+                (x.on_host() ? "" : " on a GPU") + (out.is_contiguous() ? "" : ", not contiguous"));
   }
   const int along = AxisOf(x, axis);
   if (x.size() == 0) return true;
@@ -417,7 +416,7 @@ void CastApart(const TensorView& x, const Scaled& scaled, int axis, const Roundi
   const ScaleCounts counts = CountScales(scaled, ShapeOf(x), along);
   const std::int64_t count = scaled.tensor_scale ? counts.tensor : counts.blocks;
   Check(scales, "scales");
-  if (x.device != Device::cpu || scales.dtype != DType::f32 || !scales.is_contiguous() ||
+  if (!x.on_host() || scales.dtype != DType::f32 || !scales.is_contiguous() ||
       scales.size() != count) {
     throw Error("scales must be " + std::to_string(count) + " contiguous fp32 numbers on the CPU");
   }
@@ -453,7 +452,7 @@ void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2
               const RoundingOptions& options, const TensorView& first, const TensorView& second,
               const RandomKey& key) {
   const std::array<int, 2> along{AxisOf(x, axes[0]), AxisOf(x, axes[1])};
-  if (x.device == Device::cpu || scaled.transform || x.size() == 0) {
+  if (x.on_host() || scaled.transform || x.size() == 0) {
     Cast(x, scaled, along[0], options, first, {}, key);
     Cast(x, scaled, along[1], options, second, {}, key);
     return;
@@ -478,7 +477,7 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   CheckSameDevice(x, scales);
   if (tensor_scales != nullptr) CheckSameDevice(x, *tensor_scales);
   CheckLevels(scaled, given);
-  if (x.device != Device::cpu) {
+  if (!x.on_host()) {
     if (x.size() == 0) return EncodeEmptyOnGpu(scaled, counts, scales, tensor_scales);
     const Inputs inputs(x, scaled, along);
     return EncodeOnGpu(inputs.view(), scaled, along, options, packed, scales, tensor_scales, given,
@@ -515,7 +514,7 @@ void Decode(const TensorView& packed, const Scaled& scaled, int axis, const Tens
   CheckSameDevice(out, scales);
   if (tensor_scales != nullptr) CheckSameDevice(out, *tensor_scales);
   if (out.size() == 0) return;
-  if (out.device != Device::cpu) {
+  if (!out.on_host()) {
     return DecodeOnGpu(packed, scaled, along, scales, tensor_scales, out);
   }
   const GivenScales given{.blocks = &scales, .tensor = tensor_scales};

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/base/guarded.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
-#include "cpd/ops/explain.h"
 #include "cpd/ops/scaled_tensor.h"
 
 namespace cpd {
@@ -47,7 +47,7 @@ class GivenOnGpu {
     Check(given, name);
     CheckSameDevice(like_, given);
     if (given.dtype == DType::u8) {
-      kept_.push_back(std::make_unique<cuda::Memory>(like_, count * std::int64_t{sizeof(float)}));
+      kept_.push_back(std::make_unique<Scratch>(like_, count * std::int64_t{sizeof(float)}));
       Decode(given, format, FloatsBeside(like_, kept_.back()->data(), count));
       return static_cast<const float*>(kept_.back()->data());
     }
@@ -59,7 +59,7 @@ class GivenOnGpu {
   }
 
   const TensorView& like_;
-  std::vector<std::unique_ptr<cuda::Memory>> kept_;
+  std::vector<std::unique_ptr<Scratch>> kept_;
   cuda::ScaledTensor::Given pointers_;
 };
 
@@ -109,8 +109,7 @@ bool Notes(const char* function, const char* kernel, const TensorView& like, con
   if (!Explains()) return false;
   const cuda::ScaledTensor::Format format = FormatOf(like, scaled, axis, options);
   NotePath(function, PathOf(format.plan, route_of(format.plan), false));
-  Explaining::Current()->Run("cuda:" + std::to_string(like.device_index), kernel,
-                             {format.layout.rows, format.layout.columns});
+  Explaining::Current()->Run(NameOf(like), kernel, {format.layout.rows, format.layout.columns});
   return true;
 }
 
@@ -152,7 +151,7 @@ void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const Ten
     if (count == 0) return;
     const Floats values(static_cast<std::size_t>(count), value);
     const std::int64_t bytes = count * std::int64_t{sizeof(float)};
-    const cuda::Memory memory(to, bytes);
+    const Scratch memory(to, bytes);
     memory.Upload(values.data(), bytes);
     Encode(FloatsBeside(to, memory.data(), count), format, {}, to);
   };

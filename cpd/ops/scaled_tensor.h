@@ -11,11 +11,11 @@
 #include <span>
 #include <vector>
 
+#include "cpd/backend/cpu/boxes.h"
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/roster.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/ops/block_layout.h"
-#include "cpd/ops/boxes.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/ops/scaled.h"
 
 namespace cpd {

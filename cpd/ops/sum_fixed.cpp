@@ -5,14 +5,14 @@
 #include <limits>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/numeric/sums/fixed_number.h"
-#include "cpd/ops/elementwise.h"
-#include "cpd/ops/explain.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -89,7 +89,7 @@ void SumFixed(const TensorView& x, std::int64_t terms, std::int64_t stride,
     NotePath("sum", PathOfTerms(accumulator, Split::none, 1, false));
     Explaining::Current()->Run("portable", "fixed_number");
   }
-  if (x.device == Device::cuda) return cuda::SumFixed(x, terms, stride, plan, out);
+  if (!x.on_host()) return cuda::SumFixed(x, terms, stride, plan, out);
   if (x.dtype == DType::f64) return SumIn<double>(x, terms, stride, plan, out);
   SumIn<float>(x, terms, stride, plan, out);
 }

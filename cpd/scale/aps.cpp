@@ -14,7 +14,7 @@ namespace cpd {
 
 LayerRange MeasureRange(const TensorView& x) {
   Check(x, "x");
-  if (x.dtype != DType::f32 || !x.is_contiguous() || x.device != Device::cpu) {
+  if (x.dtype != DType::f32 || !x.is_contiguous() || !x.on_host()) {
     throw Error("a tensor must be contiguous fp32 on the CPU, got " + ToString(x.dtype));
   }
   const auto* values = static_cast<const float*>(x.data);

@@ -43,7 +43,7 @@ constexpr std::int64_t kValuesAtOnce = 4096;
 
 void CheckReference(const TensorView& sum) {
   Check(sum, "sum");
-  if (sum.dtype != DType::f64 || !sum.is_contiguous() || sum.device != Device::cpu) {
+  if (sum.dtype != DType::f64 || !sum.is_contiguous() || !sum.on_host()) {
     throw Error("the reference must be contiguous fp64 on the CPU, got " + ToString(sum.dtype));
   }
 }
@@ -60,8 +60,7 @@ void AddAs(const T* x, std::int64_t n, double* sum) {
 void AddToReference(const TensorView& x, const TensorView& sum) {
   CheckReference(sum);
   Check(x, "x");
-  if ((x.dtype != DType::f32 && x.dtype != DType::f64) || !x.is_contiguous() ||
-      x.device != Device::cpu) {
+  if ((x.dtype != DType::f32 && x.dtype != DType::f64) || !x.is_contiguous() || !x.on_host()) {
     throw Error("x must be contiguous fp32 or fp64 on the CPU, got " + ToString(x.dtype));
   }
   CheckSameShape(x, sum, "x and sum");

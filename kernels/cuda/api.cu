@@ -32,9 +32,10 @@ const char* describe(int status) {
   return text.c_str();
 }
 
-constexpr cpd::cuda::Api kApi = {
-    .size = sizeof(cpd::cuda::Api),
-    .call_sizes = cpd::cuda::kCallSizes,
+constexpr cpd::Backend kBackend = {
+    .name = "cuda",
+    .size = sizeof(cpd::Backend),
+    .call_sizes = cpd::kCallSizes,
     .describe = describe,
     .use_allocator_at = cpd::cuda::use_allocator_at,
     .allocate = cpd::cuda::allocate,
@@ -46,10 +47,10 @@ constexpr cpd::cuda::Api kApi = {
     .close_stream = cpd::cuda::close_stream,
     .order = cpd::cuda::order,
     .wait = cpd::cuda::wait,
-#define CPD_CUDA(name, Call) .name = cpd::cuda::name,
+#define CPD_OP(name, Call) .name = cpd::cuda::name,
 #include "cpd/backend/operations.def"
 };
 
 }  // namespace
 
-extern "C" const cpd::cuda::Api* cpd_cuda_api() { return &kApi; }
+extern "C" const cpd::Backend* cpd_backend() { return &kBackend; }

@@ -7,7 +7,7 @@ namespace {
 /// Casts elements of any type and stride, in any mode; for_elements shares random words.
 template <Rounding mode, class V>
 __global__ void __launch_bounds__(kThreads)
-    cast_elements(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
+    cast_elements(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,
                   const __grid_constant__ Strided x, const __grid_constant__ Strided random,
                   const __grid_constant__ Strided out) {
   const Source source = source_of(plan, key, random);
@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kThreads)
 /// and out are aligned to 16 bytes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
-    cast_stochastic(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n, const void* x,
-                    void* out) {
+    cast_stochastic(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,
+                    const void* x, void* out) {
   const Source source = source_of(plan, key, {});
   const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, n);
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class R>
-void cast_direct(unsigned blocks, cudaStream_t stream, const RoundPlan& plan, const Key& key,
+void cast_direct(unsigned blocks, cudaStream_t stream, const RoundPlan& plan, const DeviceKey& key,
                  std::int64_t n, const Strided& x, const Strided& out) {
   with_pack_type(x.dtype, [&]<DType type>() {
     if constexpr (R::mode == Rounding::stochastic) {

@@ -15,8 +15,8 @@ constexpr int kThreads = 256;
 
 /// A tile's memory.
 struct CodeTile {
-  alignas(16) std::uint32_t codes[kTile];
-  alignas(16) std::uint8_t bytes[4 * kTile];
+  alignas(16) std::uint32_t codes[kCodeTile];
+  alignas(16) std::uint8_t bytes[4 * kCodeTile];
 };
 
 CPD_FN bool is_word_aligned(const void* p) {
@@ -46,7 +46,7 @@ CPD_FN void copy_bytes(std::uint8_t* to, const std::uint8_t* from, int count, in
 
 /// The number of codes of the tile that begins at code `begin` of n.
 CPD_FN int tile_count(std::int64_t begin, std::int64_t n) {
-  return n - begin < kTile ? static_cast<int>(n - begin) : kTile;
+  return n - begin < kCodeTile ? static_cast<int>(n - begin) : kCodeTile;
 }
 CPD_FN int group_count(int count, int group) {
   const int rest = count - kCodesPerGroup * group;

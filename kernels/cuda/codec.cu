@@ -7,7 +7,7 @@ namespace {
 
 template <Rounding mode, class V>
 __global__ void __launch_bounds__(kThreads)
-    encode_elements(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
+    encode_elements(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,
                     const __grid_constant__ Strided x, const __grid_constant__ Strided random,
                     std::uint8_t* packed, unsigned long long* first_nan) {
   encode_tiles<mode>(
@@ -29,7 +29,7 @@ CPD_DEVICE std::uint32_t noted_code(float x, std::int64_t i, std::uint32_t rando
 /// Encodes contiguous values of a type stochastically.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
-    encode_stochastic(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
+    encode_stochastic(const __grid_constant__ RoundPlan plan, DeviceKey key, std::int64_t n,
                       const void* x, std::uint8_t* packed, unsigned long long* first_nan) {
   encode_tiles<R::mode>(plan, source_of(plan, key, {}), n, packed,
                         [&](std::int64_t i, std::uint32_t r) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class V>
-cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const Key& key,
+cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const DeviceKey& key,
                           std::int64_t n, const Strided& x, const Strided& random,
                           std::uint8_t* packed, unsigned long long* first_nan) {
   const unsigned blocks = blocks_for(tiles_of(n));
@@ -133,7 +133,7 @@ cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const Key&
   return cudaGetLastError();
 }
 
-cudaError_t launch_encode_direct(cudaStream_t stream, const RoundPlan& plan, const Key& key,
+cudaError_t launch_encode_direct(cudaStream_t stream, const RoundPlan& plan, const DeviceKey& key,
                                  std::int64_t n, const Strided& x, std::uint8_t* packed,
                                  unsigned long long* first_nan) {
   const unsigned blocks = blocks_for(tiles_of(n));

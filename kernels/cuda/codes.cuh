@@ -16,8 +16,8 @@ template <class Fill>
 CPD_DEVICE void pack_tiles(int bits, std::int64_t n, std::uint8_t* packed, Fill fill) {
   __shared__ CodeTile tile;
   const int thread = static_cast<int>(threadIdx.x);
-  const std::int64_t step = std::int64_t{gridDim.x} * kTile;
-  for (std::int64_t begin = std::int64_t{blockIdx.x} * kTile; begin < n; begin += step) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kCodeTile;
+  for (std::int64_t begin = std::int64_t{blockIdx.x} * kCodeTile; begin < n; begin += step) {
     const int count = tile_count(begin, n);
     fill(begin, count, tile.codes);
     __syncthreads();
@@ -33,7 +33,7 @@ template <Rounding mode, class Code>
 CPD_DEVICE void encode_tiles(const RoundPlan& plan, const Source& source, std::int64_t n,
                              std::uint8_t* packed, Code code) {
   const int draws = draws_of(mode, plan.random_bits);
-  const int indices = kTile / (4 * draws);  // Philox indices of a tile's elements
+  const int indices = kCodeTile / (4 * draws);  // Philox indices of a tile's elements
   pack_tiles(plan.bits, n, packed, [&](std::int64_t begin, int count, std::uint32_t* codes) {
     const auto put = [&](std::int64_t i, std::uint32_t r) { codes[i - begin] = code(i, r); };
     if constexpr (mode == Rounding::stochastic) {
@@ -52,8 +52,8 @@ template <class Take>
 CPD_DEVICE void unpack_tiles(int bits, std::int64_t n, const std::uint8_t* packed, Take take) {
   __shared__ CodeTile tile;
   const int thread = static_cast<int>(threadIdx.x);
-  const std::int64_t step = std::int64_t{gridDim.x} * kTile;
-  for (std::int64_t begin = std::int64_t{blockIdx.x} * kTile; begin < n; begin += step) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kCodeTile;
+  for (std::int64_t begin = std::int64_t{blockIdx.x} * kCodeTile; begin < n; begin += step) {
     const int count = tile_count(begin, n);
     copy_bytes(tile.bytes, packed + begin / 8 * bits, byte_count(count, bits), thread);
     __syncthreads();

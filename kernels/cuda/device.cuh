@@ -8,7 +8,7 @@
 #include <atomic>
 #include <string>
 
-#include "cpd/backend/cuda_api.h"
+#include "cpd/backend/backend.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/strided.h"
 
@@ -76,7 +76,7 @@ inline bool needs_binary64(const RoundPlan& plan, const Strided& x) {
   return plan.wide || x.dtype == DType::f64;
 }
 
-#define CPD_CUDA(name, Call) int name(const Launch& launch, const Call& call);
+#define CPD_OP(name, Call) int name(const Launch& launch, const Call& call);
 #include "cpd/backend/operations.def"
 
 void use_allocator_at(const std::atomic<const Allocator*>& place);

@@ -25,7 +25,7 @@ struct PartMoments {
 struct NormTile {
   PartMoments parts[kThreads];
   std::int64_t first[kThreads];
-  float values[kTile];  ///< of a bucket that one block of threads has alone
+  float values[kCodeTile];  ///< of a bucket that one block of threads has alone
 };
 
 CPD_FN bool is_finite(float x) { return x - x == 0; }
@@ -112,7 +112,7 @@ CPD_DEVICE void long_norm_block(const ThreadBlock& block, const NormCall& call, 
     tile.first[thread] = call.clip == 0 ? n : first_finite(call.shift, n, x, thread);
     tile.parts[thread] = {};
   });
-  CPD_ROLLED for (std::int64_t begin = 0; begin < n; begin += kTile) {
+  CPD_ROLLED for (std::int64_t begin = 0; begin < n; begin += kCodeTile) {
     const int count = tile_count(begin, n);
     block.each([&](int thread) {
       CPD_ROLLED for (int j = thread; j < count; j += kThreads) tile.values[j] = x[begin + j];
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads)
     form_norms(const __grid_constant__ NormCall call, const float* x, float* norms) {
   __shared__ NormTile tile;
   const ThreadBlock block;
-  if (call.bucket <= kTile) return short_norms_block(block, call, x, norms, tile);
+  if (call.bucket <= kCodeTile) return short_norms_block(block, call, x, norms, tile);
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
   CPD_ROLLED for (std::int64_t b = block.number; b < buckets; b += block.count) {
     long_norm_block(block, call, x + b * call.bucket, bucket_count(call.n, call.bucket, b),
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
 
 int level_norms(const Launch& launch, const NormCall& call) {
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
-  const std::int64_t at_once = call.bucket <= kTile ? kBucketsAtOnce : 1;
+  const std::int64_t at_once = call.bucket <= kCodeTile ? kBucketsAtOnce : 1;
   return start_tiles(launch, form_norms, (buckets + at_once - 1) / at_once, call, call.x,
                      call.norms);
 }

@@ -61,7 +61,7 @@ CPD_DEVICE void for_message_tiles(const ThreadBlock& block, const MessageLayout&
   const std::int64_t bytes = head_bytes(layout, buckets_of(layout, layout.block)) +
                              layout.block / kCodesPerGroup * layout.bits;
   CPD_ROLLED for (std::int64_t t = block.number; t < all; t += block.count) {
-    MessageTile tile{.block = t / of_block, .begin = t % of_block * kTile};
+    MessageTile tile{.block = t / of_block, .begin = t % of_block * kCodeTile};
     const std::int64_t n = bucket_count(layout.n, layout.block, tile.block);
     if (tile.begin >= n) continue;
     tile.count = tile_count(tile.begin, n);

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
                        float* factor) {
   __shared__ LargestTile tile;
   const ThreadBlock block;
-  const int lanes = call.bucket <= kTile ? 16 : kThreads;
+  const int lanes = call.bucket <= kCodeTile ? 16 : kThreads;
   const int at_once = kThreads / lanes;
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
   const std::int64_t step = block.count * at_once;

@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Adds the block's pieces to `remainder`, which is R(~0, bytes) when all blocks have done so;
 /// `table` is 256 words of shared memory.
 __global__ void __launch_bounds__(kThreads)
-    find_remainder(Bytes bytes, const __grid_constant__ CrcPowers powers,
+    find_remainder(ByteRange bytes, const __grid_constant__ CrcPowers powers,
                    std::uint32_t* remainder) {
   __shared__ std::uint32_t table[256];
   const ThreadBlock block;

@@ -17,8 +17,8 @@
 namespace cpd::cuda {
 
 struct ReduceTile {
-  std::uint32_t codes[2][kTile];
-  alignas(16) std::uint8_t bytes[4 * kTile];
+  std::uint32_t codes[2][kCodeTile];
+  alignas(16) std::uint8_t bytes[4 * kCodeTile];
 };
 
 // --- values and codes ----------------------------------------------------------------------------
@@ -236,7 +236,7 @@ template <class Run>
 CPD_DEVICE void for_tiles(const ThreadBlock& block, const ReduceCall& call, Run run) {
   CPD_ROLLED for (std::int64_t tile = block.number; tile < call.tiles; tile += block.count) {
     const ReduceSegment& segment = segment_of(call, tile);
-    const std::int64_t begin = (tile - segment.tile) * kTile;
+    const std::int64_t begin = (tile - segment.tile) * kCodeTile;
     run(segment, begin, tile_count(begin, segment.count));
   }
 }
@@ -273,7 +273,7 @@ CPD_DEVICE void code_block(const ThreadBlock& block, const ReduceCall& call, Red
 template <class Run>
 CPD_DEVICE void for_tiles_of(const ThreadBlock& block, std::int64_t n, Run run) {
   CPD_ROLLED for (std::int64_t tile = block.number; tile < tiles_of(n); tile += block.count) {
-    run(tile * kTile, tile_count(tile * kTile, n));
+    run(tile * kCodeTile, tile_count(tile * kCodeTile, n));
   }
 }
 

@@ -98,7 +98,7 @@ struct Source {
   Strided given;
 };
 
-CPD_FN Source source_of(const RoundPlan& plan, const Key& key, const Strided& given) {
+CPD_FN Source source_of(const RoundPlan& plan, const DeviceKey& key, const Strided& given) {
   return {key.seed != nullptr ? *key.seed : plan.seed,
           key.stream != nullptr ? *key.stream : plan.stream, given};
 }

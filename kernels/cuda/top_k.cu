@@ -16,13 +16,13 @@
 namespace cpd::cuda {
 namespace {
 
-constexpr int kOwn = kTile / kThreads;  ///< neighbouring values of a tile that a thread ranks
+constexpr int kOwn = kCodeTile / kThreads;  ///< neighbouring values of a tile that a thread ranks
 
 struct TopKTile {
-  float values[kTile + kThreads];  ///< at slot_of
-  std::int32_t ranks[kTile];       ///< among those of the tile that are kept; -1: it is not
+  float values[kCodeTile + kThreads];  ///< at slot_of
+  std::int32_t ranks[kCodeTile];       ///< among those of the tile that are kept; -1: it is not
   std::uint32_t counts[2][kThreads];
-  std::uint16_t places[kTile];  ///< of the values that are kept
+  std::uint16_t places[kCodeTile];  ///< of the values that are kept
   std::uint32_t bits;
 };
 
@@ -70,7 +70,7 @@ CPD_DEVICE void for_ranked_tiles(const ThreadBlock& block, const TopKCall& call,
                                  std::int64_t end, TopKSpan before, TopKTile& memory, Run run) {
   const LargestLimit limit = call.search->limit;
   CPD_ROLLED for (; tile < end; ++tile) {
-    const std::int64_t begin = tile * kTile;
+    const std::int64_t begin = tile * kCodeTile;
     const int count = tile_count(begin, call.n);
     const auto for_own = [&](int thread, auto take) {
       for (int j = thread * kOwn; j < (thread + 1) * kOwn && j < count; ++j) {
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads) count_spans(const __grid_constant__ TopKCall call) {
   const ThreadBlock block;
   const std::uint32_t limit = call.search->limit.pattern;
-  const std::int64_t size = std::int64_t{call.span} * kTile;
+  const std::int64_t size = std::int64_t{call.span} * kCodeTile;
   CPD_ROLLED for (std::int64_t s = block.number; s < spans_of(call); s += block.count) {
     const std::int64_t end = (s + 1) * size < call.n ? (s + 1) * size : call.n;
     block.each([&](int thread) {
@@ -310,17 +310,17 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ TopKTile memory;
   const ThreadBlock block;
   const std::int64_t tiles = tiles_of(call.n);
-  const std::int64_t per = call.block / kTile;
+  const std::int64_t per = call.block / kCodeTile;
   const LargestLimit limit = call.search->limit;
   CPD_ROLLED for (std::int64_t number = block.number; number * per < tiles; number += block.count) {
     const std::int64_t tile = number * per;
     const std::int64_t end = tile + per < tiles ? tile + per : tiles;
-    const std::int64_t n = (end < tiles ? end * kTile : call.n) - tile * kTile;
+    const std::int64_t n = (end < tiles ? end * kCodeTile : call.n) - tile * kCodeTile;
     const TopKSpan& from = call.spans[tile / call.span];
     const TopKSpan& to = call.spans[end < tiles ? end / call.span : spans_of(call)];
     const std::int64_t kept = kept_of(limit, to) - kept_of(limit, from);
     const int low = kept == 0 ? 0 : gap_low_bits(n, kept);
-    std::int64_t next = tile * kTile;  // the place after the last one
+    std::int64_t next = tile * kCodeTile;  // the place after the last one
     block.each([&](int thread) {
       if (thread == 0) memory.bits = 0;
     });

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/device_memory.h"
 #include "cpd/compress/on_gpu.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
@@ -93,7 +93,7 @@ class CodecsGpu : public testing::GpuTest {
          const States& states)
         : x(std::move(values)),
           memory(driver, x.data(), 4 * x.size()),
-          queue(std::make_shared<const cuda::Queue>(0)),
+          queue(std::make_shared<const Queue>(Device::cuda, 0)),
           state(states.cpu.get()) {
       whole = PieceOf(0, static_cast<std::int64_t>(x.size()));
       whole.shift = shift;
@@ -135,14 +135,14 @@ class CodecsGpu : public testing::GpuTest {
     Floats expected(both.x.size());
     codec.Round(both.whole, both.state, both.x.data(), expected.data());
     const auto y = QueuedValues(both.queue, n);
-    const auto memory = QueuedValues(both.queue, sizeof(cuda::SegmentCounts) / 4);
-    auto* const counts = reinterpret_cast<cuda::SegmentCounts*>(memory.get());
-    both.queue->Clear(counts, sizeof(cuda::SegmentCounts));
+    const auto memory = QueuedValues(both.queue, sizeof(SegmentCounts) / 4);
+    auto* const counts = reinterpret_cast<SegmentCounts*>(memory.get());
+    both.queue->Clear(counts, sizeof(SegmentCounts));
     both.on_gpu->Round(both.whole, y.get(), counts);
     EXPECT_TRUE(same(expected, Read(both.queue, y.get(), n)));
-    cuda::SegmentCounts found;
+    SegmentCounts found;
     both.queue->Copy(&found, counts, sizeof(found));
-    cuda::SegmentCounts lost;
+    SegmentCounts lost;
     for (std::size_t i = 0; i < expected.size(); ++i) {
       lost.non_finite += std::isfinite(both.x[i]) ? 0 : 1;
       lost.zeros += expected[i] == 0 ? 1 : 0;
@@ -296,8 +296,8 @@ TEST_F(CodecsGpu, ErrorsFromStreamToStream) {
     const OnGpu memory(driver(), x.data(), 4 * x.size());
     const auto* const there = static_cast<const float*>(
         memory.View(View(const_cast<float*>(x.data()), DType::f32, 2 * kSize), x.data()).data);
-    const std::array queues{std::make_shared<const cuda::Queue>(0),
-                            std::make_shared<const cuda::Queue>(0)};
+    const std::array queues{std::make_shared<const Queue>(Device::cuda, 0),
+                            std::make_shared<const Queue>(Device::cuda, 0)};
     Bytes bytes;
     std::shared_ptr<float> to;
     for (std::size_t call = 0; call < 2; ++call) {
@@ -328,7 +328,7 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
     const std::int64_t slice = 5 * codec->bucket();
     const std::int64_t cut = 1280 / codec->bucket() * codec->bucket();
     for (unsigned step = 0; step < 3; ++step) {
-      const SharedQueue queue = std::make_shared<const cuda::Queue>(0);
+      const SharedQueue queue = std::make_shared<const Queue>(Device::cuda, 0);
       const Floats x = values_of(kSlice, Values::normal, step);
       states.cpu->Begin({.begin = slice, .n = kSlice, .key = kKey}, nullptr);
       for (const auto& [begin, n] : {std::pair{cut, kSlice - cut}, {std::int64_t{0}, cut}}) {
@@ -369,7 +369,7 @@ TEST_F(CodecsGpu, IntegerSums) {
 /// The text of the fault that decoding these bytes of n values notes; empty where it is none.
 std::string fault_of(const testing::CudaDriver& driver, const Codec& codec, const Bytes& bytes,
                      std::int64_t n, Floats& values) {
-  const SharedQueue queue = std::make_shared<const cuda::Queue>(0);
+  const SharedQueue queue = std::make_shared<const Queue>(Device::cuda, 0);
   const OnGpu memory(driver, bytes.data(), bytes.size());
   const TensorView host = View(const_cast<std::uint8_t*>(bytes.data()), DType::u8,
                                static_cast<std::int64_t>(bytes.size()));
@@ -380,7 +380,7 @@ std::string fault_of(const testing::CudaDriver& driver, const Codec& codec, cons
   values.resize(static_cast<std::size_t>(n));
   queue->Copy(values.data(), y.get(), 4 * n);
   try {
-    cuda::CheckDevice(0);
+    CheckDevice(Device::cuda, 0);
   } catch (const Error& error) {
     return error.what();
   }

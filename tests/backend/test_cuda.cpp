@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
-#include "cpd/backend/cuda_faults.h"
 #include "cpd/backend/device_memory.h"
+#include "cpd/backend/faults.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/local.h"
 #include "cpd/ops/arithmetic.h"
@@ -152,37 +152,35 @@ class FailingLibrary {
   explicit FailingLibrary(int status) {
     status_ = status;
     api_.describe = [](int code) { return code == 2 ? "out of memory: 9 bytes" : "another"; };
-    api_.arithmetic = [](const cuda::Launch&, const ArithmeticCall&) { return status_; };
-    api_.blas = [](const cuda::Launch&, const MatrixProduct&, const char** error) {
-      *error = "no product today";
+    api_.arithmetic = [](const Launch&, const ArithmeticCall&) { return status_; };
+    api_.blas = [](const Launch&, const BlasCall& call) {
+      *call.error = "no product today";
       return 0;
     };
     api_.open_stream = [](int, void**) { return 0; };
     api_.close_stream = [](int, void*) { return 0; };
-    api_.wait = [](const cuda::Launch&) { return 0; };
-    api_.order = [](const cuda::Launch&, void*) { return 0; };
-    api_.allocate = [](const cuda::Launch&, cuda::MemoryKind, std::int64_t, void**) {
-      return status_;
-    };
-    cuda::SetLibrary(&api_);
+    api_.wait = [](const Launch&) { return 0; };
+    api_.order = [](const Launch&, void*) { return 0; };
+    api_.allocate = [](const Launch&, MemoryKind, std::int64_t, void**) { return status_; };
+    SetBackend(Device::cuda, &api_);
   }
-  ~FailingLibrary() { cuda::SetLibrary(nullptr); }
+  ~FailingLibrary() { SetBackend(Device::cuda, nullptr); }
   FailingLibrary(const FailingLibrary&) = delete;
   FailingLibrary& operator=(const FailingLibrary&) = delete;
 
  private:
   static inline int status_ = 0;
-  cuda::Api api_{};
+  Backend api_{.name = "cuda"};
 };
 
 TEST_F(Cuda, StatusesAreErrors) {
-  cuda::CheckAtOnce(false);
+  CheckAtOnce(false);
   const auto add = [&] { Add(OnGpu(X()), OnGpu(X()), kFp32, {}, OnGpu(Y())); };
   const auto error_of = [&](int status) -> std::string {
     const FailingLibrary library(status);
     try {
       add();
-    } catch (const cuda::NoDeviceMemory& error) {
+    } catch (const NoDeviceMemory& error) {
       return std::string("memory: ") + error.what();
     } catch (const MachineError& error) {
       return std::string("machine: ") + error.what();
@@ -214,8 +212,7 @@ TEST_F(Cuda, NoMemoryForAReductionIsAnErrorOfItsOwn) {
   const FailingLibrary library(2);
   const std::vector<TensorView> x = {OnGpu(X())};
   const std::vector<TensorView> y = {OnGpu(Y())};
-  ExpectError<cuda::NoDeviceMemory>("CUDA out of memory: 9 bytes",
-                                    [&] { comm.AllReduce(x, y, spec); });
+  ExpectError<NoDeviceMemory>("CUDA out of memory: 9 bytes", [&] { comm.AllReduce(x, y, spec); });
 }
 
 TEST_F(Cuda, AMissingGpuIsTheMachinesError) {

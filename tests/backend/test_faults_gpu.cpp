@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cpd/backend/cuda_faults.h"
+#include "cpd/backend/faults.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"
@@ -57,9 +57,9 @@ class FaultsGpu : public testing::GpuTest {
   /// Runs `call` both ways; `harmless` reads device memory, which waits, and then casts. On a GPU a
   /// part of `call` may already see what an earlier part of it noted.
   void ExpectFault(const std::string& text, const std::function<void()>& call) {
-    cuda::CheckAtOnce(true);
+    CheckAtOnce(true);
     ExpectError(text, false, call);
-    cuda::CheckAtOnce(false);
+    CheckAtOnce(false);
     const OnGpuView x = Values(0.5F);
     const auto harmless = [&] {
       x.Read();
@@ -73,7 +73,7 @@ class FaultsGpu : public testing::GpuTest {
     ExpectError(text, true, both);
     EXPECT_NO_THROW(harmless()) << text;  // it is raised once
     ExpectError(text, true, both);
-    cuda::CheckAtOnce(true);
+    CheckAtOnce(true);
   }
 
  private:

@@ -308,7 +308,7 @@ class OperationsGpu : public testing::GpuTest {
 
   /// Runs every operation; returns the table's rows.
   static std::vector<std::string> RunAll(const CudaDriver& there, const CudaDriver& current) {
-    cuda::CheckAtOnce(false);
+    CheckAtOnce(false);
     std::vector<std::string> rows;
     for (const Operation& operation : Operations()) {
       SCOPED_TRACE(operation.name);
@@ -354,8 +354,8 @@ TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
   const testing::OnGpuView x(second(), here.x), out(second(), here.out);
   const testing::OnGpuView integers(second(), here.integers), first(driver(), here.x);
   driver().Enter();
-  const cuda::Bytes bytes{static_cast<const std::uint8_t*>(x.view().data), 4 * kCount};
-  EXPECT_EQ(cuda::Queue(1).Checksums({&bytes, 1}),
+  const ByteRange bytes{static_cast<const std::uint8_t*>(x.view().data), 4 * kCount};
+  EXPECT_EQ(Queue(Device::cuda, 1).Checksums({&bytes, 1}),
             std::vector{Crc32c(0, bytes.count, memory.x.data())});
   const auto cast = [&](const testing::OnGpuView& from, const TensorView* random) {
     RoundingOptions options = Stochastic();
@@ -364,15 +364,15 @@ TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
          random);
   };
   const TensorView random = integers.view();
-  cuda::CheckAtOnce(true);
+  CheckAtOnce(true);
   EXPECT_THROW(cast(x, &random), Error);
   EXPECT_NO_THROW(cast(x, nullptr));
-  cuda::CheckAtOnce(false);
+  CheckAtOnce(false);
   EXPECT_NO_THROW(cast(x, &random));
-  cuda::ReleaseUnusedMemory(1);  // waits for the GPU's work
+  ReleaseUnusedMemory(Device::cuda, 1);  // waits for the GPU's work
   EXPECT_NO_THROW(cast(first, nullptr));
-  EXPECT_NO_THROW(cuda::CheckDevice(0));
-  EXPECT_THROW(cuda::CheckDevice(1), Error);
+  EXPECT_NO_THROW(CheckDevice(Device::cuda, 0));
+  EXPECT_THROW(CheckDevice(Device::cuda, 1), Error);
 }
 
 /// Operands of two devices are refused before anything is written.

@@ -178,7 +178,7 @@ TEST_F(ReduceGpu, SumsOfAnyTerms) {
 TEST_F(ReduceGpu, PackedContributions) {
   constexpr std::int64_t n = 501;
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;
-  const cuda::Queue queue(0);
+  const Queue queue(Device::cuda, 0);
   std::size_t pick = 0;
   for (const Format& format : formats()) {
     const reference::Spec of_values = reference::spec_of(format);
@@ -200,14 +200,14 @@ TEST_F(ReduceGpu, PackedContributions) {
         const OnGpu message(driver(), packed.data(), packed.size());
         auto* const there = static_cast<std::uint8_t*>(
             message.View(View(packed.data(), DType::u8, n), packed.data()).data);
-        cuda::ReduceSegment segment;
+        ReduceSegment segment;
         segment.size = first + n;
         segment.begin = first;
         segment.count = n;
         segment.x = static_cast<const float*>(values.View(View(x), x.data()).data);
         segment.shift = shift;
         segment.start.fill(static_cast<std::int64_t>(skip));
-        cuda::ReduceCall call;
+        ReduceCall call;
         call.segments = &segment;
         call.segment_count = 1;
         call.tiles = 1;
@@ -215,7 +215,7 @@ TEST_F(ReduceGpu, PackedContributions) {
         call.cast = PlanOf(format, options, testing::kKey);
         call.codes.fill(PlanOf(format));
         call.cast_stream = testing::kKey.stream;
-        queue.Reduce(call);
+        queue.reduce(call);
         queue.Wait();
         message.Read(packed.data());
         // The CPU's ranges do not cross a multiple of 2^32.
@@ -234,12 +234,12 @@ TEST_F(ReduceGpu, PackedContributions) {
         const OnGpu results(driver(), y.data(), 4 * n);
         segment.out = static_cast<float*>(results.View(View(y), y.data()).data);
         const std::uint8_t* from = there;
-        call.task = cuda::ReduceTask::unpack;
+        call.task = ReduceTask::unpack;
         call.from = &from;
         call.from_count = 1;
         call.unscales = true;
         call.divisor = divisor;
-        queue.Reduce(call);
+        queue.reduce(call);
         queue.Wait();
         results.Read(y.data());
         std::vector<float> decoded(n);
@@ -513,7 +513,7 @@ TEST_F(ReduceGpu, ChecksumsOfMessages) {
   const OnGpu memory(driver(), data.data(), data.size());
   const auto* begin = static_cast<const std::uint8_t*>(
       memory.View(View(data.data(), DType::u8, static_cast<std::int64_t>(most)), data.data()).data);
-  std::vector<cuda::Bytes> parts;
+  std::vector<ByteRange> parts;
   std::vector<std::uint32_t> wanted;
   for (const std::size_t count :
        {std::size_t{0}, std::size_t{1}, std::size_t{511}, std::size_t{512}, std::size_t{513},
@@ -521,13 +521,13 @@ TEST_F(ReduceGpu, ChecksumsOfMessages) {
     parts.push_back({begin + 7, static_cast<std::int64_t>(count)});
     wanted.push_back(Crc32c(0, parts.back().count, data.data() + 7));
   }
-  EXPECT_EQ(cuda::Queue(0).Checksums(parts), wanted);
+  EXPECT_EQ(Queue(Device::cuda, 0).Checksums(parts), wanted);
 }
 
 /// An empty layer may be on another GPU, on any stream there.
 TEST_F(ReduceGpu, AnEmptyLayerOnAnotherGpu) {
   if (CudaDriver::GetSecond() == nullptr) GTEST_SKIP() << "one GPU, not two";
-  const cuda::Queue there(1);
+  const Queue there(Device::cuda, 1);
   LayersOnGpu layers(driver(), {{1, 2, 3}});
   TensorView empty = layers.views()[0];
   empty.shape[0] = 0;

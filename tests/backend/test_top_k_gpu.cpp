@@ -145,16 +145,16 @@ class TopKGpu : public testing::GpuTest {
     ASSERT_TRUE(same(expected.terms, on_cpu));
     const std::int64_t bytes = LayerBytes(codec, whole, cpu, x.data());
 
-    const auto queue = std::make_shared<const cuda::Queue>(0);
+    const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
     const testing::OnGpu memory(driver(), x.data(), 4 * x.size());
     auto* const from = const_cast<float*>(x.data());
     const auto* in =
         static_cast<const float*>(memory.View(View(from, DType::f32, whole.n), from).data);
     const auto begun = codec.on_gpu()->Begin(queue, whole, {there}, in);
     const auto y = QueuedValues(queue, whole.n);
-    const auto found = QueuedValues(queue, sizeof(cuda::SegmentCounts) / 4);
-    auto* const counts = reinterpret_cast<cuda::SegmentCounts*>(found.get());
-    queue->Clear(counts, sizeof(cuda::SegmentCounts));
+    const auto found = QueuedValues(queue, sizeof(SegmentCounts) / 4);
+    auto* const counts = reinterpret_cast<SegmentCounts*>(found.get());
+    queue->Clear(counts, sizeof(SegmentCounts));
     begun->Round(whole, y.get(), counts);
     const auto counted_bytes = begun->CountBytes(whole);
     Floats got(x.size());
@@ -164,9 +164,9 @@ class TopKGpu : public testing::GpuTest {
     ASSERT_TRUE(largest.has_value());
     EXPECT_EQ(*largest, expected.largest);
 
-    cuda::SegmentCounts counted;
+    SegmentCounts counted;
     queue->Copy(&counted, counts, sizeof(counted));
-    cuda::SegmentCounts lost;
+    SegmentCounts lost;
     for (std::size_t i = 0; i < x.size(); ++i) {
       lost.non_finite += std::isfinite(x[i]) ? 0 : 1;
       lost.zeros += expected.terms[i] == 0 ? 1 : 0;
@@ -276,7 +276,7 @@ TEST_F(TopKGpu, InPlace) {
   const SharedCodec codec = one.codec(one.text());
   const Floats x = values_of(kSize, Values::few);
   const Piece whole{.n = kSize, .size = kSize};
-  const auto queue = std::make_shared<const cuda::Queue>(0);
+  const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
   const auto memory = QueuedValues(queue, kSize);
   queue->Copy(memory.get(), x.data(), 4 * kSize);
   codec->on_gpu()->Begin(queue, whole, {}, memory.get())->Round(whole, memory.get(), nullptr);
@@ -305,7 +305,7 @@ TEST_F(TopKGpu, ResidualsFromCallToCall) {
       EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
       continue;
     }
-    const auto queue = std::make_shared<const cuda::Queue>(0);
+    const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
     const auto memory = QueuedValues(queue, kSize);
     queue->Copy(memory.get(), x.data(), 4 * kSize);
     const auto y = QueuedValues(queue, kSize);
@@ -329,7 +329,7 @@ TEST_F(TopKGpu, WithinFeedback) {
     Floats expected(x.size());
     cpu->Begin(whole, x.data());
     codec->Round(whole, cpu.get(), x.data(), expected.data());
-    const auto queue = std::make_shared<const cuda::Queue>(0);
+    const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
     const auto memory = QueuedValues(queue, kSize);
     queue->Copy(memory.get(), x.data(), 4 * kSize);
     const auto y = QueuedValues(queue, kSize);
@@ -354,7 +354,7 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
       const Piece whole{.n = n, .size = n};
       Floats expected(x.size());
       codec->Round(whole, nullptr, x.data(), expected.data());
-      const auto queue = std::make_shared<const cuda::Queue>(0);
+      const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
       const auto memory = QueuedValues(queue, n);
       if (n > 0) queue->Copy(memory.get(), x.data(), 4 * n);
       codec->on_gpu()->Begin(queue, whole, {}, memory.get())->Round(whole, memory.get(), nullptr);
@@ -371,7 +371,7 @@ class Search {
   Search(const Floats& x, std::int64_t k, std::int32_t span)
       : queue_(0),
         memory_(Bytes(x.size())),
-        spans(((x.size() + cuda::kTile - 1) / cuda::kTile + static_cast<std::size_t>(span) - 1) /
+        spans(((x.size() + kCodeTile - 1) / kCodeTile + static_cast<std::size_t>(span) - 1) /
                   static_cast<std::size_t>(span) +
               1) {
     call.n = static_cast<std::int64_t>(x.size());
@@ -379,19 +379,17 @@ class Search {
     call.span = span;
     call.block = 65536;
     call.cast = PlanOf(kFp32);
-    auto* const values = static_cast<float*>(queue_.Allocate(cuda::MemoryKind::device, memory_));
+    auto* const values = static_cast<float*>(queue_.Allocate(MemoryKind::device, memory_));
     queue_.Copy(values, x.data(), memory_);
     call.x = values;
-    call.search = static_cast<cuda::TopKSearch*>(
-        queue_.Allocate(cuda::MemoryKind::device, sizeof(cuda::TopKSearch)));
-    call.spans =
-        static_cast<cuda::TopKSpan*>(queue_.Allocate(cuda::MemoryKind::device, BytesOfSpans()));
+    call.search = static_cast<TopKSearch*>(queue_.Allocate(MemoryKind::device, sizeof(TopKSearch)));
+    call.spans = static_cast<TopKSpan*>(queue_.Allocate(MemoryKind::device, BytesOfSpans()));
   }
   ~Search() {
     for (const void* memory :
          {static_cast<const void*>(call.x), static_cast<const void*>(call.search),
           static_cast<const void*>(call.spans)}) {
-      queue_.Release(cuda::MemoryKind::device, const_cast<void*>(memory));
+      queue_.Release(MemoryKind::device, const_cast<void*>(memory));
     }
   }
   Search(const Search&) = delete;
@@ -401,12 +399,15 @@ class Search {
   void Select() {
     queue_.Copy(call.search, &found, sizeof(found));
     queue_.Copy(call.spans, spans.data(), BytesOfSpans());
-    queue_.SelectTopK(call);
+    queue_.select_top_k(call);
     queue_.Copy(&found, call.search, sizeof(found));
     queue_.Copy(spans.data(), call.spans, BytesOfSpans());
   }
   [[nodiscard]] Floats Rounded() const {
-    queue_.RoundTopK(call, const_cast<float*>(call.x), nullptr);  // in place
+    TopKCall in_place = call;
+    in_place.y = const_cast<float*>(call.x);
+    in_place.counts = nullptr;
+    queue_.round_top_k(in_place);
     Floats y(static_cast<std::size_t>(call.n));
     queue_.Copy(y.data(), call.x, memory_);
     return y;
@@ -415,21 +416,21 @@ class Search {
  private:
   static std::int64_t Bytes(std::size_t n) { return static_cast<std::int64_t>(4 * n); }
   [[nodiscard]] std::int64_t BytesOfSpans() const {
-    return static_cast<std::int64_t>(spans.size() * sizeof(cuda::TopKSpan));
+    return static_cast<std::int64_t>(spans.size() * sizeof(TopKSpan));
   }
 
-  cuda::Queue queue_;
+  Queue queue_;
   std::int64_t memory_;
 
  public:
-  cuda::TopKCall call;
-  cuda::TopKSearch found{};
-  std::vector<cuda::TopKSpan> spans;
+  TopKCall call;
+  TopKSearch found{};
+  std::vector<TopKSpan> spans;
 };
 
 /// Spans of one tile, of several, and of more than there are.
 TEST_F(TopKGpu, SpansOfAnyLength) {
-  constexpr std::int64_t kTile = cuda::kTile;
+  constexpr std::int64_t kTile = kCodeTile;
   std::mt19937 random(1);
   for (const std::int64_t n : {std::int64_t{1}, kTile, 8 * kTile - 1, 70 * kTile + 5}) {
     Floats x(static_cast<std::size_t>(n));
@@ -470,7 +471,7 @@ TEST_F(TopKGpu, DigitsOfManyValues) {
     if (trial > 1 && trial % 4 == 0) wanted = trial;  // beyond infinity's pattern
     search.call.k = wanted;
     LargestLimit expected{0, wanted};
-    cuda::TopKSearch with_value = search.found;
+    TopKSearch with_value = search.found;
     auto& counts = with_value.counts;
     for (int digit = 0; digit < kPatternDigits; ++digit) {
       if (expected.pattern == 0) ++counts[digit][0];  // the value that is there
@@ -490,17 +491,17 @@ TEST_F(TopKGpu, DigitsOfManyValues) {
 /// More spans than one pass of the block takes, of counts whose sums are beyond 2^40.
 TEST_F(TopKGpu, SumsOfManySpans) {
   for (const std::int64_t tiles : {1, 7, 2049}) {
-    const Floats x(static_cast<std::size_t>(tiles * cuda::kTile), 1.0F);
+    const Floats x(static_cast<std::size_t>(tiles * kCodeTile), 1.0F);
     Search search(x, 5, 1);
     std::mt19937_64 random(3);
-    for (cuda::TopKSpan& span : search.spans) span = {random() >> 32, random() >> 33};
+    for (TopKSpan& span : search.spans) span = {random() >> 32, random() >> 33};
     search.spans.back() = {};
-    std::vector<cuda::TopKSpan> expected;
-    cuda::TopKSpan sum{};
-    for (const cuda::TopKSpan& span : search.spans) {
+    std::vector<TopKSpan> expected;
+    TopKSpan sum{};
+    for (const TopKSpan& span : search.spans) {
       expected.push_back(sum);
       sum.above += span.above;
-      sum.equal += span.equal + static_cast<std::uint64_t>(cuda::kTile);  // all are ties
+      sum.equal += span.equal + static_cast<std::uint64_t>(kCodeTile);  // all are ties
     }
     search.Select();
     EXPECT_EQ(search.found.kept, static_cast<std::int64_t>(expected.back().above) + 5);
@@ -520,9 +521,9 @@ TEST_F(TopKGpu, RanksBeyond32Bits) {
   options.mode = Rounding::stochastic;
   constexpr float kTie = 1.3F;
   constexpr float kAbove = 2.7F;
-  Floats x(cuda::kTile + 100, kTie);
-  std::fill_n(x.begin(), cuda::kTile, 0.0F);
-  x[cuda::kTile + 50] = kAbove;
+  Floats x(kCodeTile + 100, kTie);
+  std::fill_n(x.begin(), kCodeTile, 0.0F);
+  x[kCodeTile + 50] = kAbove;
   const auto pattern = [](float v) { return std::bit_cast<std::uint32_t>(v); };
   for (const int more : {0, 1, 30}) {
     Search search(x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
@@ -543,8 +544,8 @@ TEST_F(TopKGpu, RanksBeyond32Bits) {
     EXPECT_EQ(search.found.kept, search.call.k);
     Floats expected(x.size());
     auto rank = static_cast<std::int64_t>(4 * kMany);
-    for (std::size_t j = cuda::kTile; j < x.size(); ++j) {
-      if (x[j] != kAbove && j >= cuda::kTile + static_cast<std::size_t>(more)) continue;
+    for (std::size_t j = kCodeTile; j < x.size(); ++j) {
+      if (x[j] != kAbove && j >= kCodeTile + static_cast<std::size_t>(more)) continue;
       CastScaled(format, options, 0, rank++, 1, &x[j], &expected[j], testing::kKey);
     }
     EXPECT_TRUE(same(expected, search.Rounded())) << more;

@@ -235,8 +235,8 @@ TEST_F(VirtualGpu, RanksOnTwoStreams) {
   constexpr int kWorld = 7;
   const Reduce spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 0);
   const Reduced expected = Run(Place::cpu, spec, kWorld, true);
-  const std::array queues{std::make_shared<const cuda::Queue>(0),
-                          std::make_shared<const cuda::Queue>(0)};
+  const std::array queues{std::make_shared<const Queue>(Device::cuda, 0),
+                          std::make_shared<const Queue>(Device::cuda, 0)};
   for (const std::size_t works_first : {0, 1}) {
     // Uploads wait for all streams, so that they come before all work.
     std::vector<std::unique_ptr<testing::OnGpuView>> memory;

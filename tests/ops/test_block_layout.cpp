@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/ops/block_layout.h"
-#include "cpd/ops/elementwise.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {

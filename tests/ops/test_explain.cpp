@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
-#include "cpd/ops/explain.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/scaled.h"

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/backend/cuda_faults.h"
+#include "cpd/backend/faults.h"
 #include "cpd/base/tensor.h"
 #include "tests/testing/sanitized.h"
 
@@ -216,7 +216,7 @@ class OnGpuView {
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    cuda::CheckAtOnce(true);
+    CheckAtOnce(true);
     driver_ = CudaDriver::Get();
     if (driver_ != nullptr) return;
     const char* required = std::getenv("CPD_REQUIRE_GPU");

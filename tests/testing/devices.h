@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/backend/cuda_faults.h"
+#include "cpd/backend/faults.h"
 #include "cpd/base/tensor.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/cuda_memory.h"
@@ -42,7 +42,7 @@ inline std::vector<std::string> devices() {
 class OnBackendOrGpu {
  public:
   explicit OnBackendOrGpu(const std::string& name) : is_cuda_(name == "cuda") {
-    if (is_cuda_) cuda::CheckAtOnce(true);
+    if (is_cuda_) CheckAtOnce(true);
     if (!is_cuda_) ForceKernels(name);
   }
   ~OnBackendOrGpu() { ForceKernels(""); }

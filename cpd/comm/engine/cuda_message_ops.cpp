@@ -11,18 +11,11 @@
 namespace cpd {
 namespace {
 
-using cuda::Codes;
-using cuda::ReduceCall;
-using cuda::ReduceSegment;
-using cuda::ReduceTask;
-
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
 std::shared_ptr<std::uint8_t> QueuedMemory(const SharedQueue& queue, std::int64_t bytes) {
-  const auto free = [queue](std::uint8_t* memory) {
-    queue->Release(cuda::MemoryKind::queued, memory);
-  };
-  return {static_cast<std::uint8_t*>(queue->Allocate(cuda::MemoryKind::queued, bytes)), free};
+  const auto free = [queue](std::uint8_t* memory) { queue->Release(MemoryKind::queued, memory); };
+  return {static_cast<std::uint8_t*>(queue->Allocate(MemoryKind::queued, bytes)), free};
 }
 
 /// Segments of whole layers; their numbers in random streams are 0, 1, …
@@ -34,7 +27,7 @@ std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> sizes) {
     segment.layer = static_cast<std::int64_t>(l);
     segment.size = segment.count = sizes[l];
     segment.tile = tiles;
-    tiles += cuda::tiles_of(sizes[l]);
+    tiles += tiles_of(sizes[l]);
     segments.push_back(segment);
   }
   return segments;
@@ -44,7 +37,7 @@ std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> sizes) {
 void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
   call.segments = segments.data();
   call.segment_count = static_cast<std::int32_t>(segments.size());
-  call.tiles = segments.empty() ? 0 : segments.back().tile + cuda::tiles_of(segments.back().count);
+  call.tiles = segments.empty() ? 0 : segments.back().tile + tiles_of(segments.back().count);
 }
 
 class CudaMessageOps final : public MessageOps {
@@ -131,7 +124,7 @@ class CudaMessageOps final : public MessageOps {
     ReduceCall call = call_;
     Walk(call, segments);
     std::vector<Losses> all;
-    for (const cuda::SegmentCounts& counts : queue_->Count(call, true)) {
+    for (const SegmentCounts& counts : queue_->Count(call, true)) {
       all.push_back(LossesOf(counts));
     }
     return all;
@@ -168,7 +161,7 @@ class CudaMessageOps final : public MessageOps {
     };
     std::vector<ReduceSegment> segments;
     segments.reserve(part.segments.size());
-    std::array<std::int64_t, cuda::kCodes> start{};
+    std::array<std::int64_t, kCodes> start{};
     start[Index(Codes::plane1)] = part.Bytes(call_.codes[Index(Codes::plane0)].bits);
     std::int64_t tiles = 0;
     for (const Segment& given : part.segments) {
@@ -183,8 +176,8 @@ class CudaMessageOps final : public MessageOps {
       segment.shift = BoundedShift(layers().shifts[l]);
       segment.start = start;
       segments.push_back(segment);
-      tiles += cuda::tiles_of(given.count);
-      for (int c = 0; c < cuda::kCodes; ++c) {
+      tiles += tiles_of(given.count);
+      for (int c = 0; c < kCodes; ++c) {
         start[static_cast<std::size_t>(c)] += bytes(static_cast<Codes>(c), given.count);
       }
     }
@@ -297,12 +290,12 @@ class CudaMessageOps final : public MessageOps {
       const auto size = layers().sizes[l];
       const auto layer = static_cast<std::int64_t>(l);
       const float scale = layers().scales.empty() ? 0 : layers().scales[l];
-      const auto found = QueuedMemory(queue_, sizeof(cuda::SegmentCounts));
-      cuda::SegmentCounts counts;
+      const auto found = QueuedMemory(queue_, sizeof(SegmentCounts));
+      SegmentCounts counts;
       queue_->Copy(found.get(), &counts, sizeof(counts));
       layers().on_gpu[l]->Round(
           reduction().PieceOf(layer, rank(), layers().shifts[l], scale, 0, size),
-          QueuedValues(queue_, size).get(), reinterpret_cast<cuda::SegmentCounts*>(found.get()));
+          QueuedValues(queue_, size).get(), reinterpret_cast<SegmentCounts*>(found.get()));
       queue_->Copy(&counts, found.get(), sizeof(counts));
       all.push_back(LossesOf(counts));
     }
@@ -337,7 +330,7 @@ class CudaMessageOps final : public MessageOps {
 
 }  // namespace
 
-Losses LossesOf(const cuda::SegmentCounts& counts) {
+Losses LossesOf(const SegmentCounts& counts) {
   return {static_cast<std::int64_t>(counts.non_finite),
           static_cast<std::int64_t>(counts.underflowed), static_cast<std::int64_t>(counts.zeros)};
 }
@@ -382,7 +375,7 @@ std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
   return all;
 }
 
-std::vector<LayerRange> MeasureRanges(const cuda::Queue& queue, std::span<const TensorView> x) {
+std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x) {
   std::vector<std::int64_t> sizes;
   for (const TensorView& layer : x) sizes.push_back(layer.size());
   std::vector<ReduceSegment> segments = WholeLayers(sizes);
@@ -390,7 +383,7 @@ std::vector<LayerRange> MeasureRanges(const cuda::Queue& queue, std::span<const 
   ReduceCall call;
   Walk(call, segments);
   std::vector<LayerRange> ranges;
-  for (const cuda::SegmentCounts& counts : queue.Count(call, false)) {
+  for (const SegmentCounts& counts : queue.Count(call, false)) {
     ranges.push_back(
         {std::bit_cast<float>(counts.largest), static_cast<std::int64_t>(counts.non_finite)});
   }

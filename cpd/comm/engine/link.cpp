@@ -41,7 +41,7 @@ std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase 
                                 std::uint32_t number) {
   std::vector<Header> headers(messages.size());
   if (messages.empty()) return headers;
-  std::vector<cuda::Bytes> payloads;
+  std::vector<ByteRange> payloads;
   for (const Message* message : messages)
     payloads.push_back({message->payload(), message->bytes()});
   const std::vector<std::uint32_t> crcs = messages[0]->memory().Checksums(payloads);
@@ -128,23 +128,23 @@ SharedMessage MessagePool::Take(std::int64_t bytes) {
 Link::Link(Transport& transport, double timeout)
     : transport_(transport),
       timeout_(timeout),
-      queue_(transport.memory() == Device::cuda
-                 ? std::make_shared<const cuda::Queue>(transport.device_index())
-                 : nullptr),
-      control_(transport.memory() == Device::cuda ? DeviceMemory(queue_) : HostMemory()),
+      queue_(transport.memory() == Device::cpu
+                 ? nullptr
+                 : std::make_shared<const Queue>(transport.memory(), transport.device_index())),
+      control_(queue_ == nullptr ? HostMemory() : DeviceMemory(queue_)),
       values_(control_) {}
 
 SharedQueue Link::UseLayersOn(Device device, int index) {
-  const bool on_gpu = device == Device::cuda;
-  if (on_gpu && (queue_ == nullptr || queue_->device() != index)) {
-    queue_ = std::make_shared<const cuda::Queue>(index);
+  const bool on_host = device == Device::cpu;
+  if (!on_host && (queue_ == nullptr || !queue_->is_on(device, index))) {
+    queue_ = std::make_shared<const Queue>(device, index);
     layers_ = Device::cpu;
   }
   if (device != layers_ && transport_.memory() == Device::cpu) {
-    values_ = MessagePool(on_gpu ? PinnedMemory(queue_) : HostMemory());
+    values_ = MessagePool(on_host ? HostMemory() : PinnedMemory(queue_));
   }
   layers_ = device;
-  return on_gpu ? queue_ : nullptr;
+  return on_host ? nullptr : queue_;
 }
 
 Pending::Pending() = default;

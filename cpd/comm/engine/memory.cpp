@@ -28,10 +28,10 @@ class OnHost : public MessageMemory {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
   }
   [[nodiscard]] std::vector<std::uint32_t> Checksums(
-      std::span<const cuda::Bytes> bytes) const override {
+      std::span<const ByteRange> bytes) const override {
     std::vector<std::uint32_t> crcs;
     crcs.reserve(bytes.size());
-    for (const cuda::Bytes& one : bytes) crcs.push_back(Crc32c(0, one.count, one.data));
+    for (const ByteRange& one : bytes) crcs.push_back(Crc32c(0, one.count, one.data));
     return crcs;
   }
 };
@@ -40,10 +40,10 @@ class Pinned final : public OnHost {
  public:
   explicit Pinned(SharedQueue queue) : queue_(std::move(queue)) {}
   [[nodiscard]] std::uint8_t* Allocate(std::int64_t bytes) const override {
-    return static_cast<std::uint8_t*>(queue_->Allocate(cuda::MemoryKind::pinned, bytes));
+    return static_cast<std::uint8_t*>(queue_->Allocate(MemoryKind::pinned, bytes));
   }
   void Free(std::uint8_t* memory) const noexcept override {
-    queue_->Release(cuda::MemoryKind::pinned, memory);
+    queue_->Release(MemoryKind::pinned, memory);
   }
   void Settle() const override { queue_->Wait(); }
 
@@ -55,10 +55,10 @@ class OnDevice final : public MessageMemory {
  public:
   explicit OnDevice(SharedQueue queue) : queue_(std::move(queue)) {}
   [[nodiscard]] std::uint8_t* Allocate(std::int64_t bytes) const override {
-    return static_cast<std::uint8_t*>(queue_->Allocate(cuda::MemoryKind::device, bytes));
+    return static_cast<std::uint8_t*>(queue_->Allocate(MemoryKind::device, bytes));
   }
   void Free(std::uint8_t* memory) const noexcept override {
-    queue_->Release(cuda::MemoryKind::device, memory);
+    queue_->Release(MemoryKind::device, memory);
   }
   [[nodiscard]] bool is_on_host() const override { return false; }
   void Settle() const override { queue_->Wait(); }
@@ -69,7 +69,7 @@ class OnDevice final : public MessageMemory {
     queue_->Copy(to, from, bytes);
   }
   [[nodiscard]] std::vector<std::uint32_t> Checksums(
-      std::span<const cuda::Bytes> bytes) const override {
+      std::span<const ByteRange> bytes) const override {
     return queue_->Checksums(bytes);
   }
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 
 namespace cpd {
 
@@ -32,10 +32,9 @@ class CPD_API MessageMemory {
   virtual void Read(void* to, const std::uint8_t* from, std::int64_t bytes) const = 0;
   /// The CRC-32C of each range of bytes.
   [[nodiscard]] virtual std::vector<std::uint32_t> Checksums(
-      std::span<const cuda::Bytes> bytes) const = 0;
+      std::span<const ByteRange> bytes) const = 0;
 };
 
-using cuda::SharedQueue;
 using SharedMemory = std::shared_ptr<const MessageMemory>;
 
 CPD_API SharedMemory HostMemory();

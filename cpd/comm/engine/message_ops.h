@@ -124,7 +124,7 @@ std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int r
                                                bool in_fp32, std::function<void()> progress,
                                                SharedQueue queue);
 
-Losses LossesOf(const cuda::SegmentCounts& counts);
+Losses LossesOf(const SegmentCounts& counts);
 
 /// A shift within ±600: x * 2^shift rounds the same for any shift beyond (CastScaled).
 int BoundedShift(int shift);
@@ -138,6 +138,6 @@ std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
                                               std::span<const TensorView> x, float divisor);
 
 /// MeasureRange of layers on the queue's GPU.
-std::vector<LayerRange> MeasureRanges(const cuda::Queue& queue, std::span<const TensorView> x);
+std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x);
 
 }  // namespace cpd

@@ -13,9 +13,9 @@ std::int64_t BytesOf(const TensorView& layer) {
 }  // namespace
 
 std::shared_ptr<float> PinnedValues(const SharedQueue& queue, std::int64_t n) {
-  const auto free = [queue](float* memory) { queue->Release(cuda::MemoryKind::pinned, memory); };
+  const auto free = [queue](float* memory) { queue->Release(MemoryKind::pinned, memory); };
   const auto bytes = n * static_cast<std::int64_t>(sizeof(float));
-  return {static_cast<float*>(queue->Allocate(cuda::MemoryKind::pinned, bytes)), free};
+  return {static_cast<float*>(queue->Allocate(MemoryKind::pinned, bytes)), free};
 }
 
 StagedLayers::StagedLayers(SharedQueue queue, std::span<const TensorView> x,

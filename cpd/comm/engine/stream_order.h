@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/base/tensor.h"
 
 namespace cpd {
@@ -14,12 +14,11 @@ namespace cpd {
 /// it. Empty layers, which may be on another GPU, have no part in that.
 class StreamOrder {
  public:
-  StreamOrder(cuda::SharedQueue queue, std::span<const TensorView> x,
-              std::span<const TensorView> out)
+  StreamOrder(SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out)
       : queue_(std::move(queue)) {
     for (const auto& views : {x, out}) {
       for (const TensorView& view : views) {
-        if (view.size() > 0 && view.device == Device::cuda) streams_.insert(view.stream);
+        if (view.size() > 0 && !view.on_host()) streams_.insert(view.stream);
       }
     }
     for (void* stream : streams_) queue_->Follow(stream);
@@ -31,7 +30,7 @@ class StreamOrder {
   StreamOrder& operator=(const StreamOrder&) = delete;
 
  private:
-  cuda::SharedQueue queue_;
+  SharedQueue queue_;
   std::set<void*> streams_;
 };
 

@@ -24,7 +24,7 @@ CPP_ORDER = (
     ("cpd/base",),
     (
         "cpd/backend/calls cpd/backend/message_calls cpd/backend/operations"
-        " cpd/backend/kernel_table cpd/backend/cuda_api",
+        " cpd/backend/kernel_table cpd/backend/backend",
     ),
     ("kernels/cpu", "kernels/cuda", "cpd/oracle"),
     ("cpd/backend",),

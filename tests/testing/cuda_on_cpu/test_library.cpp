@@ -15,8 +15,8 @@
 
 namespace {
 
-using cpd::cuda::Allocator;
-using cpd::cuda::MemoryKind;
+using cpd::Allocator;
+using cpd::MemoryKind;
 using Answer = Allocator::Answer;
 
 class CudaLibrary : public ::testing::Test {
@@ -24,9 +24,9 @@ class CudaLibrary : public ::testing::Test {
   void SetUp() override {
     void* library = dlopen("libcpd_cuda.so", RTLD_NOW);
     ASSERT_NE(library, nullptr) << dlerror();
-    api_ = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"))();
+    api_ = reinterpret_cast<decltype(&cpd_backend)>(dlsym(library, "cpd_backend"))();
   }
-  const cpd::cuda::Api* api_ = nullptr;
+  const cpd::Backend* api_ = nullptr;
 };
 
 TEST_F(CudaLibrary, ErrorsSayWhatHelps) {
@@ -47,7 +47,7 @@ TEST_F(CudaLibrary, ErrorsSayWhatHelps) {
 
 /// Where a device has no memory left, what the pool keeps is given back and asked for once more.
 TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
-  const cpd::cuda::Launch launch;
+  const cpd::Launch launch;
   for (const auto kind : {MemoryKind::queued, MemoryKind::device}) {
     void* memory = nullptr;
     const int trims = cuda_on_cpu::trims(0);
@@ -64,7 +64,7 @@ TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
 
 /// Whatever waits, waits for the launch's device, not for the current one.
 TEST_F(CudaLibrary, WaitsForTheSecondDevice) {
-  const cpd::cuda::Launch launch{1};
+  const cpd::Launch launch{1};
   void* memory = nullptr;
   void* arrived = nullptr;
   ASSERT_EQ(api_->allocate(launch, MemoryKind::device, 1, &memory), cudaSuccess);
@@ -154,7 +154,7 @@ class WithFramework : public CudaLibrary {
 
   static constexpr Allocator kFramework{framework_allocate, framework_release};
   static inline std::atomic<const Allocator*> place_ = nullptr;
-  const cpd::cuda::Launch launch_;
+  const cpd::Launch launch_;
   void* memory_ = nullptr;
   int trims_ = 0;
 };

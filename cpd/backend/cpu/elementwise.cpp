@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/ops/elementwise.h"
+#include "cpd/backend/cpu/elementwise.h"
 
 #include <algorithm>
 #include <cstring>

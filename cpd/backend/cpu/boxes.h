@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/base/tensor.h"
 #include "cpd/export.h"
 #include "cpd/numeric/round/round_plan.h"
-#include "cpd/ops/elementwise.h"
 
 namespace cpd {
 

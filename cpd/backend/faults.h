@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only values tell of a call on a GPU: a matrix unit's operand that is no value of its format,
-// a random integer out of range, a NaN without a code. Kernels note it in memory that the host
-// reads without waiting; the error is raised by a later operation on the device, or a later part of
-// the same one (not within a reduction over ranks, where one rank alone would fail). With
+// What only values tell of a call on a device: a matrix unit's operand that is no value of its
+// format, a random integer out of range, a NaN without a code. Kernels note it in memory that the
+// host reads without waiting; the error is raised by a later operation on the device, or a later
+// part of the same one (not within a reduction over ranks, where one rank alone would fail). With
 // CPD_CHECK=sync each such call waits, and raises it itself.
 #pragma once
 
 #include <string>
 
-#include "cpd/backend/cuda_api.h"
+#include "cpd/backend/backend.h"
 
-namespace cpd::cuda {
+namespace cpd {
 
 /// Throws what a call's status means, unless it is 0: NoDeviceMemory or another MachineError.
-void CheckStatus(const Api& api, int status);
+void CheckStatus(const Backend& backend, int status);
 
 /// An error whose text is `before`, the number of an element, `after`.
 struct Fault {
@@ -23,14 +23,14 @@ struct Fault {
 
 /// The place where kernels note the least element of which the fault is true, ~0 for none; in
 /// pinned memory, the same for the same fault and device.
-unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& fault);
+unsigned long long* PlaceOf(const Backend& backend, const Launch& launch, const Fault& fault);
 /// Throws Error for a fault that was noted on the device, after waiting for all of its work; all
 /// that were noted are then forgotten.
-void RaiseFaults(int device);
+void RaiseFaults(const Backend& backend, int device);
 /// After a call that may note a fault: waits and raises it where calls are checked at once.
-void EndChecked(const Api& api, const Launch& launch);
+void EndChecked(const Backend& backend, const Launch& launch);
 
 /// Whether calls are checked at once; by default as CPD_CHECK says. For tests.
 CPD_API void CheckAtOnce(bool at_once);
 
-}  // namespace cpd::cuda
+}  // namespace cpd

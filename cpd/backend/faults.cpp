@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/backend/cuda_faults.h"
+#include "cpd/backend/faults.h"
 
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -11,15 +12,14 @@
 #include "cpd/backend/device_memory.h"
 #include "cpd/spec/error.h"
 
-namespace cpd::cuda {
+namespace cpd {
 namespace {
 
 constexpr unsigned long long kNone = ~0ULL;
 
 struct Noted {
   std::mutex mutex;
-  const Api* api = nullptr;  ///< not null where there are places
-  std::map<std::tuple<int, std::string, std::string>, unsigned long long*> places;
+  std::map<std::tuple<const Backend*, int, std::string, std::string>, unsigned long long*> places;
 };
 
 /// Never destroyed: a kernel may still note something as the process ends.
@@ -36,47 +36,54 @@ std::atomic<bool>& AtOnce() {
   return at_once;
 }
 
-bool HasAny(const Noted& all, int device) {
+bool HasAny(const Noted& all, const Backend& backend, int device) {
   for (const auto& [key, place] : all.places) {
-    if (std::get<0>(key) != device || place == nullptr) continue;
+    if (std::get<0>(key) != &backend || std::get<1>(key) != device || place == nullptr) continue;
     if (std::atomic_ref(*place).load() != kNone) return true;
   }
   return false;
 }
 
-}  // namespace
-
-void CheckStatus(const Api& api, int status) {
-  constexpr int kNoMemory = 2;  // cudaErrorMemoryAllocation
-  if (status == kNoMemory) throw NoDeviceMemory(std::string("CUDA ") + api.describe(status));
-  if (status != 0) throw MachineError(std::string("CUDA: ") + api.describe(status));
+/// A backend's name as texts begin with it: "CUDA".
+std::string Title(const Backend& backend) {
+  std::string title = backend.name;
+  for (char& c : title) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return title;
 }
 
-unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& fault) {
+}  // namespace
+
+void CheckStatus(const Backend& backend, int status) {
+  if (status == 0) return;
+  const std::string title = Title(backend);
+  if (status == kNoMemoryLeft) throw NoDeviceMemory(title + " " + backend.describe(status));
+  throw MachineError(title + ": " + backend.describe(status));
+}
+
+unsigned long long* PlaceOf(const Backend& backend, const Launch& launch, const Fault& fault) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  all.api = &api;
-  unsigned long long*& place = all.places[{launch.device, fault.before, fault.after}];
+  unsigned long long*& place = all.places[{&backend, launch.device, fault.before, fault.after}];
   if (place != nullptr) return place;
   void* memory = nullptr;
-  CheckStatus(api, api.allocate(launch, MemoryKind::pinned, sizeof(*place), &memory));
+  CheckStatus(backend, backend.allocate(launch, MemoryKind::pinned, sizeof(*place), &memory));
   place = static_cast<unsigned long long*>(memory);
   *place = kNone;
   return place;
 }
 
-void RaiseFaults(int device) {
+void RaiseFaults(const Backend& backend, int device) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  if (!HasAny(all, device)) return;
+  if (!HasAny(all, backend, device)) return;
   // The kernel that notes may still run: without waiting, its later notes would raise once more.
-  static_cast<void>(all.api->release_unused(device));
+  static_cast<void>(backend.release_unused(device));
   std::string text;
   for (const auto& [key, place] : all.places) {
-    if (std::get<0>(key) != device || place == nullptr) continue;
+    if (std::get<0>(key) != &backend || std::get<1>(key) != device || place == nullptr) continue;
     const unsigned long long found = std::atomic_ref(*place).exchange(kNone);
     if (found == kNone || !text.empty()) continue;
-    text = std::get<1>(key) + std::to_string(found) + std::get<2>(key);
+    text = std::get<2>(key) + std::to_string(found) + std::get<3>(key);
   }
   if (AtOnce()) throw Error(text);
   throw Error(text +
@@ -84,12 +91,12 @@ void RaiseFaults(int device) {
               "raises its own)");
 }
 
-void EndChecked(const Api& api, const Launch& launch) {
+void EndChecked(const Backend& backend, const Launch& launch) {
   if (!AtOnce()) return;
-  CheckStatus(api, api.wait(launch));
-  RaiseFaults(launch.device);
+  CheckStatus(backend, backend.wait(launch));
+  RaiseFaults(backend, launch.device);
 }
 
 void CheckAtOnce(bool at_once) { AtOnce() = at_once; }
 
-}  // namespace cpd::cuda
+}  // namespace cpd

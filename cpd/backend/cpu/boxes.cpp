@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/ops/boxes.h"
+#include "cpd/backend/cpu/boxes.h"
 
 #include <algorithm>
 #include <array>

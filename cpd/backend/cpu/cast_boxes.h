@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "cpd/backend/cpu/boxes.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/round/round_plan.h"
-#include "cpd/ops/boxes.h"
 
 namespace cpd {
 

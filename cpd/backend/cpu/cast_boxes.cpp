@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/ops/cast_boxes.h"
+#include "cpd/backend/cpu/cast_boxes.h"
 
 #include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
 
+#include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
-#include "cpd/ops/explain.h"
 
 namespace cpd {
 namespace {

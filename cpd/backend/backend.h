@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The interface of libcpd_cuda to libcpd: one table of functions, found by name when the library is
-// loaded. Callers have checked the arguments. Every function queues its work on a stream and
-// returns a cudaError_t as an int (0: queued); those that return a value through a pointer to the
-// host's memory wait for it.
+// Backend, what the kernels of one kind of device offer: one table of functions. Callers have
+// checked the arguments. Every function queues its work on a stream and returns a status (0:
+// queued); those that return a value through a pointer to the host's memory wait for it.
 #pragma once
 
 #include <array>
@@ -14,14 +13,14 @@
 #include "cpd/backend/message_calls.h"
 #include "cpd/export.h"
 
-namespace cpd::cuda {
+namespace cpd {
 
 struct Launch {
   int device = 0;
   void* stream = nullptr;
 };
 
-/// The kinds of memory that Api::allocate allocates.
+/// The kinds of memory that Backend::allocate allocates.
 enum class MemoryKind : std::uint8_t {
   pinned,  ///< on the host, accessible to kernels
   device,
@@ -43,14 +42,18 @@ struct Allocator {
 
 /// The sizes of the operations' calls, in the list's order: a library of another build differs.
 inline constexpr std::array kCallSizes = {
-#define CPD_CUDA(name, Call) std::uint32_t{sizeof(Call)},
+#define CPD_OP(name, Call) std::uint32_t{sizeof(Call)},
 #include "cpd/backend/operations.def"
 };
 
-struct Api {
+/// The status that means that no memory is left.
+inline constexpr int kNoMemoryLeft = 2;
+
+struct Backend {
+  const char* name;    ///< of the kind of device: "cuda"
   std::uint32_t size;  ///< of this table
   std::remove_const_t<decltype(kCallSizes)> call_sizes;
-  /// The meaning of an error and a remedy; of cudaErrorMemoryAllocation, also how many bytes this
+  /// The meaning of an error and a remedy; of kNoMemoryLeft, also how many bytes this
   /// thread's last call of `allocate` lacked. The text is valid until the thread's next call.
   const char* (*describe)(int status);
 
@@ -74,10 +77,10 @@ struct Api {
   /// Waits for all work queued on the stream.
   int (*wait)(const Launch& launch);
 
-#define CPD_CUDA(name, Call) int (*name)(const Launch& launch, const Call& call);
+#define CPD_OP(name, Call) int (*name)(const Launch& launch, const Call& call) = nullptr;
 #include "cpd/backend/operations.def"
 };
 
-}  // namespace cpd::cuda
+}  // namespace cpd
 
-extern "C" CPD_API const cpd::cuda::Api* cpd_cuda_api();
+extern "C" CPD_API const cpd::Backend* cpd_backend();

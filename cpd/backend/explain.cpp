@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/ops/explain.h"
+#include "cpd/backend/explain.h"
 
 #include <utility>
 

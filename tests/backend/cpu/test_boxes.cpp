@@ -8,8 +8,8 @@
 #include <array>
 #include <vector>
 
+#include "cpd/backend/cpu/boxes.h"
 #include "cpd/base/plans.h"
-#include "cpd/ops/boxes.h"
 #include "tests/testing/run.h"
 
 namespace cpd {

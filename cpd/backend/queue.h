@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Queue and Scratch, a stream on a device and memory there. Both throw MachineError where the
+// backend is missing or reports an error.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpd/backend/device_memory.h"
+#include "cpd/backend/faults.h"
+#include "cpd/backend/registry.h"
+
+namespace cpd {
+
+/// Device memory, allocated and released in the order of work on a tensor's stream.
+class Scratch {
+ public:
+  Scratch(const TensorView& like, std::int64_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  [[nodiscard]] void* data() const { return data_; }
+  /// Copies from the host, and waits.
+  void Upload(const void* from, std::int64_t bytes) const;
+
+ private:
+  const Backend& backend_;
+  Launch launch_;
+  void* data_ = nullptr;
+};
+
+/// A stream on one device, on which reductions are queued, and their memory.
+class CPD_API Queue {
+ public:
+  /// A stream of its own, on one device of a kind.
+  Queue(Device kind, int device);
+  /// A tensor's stream, which must live as long.
+  explicit Queue(const TensorView& like);
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  [[nodiscard]] const Backend& backend() const { return backend_; }
+  [[nodiscard]] int device() const { return launch_.device; }
+  [[nodiscard]] Device kind() const { return kind_; }
+  [[nodiscard]] bool is_on(Device kind, int device) const {
+    return kind == kind_ && device == launch_.device;
+  }
+  [[nodiscard]] void* stream() const { return launch_.stream; }
+  /// Makes later work here wait for what is queued on `stream`.
+  void Follow(void* stream) const;
+  /// Makes later work on `stream` wait for what is queued here; no effect where the backend
+  /// refuses, which the next call on the device reports.
+  void Precede(void* stream) const noexcept;
+  /// Waits until all that is queued here is done.
+  void Wait() const;
+
+  [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
+  void Release(MemoryKind kind, void* memory) const noexcept;
+  /// Makes bytes in device memory zero.
+  void Clear(void* memory, std::int64_t bytes) const;
+  /// Copies between host and device, in either direction, and waits until it is done.
+  void Copy(void* to, const void* from, std::int64_t bytes) const;
+  /// The memory in which a kernel notes this fault (faults.h).
+  [[nodiscard]] unsigned long long* PlaceOf(const Fault& fault) const;
+  /// After a call that may note a fault (EndChecked in faults.h).
+  void EndChecked() const { cpd::EndChecked(backend_, launch_); }
+
+#define CPD_OP(name, Call) \
+  void name(const Call& call) const { Check(backend_.name(launch_, call)); }
+#include "cpd/backend/operations.def"
+
+  /// The counts of each segment; waits for them.
+  [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
+  [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const ByteRange> bytes) const;
+
+ private:
+  void Check(int status) const { CheckStatus(backend_, status); }
+
+  Device kind_;
+  const Backend& backend_;
+  Launch launch_;
+  bool owns_;
+};
+
+using SharedQueue = std::shared_ptr<const Queue>;
+
+}  // namespace cpd

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/backend/registry.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+
+#include "cpd/backend/cpu/cpu.h"
+#include "cpd/base/library_path.h"
+#include "cpd/spec/error.h"
+
+namespace cpd {
+namespace {
+
+constexpr std::size_t kMostKinds = 8;
+
+std::atomic<const Allocator*> g_allocator = nullptr;
+std::array<std::atomic<const Backend*>, kMostKinds> g_backends{};
+std::atomic<std::size_t> g_kinds = static_cast<std::size_t>(Device::cuda) + 1;
+
+const Backend& LoadCuda() {
+  const std::string file = "libcpd_cuda.so";
+  void* library = LoadBeside(file, RTLD_NOW | RTLD_LOCAL,
+                             "CUDA tensors need libcpd_cuda, which cannot be loaded (build CPD "
+                             "with nvcc: CUDA's compiler)");
+  auto* get = reinterpret_cast<decltype(&cpd_backend)>(dlsym(library, "cpd_backend"));
+  const Backend* backend = get == nullptr ? nullptr : get();
+  if (backend == nullptr || backend->size != sizeof(Backend) || backend->call_sizes != kCallSizes) {
+    throw MachineError(file + " belongs to another build of CPD: build and install both again");
+  }
+  backend->use_allocator_at(g_allocator);
+  return *backend;
+}
+
+const Backend& Cuda() {
+  static const Backend& backend = LoadCuda();  // tried again at the next call if it throws
+  return backend;
+}
+
+}  // namespace
+
+const Backend& BackendOf(Device device) {
+  if (const Backend* backend = g_backends[static_cast<std::size_t>(device)]) return *backend;
+  return device == Device::cpu ? cpu::Table() : Cuda();
+}
+
+std::string NameOf(const TensorView& x) {
+  if (x.on_host()) return "cpu";
+  return std::string(BackendOf(x.device).name) + ":" + std::to_string(x.device_index);
+}
+
+Device AddBackend(const Backend& backend) {
+  const std::size_t kind = g_kinds++;
+  if (kind >= kMostKinds) throw Error("there are at most 8 kinds of device");
+  backend.use_allocator_at(g_allocator);
+  g_backends[kind] = &backend;
+  return static_cast<Device>(kind);
+}
+
+void SetBackend(Device device, const Backend* backend) {
+  g_backends[static_cast<std::size_t>(device)] = backend;
+}
+
+void SetAllocator(const Allocator* allocator) { g_allocator = allocator; }
+
+}  // namespace cpd

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kinds of device and their backends.
+#pragma once
+
+#include <string>
+
+#include "cpd/backend/backend.h"
+#include "cpd/base/tensor.h"
+
+namespace cpd {
+
+/// The backend of a kind of device. The library of Device::cuda, libcpd_cuda, is loaded for the
+/// first call. Throws MachineError where it is missing or belongs to another build.
+CPD_API const Backend& BackendOf(Device device);
+
+/// The name of a tensor's device: "cuda:0", "cpu".
+CPD_API std::string NameOf(const TensorView& x);
+
+/// Adds a kind of device and returns its number, which tensors on it have. The backend must live as
+/// long as the process.
+CPD_API Device AddBackend(const Backend& backend);
+
+/// For tests: replaces a kind of device's backend in all later calls; null: its own.
+CPD_API void SetBackend(Device device, const Backend* backend);
+
+/// Has kernels ask this allocator for their own memory from now on; null: none.
+CPD_API void SetAllocator(const Allocator* allocator);
+
+}  // namespace cpd
