@@ -30,7 +30,7 @@ constexpr std::int64_t kRows = 192;
 /// Multiplications below which one thread works alone.
 constexpr std::int64_t kFew = std::int64_t{1} << 20;
 /// Words below which one thread packs alone.
-constexpr std::int64_t kFewWords = std::int64_t{1} << 15;
+constexpr std::int64_t kSerialWordsBelow = std::int64_t{1} << 15;
 
 struct Free {
   void operator()(Word* words) const { std::free(words); }
@@ -176,18 +176,20 @@ bool Multiply(const Lines& a, const Lines& b, const Results& results, std::uint8
   const Words of_b = MakeWords(panels * panel_words);
   std::atomic<Word> least_of_a = ~Word{0};
   std::atomic<Word> least_of_b = ~Word{0};
-  parallel_for(a.lines, kSquare, kFewWords / pairs + 1, [&](std::int64_t begin, std::int64_t end) {
-    KeepLeast(least_of_a, Pack(a, begin, end, true, of_a.get() + begin * a_stride, a_stride));
-  });
-  parallel_for(panels, 1, kFewWords / panel_words + 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t p = begin; p < end; ++p) {
-      Word* const to = of_b.get() + p * panel_words;
-      const std::int64_t first = p * kBf16Columns;
-      const std::int64_t last = std::min(first + kBf16Columns, b.lines);
-      if (last - first < kBf16Columns) std::fill_n(to, panel_words, 0);
-      KeepLeast(least_of_b, Pack(b, first, last, false, to, kBf16Columns));
-    }
-  });
+  parallel_for(
+      a.lines, kSquare, kSerialWordsBelow / pairs + 1, [&](std::int64_t begin, std::int64_t end) {
+        KeepLeast(least_of_a, Pack(a, begin, end, true, of_a.get() + begin * a_stride, a_stride));
+      });
+  parallel_for(panels, 1, kSerialWordsBelow / panel_words + 1,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t p = begin; p < end; ++p) {
+                   Word* const to = of_b.get() + p * panel_words;
+                   const std::int64_t first = p * kBf16Columns;
+                   const std::int64_t last = std::min(first + kBf16Columns, b.lines);
+                   if (last - first < kBf16Columns) std::fill_n(to, panel_words, 0);
+                   KeepLeast(least_of_b, Pack(b, first, last, false, to, kBf16Columns));
+                 }
+               });
   if (!StaysNormal(least_of_a, least_of_b)) return false;
   const std::int64_t parts = (a.lines + kRows - 1) / kRows;
   const std::int64_t per_task = std::min(kRows, a.lines) * kBf16Columns * a.count;
