@@ -58,6 +58,15 @@ const Backend& Table() {
       .close_stream = CloseStream,
       .order = Order,
       .wait = Wait,
+      .cast = cast,
+      .encode = encode,
+      .decode = decode,
+      .arithmetic = arithmetic,
+      .hadamard = hadamard,
+      .first_above = first_above,
+      .first_outside = first_outside,
+      .sum = sum,
+      .sum_fixed = sum_fixed,
   };
   return table;
 }

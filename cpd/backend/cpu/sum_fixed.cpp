@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/ops/sum_fixed.h"
-
+//
+// Sums over a dimension in integers of a fixed width.
 #include <algorithm>
 #include <limits>
 #include <vector>
 
+#include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/cuda.h"
-#include "cpd/backend/explain.h"
-#include "cpd/backend/roster.h"
+#include "cpd/base/explaining.h"
 #include "cpd/base/interrupt.h"
-#include "cpd/base/parallel.h"
-#include "cpd/base/plans.h"
 #include "cpd/numeric/sums/fixed_number.h"
-#include "cpd/spec/error.h"
 
-namespace cpd {
+namespace cpd::cpu {
 namespace {
 
 /// The integers of n sums: word q of sum i is words[i * plan.words + q].
@@ -53,45 +49,38 @@ struct Integers {
   std::vector<std::uint8_t> finite;
 };
 
-/// SumFixed in T: float, or double for terms of binary64.
 template <class T>
-void SumIn(const TensorView& x, std::int64_t terms, std::int64_t stride, const FixedPlan& plan,
-           const TensorView& out) {
-  const std::int64_t step = stride * static_cast<std::int64_t>(SizeOf(x.dtype));
-  parallel_for(out.size(), kBlock, SerialBelow(terms), [&](std::int64_t begin, std::int64_t end) {
-    Writer<T> writer(out);
-    Integers sums(plan, kStage);
+void SumIntegers(const FixedSumCall& call) {
+  const std::int64_t step = call.step * static_cast<std::int64_t>(SizeOf(call.x.dtype));
+  parallel_for(call.n, kBlock, SerialBelow(call.terms), [&](std::int64_t begin, std::int64_t end) {
+    Reader<T> reader(call.x);
+    Writer<T> writer(call.out);
+    Integers sums(call.plan, kStage);
     std::vector<double> values(static_cast<std::size_t>(kStage));
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      const std::int64_t n = std::min(kStage, end - i);
+    ForRanges(begin, end, kStage, [&](std::int64_t i, std::int64_t n) {
       sums.Start(n);
-      TensorView slice = x;
-      for (std::int64_t k = 0; k < terms; ++k) {
+      auto* term = static_cast<std::uint8_t*>(call.x.data);
+      for (std::int64_t k = 0; k < call.terms; ++k, term += step) {
         if (k % 64 == 63) CheckInterrupt();
-        Reader<T> reader(slice);
+        reader.Move(term);
         sums.Add(n, reader.Read(i, n));
-        slice.data = static_cast<std::uint8_t*>(slice.data) + step;
       }
       sums.Values(n, values.data());
-      RoundInPlace(plan.end, i, n, values.data());
+      RoundInPlace(call.plan.end, i, n, values.data());
       std::copy_n(values.data(), n, writer.Target(i, n));
       writer.Flush(i, n);
-    }
+    });
   });
 }
 
 }  // namespace
 
-void SumFixed(const TensorView& x, std::int64_t terms, std::int64_t stride,
-              const Accumulator& accumulator, const TensorView& out) {
-  const FixedPlan plan = AccumulatorPlanOf(accumulator, terms).fixed;
-  if (Explains()) {
-    NotePath("sum", PathOfTerms(accumulator, Split::none, 1, false));
-    Explaining::Current()->Run("portable", "fixed_number");
+int sum_fixed(const Launch& /*launch*/, const FixedSumCall& call) {
+  if (Explaining* const explaining = Explaining::Current()) {
+    explaining->Run("portable", "fixed_number");
   }
-  if (!x.on_host()) return cuda::SumFixed(x, terms, stride, plan, out);
-  if (x.dtype == DType::f64) return SumIn<double>(x, terms, stride, plan, out);
-  SumIn<float>(x, terms, stride, plan, out);
+  call.x.dtype == DType::f64 ? SumIntegers<double>(call) : SumIntegers<float>(call);
+  return 0;
 }
 
-}  // namespace cpd
+}  // namespace cpd::cpu
