@@ -7,7 +7,6 @@
 #include "cpd/backend/device_memory.h"
 #include "cpd/base/explaining.h"
 #include "cpd/base/plans.h"
-#include "cpd/base/product.h"
 #include "cpd/spec/error.h"
 
 namespace cpd::cuda {
@@ -161,53 +160,6 @@ std::int64_t FirstOutside(const TensorView& x, const Format& format) {
   return static_cast<std::int64_t>(first);
 }
 
-namespace {
-
-bool NotesProduct(const Accumulator& accumulator, const MatrixProduct& product,
-                  const TensorView* random, const TensorView& out) {
-  if (!Explains()) return false;
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
-  return Notes(out, PathOfProduct(plan, random != nullptr).kernel);
-}
-
-GemmCall CallOf(const MatrixProduct& product, const Accumulator& accumulator, const TensorView& out,
-                const RandomKey& key, const TensorView* random, std::int64_t draws) {
-  const RoundingOptions& rounding = accumulator.rounding;
-  GemmCall call{product, AccumulatorPlanOf(accumulator, product.depth, key), KeyOf(rounding, key),
-                DrawsOf(random, draws, rounding.random_bits, QueueOf(out))};
-  if (random != nullptr) call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
-  return call;
-}
-
-}  // namespace
-
-void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c, const RandomKey& key,
-          const TensorView* random, std::int64_t draws) {
-  if (accumulator.unit) {
-    CheckInside(a, accumulator.unit->a, "a");
-    CheckInside(b, accumulator.unit->b, "b");
-  }
-  const MatrixProduct product = MakeProduct(a, b, out, c);
-  if (NotesProduct(accumulator, product, random, out)) return;
-  const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
-  QueueOf(out).product(call);
-}
-
-void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const DeviceKey& key,
-          const TensorView& out) {
-  if (Notes(out, PathOfProduct(plan, false).kernel)) return;
-  QueueOf(out).product({product, plan, key, {}});
-}
-
-void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
-                const Accumulator& accumulator, const TensorView& out, const RandomKey& key,
-                const TensorView* random, std::int64_t draws) {
-  if (NotesProduct(accumulator, product, random, out)) return;
-  const GemmCall call = CallOf(product, accumulator, out, key, random, draws);
-  QueueOf(out).product_scaled({call, scales});
-}
-
 void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
              const RoundPlan& plan, const TensorView& out, const TensorView* random,
              const DeviceKey& key) {
@@ -352,17 +304,6 @@ TensorView ScaledTensor::blocks() const {
 }
 TensorView ScaledTensor::cells() const {
   return ViewOf(call_.cells.scale, call_.cell_layout.blocks());
-}
-
-void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
-                const TensorView* c) {
-  if (Notes(out, "cublas")) return;
-  const char* error = nullptr;
-  const Queue queue = QueueOf(out);
-  const int status =
-      queue.backend().blas({out.device_index, out.stream}, {MakeProduct(a, b, out, c), &error});
-  if (error != nullptr) throw MachineError(std::string("cuBLAS: ") + error);
-  CheckStatus(queue.backend(), status);
 }
 
 }  // namespace cpd::cuda

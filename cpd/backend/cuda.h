@@ -19,14 +19,6 @@
 
 namespace cpd::cuda {
 
-/// The path of a product, and the kernel that computes it. A kernel `multiply_halves` is replaced
-/// by `multiply_wide` where the device's processors would be left idle.
-struct PathOnGpu {
-  GemmPath path;
-  const char* kernel;
-};
-PathOnGpu PathOfProduct(const AccumulatorPlan& plan, bool given);
-
 /// The addresses of the key's seed and stream on the GPU; null for a mode that does not use them.
 DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
@@ -48,22 +40,6 @@ void CheckInside(const TensorView& x, const Format& format, const char* name);
 /// A fault unless all of x, fp32, are values of the format and none is negative.
 void CheckScales(const TensorView& x, const Format& format, const char* name);
 
-/// cpd::Gemm of CUDA tensors: all checked, a, b and c not yet broadcast, out not empty. A matrix
-/// unit's operand that is no value of its formats is a fault. random: null, or `draws` integers for
-/// each element, checked as in Cast.
-void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c, const RandomKey& key,
-          const TensorView* random, std::int64_t draws);
-
-/// The same of a product and a plan, whose operands are checked.
-void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan, const DeviceKey& key,
-          const TensorView& out);
-
-/// cpd::GemmScaled of CUDA tensors, checked and broadcast; out is not empty.
-void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
-                const Accumulator& accumulator, const TensorView& out, const RandomKey& key,
-                const TensorView* random, std::int64_t draws);
-
 /// One operation per element (ops/arithmetic.h), checked, out not empty; y is null for sqrt, z
 /// except for fma; no fp64 operand for div and sqrt. Random integers are checked as in Cast.
 void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
@@ -81,11 +57,6 @@ void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, co
 
 /// cpd::Transform of CUDA tensors, checked, not empty.
 void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out);
-
-/// out = a * b + c by cuBLAS in binary32 (no TF32). All fp32, checked, broadcast as in Gemm; out is
-/// not empty. Throws MachineError where cuBLAS is missing.
-void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
-                const TensorView* c);
 
 /// A CUDA tensor's elements and scales in a scaled format. Work is queued on the stream of `like`,
 /// x or the result.

@@ -19,8 +19,7 @@
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/gemm.h"
-#include "cpd/ops/gemm_tasks.h"
+#include "cpd/ops/product.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -165,8 +164,8 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
   product.c.batch_stride[of_groups] = c == nullptr ? 0 : c->stride[0];
   const ImageOperand columns(x, groups, windows, batch, Rows::terms);
   const ImageOperand results(out, groups, Elements(out), batch, Rows::terms);
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
-  RunProduct(product, plan, {}, nullptr, {nullptr, &columns, &results, chunk_ends});
+  const ProductImages images{nullptr, &columns, &results, chunk_ends};
+  QueueProduct({product, AccumulatorPlanOf(accumulator, product.depth, key), {}, {}, &images}, out);
 }
 
 // --- zeros between elements ----------------------------------------------------------------------
@@ -391,8 +390,8 @@ void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
   product.out.row_stride = product.columns;
   product.out.column_stride = 1;
   product.out.batch_stride = {product.rows * product.columns};
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
-  RunProduct(product, plan, {}, nullptr, {&a, &b, nullptr, {}});
+  const ProductImages images{&a, &b, nullptr, {}};
+  QueueProduct({product, AccumulatorPlanOf(accumulator, product.depth, key), {}, {}, &images}, out);
 }
 
 }  // namespace cpd

@@ -58,6 +58,10 @@ const Backend& Table() {
       .close_stream = CloseStream,
       .order = Order,
       .wait = Wait,
+      .product_path = product_path,
+      .product = product,
+      .product_scaled = product_scaled,
+      .blas = blas,
   };
   return table;
 }
