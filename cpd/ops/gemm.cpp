@@ -192,8 +192,9 @@ void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator
 
 /// The call of a product without the caller's random integers.
 template <class Call>
-Call CallOf(const TensorView& a, const TensorView& b, const TensorView& out, const TensorView* c,
-            Batch batch, const Accumulator& accumulator, const RandomKey& key) {
+Call ProductCall(const TensorView& a, const TensorView& b, const TensorView& out,
+                 const TensorView* c, Batch batch, const Accumulator& accumulator,
+                 const RandomKey& key) {
   const std::int64_t depth = a.shape[a.rank - 1];
   return {MakeProduct(a, b, out, c, batch), AccumulatorPlanOf(accumulator, depth, key),
           accumulator.rounding.mode == Rounding::stochastic
@@ -220,9 +221,10 @@ void CheckOnDevice(const TensorView* random, int random_bits) {
   const Fault above{"random integers must be below 2^random_bits = " + std::to_string(limit) +
                         ", got a greater one at element ",
                     ""};
-  const std::int64_t n = random->size();
-  queue.first_above({n, Rows(static_cast<const std::uint32_t*>(random->data), 1, n, n), limit,
-                     queue.PlaceOf(above)});
+  Strided integers = Contiguous(static_cast<const std::uint32_t*>(random->data));
+  integers.shape[0] = random->size();
+  integers.stride[0] = 1;
+  queue.first_above({random->size(), integers, limit, queue.PlaceOf(above)});
   queue.EndChecked();
 }
 
@@ -290,7 +292,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], false, out);
   if (out.size() == 0) return;
   CheckUnitOperands(accumulator, a, b);
-  auto call = CallOf<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
+  auto call = ProductCall<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
   call.product.first_element = part.element;
   if (part.product > 0) {
     AccumulatorPlan& plan = call.plan;
@@ -308,7 +310,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], random != nullptr, out);
   if (out.size() == 0) return;
   CheckUnitOperands(accumulator, a, b);
-  auto call = CallOf<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
+  auto call = ProductCall<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
   CheckOnDevice(random, accumulator.rounding.random_bits);
   const GivenIntegers integers(random, DrawsOfGemm(accumulator, call.product.depth));
   Give(integers, call);
@@ -340,8 +342,8 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
 
   const bool has_factors = a_scales.factor != nullptr || b_scales.factor != nullptr;
   const bool c_in_unit = IsUnitWithScales(accumulator) && !has_factors;
-  auto call =
-      CallOf<ScaledGemmCall>(a, b, out, c_in_unit ? c : nullptr, Batch::as_given, accumulator, key);
+  auto call = ProductCall<ScaledGemmCall>(a, b, out, c_in_unit ? c : nullptr, Batch::as_given,
+                                          accumulator, key);
   SetScales(a_scales, b_scales, accumulator, at, call);
   if (c != nullptr && !c_in_unit) call.scales.c = OperandOf(*c, call.product.batch_rank);
   CheckOnDevice(random, accumulator.rounding.random_bits);
