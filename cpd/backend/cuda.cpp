@@ -5,20 +5,11 @@
 #include <string>
 
 #include "cpd/backend/device_memory.h"
-#include "cpd/base/explaining.h"
 #include "cpd/base/plans.h"
 #include "cpd/spec/error.h"
 
 namespace cpd::cuda {
 namespace {
-
-/// Where this thread explains: notes a kernel on x's device.
-bool Notes(const TensorView& x, const char* kernel) {
-  Explaining* const explaining = Explaining::Current();
-  if (explaining == nullptr) return false;
-  explaining->Run(NameOf(x), kernel);
-  return true;
-}
 
 /// Where a call's work is queued, after the faults of earlier calls.
 Queue QueueOf(const TensorView& x) {
@@ -45,59 +36,11 @@ Strided Merge(const TensorView& x) {
   return all;
 }
 
-/// The caller's random integers; no data where there are none. A fault where one is not below
-/// 2^random_bits.
-Strided IntegersOf(const TensorView* random, int random_bits, const Queue& queue) {
+/// The caller's random integers; no data where there are none.
+Strided IntegersOf(const TensorView* random) {
   if (random == nullptr) return {};
-  const Strided integers = Merge(*random);
-  const std::uint32_t limit = 1U << random_bits;
-  const Fault above{"random integers must be below 2^random_bits = " + std::to_string(limit) +
-                        ", got a greater one at element ",
-                    ""};
-  queue.first_above({random->size(), integers, limit, queue.PlaceOf(above)});
-  queue.EndChecked();
-  return integers;
+  return Merge(*random);
 }
-
-/// The caller's integers of an ordered sum, `draws` for each element; none where random is null.
-/// Throws Error unless they lie one after the other.
-GivenDraws DrawsOf(const TensorView* random, std::int64_t draws, int random_bits,
-                   const Queue& queue) {
-  if (random == nullptr || random->size() == 0) return {};
-  if (!random->is_contiguous()) throw Error("random integers on a GPU must be contiguous");
-  static_cast<void>(IntegersOf(random, random_bits, queue));
-  return {static_cast<const std::uint32_t*>(random->data), draws};
-}
-
-}  // namespace
-
-namespace {
-
-/// A fault unless all of x are values of the format; `must` begins its text.
-void CheckValues(const TensorView& x, const Format& format, bool negative,
-                 const std::string& must) {
-  const Queue queue = QueueOf(x);
-  const Fault outside{must + ", got another at element ", ""};
-  queue.first_outside({x.size(), Merge(x), PlanOf(format), negative, queue.PlaceOf(outside)});
-  queue.EndChecked();
-}
-
-}  // namespace
-
-void CheckInside(const TensorView& x, const Format& format, const char* name) {
-  if (Explains()) return;
-  if (x.size() == 0 || format == kFp32) return;
-  CheckValues(x, format, true, std::string(name) + " must hold values of " + ToString(format));
-}
-
-void CheckScales(const TensorView& x, const Format& format, const char* name) {
-  if (Explains()) return;
-  if (x.size() == 0) return;
-  CheckValues(x, format, false,
-              std::string(name) + " must be numbers of " + ToString(format) + ", none negative");
-}
-
-namespace {
 
 /// Where an encoding notes a NaN; null where the format has a code for it.
 unsigned long long* PlaceOfNan(const Format& format, const Queue& queue) {
@@ -107,125 +50,6 @@ unsigned long long* PlaceOfNan(const Format& format, const Queue& queue) {
 }
 
 }  // namespace
-
-DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key) {
-  if (options.mode != Rounding::stochastic) return {};
-  return {key.device_seed, key.device_stream};
-}
-
-void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
-          const TensorView* random, const DeviceKey& key) {
-  if (Notes(x, "cast")) return;
-  const Queue queue = QueueOf(x);
-  CastCall call;
-  call.n = x.size();
-  call.x = Merge(x);
-  call.random = IntegersOf(random, plan.random_bits, queue);
-  call.out = Merge(out);
-  call.plan = &plan;
-  call.key = key;
-  queue.cast(call);
-}
-
-void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
-            const TensorView& packed, const TensorView* random, const DeviceKey& key) {
-  if (Notes(x, "encode")) return;
-  const Queue queue = QueueOf(x);
-  EncodeCall call;
-  call.n = x.size();
-  call.x = Merge(x);
-  call.random = IntegersOf(random, plan.random_bits, queue);
-  call.plan = &plan;
-  call.key = key;
-  call.packed = static_cast<std::uint8_t*>(packed.data);
-  call.first_nan = PlaceOfNan(format, queue);
-  queue.encode(call);
-  if (call.first_nan != nullptr) queue.EndChecked();
-}
-
-void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out) {
-  if (Notes(out, "decode")) return;
-  QueueOf(packed).decode(
-      {out.size(), &plan, static_cast<const std::uint8_t*>(packed.data), Merge(out)});
-}
-
-std::int64_t FirstOutside(const TensorView& x, const Format& format) {
-  if (x.size() == 0 || format == kFp32) return -1;
-  unsigned long long first = ~0ULL;
-  const Scratch found(x, sizeof(first));
-  found.Upload(&first, sizeof(first));
-  QueueOf(x).first_outside(
-      {x.size(), Merge(x), PlanOf(format), true, static_cast<unsigned long long*>(found.data())});
-  Queue(x).Copy(&first, found.data(), sizeof(first));
-  return static_cast<std::int64_t>(first);
-}
-
-void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
-             const RoundPlan& plan, const TensorView& out, const TensorView* random,
-             const DeviceKey& key) {
-  if (Notes(x, "arithmetic")) return;
-  const Queue queue = QueueOf(x);
-  ArithmeticCall call;
-  call.op = op;
-  call.n = out.size();
-  call.x = Merge(x);
-  if (y != nullptr) call.y = Merge(*y);
-  if (z != nullptr) call.z = Merge(*z);
-  call.random = IntegersOf(random, plan.random_bits, queue);
-  call.out = Merge(out);
-  call.plan = &plan;
-  call.key = key;
-  queue.arithmetic(call);
-}
-
-void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
-         const Accumulator& accumulator, const TensorView& out, const RandomKey& key,
-         const TensorView* random, std::int64_t draws) {
-  if (Notes(first, "sum")) return;
-  SumCall call;
-  call.plan.order = fold_order(accumulator);
-  call.plan.terms = TermsPlanOf(accumulator, kFp32, key);
-  call.plan.sums = SumsPlanOf(accumulator, key);
-  call.n = out.size();
-  call.terms = terms;
-  call.step = step;
-  call.x = Merge(first);
-  call.out = Merge(out);
-  call.empty = PlanOf(accumulator.format);
-  call.key = KeyOf(accumulator.rounding, key);
-  call.random = DrawsOf(random, draws, accumulator.rounding.random_bits, QueueOf(first));
-  QueueOf(first).sum(call);
-}
-
-void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, const FixedPlan& plan,
-              const TensorView& out) {
-  if (Notes(first, "sum_fixed")) return;
-  FixedSumCall call;
-  call.plan = plan;
-  call.n = out.size();
-  call.terms = terms;
-  call.step = step;
-  call.x = Merge(first);
-  call.out = Merge(out);
-  QueueOf(first).sum_fixed(call);
-}
-
-void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out) {
-  if (Notes(x, "hadamard")) return;
-  const auto firsts = [&](TensorView all) {
-    all.shape[axis] /= plan.size;
-    all.stride[axis] *= plan.size;
-    return Merge(all);
-  };
-  HadamardCall call;
-  call.plan = &plan;
-  call.groups = x.size() / plan.size;
-  call.x_step = x.stride[axis];
-  call.out_step = out.stride[axis];
-  call.x = firsts(x);
-  call.out = firsts(out);
-  QueueOf(x).hadamard(call);
-}
 
 ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,
                            const Given& given)
@@ -255,7 +79,7 @@ ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Fo
 
 ScalesCall ScaledTensor::CallWith(const TensorView* random, const DeviceKey& key) const {
   ScalesCall of = call_;
-  of.call.random = IntegersOf(random, of.call.plan.element.random_bits, QueueOf(like_));
+  of.call.random = IntegersOf(random);
   of.call.key = key;
   return of;
 }

@@ -19,45 +19,6 @@
 
 namespace cpd::cuda {
 
-/// The addresses of the key's seed and stream on the GPU; null for a mode that does not use them.
-DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
-
-/// cpd::Cast of a CUDA tensor. A random integer that is not below 2^N is a fault (faults.h).
-void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
-          const TensorView* random, const DeviceKey& key);
-/// A NaN that has no code is a fault.
-void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
-            const TensorView& packed, const TensorView* random, const DeviceKey& key);
-void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out);
-
-/// The least row-major index of an element that is not a value of the format, or -1 (FirstOutside
-/// in ops/operands.h). Waits for the stream, except for fp32, which has all values.
-std::int64_t FirstOutside(const TensorView& x, const Format& format);
-
-/// A fault unless all of x are values of the format.
-void CheckInside(const TensorView& x, const Format& format, const char* name);
-
-/// A fault unless all of x, fp32, are values of the format and none is negative.
-void CheckScales(const TensorView& x, const Format& format, const char* name);
-
-/// One operation per element (ops/arithmetic.h), checked, out not empty; y is null for sqrt, z
-/// except for fma; no fp64 operand for div and sqrt. Random integers are checked as in Cast.
-void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
-             const RoundPlan& plan, const TensorView& out, const TensorView* random,
-             const DeviceKey& key);
-/// cpd::Sum of `terms` CUDA tensors as large as out, checked, not empty: `first` and the next ones,
-/// each `step` elements after the one before.
-void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
-         const Accumulator& accumulator, const TensorView& out, const RandomKey& key,
-         const TensorView* random, std::int64_t draws);
-
-/// Sum in integers of a fixed width.
-void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, const FixedPlan& plan,
-              const TensorView& out);
-
-/// cpd::Transform of CUDA tensors, checked, not empty.
-void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out);
-
 /// A CUDA tensor's elements and scales in a scaled format. Work is queued on the stream of `like`,
 /// x or the result.
 class ScaledTensor {

@@ -7,12 +7,10 @@
 #include <utility>
 
 #include "cpd/backend/blas.h"
-#include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/explain.h"
-#include "cpd/backend/queue.h"
-#include "cpd/base/guarded.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/product.h"
 #include "cpd/spec/block_fma.h"
@@ -35,10 +33,8 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
 
 void CheckUnitOperands(const Accumulator& accumulator, const TensorView& a, const TensorView& b) {
   if (!accumulator.unit) return;
-  Guarded([&] {
-    CheckUnitOperand(a, accumulator.unit->a, "a");
-    CheckUnitOperand(b, accumulator.unit->b, "b");
-  });
+  CheckUnitOperand(a, accumulator.unit->a, "a");
+  CheckUnitOperand(b, accumulator.unit->b, "b");
 }
 
 void CheckFp32(const TensorView& x, const char* name) {
@@ -122,7 +118,7 @@ void CheckUnitScales(const BlockFma& unit, const OperandScales& given, Side side
     throw Error("the unit takes scales of " + std::to_string(unit.scale_block) +
                 " values of k, got blocks of " + std::to_string(given.block) + " of " + name);
   }
-  Guarded([&] { CheckUnitOperand(*given.scales, *unit.scale, (name + "'s scales").c_str()); });
+  CheckUnitOperand(*given.scales, *unit.scale, (name + "'s scales").c_str());
 }
 
 void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,
@@ -197,35 +193,7 @@ Call ProductCall(const TensorView& a, const TensorView& b, const TensorView& out
                  const RandomKey& key) {
   const std::int64_t depth = a.shape[a.rank - 1];
   return {MakeProduct(a, b, out, c, batch), AccumulatorPlanOf(accumulator, depth, key),
-          accumulator.rounding.mode == Rounding::stochastic
-              ? DeviceKey{key.device_seed, key.device_stream}
-              : DeviceKey{}};
-}
-
-/// Where a device other than the CPU explains, nothing is called.
-bool Runs(const TensorView& out) { return out.on_host() || !Explains(); }
-
-/// A stream's queue, after the faults of earlier calls.
-Queue QueueOf(const TensorView& x) {
-  if (!x.on_host()) CheckDevice(x.device, x.device_index);
-  return Queue(x);
-}
-
-/// Throws Error unless a device's random integers are contiguous. A fault where one is not below
-/// 2^random_bits.
-void CheckOnDevice(const TensorView* random, int random_bits) {
-  if (random == nullptr || random->on_host() || Explains() || random->size() == 0) return;
-  if (!random->is_contiguous()) throw Error("random integers on a GPU must be contiguous");
-  const Queue queue = QueueOf(*random);
-  const std::uint32_t limit = 1U << random_bits;
-  const Fault above{"random integers must be below 2^random_bits = " + std::to_string(limit) +
-                        ", got a greater one at element ",
-                    ""};
-  Strided integers = Contiguous(static_cast<const std::uint32_t*>(random->data));
-  integers.shape[0] = random->size();
-  integers.stride[0] = 1;
-  queue.first_above({random->size(), integers, limit, queue.PlaceOf(above)});
-  queue.EndChecked();
+          KeyOf(accumulator.rounding, key)};
 }
 
 /// Has the call take the caller's random integers.
@@ -233,6 +201,13 @@ void Give(const GivenIntegers& integers, GemmCall& call) {
   call.random = integers.draws();
   if (call.random.random == nullptr) return;
   call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
+}
+
+/// Notes for a product, whose kernel its device's backend names.
+bool NotesProduct(const GemmCall& call, const TensorView& out) {
+  if (!Explains()) return false;
+  const bool given = call.random.random != nullptr;
+  return Notes(out, BackendOf(out.device).product_path(call.plan, given).kernel);
 }
 
 }  // namespace
@@ -278,11 +253,10 @@ void NotePathOfProduct(const char* function, const Accumulator& accumulator, std
   const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, depth);
   const ProductPath path = BackendOf(out.device).product_path(plan, given);
   NotePath(function, PathOf(accumulator, path.path, path.lanes, given));
-  if (out.size() > 0) Explaining::Current()->Run(NameOf(out), path.kernel);
 }
 
 void QueueProduct(const GemmCall& call, const TensorView& out) {
-  if (Runs(out)) QueueOf(out).product(call);
+  if (!NotesProduct(call, out)) QueueOf(out).product(call);
 }
 
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
@@ -311,7 +285,6 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   if (out.size() == 0) return;
   CheckUnitOperands(accumulator, a, b);
   auto call = ProductCall<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
-  CheckOnDevice(random, accumulator.rounding.random_bits);
   const GivenIntegers integers(random, DrawsOfGemm(accumulator, call.product.depth));
   Give(integers, call);
   QueueProduct(call, out);
@@ -346,10 +319,9 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
                                           accumulator, key);
   SetScales(a_scales, b_scales, accumulator, at, call);
   if (c != nullptr && !c_in_unit) call.scales.c = OperandOf(*c, call.product.batch_rank);
-  CheckOnDevice(random, accumulator.rounding.random_bits);
   const GivenIntegers integers(random, draws);
   Give(integers, call);
-  if (Runs(out)) QueueOf(out).product_scaled(call);
+  if (!NotesProduct(call, out)) QueueOf(out).product_scaled(call);
 }
 
 void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
@@ -363,7 +335,7 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& acc
   if (c != nullptr) CheckFp32(*c, "c");
   if (Explains()) NotePath("gemm", {"blas", "blas=True: the order of summation is the library's"});
   if (out.size() == 0) return;
-  if (!Runs(out)) return Explaining::Current()->Run(NameOf(out), "cublas");
+  if (Notes(out, "cublas")) return;
   const char* error = nullptr;
   QueueOf(out).blas({MakeProduct(a, b, out, c), &error});
   if (error != nullptr) throw MachineError(error);

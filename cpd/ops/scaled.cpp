@@ -15,6 +15,7 @@
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/explain.h"
 #include "cpd/numeric/scaled/power_blocks.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/hadamard.h"

@@ -7,6 +7,7 @@
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/explain.h"
 #include "cpd/base/guarded.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/scaled_tensor.h"
@@ -54,7 +55,7 @@ class GivenOnGpu {
     if (given.dtype != DType::f32 || !given.is_contiguous() || given.size() != count) {
       GivenOf(given, format, count, name);  // throws
     }
-    cuda::CheckScales(given, format, name);
+    CheckScales(given, format, name);
     return static_cast<const float*>(given.data);
   }
 
@@ -120,7 +121,7 @@ void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const Roundi
                const TensorView* random) {
   if (Notes("cast", "cast_scaled", x, scaled, axis, options)) return;
   const TensorOnGpu tensor(x, &x, scaled, axis, options, given, key);
-  tensor->Cast(out, random, cuda::KeyOf(options, key));
+  tensor->Cast(out, random, KeyOf(options, key));
 }
 
 void CastBothOnGpu(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
@@ -129,7 +130,7 @@ void CastBothOnGpu(const TensorView& x, const Scaled& scaled, const std::array<i
   if (Notes("cast", "cast_both", x, scaled, axes[0], options)) return;
   const TensorOnGpu rows(x, &x, scaled, axes[0], options, {}, key);
   const TensorOnGpu columns(x, &x, scaled, axes[1], options, {}, key);
-  rows->CastBoth(first, *columns, second, cuda::KeyOf(options, key));
+  rows->CastBoth(first, *columns, second, KeyOf(options, key));
 }
 
 void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
@@ -138,7 +139,7 @@ void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
                  const TensorView* random) {
   if (Notes("encode", "encode_scaled", x, scaled, axis, options)) return;
   const TensorOnGpu tensor(x, &x, scaled, axis, options, given, key);
-  tensor->Encode(packed, scaled.element, random, cuda::KeyOf(options, key));
+  tensor->Encode(packed, scaled.element, random, KeyOf(options, key));
   Encode(tensor->blocks(), scaled.scale, {}, scales);
   if (tensor_scales != nullptr) Encode(tensor->cells(), *scaled.tensor_scale, {}, *tensor_scales);
 }

@@ -10,6 +10,7 @@
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/scaled/scaled_choice.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
 #include "cpd/spec/error.h"

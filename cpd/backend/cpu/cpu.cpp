@@ -59,9 +59,18 @@ const Backend& Table() {
       .order = Order,
       .wait = Wait,
       .product_path = product_path,
+      .cast = cast,
+      .encode = encode,
+      .decode = decode,
+      .arithmetic = arithmetic,
+      .hadamard = hadamard,
+      .first_above = first_above,
+      .first_outside = first_outside,
       .product = product,
       .product_scaled = product_scaled,
       .blas = blas,
+      .sum = sum,
+      .sum_fixed = sum_fixed,
   };
   return table;
 }
