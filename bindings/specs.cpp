@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "cpd/backend/cpu/product_cost.h"
 #include "cpd/base/guarded.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/gemm.h"

@@ -76,6 +76,9 @@ struct Backend {
   int (*order)(const Launch& launch, void* after);
   /// Waits for all work queued on the stream.
   int (*wait)(const Launch& launch);
+  /// The path of products with this accumulator; `given`: whether the caller gives the random
+  /// integers. Runs nothing.
+  ProductPath (*product_path)(const AccumulatorPlan& plan, bool given);
 
 #define CPD_OP(name, Call) int (*name)(const Launch& launch, const Call& call) = nullptr;
 #include "cpd/backend/operations.def"

@@ -77,18 +77,21 @@ struct DeviceKey {
   const std::uint64_t* stream = nullptr;
 };
 
+struct ProductImages;  // backend/cpu/image_operand.h
+
 /// A product and its accumulator; `key` replaces the plan's seed and stream, `random` (in device
-/// memory) all draws.
+/// memory, from the result's first element on) all draws.
 struct GemmCall {
   MatrixProduct product;
   AccumulatorPlan plan;
   DeviceKey key = {};
-  GivenDraws random;
+  GivenDraws random = {};
+  const ProductImages* images = nullptr;  ///< on CPUs only
 };
 
 /// A product of scaled operands; its first sum starts from product.c.
 struct ScaledGemmCall : GemmCall {
-  ProductScales scales;
+  ProductScales scales = {};
 };
 
 /// A cast: out[i] = round(x[i] * 2^shift); out may be x. `random` may have no data.
@@ -156,8 +159,15 @@ struct FirstOutsideCall {
   unsigned long long* first = nullptr;
 };
 
-/// A binary32 product by a BLAS. On a failure that is not of a call to CUDA, sets *error to a text
-/// that remains valid.
+/// The path of a product, the numbers that its kernels compute at once, and its kernel.
+struct ProductPath {
+  GemmPath path;
+  int lanes;
+  const char* kernel;
+};
+
+/// A binary32 product by a BLAS. On a failure of the library itself, sets *error to a text that
+/// names it and remains valid; CPUs throw.
 struct BlasCall {
   MatrixProduct product;
   const char** error = nullptr;

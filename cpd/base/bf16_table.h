@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels for products of bf16 numbers (ops/product_bf16.h), beside KernelTable: only AVX-512 has
-// an instruction for them.
+// Kernels for products of bf16 numbers (backend/cpu/product_bf16.h), beside KernelTable: only
+// AVX-512 has an instruction for them.
 #pragma once
 
 #include <cstdint>

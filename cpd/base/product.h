@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
@@ -33,6 +34,16 @@ struct MatrixProduct {
     std::int64_t n = 1;
     for (int d = 0; d < batch_rank; ++d) n *= batch_shape[static_cast<std::size_t>(d)];
     return n;
+  }
+  /// The element, from x.data on, at which matrix number `index` of the batch begins.
+  [[nodiscard]] constexpr std::int64_t offset_of(const ProductOperand& x,
+                                                 std::int64_t index) const {
+    std::int64_t offset = 0;
+    for (auto d = static_cast<std::size_t>(batch_rank); d-- > 0;) {
+      offset += index % batch_shape[d] * x.batch_stride[d];
+      index /= batch_shape[d];
+    }
+    return offset;
   }
 };
 

@@ -19,15 +19,13 @@
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/gemm.h"
-#include "cpd/ops/gemm_tasks.h"
+#include "cpd/ops/product.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {
 
 using Of = ImageOperand::Batch;
-using Rows = ImageOperand::Rows;
 
 // --- checks --------------------------------------------------------------------------------------
 
@@ -163,32 +161,19 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
   const std::size_t of_groups = numbered ? 1 : 0;
   product.a.batch_stride[of_groups] = matrices.group_stride;
   product.c.batch_stride[of_groups] = c == nullptr ? 0 : c->stride[0];
-  const ImageOperand columns(x, groups, windows, batch, Rows::terms);
-  const ImageOperand results(out, groups, Elements(out), batch, Rows::terms);
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
-  RunProduct(product, plan, {}, nullptr, {nullptr, &columns, &results, chunk_ends});
+  const ImageOperand columns(x, groups, windows, batch, ImageOperand::Rows::terms);
+  const ImageOperand results(out, groups, Elements(out), batch, ImageOperand::Rows::terms);
+  const ProductImages images{nullptr, &columns, &results, chunk_ends};
+  QueueProduct({product, AccumulatorPlanOf(accumulator, product.depth, key), {}, {}, &images}, out);
 }
 
 // --- zeros between elements ----------------------------------------------------------------------
 
 bool HoldsZeros(const Format& format) { return format.is_signed && format.has_zero(); }
 
-bool AllFinite(const TensorView& x) {
-  std::atomic<bool> finite{true};
-  parallel_for(x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    Reader<float> reader(x);
-    bool all = true;
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      const std::int64_t n = std::min(kStage, end - i);
-      const float* values = reader.Read(i, n);
-      for (std::int64_t j = 0; j < n; ++j) all = all && std::isfinite(values[j]);
-    }
-    if (!all) finite = false;
-  });
-  return finite;
-}
-
-bool HasNegativeZero(const TensorView& x) {
+/// Whether `is` is true of an element.
+template <class Is>
+bool HasAny(const TensorView& x, Is is) {
   std::atomic<bool> has{false};
   parallel_for(x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<float> reader(x);
@@ -196,13 +181,19 @@ bool HasNegativeZero(const TensorView& x) {
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
       const float* values = reader.Read(i, n);
-      for (std::int64_t j = 0; j < n; ++j) {
-        any = any || std::bit_cast<std::uint32_t>(values[j]) == 0x80000000U;
-      }
+      for (std::int64_t j = 0; j < n; ++j) any = any || is(values[j]);
     }
     if (any) has = true;
   });
   return has;
+}
+
+bool AllFinite(const TensorView& x) {
+  return !HasAny(x, [](float value) { return !std::isfinite(value); });
+}
+
+bool HasNegativeZero(const TensorView& x) {
+  return HasAny(x, [](float value) { return std::bit_cast<std::uint32_t>(value) == 0x80000000U; });
 }
 
 /// Whether products by +0 may change more of a sum than the sign of a zero, from - to +. They do
@@ -347,7 +338,8 @@ void Convolve(const TensorView& x, const TensorView& w, const TensorView* c, con
   if (accumulator.unit) {
     Guarded([&] {
       CheckUnitOperand(w, accumulator.unit->a, "a");
-      const ImageOperand columns(x, groups, windows, Of::images_and_groups, Rows::terms);
+      const ImageOperand columns(x, groups, windows, Of::images_and_groups,
+                                 ImageOperand::Rows::terms);
       CheckUnitImage(x, columns, x.shape[0] * groups, terms, windows.places(), accumulator.unit->b,
                      "b");
     });
@@ -369,8 +361,8 @@ void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
   CheckShape(g, "g", {x.shape[0], outputs / groups * groups}, windows, &WindowAxis::places);
   CheckShape(out, "out", {outputs, x.shape[1] / groups}, windows, &WindowAxis::kernel);
   if (!out.is_contiguous()) throw Error("out of a correlation must be contiguous");
-  const ImageOperand a(g, groups, Elements(g), Of::groups, Rows::terms);
-  const ImageOperand b(x, groups, windows, Of::groups, Rows::windows);
+  const ImageOperand a(g, groups, Elements(g), Of::groups, ImageOperand::Rows::terms);
+  const ImageOperand b(x, groups, windows, Of::groups, ImageOperand::Rows::windows);
   MatrixProduct product;
   product.rows = outputs / groups;
   product.columns = x.shape[1] / groups * windows.taps();
@@ -391,8 +383,8 @@ void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
   product.out.row_stride = product.columns;
   product.out.column_stride = 1;
   product.out.batch_stride = {product.rows * product.columns};
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
-  RunProduct(product, plan, {}, nullptr, {&a, &b, nullptr, {}});
+  const ProductImages images{&a, &b, nullptr, {}};
+  QueueProduct({product, AccumulatorPlanOf(accumulator, product.depth, key), {}, {}, &images}, out);
 }
 
 }  // namespace cpd

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
+#include "cpd/backend/cpu/image_operand.h"
 #include "cpd/base/tensor.h"
-#include "cpd/ops/image_operand.h"
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/random_key.h"
 

@@ -6,17 +6,13 @@
 #include <string>
 #include <utility>
 
-#include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/blas.h"
 #include "cpd/backend/explain.h"
-#include "cpd/backend/roster.h"
-#include "cpd/base/guarded.h"
-#include "cpd/base/interrupt.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
 #include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
-#include "cpd/ops/gemm_tasks.h"
+#include "cpd/ops/product.h"
 #include "cpd/spec/block_fma.h"
 #include "cpd/spec/error.h"
 
@@ -35,9 +31,32 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
   CheckNumbers(accumulator, out, depth, key, random, DrawsOfGemm(accumulator, depth));
 }
 
-void CheckUnitOperands(const BlockFma& unit, const TensorView& a, const TensorView& b) {
-  CheckUnitOperand(a, unit.a, "a");
-  CheckUnitOperand(b, unit.b, "b");
+void CheckUnitOperands(const Accumulator& accumulator, const TensorView& a, const TensorView& b) {
+  if (!accumulator.unit) return;
+  CheckUnitOperand(a, accumulator.unit->a, "a");
+  CheckUnitOperand(b, accumulator.unit->b, "b");
+}
+
+void CheckFp32(const TensorView& x, const char* name) {
+  if (x.dtype != DType::f32) {
+    throw Error(std::string("a BLAS takes fp32, got ") + name + " in " + ToString(x.dtype));
+  }
+}
+
+/// Throws Error unless the accumulator is fp32's own arithmetic: the library rounds sums to fp32,
+/// nearest-even, and products too or (fma) not at all.
+void CheckIsFp32(const Accumulator& accumulator) {
+  const bool rounds_so = accumulator.rounding.mode == Rounding::nearest_even &&
+                         accumulator.rounding.overflow == Overflow::ieee;
+  const bool products_fit =
+      accumulator.exact_products || accumulator.product.value_or(kFp32) == kFp32;
+  if (accumulator.format != kFp32 || accumulator.scheme != Scheme::sequential || !rounds_so ||
+      !products_fit) {
+    throw Error(
+        "a BLAS has one accumulator: fp32, sequential, rounded nearest_even, overflow ieee, "
+        "products fp32 or exact; got " +
+        ToString(accumulator));
+  }
 }
 
 // --- scales --------------------------------------------------------------------------------------
@@ -139,15 +158,17 @@ GridOfScales GridOf(const TensorView* scales, std::int64_t lines, std::int64_t b
   return grid;
 }
 
-ProductScales ScalesOf(const OperandScales& a, const OperandScales& b,
-                       const Accumulator& accumulator, ScalesAt at, const MatrixProduct& product) {
+/// Sets a call's scales.
+void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,
+               ScalesAt at, ScaledGemmCall& call) {
+  const MatrixProduct& product = call.product;
+  ProductScales& scales = call.scales;
   const auto grid = [&](const OperandScales& x, Side side) {
     return GridOf(x.scales, x.lines, x.block, side, product.batch_rank);
   };
   const auto factor = [&](const OperandScales& x, Side side) {
     return GridOf(x.factor, 1, 1, side, product.batch_rank);
   };
-  ProductScales scales;
   const GridsOfScales given{grid(a, Side::a), grid(b, Side::b)};
   scales.factors = {factor(a, Side::a), factor(b, Side::b)};
   if (IsUnitWithScales(accumulator) || at == ScalesAt::epilogue) {
@@ -155,13 +176,38 @@ ProductScales ScalesOf(const OperandScales& a, const OperandScales& b,
     scales.sums = 1;
     scales.block = product.depth;
     scales.start = -0.0F;  // -0 + x = x for every x
-    return scales;
+    return;
   }
   scales.of_sums = given;
   scales.block = BlockOf(a, b, product.depth);
   scales.sums = parts_of(product.depth, scales.block);
   scales.draws = std::max<std::int64_t>(0, DrawsOfGemm(accumulator, scales.block) - 1);
-  return scales;
+}
+
+// --- calls ---------------------------------------------------------------------------------------
+
+/// The call of a product without the caller's random integers.
+template <class Call>
+Call ProductCall(const TensorView& a, const TensorView& b, const TensorView& out,
+                 const TensorView* c, Batch batch, const Accumulator& accumulator,
+                 const RandomKey& key) {
+  const std::int64_t depth = a.shape[a.rank - 1];
+  return {MakeProduct(a, b, out, c, batch), AccumulatorPlanOf(accumulator, depth, key),
+          KeyOf(accumulator.rounding, key)};
+}
+
+/// Has the call take the caller's random integers.
+void Give(const GivenIntegers& integers, GemmCall& call) {
+  call.random = integers.draws();
+  if (call.random.random == nullptr) return;
+  call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
+}
+
+/// Notes for a product, whose kernel its device's backend names.
+bool NotesProduct(const GemmCall& call, const TensorView& out) {
+  if (!Explains()) return false;
+  const bool given = call.random.random != nullptr;
+  return Notes(out, BackendOf(out.device).product_path(call.plan, given).kernel);
 }
 
 }  // namespace
@@ -204,14 +250,13 @@ void CheckPart(const Accumulator& accumulator, const TensorView& out, const Gemm
 void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
                        bool given, const TensorView& out) {
   if (!Explains()) return;
-  constexpr int kLanesOfGpu = 32;
   const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, depth);
-  if (!out.on_host()) {
-    const GemmPath path = cuda::PathOfProduct(plan, given).path;
-    return NotePath(function, PathOf(accumulator, path, kLanesOfGpu, given));
-  }
-  const GemmPath path = plan.ends_in_kernel() ? GemmPath{} : Kernels().gemm_path(plan.sum, given);
-  NotePath(function, PathOf(accumulator, path, Kernels().lanes, given));
+  const ProductPath path = BackendOf(out.device).product_path(plan, given);
+  NotePath(function, PathOf(accumulator, path.path, path.lanes, given));
+}
+
+void QueueProduct(const GemmCall& call, const TensorView& out) {
+  if (!NotesProduct(call, out)) QueueOf(out).product(call);
 }
 
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
@@ -220,19 +265,16 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   CheckPart(accumulator, out, part);
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], false, out);
   if (out.size() == 0) return;
-  if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
-  MatrixProduct product = MakeProduct(a, b, out, c);
-  product.first_element = part.element;
-  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
+  CheckUnitOperands(accumulator, a, b);
+  auto call = ProductCall<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
+  call.product.first_element = part.element;
   if (part.product > 0) {
+    AccumulatorPlan& plan = call.plan;
     const std::int64_t chunks = plan.chunk > 0 ? part.product / plan.chunk : 0;
     plan.sum.first_draw +=
         draws_of_products(plan.sum, part.product) + static_cast<std::uint64_t>(chunks);
   }
-  if (!out.on_host()) {
-    return cuda::Gemm(product, plan, KeyOf(accumulator.rounding, key), out);
-  }
-  RunProduct(product, plan, {}, nullptr);
+  QueueProduct(call, out);
 }
 
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
@@ -241,16 +283,11 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   CheckGemm(a, b, accumulator, out, c, key, random);
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], random != nullptr, out);
   if (out.size() == 0) return;
-  if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
-  if (!out.on_host()) {
-    const std::int64_t draws = DrawsOfGemm(accumulator, a.shape[a.rank - 1]);
-    return cuda::Gemm(a, b, accumulator, out, c, key, random, draws);
-  }
-  const MatrixProduct product = MakeProduct(a, b, out, c);
-  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
-  const GivenIntegers integers(random, DrawsOfGemm(accumulator, product.depth));
-  if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // after c's
-  RunProduct(product, plan, integers.draws(), nullptr);
+  CheckUnitOperands(accumulator, a, b);
+  auto call = ProductCall<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
+  const GivenIntegers integers(random, DrawsOfGemm(accumulator, call.product.depth));
+  Give(integers, call);
+  QueueProduct(call, out);
 }
 
 std::int64_t DrawsOfGemmScaled(const Accumulator& accumulator, std::int64_t depth,
@@ -274,20 +311,42 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
   CheckNumbers(accumulator, out, depth, key, random, draws);
   NotePathOfProduct("gemm_scaled", accumulator, depth, random != nullptr, out);
   if (out.size() == 0) return;
-  if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
+  CheckUnitOperands(accumulator, a, b);
 
   const bool has_factors = a_scales.factor != nullptr || b_scales.factor != nullptr;
   const bool c_in_unit = IsUnitWithScales(accumulator) && !has_factors;
-  const MatrixProduct product = MakeProduct(a, b, out, c_in_unit ? c : nullptr, Batch::as_given);
-  ProductScales scales = ScalesOf(a_scales, b_scales, accumulator, at, product);
-  if (c != nullptr && !c_in_unit) scales.c = OperandOf(*c, product.batch_rank);
-  if (!out.on_host()) {
-    return cuda::GemmScaled(product, scales, accumulator, out, key, random, draws);
-  }
-  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
+  auto call = ProductCall<ScaledGemmCall>(a, b, out, c_in_unit ? c : nullptr, Batch::as_given,
+                                          accumulator, key);
+  SetScales(a_scales, b_scales, accumulator, at, call);
+  if (c != nullptr && !c_in_unit) call.scales.c = OperandOf(*c, call.product.batch_rank);
   const GivenIntegers integers(random, draws);
-  if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // after c's
-  RunProduct(product, plan, integers.draws(), &scales);
+  Give(integers, call);
+  if (!NotesProduct(call, out)) QueueOf(out).product_scaled(call);
+}
+
+void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+                const TensorView& out, const TensorView* c) {
+  Check(accumulator);
+  CheckIsFp32(accumulator);
+  CheckProduct(a, b, out, c);
+  CheckFp32(a, "a");
+  CheckFp32(b, "b");
+  CheckFp32(out, "out");
+  if (c != nullptr) CheckFp32(*c, "c");
+  if (Explains()) NotePath("gemm", {"blas", "blas=True: the order of summation is the library's"});
+  if (out.size() == 0) return;
+  if (Notes(out, "cublas")) return;
+  const char* error = nullptr;
+  QueueOf(out).blas({MakeProduct(a, b, out, c), &error});
+  if (error != nullptr) throw MachineError(error);
+}
+
+std::string_view CpuBlas() {
+  try {
+    return blas::Cpu().name();
+  } catch (const MachineError&) {
+    return {};
+  }
 }
 
 }  // namespace cpd

@@ -60,11 +60,6 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
 /// sum of `depth` products. 0 where the accumulator's rounding is not stochastic.
 CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);
 
-/// An estimate of the time of Gemm on this CPU as a multiple of a BLAS's fp32 product of the same
-/// shapes, for operands and sums that are normal numbers and matrices neither small nor flat. It
-/// uses the routes' figures on a Xeon with AVX-512; nothing is timed.
-CPD_API double SlowdownOf(const Accumulator& accumulator);
-
 /// The scales by which elements of one operand are multiplied. (lines: rows of a, columns of b.)
 struct OperandScales {
   /// fp32; a's: … × ⌈M / lines⌉ × ⌈K / block⌉, b's: … × ⌈K / block⌉ × ⌈N / lines⌉, of which the

@@ -47,6 +47,7 @@ constexpr cpd::Backend kBackend = {
     .close_stream = cpd::cuda::close_stream,
     .order = cpd::cuda::order,
     .wait = cpd::cuda::wait,
+    .product_path = cpd::cuda::product_path,
 #define CPD_OP(name, Call) .name = cpd::cuda::name,
 #include "cpd/backend/operations.def"
 };

@@ -79,17 +79,6 @@ Layout layout_of(const ProductOperand& x, std::int64_t rows, std::int64_t column
   return {};
 }
 
-/// The element, from x.data on, at which matrix number `index` of the batch begins.
-CPD_FN std::int64_t batch_offset(const MatrixProduct& product, const ProductOperand& x,
-                                 std::int64_t index) {
-  std::int64_t offset = 0;
-  for (int d = product.batch_rank - 1; d >= 0; --d) {
-    offset += index % product.batch_shape[d] * x.batch_stride[d];
-    index /= product.batch_shape[d];
-  }
-  return offset;
-}
-
 /// to = from, rows x columns matrices of the whole batch; +0 where `from` has no data.
 __global__ void __launch_bounds__(kThreads)
     copy_matrices(const __grid_constant__ MatrixProduct product, const ProductOperand from,
@@ -101,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t row = i / columns % rows;
     const std::int64_t index = i / columns / rows;
     const auto at = [&](const ProductOperand& x) {
-      return batch_offset(product, x, index) + row * x.row_stride + column * x.column_stride;
+      return product.offset_of(x, index) + row * x.row_stride + column * x.column_stride;
     };
     static_cast<float*>(to.data)[at(to)] =
         from.data != nullptr ? static_cast<const float*>(from.data)[at(from)] : 0.0F;
@@ -190,14 +179,14 @@ const char* multiply(const Functions& functions, Handle handle, const MatrixProd
   const std::int64_t together = last >= 0 ? p.batch_shape[last] : 1;
   for (const std::int64_t x :
        {p.rows, p.columns, p.depth, together, a.leading, b.leading, out.leading}) {
-    if (!fits(x)) return "sizes and strides must be below 2^31";
+    if (!fits(x)) return "cuBLAS: sizes and strides must be below 2^31";
   }
   const auto stride = [&](const ProductOperand& x) { return last >= 0 ? x.batch_stride[last] : 0; };
   const float one = 1.0F;
   const auto integer = [](std::int64_t x) { return static_cast<int>(x); };
   for (std::int64_t i = 0, n = p.batch(); i < n; i += together) {
     const auto at = [&](const ProductOperand& x) {
-      return static_cast<float*>(x.data) + batch_offset(p, x, i);
+      return static_cast<float*>(x.data) + p.offset_of(x, i);
     };
     const int status =
         flipped
@@ -209,7 +198,7 @@ const char* multiply(const Functions& functions, Handle handle, const MatrixProd
                                  integer(p.depth), &one, at(p.b), integer(b.leading), stride(p.b),
                                  at(p.a), integer(a.leading), stride(p.a), &one, at(p.out),
                                  integer(out.leading), stride(p.out), integer(together));
-    if (status != 0) return "cublasSgemmStridedBatched failed";
+    if (status != 0) return "cuBLAS: cublasSgemmStridedBatched failed";
   }
   return nullptr;
 }
@@ -226,7 +215,7 @@ int blas(const Launch& launch, const BlasCall& call) {
   static Functions functions;
   if (functions.create == nullptr) functions = load_functions();  // tried again after a failure
   if (functions.create == nullptr) {
-    *error = "libcublas was not found (a part of the CUDA toolkit; PyPI: nvidia-cublas)";
+    *error = "cuBLAS: libcublas was not found (a part of the CUDA toolkit; PyPI: nvidia-cublas)";
     return cudaSuccess;
   }
   const auto stream = static_cast<cudaStream_t>(launch.stream);
@@ -253,7 +242,7 @@ int blas(const Launch& launch, const BlasCall& call) {
   if (product.depth > 0) {
     const Handle handle = contexts.get(functions, launch);
     if (handle == nullptr) {
-      *error = "no context could be made";
+      *error = "cuBLAS: no context could be made";
       return cudaSuccess;
     }
     *error = multiply(functions, handle, product);

@@ -154,7 +154,7 @@ class FailingLibrary {
     api_.describe = [](int code) { return code == 2 ? "out of memory: 9 bytes" : "another"; };
     api_.arithmetic = [](const Launch&, const ArithmeticCall&) { return status_; };
     api_.blas = [](const Launch&, const BlasCall& call) {
-      *call.error = "no product today";
+      *call.error = "cuBLAS: no product today";
       return 0;
     };
     api_.open_stream = [](int, void**) { return 0; };

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "cpd/ops/image_operand.h"
+#include "cpd/backend/cpu/image_operand.h"
 #include "tests/testing/gemm.h"
 
 namespace cpd::testing {

@@ -58,6 +58,7 @@ const Backend& Table() {
       .close_stream = CloseStream,
       .order = Order,
       .wait = Wait,
+      .product_path = product_path,
       .cast = cast,
       .encode = encode,
       .decode = decode,
@@ -65,6 +66,9 @@ const Backend& Table() {
       .hadamard = hadamard,
       .first_above = first_above,
       .first_outside = first_outside,
+      .product = product,
+      .product_scaled = product_scaled,
+      .blas = blas,
       .sum = sum,
       .sum_fixed = sum_fixed,
   };

@@ -12,6 +12,8 @@ namespace cpd::cpu {
 #define CPD_OP(name, Call) int name(const Launch& launch, const Call& call);
 #include "cpd/backend/operations.def"
 
+ProductPath product_path(const AccumulatorPlan& plan, bool given);
+
 /// The table; operations without an entry are null.
 const Backend& Table();
 

@@ -39,7 +39,7 @@ def _convolve(
     """Multiplies weights w, with the kernel in reverse if `turned`, by the windows of x.
 
     There are as many windows as `places`. `along`: their step, dilation, before and spread
-    (`cpd/ops/image_operand.h`).
+    (`cpd/backend/cpu/image_operand.h`).
     """
     c = None if c is None else c.squeeze(-1)
     sums = how.text, how.seed, how.stream, how.into(dtype)

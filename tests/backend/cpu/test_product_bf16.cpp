@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cpd/backend/bf16_kernels.h"
-#include "cpd/ops/product_bf16.h"
+#include "cpd/backend/cpu/product_bf16.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/ops/image_operand.h"
+#include "cpd/backend/cpu/image_operand.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/ops/product_bf16.h"
+#include "cpd/backend/cpu/product_bf16.h"
 
 #include <algorithm>
 #include <array>

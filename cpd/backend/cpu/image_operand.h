@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cpd/base/tensor.h"
@@ -111,6 +112,16 @@ struct ImageBuffer {
   std::vector<float> values;
   std::vector<std::uint16_t> halves;
   std::vector<ImageOperand::Run> runs;
+};
+
+/// Images in place of a product's operands and of its result; null: those of MatrixProduct.
+struct ProductImages {
+  const ImageOperand* a = nullptr;
+  const ImageOperand* b = nullptr;
+  const ImageOperand* out = nullptr;
+  /// The ends of the chunks of a chunked sum in ascending order; the last is the product's depth. A
+  /// chunk without products is skipped. If the span is empty, every `chunk` products are a chunk.
+  std::span<const std::int64_t> chunk_ends;
 };
 
 }  // namespace cpd

@@ -6,12 +6,12 @@
 // multiply-accumulate. They were measured on a Xeon (model 207) with AVX-512, on one thread;
 // `python benchmarks/gemm_cost.py` measures a product by each route again and prints it next to
 // SlowdownOf. With AVX2 a product by integers or with random bits takes up to three times as long.
+#include "cpd/backend/cpu/product_cost.h"
+
 #include <string_view>
 
 #include "cpd/backend/roster.h"
 #include "cpd/numeric/units/accumulator_plan.h"
-#include "cpd/ops/checks.h"
-#include "cpd/ops/gemm.h"
 
 namespace cpd {
 namespace {

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "cpd/ops/image_operand.h"
+#include "cpd/backend/cpu/image_operand.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/windows.h"

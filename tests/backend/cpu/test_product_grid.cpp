@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cpd/ops/gemm_grid.h"
+#include "cpd/backend/cpu/product_grid.h"
 
 namespace cpd {
 namespace {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/ops/gemm_tasks.h"
-
+//
+// Matrix products on the CPU, divided into blocks of sums, the threads' tasks.
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/cpu/elementwise.h"
+#include "cpd/backend/cpu/image_operand.h"
+#include "cpd/backend/cpu/product_grid.h"
 #include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/sums/fixed_number.h"
-#include "cpd/ops/gemm_grid.h"
 
 namespace cpd {
 namespace {
@@ -32,12 +34,8 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
 /// The rows x columns elements from (row, column) on of matrix number `batch` of an operand.
 TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
                 std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
-  std::int64_t offset = row * x.row_stride + column * x.column_stride;
-  for (int d = product.batch_rank - 1; d >= 0; --d) {
-    const auto at = static_cast<std::size_t>(d);
-    offset += batch % product.batch_shape[at] * x.batch_stride[at];
-    batch /= product.batch_shape[at];
-  }
+  const std::int64_t offset =
+      product.offset_of(x, batch) + row * x.row_stride + column * x.column_stride;
   TensorView view;
   view.data =
       static_cast<std::uint8_t*>(x.data) + offset * static_cast<std::int64_t>(SizeOf(x.dtype));
@@ -176,28 +174,26 @@ struct Task {
 /// One thread's buffers, and the computation of its tasks.
 class Worker {
  public:
-  /// given: the draws from the result's first element on.
-  Worker(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
-         const ProductScales* scales, const ProductImages& images, std::int64_t rows,
-         std::int64_t columns)
+  /// scales may be null; tasks have at most `rows` x `columns` sums.
+  Worker(const GemmCall& call, const ProductScales* scales, std::int64_t rows, std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
-        product_(product),
-        plan_(plan),
-        sum_(plan.sum),
-        unit_(plan.unit),
-        given_(given),
+        product_(call.product),
+        plan_(call.plan),
+        sum_(plan_.sum),
+        unit_(plan_.unit),
+        given_(call.random),
         scales_(scales),
-        images_(images),
+        images_(call.images == nullptr ? ProductImages{} : *call.images),
         state_columns_(round_up(columns, Kernels().gemm_columns)),
         plane_(round_up(rows, Kernels().gemm_rows) * state_columns_),
-        depth_(DepthStep(plan, product.depth)),
+        depth_(DepthStep(plan_, product_.depth)),
         padded_rows_(plane_ / state_columns_),
         a_(rows, depth_, Kernels().gemm_rows, buffers_.a, buffers_.a_ranges,
-           LogsFor(plan, buffers_.a_logs)),
+           LogsFor(plan_, buffers_.a_logs)),
         b_(columns, depth_, Kernels().gemm_columns, buffers_.b, buffers_.b_ranges,
-           LogsFor(plan, buffers_.b_logs)),
-        state_(Sized(buffers_.state, plane_ * plan.planes)),
-        outer_(Sized(buffers_.outer, plan.chunk > 0 ? plane_ : 0)),
+           LogsFor(plan_, buffers_.b_logs)),
+        state_(Sized(buffers_.state, plane_ * plan_.planes)),
+        outer_(Sized(buffers_.outer, plan_.chunk > 0 ? plane_ : 0)),
         row_(static_cast<std::size_t>(state_columns_)) {
     if (scales_ == nullptr) return;
     total_ = Sized(buffers_.total, plane_);
@@ -514,7 +510,7 @@ class Worker {
   BlockFmaPlan unit_;  ///< plan_.unit with the next draw as its first
   GivenDraws given_;
   const ProductScales* scales_;
-  const ProductImages& images_;
+  ProductImages images_;
   std::int64_t state_columns_, plane_, depth_;
   std::int64_t padded_rows_;
   std::int64_t origin_ = 0;  ///< the first k of the accumulator's sums
@@ -528,12 +524,10 @@ class Worker {
   Task task_{};
 };
 
-/// Notes the product that RunProduct runs.
-void NoteProduct(const MatrixProduct& product, const AccumulatorPlan& plan, const GemmGrid& grid) {
-  const char* const kernel = plan.scheme == Scheme::block_fma ? "block_fma"
-                             : plan.scheme == Scheme::fixed   ? "fixed"
-                                                              : "gemm";
-  NoteKernel(kernel, {grid.rows.most(), grid.columns.most(), DepthStep(plan, product.depth)});
+/// The kernel of a product's blocks.
+const char* KernelOf(const AccumulatorPlan& plan) {
+  if (plan.scheme == Scheme::block_fma) return "block_fma";
+  return plan.scheme == Scheme::fixed ? "fixed" : "gemm";
 }
 
 /// The most sums that one thread computes alone.
@@ -543,24 +537,26 @@ std::int64_t SerialSums(const AccumulatorPlan& plan, std::int64_t depth) {
   return kSerialWork / (std::max<std::int64_t>(1, depth) * (fast ? 1 : 4));
 }
 
-}  // namespace
-
-void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
-                const ProductScales* scales, const ProductImages& images) {
+/// Computes a product; kernels set the floating-point environment themselves. scales may be null.
+void RunProduct(const GemmCall& call, const ProductScales* scales) {
+  const MatrixProduct& product = call.product;
   const std::int64_t sums = product.batch() * product.rows * product.columns;
-  const std::int64_t alone = SerialSums(plan, product.depth);
+  const std::int64_t alone = SerialSums(call.plan, product.depth);
   const std::int64_t worth = sums <= alone ? 1 : 2 * sums / std::max<std::int64_t>(1, alone);
   const GemmGrid grid = divided({product.batch(),
                                  {product.rows, Kernels().gemm_rows, 1},
                                  {product.columns, Kernels().gemm_columns, 1}},
                                 kMostLines, std::min<std::int64_t>(MaxThreads(), worth));
-  if (Explains()) NoteProduct(product, plan, grid);
+  if (Explains()) {
+    NoteKernel(KernelOf(call.plan),
+               {grid.rows.most(), grid.columns.most(), DepthStep(call.plan, product.depth)});
+  }
   const std::int64_t tasks = grid.tasks();
   const std::int64_t down = grid.rows.blocks;
   const std::int64_t across = grid.columns.blocks;
   const std::int64_t serial = sums <= alone ? tasks : tasks * alone / sums;
   parallel_for(tasks, 1, serial, [&](std::int64_t begin, std::int64_t end) {
-    Worker worker(product, plan, given, scales, images, grid.rows.most(), grid.columns.most());
+    Worker worker(call, scales, grid.rows.most(), grid.columns.most());
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t i = t / across % down;
       const std::int64_t j = t % across;
@@ -572,4 +568,24 @@ void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, Given
   });
 }
 
+}  // namespace
+
+namespace cpu {
+
+ProductPath product_path(const AccumulatorPlan& plan, bool given) {
+  const GemmPath path = plan.ends_in_kernel() ? GemmPath{} : Kernels().gemm_path(plan.sum, given);
+  return {path, Kernels().lanes, KernelOf(plan)};
+}
+
+int product(const Launch& /*launch*/, const GemmCall& call) {
+  RunProduct(call, nullptr);
+  return 0;
+}
+
+int product_scaled(const Launch& /*launch*/, const ScaledGemmCall& call) {
+  RunProduct(call, &call.scales);
+  return 0;
+}
+
+}  // namespace cpu
 }  // namespace cpd

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpd/export.h"
+#include "cpd/spec/accumulator.h"
+
+namespace cpd {
+
+/// An estimate of the time of Gemm on this CPU as a multiple of a BLAS's fp32 product of the same
+/// shapes, for operands and sums that are normal numbers and matrices neither small nor flat. It
+/// uses the routes' figures on a Xeon with AVX-512; nothing is timed.
+CPD_API double SlowdownOf(const Accumulator& accumulator);
+
+}  // namespace cpd

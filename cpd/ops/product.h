@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What products of matrices and of images have in common.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/backend/calls.h"
+#include "cpd/spec/accumulator.h"
+
+namespace cpd {
+
+/// Where this thread explains: begins the explanation of a product of `depth` values of k. given:
+/// whether the caller gives the random integers.
+void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
+                       bool given, const TensorView& out);
+
+/// Queues a product on out's device.
+void QueueProduct(const GemmCall& call, const TensorView& out);
+
+}  // namespace cpd
