@@ -21,13 +21,13 @@ bool Notes(const TensorView& x, const char* kernel) {
   return true;
 }
 
-/// Where a call's work is queued, after the faults of earlier calls.
+}  // namespace
+
 Queue QueueOf(const TensorView& x) {
-  CheckDevice(x.device, x.device_index);
+  if (!x.on_host()) CheckDevice(x.device, x.device_index);
   return Queue(x);
 }
 
-/// x with its dimensions merged (MergeDimensions), at least one.
 Strided Merge(const TensorView& x) {
   TensorView merged = x;
   TensorView* const views[] = {&merged};
@@ -46,11 +46,10 @@ Strided Merge(const TensorView& x) {
   return all;
 }
 
-/// The caller's random integers; no data where there are none. A fault where one is not below
-/// 2^random_bits.
 Strided IntegersOf(const TensorView* random, int random_bits, const Queue& queue) {
   if (random == nullptr) return {};
   const Strided integers = Merge(*random);
+  if (random->on_host()) return integers;
   const std::uint32_t limit = 1U << random_bits;
   const Fault above{"random integers must be below 2^random_bits = " + std::to_string(limit) +
                         ", got a greater one at element ",
@@ -59,6 +58,8 @@ Strided IntegersOf(const TensorView* random, int random_bits, const Queue& queue
   queue.EndChecked();
   return integers;
 }
+
+namespace {
 
 /// The caller's integers of an ordered sum, `draws` for each element; none where random is null.
 /// Throws Error unless they lie one after the other.
@@ -100,14 +101,23 @@ void CheckScales(const TensorView& x, const Format& format, const char* name) {
 
 namespace {
 
-/// Where an encoding notes a NaN; null where the format has a code for it.
-unsigned long long* PlaceOfNan(const Format& format, const Queue& queue) {
-  if (format.has_nan()) return nullptr;
-  const Fault lost{"element ", " is NaN, and " + ToString(format) + " has no code for NaN"};
-  return queue.PlaceOf(lost);
+Fault LostNanOf(const Format& format) {
+  return {"element ", " is NaN, and " + ToString(format) + " has no code for NaN"};
 }
 
 }  // namespace
+
+LostNan::LostNan(const Format& format, const Queue& queue) : format_(format), queue_(queue) {
+  if (format.has_nan()) return;
+  place_ = queue.kind() == Device::cpu ? &found_ : queue.PlaceOf(LostNanOf(format));
+}
+void LostNan::Raise() const {
+  if (found_ != ~0ULL) {
+    const Fault fault = LostNanOf(format_);
+    throw Error(fault.before + std::to_string(found_) + fault.after);
+  }
+  if (place_ != nullptr) queue_.EndChecked();
+}
 
 DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key) {
   if (options.mode != Rounding::stochastic) return {};
@@ -139,9 +149,10 @@ void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
   call.plan = &plan;
   call.key = key;
   call.packed = static_cast<std::uint8_t*>(packed.data);
-  call.first_nan = PlaceOfNan(format, queue);
+  LostNan lost(format, queue);
+  call.first_nan = lost.place();
   queue.encode(call);
-  if (call.first_nan != nullptr) queue.EndChecked();
+  lost.Raise();
 }
 
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out) {
@@ -273,85 +284,6 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
   call.x = firsts(x);
   call.out = firsts(out);
   QueueOf(x).hadamard(call);
-}
-
-ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,
-                           const Given& given)
-    : like_(like),
-      of_blocks_(like, 3 * format.layout.blocks() * std::int64_t{sizeof(float)}),
-      of_cells_(like, 3 * format.cell_layout.blocks() * std::int64_t{sizeof(float)}) {
-  ScaledCall& call = call_.call;
-  call.plan = format.plan;
-  call.route = route_of(format.plan);
-  call.given = given.blocks != nullptr;
-  call.layout = format.layout;
-  call.cells = format.cells;
-  call.n = like.size();
-  if (x != nullptr) call.x = Merge(*x);
-  const std::int64_t blocks = format.layout.blocks();
-  auto* const block = static_cast<float*>(of_blocks_.data());
-  call.tables = {block, block + blocks, block + 2 * blocks};
-  const std::int64_t cells = format.cell_layout.blocks();
-  auto* const cell = static_cast<float*>(of_cells_.data());
-  call_.cells = {cell, cell + cells, cell + 2 * cells};
-  call_.cell_layout = format.cell_layout;
-  call_.two_levels = format.plan.two_levels;
-  call_.given = {given.blocks, given.cells, given.largest};
-  call_.choose = format.choose;
-  call_.nearest = format.nearest;
-}
-
-ScalesCall ScaledTensor::CallWith(const TensorView* random, const DeviceKey& key) const {
-  ScalesCall of = call_;
-  of.call.random = IntegersOf(random, of.call.plan.element.random_bits, QueueOf(like_));
-  of.call.key = key;
-  return of;
-}
-
-void ScaledTensor::Cast(const TensorView& out, const TensorView* random,
-                        const DeviceKey& key) const {
-  ScalesCall call = CallWith(random, key);
-  call.out = Merge(out);
-  QueueOf(like_).cast_scaled(call);
-}
-
-void ScaledTensor::CastBoth(const TensorView& out, const ScaledTensor& columns,
-                            const TensorView& by_columns, const DeviceKey& key) const {
-  CastBothCall both{CallWith(nullptr, key), columns.CallWith(nullptr, key)};
-  both.rows.out = Merge(out);
-  both.columns.out = Merge(by_columns);
-  QueueOf(like_).cast_both(both);
-}
-
-void ScaledTensor::Encode(const TensorView& packed, const cpd::Format& element,
-                          const TensorView* random, const DeviceKey& key) const {
-  const Queue queue = QueueOf(like_);
-  ScalesCall call = CallWith(random, key);
-  call.packed = static_cast<std::uint8_t*>(packed.data);
-  call.first_nan = PlaceOfNan(element, queue);
-  queue.encode_scaled(call);
-  if (call.first_nan != nullptr) queue.EndChecked();
-}
-
-void ScaledTensor::Decode(const TensorView& packed, const TensorView& out) const {
-  ScalesCall call = call_;
-  call.packed = static_cast<std::uint8_t*>(packed.data);
-  call.out = Merge(out);
-  QueueOf(like_).decode_scaled(call);
-}
-
-TensorView ScaledTensor::ViewOf(float* data, std::int64_t n) const {
-  TensorView view = View(data, DType::f32, n);
-  view.device = like_.device;
-  view.device_index = like_.device_index;
-  view.stream = like_.stream;
-  return view;
-}
-TensorView ScaledTensor::blocks() const {
-  return ViewOf(call_.call.tables.scale, call_.call.layout.blocks());
-}
-TensorView ScaledTensor::cells() const {
-  return ViewOf(call_.cells.scale, call_.cell_layout.blocks());
 }
 
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,

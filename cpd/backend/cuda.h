@@ -10,7 +10,6 @@
 #include "cpd/backend/queue.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/round/round_plan.h"
-#include "cpd/numeric/scaled/block_layout.h"
 #include "cpd/numeric/scaled/hadamard_plan.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/spec/accumulator.h"
@@ -29,6 +28,33 @@ PathOnGpu PathOfProduct(const AccumulatorPlan& plan, bool given);
 
 /// The addresses of the key's seed and stream on the GPU; null for a mode that does not use them.
 DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
+
+/// Where a call's work is queued, after the faults of earlier calls.
+Queue QueueOf(const TensorView& x);
+
+/// x with its dimensions merged (MergeDimensions), at least one.
+Strided Merge(const TensorView& x);
+
+/// The caller's random integers; no data where there are none. A fault where one is not below
+/// 2^random_bits, which the CPU's callers have checked.
+Strided IntegersOf(const TensorView* random, int random_bits, const Queue& queue);
+
+/// Where an encoding notes a NaN that has no code.
+class LostNan {
+ public:
+  LostNan(const Format& format, const Queue& queue);
+  /// Null where the format has a code for NaN.
+  [[nodiscard]] unsigned long long* place() { return place_; }
+  /// After the encoding was queued: throws Error on the CPU, which has found the first NaN, and
+  /// elsewhere where calls are checked at once.
+  void Raise() const;
+
+ private:
+  const Format& format_;
+  const Queue& queue_;
+  unsigned long long found_ = ~0ULL;
+  unsigned long long* place_ = nullptr;
+};
 
 /// cpd::Cast of a CUDA tensor. A random integer that is not below 2^N is a fault (faults.h).
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
@@ -86,46 +112,5 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
 /// not empty. Throws MachineError where cuBLAS is missing.
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c);
-
-/// A CUDA tensor's elements and scales in a scaled format. Work is queued on the stream of `like`,
-/// x or the result.
-class ScaledTensor {
- public:
-  /// Scales that a caller gives, in device memory; null: formed from x.
-  struct Given {
-    const float* blocks = nullptr;
-    const float* cells = nullptr;
-    const float* largest = nullptr;
-  };
-  struct Format {
-    ScaledPlan plan, nearest;
-    ScaleChoice choose = ScaleChoice::none;
-    BlockLayout layout, cell_layout;
-    OuterCells cells;
-  };
-  /// Scales are formed from x, or those that are given; without x all are.
-  ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,
-               const Given& given);
-
-  void Cast(const TensorView& out, const TensorView* random, const DeviceKey& key) const;
-  /// Casts the same tensor in another layout of blocks, too: `columns` (Backend::cast_both).
-  void CastBoth(const TensorView& out, const ScaledTensor& columns, const TensorView& by_columns,
-                const DeviceKey& key) const;
-  /// As cuda::Encode; a NaN without a code is a fault in a block whose scale is none.
-  void Encode(const TensorView& packed, const cpd::Format& element, const TensorView* random,
-              const DeviceKey& key) const;
-  void Decode(const TensorView& packed, const TensorView& out) const;
-  /// The scales of blocks, and of the second level's cells, after Encode.
-  [[nodiscard]] TensorView blocks() const;
-  [[nodiscard]] TensorView cells() const;
-
- private:
-  [[nodiscard]] ScalesCall CallWith(const TensorView* random, const DeviceKey& key) const;
-  [[nodiscard]] TensorView ViewOf(float* data, std::int64_t n) const;
-
-  TensorView like_;
-  Scratch of_blocks_, of_cells_;
-  ScalesCall call_;
-};
 
 }  // namespace cpd::cuda

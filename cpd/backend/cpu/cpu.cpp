@@ -58,6 +58,10 @@ const Backend& Table() {
       .close_stream = CloseStream,
       .order = Order,
       .wait = Wait,
+      .cast_scaled = cast_scaled,
+      .cast_both = cast_both,
+      .encode_scaled = encode_scaled,
+      .decode_scaled = decode_scaled,
   };
   return table;
 }
