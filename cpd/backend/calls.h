@@ -266,7 +266,7 @@ struct ScalesCall {
   ScaleChoice choose = ScaleChoice::none;
   /// Rounds elements to nearest-even, to compare candidates; set where `choose` is not none.
   ScaledPlan nearest;
-  Strided out;         ///< of a cast, which may be x, and of a decoding
+  Strided out;                     ///< of a cast, which may be x, and of a decoding
   std::uint8_t* packed = nullptr;  ///< codes of an encoding and a decoding
   /// Of an encoding, unless null: lowered to the least index of a NaN in a block with a scale.
   unsigned long long* first_nan = nullptr;

@@ -242,32 +242,29 @@ class Given {
   ScalesCall::Given pointers_;
 };
 
+/// Sets a call's tensor.
+void Take(const TensorView& x, Strided& to) {
+  if (!x.is_contiguous()) {
+    to = cuda::Merge(x);
+    return;
+  }
+  to.data = x.data;  // in place, since small calls feel a copy
+  to.dtype = x.dtype;
+  to.rank = 1;
+  to.shape[0] = x.size();
+  to.stride[0] = 1;
+}
+
 /// A call of a scaled format's operation, and the memory of its tables until its work is queued.
 class TableCall {
  public:
   /// like: x, or the result of a decoding.
   TableCall(const TensorView& like, const Scaled& scaled, int axis, const RoundingOptions& options,
             const GivenScales& given = {}, const RandomKey& key = {}) {
-    Fill(like, scaled, axis, options, key);
-    const Given& all = given_.emplace(like, scaled, given, call_);
-    call_.given = all.pointers();
-    call_.call.given = call_.given.blocks != nullptr;
-    if (Explains()) return;
-    const std::int64_t blocks = call_.call.layout.blocks(), cells = call_.cell_layout.blocks();
-    memory_.emplace(like, 3 * (blocks + cells) * std::int64_t{sizeof(float)});
-    auto* const block = static_cast<float*>(memory_->data());
-    call_.call.tables = {block, block + blocks, block + 2 * blocks};
-    float* const cell = block + 3 * blocks;
-    call_.cells = {cell, cell + cells, cell + 2 * cells};
-  }
-  ScalesCall& operator*() { return call_; }
-  ScalesCall* operator->() { return &call_; }
-
- private:
-  void Fill(const TensorView& like, const Scaled& scaled, int axis, const RoundingOptions& options,
-            const RandomKey& key) {
-    const auto shape = ShapeOf(like);
     ScaledCall& call = call_.call;
+    call.plan = PlanOf(like, scaled, options, key);
+    const auto shape = ShapeOf(like);
+    call.route = route_of(call.plan);
     call.layout = LayoutOf(scaled.block, shape, axis);
     CheckChoice(scaled, call.layout);
     call.cells = CellsOf(scaled, shape, axis);
@@ -276,13 +273,27 @@ class TableCall {
     call_.two_levels = scaled.tensor_scale.has_value();
     if (call_.two_levels) call_.cell_layout = LayoutOf({.kind = scaled.outer}, shape, axis);
     call_.choose = scaled.choose;
-    Guarded([&] {
-      const bool bf16 = like.dtype == DType::bf16;
-      call.plan = make_scaled_plan(scaled, options, bf16, key);
-      if (scaled.choose == ScaleChoice::none) return;
-      call_.nearest = make_scaled_plan(scaled, {.overflow = options.overflow}, bf16);
-    });
-    call.route = route_of(call.plan);
+    if (scaled.choose != ScaleChoice::none) {
+      call_.nearest = PlanOf(like, scaled, {.overflow = options.overflow}, {});
+    }
+    call_.given = given_.emplace(like, scaled, given, call_).pointers();
+    call.given = call_.given.blocks != nullptr;
+    if (Explains()) return;
+    const std::int64_t blocks = call.layout.blocks(), cells = call_.cell_layout.blocks();
+    memory_.emplace(like, 3 * (blocks + cells) * std::int64_t{sizeof(float)});
+    auto* const block = static_cast<float*>(memory_->data());
+    call.tables = {block, block + blocks, block + 2 * blocks};
+    float* const cell = block + 3 * blocks;
+    call_.cells = {cell, cell + cells, cell + 2 * cells};
+  }
+  ScalesCall& operator*() { return call_; }
+  ScalesCall* operator->() { return &call_; }
+
+ private:
+  static ScaledPlan PlanOf(const TensorView& like, const Scaled& scaled,
+                           const RoundingOptions& options, const RandomKey& key) {
+    return Guarded(
+        [&] { return make_scaled_plan(scaled, options, like.dtype == DType::bf16, key); });
   }
 
   ScalesCall call_;
@@ -318,9 +329,11 @@ void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
   TableCall call(inputs.view(), scaled, axis, options, given, key);
   if (NotesKernel("cast", "cast_scaled", x, *call)) return;
   const Queue queue = cuda::QueueOf(x);
-  call->call.x = cuda::Merge(inputs.view());
-  call->call.random = cuda::IntegersOf(random, options.random_bits, queue);
-  call->out = cuda::Merge(out);
+  Take(inputs.view(), call->call.x);
+  if (random != nullptr) {
+    call->call.random = cuda::IntegersOf(random, options.random_bits, queue);
+  }
+  Take(out, call->out);
   call->indices = besides.indices;
   call->holds = besides.holds;
   call->apart = besides.scales != nullptr;
@@ -429,9 +442,10 @@ void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2
   TableCall rows(x, scaled, along[0], options, {}, key);
   TableCall columns(x, scaled, along[1], options, {}, key);
   if (NotesKernel("cast", "cast_both", x, *rows)) return;
-  rows->call.x = columns->call.x = cuda::Merge(x);
-  rows->out = cuda::Merge(first);
-  columns->out = cuda::Merge(second);
+  Take(x, rows->call.x);
+  Take(x, columns->call.x);
+  Take(first, rows->out);
+  Take(second, columns->out);
   cuda::QueueOf(x).cast_both({*rows, *columns});
 }
 
@@ -454,8 +468,10 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   TableCall call(inputs.view(), scaled, along, options, given, key);
   if (NotesKernel("encode", "encode_scaled", x, *call)) return;
   const Queue queue = cuda::QueueOf(x);
-  call->call.x = cuda::Merge(inputs.view());
-  call->call.random = cuda::IntegersOf(random, options.random_bits, queue);
+  Take(inputs.view(), call->call.x);
+  if (random != nullptr) {
+    call->call.random = cuda::IntegersOf(random, options.random_bits, queue);
+  }
   call->packed = static_cast<std::uint8_t*>(packed.data);
   cuda::LostNan lost(scaled.element, queue);
   call->first_nan = lost.place();
@@ -479,7 +495,7 @@ void Decode(const TensorView& packed, const Scaled& scaled, int axis, const Tens
   TableCall call(out, scaled, along, {}, {.blocks = &scales, .tensor = tensor_scales});
   if (NotesKernel("decode", "decode_scaled", out, *call)) return;
   call->packed = static_cast<std::uint8_t*>(packed.data);
-  call->out = cuda::Merge(out);
+  Take(out, call->out);
   cuda::QueueOf(out).decode_scaled(*call);
 }
 

@@ -15,8 +15,7 @@ namespace {
 /// Casts a tensor's blocks where their scales are usual powers of two (power_blocks.h).
 class PowerCaster {
  public:
-  PowerCaster(const ScaledPass& pass, const TensorView& out)
-      : x_(pass.x), layout_(pass.layout()) {
+  PowerCaster(const ScaledPass& pass, const TensorView& out) : x_(pass.x), layout_(pass.layout()) {
     const bool narrow = x_.dtype == DType::bf16 || x_.dtype == DType::f32;
     run_.along = layout_.rows == 1;
     const bool fits = run_.along ? layout_.columns == kPowerBlock : layout_.columns == 1;

@@ -83,7 +83,7 @@ ScaledPass::ScaledPass(const ScalesCall& call, const Strided& strided)
 }
 
 void ScaledPass::FormCells() const {
-  const std::int64_t count = of.cell_layout.blocks();
+  const std::int64_t count = of.two_levels ? of.cell_layout.blocks() : 1;
   std::fill_n(of.cells.scale, count, 1.0F);
   std::fill_n(of.cells.encode, count, 1.0F);
   std::fill_n(of.cells.largest, count, 0.0F);
@@ -108,8 +108,8 @@ void ScaledPass::FormBlocks() {
   bool outside = false;
   if (of.given.blocks != nullptr) {
     std::copy_n(of.given.blocks, count, tables.scale);
-    outside = Kernels().given_scales(plan(), route, count, tables.scale, outer.data(),
-                                     tables.factor);
+    outside =
+        Kernels().given_scales(plan(), route, count, tables.scale, outer.data(), tables.factor);
   } else {
     float* const largest = tables.outer;  // which no tile reads
     if (of.given.largest != nullptr) {

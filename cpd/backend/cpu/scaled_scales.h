@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cpd/backend/calls.h"
@@ -30,14 +31,14 @@ class ScaledPass {
   /// The tiles: of whole blocks where scales are not known yet, else of any parts.
   [[nodiscard]] Tiles tiles() const { return {layout(), !known}; }
   [[nodiscard]] TileIntegers integers() const {
-    return {plan().element, layout(), of.call.random.data == nullptr ? nullptr : &random,
-            of.indices};
+    return {plan().element, layout(), random ? &*random : nullptr, of.indices};
   }
   /// The second level's scale and multiplier for each of blocks first … first + count - 1.
   void OuterOfBlocks(std::int64_t first, std::int64_t count, Floats& scale, Floats& encode) const;
 
   const ScalesCall& of;
-  TensorView x, random;
+  TensorView x;
+  std::optional<TensorView> random;  ///< the caller's
   ElementRoute route;
   bool known;
 
