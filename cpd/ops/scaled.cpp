@@ -343,25 +343,26 @@ void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
   queue.cast_scaled(*call);
 }
 
-/// Writes the codes of scales in the memory of the device.
-void EncodeScales(const Scaled& scaled, const ScaleCounts& counts, float* blocks, float* cells,
-                  const TensorView& scales, const TensorView* tensor_scales) {
-  Encode(FloatsBeside(scales, blocks, counts.blocks), scaled.scale, {}, scales);
+/// Writes the codes of scales in the memory of x's device.
+void EncodeScales(const TensorView& x, const Scaled& scaled, const ScaleCounts& counts,
+                  float* blocks, float* cells, const TensorView& scales,
+                  const TensorView* tensor_scales) {
+  Encode(FloatsBeside(x, blocks, counts.blocks), scaled.scale, {}, scales);
   if (tensor_scales == nullptr) return;
-  Encode(FloatsBeside(scales, cells, counts.tensor), *scaled.tensor_scale, {}, *tensor_scales);
+  Encode(FloatsBeside(x, cells, counts.tensor), *scaled.tensor_scale, {}, *tensor_scales);
 }
 
 /// Writes the codes of an empty tensor's scales: 0 for blocks, 1 for the second level.
-void EncodeEmpty(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,
-                 const TensorView* tensor_scales) {
+void EncodeEmpty(const TensorView& x, const Scaled& scaled, const ScaleCounts& counts,
+                 const TensorView& scales, const TensorView* tensor_scales) {
   std::vector<float> values(static_cast<std::size_t>(counts.blocks));
   values.resize(values.size() + static_cast<std::size_t>(counts.tensor), 1.0F);
   if (values.empty() || Explains()) return;
   const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
-  const Scratch memory(scales, bytes);
+  const Scratch memory(x, bytes);
   memory.Upload(values.data(), bytes);
   auto* const first = static_cast<float*>(memory.data());
-  EncodeScales(scaled, counts, first, first + counts.blocks, scales, tensor_scales);
+  EncodeScales(x, scaled, counts, first, first + counts.blocks, scales, tensor_scales);
 }
 
 }  // namespace
@@ -463,7 +464,7 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   CheckSameDevice(x, scales);
   if (tensor_scales != nullptr) CheckSameDevice(x, *tensor_scales);
   CheckLevels(scaled, given);
-  if (x.size() == 0) return EncodeEmpty(scaled, counts, scales, tensor_scales);
+  if (x.size() == 0) return EncodeEmpty(x, scaled, counts, scales, tensor_scales);
   const Inputs inputs(x, scaled, along);
   TableCall call(inputs.view(), scaled, along, options, given, key);
   if (NotesKernel("encode", "encode_scaled", x, *call)) return;
@@ -478,7 +479,8 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   queue.encode_scaled(*call);
   if (Explains()) return;
   lost.Raise();
-  EncodeScales(scaled, counts, call->call.tables.scale, call->cells.scale, scales, tensor_scales);
+  EncodeScales(x, scaled, counts, call->call.tables.scale, call->cells.scale, scales,
+               tensor_scales);
 }
 
 void Decode(const TensorView& packed, const Scaled& scaled, int axis, const TensorView& scales,
