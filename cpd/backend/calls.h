@@ -28,14 +28,18 @@ constexpr std::int64_t kBlock = 256;
 /// CPU kernels implement add, mul and fma; GPU kernels also div and sqrt.
 using Operation = soft::Operation;
 
-/// A tensor's memory for a kernel. Dimensions whose strides fit together are merged, so that a
-/// contiguous tensor has one dimension of stride 1. Shape and stride are set up to `rank`.
+/// A tensor's memory for a call. Dimensions whose strides fit together are merged, so that a
+/// contiguous tensor has one dimension of stride 1. Shape and stride are set up to `rank`, where
+/// there is data.
 struct Strided {
   void* data = nullptr;
   DType dtype = DType::f32;
   std::int32_t rank = 1;
   std::int64_t shape[TensorView::kMaxRank];
   std::int64_t stride[TensorView::kMaxRank];
+
+  /// Row-major without gaps.
+  [[nodiscard]] bool is_contiguous() const { return rank == 1 && stride[0] == 1; }
 };
 
 template <class T>
@@ -50,6 +54,7 @@ Strided Contiguous(const T* data, DType dtype = kTypeOf<T>) {
   Strided x;
   x.data = const_cast<T*>(data);
   x.dtype = dtype;
+  x.stride[0] = 1;
   return x;
 }
 /// `rows` rows of `columns` neighboring elements, `stride` apart.
@@ -205,10 +210,14 @@ struct FixedSumCall {
 /// of x on; its result those, out_step apart, from element g of out on. out may be x.
 ///
 /// CPU kernels take fp32 with equal strides of x and out: contiguous groups, one after the other,
-/// or rows of first elements (x.shape[1] neighboring columns, x_step apart).
+/// or rows of first elements (x.shape[1] neighboring columns, x_step apart). Only they have
+/// `streaming`, and do not read `inner`.
 struct HadamardCall {
   const HadamardPlan* plan = nullptr;
   std::int64_t groups = 0, x_step = 0, out_step = 0;
+  /// The number of groups, one after the other, between whose elements of one number there are no
+  /// others in row-major order.
+  std::int64_t inner = 1;
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements
   bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only

@@ -15,8 +15,6 @@
 namespace cpd {
 namespace {
 
-constexpr unsigned long long kNone = ~0ULL;
-
 struct Noted {
   std::mutex mutex;
   std::map<std::tuple<const Backend*, int, std::string, std::string>, unsigned long long*> places;
@@ -42,7 +40,7 @@ std::atomic<bool>& AtOnce() {
 bool HasAny(const Noted& all, const Backend& backend, int device) {
   for (const auto& [key, place] : all.places) {
     if (std::get<0>(key) != &backend || std::get<1>(key) != device || place == nullptr) continue;
-    if (std::atomic_ref(*place).load() != kNone) return true;
+    if (std::atomic_ref(*place).load() != kNoFault) return true;
   }
   return false;
 }
@@ -63,6 +61,10 @@ void CheckStatus(const Backend& backend, int status) {
   throw MachineError(title + ": " + backend.describe(status));
 }
 
+void Raise(const Fault& fault, unsigned long long element) {
+  throw Error(fault.before + std::to_string(element) + fault.after);
+}
+
 unsigned long long* PlaceOf(const Backend& backend, const Launch& launch, const Fault& fault) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -71,7 +73,7 @@ unsigned long long* PlaceOf(const Backend& backend, const Launch& launch, const 
   void* memory = nullptr;
   CheckStatus(backend, backend.allocate(launch, MemoryKind::pinned, sizeof(*place), &memory));
   place = static_cast<unsigned long long*>(memory);
-  *place = kNone;
+  *place = kNoFault;
   g_has_places = true;
   return place;
 }
@@ -86,8 +88,8 @@ void RaiseFaults(const Backend& backend, int device) {
   std::string text;
   for (const auto& [key, place] : all.places) {
     if (std::get<0>(key) != &backend || std::get<1>(key) != device || place == nullptr) continue;
-    const unsigned long long found = std::atomic_ref(*place).exchange(kNone);
-    if (found == kNone || !text.empty()) continue;
+    const unsigned long long found = std::atomic_ref(*place).exchange(kNoFault);
+    if (found == kNoFault || !text.empty()) continue;
     text = std::get<2>(key) + std::to_string(found) + std::get<3>(key);
   }
   if (AtOnce()) throw Error(text);

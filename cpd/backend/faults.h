@@ -21,7 +21,11 @@ struct Fault {
   std::string before, after;
 };
 
-/// The place where kernels note the least element of which the fault is true, ~0 for none; in
+/// What is at the place of a fault that is true of no element.
+inline constexpr unsigned long long kNoFault = ~0ULL;
+/// Throws the Error of a fault of element number `element`.
+[[noreturn]] void Raise(const Fault& fault, unsigned long long element);
+/// The place where kernels note the least element of which the fault is true, kNoFault for none; in
 /// pinned memory, the same for the same fault and device.
 unsigned long long* PlaceOf(const Backend& backend, const Launch& launch, const Fault& fault);
 /// Throws Error for a fault that was noted on the device, after waiting for all of its work; all

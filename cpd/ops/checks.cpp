@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/ops/checks.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/cuda.h"
-#include "cpd/backend/roster.h"
-#include "cpd/base/interrupt.h"
+#include "cpd/base/explaining.h"
+#include "cpd/base/plans.h"
 #include "cpd/numeric/draws/philox.h"
-#include "cpd/ops/operands.h"
+#include "cpd/ops/call.h"
 #include "cpd/spec/block_fma.h"
 #include "cpd/spec/error.h"
 
@@ -31,22 +29,42 @@ void CheckIntegers(const TensorView& random, const TensorView& x, const Rounding
   CheckSameDevice(x, random);
 }
 
-/// Throws Error unless all integers are below 2^random_bits; on the CPU only, since a check of a
-/// GPU's tensor would wait for it.
+/// The element of a tensor on the CPU.
+std::string TextOf(const TensorView& x, std::int64_t element) {
+  if (x.dtype == DType::u32) return std::to_string(*Reader<std::uint32_t>(x).Read(element, 1));
+  return std::to_string(*Reader<float>(x).Read(element, 1));
+}
+
+/// Throws Error where run(queue, first), which lowers *first to the index of an element of x that
+/// is wrong, finds one, or has another device than the CPU note a fault. `must` returns the text's
+/// beginning; the text of a device that is not waited for has `other` in place of the element.
+template <class Must, class Run>
+void CheckElements(const TensorView& x, Must must, const char* other, Run run) {
+  if (x.size() == 0 || Explains()) return;
+  const Queue queue = QueueOf(x);
+  const auto fault = [&](std::int64_t element) {
+    const std::string got = element < 0 ? other : TextOf(x, element);
+    return Fault{must() + ", got " + got + " at element ", ""};
+  };
+  RunChecked(queue, fault, [&](unsigned long long* first) { run(queue, first); });
+}
+
+/// Throws Error unless all integers are below 2^random_bits.
 void CheckRange(const TensorView& random, int random_bits) {
-  if (!random.on_host() || Explains()) return;
   const std::uint32_t limit = 1U << random_bits;
-  Reader<std::uint32_t> integers(random);
-  for (std::int64_t i = 0, size = random.size(); i < size; i += kStage) {
-    if (i / kStage % 64 == 63) CheckInterrupt();
-    const std::int64_t n = std::min(kStage, size - i);
-    const std::uint32_t* values = integers.Read(i, n);
-    const std::uint32_t most = *std::max_element(values, values + n);
-    if (most >= limit) {
-      throw Error("random integers must be below 2^random_bits = " + std::to_string(limit) +
-                  ", got " + std::to_string(most));
-    }
-  }
+  const auto must = [&] {
+    return "random integers must be below 2^random_bits = " + std::to_string(limit);
+  };
+  CheckElements(random, must, "a greater one", [&](const Queue& queue, unsigned long long* first) {
+    queue.first_above({random.size(), Merge(random), limit, first});
+  });
+}
+
+template <class Must>
+void CheckValues(const TensorView& x, const Format& format, bool negative, Must must) {
+  CheckElements(x, must, "another", [&](const Queue& queue, unsigned long long* first) {
+    queue.first_outside({x.size(), Merge(x), PlanOf(format), negative, first});
+  });
 }
 
 std::string ShapeOf(const TensorView& x, const char* name) {
@@ -229,16 +247,12 @@ void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::in
 }
 
 Outside FindOutside(const TensorView& x, const Format& format) {
-  if (Explains()) return {};
-  Reader<float> reader(x);
-  for (std::int64_t i = 0; i < x.size(); i += kStage) {
-    const std::int64_t n = std::min(kStage, x.size() - i);
-    const float* values = reader.Read(i, n);
-    const std::int64_t found = FirstOutside(Kernels(), format, n, values);
-    if (i / kStage % 64 == 63) CheckInterrupt();
-    if (found >= 0) return {i + found, values[found]};
-  }
-  return {};
+  if (Explains() || x.size() == 0 || format == kFp32) return {};
+  unsigned long long first = kNoFault;
+  Queue(x).first_outside({x.size(), Merge(x), PlanOf(format), true, &first});
+  if (first == kNoFault) return {};
+  const auto element = static_cast<std::int64_t>(first);
+  return {element, *Reader<float>(x).Read(element, 1)};
 }
 
 void ThrowOutside(const Outside& found, const Format& format, const char* name) {
@@ -247,9 +261,15 @@ void ThrowOutside(const Outside& found, const Format& format, const char* name) 
 }
 
 void CheckUnitOperand(const TensorView& x, const Format& format, const char* name) {
-  if (!x.on_host()) return cuda::CheckInside(x, format, name);
-  const Outside found = FindOutside(x, format);
-  if (found.element >= 0) ThrowOutside(found, format, name);
+  if (format == kFp32) return;
+  CheckValues(x, format, true,
+              [&] { return std::string(name) + " must hold values of " + ToString(format); });
+}
+
+void CheckScales(const TensorView& x, const Format& format, const char* name) {
+  CheckValues(x, format, false, [&] {
+    return std::string(name) + " must be numbers of " + ToString(format) + ", none negative";
+  });
 }
 
 void CheckGrid(const TensorView& x, const TensorView& out, const char* name,

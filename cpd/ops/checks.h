@@ -35,7 +35,7 @@ struct Operands {
 /// Throws Error unless the operands are float tensors of one shape on one device.
 void CheckOperands(const Operands& operands);
 /// Throws Error unless the options are valid, and the key and `random`, if not null, fit x and the
-/// options.
+/// options. On another device than the CPU an integer out of range is a fault (faults.h).
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options,
                  const RandomKey& key);
 /// Throws Error as CheckRandom does, for an ordered sum: random's shape is out's and, last,
@@ -57,11 +57,15 @@ struct Outside {
   std::int64_t element = -1;
   float value = 0;
 };
-/// The Outside of a tensor on the CPU; called in the default floating-point environment.
-[[nodiscard]] Outside FindOutside(const TensorView& x, const Format& format);
+/// The Outside of a tensor on the CPU. NaN and Inf are values where the format has them, -0 always.
+[[nodiscard]] CPD_API Outside FindOutside(const TensorView& x, const Format& format);
 [[noreturn]] void ThrowOutside(const Outside& found, const Format& format, const char* name);
-/// Throws Error unless all elements of x are values of `format`, as a unit's rule requires.
+/// Throws Error unless all elements of x, not fp64, are values of `format`, as a unit's rule
+/// requires; on another device than the CPU it is a fault (faults.h).
 void CheckUnitOperand(const TensorView& x, const Format& format, const char* name);
+/// Throws Error, as CheckUnitOperand does, unless all elements are values of `format`, or if one is
+/// negative.
+void CheckScales(const TensorView& x, const Format& format, const char* name);
 /// Throws Error unless x is an fp32 tensor on out's device that does not overlap out, whose last
 /// two dimensions are `shape` (or, where it broadcasts, 1) and whose others broadcast to out's.
 void CheckGrid(const TensorView& x, const TensorView& out, const char* name,

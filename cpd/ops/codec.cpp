@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/ops/codec.h"
 
-#include <algorithm>
-#include <atomic>
 #include <limits>
-#include <optional>
 
-#include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/cuda.h"
 #include "cpd/backend/explain.h"
-#include "cpd/backend/roster.h"
-#include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
 #include "cpd/spec/error.h"
 
@@ -28,38 +22,6 @@ void CheckPacked(const TensorView& packed, const Format& format, std::int64_t n)
                 std::to_string(PackedBytes(format, n)) + " bytes, got " +
                 std::to_string(packed.size()));
   }
-}
-
-/// Encodes x in T; returns the least index of a NaN that has no code, or -1.
-template <class T>
-std::int64_t EncodeAs(const TensorView& x, const RoundPlan& plan, std::uint8_t* packed,
-                      const TensorView* random) {
-  const std::int64_t size = x.size();
-  std::atomic<unsigned long long> first_nan{~0ULL};
-  if (Explains()) NoteKernel("encode");
-  parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    Reader<T> reader(x);
-    std::optional<Reader<std::uint32_t>> integers;
-    if (random != nullptr) integers.emplace(*random);
-    const bool direct = reader.is_direct() && (!integers || integers->is_direct());
-    const std::int64_t step = direct ? end - begin : kStage;
-    unsigned long long found = ~0ULL;
-    for (std::int64_t i = begin; i < end && found == ~0ULL; i += step) {
-      const std::int64_t n = std::min(step, end - i);
-      Kernels().encode({.n = n,
-                        .first = i,
-                        .x = Contiguous(reader.Read(i, n)),
-                        .random = Contiguous(integers ? integers->Read(i, n) : nullptr),
-                        .plan = &plan,
-                        .streaming = direct && size >= kStreamingFrom,
-                        .packed = packed + i * plan.bits / 8,
-                        .first_nan = &found});
-    }
-    unsigned long long least = first_nan;
-    while (found < least && !first_nan.compare_exchange_weak(least, found)) {
-    }
-  });
-  return static_cast<std::int64_t>(first_nan.load());
 }
 
 }  // namespace
@@ -83,20 +45,20 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
   const RoundPlan plan = PlanOf(format, options, key);
   if (Explains()) NotePath("encode", PathOf(format, options, x.dtype == DType::f64));
   if (x.size() == 0) return;
-  std::int64_t nan = -1;
-  auto* to = static_cast<std::uint8_t*>(packed.data);
-  if (!x.on_host()) {
-    return cuda::Encode(x, format, plan, packed, random, cuda::KeyOf(options, key));
-  }
-  if (x.dtype == DType::f64) {
-    nan = EncodeAs<double>(x, plan, to, random);
-  } else {
-    nan = EncodeAs<float>(x, plan, to, random);
-  }
-  if (nan >= 0) {
-    throw Error("element " + std::to_string(nan) + " is NaN, and " + ToString(format) +
-                " has no code for NaN");
-  }
+  if (Notes(x, "encode")) return;
+  const Queue queue = QueueOf(x);
+  EncodeCall call{.n = x.size(),
+                  .x = Merge(x),
+                  .random = Merge(random),
+                  .plan = &plan,
+                  .key = KeyOf(options, key),
+                  .packed = static_cast<std::uint8_t*>(packed.data)};
+  if (format.has_nan()) return queue.encode(call);
+  const auto lost = [&](std::int64_t) { return LostNan(format); };
+  RunChecked(queue, lost, [&](unsigned long long* first) {
+    call.first_nan = first;
+    queue.encode(call);
+  });
 }
 
 void Decode(const TensorView& packed, const Format& format, const TensorView& out) {
@@ -105,25 +67,12 @@ void Decode(const TensorView& packed, const Format& format, const TensorView& ou
   CheckPacked(packed, format, out.size());
   CheckSameDevice(packed, out);
   const RoundPlan plan = PlanOf(format);
-  const std::int64_t size = out.size();
   if (Explains()) NotePath("decode", {"codes", ""});
-  if (size == 0) return;
-  if (!out.on_host()) return cuda::Decode(packed, plan, out);
-  const auto* from = static_cast<const std::uint8_t*>(packed.data);
-  if (Explains()) NoteKernel("decode");
-  parallel_for(size, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    Writer<float> writer(out);
-    const std::int64_t step = writer.is_direct() ? end - begin : kStage;
-    for (std::int64_t i = begin; i < end; i += step) {
-      const std::int64_t n = std::min(step, end - i);
-      Kernels().decode({.n = n,
-                        .plan = &plan,
-                        .packed = from + i * plan.bits / 8,
-                        .out = Contiguous(writer.Target(i, n)),
-                        .streaming = writer.is_direct() && size >= kStreamingFrom});
-      writer.Flush(i, n);
-    }
-  });
+  if (out.size() == 0 || Notes(out, "decode")) return;
+  QueueOf(out).decode({.n = out.size(),
+                       .plan = &plan,
+                       .packed = static_cast<const std::uint8_t*>(packed.data),
+                       .out = Merge(out)});
 }
 
 }  // namespace cpd

@@ -12,6 +12,7 @@
 #include "cpd/base/product.h"
 #include "cpd/numeric/units/flagged_sums.h"
 #include "cpd/ops/arithmetic.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"

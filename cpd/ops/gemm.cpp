@@ -14,9 +14,9 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/gemm_tasks.h"
-#include "cpd/ops/operands.h"
 #include "cpd/spec/block_fma.h"
 #include "cpd/spec/error.h"
 
@@ -36,10 +36,8 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
 }
 
 void CheckUnitOperands(const BlockFma& unit, const TensorView& a, const TensorView& b) {
-  Guarded([&] {
-    CheckUnitOperand(a, unit.a, "a");
-    CheckUnitOperand(b, unit.b, "b");
-  });
+  CheckUnitOperand(a, unit.a, "a");
+  CheckUnitOperand(b, unit.b, "b");
 }
 
 // --- scales --------------------------------------------------------------------------------------
@@ -101,7 +99,7 @@ void CheckUnitScales(const BlockFma& unit, const OperandScales& given, Side side
     throw Error("the unit takes scales of " + std::to_string(unit.scale_block) +
                 " values of k, got blocks of " + std::to_string(given.block) + " of " + name);
   }
-  Guarded([&] { CheckUnitOperand(*given.scales, *unit.scale, (name + "'s scales").c_str()); });
+  CheckUnitOperand(*given.scales, *unit.scale, (name + "'s scales").c_str());
 }
 
 void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulator& accumulator,
@@ -222,6 +220,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   CheckPart(accumulator, out, part);
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], false, out);
   if (out.size() == 0) return;
+  if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
   MatrixProduct product = MakeProduct(a, b, out, c);
   product.first_element = part.element;
   AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
@@ -231,13 +230,8 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
         draws_of_products(plan.sum, part.product) + static_cast<std::uint64_t>(chunks);
   }
   if (!out.on_host()) {
-    if (accumulator.unit) {
-      cuda::CheckInside(a, accumulator.unit->a, "a");
-      cuda::CheckInside(b, accumulator.unit->b, "b");
-    }
-    return cuda::Gemm(product, plan, cuda::KeyOf(accumulator.rounding, key), out);
+    return cuda::Gemm(product, plan, KeyOf(accumulator.rounding, key), out);
   }
-  if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
   RunProduct(product, plan, {}, nullptr);
 }
 
@@ -247,11 +241,11 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   CheckGemm(a, b, accumulator, out, c, key, random);
   NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], random != nullptr, out);
   if (out.size() == 0) return;
+  if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
   if (!out.on_host()) {
     const std::int64_t draws = DrawsOfGemm(accumulator, a.shape[a.rank - 1]);
     return cuda::Gemm(a, b, accumulator, out, c, key, random, draws);
   }
-  if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
   const MatrixProduct product = MakeProduct(a, b, out, c);
   AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth, key);
   const GivenIntegers integers(random, DrawsOfGemm(accumulator, product.depth));

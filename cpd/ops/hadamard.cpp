@@ -1,106 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/ops/hadamard.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/cuda.h"
 #include "cpd/backend/explain.h"
-#include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
-#include "cpd/base/parallel.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {
-
-/// The tensors of a transform as row-major blocks of plan.size rows of `inner` values; each column
-/// of a block is a group.
-struct Blocks {
-  const HadamardPlan& plan;
-  const TensorView& x;
-  const TensorView& out;
-  std::int64_t inner;
-
-  [[nodiscard]] std::int64_t size() const { return plan.size * inner; }
-  [[nodiscard]] std::int64_t count() const { return x.size() / size(); }
-};
-
-/// Transforms of `groups` rows of `count` columns, `stride` apart; contiguous groups if that is 1.
-HadamardCall CallOf(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
-                    std::int64_t stride, const float* x, float* y, bool streaming = false) {
-  const auto firsts = [&](const float* data) {
-    return stride == 1 ? Contiguous(data) : Rows(data, groups, count, plan.size * stride);
-  };
-  return {.plan = &plan,
-          .groups = stride == 1 ? groups : groups * count,
-          .x_step = stride,
-          .out_step = stride,
-          .x = firsts(x),
-          .out = firsts(y),
-          .streaming = streaming};
-}
-
-/// Transforms blocks that fit the staging buffer.
-void TransformWhole(const Blocks& blocks) {
-  const std::int64_t size = blocks.size();
-  const std::int64_t staged = kStage / size * size;
-  const bool streaming = blocks.x.size() >= kStreamingFrom && blocks.x.data != blocks.out.data;
-  if (Explains()) NoteKernel("hadamard", {blocks.plan.size, blocks.inner});
-  parallel_for(blocks.x.size(), staged, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    Reader<float> reader(blocks.x);
-    Writer<float> writer(blocks.out);
-    const bool direct = reader.is_direct() && writer.is_direct();
-    const std::int64_t step = direct ? end - begin : staged;
-    for (std::int64_t i = begin; i < end; i += step) {
-      const std::int64_t n = std::min(step, end - i);
-      Kernels().hadamard(CallOf(blocks.plan, n / size, blocks.inner, blocks.inner,
-                                reader.Read(i, n), writer.Target(i, n), streaming && direct));
-      writer.Flush(i, n);
-    }
-  });
-}
-
-/// Transforms n <= kStage / plan.size columns from row-major element `first` on, whose rows are
-/// staged one by one.
-void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
-                     Reader<float>& reader, Writer<float>& writer, float* tile) {
-  for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
-    std::copy_n(reader.Read(first + k * blocks.inner, n), n, tile + k * n);
-  }
-  Kernels().hadamard(CallOf(blocks.plan, 1, n, n, tile, tile));
-  for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
-    std::copy_n(tile + k * n, n, writer.Target(first + k * blocks.inner, n));
-    writer.Flush(first + k * blocks.inner, n);
-  }
-}
-
-/// Transforms blocks larger than the staging buffer, some columns at a time.
-void TransformColumns(const Blocks& blocks) {
-  const std::int64_t most = kStage / blocks.plan.size;
-  const std::int64_t tiles = (blocks.inner + most - 1) / most;
-  if (Explains()) NoteKernel("hadamard", {blocks.plan.size, most});
-  const auto transform = [&](std::int64_t begin, std::int64_t end) {
-    Reader<float> reader(blocks.x);
-    Writer<float> writer(blocks.out);
-    const bool direct = reader.is_direct() && writer.is_direct();
-    std::vector<float> tile(direct ? 0 : kStage);
-    for (std::int64_t i = begin / kStage; i < end / kStage; ++i) {
-      const std::int64_t column = i % tiles * most;
-      const std::int64_t first = i / tiles * blocks.size() + column;
-      const std::int64_t n = std::min(most, blocks.inner - column);
-      if (direct) {
-        Kernels().hadamard(CallOf(blocks.plan, 1, n, blocks.inner, reader.Read(first, n),
-                                  writer.Target(first, n)));
-      } else {
-        TransformStaged(blocks, first, n, reader, writer, tile.data());
-      }
-    }
-  };
-  parallel_for(blocks.count() * tiles * kStage, kStage, kSerialBelow, transform);
-}
 
 void CheckArguments(const TensorView& x, const Hadamard& transform, int axis,
                     const TensorView& out) {
@@ -130,12 +38,22 @@ void Transform(const TensorView& x, const Hadamard& transform, int axis, bool in
                const TensorView& out) {
   CheckArguments(x, transform, axis, out);
   if (Explains()) NotePath("hadamard", {"butterflies", ""});
-  if (x.size() == 0) return;
+  if (x.size() == 0 || Notes(x, "hadamard")) return;
   const HadamardPlan plan = Guarded([&] { return make_hadamard_plan(transform, inverse); });
-  if (!x.on_host()) return cuda::Transform(x, plan, axis, out);
-  Blocks blocks{plan, x, out, 1};
-  for (int d = axis + 1; d < x.rank; ++d) blocks.inner *= x.shape[d];
-  blocks.size() <= kStage ? TransformWhole(blocks) : TransformColumns(blocks);
+  const auto firsts = [&](TensorView all) {
+    all.shape[axis] /= plan.size;
+    all.stride[axis] *= plan.size;
+    return Merge(all);
+  };
+  std::int64_t inner = 1;
+  for (int d = axis + 1; d < x.rank; ++d) inner *= x.shape[d];
+  QueueOf(x).hadamard({.plan = &plan,
+                       .groups = x.size() / plan.size,
+                       .x_step = x.stride[axis],
+                       .out_step = out.stride[axis],
+                       .inner = inner,
+                       .x = firsts(x),
+                       .out = firsts(out)});
 }
 
 }  // namespace cpd

@@ -27,71 +27,25 @@ void RefuseUnit(const Accumulator& accumulator) {
       "which sums products");
 }
 
-/// Steps of either type. Binary64 takes no short route.
-template <class T>
-void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
-          std::int64_t count, const T* const* terms, T* sum, T* compensation, GivenDraws given) {
-  Kernels().fold(
-      {kTypeOf<T>, starts, &plan, draw, first, n, count, terms, sum, compensation, given});
-}
-
-/// The backend of FoldWalk for spans of n elements, whose planes are in `state`.
-template <class T>
-class Spans {
+/// The plans of a sum's steps, each made when it is first needed.
+class PlansOfSteps {
  public:
-  Spans(const Accumulator& accumulator, const Format& terms_in, std::int64_t first, std::int64_t n,
-        const T* const* terms, FoldStateOf<T> state, const RandomKey& key)
-      : accumulator_(accumulator),
-        terms_in_(terms_in),
-        first_(first),
-        n_(n),
-        terms_(terms),
-        state_(state),
-        key_(key) {}
-
-  void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
-                 std::int64_t count) {
-    Add(PlanOfTerms(), plane, starts, draw, count, terms_ + first);
+  PlansOfSteps(const Accumulator& accumulator, const Format& terms_in, const RandomKey& key)
+      : accumulator_(accumulator), terms_in_(terms_in), key_(key) {}
+  const FoldPlan& terms() {
+    if (!terms_) terms_ = TermsPlanOf(accumulator_, terms_in_, key_);
+    return *terms_;
   }
-  void add_chunk(bool starts, std::int64_t draw) { AddPlane(PlanOfSums(), 0, 1, starts, draw); }
-  void open_tree(int plane, std::int64_t term) { std::copy_n(terms_[term], n_, Plane(plane)); }
-  void merge_term(int plane, std::int64_t draw, std::int64_t term) {
-    Add(PlanOfTerms(), plane, false, draw, 1, terms_ + term);
+  const FoldPlan& sums() {
+    if (!sums_) sums_ = SumsPlanOf(accumulator_, key_);
+    return *sums_;
   }
-  void merge_trees(int plane, std::int64_t draw, bool of_term) {
-    AddPlane(of_term ? PlanOfTerms() : PlanOfSums(), plane, plane + 1, false, draw);
-  }
-  void round_tree(std::int64_t draw) { AddPlane(PlanOfTerms(), 0, 0, true, draw); }
 
  private:
-  /// PlanOfTerms, PlanOfSums: plans that are made when they are first needed.
-  const FoldPlan& PlanOfTerms() {
-    if (!of_terms_) of_terms_ = TermsPlanOf(accumulator_, terms_in_, key_);
-    return *of_terms_;
-  }
-  const FoldPlan& PlanOfSums() {
-    if (!of_sums_) of_sums_ = SumsPlanOf(accumulator_, key_);
-    return *of_sums_;
-  }
-  [[nodiscard]] T* Plane(int plane) const { return state_.planes + plane * state_.stride; }
-
-  void Add(const FoldPlan& plan, int plane, bool starts, std::int64_t draw, std::int64_t count,
-           const T* const* terms) {
-    T* compensation = accumulator_.scheme == Scheme::kahan ? Plane(1) : nullptr;
-    Fold(plan, starts, draw, first_, n_, count, terms, Plane(plane), compensation, state_.given);
-  }
-  void AddPlane(const FoldPlan& plan, int to, int from, bool starts, std::int64_t draw) {
-    const T* term = Plane(from);
-    Add(plan, to, starts, draw, 1, &term);
-  }
-
   const Accumulator& accumulator_;
   const Format& terms_in_;
-  std::int64_t first_, n_;
-  const T* const* terms_;
-  FoldStateOf<T> state_;
   const RandomKey& key_;
-  std::optional<FoldPlan> of_terms_, of_sums_;
+  std::optional<FoldPlan> terms_, sums_;
 };
 
 void CheckSum(const Accumulator& accumulator, const Format& terms_in) {
@@ -106,7 +60,8 @@ void Steps(const Accumulator& accumulator, const Format& terms_in, std::int64_t 
            FoldStateOf<T> state, const RandomKey& key) {
   CheckSum(accumulator, terms_in);
   if (count <= 0 || n <= 0) return;
-  Spans<T> spans(accumulator, terms_in, first, n, terms, state, key);
+  PlansOfSteps plans(accumulator, terms_in, key);
+  Spans spans(plans, accumulator.scheme, first, n, terms, state);
   FoldWalk(fold_order(accumulator), k).take(spans, count);
 }
 
@@ -114,7 +69,8 @@ template <class T>
 void End(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
          std::int64_t first, std::int64_t n, FoldStateOf<T> state, const RandomKey& key) {
   CheckSum(accumulator, terms_in);
-  Spans<T> spans(accumulator, terms_in, first, n, nullptr, state, key);
+  PlansOfSteps plans(accumulator, terms_in, key);
+  Spans<T, PlansOfSteps> spans(plans, accumulator.scheme, first, n, nullptr, state);
   FoldWalk(fold_order(accumulator), terms).end(spans);
 }
 

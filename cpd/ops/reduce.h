@@ -8,21 +8,12 @@
 
 #include <cstdint>
 
-#include "cpd/numeric/draws/given_draws.h"
+#include "cpd/backend/cpu/fold.h"
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/random_key.h"
 
 namespace cpd {
 
-/// The state of one ordered sum per element: plane q of element i is planes[q * stride + i], in
-/// FoldPlanes planes of the caller's memory, which need not be initialised. `given`: the random
-/// integers from element 0 on, in place of generated ones.
-template <class T>
-struct FoldStateOf {
-  T* planes = nullptr;
-  std::int64_t stride = 0;
-  GivenDraws given{};
-};
 using FoldState = FoldStateOf<float>;
 using FoldState64 = FoldStateOf<double>;
 

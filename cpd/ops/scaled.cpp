@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "cpd/backend/cpu/scaled_tiles.h"
-#include "cpd/backend/cuda.h"
 #include "cpd/backend/explain.h"
 #include "cpd/base/guarded.h"
 #include "cpd/ops/block_layout.h"
+#include "cpd/ops/call.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
@@ -209,7 +209,7 @@ class Given {
     const auto* numbers = static_cast<const float*>(given.data);
     if (Explains()) return numbers;
     if (!are_codes && !given.on_host()) {
-      cuda::CheckScales(given, format, name);
+      cpd::CheckScales(given, format, name);
       return numbers;
     }
     copy.emplace(like_, count * std::int64_t{sizeof(float)});
@@ -245,7 +245,7 @@ class Given {
 /// Sets a call's tensor.
 void Take(const TensorView& x, Strided& to) {
   if (!x.is_contiguous()) {
-    to = cuda::Merge(x);
+    to = Merge(x);
     return;
   }
   to.data = x.data;  // in place, since small calls feel a copy
@@ -269,7 +269,7 @@ class TableCall {
     CheckChoice(scaled, call.layout);
     call.cells = CellsOf(scaled, shape, axis);
     call.n = like.size();
-    call.key = cuda::KeyOf(options, key);
+    call.key = KeyOf(options, key);
     call_.two_levels = scaled.tensor_scale.has_value();
     if (call_.two_levels) call_.cell_layout = LayoutOf({.kind = scaled.outer}, shape, axis);
     call_.choose = scaled.choose;
@@ -328,11 +328,8 @@ void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
   const Inputs inputs(x, scaled, axis);
   TableCall call(inputs.view(), scaled, axis, options, given, key);
   if (NotesKernel("cast", "cast_scaled", x, *call)) return;
-  const Queue queue = cuda::QueueOf(x);
   Take(inputs.view(), call->call.x);
-  if (random != nullptr) {
-    call->call.random = cuda::IntegersOf(random, options.random_bits, queue);
-  }
+  if (random != nullptr) Take(*random, call->call.random);
   Take(out, call->out);
   call->indices = besides.indices;
   call->holds = besides.holds;
@@ -340,7 +337,7 @@ void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
   if (call->apart) {
     (call->two_levels ? call->cells.scale : call->call.tables.scale) = besides.scales;
   }
-  queue.cast_scaled(*call);
+  QueueOf(x).cast_scaled(*call);
 }
 
 /// Writes the codes of scales in the memory of x's device.
@@ -447,7 +444,7 @@ void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2
   Take(x, columns->call.x);
   Take(first, rows->out);
   Take(second, columns->out);
-  cuda::QueueOf(x).cast_both({*rows, *columns});
+  QueueOf(x).cast_both({*rows, *columns});
 }
 
 void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
@@ -468,17 +465,20 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   const Inputs inputs(x, scaled, along);
   TableCall call(inputs.view(), scaled, along, options, given, key);
   if (NotesKernel("encode", "encode_scaled", x, *call)) return;
-  const Queue queue = cuda::QueueOf(x);
   Take(inputs.view(), call->call.x);
-  if (random != nullptr) {
-    call->call.random = cuda::IntegersOf(random, options.random_bits, queue);
-  }
+  if (random != nullptr) Take(*random, call->call.random);
   call->packed = static_cast<std::uint8_t*>(packed.data);
-  cuda::LostNan lost(scaled.element, queue);
-  call->first_nan = lost.place();
-  queue.encode_scaled(*call);
+  const Queue queue = QueueOf(x);
+  const auto encode = [&](unsigned long long* first_nan) {
+    call->first_nan = first_nan;
+    queue.encode_scaled(*call);
+  };
+  if (scaled.element.has_nan()) {
+    encode(nullptr);
+  } else {
+    RunChecked(queue, [&](std::int64_t) { return LostNan(scaled.element); }, encode);
+  }
   if (Explains()) return;
-  lost.Raise();
   EncodeScales(x, scaled, counts, call->call.tables.scale, call->cells.scale, scales,
                tensor_scales);
 }
@@ -498,7 +498,7 @@ void Decode(const TensorView& packed, const Scaled& scaled, int axis, const Tens
   if (NotesKernel("decode", "decode_scaled", out, *call)) return;
   call->packed = static_cast<std::uint8_t*>(packed.data);
   Take(out, call->out);
-  cuda::QueueOf(out).decode_scaled(*call);
+  QueueOf(out).decode_scaled(*call);
 }
 
 }  // namespace cpd

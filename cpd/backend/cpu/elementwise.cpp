@@ -2,6 +2,7 @@
 #include "cpd/backend/cpu/elementwise.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <type_traits>
 
@@ -15,7 +16,7 @@ namespace {
 /// Calls visit(offset in elements, i, count, stride) for the runs along the last dimension that
 /// make up elements begin … begin + n - 1; i counts from 0.
 template <class Visit>
-void ForRuns(const TensorView& x, std::int64_t begin, std::int64_t n, Visit visit) {
+void ForRuns(const StridedRef& x, std::int64_t begin, std::int64_t n, Visit visit) {
   if (n == 0) return;
   if (x.rank == 0) return visit(std::int64_t{0}, std::int64_t{0}, std::int64_t{1}, std::int64_t{1});
   const int last = x.rank - 1;
@@ -42,7 +43,7 @@ void ForRuns(const TensorView& x, std::int64_t begin, std::int64_t n, Visit visi
 }
 
 template <class T>
-void GatherAs(const TensorView& x, std::int64_t begin, std::int64_t n, T* to) {
+void GatherAs(const StridedRef& x, std::int64_t begin, std::int64_t n, T* to) {
   const T* from = static_cast<const T*>(x.data);
   ForRuns(x, begin, n,
           [&](std::int64_t offset, std::int64_t i, std::int64_t count, std::int64_t stride) {
@@ -50,7 +51,7 @@ void GatherAs(const TensorView& x, std::int64_t begin, std::int64_t n, T* to) {
           });
 }
 template <class T>
-void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const TensorView& y) {
+void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const StridedRef& y) {
   T* to = static_cast<T*>(y.data);
   ForRuns(y, begin, n,
           [&](std::int64_t offset, std::int64_t i, std::int64_t count, std::int64_t stride) {
@@ -143,7 +144,7 @@ void TransposeAs(std::int64_t rows, std::int64_t columns, const T* from, std::in
 }
 
 /// Copies a box of a tensor to rows of memory, `to_stride` apart.
-void GatherBox(const TensorView& x, const Box& box, void* into, std::int64_t to_stride) {
+void GatherBox(const StridedRef& x, const Box& box, void* into, std::int64_t to_stride) {
   WithElement(x.dtype, [&](auto* tag) {
     using U = std::remove_pointer_t<decltype(tag)>;
     const U* from = static_cast<const U*>(x.data) + box.offset;
@@ -158,7 +159,7 @@ void GatherBox(const TensorView& x, const Box& box, void* into, std::int64_t to_
 }
 
 /// Copies contiguous memory to a box of a tensor.
-void ScatterBox(const void* source, const TensorView& y, const Box& box) {
+void ScatterBox(const void* source, const StridedRef& y, const Box& box) {
   WithElement(y.dtype, [&](auto* tag) {
     using U = std::remove_pointer_t<decltype(tag)>;
     const U* from = static_cast<const U*>(source);
@@ -207,22 +208,21 @@ void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n,
   });
 }
 
-void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to) {
+void Gather(const StridedRef& x, std::int64_t begin, std::int64_t n, void* to) {
   WithElement(x.dtype, [&](auto* tag) { GatherAs(x, begin, n, static_cast<decltype(tag)>(to)); });
 }
-void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y) {
+void Scatter(const void* from, std::int64_t begin, std::int64_t n, const StridedRef& y) {
   WithElement(y.dtype, [&](auto* tag) {
     ScatterAs(static_cast<const std::remove_pointer_t<decltype(tag)>*>(from), begin, n, y);
   });
 }
 
-void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, double* values) {
-  Kernels().cast({.n = n,
-                  .first = first,
-                  .x = Contiguous(values),
-                  .random = {},
-                  .out = Contiguous(values),
-                  .plan = &plan});
+void Lower(unsigned long long* first, unsigned long long index) {
+  if (first == nullptr) return;
+  const std::atomic_ref place(*first);
+  unsigned long long least = place;
+  while (index < least && !place.compare_exchange_weak(least, index)) {
+  }
 }
 
 void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to) {
@@ -239,39 +239,14 @@ void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std
   if (head < n) draw(first + head, n - head, to + head);
 }
 
-bool FillAlike(const TensorView& x, const TensorView& y) {
-  std::array<int, TensorView::kMaxRank> order{};
-  int used = 0;
-  for (int d = 0; d < x.rank; ++d) {
-    if (x.shape[d] == 1) continue;
-    if (x.stride[d] != y.stride[d]) return false;
-    order[used++] = d;
-  }
-  std::sort(order.begin(), order.begin() + used,
-            [&](int a, int b) { return x.stride[a] < x.stride[b]; });
-  std::int64_t filled = 1;
-  for (int i = 0; i < used; ++i) {
-    if (x.stride[order[i]] != filled) return false;
-    filled *= x.shape[order[i]];
-  }
-  return true;
-}
-
-TensorView AlongMemory(const TensorView& x) {
-  TensorView line = x;
-  line.rank = 1;
-  line.shape[0] = x.size();
-  line.stride[0] = 1;
-  return line;
-}
-
 template <class T>
 bool Reader<T>::is_direct() const {
-  return contiguous_ && x_.dtype == kTypeOf<T>;
+  return x_.data == nullptr || (contiguous_ && x_.dtype == kTypeOf<T>);
 }
 
 template <class T>
 const T* Reader<T>::Read(std::int64_t begin, std::int64_t n) {
+  if (x_.data == nullptr) return nullptr;
   if (is_direct()) return static_cast<const T*>(x_.data) + begin;
   if (x_.dtype == kTypeOf<T>) {
     T* values = Resize(values_, kStage);

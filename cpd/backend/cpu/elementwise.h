@@ -4,13 +4,15 @@
 // row-major elements are used in place where possible, and copied through small buffers elsewhere.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "cpd/backend/calls.h"
+#include "cpd/backend/roster.h"
 #include "cpd/base/explaining.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/draws/given_draws.h"
 #include "cpd/numeric/round/round_plan.h"
 
 namespace cpd {
@@ -31,13 +33,55 @@ T* Sized(std::vector<T>& buffer, std::int64_t n) {
 /// The number of elements from which results are written with non-temporal stores.
 constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
 
+/// The elements of an operation's tensor, or of a call's, to whose shape and strides they refer.
+struct StridedRef {
+  StridedRef(const TensorView& x)  // NOLINT(google-explicit-constructor)
+      : data(x.data),
+        dtype(x.dtype),
+        rank(x.rank),
+        shape(x.shape.data()),
+        stride(x.stride.data()) {}
+  StridedRef(const Strided& x)  // NOLINT(google-explicit-constructor)
+      : data(x.data), dtype(x.dtype), rank(x.rank), shape(x.shape), stride(x.stride) {}
+
+  void* data;
+  DType dtype;
+  int rank;
+  const std::int64_t* shape;
+  const std::int64_t* stride;
+};
+
 /// Copies elements begin … begin + n - 1 (row-major) of a strided tensor to contiguous memory.
-void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to);
+void Gather(const StridedRef& x, std::int64_t begin, std::int64_t n, void* to);
 /// Copies contiguous memory to elements begin … begin + n - 1 (row-major) of a strided tensor.
-void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y);
+void Scatter(const void* from, std::int64_t begin, std::int64_t n, const StridedRef& y);
+
+/// Element `begin` of a contiguous tensor and those after it; without data where x has none.
+[[nodiscard]] inline Strided From(const Strided& x, std::int64_t begin) {
+  const auto* const data = static_cast<const std::uint8_t*>(x.data);
+  const std::int64_t bytes = begin * static_cast<std::int64_t>(SizeOf(x.dtype));
+  return Contiguous(data == nullptr ? data : data + bytes, x.dtype);
+}
+
+/// Lowers *first, unless it is null, to `index` where that is less; for calls on several threads.
+void Lower(unsigned long long* first, unsigned long long index);
+
+/// Calls run(i, n) for ranges of at most `step` elements from i on, which are [begin, end).
+template <class Run>
+void ForRanges(std::int64_t begin, std::int64_t end, std::int64_t step, Run run) {
+  for (std::int64_t i = begin; i < end; i += step) run(i, std::min(step, end - i));
+}
 
 /// Rounds n values by a plan that draws no random integers.
-void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, double* values);
+template <class T>
+void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, T* values) {
+  Kernels().cast({.n = n,
+                  .first = first,
+                  .x = Contiguous(values),
+                  .random = {},
+                  .out = Contiguous(values),
+                  .plan = &plan});
+}
 
 /// Writes the random integers that a stochastic plan draws for elements first … first + n - 1.
 void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to);
@@ -45,50 +89,27 @@ void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std
 /// Adds soft_float.h's kInvalid to raised[i] where element begin + i is a signalling NaN.
 void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n, std::uint8_t* raised);
 
-/// Whether x and y fill memory without gaps and with their dimensions in the same order, as
-/// transposed and channels-last tensors may. An operation that does not depend on elements' indices
-/// can then run in memory order.
-[[nodiscard]] bool FillAlike(const TensorView& x, const TensorView& y);
-/// The elements of a tensor that fills memory without gaps, as one dimension in memory order.
-[[nodiscard]] TensorView AlongMemory(const TensorView& x);
-
 /// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t), converted
 /// exactly; bf16, fp16 and fp32 are read as float or double, fp64 only as double.
 template <class T>
 class Reader {
  public:
-  explicit Reader(const TensorView& x) : x_(x), contiguous_(x.is_contiguous()) {}
+  /// x: a TensorView or a Strided, which must live as long.
+  template <class Tensor>
+  explicit Reader(const Tensor& x) : x_(x), contiguous_(x.data == nullptr || x.is_contiguous()) {}
   /// Elements begin … begin + n - 1, valid until the next call; n <= kStage unless is_direct().
+  /// Null where the tensor has no data.
   const T* Read(std::int64_t begin, std::int64_t n);
   /// Whether Read returns the tensor's own memory.
   [[nodiscard]] bool is_direct() const;
+  /// Continues with other memory of the same shape and strides.
+  void Move(void* data) { x_.data = data; }
 
  private:
-  const TensorView& x_;
+  StridedRef x_;
   bool contiguous_;
   std::vector<T> values_;
   std::vector<std::uint64_t> raw_;
-};
-
-/// A caller's random integers, `draws` for each element of a result, as the kernels of ordered sums
-/// read them; none where the tensor is null.
-class GivenIntegers {
- public:
-  GivenIntegers(const TensorView* random, std::int64_t draws) {
-    if (random == nullptr || random->size() == 0) return;
-    draws_ = {static_cast<const std::uint32_t*>(random->data), draws};
-    if (random->is_contiguous() || Explains()) return;
-    copy_.resize(static_cast<std::size_t>(random->size()));
-    Gather(*random, 0, random->size(), copy_.data());
-    draws_.random = copy_.data();
-  }
-  GivenIntegers(const GivenIntegers&) = delete;
-  GivenIntegers& operator=(const GivenIntegers&) = delete;
-  [[nodiscard]] GivenDraws draws() const { return draws_; }
-
- private:
-  GivenDraws draws_;
-  std::vector<std::uint32_t> copy_;
 };
 
 /// Writes contiguous binary32 or binary64 values into ranges of one tensor, converted to its type,
@@ -96,14 +117,15 @@ class GivenIntegers {
 template <class T>
 class Writer {
  public:
-  explicit Writer(const TensorView& y) : y_(y), contiguous_(y.is_contiguous()) {}
+  template <class Tensor>
+  explicit Writer(const Tensor& y) : y_(y), contiguous_(y.is_contiguous()) {}
   /// Memory for values begin … begin + n - 1: the tensor's, or a buffer that Flush converts.
   T* Target(std::int64_t begin, std::int64_t n);
   void Flush(std::int64_t begin, std::int64_t n);
   [[nodiscard]] bool is_direct() const;
 
  private:
-  const TensorView& y_;
+  StridedRef y_;
   bool contiguous_;
   std::vector<T> values_;
   std::vector<std::uint64_t> raw_;
@@ -131,12 +153,12 @@ struct BoxRows {
 template <class T>
 class BoxReader {
  public:
-  explicit BoxReader(const TensorView& x) : x_(x) {}
+  explicit BoxReader(const StridedRef& x) : x_(x) {}
   /// The box's values, valid until the next call; in a buffer its rows are `gap` elements apart.
   BoxRows<const T> Read(const Box& box, std::int64_t gap = kRowGap);
 
  private:
-  const TensorView& x_;
+  StridedRef x_;
   std::vector<T> values_;
   std::vector<std::uint64_t> raw_;
 };
@@ -145,14 +167,14 @@ class BoxReader {
 template <class T>
 class BoxWriter {
  public:
-  explicit BoxWriter(const TensorView& y) : y_(y) {}
+  explicit BoxWriter(const StridedRef& y) : y_(y) {}
   /// Memory for a box's values: the tensor's, or a buffer that Flush converts.
   BoxRows<T> Target(const Box& box);
   void Flush(const Box& box);
   [[nodiscard]] bool is_direct(const Box& box) const;
 
  private:
-  const TensorView& y_;
+  StridedRef y_;
   std::vector<T> values_;
   std::vector<std::uint64_t> raw_;
 };

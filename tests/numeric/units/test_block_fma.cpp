@@ -17,7 +17,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/numeric/units/block_fma.h"
-#include "cpd/ops/operands.h"
+#include "cpd/ops/checks.h"
 #include "cpd/oracle/reference_gemm.h"
 #include "cpd/spec/presets.h"
 #include "tests/testing/bits.h"
@@ -577,8 +577,7 @@ TEST(BlockFma, PromotionStartsTheUnitAnew) {
 
 TEST(BlockFma, OperandsOfAFormat) {
   const auto outside = [](const char* format, const std::vector<float>& x) {
-    return FirstOutside(*AvailableKernels().back(), ParseFormat(format),
-                        static_cast<std::int64_t>(x.size()), x.data());
+    return FindOutside(View(x), ParseFormat(format)).element;
   };
   EXPECT_EQ(outside("e4m3fn", {1, -448, 0x1p-9F, kNaN, 0, -0.0F}), -1);
   EXPECT_EQ(outside("e4m3fn", {1, 449}), 1);

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Casts. Transposed tensors are cast in boxes of two dimensions, of which x or out is contiguous
+// along one and elements' indices along the other, so that neither memory nor random integers are
+// taken element by element.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "cpd/backend/cpu/boxes.h"
+#include "cpd/backend/cpu/cpu.h"
+#include "cpd/backend/cpu/elementwise.h"
+#include "cpd/backend/explain.h"
+#include "cpd/backend/roster.h"
+
+namespace cpd::cpu {
+namespace {
+
+/// Elements of a box, whose values and integers stay in L2, and its columns: whole blocks of random
+/// integers, or where rows do not begin with one, so many that few are drawn twice.
+constexpr std::int64_t kBoxElements = 1 << 16, kBoxColumns = kBlock;
+
+/// Writes the call's tensors x, out and random (where it has no data, x), and the row-major indices
+/// of their elements, as views of one shape, whose dimensions all of them traverse evenly are one.
+void Refine(const CastCall& call, const std::array<TensorView*, 4>& views) {
+  struct Walk {
+    const Strided* of;
+    int dimension = 0;
+    std::int64_t left = 0, stride = 0;
+    void Enter(int d) { *this = {of, d, of->shape[d], of->stride[d]}; }
+  };
+  std::array<Walk, 3> walks{{{.of = &call.x},
+                             {.of = &call.out},
+                             {.of = call.random.data != nullptr ? &call.random : &call.x}}};
+  for (std::size_t i = 0; i < walks.size(); ++i) {
+    walks[i].Enter(walks[i].of->rank - 1);
+    views[i]->data = walks[i].of->data;
+    views[i]->dtype = walks[i].of->dtype;
+  }
+  int rank = 0;
+  for (std::int64_t before = 1; before < call.n; ++rank) {
+    const std::int64_t extent = std::ranges::min(walks, {}, &Walk::left).left;
+    for (std::size_t i = 0; i < walks.size(); ++i) {
+      Walk& walk = walks[i];
+      views[i]->shape[rank] = extent;
+      views[i]->stride[rank] = walk.stride;
+      walk.left /= extent;
+      walk.stride *= extent;
+      if (walk.left == 1 && walk.dimension > 0) walk.Enter(walk.dimension - 1);
+    }
+    views[3]->shape[rank] = extent;
+    views[3]->stride[rank] = before;
+    before *= extent;
+  }
+  for (TensorView* view : views) {
+    view->rank = rank;
+    std::reverse(view->shape.begin(), view->shape.begin() + rank);
+    std::reverse(view->stride.begin(), view->stride.begin() + rank);
+  }
+}
+
+/// The dimension along which neighbors are neighbors in memory, or -1.
+int UnitDimension(const TensorView& x) {
+  for (int d = 0; d < x.rank; ++d) {
+    if (x.stride[d] == 1) return d;
+  }
+  return -1;
+}
+
+/// The boxes of a call's tensors.
+class Boxes {
+ public:
+  /// None where neither x nor out is contiguous along another dimension than the last.
+  static std::optional<Boxes> Of(const CastCall& call);
+
+  [[nodiscard]] std::int64_t size() const;
+  [[nodiscard]] std::int64_t rows() const { return rows_; }
+  [[nodiscard]] std::int64_t columns() const { return columns_; }
+
+  /// A box's place in each tensor, and among row-major indices, in the order of `out`: its columns
+  /// are neighbors there, or where `out` is contiguous along neither dimension, by index.
+  struct Places {
+    Box x, out, random, index;
+  };
+  [[nodiscard]] Places operator[](std::int64_t n) const;
+
+ private:
+  Boxes() = default;
+  TensorView x_, out_, random_;
+  TensorView index_;     ///< strides of the row-major index
+  int across_ = 0;       ///< one of the boxes' dimensions; the other is the last
+  bool turned_ = false;  ///< boxes' columns are along across_
+  std::int64_t rows_ = 1, columns_ = 1;
+};
+
+std::optional<Boxes> Boxes::Of(const CastCall& call) {
+  if (call.x.rank == 1 && call.out.rank == 1) return std::nullopt;
+  Boxes boxes;
+  Refine(call, {&boxes.x_, &boxes.out_, &boxes.random_, &boxes.index_});
+  const int last = boxes.x_.rank - 1;
+  boxes.across_ = UnitDimension(boxes.out_);
+  boxes.turned_ = boxes.across_ >= 0 && boxes.across_ != last;
+  if (!boxes.turned_) boxes.across_ = UnitDimension(boxes.x_);
+  if (boxes.across_ < 0 || boxes.across_ == last) return std::nullopt;
+  const std::int64_t height = boxes.x_.shape[boxes.across_];
+  const std::int64_t width = boxes.x_.shape[last];
+  const std::int64_t wanted = width % kBlock == 0 ? kBoxColumns : 2 * kBoxColumns;
+  const std::int64_t least_rows = std::min(height, kBoxElements / wanted);
+  boxes.columns_ = std::min(width, std::max(wanted, kBoxElements / least_rows));
+  boxes.rows_ = std::min(height, kBoxElements / boxes.columns_);
+  return boxes;
+}
+
+std::int64_t Boxes::size() const {
+  const std::int64_t height = x_.shape[across_], width = x_.shape[x_.rank - 1];
+  const std::int64_t down = (height + rows_ - 1) / rows_;
+  const std::int64_t along = (width + columns_ - 1) / columns_;
+  return x_.size() / (height * width) * down * along;
+}
+
+Boxes::Places Boxes::operator[](std::int64_t n) const {
+  const int last = x_.rank - 1;
+  const std::int64_t height = x_.shape[across_], width = x_.shape[last];
+  const std::int64_t down = (height + rows_ - 1) / rows_;
+  const std::int64_t along = (width + columns_ - 1) / columns_;
+  std::array<std::int64_t, TensorView::kMaxRank> at{};
+  at[across_] = n % down * rows_;
+  n /= down;
+  at[last] = n % along * columns_;
+  n /= along;
+  for (int d = last - 1; d >= 0; --d) {
+    if (d == across_) continue;
+    at[d] = n % x_.shape[d];
+    n /= x_.shape[d];
+  }
+  const auto place = [&](const TensorView& v) {
+    Box box{0, std::min(rows_, height - at[across_]), std::min(columns_, width - at[last]),
+            v.stride[across_], v.stride[last]};
+    for (int d = 0; d <= last; ++d) box.offset += at[d] * v.stride[d];
+    if (turned_) {
+      std::swap(box.rows, box.columns);
+      std::swap(box.row_stride, box.column_stride);
+    }
+    return box;
+  };
+  return {place(x_), place(out_), place(random_), place(index_)};
+}
+
+template <class T>
+Strided RowsOf(const Box& box, BoxRows<T> rows) {
+  return Rows(rows.at, box.rows, box.columns, rows.stride);
+}
+
+bool Streams(const CastCall& call) {
+  return call.n >= kStreamingFrom && call.x.data != call.out.data;
+}
+
+/// Casts box by box.
+template <class T>
+void CastBoxes(const CastCall& call, const Boxes& boxes) {
+  const bool streaming = Streams(call);
+  const std::int64_t serial = kSerialBelow / (boxes.rows() * boxes.columns());
+  if (Explains()) NoteKernel("cast", {boxes.rows(), boxes.columns()});
+  parallel_for(boxes.size(), 1, serial, [&](std::int64_t begin, std::int64_t end) {
+    BoxReader<T> reader(call.x);
+    BoxWriter<T> writer(call.out);
+    BoxIntegers drawn(*call.plan);
+    BoxReader<std::uint32_t> given(call.random);
+    const auto integers = [&](const Boxes::Places& at) -> BoxRows<const std::uint32_t> {
+      if (call.plan->mode != Rounding::stochastic) return {nullptr, 0};
+      if (call.random.data != nullptr) return given.Read(at.random);
+      return {drawn.Read(at.index), at.index.columns};
+    };
+    for (std::int64_t n = begin; n < end; ++n) {
+      const Boxes::Places at = boxes[n];
+      Kernels().cast({.n = at.out.rows * at.out.columns,
+                      .x = RowsOf(at.out, reader.Read(at.x)),
+                      .random = RowsOf(at.out, integers(at)),
+                      .out = RowsOf(at.out, writer.Target(at.out)),
+                      .plan = call.plan,
+                      .streaming = streaming && writer.is_direct(at.out)});
+      writer.Flush(at.out);
+    }
+  });
+}
+
+/// Whether kernels take the tensors' own elements.
+bool IsDirect(const CastCall& call) {
+  const DType type = call.x.dtype;
+  if (!call.x.is_contiguous() || !call.out.is_contiguous() || type != call.out.dtype) return false;
+  if (call.random.data != nullptr && !call.random.is_contiguous()) return false;
+  return type == DType::f32 || type == DType::f64 || (type == DType::bf16 && !call.plan->wide);
+}
+
+void CastDirect(const CastCall& call) {
+  const bool streaming = call.x.dtype != DType::bf16 && Streams(call);
+  if (Explains()) NoteKernel("cast");
+  parallel_for(call.n, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Kernels().cast({.n = end - begin,
+                    .first = begin,
+                    .x = From(call.x, begin),
+                    .random = From(call.random, begin),
+                    .out = From(call.out, begin),
+                    .plan = call.plan,
+                    .streaming = streaming});
+  });
+}
+
+/// Casts values of T, of which x, out or random is copied to or from a buffer.
+template <class T>
+void CastStages(const CastCall& call) {
+  if (Explains()) NoteKernel("cast");
+  parallel_for(call.n, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    Reader<T> reader(call.x);
+    Writer<T> writer(call.out);
+    Reader<std::uint32_t> integers(call.random);
+    ForRanges(begin, end, kStage, [&](std::int64_t i, std::int64_t n) {
+      Kernels().cast({.n = n,
+                      .first = i,
+                      .x = Contiguous(reader.Read(i, n)),
+                      .random = Contiguous(integers.Read(i, n)),
+                      .out = Contiguous(writer.Target(i, n)),
+                      .plan = call.plan});
+      writer.Flush(i, n);
+    });
+  });
+}
+
+}  // namespace
+
+int cast(const Launch& /*launch*/, const CastCall& call) {
+  const bool wide = call.x.dtype == DType::f64;
+  if (IsDirect(call)) {
+    CastDirect(call);
+  } else if (const auto boxes = Boxes::Of(call)) {
+    wide ? CastBoxes<double>(call, *boxes) : CastBoxes<float>(call, *boxes);
+  } else {
+    wide ? CastStages<double>(call) : CastStages<float>(call);
+  }
+  return 0;
+}
+
+}  // namespace cpd::cpu

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What operations on every kind of device share: the tensors, the key and the queue of a call, and
+// the errors that depend on values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpd/backend/queue.h"
+#include "cpd/base/tensor.h"
+#include "cpd/numeric/draws/given_draws.h"
+#include "cpd/spec/format.h"
+#include "cpd/spec/random_key.h"
+#include "cpd/spec/rounding.h"
+
+namespace cpd {
+
+/// A tensor's memory for a call: x with its dimensions merged (MergeDimensions), at least one.
+[[nodiscard]] Strided Merge(const TensorView& x);
+/// The same of an optional tensor; without data where x is null.
+[[nodiscard]] Strided Merge(const TensorView* x);
+
+/// The addresses of the key's seed and stream in device memory; null where the mode does not use
+/// them, and on the CPU, whose plans have their values.
+[[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
+
+/// Where this thread explains: notes a kernel on x's device and returns true, unless x is on the
+/// CPU, whose backend notes what it runs itself.
+[[nodiscard]] bool Notes(const TensorView& x, const char* kernel);
+
+/// The queue of x's device and stream. Throws Error for a fault of an earlier call on the device.
+[[nodiscard]] Queue QueueOf(const TensorView& x);
+
+/// Calls run(first), which queues a call that lowers *first to the least index of an element for
+/// which something is wrong. fault(index) returns the error: the CPU's is thrown here, with the
+/// element's index; another device's, with index -1, is noted and raised as faults.h says.
+template <class MakeFault, class Run>
+void RunChecked(const Queue& queue, MakeFault fault, Run run) {
+  if (queue.kind() != Device::cpu) {
+    run(queue.PlaceOf(fault(std::int64_t{-1})));
+    return queue.EndChecked();
+  }
+  unsigned long long first = kNoFault;
+  run(&first);
+  if (first != kNoFault) Raise(fault(static_cast<std::int64_t>(first)), first);
+}
+
+/// The fault of an encoding that meets a NaN without a code.
+[[nodiscard]] Fault LostNan(const Format& format);
+
+/// The caller's random integers of an ordered sum, `draws` for each element of its result, one
+/// after the other in memory; none where the tensor is null. Throws Error for a tensor that is not
+/// contiguous, unless it is on the CPU.
+class GivenIntegers {
+ public:
+  GivenIntegers(const TensorView* random, std::int64_t draws);
+  GivenIntegers(const GivenIntegers&) = delete;
+  GivenIntegers& operator=(const GivenIntegers&) = delete;
+  [[nodiscard]] GivenDraws draws() const { return draws_; }
+
+ private:
+  GivenDraws draws_;
+  std::vector<std::uint32_t> copy_;
+};
+
+}  // namespace cpd
