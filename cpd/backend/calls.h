@@ -266,6 +266,9 @@ struct ScaledCall {
   ScaleTables tables;
 };
 
+/// The most values of a block for which a cast chooses between candidate scales.
+constexpr std::int64_t kMostChosen = std::int64_t{1} << 17;
+
 /// A call, and the making of its tables, which kernels may do without. Those that are null in
 /// `given` are formed from x; all are in device memory: scales of blocks, of cells, and largest
 /// magnitudes of the outermost level.
@@ -280,16 +283,22 @@ struct ScalesCall {
     const float* largest = nullptr;
   } given;
   ScaleChoice choose = ScaleChoice::none;
-  ScaledPlan nearest;  ///< rounds elements to nearest-even, to compare candidates of `choose`
-  Strided out;         ///< of a cast, which may be x, and of a decoding
+  /// Rounds elements to nearest-even, to compare candidates; set where `choose` is not none.
+  ScaledPlan nearest;
+  Strided out;                     ///< of a cast, which may be x, and of a decoding
   std::uint8_t* packed = nullptr;  ///< codes of an encoding and a decoding
   /// Of an encoding, unless null: lowered to the least index of a NaN in a block with a scale.
   unsigned long long* first_nan = nullptr;
+  /// Only a CPU's casts take the next three.
+  const TensorView* indices = nullptr;  ///< strides of elements' indices, null: x's row-major ones
+  bool apart = false;                   ///< the values lack the outermost level's scales
+  bool* holds = nullptr;  ///< set to whether out, contiguous bf16 or fp32, holds all values
 };
 
 /// Two casts of one tensor in two layouts of blocks. Neither result may be x.
 struct CastBothCall {
-  ScalesCall rows, columns;
+  const ScalesCall& rows;
+  const ScalesCall& columns;
 };
 
 // --- parts of operations, for the CPU ------------------------------------------------------------

@@ -26,6 +26,9 @@ Noted& All() {
   return *all;
 }
 
+/// Whether there is any place; calls to a device that notes nothing take no lock.
+std::atomic<bool> g_has_places = false;
+
 std::atomic<bool>& AtOnce() {
   static std::atomic<bool> at_once = [] {
     const char* check = std::getenv("CPD_CHECK");
@@ -71,10 +74,12 @@ unsigned long long* PlaceOf(const Backend& backend, const Launch& launch, const 
   CheckStatus(backend, backend.allocate(launch, MemoryKind::pinned, sizeof(*place), &memory));
   place = static_cast<unsigned long long*>(memory);
   *place = kNoFault;
+  g_has_places = true;
   return place;
 }
 
 void RaiseFaults(const Backend& backend, int device) {
+  if (!g_has_places) return;
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   if (!HasAny(all, backend, device)) return;

@@ -77,6 +77,32 @@ void MergeDimensions(std::span<TensorView* const> views) {
   for (TensorView* v : views) v->rank = kept;
 }
 
+bool FillAlike(const TensorView& x, const TensorView& y) {
+  std::array<int, TensorView::kMaxRank> order{};
+  int used = 0;
+  for (int d = 0; d < x.rank; ++d) {
+    if (x.shape[d] == 1) continue;
+    if (x.stride[d] != y.stride[d]) return false;
+    order[used++] = d;
+  }
+  std::sort(order.begin(), order.begin() + used,
+            [&](int a, int b) { return x.stride[a] < x.stride[b]; });
+  std::int64_t filled = 1;
+  for (int i = 0; i < used; ++i) {
+    if (x.stride[order[i]] != filled) return false;
+    filled *= x.shape[order[i]];
+  }
+  return true;
+}
+
+TensorView AlongMemory(const TensorView& x) {
+  TensorView line = x;
+  line.rank = 1;
+  line.shape[0] = x.size();
+  line.stride[0] = 1;
+  return line;
+}
+
 TensorView View(const void* data, DType dtype, std::span<const std::int64_t> shape) {
   if (shape.size() > TensorView::kMaxRank) {
     throw Error("a tensor has at most " + std::to_string(TensorView::kMaxRank) +

@@ -58,6 +58,13 @@ inline TensorView View(std::span<const float> x) {
 /// out those of extent 1: the row-major order of elements is the same.
 CPD_API void MergeDimensions(std::span<TensorView* const> views);
 
+/// Whether x and y fill memory without gaps and with their dimensions in the same order, as
+/// transposed and channels-last tensors may. An operation that does not depend on elements' indices
+/// can then run in memory order.
+[[nodiscard]] CPD_API bool FillAlike(const TensorView& x, const TensorView& y);
+/// The elements of a tensor that fills memory without gaps, as one dimension in memory order.
+[[nodiscard]] CPD_API TensorView AlongMemory(const TensorView& x);
+
 /// Throws Error unless x's rank is 0…kMaxRank, its extents are not negative, and all its elements'
 /// bytes, and the distance from the first to the last in memory, can be counted in 64 bits. Every
 /// function that takes a TensorView calls it first; `name` is x's name in the error text.

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/ops/call.h"
 
-#include <algorithm>
-#include <array>
-
 #include "cpd/backend/cpu/elementwise.h"
 #include "cpd/base/explaining.h"
 #include "cpd/spec/error.h"
@@ -36,32 +33,6 @@ Strided Merge(const TensorView* x) {
   return none;
 }
 
-bool FillAlike(const TensorView& x, const TensorView& y) {
-  std::array<int, TensorView::kMaxRank> order{};
-  int used = 0;
-  for (int d = 0; d < x.rank; ++d) {
-    if (x.shape[d] == 1) continue;
-    if (x.stride[d] != y.stride[d]) return false;
-    order[used++] = d;
-  }
-  std::sort(order.begin(), order.begin() + used,
-            [&](int a, int b) { return x.stride[a] < x.stride[b]; });
-  std::int64_t filled = 1;
-  for (int i = 0; i < used; ++i) {
-    if (x.stride[order[i]] != filled) return false;
-    filled *= x.shape[order[i]];
-  }
-  return true;
-}
-
-TensorView AlongMemory(const TensorView& x) {
-  TensorView line = x;
-  line.rank = 1;
-  line.shape[0] = x.size();
-  line.stride[0] = 1;
-  return line;
-}
-
 DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key) {
   if (options.mode != Rounding::stochastic) return {};
   return {key.device_seed, key.device_stream};
@@ -77,6 +48,10 @@ bool Notes(const TensorView& x, const char* kernel) {
 Queue QueueOf(const TensorView& x) {
   if (!x.on_host()) CheckDevice(x.device, x.device_index);
   return Queue(x);
+}
+
+Fault LostNan(const Format& format) {
+  return {"element ", " is NaN, and " + ToString(format) + " has no code for NaN"};
 }
 
 GivenIntegers::GivenIntegers(const TensorView* random, std::int64_t draws) {

@@ -11,6 +11,7 @@
 #include "cpd/backend/queue.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/draws/given_draws.h"
+#include "cpd/spec/format.h"
 #include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 
@@ -20,13 +21,6 @@ namespace cpd {
 [[nodiscard]] Strided Merge(const TensorView& x);
 /// The same of an optional tensor; without data where x is null.
 [[nodiscard]] Strided Merge(const TensorView* x);
-
-/// Whether x and y fill memory without gaps and with their dimensions in the same order, as
-/// transposed and channels-last tensors may. An operation that does not depend on elements' indices
-/// can then run in memory order.
-[[nodiscard]] bool FillAlike(const TensorView& x, const TensorView& y);
-/// The elements of a tensor that fills memory without gaps, as one dimension in memory order.
-[[nodiscard]] TensorView AlongMemory(const TensorView& x);
 
 /// The addresses of the key's seed and stream in device memory; null where the mode does not use
 /// them, and on the CPU, whose plans have their values.
@@ -52,6 +46,9 @@ void RunChecked(const Queue& queue, MakeFault fault, Run run) {
   run(&first);
   if (first != kNoFault) Raise(fault(static_cast<std::int64_t>(first)), first);
 }
+
+/// The fault of an encoding that meets a NaN without a code.
+[[nodiscard]] Fault LostNan(const Format& format);
 
 /// The caller's random integers of an ordered sum, `draws` for each element of its result, one
 /// after the other in memory; none where the tensor is null. Throws Error for a tensor that is not

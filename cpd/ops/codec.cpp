@@ -54,9 +54,7 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
                   .key = KeyOf(options, key),
                   .packed = static_cast<std::uint8_t*>(packed.data)};
   if (format.has_nan()) return queue.encode(call);
-  const auto lost = [&](std::int64_t) {
-    return Fault{"element ", " is NaN, and " + ToString(format) + " has no code for NaN"};
-  };
+  const auto lost = [&](std::int64_t) { return LostNan(format); };
   RunChecked(queue, lost, [&](unsigned long long* first) {
     call.first_nan = first;
     queue.encode(call);

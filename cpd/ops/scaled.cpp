@@ -3,24 +3,21 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/cpu/scaled_tiles.h"
 #include "cpd/backend/explain.h"
-#include "cpd/numeric/scaled/power_blocks.h"
+#include "cpd/base/guarded.h"
+#include "cpd/ops/block_layout.h"
 #include "cpd/ops/call.h"
+#include "cpd/ops/cast.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/hadamard.h"
-#include "cpd/ops/scaled_cuda.h"
-#include "cpd/ops/scaled_tensor.h"
 #include "cpd/spec/axis.h"
 #include "cpd/spec/error.h"
 
@@ -43,33 +40,84 @@ void CheckCast(const TensorView& x, const Scaled& scaled, const TensorView& out)
   CheckSameDevice(x, out);
 }
 
+/// Throws Error for a block of so many elements that candidates of a scale are not compared.
+void CheckChoice(const Scaled& scaled, const BlockLayout& layout) {
+  if (scaled.choose == ScaleChoice::none || layout.rows * layout.columns <= kMostChosen) return;
+  throw Error("choose is for blocks of at most " + std::to_string(kMostChosen) + " values");
+}
+
+/// Throws Error for scales of levels that the format does not have, or that exclude each other.
+void CheckLevels(const Scaled& scaled, const GivenScales& given) {
+  if (given.largest != nullptr && (given.blocks != nullptr || given.tensor != nullptr)) {
+    throw Error("give scales or amax, not both");
+  }
+  if (given.tensor != nullptr && !scaled.tensor_scale) {
+    throw Error("tensor scales are for two levels; " + ToString(scaled) + " has one");
+  }
+  if (scaled.tensor_scale && given.blocks != nullptr && given.tensor == nullptr) {
+    throw Error("the scales of two levels are a pair: the blocks' and the tensor's");
+  }
+}
+
+/// Throws Error unless `codes` is u8, contiguous and as long as `count` packed codes.
+void CheckCodes(const TensorView& codes, const Format& format, std::int64_t count,
+                const char* name) {
+  Check(codes, name);
+  if (codes.dtype != DType::u8 || !codes.is_contiguous() ||
+      codes.size() != PackedBytes(format, count)) {
+    throw Error(std::string(name) + " must be " + std::to_string(PackedBytes(format, count)) +
+                " contiguous bytes, of " + std::to_string(count) + " codes of " + ToString(format) +
+                ", got " + std::to_string(codes.size()) + " of " + ToString(codes.dtype));
+  }
+}
+
+void CheckScales(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,
+                 const TensorView* tensor_scales) {
+  CheckCodes(scales, scaled.scale, counts.blocks, "scales");
+  if ((tensor_scales != nullptr) != scaled.tensor_scale.has_value()) {
+    throw Error(scaled.tensor_scale ? "two levels have tensor scales too"
+                                    : "one level has no tensor scales");
+  }
+  if (tensor_scales != nullptr) {
+    CheckCodes(*tensor_scales, *scaled.tensor_scale, counts.tensor, "tensor scales");
+  }
+}
+
+/// A view of memory beside a tensor's, like it in all but its type and shape.
+TensorView Beside(const TensorView& like, void* data, DType dtype,
+                  std::span<const std::int64_t> shape) {
+  TensorView view = View(data, dtype, shape);
+  view.device = like.device;
+  view.device_index = like.device_index;
+  view.stream = like.stream;
+  return view;
+}
+TensorView FloatsBeside(const TensorView& like, void* data, std::int64_t n) {
+  const std::array<std::int64_t, 1> shape{n};
+  return Beside(like, data, DType::f32, shape);
+}
+
+std::span<const std::int64_t> ShapeOf(const TensorView& x) {
+  return {x.shape.data(), static_cast<std::size_t>(x.rank)};
+}
+
 /// Holds x, or where the format has a transform, a transformed copy of x.
 class Inputs {
  public:
   Inputs(const TensorView& x, const Scaled& scaled, int axis) : view_(x) {
     if (!scaled.transform) return;
-    const auto bytes = static_cast<std::size_t>(x.size()) * SizeOf(x.dtype);
-    void* data = nullptr;
-    if (Explains()) {
-      data = x.data;  // which nothing reads
-    } else if (x.on_host()) {
-      kept_ = std::make_unique_for_overwrite<std::uint8_t[]>(bytes);
-      data = kept_.get();
-    } else {
-      data = on_gpu_.emplace(x, static_cast<std::int64_t>(bytes)).data();
+    void* data = x.data;  // which nothing reads where this thread explains
+    if (!Explains()) {
+      data = copy_.emplace(x, x.size() * static_cast<std::int64_t>(SizeOf(x.dtype))).data();
     }
-    view_ = View(data, x.dtype, ShapeOf(x));
-    view_.device = x.device;
-    view_.device_index = x.device_index;
-    view_.stream = x.stream;
+    view_ = Beside(x, data, x.dtype, ShapeOf(x));
     Transform(x, *scaled.transform, axis, false, view_);
   }
   [[nodiscard]] const TensorView& view() const { return view_; }
 
  private:
   TensorView view_;
-  std::unique_ptr<std::uint8_t[]> kept_;
-  std::optional<Scratch> on_gpu_;
+  std::optional<Scratch> copy_;
 };
 
 /// The axis as 0 … rank - 1; unchanged where the tensor has no dimensions.
@@ -120,266 +168,198 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Casts a tensor's blocks where their scales are usual powers of two (power_blocks.h).
-class PowerCaster {
- public:
-  PowerCaster(const ScaledTensor& tensor, const TensorView& out, bool apart)
-      : x_(tensor.x), layout_(tensor.layout) {
-    const bool narrow = x_.dtype == DType::bf16 || x_.dtype == DType::f32;
-    run_.along = layout_.rows == 1;
-    const bool fits = run_.along ? layout_.columns == kPowerBlock : layout_.columns == 1;
-    if (narrow && fits && x_.is_contiguous() && !tensor.known && !apart &&
-        out.dtype == DType::bf16 && out.is_contiguous()) {
-      blocks_ = make_power_blocks(tensor.plan);
-    }
-    run_.is_bf16 = x_.dtype == DType::bf16;
-    run_.stride = layout_.row_stride();
-    out_ = static_cast<std::uint16_t*>(out.data);
-  }
-
-  /// Whether there may be such blocks.
-  [[nodiscard]] bool casts() const { return blocks_.has_any(); }
-  /// Casts the tile; calls other(part) for the parts with blocks of another kind.
-  template <class Other>
-  void Cast(const Tile& tile, Other other) const {
-    if (!blocks_.has_any()) return other(tile);
-    PowerRun run = run_;
-    run.rows = tile.rows;
-    Tile rest = tile;
-    while (rest.count > 0) {
-      const std::int64_t first = layout_.index(rest.p, rest.i, rest.t, rest.j);
-      run.n = rest.count;
-      run.x = static_cast<const std::uint8_t*>(x_.data) + first * SizeOf(x_.dtype);
-      run.y = out_ + first;
-      const std::int64_t done = Kernels().cast_power_blocks(blocks_, run);
-      rest.j += done;
-      rest.count -= done;
-      if (rest.count == 0) return;
-      Tile part = rest;
-      part.count = std::min(rest.count, run.along ? 16 * kPowerBlock : 2 * kPowerBlock);
-      other(part);
-      rest.j += part.count;
-      rest.count -= part.count;
-    }
-  }
-
- private:
-  const TensorView& x_;
-  const BlockLayout& layout_;
-  PowerBlocks blocks_;
-  PowerRun run_;
-  std::uint16_t* out_;
-};
-
-/// Notes a pass over a tensor's tiles.
-void NoteTiles(const char* function, const ScaledTensor& tensor, bool powers, const char* kernel) {
-  const Tiles tiles = tensor.tiles();
-  NotePath(function, PathOf(tensor.plan, tensor.route, powers));
-  NoteKernel(kernel, {tensor.layout.rows, tensor.layout.columns});
-  ForTiles(tiles, [](std::int64_t, std::int64_t) {});
-}
-
-/// Returns whether out is known to hold all values: of fp32 and of contiguous bf16. `apart`: the
-/// values lack the outermost level's scales.
-bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) {
-  const Tiles tiles = tensor.tiles();
-  const bool is_bf16 = out.dtype == DType::bf16 && out.is_contiguous();
-  std::atomic<bool> holds = is_bf16 || out.dtype == DType::f32;
-  const bool streams = tensor.x.size() >= kStreamingFrom && tensor.x.data != out.data;
-  const PowerCaster powers(tensor, out, apart);
-  if (Explains()) {
-    NoteTiles("cast", tensor, powers.casts(),
-              powers.casts() ? "cast_power_blocks" : "round_blocks");
-    return true;
-  }
-  ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
-    TileScaler scaler(tensor);
-    Writer<float> writer(out);
-    const auto cast = [&](const Tile& tile) {
-      scaler.ForElements(tile, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
-        const BlockLayout& layout = tensor.layout;
-        run.apart = apart;
-        const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + c);
-        if (is_bf16) {
-          auto* const y = static_cast<std::uint16_t*>(out.data) + first;
-          const Strided halves = Rows(y, run.rows, run.n, layout.row_stride(), DType::bf16);
-          if (!Kernels().round_blocks(tensor.plan, route, run, halves)) holds = false;
-          return;
-        }
-        if (writer.is_direct()) {
-          run.streaming = streams;
-          const float* y = writer.Target(first, run.n);
-          Kernels().round_blocks(tensor.plan, route, run,
-                                 Rows(y, run.rows, run.n, layout.row_stride()));
-          return;
-        }
-        const ScaledRun all = run;
-        run.rows = 1;
-        for (std::int64_t r = 0; r < all.rows; ++r) {
-          const std::int64_t at = first + r * layout.row_stride();
-          run.x = all.x + r * all.x_stride;
-          if (all.random != nullptr) run.random = all.random + r * all.random_stride;
-          Kernels().round_blocks(tensor.plan, route, run, Contiguous(writer.Target(at, run.n)));
-          writer.Flush(at, run.n);
-        }
-      });
-    };
-    for (std::int64_t s = begin; s < end; ++s) powers.Cast(tiles[s], cast);
-  });
-  return holds;
-}
-
-/// Whether the CPU's tiles can draw the integers of a tensor in that order.
+/// Whether the device's casts can draw the integers of a tensor in that order.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
   return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);
 }
 
-/// Cast in the order of x's dimensions, whose indices may have other strides.
-void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
-                 const RoundingOptions& options, const TensorView& out, const GivenScales& given,
-                 const RandomKey& key, const TensorView* random, const TensorView* indices) {
-  const Inputs inputs(x, scaled, axis);
-  if (!x.on_host()) {
-    return CastOnGpu(inputs.view(), scaled, axis, options, out, given, key, random);
-  }
-  ScaledTensor tensor =
-      MakeScaledTensor(inputs.view(), scaled, axis, options, given, key, random, indices);
-  CastTiles(tensor, out);
-}
-
-/// Finds the least index of a NaN that has no code, in blocks whose scale is not NaN (elsewhere an
-/// element has code 0).
-class NanFinder {
+/// A caller's scales as fp32 numbers in the device's memory, until their work is queued.
+class Given {
  public:
-  explicit NanFinder(const Format& element) : wanted_(!element.has_nan()) {}
-  /// Searches a run's first row, whose first element has index `first`. places: run.n integers.
-  void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
-    if (!wanted_) return;
-    const std::int64_t nans =
-        Kernels().find_large(0x7FFFFFFF, 0x7F800001, run.n, run.x, nullptr, nullptr, places);
-    for (std::int64_t k = 0; k < nans; ++k) {
-      const float scale = run.scale[places[k] / run.run];
-      if (scale == scale) return Found(first + places[k]);
+  Given(const TensorView& like, const Scaled& scaled, const GivenScales& given,
+        const ScalesCall& call)
+      : like_(like) {
+    const std::int64_t blocks = call.call.layout.blocks(), cells = call.cell_layout.blocks();
+    if (given.blocks != nullptr) {
+      pointers_.blocks = Take(*given.blocks, scaled.scale, blocks, "scales", first_);
+    }
+    if (given.tensor != nullptr) {
+      pointers_.cells = Take(*given.tensor, *scaled.tensor_scale, cells, "tensor scales", second_);
+    }
+    if (given.largest != nullptr) {
+      pointers_.largest =
+          Take(*given.largest, kFp32, scaled.tensor_scale ? cells : blocks, "amax", first_);
     }
   }
-  void Throw(const Format& element) const {
-    if (first_ == kNone) return;
-    throw Error("element " + std::to_string(first_) + " is NaN, and " + ToString(element) +
-                " has no code for NaN");
-  }
+  [[nodiscard]] const ScalesCall::Given& pointers() const { return pointers_; }
 
  private:
-  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-  void Found(std::int64_t index) {
-    std::int64_t least = first_;
-    while (index < least && !first_.compare_exchange_weak(least, index)) {
+  const float* Take(const TensorView& given, const Format& format, std::int64_t count,
+                    const char* name, std::optional<Scratch>& copy) const {
+    Check(given, name);
+    CheckSameDevice(like_, given);
+    const bool are_codes = given.dtype == DType::u8;
+    if (!are_codes &&
+        (given.dtype != DType::f32 || !given.is_contiguous() || given.size() != count)) {
+      throw Error(std::string(name) + " must be " + std::to_string(count) +
+                  " contiguous fp32 numbers or their packed codes, got " +
+                  std::to_string(given.size()) + " of " + ToString(given.dtype));
+    }
+    const auto* numbers = static_cast<const float*>(given.data);
+    if (Explains()) return numbers;
+    if (!are_codes && !given.on_host()) {
+      cpd::CheckScales(given, format, name);
+      return numbers;
+    }
+    copy.emplace(like_, count * std::int64_t{sizeof(float)});
+    auto* const values = static_cast<float*>(copy->data());
+    const TensorView to = FloatsBeside(like_, values, count);
+    if (are_codes) {
+      Decode(given, format, to);
+    } else {
+      Cast(View(numbers, DType::f32, count), format, {}, to);
+      CheckNumbers(numbers, values, count, format, name);
+    }
+    return values;
+  }
+
+  /// Throws Error unless the values that numbers were cast to are these, and none is negative.
+  static void CheckNumbers(const float* numbers, const float* values, std::int64_t count,
+                           const Format& format, const char* name) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (values[i] == numbers[i] || (values[i] != values[i] && numbers[i] != numbers[i])) continue;
+      throw Error(std::string(name) + " must be numbers of " + ToString(format) + ", got " +
+                  std::to_string(numbers[i]) + " at " + std::to_string(i));
+    }
+    if (std::any_of(values, values + count, [](float s) { return s < 0; })) {
+      throw Error(std::string(name) + " must not be negative");
     }
   }
-  bool wanted_;
-  std::atomic<std::int64_t> first_{kNone};
+
+  const TensorView& like_;
+  std::optional<Scratch> first_, second_;
+  ScalesCall::Given pointers_;
 };
 
-/// ORs `count` bits of `from`, whose spare ones are 0, into `to` from bit number `begin` on. Other
-/// threads may write to the bytes at both ends.
-void PutBits(std::uint8_t* to, std::int64_t begin, const std::uint8_t* from, std::int64_t count) {
-  const int shift = static_cast<int>(begin % 8);
-  std::uint8_t* at = to + begin / 8;
-  const std::int64_t last = (shift + count - 1) / 8;
-  const std::int64_t given = (count + 7) / 8;
-  for (std::int64_t i = 0; i <= last; ++i) {
-    const int high = i < given ? from[i] << shift : 0;
-    const int low = i > 0 ? from[i - 1] >> (8 - shift) : 0;
-    const auto bits = static_cast<std::uint8_t>(high | low);
-    if (i == 0 || i == last) {
-      std::atomic_ref(at[i]).fetch_or(bits);
-    } else {
-      at[i] = bits;
+/// Sets a call's tensor.
+void Take(const TensorView& x, Strided& to) {
+  if (!x.is_contiguous()) {
+    to = Merge(x);
+    return;
+  }
+  to.data = x.data;  // in place, since small calls feel a copy
+  to.dtype = x.dtype;
+  to.rank = 1;
+  to.shape[0] = x.size();
+  to.stride[0] = 1;
+}
+
+/// A call of a scaled format's operation, and the memory of its tables until its work is queued.
+class TableCall {
+ public:
+  /// like: x, or the result of a decoding.
+  TableCall(const TensorView& like, const Scaled& scaled, int axis, const RoundingOptions& options,
+            const GivenScales& given = {}, const RandomKey& key = {}) {
+    ScaledCall& call = call_.call;
+    call.plan = PlanOf(like, scaled, options, key);
+    const auto shape = ShapeOf(like);
+    call.route = route_of(call.plan);
+    call.layout = LayoutOf(scaled.block, shape, axis);
+    CheckChoice(scaled, call.layout);
+    call.cells = CellsOf(scaled, shape, axis);
+    call.n = like.size();
+    call.key = KeyOf(options, key);
+    call_.two_levels = scaled.tensor_scale.has_value();
+    if (call_.two_levels) call_.cell_layout = LayoutOf({.kind = scaled.outer}, shape, axis);
+    call_.choose = scaled.choose;
+    if (scaled.choose != ScaleChoice::none) {
+      call_.nearest = PlanOf(like, scaled, {.overflow = options.overflow}, {});
     }
+    call_.given = given_.emplace(like, scaled, given, call_).pointers();
+    call.given = call_.given.blocks != nullptr;
+    if (Explains()) return;
+    const std::int64_t blocks = call.layout.blocks(), cells = call_.cell_layout.blocks();
+    memory_.emplace(like, 3 * (blocks + cells) * std::int64_t{sizeof(float)});
+    auto* const block = static_cast<float*>(memory_->data());
+    call.tables = {block, block + blocks, block + 2 * blocks};
+    float* const cell = block + 3 * blocks;
+    call_.cells = {cell, cell + cells, cell + 2 * cells};
   }
+  ScalesCall& operator*() { return call_; }
+  ScalesCall* operator->() { return &call_; }
+
+ private:
+  static ScaledPlan PlanOf(const TensorView& like, const Scaled& scaled,
+                           const RoundingOptions& options, const RandomKey& key) {
+    return Guarded(
+        [&] { return make_scaled_plan(scaled, options, like.dtype == DType::bf16, key); });
+  }
+
+  ScalesCall call_;
+  std::optional<Given> given_;
+  std::optional<Scratch> memory_;
+};
+
+/// Where this thread explains: notes a kernel of a device other than the CPU, whose operations note
+/// their own.
+bool NotesKernel(const char* function, const char* kernel, const TensorView& like,
+                 const ScalesCall& of) {
+  if (!Explains() || like.on_host()) return false;
+  NotePath(function, PathOf(of.call.plan, of.call.route, false));
+  const BlockLayout& layout = of.call.layout;
+  Explaining::Current()->Run(NameOf(like), kernel, {layout.rows, layout.columns});
+  return true;
 }
 
-void EncodeTiles(ScaledTensor& tensor, std::uint8_t* packed, NanFinder& nans) {
-  const Tiles tiles = tensor.tiles();
-  const std::int64_t bits = tensor.plan.element.bits;
-  const bool on_bytes = tiles.on_bytes(bits);
-  const bool streams = on_bytes && tensor.x.size() >= kStreamingFrom;
-  if (!on_bytes) std::fill_n(packed, (tensor.x.size() * bits + 7) / 8, std::uint8_t{0});
-  ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
-    TileScaler scaler(tensor);
-    std::vector<std::uint8_t> row;
-    std::vector<std::uint32_t> places;
-    for (std::int64_t s = begin; s < end; ++s) {
-      const Tile tile = tiles[s];
-      scaler.ForElements(tile, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
-        std::int64_t first = tensor.layout.index(tile.p, tile.i, tile.t, tile.j + c);
-        places.resize(static_cast<std::size_t>(run.n));
-        row.resize(static_cast<std::size_t>((run.n * bits + 7) / 8));
-        for (std::int64_t r = 0; r < run.rows; ++r, first += tensor.layout.row_stride()) {
-          std::uint8_t* const to = on_bytes ? packed + first * bits / 8 : row.data();
-          nans.Look(run, first, places.data());
-          run.streaming = streams;
-          Kernels().encode_blocks(tensor.plan, route, run, to);
-          if (!on_bytes) PutBits(packed, first * bits, row.data(), run.n * bits);
-          run.x += run.x_stride;
-          if (run.random != nullptr) run.random += run.random_stride;
-        }
-      });
-    }
-  });
+/// What a cast on the CPU may be asked beside: the strides of indices, where they are not those of
+/// x's row-major order; where to write the outermost level's scales, apart from values; where to
+/// tell whether the result holds all values.
+struct Besides {
+  const TensorView* indices = nullptr;
+  float* scales = nullptr;
+  bool* holds = nullptr;
+};
+
+/// Cast in the order of x's dimensions.
+void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
+                 const RoundingOptions& options, const TensorView& out, const GivenScales& given,
+                 const RandomKey& key, const TensorView* random, const Besides& besides = {}) {
+  const Inputs inputs(x, scaled, axis);
+  TableCall call(inputs.view(), scaled, axis, options, given, key);
+  if (NotesKernel("cast", "cast_scaled", x, *call)) return;
+  Take(inputs.view(), call->call.x);
+  if (random != nullptr) Take(*random, call->call.random);
+  Take(out, call->out);
+  call->indices = besides.indices;
+  call->holds = besides.holds;
+  call->apart = besides.scales != nullptr;
+  if (call->apart) {
+    (call->two_levels ? call->cells.scale : call->call.tables.scale) = besides.scales;
+  }
+  QueueOf(x).cast_scaled(*call);
 }
 
-/// Throws Error unless `codes` is u8, contiguous and as long as `count` packed codes.
-void CheckCodes(const TensorView& codes, const Format& format, std::int64_t count,
-                const char* name) {
-  Check(codes, name);
-  if (codes.dtype != DType::u8 || !codes.is_contiguous() ||
-      codes.size() != PackedBytes(format, count)) {
-    throw Error(std::string(name) + " must be " + std::to_string(PackedBytes(format, count)) +
-                " contiguous bytes, of " + std::to_string(count) + " codes of " + ToString(format) +
-                ", got " + std::to_string(codes.size()) + " of " + ToString(codes.dtype));
-  }
+/// Writes the codes of scales in the memory of x's device.
+void EncodeScales(const TensorView& x, const Scaled& scaled, const ScaleCounts& counts,
+                  float* blocks, float* cells, const TensorView& scales,
+                  const TensorView* tensor_scales) {
+  Encode(FloatsBeside(x, blocks, counts.blocks), scaled.scale, {}, scales);
+  if (tensor_scales == nullptr) return;
+  Encode(FloatsBeside(x, cells, counts.tensor), *scaled.tensor_scale, {}, *tensor_scales);
 }
 
-void CheckScales(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,
-                 const TensorView* tensor_scales) {
-  CheckCodes(scales, scaled.scale, counts.blocks, "scales");
-  if ((tensor_scales != nullptr) != scaled.tensor_scale.has_value()) {
-    throw Error(scaled.tensor_scale ? "two levels have tensor scales too"
-                                    : "one level has no tensor scales");
-  }
-  if (tensor_scales != nullptr) {
-    CheckCodes(*tensor_scales, *scaled.tensor_scale, counts.tensor, "tensor scales");
-  }
-}
-
-void DecodeTiles(ScaledTensor& tensor, const TensorView& packed, const TensorView& out) {
-  const Tiles tiles = tensor.tiles();
-  const std::int64_t bits = tensor.plan.element.bits;
-  const auto* from = static_cast<const std::uint8_t*>(packed.data);
-  ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
-    TileScaler scaler(tensor);
-    Writer<float> writer(out);
-    Floats elements;
-    for (std::int64_t s = begin; s < end; ++s) {
-      const Tile tile = tiles[s];
-      scaler.ForScales(tile, [&](ScaledRun run, std::int64_t c) {
-        std::int64_t first = tensor.layout.index(tile.p, tile.i, tile.t, tile.j + c);
-        for (std::int64_t r = 0; r < run.rows; ++r, first += tensor.layout.row_stride()) {
-          // Decoding begins at a code that begins on a byte.
-          const std::int64_t before = (first * bits % 8 != 0) ? first % 8 : 0;
-          elements.resize(static_cast<std::size_t>(before + run.n));
-          Kernels().decode({.n = before + run.n,
-                            .plan = &tensor.plan.element,
-                            .packed = from + (first - before) * bits / 8,
-                            .out = Contiguous(elements.data())});
-          run.x = elements.data() + before;
-          Kernels().scale_blocks(tensor.plan.wide_values, run, writer.Target(first, run.n));
-          writer.Flush(first, run.n);
-        }
-      });
-    }
-  });
+/// Writes the codes of an empty tensor's scales: 0 for blocks, 1 for the second level.
+void EncodeEmpty(const TensorView& x, const Scaled& scaled, const ScaleCounts& counts,
+                 const TensorView& scales, const TensorView* tensor_scales) {
+  std::vector<float> values(static_cast<std::size_t>(counts.blocks));
+  values.resize(values.size() + static_cast<std::size_t>(counts.tensor), 1.0F);
+  if (values.empty() || Explains()) return;
+  const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
+  const Scratch memory(x, bytes);
+  memory.Upload(values.data(), bytes);
+  auto* const first = static_cast<float*>(memory.data());
+  EncodeScales(x, scaled, counts, first, first + counts.blocks, scales, tensor_scales);
 }
 
 }  // namespace
@@ -404,9 +384,9 @@ bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
   }
   const int along = AxisOf(x, axis);
   if (x.size() == 0) return true;
-  const Inputs inputs(x, scaled, along);
-  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, key, nullptr);
-  return CastTiles(tensor, out);
+  bool holds = true;
+  CastInOrder(x, scaled, along, options, out, {}, key, nullptr, {.holds = &holds});
+  return holds;
 }
 
 void CastApart(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
@@ -422,12 +402,8 @@ void CastApart(const TensorView& x, const Scaled& scaled, int axis, const Roundi
     throw Error("scales must be " + std::to_string(count) + " contiguous fp32 numbers on the CPU");
   }
   if (x.size() == 0) return;
-  const Inputs inputs(x, scaled, along);
-  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, key, nullptr);
-  CastTiles(tensor, out, true);
-  if (Explains()) return;
-  std::ranges::copy(scaled.tensor_scale ? tensor.outer.scale : tensor.scale,
-                    static_cast<float*>(scales.data));
+  CastInOrder(x, scaled, along, options, out, {}, key, nullptr,
+              {.scales = static_cast<float*>(scales.data)});
 }
 
 void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
@@ -443,25 +419,32 @@ void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
     if (!draws || TurnsIntegers(scaled, *order)) {
       return CastInOrder(order->x, scaled, order->axis, options, order->out, given, key,
                          order->random ? &*order->random : nullptr,
-                         draws ? &order->indices : nullptr);
+                         {.indices = draws ? &order->indices : nullptr});
     }
   }
-  CastInOrder(x, scaled, along, options, out, given, key, random, nullptr);
+  CastInOrder(x, scaled, along, options, out, given, key, random);
 }
 
 void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
               const RoundingOptions& options, const TensorView& first, const TensorView& second,
               const RandomKey& key) {
   const std::array<int, 2> along{AxisOf(x, axes[0]), AxisOf(x, axes[1])};
-  if (x.on_host() || scaled.transform || x.size() == 0) {
+  CheckCast(x, scaled, first);
+  CheckCast(x, scaled, second);
+  CheckRandom(nullptr, x, options, key);
+  if (scaled.transform || x.size() == 0 || !first.is_contiguous() || !second.is_contiguous()) {
     Cast(x, scaled, along[0], options, first, {}, key);
     Cast(x, scaled, along[1], options, second, {}, key);
     return;
   }
-  CheckCast(x, scaled, first);
-  CheckCast(x, scaled, second);
-  Check(key, true);
-  CastBothOnGpu(x, scaled, along, options, first, second, key);
+  TableCall rows(x, scaled, along[0], options, {}, key);
+  TableCall columns(x, scaled, along[1], options, {}, key);
+  if (NotesKernel("cast", "cast_both", x, *rows)) return;
+  Take(x, rows->call.x);
+  Take(x, columns->call.x);
+  Take(first, rows->out);
+  Take(second, columns->out);
+  QueueOf(x).cast_both({*rows, *columns});
 }
 
 void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
@@ -478,30 +461,26 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   CheckSameDevice(x, scales);
   if (tensor_scales != nullptr) CheckSameDevice(x, *tensor_scales);
   CheckLevels(scaled, given);
-  if (!x.on_host()) {
-    if (x.size() == 0) return EncodeEmptyOnGpu(scaled, counts, scales, tensor_scales);
-    const Inputs inputs(x, scaled, along);
-    return EncodeOnGpu(inputs.view(), scaled, along, options, packed, scales, tensor_scales, given,
-                       key, random);
+  if (x.size() == 0) return EncodeEmpty(x, scaled, counts, scales, tensor_scales);
+  const Inputs inputs(x, scaled, along);
+  TableCall call(inputs.view(), scaled, along, options, given, key);
+  if (NotesKernel("encode", "encode_scaled", x, *call)) return;
+  Take(inputs.view(), call->call.x);
+  if (random != nullptr) Take(*random, call->call.random);
+  call->packed = static_cast<std::uint8_t*>(packed.data);
+  const Queue queue = QueueOf(x);
+  const auto encode = [&](unsigned long long* first_nan) {
+    call->first_nan = first_nan;
+    queue.encode_scaled(*call);
+  };
+  if (scaled.element.has_nan()) {
+    encode(nullptr);
+  } else {
+    RunChecked(queue, [&](std::int64_t) { return LostNan(scaled.element); }, encode);
   }
-  OuterScales outer;
-  Floats blocks;
-  if (x.size() > 0) {
-    const Inputs inputs(x, scaled, along);
-    ScaledTensor tensor =
-        MakeScaledTensor(inputs.view(), scaled, along, options, given, key, random);
-    if (Explains()) return NoteTiles("encode", tensor, false, "encode_blocks");
-    NanFinder nans(scaled.element);
-    EncodeTiles(tensor, static_cast<std::uint8_t*>(packed.data), nans);
-    nans.Throw(scaled.element);
-    outer = std::move(tensor.outer);
-    blocks = std::move(tensor.scale);
-  }
-  blocks.resize(static_cast<std::size_t>(counts.blocks));
-  Encode(View(blocks), scaled.scale, {}, scales);
-  if (tensor_scales == nullptr) return;
-  outer.scale.resize(static_cast<std::size_t>(counts.tensor), 1);
-  Encode(View(outer.scale), *scaled.tensor_scale, {}, *tensor_scales);
+  if (Explains()) return;
+  EncodeScales(x, scaled, counts, call->call.tables.scale, call->cells.scale, scales,
+               tensor_scales);
 }
 
 void Decode(const TensorView& packed, const Scaled& scaled, int axis, const TensorView& scales,
@@ -515,14 +494,11 @@ void Decode(const TensorView& packed, const Scaled& scaled, int axis, const Tens
   CheckSameDevice(out, scales);
   if (tensor_scales != nullptr) CheckSameDevice(out, *tensor_scales);
   if (out.size() == 0) return;
-  if (!out.on_host()) {
-    return DecodeOnGpu(packed, scaled, along, scales, tensor_scales, out);
-  }
-  const GivenScales given{.blocks = &scales, .tensor = tensor_scales};
-  const RoundingOptions options;
-  ScaledTensor tensor = MakeScaledTensor(out, scaled, along, options, given, {}, nullptr);
-  if (Explains()) return NoteTiles("decode", tensor, false, "scale_blocks");
-  DecodeTiles(tensor, packed, out);
+  TableCall call(out, scaled, along, {}, {.blocks = &scales, .tensor = tensor_scales});
+  if (NotesKernel("decode", "decode_scaled", out, *call)) return;
+  call->packed = static_cast<std::uint8_t*>(packed.data);
+  Take(out, call->out);
+  QueueOf(out).decode_scaled(*call);
 }
 
 }  // namespace cpd

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/backend/device_memory.h"
 #include "cpd/compress/on_gpu.h"
 #include "cpd/spec/error.h"

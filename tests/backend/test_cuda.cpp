@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/backend/device_memory.h"
 #include "cpd/backend/faults.h"
 #include "cpd/comm/all_reduce.h"

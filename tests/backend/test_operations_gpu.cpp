@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/backend/device_memory.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codecs.h"

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/base/plans.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/engine/layout.h"

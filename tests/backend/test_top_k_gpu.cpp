@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/base/plans.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/on_gpu.h"

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/queue.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/on_gpu.h"

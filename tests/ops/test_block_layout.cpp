@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cpd/backend/cpu/elementwise.h"
+#include "cpd/backend/cpu/scaled_tiles.h"
 #include "cpd/ops/block_layout.h"
 #include "cpd/spec/error.h"
 

@@ -50,6 +50,7 @@ void BoxIntegers::DrawRows(std::int64_t first, std::int64_t rows, std::int64_t c
 }
 
 Strips::Strips(const TensorView& x, std::int64_t wanted, std::int64_t multiple) : x_(x) {
+  if (x.rank < 2) return;
   TensorView* const views[] = {&x_};
   MergeDimensions(views);
   if (x_.rank < 2 || x_.stride[x_.rank - 2] != 1 || x_.stride[x_.rank - 1] == 1) return;

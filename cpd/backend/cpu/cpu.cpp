@@ -10,12 +10,14 @@ namespace cpd::cpu {
 namespace {
 
 constexpr std::int64_t kAlign = 64;  // a cache line
+constexpr std::int64_t kSmall = std::int64_t{1} << 15;
 
 const char* Describe(int /*status*/) { return "memory is missing"; }
 void UseAllocatorAt(const std::atomic<const Allocator*>& /*place*/) {}
 int Allocate(const Launch& /*launch*/, MemoryKind /*kind*/, std::int64_t bytes, void** memory) {
   const std::int64_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
-  *memory = std::aligned_alloc(kAlign, static_cast<std::size_t>(whole));
+  const auto size = static_cast<std::size_t>(whole);
+  *memory = bytes <= kSmall ? std::malloc(size) : std::aligned_alloc(kAlign, size);
   if (*memory == nullptr) throw NoMemory(static_cast<std::uint64_t>(whole), "a call");
   return 0;
 }
@@ -71,6 +73,10 @@ const Backend& Table() {
       .blas = blas,
       .sum = sum,
       .sum_fixed = sum_fixed,
+      .cast_scaled = cast_scaled,
+      .cast_both = cast_both,
+      .encode_scaled = encode_scaled,
+      .decode_scaled = decode_scaled,
   };
   return table;
 }

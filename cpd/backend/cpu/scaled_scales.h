@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A call of a scaled format on the CPU: its blocks' scales are formed tile by tile while elements
+// are in the cache, and elements passed to kernels with their scales.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cpd/backend/calls.h"
+#include "cpd/backend/cpu/scaled_tiles.h"
+#include "cpd/backend/roster.h"
+
+namespace cpd {
+
+using Floats = std::vector<float>;
+
+/// A call, its tensors, and the scales that are known before the pass over tiles, in the call's
+/// tables: those of cells and, where `known`, blocks' `scale` and `factor`.
+class ScaledPass {
+ public:
+  /// x: what tiles are read from, or of a decoding its result.
+  ScaledPass(const ScalesCall& call, const Strided& x);
+  ScaledPass(const ScaledPass&) = delete;
+  ScaledPass& operator=(const ScaledPass&) = delete;
+
+  [[nodiscard]] const ScaledPlan& plan() const { return of.call.plan; }
+  [[nodiscard]] const BlockLayout& layout() const { return of.call.layout; }
+  /// The tiles: of whole blocks where scales are not known yet, else of any parts.
+  [[nodiscard]] Tiles tiles() const { return {layout(), !known}; }
+  [[nodiscard]] TileIntegers integers() const {
+    return {plan().element, layout(), random ? &*random : nullptr, of.indices};
+  }
+  /// The second level's scale and multiplier for each of blocks first … first + count - 1.
+  void OuterOfBlocks(std::int64_t first, std::int64_t count, Floats& scale, Floats& encode) const;
+
+  const ScalesCall& of;
+  TensorView x;
+  std::optional<TensorView> random;  ///< the caller's
+  ElementRoute route;
+  bool known;
+
+ private:
+  void FormCells() const;
+  void FormBlocks();
+};
+
+/// The scales of a tile: for each of its blocks the largest |x|, the second level's scale and
+/// encode multiplier, the scale, ElementScale's factor and the scale by which elements are decoded;
+/// where a kernel cannot take blocks as runs (ScaledRun::run), the three that it reads also for
+/// each element of a row.
+struct TileScales {
+  Floats largest, outer, encode, scale, factor, decode;
+  Floats element_factor, element_scale, element_outer;
+  ElementRoute route = ElementRoute::wide;
+};
+
+/// Forms, or looks up, the scales of a tile's blocks and passes its elements to kernels with them,
+/// in runs.
+class TileScaler {
+ public:
+  explicit TileScaler(const ScaledPass& pass)
+      : pass_(pass), reader_(pass.x, pass.layout()), integers_(pass.integers()) {}
+
+  /// Calls take(run, route, begin) for up to kStage columns of the tile at a time, of which
+  /// `begin` is the first; all rows are in one run.
+  template <class Take>
+  void ForElements(const Tile& tile, Take take) {
+    if (tile.rows * tile.count == 0) return;
+    const TileRows rows = reader_.Read(tile);
+    FindScales(tile, rows);
+    ForSteps(tile, [&](ScaledRun run, std::int64_t c) {
+      run.x = rows.at + c;
+      run.x_stride = rows.stride;
+      const auto [random, random_stride] = integers_.Read(tile, c, run.n);
+      run.random = random;
+      run.random_stride = random_stride;
+      take(run, scales_.route, c);
+    });
+  }
+  /// Calls take(run, begin) as ForElements does, without elements, where all scales are known.
+  template <class Take>
+  void ForScales(const Tile& tile, Take take) {
+    if (tile.rows * tile.count == 0) return;
+    FindScales(tile, {});
+    ForSteps(tile, take);
+  }
+
+ private:
+  template <class Take>
+  void ForSteps(const Tile& tile, Take take) {
+    const std::int64_t columns = pass_.layout().columns;
+    const bool one_block = columns >= tile.count;
+    const std::int64_t step = one_block ? std::min(kStage, tile.count) : tile.count;
+    ScaledRun run{.rows = tile.rows,
+                  .factor = scales_.factor.data(),
+                  .scale = scales_.decode.data(),
+                  .outer = scales_.outer.data()};
+    if (one_block) {
+      run.run = kStage;
+    } else if (columns % 16 == 0 && (1024 % columns == 0 || columns % 1024 == 0)) {
+      run.run = columns;
+    } else if (columns != 1) {
+      Spread(columns, step);
+      run.factor = scales_.element_factor.data();
+      run.scale = scales_.element_scale.data();
+      run.outer = scales_.element_outer.data();
+    }
+    for (std::int64_t c = 0; c < tile.count; c += step) {
+      run.n = std::min(step, tile.count - c);
+      take(run, c);
+    }
+  }
+
+  void FindScales(const Tile& tile, const TileRows& rows);
+
+  /// Finds the largest |x| of each of the tile's blocks; tiles come in memory order.
+  void LargestOfBlocks(const Tile& tile, const TileRows& rows);
+
+  void FormScales(TileScales& scales, double share) const;
+
+  /// Sets a block's scale to the other candidate where that has the smaller error.
+  void ChooseScales(const Tile& tile, const TileRows& rows);
+
+  /// The error of each of the tile's blocks with scales_, elements being rounded to nearest-even.
+  std::vector<double> ErrorsOf(const Tile& tile, const TileRows& rows);
+
+  /// Copies the scales of each block of `run` elements to each of n elements of a row.
+  void Spread(std::int64_t run, std::int64_t n);
+
+  const ScaledPass& pass_;
+  TileReader reader_;
+  TileIntegers integers_;
+  TileScales scales_;
+  Floats columns_, values_, ones_;
+};
+
+}  // namespace cpd
