@@ -11,7 +11,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/compress/bits.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/compress/residual.h"
+#include "cpd/compress/kernel_codec.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
 

@@ -8,16 +8,25 @@
 #include <sstream>
 #include <vector>
 
-#include "cpd/backend/roster.h"
+#include "cpd/backend/cpu/codec_spans.h"
+#include "cpd/backend/queue.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
+#include "cpd/compress/kernel_codec.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/round/round_plan.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
 
+void CheckOnHost(const Queue& queue) {
+  if (!queue.on_host()) throw std::logic_error("the codec has no kernels: copy tensors to the CPU");
+}
+
 CodecState::~CodecState() = default;
+void CodecState::BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) {
+  CheckOnHost(*queue);
+  Begin(layer, x);
+}
 void CodecState::SetGradient(float /*rms*/) {}
 std::optional<int> CodecState::ChosenBits() const { return std::nullopt; }
 std::vector<float> CodecState::Kept() const { return {}; }
@@ -40,7 +49,42 @@ void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* 
   Decode(std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y, before);
 }
 
+float Codec::MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                       const float* x) const {
+  CheckOnHost(queue);
+  return Measure(layer, state, x);
+}
+
+std::int64_t Codec::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                             const float* x, std::uint8_t* to) const {
+  CheckOnHost(queue);
+  return Encode(piece, state, x, to);
+}
+
+void Codec::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                     int shift, float divisor, float* y, std::int64_t before) const {
+  CheckOnHost(queue);
+  Decode(bytes, n, shift, divisor, y, before);
+}
+
+void Codec::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                    float* y, SegmentCounts* counts) const {
+  CheckOnHost(queue);
+  const std::vector<float> values(x, counts == nullptr ? x : x + piece.n);
+  Round(piece, state, x, y);
+  if (counts != nullptr) cpu::AddLosses(piece.n, values.data(), y, *counts);
+}
+
+std::function<std::int64_t()> Codec::BytesOn(const SharedQueue& queue, const Piece& layer,
+                                             CodecState* state, const float* x) const {
+  CheckOnHost(*queue);
+  return [bytes = LayerBytes(*this, layer, state, x)] { return bytes; };
+}
+
 std::optional<float> Codec::Largest(const CodecState& /*state*/) const { return std::nullopt; }
+std::optional<float> Codec::LargestOn(const Queue& /*queue*/, const CodecState& state) const {
+  return Largest(state);
+}
 bool Codec::Freezes(std::int64_t /*n*/) const { return false; }
 std::unique_ptr<CodecState> Codec::MakeState(std::int64_t /*size*/) const { return nullptr; }
 RowLayout Codec::LayoutOf(std::span<const std::int64_t> shape) const {
@@ -80,14 +124,7 @@ std::int64_t BlockOfBucket(std::int64_t bucket) {
 }
 
 void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y) {
-  static constexpr RoundPlan kPlan = make_plan(kFp32, {});
-  // A block's codes are read before its values are written.
-  Kernels().decode({.n = n,
-                    .plan = &kPlan,
-                    .packed = reinterpret_cast<const std::uint8_t*>(x),
-                    .out = Contiguous(y),
-                    .shift = std::clamp(shift, -600, 600),
-                    .divisor = divisor});
+  cpu::ScaleSpan(shift, divisor, n, x, y);
 }
 
 bool IsFinite(std::int64_t n, const float* x) {

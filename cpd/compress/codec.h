@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +25,10 @@
 #include "cpd/spec/random_key.h"
 
 namespace cpd {
+
+class Queue;           // backend/queue.h
+struct SegmentCounts;  // backend/message_calls.h
+using SharedQueue = std::shared_ptr<const Queue>;
 
 /// Thrown for bytes that no encoder writes.
 class CPD_API DamagedBytes : public std::runtime_error {
@@ -63,6 +68,9 @@ class CPD_API CodecState {
   /// whose values come piece by piece (x is null). May be called again with the same values: only
   /// Commit changes what the next call finds.
   virtual void Begin(const Piece& layer, const float* x) = 0;
+  /// Begin for a call that computes on the queue's device, where x is. By default a state is the
+  /// host's: throws std::logic_error on another device.
+  virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x);
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;
   /// Sets the root mean square of the layer's gradient, finite and not negative, for the calls that
@@ -84,7 +92,13 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
-class CodecOnGpu;
+/// What of a codec is operations of every backend (KernelCodec). All else is the host's.
+enum class KernelSupport : std::uint8_t {
+  none,
+  round,  ///< RoundOn, MeasureOn, LargestOn, BytesOn; messages are made on the host
+  all,
+};
+
 class Codec;
 using SharedCodec = std::shared_ptr<const Codec>;
 
@@ -156,8 +170,32 @@ class CPD_API Codec {
   /// the piece cuts a bucket. The default encodes and decodes.
   virtual void Round(const Piece& piece, CodecState* state, const float* x, float* y) const;
 
-  /// What kernels do in place of Encode, Decode, Round and Measure on a GPU; null: there are none.
-  [[nodiscard]] virtual const CodecOnGpu* on_gpu() const { return nullptr; }
+  /// What the functions below do on every device; on the CPU they do all that those above do.
+  [[nodiscard]] virtual KernelSupport kernels() const { return KernelSupport::none; }
+  /// Whether BytesOn counts on every device.
+  [[nodiscard]] virtual bool counts_bytes() const { return is_fixed(); }
+  /// Measure on the queue's device, where x is; waits. `state`: after BeginOn, as for all of these.
+  [[nodiscard]] virtual float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                                        const float* x) const;
+  /// Largest on the queue's device; waits.
+  [[nodiscard]] virtual std::optional<float> LargestOn(const Queue& queue,
+                                                       const CodecState& state) const;
+  /// Queues Encode where x and `to` are on the queue's device, and returns the number of bytes.
+  virtual std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                                const float* x, std::uint8_t* to) const;
+  /// Queues Decode. Bytes that no encoder writes throw DamagedBytes on the CPU; elsewhere they are
+  /// a fault (faults.h).
+  virtual void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                        int shift, float divisor, float* y, std::int64_t before = 0) const;
+  /// Queues Round; adds what is lost to *counts, on the device, unless it is null.
+  virtual void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                       float* y, SegmentCounts* counts = nullptr) const;
+  /// LayerBytes of a codec that has no fixed sizes, whose state has begun with the layer: queues
+  /// what counts them, and returns a function that waits for the number. To be called before
+  /// RoundOn replaces x.
+  [[nodiscard]] virtual std::function<std::int64_t()> BytesOn(const SharedQueue& queue,
+                                                              const Piece& layer, CodecState* state,
+                                                              const float* x) const;
 
   /// The state of a rank's layer of `size` values; null where the codec needs none.
   [[nodiscard]] virtual std::unique_ptr<CodecState> MakeState(std::int64_t size) const;

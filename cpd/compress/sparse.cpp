@@ -6,7 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "cpd/backend/queue.h"
 #include "cpd/backend/roster.h"
+#include "cpd/base/plans.h"
 #include "cpd/compress/places.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
@@ -98,6 +100,20 @@ void Sparse::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shi
 
 void Sparse::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
   values_.Round({piece.layer, 0, piece.n, piece.shift}, state, x, y);
+}
+
+void Sparse::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                     float* y, SegmentCounts* counts) const {
+  if (queue.on_host()) return Codec::RoundOn(queue, piece, state, x, y, counts);
+  if (piece.n == 0) return;
+  VirtualCall call;
+  call.cast = PlanOf(format());
+  call.x[0] = x;
+  call.size = piece.n;
+  call.shift = piece.shift;
+  call.terms = y;
+  call.counts = counts;
+  queue.cast_terms(call);
 }
 
 }  // namespace cpd

@@ -4,12 +4,15 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cpd/base/huge_pages.h"
+#include "cpd/base/parallel.h"
 #include "cpd/spec/error.h"
 
 namespace cpd::cpu {
 namespace {
 
-constexpr std::int64_t kAlign = 64;  // a cache line
+constexpr std::int64_t kAlign = 64;             // a cache line
+constexpr std::int64_t kPieceBytes = 16 << 10;  // that a thread clears at least
 
 const char* Describe(int /*status*/) { return "memory is missing"; }
 void UseAllocatorAt(const std::atomic<const Allocator*>& /*place*/) {}
@@ -17,6 +20,7 @@ int Allocate(const Launch& /*launch*/, MemoryKind /*kind*/, std::int64_t bytes, 
   const std::int64_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
   *memory = std::aligned_alloc(kAlign, static_cast<std::size_t>(whole));
   if (*memory == nullptr) throw NoMemory(static_cast<std::uint64_t>(whole), "a call");
+  AdviseHugePages(*memory, static_cast<std::size_t>(whole));
   return 0;
 }
 int Release(const Launch& /*launch*/, MemoryKind /*kind*/, void* memory) {
@@ -29,7 +33,10 @@ int Copy(const Launch& /*launch*/, void* to, const void* from, std::int64_t byte
   return 0;
 }
 int Clear(const Launch& /*launch*/, void* memory, std::int64_t bytes) {
-  std::memset(memory, 0, static_cast<std::size_t>(bytes));
+  // Pages are near the thread that writes them first, as it will compute on them.
+  parallel_for(bytes, kPieceBytes, 4 * kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    std::memset(static_cast<char*>(memory) + begin, 0, static_cast<std::size_t>(end - begin));
+  });
   return 0;
 }
 int OpenStream(int /*device*/, void** stream) {
@@ -58,6 +65,20 @@ const Backend& Table() {
       .close_stream = CloseStream,
       .order = Order,
       .wait = Wait,
+      .level_norms = level_norms,
+      .round_levels = round_levels,
+      .encode_levels = encode_levels,
+      .decode_levels = decode_levels,
+      .bucket_scales = bucket_scales,
+      .round_quantized = round_quantized,
+      .encode_quantized = encode_quantized,
+      .decode_quantized = decode_quantized,
+      .one_bit_means = one_bit_means,
+      .round_one_bit = round_one_bit,
+      .encode_one_bit = encode_one_bit,
+      .decode_one_bit = decode_one_bit,
+      .add_residual = add_residual,
+      .take_errors = take_errors,
   };
   return table;
 }
