@@ -12,21 +12,13 @@
 #include "cpd/backend/queue.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
-#include "cpd/compress/kernel_codec.h"
 #include "cpd/compress/packed.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
 
-void CheckOnHost(const Queue& queue) {
-  if (!queue.on_host()) throw std::logic_error("the codec has no kernels: copy tensors to the CPU");
-}
-
 CodecState::~CodecState() = default;
-void CodecState::BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) {
-  CheckOnHost(*queue);
-  Begin(layer, x);
-}
+void CodecState::Begin(const Piece& layer, const float* x) { BeginOn(HostQueue(), layer, x); }
 void CodecState::SetGradient(float /*rms*/) {}
 std::optional<int> CodecState::ChosenBits() const { return std::nullopt; }
 std::vector<float> CodecState::Kept() const { return {}; }
@@ -38,53 +30,46 @@ void CodecState::Restore(std::span<const float> kept) {
 
 Codec::~Codec() = default;
 
-float Codec::Measure(const Piece& /*layer*/, CodecState* /*state*/, const float* /*x*/) const {
+float Codec::MeasureOn(const Queue& /*queue*/, const Piece& /*layer*/, CodecState* /*state*/,
+                       const float* /*x*/) const {
   return 0;
 }
 
-void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
-  const std::int64_t before = piece.begin % bucket();
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(MostBytes(piece.n, before)));
-  const std::int64_t used = Encode(piece, state, x, bytes.data());
-  Decode(std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y, before);
-}
-
-float Codec::MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
-                       const float* x) const {
-  CheckOnHost(queue);
-  return Measure(layer, state, x);
-}
-
-std::int64_t Codec::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
-                             const float* x, std::uint8_t* to) const {
-  CheckOnHost(queue);
-  return Encode(piece, state, x, to);
-}
-
-void Codec::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
-                     int shift, float divisor, float* y, std::int64_t before) const {
-  CheckOnHost(queue);
-  Decode(bytes, n, shift, divisor, y, before);
+std::optional<float> Codec::LargestOn(const Queue& /*queue*/, const CodecState& /*state*/) const {
+  return std::nullopt;
 }
 
 void Codec::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
-                    float* y, SegmentCounts* counts) const {
-  CheckOnHost(queue);
-  const std::vector<float> values(x, counts == nullptr ? x : x + piece.n);
-  Round(piece, state, x, y);
-  if (counts != nullptr) cpu::AddLosses(piece.n, values.data(), y, *counts);
+                    float* y, SegmentCounts* /*counts*/) const {
+  const std::int64_t before = piece.begin % bucket();
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(MostBytes(piece.n, before)));
+  const std::int64_t used = EncodeOn(queue, piece, state, x, bytes.data());
+  DecodeOn(queue, std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y, before);
 }
 
-std::function<std::int64_t()> Codec::BytesOn(const SharedQueue& queue, const Piece& layer,
+std::function<std::int64_t()> Codec::BytesOn(const SharedQueue& /*queue*/, const Piece& layer,
                                              CodecState* state, const float* x) const {
-  CheckOnHost(*queue);
   return [bytes = LayerBytes(*this, layer, state, x)] { return bytes; };
 }
 
-std::optional<float> Codec::Largest(const CodecState& /*state*/) const { return std::nullopt; }
-std::optional<float> Codec::LargestOn(const Queue& /*queue*/, const CodecState& state) const {
-  return Largest(state);
+float Codec::Measure(const Piece& layer, CodecState* state, const float* x) const {
+  return MeasureOn(*HostQueue(), layer, state, x);
 }
+std::optional<float> Codec::Largest(const CodecState& state) const {
+  return LargestOn(*HostQueue(), state);
+}
+std::int64_t Codec::Encode(const Piece& piece, CodecState* state, const float* x,
+                           std::uint8_t* to) const {
+  return EncodeOn(*HostQueue(), piece, state, x, to);
+}
+void Codec::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                   float* y, std::int64_t before) const {
+  DecodeOn(*HostQueue(), bytes, n, shift, divisor, y, before);
+}
+void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
+  RoundOn(*HostQueue(), piece, state, x, y);
+}
+
 bool Codec::Freezes(std::int64_t /*n*/) const { return false; }
 std::unique_ptr<CodecState> Codec::MakeState(std::int64_t /*size*/) const { return nullptr; }
 RowLayout Codec::LayoutOf(std::span<const std::int64_t> shape) const {

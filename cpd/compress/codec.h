@@ -64,13 +64,13 @@ class CPD_API CodecState {
   CodecState(const CodecState&) = delete;
   CodecState& operator=(const CodecState&) = delete;
   virtual ~CodecState();
-  /// Begins a call with the whole layer; for results, with a slice of it from `layer.begin` on,
-  /// whose values come piece by piece (x is null). May be called again with the same values: only
-  /// Commit changes what the next call finds.
-  virtual void Begin(const Piece& layer, const float* x) = 0;
-  /// Begin for a call that computes on the queue's device, where x is. By default a state is the
-  /// host's: throws std::logic_error on another device.
-  virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x);
+  /// Begins a call that computes on the queue's device, with the whole layer, whose values are
+  /// there; for results, with a slice of it from `layer.begin` on, whose values come piece by piece
+  /// (x is null). May be called again with the same values: only Commit changes what the next call
+  /// finds.
+  virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) = 0;
+  /// BeginOn on the CPU.
+  void Begin(const Piece& layer, const float* x);
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;
   /// Sets the root mean square of the layer's gradient, finite and not negative, for the calls that
@@ -92,10 +92,10 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
-/// What of a codec is operations of every backend (KernelCodec). All else is the host's.
+/// What of a codec is operations of every backend; all else is computed on the CPU alone.
 enum class KernelSupport : std::uint8_t {
   none,
-  round,  ///< RoundOn, MeasureOn, LargestOn, BytesOn; messages are made on the host
+  round,  ///< all but EncodeOn and DecodeOn: messages are made on the CPU
   all,
 };
 
@@ -143,59 +143,55 @@ class CPD_API Codec {
   /// (CodecState::SetGradient), which throws Error otherwise.
   [[nodiscard]] virtual bool needs_gradient() const { return false; }
 
-  /// For APS, of a codec without scales of its own: the largest finite magnitude that it will
-  /// encode of a layer that its state began with shift 0; none, the default: that of the layer's
-  /// values.
-  [[nodiscard]] virtual std::optional<float> Largest(const CodecState& state) const;
-
   [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
-  /// The number that measured() names, finite and not negative. x: the whole layer; state: after
-  /// Begin.
-  [[nodiscard]] virtual float Measure(const Piece& layer, CodecState* state, const float* x) const;
-
-  /// Writes the bytes of a piece, at most MostBytes of it, and returns how many. x: its values,
-  /// any binary32; where a piece cuts a bucket, those of the layer around it are read too
-  /// (x[-piece.begin] … x[piece.size - piece.begin - 1]). `state`: the layer's, after Begin; null
-  /// where MakeState returns null. Pieces may be encoded concurrently, in any order and repeatedly:
-  /// what a state records of a piece is the same each time. Throws Error for a value without a
-  /// code.
-  virtual std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                              std::uint8_t* to) const = 0;
-  /// Writes y[i] = (value i * 2^shift) / divisor, each of the two operations rounded once to
-  /// binary32; NaN gives 0x7FC00000. `before`: as for MostBytes. Reads nothing but `bytes`; throws
-  /// DamagedBytes unless these hold n values.
-  virtual void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                      float* y, std::int64_t before = 0) const = 0;
-  /// Writes what Decode gives for Encode's bytes, with shift 0 and divisor 1. y may be x, unless
-  /// the piece cuts a bucket. The default encodes and decodes.
-  virtual void Round(const Piece& piece, CodecState* state, const float* x, float* y) const;
-
-  /// What the functions below do on every device; on the CPU they do all that those above do.
   [[nodiscard]] virtual KernelSupport kernels() const { return KernelSupport::none; }
   /// Whether BytesOn counts on every device.
   [[nodiscard]] virtual bool counts_bytes() const { return is_fixed(); }
-  /// Measure on the queue's device, where x is; waits. `state`: after BeginOn, as for all of these.
+
+  // These compute on the queue's device, where values and bytes are; what returns a number waits.
+  // `state`: the layer's, after BeginOn there; null where MakeState returns null. A codec is given
+  // the queue of another device than the CPU for what its kernels() do alone.
+
+  /// The number that measured() names, finite and not negative. x: the whole layer.
   [[nodiscard]] virtual float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                         const float* x) const;
-  /// Largest on the queue's device; waits.
+  /// For APS, of a codec without scales of its own: the largest finite magnitude that it will
+  /// encode of a layer that its state began with shift 0; none, the default: that of the layer's
+  /// values.
   [[nodiscard]] virtual std::optional<float> LargestOn(const Queue& queue,
                                                        const CodecState& state) const;
-  /// Queues Encode where x and `to` are on the queue's device, and returns the number of bytes.
+  /// Writes the bytes of a piece, at most MostBytes of it, and returns how many. x: its values,
+  /// any binary32; where a piece cuts a bucket, those of the layer around it are read too
+  /// (x[-piece.begin] … x[piece.size - piece.begin - 1]). Pieces may be encoded concurrently, in
+  /// any order and repeatedly: what a state records of a piece is the same each time. Throws Error
+  /// for a value without a code.
   virtual std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
-                                const float* x, std::uint8_t* to) const;
-  /// Queues Decode. Bytes that no encoder writes throw DamagedBytes on the CPU; elsewhere they are
-  /// a fault (faults.h).
+                                const float* x, std::uint8_t* to) const = 0;
+  /// Writes y[i] = (value i * 2^shift) / divisor, each of the two operations rounded once to
+  /// binary32; NaN gives 0x7FC00000. `before`: as for MostBytes. Reads nothing but `bytes`. Where
+  /// these do not hold n values, throws DamagedBytes on the CPU; elsewhere that is a fault
+  /// (faults.h).
   virtual void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
-                        int shift, float divisor, float* y, std::int64_t before = 0) const;
-  /// Queues Round; adds what is lost to *counts, on the device, unless it is null.
+                        int shift, float divisor, float* y, std::int64_t before = 0) const = 0;
+  /// Writes what DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1; adds what is lost
+  /// to *counts, on the device, unless it is null. y may be x, unless the piece cuts a bucket. The
+  /// default encodes and decodes on the CPU, and does not count.
   virtual void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                        float* y, SegmentCounts* counts = nullptr) const;
-  /// LayerBytes of a codec that has no fixed sizes, whose state has begun with the layer: queues
-  /// what counts them, and returns a function that waits for the number. To be called before
-  /// RoundOn replaces x.
+  /// LayerBytes: queues what counts them, and returns a function that waits for the number. To be
+  /// called before RoundOn replaces x. The default counts on the CPU.
   [[nodiscard]] virtual std::function<std::int64_t()> BytesOn(const SharedQueue& queue,
                                                               const Piece& layer, CodecState* state,
                                                               const float* x) const;
+
+  // The same on the CPU.
+  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const;
+  [[nodiscard]] std::optional<float> Largest(const CodecState& state) const;
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const;
+  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const;
 
   /// The state of a rank's layer of `size` values; null where the codec needs none.
   [[nodiscard]] virtual std::unique_ptr<CodecState> MakeState(std::int64_t size) const;

@@ -4,7 +4,7 @@
 // call.
 #pragma once
 
-#include "cpd/compress/kernel_codec.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -14,7 +14,7 @@ class CodecWords;
 /// Encodes v = x * 2^shift + residual, in binary32, with `inner`; the bytes are inner's. The next
 /// residual is v - decoded, rounded once to binary32; 0 where that is not finite. Where inner
 /// encodes an owner's results again, these have a residual of their own.
-class CPD_API Feedback final : public KernelCodec {
+class CPD_API Feedback final : public Codec {
  public:
   /// Throws Error where inner feeds errors back itself, or uses a scale that ranks share: they
   /// agree on it before a layer's residual is known.

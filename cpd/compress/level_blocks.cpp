@@ -162,7 +162,6 @@ LayerLevels LevelBlocks::MeasureLevels(const Queue& queue, const Piece& layer,
   LayerLevels levels;
   if (options_.bucket == 0) levels.norm = Measure(queue, layer, x);
   if (!options_.spaced) return levels;
-  CheckOnHost(queue);
   std::vector<float> shifted(static_cast<std::size_t>(layer.shift == 0 ? 0 : layer.n));
   if (layer.shift != 0) {
     Unscale(layer.shift, 1, layer.n, x, shifted.data());
@@ -188,7 +187,6 @@ LayerLevels LevelBlocks::MeasureLevels(const Queue& queue, const Piece& layer,
 template <class Run>
 void LevelBlocks::ForMeasured(const Queue& queue, const Piece& piece, const LayerLevels& layer,
                               const float* x, Run run) const {
-  if (kernels() == KernelSupport::none) CheckOnHost(queue);
   const std::int64_t bucket = std::max<std::int64_t>(options_.bucket, 1);
   LevelCall call = CallOf(piece, layer);
   std::optional<QueuedArray<float>> norms;
@@ -209,7 +207,8 @@ void LevelBlocks::ForMeasured(const Queue& queue, const Piece& piece, const Laye
   });
 }
 
-// --- levels, on the host --------------------------------------------------------------------------
+// --- levels, on the host
+// --------------------------------------------------------------------------
 
 void LevelBlocks::EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const {
   std::vector<std::int16_t> levels(static_cast<std::size_t>(call.n));
@@ -331,8 +330,7 @@ std::int64_t LevelBlocks::DecodeLevels(const LevelCall& call,
   }
   if (coding == LevelCoding::fixed || coding == LevelCoding::trits) {
     const bool is_trits = coding == LevelCoding::trits;
-    const std::int64_t size =
-        is_trits ? MostLevelBytes(call.n, call.before) : FixedBytes(call.n);
+    const std::int64_t size = is_trits ? MostLevelBytes(call.n, call.before) : FixedBytes(call.n);
     if (static_cast<std::int64_t>(bytes.size()) < size) {
       throw DamagedBytes(std::to_string(call.n) + " levels take " + std::to_string(size) +
                          " bytes, got " + std::to_string(bytes.size()));
@@ -415,10 +413,7 @@ void LevelBlocks::DecodeOn(const Queue& queue, std::span<const std::uint8_t> byt
   call.divisor = divisor;
   call.from = bytes.data();
   call.y = y;
-  if (kernels() == KernelSupport::none) {
-    CheckOnHost(queue);
-    return DecodeBlocks(bytes, call, n);
-  }
+  if (kernels() == KernelSupport::none) return DecodeBlocks(bytes, call, n);
   DamageNote damage(queue, kDamagedNorm);
   call.damaged = damage.place();
   queue.decode_levels(call);

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "cpd/compress/kernel_codec.h"
 #include "cpd/compress/elias.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/numeric/scaled/levels.h"
 
 namespace cpd {

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "cpd/compress/kernel_codec.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -23,7 +23,7 @@ class CodecWords;
 /// bit of each value, 1 for v >= 0, the first value's lowest in its byte. The bits of each column
 /// fill whole 32-bit words (binary32 takes 32 M / (32 ceil(M / 32) + 64) times the size for columns
 /// of M values), those of other buckets are packed.
-class CPD_API OneBit final : public KernelCodec {
+class CPD_API OneBit final : public Codec {
  public:
   /// 1bitSGD*: buckets of `bucket` consecutive values of a layer whose columns along `axis` are
   /// contiguous; none: of the layer as it is. Throws Error unless `bucket` is 1…kMostBucket.

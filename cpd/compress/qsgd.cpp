@@ -115,7 +115,6 @@ std::int64_t Qsgd::bucket() const { return options_.bucket == 0 ? 1 : options_.b
 
 struct Qsgd::Layer final : CodecState {
   explicit Layer(const LevelBlocks& coder) : blocks(coder) {}
-  void Begin(const Piece& layer, const float* x) override { BeginOn(HostQueue(), layer, x); }
   void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {
     levels = blocks.MeasureLevels(*queue, layer, x);
   }

@@ -39,7 +39,7 @@ struct QsgdOptions {
 /// The rounding is in numeric/scaled/levels.h, the byte layout in level_blocks.h. A bucket with NaN
 /// or infinities becomes NaN, as does one whose 2-norm is beyond binary32. Sums are encoded again
 /// where a layer has buckets, else they are sent without loss.
-class CPD_API Qsgd final : public KernelCodec {
+class CPD_API Qsgd final : public Codec {
  public:
   /// Throws Error for an option out of range. Uses only random_bits of `rounding`.
   explicit Qsgd(const QsgdOptions& options = {}, const RoundingOptions& rounding = {});

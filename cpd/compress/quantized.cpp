@@ -113,7 +113,6 @@ QuantizedCall Quantized::CallOf(std::int64_t n, std::int64_t before) const {
 
 template <class Run>
 void Quantized::ForMeasured(const Queue& queue, const Piece& piece, const float* x, Run run) const {
-  if (kernels() == KernelSupport::none) CheckOnHost(queue);
   QuantizedCall call = CallOf(piece.n, piece.begin % bucket_);
   call.scaled.plan.element.seed = piece.key.seed;
   call.stream = piece.key.stream;

@@ -5,7 +5,7 @@
 // (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format with one level of scales.
 #pragma once
 
-#include "cpd/compress/kernel_codec.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/spec/rounding.h"
 #include "cpd/spec/scaled.h"
@@ -23,7 +23,7 @@ class CodecWords;
 /// rows of zeros or whose max is below 448 / binary32's max. An element is x * s, rounded once to
 /// binary32 and then into e4m3fn; the message holds s, and a value is element / s, rounded once.
 /// The maximum ignores NaN, which stays NaN; an infinity makes s = 0 and its row NaN.
-class CPD_API Quantized final : public KernelCodec {
+class CPD_API Quantized final : public Codec {
  public:
   enum class Name : std::uint8_t { quantized, int8_rows, int4, fp8_rows };
 

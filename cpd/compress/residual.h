@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "cpd/compress/kernel_codec.h"
+#include "cpd/compress/pieces.h"
 
 namespace cpd {
 
@@ -22,7 +22,6 @@ class CPD_API Residual : public CodecState {
   explicit Residual(std::int64_t size) : size_(size) {}
   ~Residual() override { Leave(); }
 
-  void Begin(const Piece& layer, const float* x) override { BeginOn(HostQueue(), layer, x); }
   void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override;
   void Commit() override;
   [[nodiscard]] std::vector<float> Kept() const override;

@@ -31,11 +31,10 @@ class CPD_API Sparse final : public Codec {
   [[nodiscard]] bool has_nan() const override { return values_.has_nan(); }
   [[nodiscard]] KernelSupport kernels() const override { return KernelSupport::round; }
 
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
                SegmentCounts* counts = nullptr) const override;
 

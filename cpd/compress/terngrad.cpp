@@ -86,8 +86,8 @@ LevelBlocks SumsOf(int world) {
 /// A rank's own limit of a layer's values times 2^shift: its scaler before ranks share one.
 struct TernGrad::Limit final : CodecState {
   explicit Limit(const TernGrad& codec) : blocks(codec.blocks_) {}
-  void Begin(const Piece& layer, const float* x) override {
-    value = blocks.Measure(*HostQueue(), layer, x);
+  void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {
+    value = blocks.Measure(*queue, layer, x);
   }
   void Commit() override {}
 

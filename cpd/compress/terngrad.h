@@ -31,7 +31,7 @@ struct TernGradOptions {
 /// with one step. Two bits per value: 0 zero, 1 and 3 plus and minus one, 2 NaN; or five values in
 /// a byte; the byte layout is in level_blocks.h. NaN and infinities become NaN one by one; the
 /// scaler and the deviation ignore them. Integer sums are sent as IntegerSums, others without loss.
-class CPD_API TernGrad final : public KernelCodec {
+class CPD_API TernGrad final : public Codec {
  public:
   /// Throws Error for an option out of range, for `share` with buckets, and for `clips_own` without
   /// `share` or without clipping. Uses only random_bits of `rounding`.
@@ -77,7 +77,7 @@ class CPD_API TernGrad final : public KernelCodec {
 
 /// Encodes sums of W values -1, 0 or 1, and NaN, as integers modulo 2^b, b the bit length of 2 W;
 /// 2^(b - 1) is NaN.
-class CPD_API IntegerSums final : public KernelCodec {
+class CPD_API IntegerSums final : public Codec {
  public:
   /// Throws Error unless 1 <= world <= 65536.
   explicit IntegerSums(int world);

@@ -134,7 +134,8 @@ struct TopK::Sending final : Residual {
     gathered = nullptr;
   }
 
-  /// Selects by kernels. Waits for how many values are kept, and gathers them, unless they are cast.
+  /// Selects by kernels. Waits for how many values are kept, and gathers them, unless they are
+  /// cast.
   void Select(const SharedQueue& queue, const float* x) {
     call = {};
     call.n = n;
@@ -269,18 +270,6 @@ std::int64_t TopK::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
   return MostPlaceBytes(n) + kMostNumberBytes + inner_->MostBytes(n, inner_->bucket() - 1);
 }
 
-std::optional<float> TopK::Largest(const CodecState& state) const {
-  float largest = 0;
-  for (const float value : dynamic_cast<const Sending&>(state).sent.values) {
-    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-  }
-  return largest;
-}
-
-float TopK::Measure(const Piece& layer, CodecState* state, const float* x) const {
-  return MeasureOn(*HostQueue(), layer, state, x);
-}
-
 KernelSupport TopK::kernels() const {
   const bool rounds = dynamic_cast<const Packed*>(inner_.get()) != nullptr ||
                       (inner_->kernels() != KernelSupport::none && inner_->is_fixed());
@@ -294,14 +283,27 @@ float TopK::MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
 }
 
 std::optional<float> TopK::LargestOn(const Queue& queue, const CodecState& state) const {
-  if (queue.on_host()) return Largest(state);
-  return std::bit_cast<float>(
-      dynamic_cast<const Sending&>(state).Read(queue, &TopKSearch::largest));
+  const auto& sending = dynamic_cast<const Sending&>(state);
+  if (!queue.on_host()) return std::bit_cast<float>(sending.Read(queue, &TopKSearch::largest));
+  float largest = 0;
+  for (const float value : sending.sent.values) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
 }
 
-void TopK::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+void TopK::RoundOnHost(const Queue& queue, const Piece& piece, CodecState* state, float* y) const {
+  const Run run(piece, state);
+  std::vector<float> decoded(run.places.size());
+  inner_->RoundOn(queue, run.piece, run.sending.inner.get(), run.values(), decoded.data());
+  std::fill_n(y, piece.n, 0.0F);
+  for (std::size_t k = 0; k < decoded.size(); ++k) y[run.places[k] - piece.begin] = decoded[k];
+  if (feeds_back_) run.Leave(std::move(decoded));
+}
+
+void TopK::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* /*x*/,
                    float* y, SegmentCounts* counts) const {
-  if (queue.on_host()) return Codec::RoundOn(queue, piece, state, x, y, counts);
+  if (queue.on_host()) return RoundOnHost(queue, piece, state, y);
   if (piece.n == 0) return;
   const auto& sending = dynamic_cast<const Sending&>(*state);
   TopKCall call = sending.call;
@@ -337,48 +339,40 @@ std::function<std::int64_t()> TopK::BytesOn(const SharedQueue& queue, const Piec
   };
 }
 
-std::int64_t TopK::Encode(const Piece& piece, CodecState* state, const float* /*x*/,
-                          std::uint8_t* to) const {
+std::int64_t TopK::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                            const float* /*x*/, std::uint8_t* to) const {
   if (piece.n == 0) return 0;
   const Run run(piece, state);
   const std::uint8_t* const begin = to;
   to = PutPlaces(run.places, piece.begin, piece.n, to);
   if (run.places.empty()) return to - begin;
   if (inner_->bucket() > 1) to = PutNumber(run.before(), to);
-  const std::int64_t size = inner_->Encode(run.piece, run.sending.inner.get(), run.values(), to);
+  const std::int64_t size =
+      inner_->EncodeOn(queue, run.piece, run.sending.inner.get(), run.values(), to);
   if (feeds_back_) {
     std::vector<float> decoded(run.places.size());
-    inner_->Decode({to, static_cast<std::size_t>(size)}, run.piece.n, 0, 1, decoded.data(),
-                   run.before());
+    inner_->DecodeOn(queue, {to, static_cast<std::size_t>(size)}, run.piece.n, 0, 1, decoded.data(),
+                     run.before());
     run.Leave(std::move(decoded));
   }
   return to + size - begin;
 }
 
-void TopK::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                  float* y, std::int64_t /*before*/) const {
+void TopK::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                    int shift, float divisor, float* y, std::int64_t /*before*/) const {
   if (n == 0 && bytes.empty()) return;
   const std::vector<std::int64_t> places = TakePlaces(bytes, n);
   std::vector<float> values(places.size());
   if (!places.empty()) {
     const std::int64_t before =
         inner_->bucket() > 1 ? TakeNumber(bytes, inner_->bucket() - 1) : std::int64_t{0};
-    inner_->Decode(bytes, static_cast<std::int64_t>(places.size()), shift, divisor, values.data(),
-                   before);
+    inner_->DecodeOn(queue, bytes, static_cast<std::int64_t>(places.size()), shift, divisor,
+                     values.data(), before);
   } else if (!bytes.empty()) {
     throw DamagedBytes(std::to_string(bytes.size()) + " bytes follow, though no value is kept");
   }
   std::fill_n(y, n, 0.0F / divisor);
   for (std::size_t k = 0; k < places.size(); ++k) y[places[k]] = values[k];
-}
-
-void TopK::Round(const Piece& piece, CodecState* state, const float* /*x*/, float* y) const {
-  const Run run(piece, state);
-  std::vector<float> decoded(run.places.size());
-  inner_->Round(run.piece, run.sending.inner.get(), run.values(), decoded.data());
-  std::fill_n(y, piece.n, 0.0F);
-  for (std::size_t k = 0; k < decoded.size(); ++k) y[run.places[k] - piece.begin] = decoded[k];
-  if (feeds_back_) run.Leave(std::move(decoded));
 }
 
 std::unique_ptr<CodecState> TopK::MakeState(std::int64_t size) const {

@@ -42,7 +42,6 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
   /// Whether inner is anything but a packed format.
   [[nodiscard]] bool has_scales() const override { return has_scales_; }
-  [[nodiscard]] std::optional<float> Largest(const CodecState& state) const override;
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
@@ -50,15 +49,12 @@ class CPD_API TopK final : public Codec {
   /// NaN.
   [[nodiscard]] KernelSupport kernels() const override;
   [[nodiscard]] bool counts_bytes() const override { return kernels() != KernelSupport::none; }
-  /// The inner codec's Measure of the kept values.
-  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
 
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
-
+  /// The inner codec's of the kept values.
   [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                 const float* x) const override;
   [[nodiscard]] std::optional<float> LargestOn(const Queue& queue,
@@ -83,6 +79,7 @@ class CPD_API TopK final : public Codec {
   struct Run;
 
   [[nodiscard]] std::string Head() const;
+  void RoundOnHost(const Queue& queue, const Piece& piece, CodecState* state, float* y) const;
   /// The values that are kept of a layer, as a layer of the inner codec.
   [[nodiscard]] static Piece InnerOf(const Piece& layer, std::int64_t kept);
 

@@ -12,7 +12,6 @@
 #include <memory>
 #include <random>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -359,24 +358,6 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
       }
       states.Commit();
     }
-  }
-}
-
-TEST_F(CodecsGpu, AHostsCodecRefusesAnotherDevice) {
-  const SharedQueue queue = std::make_shared<const Queue>(Device::cuda, 0);
-  const Piece whole{.n = 8, .key = kKey, .size = 8};
-  const Floats x(8);
-  for (const char* text : {"e4m3", "mxfp8", "uniform", "qsgd coding=elias-dense"}) {
-    SCOPED_TRACE(text);
-    const SharedCodec codec = MakeCodec(text);
-    ASSERT_EQ(codec->kernels(), KernelSupport::none);
-    const auto state = codec->MakeState(8);
-    Bytes bytes(static_cast<std::size_t>(codec->MostBytes(8)));
-    if (state != nullptr) {
-      EXPECT_THROW(state->BeginOn(queue, whole, x.data()), std::logic_error);
-    }
-    EXPECT_THROW(codec->EncodeOn(*queue, whole, state.get(), x.data(), bytes.data()),
-                 std::logic_error);
   }
 }
 

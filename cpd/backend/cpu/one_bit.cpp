@@ -2,6 +2,8 @@
 //
 // 1-bit SGD in messages: for each block of a piece the two means of the buckets that it touches,
 // then the bits.
+#include "cpd/numeric/scaled/one_bit.h"
+
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -9,7 +11,6 @@
 #include "cpd/backend/cpu/codec_spans.h"
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/scaled/one_bit.h"
 
 namespace cpd::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// KernelCodec, a codec whose steps are operations of a backend (operations.def): it builds each call
-// once and gives it to a queue, of the CPU or of another device.
+// What codecs share that build calls of operations (operations.def) of a piece, for the queue of
+// any device: its buckets, its parts, and where damage is noted.
 #pragma once
 
 #include <algorithm>
@@ -13,29 +13,6 @@
 
 namespace cpd {
 
-/// Implements the host's functions by those of a queue, which derived classes implement.
-class CPD_API KernelCodec : public Codec {
- public:
-  [[nodiscard]] KernelSupport kernels() const override { return KernelSupport::all; }
-  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
-
-  [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
-                                const float* x) const override;
-  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
-                        std::uint8_t* to) const override = 0;
-  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
-                float divisor, float* y, std::int64_t before = 0) const override = 0;
-  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
-               SegmentCounts* counts = nullptr) const override = 0;
-};
-
-/// Throws std::logic_error unless the queue is the CPU's: for a codec without kernels.
-void CheckOnHost(const Queue& queue);
 /// Throws DamagedBytes unless a message of n values has the codec's fixed size.
 void CheckFixedSize(const Codec& codec, std::span<const std::uint8_t> bytes, std::int64_t n,
                     std::int64_t before);
