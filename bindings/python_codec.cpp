@@ -42,8 +42,8 @@ class PythonCodec final : public Codec {
     return n * value_bytes_;
   }
 
-  std::int64_t Encode(const Piece& piece, CodecState* /*state*/, const float* x,
-                      std::uint8_t* to) const override {
+  std::int64_t EncodeOn(const Queue& /*queue*/, const Piece& piece, CodecState* /*state*/,
+                        const float* x, std::uint8_t* to) const override {
     std::vector<float> values(static_cast<std::size_t>(piece.n));
     cast_->Round(piece, nullptr, x, values.data());
     const AcquireGil gil;
@@ -58,8 +58,8 @@ class PythonCodec final : public Codec {
     });
   }
 
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t /*before*/) const override {
+  void DecodeOn(const Queue& /*queue*/, std::span<const std::uint8_t> bytes, std::int64_t n,
+                int shift, float divisor, float* y, std::int64_t /*before*/) const override {
     const AcquireGil gil;
     OrStay([&] {
       try {

@@ -128,13 +128,14 @@ struct CodecMemory {
 /// A piece of a layer as levels of its buckets' norms (numeric/scaled/levels.h). All memory is the
 /// device's.
 struct LevelCall : CodecMemory {
-  LevelPlan plan;                 ///< without places of levels
+  LevelPlan plan;                 ///< places of levels on a CPU alone, whose messages lack them
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
   std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
   std::int32_t shift = 0;         ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;              ///< of decoded values
   const float* norms = nullptr;   ///< of the piece's buckets; null: all have `norm`
   float norm = 1;
+  const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the plan's
   /// A message: each `block` values on their own, with their buckets' norms first.
   std::int64_t block = 0;
   bool stores_norms = true;
@@ -162,8 +163,12 @@ struct QuantizedCall : CodecMemory {
   std::int64_t bucket = 1, block = 0;
   std::int32_t shift = 0;   ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;        ///< of decoded values
-  float* scale = nullptr;   ///< of the piece's buckets
-  float* factor = nullptr;  ///< by which their elements are multiplied (ElementScale)
+  /// Of the piece's buckets, as bucket_scales writes them: their scales and the factors of their
+  /// elements (ElementScale); a CPU writes their largest magnitudes to `scale` alone.
+  float* scale = nullptr;
+  float* factor = nullptr;
+  const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the key's
+  bool streaming = false;                 ///< `to` is not needed in cache
 };
 
 /// A piece of a layer as signs of x * 2^shift + kept, and two means for each bucket. All memory is
@@ -178,6 +183,7 @@ struct OneBitCall : CodecMemory {
   float* means = nullptr;       ///< of the piece's buckets: of values >= 0, of the others
   const float* kept = nullptr;  ///< the residual
   float* next = nullptr;        ///< the next residual
+  bool streaming = false;       ///< `next` is not needed in cache
 };
 
 /// The sum v = x * 2^shift + kept of n values, and what its decoded values leave of it. All memory

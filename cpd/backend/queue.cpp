@@ -65,6 +65,17 @@ std::vector<std::uint32_t> Queue::Checksums(std::span<const ByteRange> bytes) co
   return crcs;
 }
 
+const SharedQueue& HostQueue() {
+  static const SharedQueue queue = std::make_shared<const Queue>(Device::cpu, 0);
+  return queue;
+}
+
+std::shared_ptr<float> QueuedValues(const SharedQueue& queue, std::int64_t n) {
+  const auto free = [queue](float* memory) { queue->Release(MemoryKind::queued, memory); };
+  const auto bytes = n * static_cast<std::int64_t>(sizeof(float));
+  return {static_cast<float*>(queue->Allocate(MemoryKind::queued, bytes)), free};
+}
+
 void ReleaseUnusedMemory(Device kind, int device) {
   const Backend& backend = BackendOf(kind);
   CheckStatus(backend, backend.release_unused(device));

@@ -49,6 +49,8 @@ class CPD_API Queue {
   [[nodiscard]] bool is_on(Device kind, int device) const {
     return kind == kind_ && device == launch_.device;
   }
+  /// Whether the CPU computes, so that what is queued is done.
+  [[nodiscard]] bool on_host() const { return kind_ == Device::cpu; }
   [[nodiscard]] void* stream() const { return launch_.stream; }
   /// Makes later work here wait for what is queued on `stream`.
   void Follow(void* stream) const;
@@ -87,5 +89,29 @@ class CPD_API Queue {
 };
 
 using SharedQueue = std::shared_ptr<const Queue>;
+
+/// The CPU's queue.
+CPD_API const SharedQueue& HostQueue();
+
+/// Memory of a queue's device for n elements, for what is queued while this lives.
+template <class T>
+class QueuedArray {
+ public:
+  QueuedArray(const Queue& queue, std::int64_t n)
+      : queue_(queue),
+        data_(static_cast<T*>(
+            queue.Allocate(MemoryKind::queued, n * static_cast<std::int64_t>(sizeof(T))))) {}
+  ~QueuedArray() { queue_.Release(MemoryKind::queued, data_); }
+  QueuedArray(const QueuedArray&) = delete;
+  QueuedArray& operator=(const QueuedArray&) = delete;
+  [[nodiscard]] T* data() const { return data_; }
+
+ private:
+  const Queue& queue_;
+  T* data_;
+};
+
+/// Memory of the queue's device for n values, which is released behind what is queued by then.
+CPD_API std::shared_ptr<float> QueuedValues(const SharedQueue& queue, std::int64_t n);
 
 }  // namespace cpd

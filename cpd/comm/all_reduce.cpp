@@ -219,28 +219,18 @@ class Collective {
       const auto* x = static_cast<const float*>(x_[l].data);
       const Piece whole = reduction.PieceOf(layer, rank(), shifts_[l]);
       CodecState* state = states_.empty() ? nullptr : states_[l];
-      if (queue_ != nullptr) {
-        BeginOnGpu(reduction.wire(layer)->on_gpu(), whole, state, x);
-        continue;
-      }
-      if (state != nullptr) state->Begin(whole, x);
+      const SharedQueue& queue = queue_ == nullptr ? HostQueue() : queue_;
+      if (state != nullptr) state->BeginOn(queue, whole, x);
       if (reduction.measured() != Measured::nothing) {
-        scales_.push_back(reduction.wire(layer)->Measure(whole, state, x));
+        scales_.push_back(reduction.wire(layer)->MeasureOn(*queue, whole, state, x));
       }
       if (result_states_.empty()) continue;
       const Segment own = Owned(l);
-      result_states_[l]->Begin(reduction.ResultPiece(layer, own.begin, own.count), nullptr);
+      result_states_[l]->BeginOn(queue, reduction.ResultPiece(layer, own.begin, own.count), nullptr);
     }
     if (reduction.measured() != Measured::shared) return;
     Enter(Phase::exponents, 0, link_.transport());
     link_.Max(Phase::exponents, std::span<float>(scales_));
-  }
-
-  /// `codec`: null where there is none.
-  void BeginOnGpu(const CodecOnGpu* codec, const Piece& whole, CodecState* state, const float* x) {
-    if (codec == nullptr) return;
-    begun_.push_back(codec->Begin(queue_, whole, {state}, x));
-    if (reduction_->measured() != Measured::nothing) scales_.push_back(begun_.back()->Measure());
   }
 
   void CheckReduce() const {
@@ -337,10 +327,6 @@ class Collective {
     layers.scales = scales_;
     layers.states = states_;
     layers.results = result_states_;
-    for (std::size_t l = 0; l < x_.size(); ++l) {
-      layers.results_begin.push_back(Owned(l).begin);
-    }
-    for (const auto& begun : begun_) layers.on_gpu.push_back(begun.get());
     for (const TensorView& layer : x_) layers.x.push_back(static_cast<const float*>(layer.data));
     for (const TensorView& layer : out_) layers.out.push_back(static_cast<float*>(layer.data));
     for (const std::int64_t n : sizes_) {
@@ -420,7 +406,6 @@ class Collective {
   std::optional<StreamOrder> order_;
   std::optional<StagedLayers> staged_;
   std::vector<float> scales_;                       // empty where nothing is measured
-  std::vector<std::unique_ptr<LayerOnGpu>> begun_;  // by a codec's kernels
   std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
   std::vector<CodecState*> result_states_;  // of the results that this rank owns
   CodecStates own_states_;                  // where the caller has none

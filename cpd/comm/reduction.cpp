@@ -7,7 +7,6 @@
 #include <string>
 
 #include "cpd/base/guarded.h"
-#include "cpd/compress/on_gpu.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/draws/streams.h"
 #include "cpd/numeric/round/round_plan.h"
@@ -279,14 +278,14 @@ void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* 
 
 bool Reduction::rounds_on_gpu() const {
   if (spec_.wire == nullptr) return true;
-  const CodecOnGpu* const wire = wires_[0]->on_gpu();
-  const bool counts = wire != nullptr && (wires_[0]->is_fixed() || wire->counts_bytes());
-  return counts && (results_[0] == nullptr || results_[0]->on_gpu() != nullptr);
+  const auto rounds = [](const Codec& codec) { return codec.kernels() != KernelSupport::none; };
+  return rounds(*wires_[0]) && wires_[0]->counts_bytes() &&
+         (results_[0] == nullptr || rounds(*results_[0]));
 }
 
 bool Reduction::encodes_on_gpu() const {
   const auto encodes = [](const SharedCodec& codec) {
-    return codec == nullptr || codec->on_gpu()->encodes();
+    return codec == nullptr || codec->kernels() == KernelSupport::all;
   };
   return spec_.wire == nullptr || (rounds_on_gpu() && encodes(wires_[0]) && encodes(results_[0]));
 }

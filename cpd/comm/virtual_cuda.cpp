@@ -71,8 +71,10 @@ float VirtualSumsOnGpu::Largest(const TensorView& x) const {
 
 float VirtualSumsOnGpu::Largest(const TensorView& x, const Codec& codec, const Piece& whole,
                                 CodecState* state) const {
+  if (state == nullptr) return Largest(x);
   const auto values = Entering(x);
-  const auto largest = codec.on_gpu()->Begin(queue_, whole, {state}, values.get())->Largest();
+  state->BeginOn(queue_, whole, values.get());
+  const auto largest = codec.LargestOn(*queue_, *state);
   return largest ? *largest : Largest(x);
 }
 
@@ -151,7 +153,8 @@ std::shared_ptr<const float> VirtualSumsOnGpu::Entering(const TensorView& x) con
 float VirtualSumsOnGpu::Measure(const TensorView& x, const Codec& codec, const Piece& whole,
                                 CodecState* state) const {
   const auto values = Entering(x);
-  return codec.on_gpu()->Begin(queue_, whole, {state}, values.get())->Measure();
+  if (state != nullptr) state->BeginOn(queue_, whole, values.get());
+  return codec.MeasureOn(*queue_, whole, state, values.get());
 }
 
 void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, const Codec& codec,
@@ -159,10 +162,11 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, const Codec& c
   Layer& to = layers_[static_cast<std::size_t>(layer)];
   if (to.size == 0) return;
   const auto values = Entering(x);
-  const auto begun = codec.on_gpu()->Begin(queue_, whole, {state}, values.get());
+  if (state != nullptr) state->BeginOn(queue_, whole, values.get());
   const bool counts_bytes = turn.counts && turn.counts_bytes && !codec.is_fixed();
-  if (counts_bytes) to.bytes.push_back(begun->CountBytes(whole));
-  begun->Round(whole, to.terms.get(), turn.counts ? to.counts.get() : nullptr);
+  if (counts_bytes) to.bytes.push_back(codec.BytesOn(queue_, whole, state, values.get()));
+  codec.RoundOn(*queue_, whole, state, values.get(), to.terms.get(),
+                turn.counts ? to.counts.get() : nullptr);
   queue_->Precede(x.stream);
   TakeTerms(layer, turn);
 }
@@ -171,8 +175,9 @@ void VirtualSumsOnGpu::EncodeResults(int layer, const Codec& codec, const Piece&
                                      CodecState* state) {
   const Layer& from = layers_[static_cast<std::size_t>(layer)];
   float* const sums = from.across.get();
-  if (from.size > 0)
-    codec.on_gpu()->Begin(queue_, whole, {state}, sums)->Round(whole, sums, nullptr);
+  if (from.size == 0) return;
+  if (state != nullptr) state->BeginOn(queue_, whole, nullptr);
+  codec.RoundOn(*queue_, whole, state, sums, sums);
 }
 
 void VirtualSumsOnGpu::TakeTerms(int layer, const Turn& turn) {

@@ -13,7 +13,8 @@
 
 #include "cpd/backend/queue.h"
 #include "cpd/comm/reduction.h"
-#include "cpd/compress/on_gpu.h"
+#include "cpd/backend/queue.h"
+#include "cpd/compress/codec.h"
 
 namespace cpd {
 

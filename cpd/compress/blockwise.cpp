@@ -11,7 +11,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/compress/bits.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/compress/residual.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
 
@@ -114,8 +114,8 @@ std::int64_t Blockwise::EncodePart(const Piece& part, const Values& values,
   return HeadBytes() + bytes;
 }
 
-std::int64_t Blockwise::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
-                               std::uint8_t* to) const {
+std::int64_t Blockwise::EncodeOn(const Queue& /*queue*/, const Piece& piece, CodecState* /*state*/,
+                                 const float* x, std::uint8_t* to) const {
   const std::uint8_t* const start = to;
   Values values;
   ForParts(bucket_, piece.n, piece.begin % bucket_, [&](std::int64_t i, std::int64_t n) {
@@ -165,8 +165,9 @@ std::int64_t Blockwise::DecodePart(std::span<const std::uint8_t> bytes, std::int
   return head + size;
 }
 
-void Blockwise::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
-                       float divisor, float* y, std::int64_t before) const {
+void Blockwise::DecodeOn(const Queue& /*queue*/, std::span<const std::uint8_t> bytes,
+                         std::int64_t n, int shift, float divisor, float* y,
+                         std::int64_t before) const {
   ForParts(bucket_, n, before, [&](std::int64_t i, std::int64_t values) {
     const std::int64_t used = DecodePart(bytes, values, y + i);
     bytes = bytes.subspan(static_cast<std::size_t>(used));

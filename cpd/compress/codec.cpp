@@ -8,16 +8,17 @@
 #include <sstream>
 #include <vector>
 
-#include "cpd/backend/roster.h"
+#include "cpd/backend/cpu/codec_spans.h"
+#include "cpd/backend/queue.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/round/round_plan.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
 
 CodecState::~CodecState() = default;
+void CodecState::Begin(const Piece& layer, const float* x) { BeginOn(HostQueue(), layer, x); }
 void CodecState::SetGradient(float /*rms*/) {}
 std::optional<int> CodecState::ChosenBits() const { return std::nullopt; }
 std::vector<float> CodecState::Kept() const { return {}; }
@@ -29,18 +30,46 @@ void CodecState::Restore(std::span<const float> kept) {
 
 Codec::~Codec() = default;
 
-float Codec::Measure(const Piece& /*layer*/, CodecState* /*state*/, const float* /*x*/) const {
+float Codec::MeasureOn(const Queue& /*queue*/, const Piece& /*layer*/, CodecState* /*state*/,
+                       const float* /*x*/) const {
   return 0;
 }
 
-void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
-  const std::int64_t before = piece.begin % bucket();
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(MostBytes(piece.n, before)));
-  const std::int64_t used = Encode(piece, state, x, bytes.data());
-  Decode(std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y, before);
+std::optional<float> Codec::LargestOn(const Queue& /*queue*/, const CodecState& /*state*/) const {
+  return std::nullopt;
 }
 
-std::optional<float> Codec::Largest(const CodecState& /*state*/) const { return std::nullopt; }
+void Codec::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                    float* y, SegmentCounts* /*counts*/) const {
+  const std::int64_t before = piece.begin % bucket();
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(MostBytes(piece.n, before)));
+  const std::int64_t used = EncodeOn(queue, piece, state, x, bytes.data());
+  DecodeOn(queue, std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y, before);
+}
+
+std::function<std::int64_t()> Codec::BytesOn(const SharedQueue& /*queue*/, const Piece& layer,
+                                             CodecState* state, const float* x) const {
+  return [bytes = LayerBytes(*this, layer, state, x)] { return bytes; };
+}
+
+float Codec::Measure(const Piece& layer, CodecState* state, const float* x) const {
+  return MeasureOn(*HostQueue(), layer, state, x);
+}
+std::optional<float> Codec::Largest(const CodecState& state) const {
+  return LargestOn(*HostQueue(), state);
+}
+std::int64_t Codec::Encode(const Piece& piece, CodecState* state, const float* x,
+                           std::uint8_t* to) const {
+  return EncodeOn(*HostQueue(), piece, state, x, to);
+}
+void Codec::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+                   float* y, std::int64_t before) const {
+  DecodeOn(*HostQueue(), bytes, n, shift, divisor, y, before);
+}
+void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
+  RoundOn(*HostQueue(), piece, state, x, y);
+}
+
 bool Codec::Freezes(std::int64_t /*n*/) const { return false; }
 std::unique_ptr<CodecState> Codec::MakeState(std::int64_t /*size*/) const { return nullptr; }
 RowLayout Codec::LayoutOf(std::span<const std::int64_t> shape) const {
@@ -80,14 +109,7 @@ std::int64_t BlockOfBucket(std::int64_t bucket) {
 }
 
 void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y) {
-  static constexpr RoundPlan kPlan = make_plan(kFp32, {});
-  // A block's codes are read before its values are written.
-  Kernels().decode({.n = n,
-                    .plan = &kPlan,
-                    .packed = reinterpret_cast<const std::uint8_t*>(x),
-                    .out = Contiguous(y),
-                    .shift = std::clamp(shift, -600, 600),
-                    .divisor = divisor});
+  cpu::ScaleSpan(shift, divisor, n, x, y);
 }
 
 bool IsFinite(std::int64_t n, const float* x) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +25,10 @@
 #include "cpd/spec/random_key.h"
 
 namespace cpd {
+
+class Queue;           // backend/queue.h
+struct SegmentCounts;  // backend/message_calls.h
+using SharedQueue = std::shared_ptr<const Queue>;
 
 /// Thrown for bytes that no encoder writes.
 class CPD_API DamagedBytes : public std::runtime_error {
@@ -59,10 +64,13 @@ class CPD_API CodecState {
   CodecState(const CodecState&) = delete;
   CodecState& operator=(const CodecState&) = delete;
   virtual ~CodecState();
-  /// Begins a call with the whole layer; for results, with a slice of it from `layer.begin` on,
-  /// whose values come piece by piece (x is null). May be called again with the same values: only
-  /// Commit changes what the next call finds.
-  virtual void Begin(const Piece& layer, const float* x) = 0;
+  /// Begins a call that computes on the queue's device, with the whole layer, whose values are
+  /// there; for results, with a slice of it from `layer.begin` on, whose values come piece by piece
+  /// (x is null). May be called again with the same values: only Commit changes what the next call
+  /// finds.
+  virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) = 0;
+  /// BeginOn on the CPU.
+  void Begin(const Piece& layer, const float* x);
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;
   /// Sets the root mean square of the layer's gradient, finite and not negative, for the calls that
@@ -84,7 +92,13 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
-class CodecOnGpu;
+/// What of a codec is operations of every backend; all else is computed on the CPU alone.
+enum class KernelSupport : std::uint8_t {
+  none,
+  round,  ///< all but EncodeOn and DecodeOn: messages are made on the CPU
+  all,
+};
+
 class Codec;
 using SharedCodec = std::shared_ptr<const Codec>;
 
@@ -129,35 +143,55 @@ class CPD_API Codec {
   /// (CodecState::SetGradient), which throws Error otherwise.
   [[nodiscard]] virtual bool needs_gradient() const { return false; }
 
+  [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
+  [[nodiscard]] virtual KernelSupport kernels() const { return KernelSupport::none; }
+  /// Whether BytesOn counts on every device.
+  [[nodiscard]] virtual bool counts_bytes() const { return is_fixed(); }
+
+  // These compute on the queue's device, where values and bytes are; what returns a number waits.
+  // `state`: the layer's, after BeginOn there; null where MakeState returns null. A codec is given
+  // the queue of another device than the CPU for what its kernels() do alone.
+
+  /// The number that measured() names, finite and not negative. x: the whole layer.
+  [[nodiscard]] virtual float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                                        const float* x) const;
   /// For APS, of a codec without scales of its own: the largest finite magnitude that it will
   /// encode of a layer that its state began with shift 0; none, the default: that of the layer's
   /// values.
-  [[nodiscard]] virtual std::optional<float> Largest(const CodecState& state) const;
-
-  [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
-  /// The number that measured() names, finite and not negative. x: the whole layer; state: after
-  /// Begin.
-  [[nodiscard]] virtual float Measure(const Piece& layer, CodecState* state, const float* x) const;
-
+  [[nodiscard]] virtual std::optional<float> LargestOn(const Queue& queue,
+                                                       const CodecState& state) const;
   /// Writes the bytes of a piece, at most MostBytes of it, and returns how many. x: its values,
   /// any binary32; where a piece cuts a bucket, those of the layer around it are read too
-  /// (x[-piece.begin] … x[piece.size - piece.begin - 1]). `state`: the layer's, after Begin; null
-  /// where MakeState returns null. Pieces may be encoded concurrently, in any order and repeatedly:
-  /// what a state records of a piece is the same each time. Throws Error for a value without a
-  /// code.
-  virtual std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                              std::uint8_t* to) const = 0;
+  /// (x[-piece.begin] … x[piece.size - piece.begin - 1]). Pieces may be encoded concurrently, in
+  /// any order and repeatedly: what a state records of a piece is the same each time. Throws Error
+  /// for a value without a code.
+  virtual std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                                const float* x, std::uint8_t* to) const = 0;
   /// Writes y[i] = (value i * 2^shift) / divisor, each of the two operations rounded once to
-  /// binary32; NaN gives 0x7FC00000. `before`: as for MostBytes. Reads nothing but `bytes`; throws
-  /// DamagedBytes unless these hold n values.
-  virtual void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                      float* y, std::int64_t before = 0) const = 0;
-  /// Writes what Decode gives for Encode's bytes, with shift 0 and divisor 1. y may be x, unless
-  /// the piece cuts a bucket. The default encodes and decodes.
-  virtual void Round(const Piece& piece, CodecState* state, const float* x, float* y) const;
+  /// binary32; NaN gives 0x7FC00000. `before`: as for MostBytes. Reads nothing but `bytes`. Where
+  /// these do not hold n values, throws DamagedBytes on the CPU; elsewhere that is a fault
+  /// (faults.h).
+  virtual void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                        int shift, float divisor, float* y, std::int64_t before = 0) const = 0;
+  /// Writes what DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1; adds what is lost
+  /// to *counts, on the device, unless it is null. y may be x, unless the piece cuts a bucket. The
+  /// default encodes and decodes on the CPU, and does not count.
+  virtual void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                       float* y, SegmentCounts* counts = nullptr) const;
+  /// LayerBytes: queues what counts them, and returns a function that waits for the number. To be
+  /// called before RoundOn replaces x. The default counts on the CPU.
+  [[nodiscard]] virtual std::function<std::int64_t()> BytesOn(const SharedQueue& queue,
+                                                              const Piece& layer, CodecState* state,
+                                                              const float* x) const;
 
-  /// What kernels do in place of Encode, Decode, Round and Measure on a GPU; null: there are none.
-  [[nodiscard]] virtual const CodecOnGpu* on_gpu() const { return nullptr; }
+  // The same on the CPU.
+  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const;
+  [[nodiscard]] std::optional<float> Largest(const CodecState& state) const;
+  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
+                      std::uint8_t* to) const;
+  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
+              float* y, std::int64_t before = 0) const;
+  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const;
 
   /// The state of a rank's layer of `size` values; null where the codec needs none.
   [[nodiscard]] virtual std::unique_ptr<CodecState> MakeState(std::int64_t size) const;

@@ -2,13 +2,11 @@
 #include "cpd/compress/feedback.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
-#include <vector>
 
-#include "cpd/base/guarded.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/residual.h"
 #include "cpd/compress/words.h"
@@ -17,34 +15,14 @@
 namespace cpd {
 namespace {
 
-using Values = std::unique_ptr<float[]>;
-
 constexpr std::int64_t kCached = 8192;  // values whose sums, codes and errors fill L1 and L2
 
-Values MakeValues(std::int64_t n) {
-  return std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
-}
-
-void AddEach(std::int64_t n, const float* x, const float* y, float* sum) {
-  for (std::int64_t i = 0; i < n; ++i) sum[i] = x[i] + y[i];
-}
-
-/// Writes errors[i] = v[i] - decoded[i], or 0 where that is not finite.
-void TakeErrors(std::int64_t n, const float* v, const float* decoded, float* errors) {
-  constexpr std::uint32_t kInfinity = 0x7F800000;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto error = std::bit_cast<std::uint32_t>(v[i] - decoded[i]);
-    errors[i] = std::bit_cast<float>((error & kInfinity) == kInfinity ? 0 : error);
-  }
-}
-
-/// Writes v[i] = x[i] * 2^shift + residual[i].
-void Add(int shift, std::int64_t n, const float* x, const float* residual, float* v) {
-  if (shift != 0) {
-    Unscale(shift, 1, n, x, v);
-    x = v;
-  }
-  Guarded([&] { AddEach(n, x, residual, v); });
+FeedbackCall CallOf(const Piece& piece, const float* x) {
+  FeedbackCall call;
+  call.n = piece.n;
+  call.shift = piece.shift;
+  call.x = x;
+  return call;
 }
 
 }  // namespace
@@ -54,20 +32,24 @@ void Add(int shift, std::int64_t n, const float* x, const float* residual, float
 struct Feedback::State final : Residual {
   State(const Codec& codec, std::int64_t size) : Residual(size), inner(codec.MakeState(size)) {}
 
-  void Begin(const Piece& layer, const float* x) override {
-    Residual::Begin(layer, x);
+  void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {
+    Residual::BeginOn(queue, layer, x);
+    v = nullptr;
     if (inner == nullptr) return;
     if (x != nullptr) {
-      v.resize(static_cast<std::size_t>(layer.n));
-      Add(layer.shift, layer.n, x, kept(0), v.data());
+      v = QueuedValues(queue, layer.n);
+      FeedbackCall call = CallOf(layer, x);
+      call.kept = kept(layer.begin);
+      call.v = v.get();
+      if (layer.n > 0) queue->add_residual(call);
     }
-    inner->Begin(Unshifted(layer), x == nullptr ? nullptr : v.data());
+    inner->BeginOn(queue, Unshifted(layer), v.get());
   }
   void Commit() override {
     Residual::Commit();
     if (inner == nullptr) return;
     inner->Commit();
-    std::vector<float>().swap(v);
+    v = nullptr;
   }
   void SetGradient(float rms) override {
     if (inner != nullptr) inner->SetGradient(rms);
@@ -77,36 +59,46 @@ struct Feedback::State final : Residual {
   }
 
   std::unique_ptr<CodecState> inner;
-  std::vector<float> v;
+  std::shared_ptr<float> v;
 };
 
 /// A piece's values with the residual added, v, and those around it of the buckets that it cuts.
 class Feedback::Compensated {
  public:
-  Compensated(const Codec& inner, const Piece& piece, CodecState* state, const float* x)
-      : state_(dynamic_cast<State&>(*state)) {
-    if (!state_.v.empty()) {
-      v_ = state_.v.data() + piece.begin;
+  Compensated(const Queue& queue, const Codec& inner, const Piece& piece, CodecState* state,
+              const float* x)
+      : queue_(queue), state_(dynamic_cast<State&>(*state)), call_(CallOf(piece, x)) {
+    if (state_.v != nullptr) {
+      call_.v = state_.v.get() + piece.begin;
       return;
     }
     const ValueRange whole = BucketsAround(piece, inner.bucket());
     const std::int64_t ahead = piece.begin - whole.begin;
-    own_ = MakeValues(whole.size());
-    Add(piece.shift, whole.size(), x - ahead, state_.kept(whole.begin), own_.get());
-    v_ = own_.get() + ahead;
+    own_.emplace(queue, whole.size());
+    FeedbackCall call = call_;
+    call.n = whole.size();
+    call.x = x - ahead;
+    call.kept = state_.kept(whole.begin);
+    call.v = own_->data();
+    queue.add_residual(call);
+    call_.v = own_->data() + ahead;
   }
-  [[nodiscard]] const float* v() const { return v_; }
+  [[nodiscard]] const float* v() const { return call_.v; }
   [[nodiscard]] CodecState* inner() const { return state_.inner.get(); }
 
   /// Records the errors of the piece's values.
-  void TakeDown(const Piece& piece, const float* decoded) const {
-    Guarded([&] { TakeErrors(piece.n, v_, decoded, state_.next(piece.begin)); });
+  void TakeErrors(const Piece& piece, const float* decoded, SegmentCounts* counts) {
+    call_.decoded = decoded;
+    call_.next = state_.next(piece.begin);
+    call_.counts = counts;
+    queue_.take_errors(call_);
   }
 
  private:
+  const Queue& queue_;
   State& state_;
-  Values own_;
-  const float* v_ = nullptr;
+  FeedbackCall call_;
+  std::optional<QueuedArray<float>> own_;
 };
 
 Piece Feedback::Unshifted(Piece piece) {
@@ -123,51 +115,51 @@ Feedback::Feedback(SharedCodec inner) : inner_(std::move(inner)) {
   if (state != nullptr && !state->Kept().empty()) refuse("feeds its errors back by itself");
 }
 
-float Feedback::Measure(const Piece& layer, CodecState* state, const float* x) const {
-  const Compensated sums(*inner_, layer, state, x);
-  return inner_->Measure(Unshifted(layer), sums.inner(), sums.v());
+float Feedback::MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                          const float* x) const {
+  const Compensated sums(queue, *inner_, layer, state, x);
+  return inner_->MeasureOn(queue, Unshifted(layer), sums.inner(), sums.v());
 }
 
-std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float* x,
-                              std::uint8_t* to) const {
-  // A fixed codec's blocks can be encoded one by one where the buckets that they cut are known
-  // whole: each then stays in the caches from its sums to its errors.
-  const bool is_whole = piece.size > 0 || piece.begin % bucket() == 0;
-  const bool apart =
-      inner_->is_fixed() && is_whole && dynamic_cast<const State&>(*state).inner == nullptr;
+std::int64_t Feedback::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                                const float* x, std::uint8_t* to) const {
+  // A fixed codec's blocks can be encoded one by one: each then stays in the caches from its sums
+  // to its errors.
+  const bool apart = inner_->is_fixed() && dynamic_cast<const State&>(*state).inner == nullptr;
   const std::int64_t step =
       apart ? block() * std::max<std::int64_t>(1, kCached / block()) : piece.n;
   const std::uint8_t* const begin = to;
-  for (std::int64_t i = 0; i < piece.n; i += step) {
-    Piece part = piece;
-    part.begin += i;
-    part.n = std::min(step, piece.n - i);
-    if (part.random != nullptr) part.random += i;
-    to += EncodePart(part, state, x + i, to);
-  }
+  std::optional<QueuedArray<float>> decoded;
+  ForParts(queue, piece, bucket(), step, [&](const Piece& part, std::int64_t i) {
+    if (!decoded) decoded.emplace(queue, part.n);  // the first is the longest
+    Compensated sums(queue, *inner_, part, state, x + i);
+    const std::int64_t bytes =
+        inner_->EncodeOn(queue, Unshifted(part), sums.inner(), sums.v(), to);
+    inner_->DecodeOn(queue, {to, static_cast<std::size_t>(bytes)}, part.n, 0, 1, decoded->data(),
+                     part.begin % bucket());
+    sums.TakeErrors(part, decoded->data(), nullptr);
+    to += bytes;
+  });
   return to - begin;
 }
 
-std::int64_t Feedback::EncodePart(const Piece& piece, CodecState* state, const float* x,
-                                  std::uint8_t* to) const {
-  const Compensated sums(*inner_, piece, state, x);
-  const std::int64_t bytes = inner_->Encode(Unshifted(piece), sums.inner(), sums.v(), to);
-  const Values decoded = MakeValues(piece.n);
-  inner_->Decode({to, static_cast<std::size_t>(bytes)}, piece.n, 0, 1, decoded.get(),
-                 piece.begin % bucket());
-  sums.TakeDown(piece, decoded.get());
-  return bytes;
+void Feedback::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                        int shift, float divisor, float* y, std::int64_t before) const {
+  inner_->DecodeOn(queue, bytes, n, shift, divisor, y, before);
 }
 
-void Feedback::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                      float* y, std::int64_t before) const {
-  inner_->Decode(bytes, n, shift, divisor, y, before);
+void Feedback::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                       float* y, SegmentCounts* counts) const {
+  if (piece.n == 0) return;
+  Compensated sums(queue, *inner_, piece, state, x);
+  inner_->RoundOn(queue, Unshifted(piece), sums.inner(), sums.v(), y);
+  sums.TakeErrors(piece, y, counts);
 }
 
-void Feedback::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
-  const Compensated sums(*inner_, piece, state, x);
-  inner_->Round(Unshifted(piece), sums.inner(), sums.v(), y);
-  sums.TakeDown(piece, y);
+std::function<std::int64_t()> Feedback::BytesOn(const SharedQueue& queue, const Piece& layer,
+                                                CodecState* state, const float* x) const {
+  const Compensated sums(*queue, *inner_, layer, state, x);
+  return inner_->BytesOn(queue, Unshifted(layer), sums.inner(), sums.v());
 }
 
 std::unique_ptr<CodecState> Feedback::MakeState(std::int64_t size) const {

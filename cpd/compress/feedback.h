@@ -4,8 +4,7 @@
 // call.
 #pragma once
 
-#include "cpd/compress/codec.h"
-#include "cpd/compress/on_gpu.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -38,16 +37,22 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(n); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  /// What inner does on every device.
+  [[nodiscard]] KernelSupport kernels() const override { return inner_->kernels(); }
+  [[nodiscard]] bool counts_bytes() const override { return inner_->counts_bytes(); }
+  [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                                const float* x) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
+  [[nodiscard]] std::function<std::int64_t()> BytesOn(const SharedQueue& queue, const Piece& layer,
+                                                      CodecState* state,
+                                                      const float* x) const override;
   /// A state of two binary32 numbers per value; where inner has a state, of three and that state.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
-  /// Null where inner's is null.
-  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
   [[nodiscard]] bool by_rows() const override { return inner_->by_rows(); }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override {
     return inner_->LayoutOf(shape);
@@ -62,15 +67,10 @@ class CPD_API Feedback final : public Codec {
  private:
   /// The piece with shift 0, for values that are multiplied by 2^shift already.
   static Piece Unshifted(Piece piece);
-  std::int64_t EncodePart(const Piece& piece, CodecState* state, const float* x,
-                          std::uint8_t* to) const;
   struct State;
   class Compensated;
-  class OnGpu;
-  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
 
   SharedCodec inner_;
-  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

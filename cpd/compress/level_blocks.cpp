@@ -7,7 +7,6 @@
 #include <limits>
 #include <string>
 
-#include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/compress/spacing.h"
 #include "cpd/spec/error.h"
@@ -17,23 +16,11 @@ namespace {
 
 constexpr std::int64_t kNormBytes = sizeof(float);
 constexpr std::int64_t kNoBuckets = std::int64_t{1} << 62;
-constexpr int kLevelBits = 16;   // of a level before trits are written or after they are read
-constexpr int kMostShift = 126;  // the largest |shift| that a kernel takes
+constexpr std::int64_t kSplit = 2048;  // values of a layer whose largest is found alone
 constexpr std::int64_t kTagBytes = 1;
 constexpr std::int64_t kTrits = 5;          // in a byte
 constexpr std::uint8_t kTritsOfByte = 243;  // 3^5
-
-/// Returns x * 2^shift: x itself for shift 0, else in `scratch`.
-const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch) {
-  if (shift == 0) return x;
-  scratch.resize(static_cast<std::size_t>(n));
-  Unscale(shift, 1, n, x, scratch.data());
-  return scratch.data();
-}
-
-float FiniteOrNan(float norm) {
-  return std::isfinite(norm) ? norm : std::numeric_limits<float>::quiet_NaN();
-}
+constexpr const char* kDamagedNorm = " of a message: its bucket's norm is negative or infinite";
 
 /// Calls run(i, count) for each part of n values that is in one bucket.
 template <class Run>
@@ -49,18 +36,25 @@ EliasLayout LayoutOf(LevelCoding coding) {
   return coding == LevelCoding::dense ? EliasLayout::dense : EliasLayout::sparse;
 }
 
-}  // namespace
+/// Writes a block's levels as integers, which have the call's bits.
+template <class Level>
+void LevelsOf(LevelCall call, std::vector<Level>& levels) {
+  call.plan.bits = 8 * sizeof(Level);
+  call.stores_norms = false;
+  call.to = reinterpret_cast<std::uint8_t*>(levels.data());
+  HostQueue()->encode_levels(call);
+}
 
-struct LevelBlocks::Block {
-  LevelPlan plan;
-  int layer = 0;  ///< for error texts
-  std::int64_t before = 0, n = 0;
-  const float* norms = nullptr;
-  std::int64_t first = 0;                 ///< the first element's index, for random bits
-  const std::uint32_t* random = nullptr;  ///< the caller's integers; null: the key's
-  int shift = 0;                          ///< of decoded values
-  float divisor = 1;
-};
+/// Writes the values of a block's levels.
+template <class Level>
+void ValuesOf(LevelCall call, const std::vector<Level>& levels) {
+  call.plan.bits = 8 * sizeof(Level);
+  call.stores_norms = false;
+  call.from = reinterpret_cast<const std::uint8_t*>(levels.data());
+  HostQueue()->decode_levels(call);
+}
+
+}  // namespace
 
 LevelBlocks::LevelBlocks(const LevelPlan& plan, const Options& options)
     : plan_(plan),
@@ -76,6 +70,17 @@ LevelCall LevelBlocks::CallOf(std::int64_t n, std::int64_t begin) const {
   call.before = begin % plan_.bucket;
   call.block = block_;
   call.stores_norms = options_.stores_norms;
+  return call;
+}
+
+LevelCall LevelBlocks::CallOf(const Piece& piece, const LayerLevels& layer) const {
+  LevelCall call = CallOf(piece.n, piece.begin);
+  call.plan.seed = piece.key.seed;
+  call.plan.stream = piece.key.stream;
+  if (options_.spaced) call.plan.spacing = &layer.spacing;
+  call.begin = piece.begin;
+  call.shift = piece.shift;
+  call.norm = layer.norm;
   return call;
 }
 
@@ -118,53 +123,59 @@ std::int64_t LevelBlocks::MostBytes(std::int64_t n, std::int64_t before) const {
 
 // --- norms ---------------------------------------------------------------------------------------
 
-float LevelBlocks::NormOf(std::int64_t n, const float* x) const {
+NormCall LevelBlocks::NormsCall(std::int64_t n, int shift, const float* x) const {
+  NormCall call;
+  call.norm = options_.norm;
+  call.clip = options_.clip;
+  call.n = n;
+  call.bucket = options_.bucket;
+  call.shift = shift;
+  call.x = x;
+  return call;
+}
+
+float LevelBlocks::Measure(const Queue& queue, const Piece& layer, const float* x) const {
+  if (layer.n == 0) return 0;
+  // A largest magnitude is found of parts, in any order.
   const bool sums = options_.norm == LevelNorm::euclidean || options_.clip != 0;
-  Moments moments;
-  if (sums) {
-    const auto is_finite = [](float value) { return std::isfinite(value); };
-    const float* const first = options_.clip == 0 ? x + n : std::find_if(x, x + n, is_finite);
-    Kernels().moments(n, x, first == x + n ? 0.0 : static_cast<double>(*first), &moments);
-  } else {
-    std::int64_t non_finite = 0;
-    moments.largest = Kernels().max_abs(n, x, &non_finite);
-    moments.finite = n - non_finite;
+  const std::int64_t part = sums ? layer.n : kSplit;
+  const std::int64_t parts = (layer.n + part - 1) / part;
+  const QueuedArray<float> norms(queue, parts + (parts + part - 1) / part);
+  NormCall call = NormsCall(layer.n, layer.shift, x);
+  call.norms = norms.data();
+  for (;;) {
+    call.bucket = std::min(call.n, part);
+    queue.level_norms(call);
+    call.x = call.norms;
+    call.n = (call.n + call.bucket - 1) / call.bucket;
+    call.shift = 0;
+    if (call.n == 1) break;
+    call.norms = call.norms == norms.data() ? norms.data() + parts : norms.data();
   }
-  return norm_of(options_.norm, options_.clip, moments, n);
+  float norm = 0;
+  queue.Copy(&norm, call.norms, sizeof(norm));
+  return norm;
 }
 
-void LevelBlocks::NormsOf(std::int64_t n, const float* x, float* norms) const {
-  const std::int64_t bucket = options_.bucket;
-  const std::int64_t buckets = (n + bucket - 1) / bucket;
-  if (options_.norm == LevelNorm::largest) {
-    Kernels().block_max(true, bucket, n, x, norms);
-    for (std::int64_t b = 0; b < buckets; ++b) norms[b] = FiniteOrNan(norms[b]);
-    return;
-  }
-  for (std::int64_t b = 0; b < buckets; ++b) {
-    norms[b] = NormOf(std::min(bucket, n - b * bucket), x + b * bucket);
-  }
-}
-
-float LevelBlocks::Measure(const Piece& layer, const float* x) const {
-  std::vector<float> scratch;
-  x = Shifted(layer.shift, layer.n, x, scratch);
-  return Guarded([&] { return NormOf(layer.n, x); });
-}
-
-LayerLevels LevelBlocks::MeasureLevels(const Piece& layer, const float* x) const {
-  std::vector<float> scratch;
-  x = Shifted(layer.shift, layer.n, x, scratch);
+LayerLevels LevelBlocks::MeasureLevels(const Queue& queue, const Piece& layer,
+                                       const float* x) const {
   LayerLevels levels;
+  if (options_.bucket == 0) levels.norm = Measure(queue, layer, x);
+  if (!options_.spaced) return levels;
+  std::vector<float> shifted(static_cast<std::size_t>(layer.shift == 0 ? 0 : layer.n));
+  if (layer.shift != 0) {
+    Unscale(layer.shift, 1, layer.n, x, shifted.data());
+    x = shifted.data();
+  }
+  std::vector<float> norms(1, levels.norm);
+  if (options_.bucket != 0) {
+    norms.resize(static_cast<std::size_t>(NormsOf(layer.n, 0)));
+    NormCall call = NormsCall(layer.n, 0, x);
+    call.norms = norms.data();
+    queue.level_norms(call);
+  }
   Guarded([&] {
-    if (options_.bucket == 0) levels.norm = NormOf(layer.n, x);
-    if (!options_.spaced) return;
     SpacingSums sums;
-    std::vector<float> norms(1, levels.norm);
-    if (options_.bucket != 0) {
-      norms.resize(static_cast<std::size_t>(NormsOf(layer.n, 0)));
-      NormsOf(layer.n, x, norms.data());
-    }
     ForBuckets(plan_.bucket, 0, layer.n, [&](std::int64_t i, std::int64_t count) {
       sums.Add(count, x + i, norms[static_cast<std::size_t>(i / plan_.bucket)]);
     });
@@ -173,21 +184,42 @@ LayerLevels LevelBlocks::MeasureLevels(const Piece& layer, const float* x) const
   return levels;
 }
 
-// --- levels --------------------------------------------------------------------------------------
+template <class Run>
+void LevelBlocks::ForMeasured(const Queue& queue, const Piece& piece, const LayerLevels& layer,
+                              const float* x, Run run) const {
+  const std::int64_t bucket = std::max<std::int64_t>(options_.bucket, 1);
+  LevelCall call = CallOf(piece, layer);
+  std::optional<QueuedArray<float>> norms;
+  ForParts(queue, piece, bucket, block_, [&](const Piece& part, std::int64_t i) {
+    call.n = part.n;
+    call.begin = part.begin;
+    call.x = x + i;
+    call.random = part.random;
+    if (options_.bucket != 0) {
+      if (!norms) norms.emplace(queue, BucketsOf(part, bucket));
+      const ValueRange around = BucketsAround(part, bucket);
+      NormCall of = NormsCall(around.size(), part.shift, x + (around.begin - piece.begin));
+      of.norms = norms->data();
+      queue.level_norms(of);
+      call.norms = norms->data();
+    }
+    run(call, i);
+  });
+}
 
-void LevelBlocks::EncodeTrits(const Block& block, const float* x, std::uint8_t* to) const {
-  LevelPlan plan = block.plan;
-  plan.bits = kLevelBits;
-  std::vector<std::int16_t> levels(static_cast<std::size_t>(block.n));
-  Kernels().encode_levels(plan, block.first, block.before, block.n, x, block.norms, block.random,
-                          reinterpret_cast<std::uint8_t*>(levels.data()));
-  levels.resize(static_cast<std::size_t>((block.n + kTrits - 1) / kTrits * kTrits));
+// --- levels, on the host
+// --------------------------------------------------------------------------
+
+void LevelBlocks::EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const {
+  std::vector<std::int16_t> levels(static_cast<std::size_t>(call.n));
+  LevelsOf(call, levels);
+  levels.resize(static_cast<std::size_t>((call.n + kTrits - 1) / kTrits * kTrits));
   for (std::size_t i = 0; i < levels.size(); i += kTrits) {
     int byte = 0;
     for (std::size_t j = kTrits; j-- > 0;) {
       const int level = levels[i + j];
       if (level < -1) {
-        throw Error("tensor " + std::to_string(block.layer) +
+        throw Error("tensor " + std::to_string(layer) +
                     " has NaN or infinities, for which coding=trits has no code");
       }
       byte = 3 * byte + (level < 0 ? 2 : level);
@@ -196,9 +228,9 @@ void LevelBlocks::EncodeTrits(const Block& block, const float* x, std::uint8_t* 
   }
 }
 
-void LevelBlocks::DecodeTrits(const Block& block, const std::uint8_t* from, float* y) const {
+void LevelBlocks::DecodeTrits(const LevelCall& call, const std::uint8_t* from) const {
   std::vector<std::int16_t> levels(
-      static_cast<std::size_t>((block.n + kTrits - 1) / kTrits * kTrits));
+      static_cast<std::size_t>((call.n + kTrits - 1) / kTrits * kTrits));
   for (std::size_t i = 0; i < levels.size(); i += kTrits) {
     int byte = *from++;
     if (byte >= kTritsOfByte) {
@@ -209,40 +241,44 @@ void LevelBlocks::DecodeTrits(const Block& block, const std::uint8_t* from, floa
       levels[i + j] = static_cast<std::int16_t>(byte % 3 == 2 ? -1 : byte % 3);
     }
   }
-  const auto end = levels.begin() + block.n;
+  const auto end = levels.begin() + call.n;
   if (std::any_of(end, levels.end(), [](std::int16_t level) { return level != 0; })) {
     throw DamagedBytes("levels behind the last value must be 0");
   }
-  LevelPlan plan = block.plan;
-  plan.bits = kLevelBits;
-  Kernels().decode_levels(plan, block.shift, block.divisor, block.before, block.n,
-                          reinterpret_cast<const std::uint8_t*>(levels.data()), block.norms, y);
+  ValuesOf(call, levels);
 }
 
-std::int64_t LevelBlocks::EncodeLevels(const Block& block, const float* x, std::uint8_t* to) const {
-  if (options_.coding == LevelCoding::fixed) {
-    Kernels().encode_levels(block.plan, block.first, block.before, block.n, x, block.norms,
-                            block.random, to);
-    return FixedBytes(block.n);
+std::int64_t LevelBlocks::EncodeBlock(const LevelCall& call, int layer, std::uint8_t* to) const {
+  const std::uint8_t* const begin = to;
+  const std::int64_t stored = kNormBytes * NormsOf(call.n, call.before);
+  std::memcpy(to, call.norms, static_cast<std::size_t>(stored));
+  to += stored;
+  if (options_.spaced) to = std::copy_n(call.plan.spacing->place + 1, PlaceBytes(), to);
+  switch (options_.coding) {
+    case LevelCoding::fixed: {
+      LevelCall alone = call;
+      alone.stores_norms = false;
+      alone.to = to;
+      HostQueue()->encode_levels(alone);
+      return to + FixedBytes(call.n) - begin;
+    }
+    case LevelCoding::trits:
+      EncodeTrits(call, layer, to);
+      return to + MostLevelBytes(call.n, call.before) - begin;
+    default:
+      to += plan_.most <= std::numeric_limits<std::int8_t>::max()
+                ? EncodeElias<std::int8_t>(call, to)
+                : EncodeElias<std::int16_t>(call, to);
+      return to - begin;
   }
-  if (options_.coding == LevelCoding::trits) {
-    EncodeTrits(block, x, to);
-    return MostLevelBytes(block.n, block.before);
-  }
-  return plan_.most <= std::numeric_limits<std::int8_t>::max()
-             ? EncodeElias<std::int8_t>(block, x, to)
-             : EncodeElias<std::int16_t>(block, x, to);
 }
 
 template <class Level>
-std::int64_t LevelBlocks::EncodeElias(const Block& block, const float* x, std::uint8_t* to) const {
-  std::vector<Level> levels(static_cast<std::size_t>(block.n));
-  LevelPlan plan = block.plan;
-  plan.bits = 8 * sizeof(Level);
-  Kernels().encode_levels(plan, block.first, block.before, block.n, x, block.norms, block.random,
-                          reinterpret_cast<std::uint8_t*>(levels.data()));
+std::int64_t LevelBlocks::EncodeElias(const LevelCall& call, std::uint8_t* to) const {
+  std::vector<Level> levels(static_cast<std::size_t>(call.n));
+  LevelsOf(call, levels);
   const auto for_parts = [&](auto run) {
-    ForBuckets(plan.bucket, block.before, block.n, [&](std::int64_t i, std::int64_t count) {
+    ForBuckets(plan_.bucket, call.before, call.n, [&](std::int64_t i, std::int64_t count) {
       run(std::span<const Level>(levels.data() + i, static_cast<std::size_t>(count)));
     });
   };
@@ -253,9 +289,9 @@ std::int64_t LevelBlocks::EncodeElias(const Block& block, const float* x, std::u
   };
   LevelCoding coding = options_.coding;
   std::uint8_t* at = to;
-  std::int64_t room = FixedBytes(block.n);
+  std::int64_t room = FixedBytes(call.n);
   if (coding != LevelCoding::smallest) {
-    room = MostEliasBytes(LayoutOf(coding), block.n, block.before);
+    room = MostEliasBytes(LayoutOf(coding), call.n, call.before);
   } else {
     coding = LevelCoding::fixed;
     for (const LevelCoding each : {LevelCoding::dense, LevelCoding::sparse}) {
@@ -266,8 +302,10 @@ std::int64_t LevelBlocks::EncodeElias(const Block& block, const float* x, std::u
     }
     *at++ = static_cast<std::uint8_t>(coding);
     if (coding == LevelCoding::fixed) {
-      Kernels().encode_levels(block.plan, block.first, block.before, block.n, x, block.norms,
-                              block.random, at);
+      LevelCall alone = call;
+      alone.stores_norms = false;
+      alone.to = at;
+      HostQueue()->encode_levels(alone);
       return kTagBytes + room;
     }
   }
@@ -276,8 +314,8 @@ std::int64_t LevelBlocks::EncodeElias(const Block& block, const float* x, std::u
   return at - to + writer.End();
 }
 
-std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::uint8_t> bytes,
-                                       float* y) const {
+std::int64_t LevelBlocks::DecodeLevels(const LevelCall& call,
+                                       std::span<const std::uint8_t> bytes) const {
   LevelCoding coding = options_.coding;
   std::int64_t tag = 0;
   if (coding == LevelCoding::smallest) {
@@ -292,124 +330,138 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
   }
   if (coding == LevelCoding::fixed || coding == LevelCoding::trits) {
     const bool is_trits = coding == LevelCoding::trits;
-    const std::int64_t size =
-        is_trits ? MostLevelBytes(block.n, block.before) : FixedBytes(block.n);
+    const std::int64_t size = is_trits ? MostLevelBytes(call.n, call.before) : FixedBytes(call.n);
     if (static_cast<std::int64_t>(bytes.size()) < size) {
-      throw DamagedBytes(std::to_string(block.n) + " levels take " + std::to_string(size) +
+      throw DamagedBytes(std::to_string(call.n) + " levels take " + std::to_string(size) +
                          " bytes, got " + std::to_string(bytes.size()));
     }
     if (is_trits) {
-      DecodeTrits(block, bytes.data(), y);
+      DecodeTrits(call, bytes.data());
     } else {
-      Kernels().decode_levels(block.plan, block.shift, block.divisor, block.before, block.n,
-                              bytes.data(), block.norms, y);
+      LevelCall alone = call;
+      alone.from = bytes.data();
+      HostQueue()->decode_levels(alone);
     }
     return tag + size;
   }
   return tag + (plan_.most <= std::numeric_limits<std::int8_t>::max()
-                    ? DecodeElias<std::int8_t>(LayoutOf(coding), block, bytes, y)
-                    : DecodeElias<std::int16_t>(LayoutOf(coding), block, bytes, y));
+                    ? DecodeElias<std::int8_t>(LayoutOf(coding), call, bytes)
+                    : DecodeElias<std::int16_t>(LayoutOf(coding), call, bytes));
 }
 
 template <class Level>
-std::int64_t LevelBlocks::DecodeElias(EliasLayout layout, const Block& block,
-                                      std::span<const std::uint8_t> bytes, float* y) const {
-  std::vector<Level> levels(static_cast<std::size_t>(block.n));
+std::int64_t LevelBlocks::DecodeElias(EliasLayout layout, LevelCall call,
+                                      std::span<const std::uint8_t> bytes) const {
+  std::vector<Level> levels(static_cast<std::size_t>(call.n));
   BitReader reader(bytes);
-  ForBuckets(plan_.bucket, block.before, block.n, [&](std::int64_t i, std::int64_t count) {
+  ForBuckets(plan_.bucket, call.before, call.n, [&](std::int64_t i, std::int64_t count) {
     EliasDecode(layout, plan_.most, reader,
                 std::span<Level>(levels.data() + i, static_cast<std::size_t>(count)));
   });
   const std::int64_t used = reader.End();
-  LevelPlan plan = block.plan;
-  plan.bits = 8 * sizeof(Level);
-  plan.most = std::numeric_limits<Level>::max();  // EliasDecode has checked the levels
-  Kernels().decode_levels(plan, block.shift, block.divisor, block.before, block.n,
-                          reinterpret_cast<const std::uint8_t*>(levels.data()), block.norms, y);
+  call.plan.most = std::numeric_limits<Level>::max();  // EliasDecode has checked the levels
+  ValuesOf(call, levels);
   return used;
 }
 
 // --- blocks --------------------------------------------------------------------------------------
 
-std::int64_t LevelBlocks::Encode(const Piece& piece, const LayerLevels& layer, const float* x,
-                                 std::uint8_t* to) const {
-  const std::uint8_t* const begin = to;
-  const std::int64_t bucket = options_.bucket;
-  Block block{
-      .plan = plan_, .layer = piece.layer, .before = bucket == 0 ? 0 : piece.begin % bucket};
-  block.plan.seed = piece.key.seed;
-  block.plan.stream = piece.key.stream;
-  if (options_.spaced) block.plan.spacing = &layer.spacing;
-  const std::int64_t ahead = piece.size == 0 ? 0 : block.before;  // values read before the piece
-  std::vector<float> scratch;
-  std::vector<float> norms(1, layer.norm);
-  for (std::int64_t i = 0; i < piece.n; i += block_) {
-    block.n = std::min(block_, piece.n - i);
-    block.first = piece.begin + i;
-    block.random = piece.random == nullptr ? nullptr : piece.random + i;
-    const std::int64_t touched = bucket == 0 ? 1 : (block.before + block.n + bucket - 1) / bucket;
-    std::int64_t end = block.n;  // of the values that are read
-    if (bucket != 0 && piece.size != 0) {
-      end = std::min(touched * bucket - block.before, piece.size - block.first);
+std::int64_t LevelBlocks::EncodeOn(const Queue& queue, const Piece& piece, const LayerLevels& layer,
+                                   const float* x, std::uint8_t* to) const {
+  const std::int64_t before = piece.begin % plan_.bucket;
+  std::uint8_t* const begin = to;
+  ForMeasured(queue, piece, layer, x, [&](LevelCall& call, std::int64_t /*i*/) {
+    if (kernels() == KernelSupport::all) {
+      call.to = to;
+      queue.encode_levels(call);
+      to += MostBytes(call.n, before);
+      return;
     }
-    const float* const values = Shifted(piece.shift, ahead + end, x + i - ahead, scratch);
-    if (bucket != 0) {
-      norms.resize(static_cast<std::size_t>(touched));
-      Guarded([&] { NormsOf(ahead + end, values, norms.data()); });
+    if (call.norms == nullptr) call.norms = &layer.norm;
+    LevelCall block = call;
+    for (std::int64_t i = 0; i < call.n; i += block_) {
+      block.n = std::min(block_, call.n - i);
+      block.begin = call.begin + i;
+      block.x = call.x + i;
+      block.norms = call.norms + i / plan_.bucket;
+      block.random = call.random == nullptr ? nullptr : call.random + i;
+      to += EncodeBlock(block, piece.layer, to);
     }
-    block.norms = norms.data();
-    const std::int64_t stored = kNormBytes * NormsOf(block.n, block.before);
-    std::memcpy(to, norms.data(), static_cast<std::size_t>(stored));
-    to = std::copy_n(layer.spacing.place + 1, PlaceBytes(), to + stored);
-    to += EncodeLevels(block, values + ahead, to);
-  }
+  });
   return to - begin;
 }
 
-void LevelBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
-                         float divisor, float* y, std::int64_t before) const {
-  const auto check = [&](bool fits) {
-    if (fits) return;
-    throw DamagedBytes(std::to_string(n) + " values take " + (is_fixed() ? "" : "at most ") +
-                       std::to_string(MostBytes(n, before)) + " bytes, got " +
-                       std::to_string(bytes.size()));
-  };
+void LevelBlocks::RoundOn(const Queue& queue, const Piece& piece, const LayerLevels& layer,
+                          const float* x, float* y, SegmentCounts* counts) const {
+  ForMeasured(queue, piece, layer, x, [&](LevelCall& call, std::int64_t i) {
+    call.y = y + i;
+    call.counts = counts;
+    queue.round_levels(call);
+  });
+}
+
+void LevelBlocks::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                           int shift, float divisor, float* y, std::int64_t before) const {
   const auto size = static_cast<std::int64_t>(bytes.size());
-  check(is_fixed() ? size == MostBytes(n, before) : size <= MostBytes(n, before));
-  const bool direct = std::abs(shift) <= kMostShift;
-  Block block{.plan = plan_, .before = before};
-  if (direct) block.shift = shift, block.divisor = divisor;
-  LevelSpacing spacing;
-  if (options_.spaced) block.plan.spacing = &spacing;
-  std::vector<float> norms(1, 1.0F);
+  const std::int64_t most = MostBytes(n, before);
+  if (is_fixed() ? size != most : size > most) {
+    throw DamagedBytes(std::to_string(n) + " values take " + (is_fixed() ? "" : "at most ") +
+                       std::to_string(most) + " bytes, got " + std::to_string(size));
+  }
+  LevelCall call = CallOf(n, before);
+  call.shift = shift;
+  call.divisor = divisor;
+  call.from = bytes.data();
+  call.y = y;
+  if (kernels() == KernelSupport::none) return DecodeBlocks(bytes, call, n);
+  DamageNote damage(queue, kDamagedNorm);
+  call.damaged = damage.place();
+  queue.decode_levels(call);
+  damage.Check();
+}
+
+void LevelBlocks::DecodeBlocks(std::span<const std::uint8_t> bytes, LevelCall call,
+                               std::int64_t n) const {
   std::size_t at = 0;
+  const auto take = [&](std::int64_t count, void* to) {
+    const auto size = static_cast<std::size_t>(count);
+    if (bytes.size() - at < size) {
+      throw DamagedBytes(std::to_string(n) + " values take at most " +
+                         std::to_string(MostBytes(n, call.before)) + " bytes, got " +
+                         std::to_string(bytes.size()));
+    }
+    std::memcpy(to, bytes.data() + at, size);
+    at += size;
+  };
+  LevelSpacing spacing;
+  if (options_.spaced) call.plan.spacing = &spacing;
+  std::vector<float> norms(1, call.norm);
+  float* const y = call.y;
   for (std::int64_t i = 0; i < n; i += block_) {
-    block.n = std::min(block_, n - i);
+    call.n = std::min(block_, n - i);
+    call.y = y + i;
     if (options_.stores_norms) {
-      norms.resize(static_cast<std::size_t>(NormsOf(block.n, before)));
-      const std::size_t stored = norms.size() * sizeof(float);
-      check(bytes.size() - at >= stored);
-      std::memcpy(norms.data(), bytes.data() + at, stored);
-      at += stored;
+      norms.resize(static_cast<std::size_t>(NormsOf(call.n, call.before)));
+      take(kNormBytes * static_cast<std::int64_t>(norms.size()), norms.data());
       const auto is_wrong = [](float norm) { return std::signbit(norm) || std::isinf(norm); };
       if (std::ranges::any_of(norms, is_wrong))
         throw DamagedBytes("a norm is negative or infinite");
     }
-    block.norms = norms.data();
+    call.norms = norms.data();
     if (options_.spaced) {
-      const auto places = static_cast<std::size_t>(PlaceBytes());
-      check(bytes.size() - at >= places);
-      std::copy_n(bytes.data() + at, places, spacing.place + 1);
+      std::uint8_t places[LevelSpacing::kMostSteps];
+      take(PlaceBytes(), places);
+      std::copy_n(places, PlaceBytes(), spacing.place + 1);
       spacing.place[plan_.steps] = LevelSpacing::kUnits;
       CompleteSpacing(spacing, plan_.steps);
-      at += places;
     }
-    at += static_cast<std::size_t>(DecodeLevels(block, bytes.subspan(at), y + i));
+    LevelCall alone = call;
+    alone.stores_norms = false;
+    at += static_cast<std::size_t>(DecodeLevels(alone, bytes.subspan(at)));
   }
   if (at != bytes.size()) {
     throw DamagedBytes(std::to_string(bytes.size() - at) + " bytes follow the last level");
   }
-  if (!direct) Unscale(shift, divisor, n, y, y);
 }
 
 }  // namespace cpd

@@ -7,9 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "cpd/backend/message_calls.h"
-#include "cpd/compress/codec.h"
 #include "cpd/compress/elias.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/numeric/scaled/levels.h"
 
 namespace cpd {
@@ -49,50 +48,55 @@ class LevelBlocks {
 
   [[nodiscard]] std::int64_t block() const { return block_; }
   [[nodiscard]] const Options& options() const { return options_; }
-  /// Whether kernels on a GPU have the layout: codes of fixed width, equal distances.
-  [[nodiscard]] bool has_kernels() const {
-    return options_.coding == LevelCoding::fixed && !options_.spaced;
+  /// What kernels on every device do: all for codes of fixed width and equal distances.
+  [[nodiscard]] KernelSupport kernels() const {
+    const bool has_layout = options_.coding == LevelCoding::fixed && !options_.spaced;
+    return has_layout ? KernelSupport::all : KernelSupport::none;
   }
-  /// What these kernels do with n values, the first of which is number `begin` of a layer whose
-  /// buckets begin with it.
-  [[nodiscard]] LevelCall CallOf(std::int64_t n, std::int64_t begin) const;
   /// Whether n values always take MostBytes.
   [[nodiscard]] bool is_fixed() const {
     return options_.coding == LevelCoding::fixed || options_.coding == LevelCoding::trits;
   }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before) const;
-  /// A whole layer's norm.
-  [[nodiscard]] float Measure(const Piece& layer, const float* x) const;
-  [[nodiscard]] LayerLevels MeasureLevels(const Piece& layer, const float* x) const;
-  /// As Codec::Encode and Codec::Decode.
-  std::int64_t Encode(const Piece& piece, const LayerLevels& layer, const float* x,
-                      std::uint8_t* to) const;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before) const;
+  /// A whole layer's norm; waits.
+  [[nodiscard]] float Measure(const Queue& queue, const Piece& layer, const float* x) const;
+  [[nodiscard]] LayerLevels MeasureLevels(const Queue& queue, const Piece& layer,
+                                          const float* x) const;
+  /// As Codec's functions of these names.
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, const LayerLevels& layer,
+                        const float* x, std::uint8_t* to) const;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before) const;
+  void RoundOn(const Queue& queue, const Piece& piece, const LayerLevels& layer, const float* x,
+               float* y, SegmentCounts* counts) const;
 
  private:
   [[nodiscard]] std::int64_t NormsOf(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] std::int64_t PlaceBytes() const { return options_.spaced ? plan_.steps - 1 : 0; }
-  [[nodiscard]] float NormOf(std::int64_t n, const float* x) const;
-  void NormsOf(std::int64_t n, const float* x, float* norms) const;
+  [[nodiscard]] NormCall NormsCall(std::int64_t n, int shift, const float* x) const;
+  [[nodiscard]] LevelCall CallOf(std::int64_t n, std::int64_t begin) const;
+  [[nodiscard]] LevelCall CallOf(const Piece& piece, const LayerLevels& layer) const;
+  /// Calls run(call, i) for parts of a piece, from its value number i on, whose norms are known.
+  template <class Run>
+  void ForMeasured(const Queue& queue, const Piece& piece, const LayerLevels& layer, const float* x,
+                   Run run) const;
 
-  /// A block whose levels are encoded or decoded.
-  struct Block;
   [[nodiscard]] std::int64_t FixedBytes(std::int64_t n) const { return (n * plan_.bits + 7) / 8; }
   [[nodiscard]] std::int64_t MostEliasBytes(EliasLayout layout, std::int64_t n,
                                             std::int64_t before) const;
   [[nodiscard]] std::int64_t MostLevelBytes(std::int64_t n, std::int64_t before) const;
-  void EncodeTrits(const Block& block, const float* x, std::uint8_t* to) const;
-  void DecodeTrits(const Block& block, const std::uint8_t* from, float* y) const;
-  std::int64_t EncodeLevels(const Block& block, const float* x, std::uint8_t* to) const;
-  std::int64_t DecodeLevels(const Block& block, std::span<const std::uint8_t> bytes,
-                            float* y) const;
+  // Of the host: the levels of a block, whose call has the norms.
+  std::int64_t EncodeBlock(const LevelCall& call, int layer, std::uint8_t* to) const;
+  void DecodeBlocks(std::span<const std::uint8_t> bytes, LevelCall call, std::int64_t n) const;
+  void EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const;
+  void DecodeTrits(const LevelCall& call, const std::uint8_t* from) const;
+  std::int64_t DecodeLevels(const LevelCall& call, std::span<const std::uint8_t> bytes) const;
   /// The same by Elias codes of levels that a Level holds.
   template <class Level>
-  std::int64_t EncodeElias(const Block& block, const float* x, std::uint8_t* to) const;
+  std::int64_t EncodeElias(const LevelCall& call, std::uint8_t* to) const;
   template <class Level>
-  std::int64_t DecodeElias(EliasLayout layout, const Block& block,
-                           std::span<const std::uint8_t> bytes, float* y) const;
+  std::int64_t DecodeElias(EliasLayout layout, LevelCall call,
+                           std::span<const std::uint8_t> bytes) const;
 
   LevelPlan plan_;
   Options options_;

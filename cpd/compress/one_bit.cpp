@@ -2,16 +2,13 @@
 #include "cpd/compress/one_bit.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/roster.h"
 #include "cpd/compress/buckets.h"
 #include "cpd/compress/residual.h"
 #include "cpd/compress/words.h"
-#include "cpd/numeric/scaled/one_bit.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -94,58 +91,71 @@ std::int64_t OneBit::MostBytes(std::int64_t n, std::int64_t before) const {
   return n / block() * BlockBytes(block(), before) + BlockBytes(n % block(), before);
 }
 
-std::int64_t OneBit::Encode(const Piece& piece, CodecState* state, const float* x,
-                            std::uint8_t* to) const {
+OneBitCall OneBit::CallOf(std::int64_t n, std::int64_t before) const {
+  OneBitCall call;
+  call.n = n;
+  call.before = before;
+  call.bucket = bucket_;
+  call.block = block();
+  call.words = columns_;
+  return call;
+}
+
+template <class Run>
+void OneBit::ForMeasured(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                         Run run) const {
   auto& residual = dynamic_cast<Residual&>(*state);
-  const std::uint8_t* const start = to;
-  std::vector<float> means, shifted;
-  for (std::int64_t i = 0; i < piece.n; i += block()) {
-    Piece part = piece;
-    part.begin += i;
-    part.n = std::min(block(), piece.n - i);
-    const ValueRange whole = piece.size == 0 ? ValueRange{part.begin, part.begin + part.n}
-                                             : BucketsAround(part, bucket_);
-    const float* from = x + (whole.begin - piece.begin);
-    if (piece.shift != 0) {
-      shifted.resize(static_cast<std::size_t>(whole.size()));
-      Unscale(piece.shift, 1, whole.size(), from, shifted.data());
-      from = shifted.data();
-    }
-    const std::int64_t before = part.begin % bucket_;
-    const auto mean_bytes = static_cast<std::size_t>(kMeanBytes * Buckets(part.n, before));
-    means.resize(mean_bytes / sizeof(float));
-    const OneBitRun all{whole.size(), bucket_, whole.begin % bucket_, columns_};
-    Kernels().one_bit_means(all, from, residual.kept(whole.begin), means.data());
-    std::memcpy(to, means.data(), mean_bytes);
-    to += mean_bytes;
-    const std::int64_t bytes = BitBytes(part.n, before);
-    std::fill_n(to, bytes, std::uint8_t{0});
-    const OneBitRun own{part.n, bucket_, before, columns_, residual.size() >= kStreamingFrom};
-    Kernels().one_bit_encode(own, from + (part.begin - whole.begin), residual.kept(part.begin),
-                             means.data(), to, residual.next(part.begin));
-    to += bytes;
-  }
+  OneBitCall call = CallOf(piece.n, piece.begin % bucket_);
+  call.shift = piece.shift;
+  call.streaming = residual.size() >= kStreamingFrom;
+  std::optional<QueuedArray<float>> means;
+  ForParts(queue, piece, bucket_, call.block, [&](const Piece& part, std::int64_t i) {
+    if (!means) means.emplace(queue, 2 * BucketsOf(part, bucket_));  // the first is the longest
+    const ValueRange around = BucketsAround(part, bucket_);
+    call.means = means->data();
+    call.n = around.size();
+    call.before = around.begin % bucket_;
+    call.x = x + (around.begin - piece.begin);
+    call.kept = residual.kept(around.begin);
+    queue.one_bit_means(call);
+    call.n = part.n;
+    call.before = part.begin % bucket_;
+    call.x = x + i;
+    call.kept = residual.kept(part.begin);
+    call.next = residual.next(part.begin);
+    run(call, i);
+  });
+}
+
+std::int64_t OneBit::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                              const float* x, std::uint8_t* to) const {
+  std::uint8_t* const start = to;
+  ForMeasured(queue, piece, state, x, [&](OneBitCall& call, std::int64_t /*i*/) {
+    call.to = to;
+    queue.encode_one_bit(call);
+    to += MostBytes(call.n, call.before);
+  });
   return to - start;
 }
 
-void OneBit::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                    float* y, std::int64_t before) const {
-  if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n, before)) {
-    throw DamagedBytes(std::to_string(n) + " values of " + name() + " take " +
-                       std::to_string(MostBytes(n, before)) + " bytes, got " +
-                       std::to_string(bytes.size()));
-  }
-  const std::uint8_t* from = bytes.data();
-  std::vector<float> means;
-  for (std::int64_t i = 0; i < n; i += block()) {
-    const std::int64_t count = std::min(block(), n - i);
-    means.resize(static_cast<std::size_t>(2 * Buckets(count, before)));
-    std::memcpy(means.data(), from, means.size() * sizeof(float));
-    Unscale(shift, divisor, static_cast<std::int64_t>(means.size()), means.data(), means.data());
-    const std::uint8_t* const bits = from + means.size() * sizeof(float);
-    Kernels().one_bit_decode({count, bucket_, before, columns_}, bits, means.data(), y + i);
-    from += BlockBytes(count, before);
-  }
+void OneBit::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                     float* y, SegmentCounts* counts) const {
+  ForMeasured(queue, piece, state, x, [&](OneBitCall& call, std::int64_t i) {
+    call.y = y + i;
+    call.counts = counts;
+    queue.round_one_bit(call);
+  });
+}
+
+void OneBit::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                      int shift, float divisor, float* y, std::int64_t before) const {
+  CheckFixedSize(*this, bytes, n, before);
+  OneBitCall call = CallOf(n, before);
+  call.shift = shift;
+  call.divisor = divisor;
+  call.from = bytes.data();
+  call.y = y;
+  queue.decode_one_bit(call);
 }
 
 std::unique_ptr<CodecState> OneBit::MakeState(std::int64_t size) const {

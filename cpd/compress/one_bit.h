@@ -6,8 +6,7 @@
 
 #include <optional>
 
-#include "cpd/compress/codec.h"
-#include "cpd/compress/on_gpu.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -45,11 +44,12 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] std::int64_t block() const override;
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
-  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
   /// A Residual: two binary32 numbers per value.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return (columns_ || axis_) && row_ == 0; }
@@ -60,18 +60,20 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] std::optional<int> axis() const { return axis_; }
 
  private:
-  class OnGpu;
-  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
   OneBit(bool columns, std::optional<int> axis, std::int64_t row, std::int64_t bucket);
   [[nodiscard]] std::int64_t Buckets(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] std::int64_t BitBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
+  [[nodiscard]] OneBitCall CallOf(std::int64_t n, std::int64_t before) const;
+  /// Calls run(call, i) for parts of a piece, from its value number i on, whose means are known.
+  template <class Run>
+  void ForMeasured(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                   Run run) const;
 
   bool columns_;
   std::optional<int> axis_;
   std::int64_t row_;  ///< 0: not known
   std::int64_t bucket_;
-  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

@@ -25,8 +25,8 @@ std::int64_t Packed::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
   return (n * format_.bits() + 7) / 8;
 }
 
-std::int64_t Packed::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
-                            std::uint8_t* to) const {
+std::int64_t Packed::EncodeOn(const Queue& /*queue*/, const Piece& piece, CodecState* /*state*/,
+                              const float* x, std::uint8_t* to) const {
   const std::int64_t nan =
       EncodeScaled(format_, rounding_, piece.shift, piece.begin, piece.n, x, to, piece.key);
   if (nan < 0) return MostBytes(piece.n, 0);
@@ -35,8 +35,8 @@ std::int64_t Packed::Encode(const Piece& piece, CodecState* /*state*/, const flo
               " has no code for NaN");
 }
 
-void Packed::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                    float* y, std::int64_t /*before*/) const {
+void Packed::DecodeOn(const Queue& /*queue*/, std::span<const std::uint8_t> bytes, std::int64_t n,
+                      int shift, float divisor, float* y, std::int64_t /*before*/) const {
   if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n, 0)) {
     throw DamagedBytes(std::to_string(n) + " values of " + ToString(format_) + " take " +
                        std::to_string(MostBytes(n, 0)) + " bytes, got " +
@@ -45,7 +45,8 @@ void Packed::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shi
   DecodeScaled(format_, shift, divisor, n, bytes.data(), y);
 }
 
-void Packed::Round(const Piece& piece, CodecState* /*state*/, const float* x, float* y) const {
+void Packed::RoundOn(const Queue& /*queue*/, const Piece& piece, CodecState* /*state*/,
+                     const float* x, float* y, SegmentCounts* /*counts*/) const {
   CastScaled(format_, rounding_, piece.shift, piece.begin, piece.n, x, y, piece.key);
 }
 

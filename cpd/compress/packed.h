@@ -22,11 +22,12 @@ class CPD_API Packed final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_nan() const override { return format_.has_nan(); }
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
 
  private:
   Format format_;

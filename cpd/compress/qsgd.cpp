@@ -115,8 +115,8 @@ std::int64_t Qsgd::bucket() const { return options_.bucket == 0 ? 1 : options_.b
 
 struct Qsgd::Layer final : CodecState {
   explicit Layer(const LevelBlocks& coder) : blocks(coder) {}
-  void Begin(const Piece& layer, const float* x) override {
-    levels = blocks.MeasureLevels(layer, x);
+  void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {
+    levels = blocks.MeasureLevels(*queue, layer, x);
   }
   void Commit() override {}
 
@@ -129,16 +129,25 @@ std::unique_ptr<CodecState> Qsgd::MakeState(std::int64_t /*size*/) const {
   return std::make_unique<Layer>(blocks_);
 }
 
-std::int64_t Qsgd::Encode(const Piece& piece, CodecState* state, const float* x,
-                          std::uint8_t* to) const {
+const LayerLevels& Qsgd::LevelsOf(const CodecState* state) const {
+  static const LayerLevels kNone;
   const bool has_state = options_.bucket == 0 || options_.spaced;
-  return blocks_.Encode(piece, has_state ? dynamic_cast<Layer&>(*state).levels : LayerLevels{}, x,
-                        to);
+  return has_state ? dynamic_cast<const Layer&>(*state).levels : kNone;
 }
 
-void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                  float* y, std::int64_t before) const {
-  blocks_.Decode(bytes, n, shift, divisor, y, before);
+std::int64_t Qsgd::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                            const float* x, std::uint8_t* to) const {
+  return blocks_.EncodeOn(queue, piece, LevelsOf(state), x, to);
+}
+
+void Qsgd::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                    int shift, float divisor, float* y, std::int64_t before) const {
+  blocks_.DecodeOn(queue, bytes, n, shift, divisor, y, before);
+}
+
+void Qsgd::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                   float* y, SegmentCounts* counts) const {
+  blocks_.RoundOn(queue, piece, LevelsOf(state), x, y, counts);
 }
 
 RowLayout Qsgd::LayoutOf(std::span<const std::int64_t> shape) const {

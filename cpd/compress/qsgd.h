@@ -12,7 +12,6 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
-#include "cpd/compress/levels_on_gpu.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -51,15 +50,15 @@ class CPD_API Qsgd final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return blocks_.is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
-  [[nodiscard]] const CodecOnGpu* on_gpu() const override {
-    return blocks_.has_kernels() ? &on_gpu_ : nullptr;
-  }
+  [[nodiscard]] KernelSupport kernels() const override { return blocks_.kernels(); }
   [[nodiscard]] std::int64_t bucket() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
   /// A state with a layer's norm, where there are no buckets, and the places of its levels.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return options_.axis.has_value() && row_ == 0; }
@@ -72,10 +71,10 @@ class CPD_API Qsgd final : public Codec {
  private:
   Qsgd(const QsgdOptions& options, const RoundingOptions& rounding, std::int64_t row);
   struct Layer;
+  [[nodiscard]] const LayerLevels& LevelsOf(const CodecState* state) const;
   QsgdOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;
-  LevelsOnGpu on_gpu_{blocks_, LevelsOnGpu::Whole::layer};
   std::int64_t row_ = 0;  ///< of columns; 0: not known
 };
 

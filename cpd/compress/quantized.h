@@ -5,8 +5,7 @@
 // (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format with one level of scales.
 #pragma once
 
-#include "cpd/compress/codec.h"
-#include "cpd/compress/on_gpu.h"
+#include "cpd/compress/pieces.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/spec/rounding.h"
 #include "cpd/spec/scaled.h"
@@ -52,12 +51,14 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
   /// Of codecs that round to nearest-even or stochastically.
-  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
+  [[nodiscard]] KernelSupport kernels() const override;
 
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
 
   [[nodiscard]] bool by_rows() const override;
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
@@ -65,29 +66,20 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
-  class OnGpu;
-  struct Part;
-  struct Scales;
-  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
   static SharedCodec Make(Name name, Scaled scaled, CodecWords& words,
                           const RoundingOptions& rounding);
-  [[nodiscard]] Part PartOf(std::int64_t n, std::int64_t before) const;
-  /// Calls take(step) for each step of the part's values, in order.
-  template <class Take>
-  void ForSteps(const Part& part, Take take) const;
-  /// Computes the scales of buckets from their largest magnitudes. Returns the elements' route.
-  [[nodiscard]] ElementRoute FindScales(std::int64_t buckets, Scales& scales) const;
-  void CheckScales(std::span<const float> scales) const;
-  void EncodePart(const Piece& piece, std::int64_t begin, const Part& part, const float* x,
-                  std::uint8_t* to) const;
-  void DecodePart(const std::uint8_t* bytes, const Part& part, float* y) const;
+  /// The bytes of up to block() values, the first of which has `before` of its bucket ahead.
+  [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
+  [[nodiscard]] QuantizedCall CallOf(std::int64_t n, std::int64_t before) const;
+  /// Calls run(call, i) for parts of a piece, from its value number i on, whose scales are known.
+  template <class Run>
+  void ForMeasured(const Queue& queue, const Piece& piece, const float* x, Run run) const;
 
   Name name_;
   Scaled scaled_;
   RoundingOptions rounding_;
   ScaledPlan plan_;
   std::int64_t bucket_ = 0;
-  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

@@ -91,7 +91,7 @@ struct ScaledBlocks::Coded final : CodecState {
         has_nan(codec.has_nan()),
         size(layer_size) {}
 
-  void Begin(const Piece& layer, const float* x) override {
+  void BeginOn(const SharedQueue& /*queue*/, const Piece& layer, const float* x) override {
     Clear();
     std::vector<float> shifted;
     if (layer.shift != 0) {
@@ -174,8 +174,8 @@ bool ScaledBlocks::has_nan() const {
          scaled_.arithmetic != Arithmetic::torchao && scaled_.arithmetic != Arithmetic::deepgemm;
 }
 
-std::int64_t ScaledBlocks::Encode(const Piece& piece, CodecState* state, const float* /*x*/,
-                                  std::uint8_t* to) const {
+std::int64_t ScaledBlocks::EncodeOn(const Queue& /*queue*/, const Piece& piece, CodecState* state,
+                                    const float* /*x*/, std::uint8_t* to) const {
   const auto& coded = dynamic_cast<const Coded&>(*state);
   if (!coded.values.empty()) {
     throw Error("tensor " + std::to_string(piece.layer) + " has NaN or infinities, and " +
@@ -238,8 +238,9 @@ void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y
   Kernels().scale_blocks(plan_.wide_values, all, y);
 }
 
-void ScaledBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
-                          float divisor, float* y, std::int64_t /*before*/) const {
+void ScaledBlocks::DecodeOn(const Queue& /*queue*/, std::span<const std::uint8_t> bytes,
+                            std::int64_t n, int shift, float divisor, float* y,
+                            std::int64_t /*before*/) const {
   if (static_cast<std::int64_t>(bytes.size()) != MostBytes(n, 0)) {
     throw DamagedBytes(std::to_string(n) + " values of " + ToString(scaled_) + " take " +
                        std::to_string(MostBytes(n, 0)) + " bytes, got " +
@@ -254,9 +255,10 @@ void ScaledBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, i
   Unscale(shift, divisor, n, y, y);
 }
 
-void ScaledBlocks::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
+void ScaledBlocks::RoundOn(const Queue& queue, const Piece& piece, CodecState* state,
+                           const float* x, float* y, SegmentCounts* /*counts*/) const {
   const auto& coded = dynamic_cast<const Coded&>(*state);
-  if (coded.values.empty()) return Codec::Round(piece, state, x, y);
+  if (coded.values.empty()) return Codec::RoundOn(queue, piece, state, x, y);
   Unscale(0, 1, piece.n, coded.values.data() + piece.begin, y);
 }
 

@@ -34,11 +34,12 @@ class CPD_API ScaledBlocks final : public Codec {
   [[nodiscard]] bool has_nan() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
   /// Copies codes of the state's layer, whose values times 2^shift were rounded to binary32 first.
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
   /// A state that holds the layer's codes from Begin to Commit.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
 

@@ -6,7 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "cpd/backend/queue.h"
 #include "cpd/backend/roster.h"
+#include "cpd/base/plans.h"
 #include "cpd/compress/places.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
@@ -51,8 +53,8 @@ std::int64_t Sparse::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
   return n == 0 ? 0 : 1 + values_.MostBytes(n);
 }
 
-std::int64_t Sparse::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
-                            std::uint8_t* to) const {
+std::int64_t Sparse::EncodeOn(const Queue& queue, const Piece& piece, CodecState* /*state*/,
+                              const float* x, std::uint8_t* to) const {
   if (piece.n == 0) return 0;
   std::vector<float> shifted;
   if (piece.shift != 0) {
@@ -62,7 +64,7 @@ std::int64_t Sparse::Encode(const Piece& piece, CodecState* /*state*/, const flo
   }
   const auto dense = [&] {
     *to = kDense;
-    return 1 + values_.Encode({piece.layer, 0, piece.n}, nullptr, x, to + 1);
+    return 1 + values_.EncodeOn(queue, {piece.layer, 0, piece.n}, nullptr, x, to + 1);
   };
   const std::int64_t count = piece.n - std::count_if(x, x + piece.n, IsZero);
   // A place takes at least a bit.
@@ -76,28 +78,42 @@ std::int64_t Sparse::Encode(const Piece& piece, CodecState* /*state*/, const flo
   std::ranges::transform(places, values.begin(), [&](std::int64_t place) { return x[place]; });
   *to = kGaps;
   std::ranges::copy(gaps, to + 1);
-  return 1 + size + values_.Encode({piece.layer, 0, count}, nullptr, values.data(), to + 1 + size);
+  return 1 + size +
+         values_.EncodeOn(queue, {piece.layer, 0, count}, nullptr, values.data(), to + 1 + size);
 }
 
-void Sparse::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                    float* y, std::int64_t /*before*/) const {
+void Sparse::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                      int shift, float divisor, float* y, std::int64_t /*before*/) const {
   if (n == 0 && bytes.empty()) return;
   if (n == 0 || bytes.empty() || bytes[0] > kGaps) {
     throw DamagedBytes("values of " + name() + " begin with a byte 0 or 1");
   }
   const std::uint8_t kind = bytes[0];
   bytes = bytes.subspan(1);
-  if (kind == kDense) return values_.Decode(bytes, n, shift, divisor, y);
+  if (kind == kDense) return values_.DecodeOn(queue, bytes, n, shift, divisor, y);
   const std::vector<std::int64_t> places = TakePlaces(bytes, n);
   std::vector<float> values(places.size());
-  values_.Decode(bytes, static_cast<std::int64_t>(places.size()), shift, divisor, values.data());
+  values_.DecodeOn(queue, bytes, static_cast<std::int64_t>(places.size()), shift, divisor,
+                   values.data());
   const float zero = 0 / divisor;
   std::fill_n(y, n, zero);
   for (std::size_t k = 0; k < places.size(); ++k) y[places[k]] = values[k];
 }
 
-void Sparse::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
-  values_.Round({piece.layer, 0, piece.n, piece.shift}, state, x, y);
+void Sparse::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                     float* y, SegmentCounts* counts) const {
+  if (queue.on_host()) {
+    return values_.RoundOn(queue, {piece.layer, 0, piece.n, piece.shift}, state, x, y);
+  }
+  if (piece.n == 0) return;
+  VirtualCall call;
+  call.cast = PlanOf(format());
+  call.x[0] = x;
+  call.size = piece.n;
+  call.shift = piece.shift;
+  call.terms = y;
+  call.counts = counts;
+  queue.cast_terms(call);
 }
 
 }  // namespace cpd

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "cpd/compress/codec.h"
-#include "cpd/compress/on_gpu.h"
 #include "cpd/compress/packed.h"
 
 namespace cpd {
@@ -30,21 +29,17 @@ class CPD_API Sparse final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return std::int64_t{1} << 16; }
   [[nodiscard]] bool has_nan() const override { return values_.has_nan(); }
-  /// It does not encode.
-  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
+  [[nodiscard]] KernelSupport kernels() const override { return KernelSupport::round; }
 
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
 
  private:
-  class OnGpu;
-  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
-
   Packed values_;
-  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

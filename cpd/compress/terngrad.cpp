@@ -42,8 +42,7 @@ constexpr std::array<Key<TernGradOptions>, 6> kTernGradKeys{{
 }};
 constexpr Keys<TernGradOptions> kTernGrad{"terngrad", kTernGradKeys};
 
-LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& rounding,
-                     LevelCoding coding) {
+LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& rounding) {
   Check(rounding);
   if (options.clip != 0 && !(options.clip >= kLeastClip && options.clip <= kMostClip)) {
     throw Error("terngrad: clip must be a number from " + NumberText(kLeastClip) + " to " +
@@ -68,7 +67,7 @@ LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& roun
        .clip = options.clip,
        .bucket = options.bucket,
        .stores_norms = !options.share,
-       .coding = coding}};
+       .coding = options.trits ? LevelCoding::trits : LevelCoding::fixed}};
 }
 
 LevelBlocks SumsOf(int world) {
@@ -87,7 +86,9 @@ LevelBlocks SumsOf(int world) {
 /// A rank's own limit of a layer's values times 2^shift: its scaler before ranks share one.
 struct TernGrad::Limit final : CodecState {
   explicit Limit(const TernGrad& codec) : blocks(codec.blocks_) {}
-  void Begin(const Piece& layer, const float* x) override { value = blocks.Measure(layer, x); }
+  void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {
+    value = blocks.Measure(*queue, layer, x);
+  }
   void Commit() override {}
 
   LevelBlocks blocks;
@@ -95,10 +96,7 @@ struct TernGrad::Limit final : CodecState {
 };
 
 TernGrad::TernGrad(const TernGradOptions& options, const RoundingOptions& rounding)
-    : options_(options),
-      rounding_(rounding),
-      blocks_(BlocksOf(options, rounding, options.trits ? LevelCoding::trits : LevelCoding::fixed)),
-      with_nan_(BlocksOf(options, rounding, LevelCoding::fixed)) {}
+    : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)) {}
 
 std::string TernGrad::name() const { return "terngrad" + TextOfKeys(kTernGrad, options_, {}); }
 
@@ -117,9 +115,10 @@ Measured TernGrad::measured() const {
   return options_.bucket == 0 ? Measured::own : Measured::nothing;
 }
 
-float TernGrad::Measure(const Piece& layer, CodecState* state, const float* x) const {
+float TernGrad::MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                          const float* x) const {
   if (options_.clips_own && state != nullptr) return dynamic_cast<const Limit&>(*state).value;
-  return options_.bucket == 0 ? blocks_.Measure(layer, x) : 0;
+  return options_.bucket == 0 ? blocks_.Measure(queue, layer, x) : 0;
 }
 
 bool TernGrad::Freezes(std::int64_t n) const {
@@ -127,39 +126,42 @@ bool TernGrad::Freezes(std::int64_t n) const {
   return options_.clip != 0 && n > 0 && (last == 1 || options_.bucket == 1);
 }
 
-std::int64_t TernGrad::EncodeBy(const LevelBlocks& blocks, const Piece& piece,
-                                const CodecState* state, const float* x, std::uint8_t* to) const {
-  if (!options_.clips_own) return blocks.Encode(piece, {.norm = piece.scale}, x, to);
+template <class Run>
+void TernGrad::WithClipped(Piece piece, const CodecState* state, const float* x, Run run) const {
+  if (!options_.clips_own) return run(piece, x);
   const float limit = dynamic_cast<const Limit&>(*state).value;
   std::vector<float> clipped(static_cast<std::size_t>(piece.n));
   Unscale(piece.shift, 1, piece.n, x, clipped.data());
   for (float& value : clipped) {
     if (std::isfinite(value)) value = std::clamp(value, -limit, limit);
   }
-  Piece own = piece;
-  own.shift = 0;
-  return blocks.Encode(own, {.norm = piece.scale}, clipped.data(), to);
+  piece.shift = 0;
+  run(piece, clipped.data());
 }
 
-std::int64_t TernGrad::Encode(const Piece& piece, CodecState* state, const float* x,
-                              std::uint8_t* to) const {
-  return EncodeBy(blocks_, piece, state, x, to);
+std::int64_t TernGrad::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                                const float* x, std::uint8_t* to) const {
+  std::int64_t bytes = 0;
+  WithClipped(piece, state, x, [&](const Piece& own, const float* values) {
+    bytes = blocks_.EncodeOn(queue, own, {.norm = own.scale}, values, to);
+  });
+  return bytes;
 }
 
-void TernGrad::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
-  const std::int64_t before = piece.begin % bucket();
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(with_nan_.MostBytes(piece.n, before)));
-  EncodeBy(with_nan_, piece, state, x, bytes.data());
-  with_nan_.Decode(bytes, piece.n, 0, 1, y, before);
+void TernGrad::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                       float* y, SegmentCounts* counts) const {
+  WithClipped(piece, state, x, [&](const Piece& own, const float* values) {
+    blocks_.RoundOn(queue, own, {.norm = own.scale}, values, y, counts);
+  });
 }
 
 std::unique_ptr<CodecState> TernGrad::MakeState(std::int64_t /*size*/) const {
   return options_.clips_own ? std::make_unique<Limit>(*this) : nullptr;
 }
 
-void TernGrad::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                      float* y, std::int64_t before) const {
-  blocks_.Decode(bytes, n, shift, divisor, y, before);
+void TernGrad::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                        int shift, float divisor, float* y, std::int64_t before) const {
+  blocks_.DecodeOn(queue, bytes, n, shift, divisor, y, before);
 }
 
 SharedCodec TernGrad::ForResults(const Format& format, int world) const {
@@ -175,19 +177,30 @@ std::int64_t IntegerSums::MostBytes(std::int64_t n, std::int64_t before) const {
   return blocks_.MostBytes(n, before);
 }
 
-std::int64_t IntegerSums::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
-                                 std::uint8_t* to) const {
+void IntegerSums::CheckSums(const Queue& queue, const Piece& piece, const float* x) const {
   std::int64_t non_finite = 0;
+  if (!queue.on_host()) return;
   if (Kernels().max_abs(piece.n, x, &non_finite) > static_cast<float>(world_)) {
     throw Error("tensor " + std::to_string(piece.layer) + ": a sum is beyond " +
                 std::to_string(world_) + ", the number of ranks");
   }
-  return blocks_.Encode(piece, {.norm = 1}, x, to);
 }
 
-void IntegerSums::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
-                         float divisor, float* y, std::int64_t before) const {
-  blocks_.Decode(bytes, n, shift, divisor, y, before);
+std::int64_t IntegerSums::EncodeOn(const Queue& queue, const Piece& piece, CodecState* /*state*/,
+                                   const float* x, std::uint8_t* to) const {
+  CheckSums(queue, piece, x);
+  return blocks_.EncodeOn(queue, piece, {.norm = 1}, x, to);
+}
+
+void IntegerSums::RoundOn(const Queue& queue, const Piece& piece, CodecState* /*state*/,
+                          const float* x, float* y, SegmentCounts* counts) const {
+  CheckSums(queue, piece, x);
+  blocks_.RoundOn(queue, piece, {.norm = 1}, x, y, counts);
+}
+
+void IntegerSums::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                           int shift, float divisor, float* y, std::int64_t before) const {
+  blocks_.DecodeOn(queue, bytes, n, shift, divisor, y, before);
 }
 
 SharedCodec MakeTernGrad(CodecWords& words, const RoundingOptions& rounding) {

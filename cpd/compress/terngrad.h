@@ -8,7 +8,6 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
-#include "cpd/compress/levels_on_gpu.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -45,34 +44,35 @@ class CPD_API TernGrad final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
   [[nodiscard]] std::int64_t bucket() const override;
-  [[nodiscard]] const CodecOnGpu* on_gpu() const override {
-    return options_.clips_own || options_.trits ? nullptr : &on_gpu_;
+  /// None where ranks clip their own values.
+  [[nodiscard]] KernelSupport kernels() const override {
+    return options_.clips_own ? KernelSupport::none : blocks_.kernels();
   }
   [[nodiscard]] bool has_nan() const override { return !options_.trits; }
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] bool Freezes(std::int64_t n) const override;
   [[nodiscard]] Measured measured() const override;
-  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                                const float* x) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
   /// Where ranks clip their own values, a state that has the rank's limit; else null.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
   struct Limit;
-  /// Encodes with `blocks`, the values clipped by the rank's own limit first where it has one.
-  std::int64_t EncodeBy(const LevelBlocks& blocks, const Piece& piece, const CodecState* state,
-                        const float* x, std::uint8_t* to) const;
+  /// Calls run(piece, x) with the piece's values, clipped by the rank's own limit where it has one.
+  template <class Run>
+  void WithClipped(Piece piece, const CodecState* state, const float* x, Run run) const;
 
   TernGradOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;
-  LevelBlocks with_nan_;  ///< the same values in two bits each, of which one is NaN
-  LevelsOnGpu on_gpu_{blocks_, LevelsOnGpu::Whole::scale};
 };
 
 /// Encodes sums of W values -1, 0 or 1, and NaN, as integers modulo 2^b, b the bit length of 2 W;
@@ -88,17 +88,19 @@ class CPD_API IntegerSums final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_scales() const override { return true; }
-  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return &on_gpu_; }
-  /// Throws Error for a value beyond W. x: whole numbers, and NaN.
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
+  /// These two throw Error for a value beyond W on the CPU. x: whole numbers, and NaN.
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
 
  private:
+  void CheckSums(const Queue& queue, const Piece& piece, const float* x) const;
+
   int world_;
   LevelBlocks blocks_;
-  LevelsOnGpu on_gpu_{blocks_, LevelsOnGpu::Whole::one};
 };
 
 /// `terngrad clip=2.5|none share=on|off bucket=tensor|N whole=N clip_at=scaler|workers

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "cpd/base/guarded.h"
+#include "cpd/base/plans.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/largest.h"
 #include "cpd/compress/packed.h"
@@ -18,6 +20,7 @@
 #include "cpd/compress/residual.h"
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/words.h"
+#include "cpd/numeric/scaled/gap_codes.h"
 #include "cpd/numeric/scaled/largest_limit.h"
 #include "cpd/spec/error.h"
 
@@ -32,11 +35,44 @@ struct FeedbackOption {
 constexpr std::array<Key<FeedbackOption>, 1> kTopKKeys{
     ChoiceKey<"feedback", &FeedbackOption::feeds_back, kFeedback>()};
 constexpr Keys<FeedbackOption> kTopK{"top_k", kTopKKeys};
+constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // values of a message
+
+template <class T>
+std::int64_t FloatsOf(std::int64_t n) {
+  static_assert(sizeof(T) % sizeof(float) == 0);
+  return n * std::int64_t{sizeof(T) / sizeof(float)};
+}
+
+/// The tiles of a span, a power of two up to a block's: few, while that makes no more spans than a
+/// GPU runs at once.
+std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
+  constexpr std::int64_t kSpans = 1024;
+  std::int64_t span = 1;
+  while (span < block / kCodeTile && tiles_of(n) > kSpans * span) span *= 2;
+  return static_cast<std::int32_t>(span);
+}
+
+/// The bytes of messages that keep so many values, which `inner` encodes.
+std::int64_t BytesOf(const Codec& inner, const std::vector<TopKPlaces>& places) {
+  std::int64_t bytes = 0;
+  std::int64_t rank = 0;
+  for (const auto& [kept, bits] : places) {
+    bytes += number_bytes(kept) + (std::int64_t{bits} + 7) / 8;
+    if (kept == 0) continue;
+    const std::int64_t before = rank % inner.bucket();
+    if (inner.bucket() > 1) bytes += number_bytes(before);
+    bytes += inner.MostBytes(kept, before);
+    rank += kept;
+  }
+  return bytes;
+}
 
 }  // namespace
 
-/// A layer's residual, where there is one, and the values that the current call sends. Begin writes
-/// every v as the next residual; Run::Leave then writes that of the values that are sent.
+/// A layer's residual, where there is one, and the values that the current call sends: their
+/// indices and values on the CPU; elsewhere the limit that selects them, in the call's memory. On
+/// the CPU Begin writes every v as the next residual, and Run::Leave that of the values that are
+/// sent.
 struct TopK::Sending final : Residual {
   Sending(const TopK& codec, std::int64_t size)
       : Residual(codec.feeds_back_ ? size : 0),
@@ -44,17 +80,16 @@ struct TopK::Sending final : Residual {
         n(size),
         count(codec.Count(size)) {}
 
-  void Begin(const Piece& layer, const float* x) override {
-    Residual::Begin(layer, x);
-    Summands of{.n = n, .x = x};
-    if (size() > 0) {
-      of.r = kept(0);
-      of.sum = next(0);
+  void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {
+    Residual::BeginOn(queue, layer, x);
+    if (queue->on_host()) {
+      Find(x);
+    } else {
+      Select(queue, x);
     }
-    FindLargest(of, count, sent);
-    inner = codec->MakeState(static_cast<std::int64_t>(sent.values.size()));
+    inner = codec->MakeState(kept_count);
     if (inner != nullptr && gradient) inner->SetGradient(*gradient);
-    if (inner != nullptr) inner->Begin(InnerOf(layer), sent.values.data());
+    if (inner != nullptr) inner->BeginOn(queue, InnerOf(layer), values());
   }
   void Commit() override {
     Residual::Commit();
@@ -66,15 +101,75 @@ struct TopK::Sending final : Residual {
     return inner == nullptr ? std::nullopt : inner->ChosenBits();
   }
 
-  [[nodiscard]] Piece InnerOf(const Piece& layer) const {
-    return TopK::InnerOf(layer, static_cast<std::int64_t>(sent.values.size()));
+  [[nodiscard]] Piece InnerOf(const Piece& layer) const { return TopK::InnerOf(layer, kept_count); }
+  [[nodiscard]] const float* values() const {
+    return gathered == nullptr ? sent.values.data() : gathered.get();
+  }
+  /// A number of the search; waits. 0 for a layer without values.
+  template <class T>
+  [[nodiscard]] T Read(const Queue& queue, T TopKSearch::* number) const {
+    T found{};
+    if (n > 0) queue.Copy(&found, &(call.search->*number), sizeof(found));
+    return found;
   }
 
   SharedCodec codec;
   std::int64_t n, count;
+  std::int64_t kept_count = 0;  ///< how many values are sent; 0 where the device casts them
   Selection sent;
+  TopKCall call;  ///< of the call's device
+  std::shared_ptr<float> gathered;
   std::unique_ptr<CodecState> inner;
   std::optional<float> gradient;
+
+ private:
+  void Find(const float* x) {
+    Summands of{.n = n, .x = x};
+    if (size() > 0) {
+      of.r = kept(0);
+      of.sum = next(0);
+    }
+    FindLargest(of, count, sent);
+    kept_count = static_cast<std::int64_t>(sent.values.size());
+    gathered = nullptr;
+  }
+
+  /// Selects by kernels. Waits for how many values are kept, and gathers them, unless they are
+  /// cast.
+  void Select(const SharedQueue& queue, const float* x) {
+    call = {};
+    call.n = n;
+    call.k = count;
+    call.x = x;
+    call.block = kMessage;
+    call.span = SpanOf(n, kMessage);
+    if (size() > 0) {
+      sum_ = QueuedValues(queue, n);
+      call.kept = kept(0);
+      call.sum = sum_.get();
+      call.next = next(0);
+    }
+    if (n > 0) {
+      const std::int64_t spans = (tiles_of(n) + call.span - 1) / call.span + 1;
+      const std::int64_t floats = FloatsOf<TopKSearch>(1) + FloatsOf<TopKSpan>(spans);
+      search_ = QueuedValues(queue, floats);
+      call.search = reinterpret_cast<TopKSearch*>(search_.get());
+      call.spans = reinterpret_cast<TopKSpan*>(call.search + 1);
+      queue->Clear(search_.get(), floats * std::int64_t{sizeof(float)});
+      queue->select_top_k(call);
+    }
+    kept_count = 0;
+    if (const auto* packed = dynamic_cast<const Packed*>(codec.get())) {
+      call.cast = PlanOf(packed->format(), packed->rounding());
+      return;
+    }
+    kept_count = Read(*queue, &TopKSearch::kept);
+    gathered = QueuedValues(queue, kept_count);
+    call.gathered = gathered.get();
+    if (kept_count > 0) queue->gather_top_k(call);
+  }
+
+  std::shared_ptr<float> sum_, search_;
 };
 
 /// The kept values of a piece.
@@ -175,61 +270,109 @@ std::int64_t TopK::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
   return MostPlaceBytes(n) + kMostNumberBytes + inner_->MostBytes(n, inner_->bucket() - 1);
 }
 
-std::optional<float> TopK::Largest(const CodecState& state) const {
+KernelSupport TopK::kernels() const {
+  const bool rounds = dynamic_cast<const Packed*>(inner_.get()) != nullptr ||
+                      (inner_->kernels() != KernelSupport::none && inner_->is_fixed());
+  return rounds && inner_->has_nan() ? KernelSupport::round : KernelSupport::none;
+}
+
+float TopK::MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                      const float* /*x*/) const {
+  const auto& sending = dynamic_cast<const Sending&>(*state);
+  return inner_->MeasureOn(queue, sending.InnerOf(layer), sending.inner.get(), sending.values());
+}
+
+std::optional<float> TopK::LargestOn(const Queue& queue, const CodecState& state) const {
+  const auto& sending = dynamic_cast<const Sending&>(state);
+  if (!queue.on_host()) return std::bit_cast<float>(sending.Read(queue, &TopKSearch::largest));
   float largest = 0;
-  for (const float value : dynamic_cast<const Sending&>(state).sent.values) {
+  for (const float value : sending.sent.values) {
     if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
   }
   return largest;
 }
 
-float TopK::Measure(const Piece& layer, CodecState* state, const float* /*x*/) const {
-  const auto& sending = dynamic_cast<const Sending&>(*state);
-  return inner_->Measure(sending.InnerOf(layer), sending.inner.get(), sending.sent.values.data());
+void TopK::RoundOnHost(const Queue& queue, const Piece& piece, CodecState* state, float* y) const {
+  const Run run(piece, state);
+  std::vector<float> decoded(run.places.size());
+  inner_->RoundOn(queue, run.piece, run.sending.inner.get(), run.values(), decoded.data());
+  std::fill_n(y, piece.n, 0.0F);
+  for (std::size_t k = 0; k < decoded.size(); ++k) y[run.places[k] - piece.begin] = decoded[k];
+  if (feeds_back_) run.Leave(std::move(decoded));
 }
 
-std::int64_t TopK::Encode(const Piece& piece, CodecState* state, const float* /*x*/,
-                          std::uint8_t* to) const {
+void TopK::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* /*x*/,
+                   float* y, SegmentCounts* counts) const {
+  if (queue.on_host()) return RoundOnHost(queue, piece, state, y);
+  if (piece.n == 0) return;
+  const auto& sending = dynamic_cast<const Sending&>(*state);
+  TopKCall call = sending.call;
+  call.shift = piece.shift;
+  call.cast.seed = piece.key.seed;
+  call.stream = piece.key.stream;
+  std::optional<QueuedArray<float>> terms;
+  if (sending.gathered != nullptr) {
+    const Piece values = sending.InnerOf(piece);
+    terms.emplace(queue, values.n);
+    inner_->RoundOn(queue, values, sending.inner.get(), sending.values(), terms->data());
+    call.terms = terms->data();
+    if (measured() == Measured::shared) call.unit = piece.scale;
+  }
+  call.y = y;
+  call.counts = counts;
+  queue.round_top_k(call);
+}
+
+std::function<std::int64_t()> TopK::BytesOn(const SharedQueue& queue, const Piece& layer,
+                                            CodecState* state, const float* x) const {
+  if (queue->on_host()) return Codec::BytesOn(queue, layer, state, x);
+  TopKCall call = dynamic_cast<const Sending&>(*state).call;
+  const std::int64_t blocks = (layer.n + call.block - 1) / call.block;
+  const auto memory = QueuedValues(queue, FloatsOf<TopKPlaces>(blocks));
+  call.places = reinterpret_cast<TopKPlaces*>(memory.get());
+  if (blocks > 0) queue->count_top_k(call);
+  return [queue, memory, blocks, inner = inner_] {
+    std::vector<TopKPlaces> places(static_cast<std::size_t>(blocks));
+    const auto bytes = static_cast<std::int64_t>(places.size() * sizeof(TopKPlaces));
+    if (blocks > 0) queue->Copy(places.data(), memory.get(), bytes);
+    return BytesOf(*inner, places);
+  };
+}
+
+std::int64_t TopK::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
+                            const float* /*x*/, std::uint8_t* to) const {
   if (piece.n == 0) return 0;
   const Run run(piece, state);
   const std::uint8_t* const begin = to;
   to = PutPlaces(run.places, piece.begin, piece.n, to);
   if (run.places.empty()) return to - begin;
   if (inner_->bucket() > 1) to = PutNumber(run.before(), to);
-  const std::int64_t size = inner_->Encode(run.piece, run.sending.inner.get(), run.values(), to);
+  const std::int64_t size =
+      inner_->EncodeOn(queue, run.piece, run.sending.inner.get(), run.values(), to);
   if (feeds_back_) {
     std::vector<float> decoded(run.places.size());
-    inner_->Decode({to, static_cast<std::size_t>(size)}, run.piece.n, 0, 1, decoded.data(),
-                   run.before());
+    inner_->DecodeOn(queue, {to, static_cast<std::size_t>(size)}, run.piece.n, 0, 1, decoded.data(),
+                     run.before());
     run.Leave(std::move(decoded));
   }
   return to + size - begin;
 }
 
-void TopK::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-                  float* y, std::int64_t /*before*/) const {
+void TopK::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
+                    int shift, float divisor, float* y, std::int64_t /*before*/) const {
   if (n == 0 && bytes.empty()) return;
   const std::vector<std::int64_t> places = TakePlaces(bytes, n);
   std::vector<float> values(places.size());
   if (!places.empty()) {
     const std::int64_t before =
         inner_->bucket() > 1 ? TakeNumber(bytes, inner_->bucket() - 1) : std::int64_t{0};
-    inner_->Decode(bytes, static_cast<std::int64_t>(places.size()), shift, divisor, values.data(),
-                   before);
+    inner_->DecodeOn(queue, bytes, static_cast<std::int64_t>(places.size()), shift, divisor,
+                     values.data(), before);
   } else if (!bytes.empty()) {
     throw DamagedBytes(std::to_string(bytes.size()) + " bytes follow, though no value is kept");
   }
   std::fill_n(y, n, 0.0F / divisor);
   for (std::size_t k = 0; k < places.size(); ++k) y[places[k]] = values[k];
-}
-
-void TopK::Round(const Piece& piece, CodecState* state, const float* /*x*/, float* y) const {
-  const Run run(piece, state);
-  std::vector<float> decoded(run.places.size());
-  inner_->Round(run.piece, run.sending.inner.get(), run.values(), decoded.data());
-  std::fill_n(y, piece.n, 0.0F);
-  for (std::size_t k = 0; k < decoded.size(); ++k) y[run.places[k] - piece.begin] = decoded[k];
-  if (feeds_back_) run.Leave(std::move(decoded));
 }
 
 std::unique_ptr<CodecState> TopK::MakeState(std::int64_t size) const {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "cpd/compress/codec.h"
-#include "cpd/compress/on_gpu.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -43,21 +42,28 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
   /// Whether inner is anything but a packed format.
   [[nodiscard]] bool has_scales() const override { return has_scales_; }
-  [[nodiscard]] std::optional<float> Largest(const CodecState& state) const override;
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// Where inner is a packed format, or a codec of fixed size that has kernels, and has NaN. It
-  /// does not encode.
-  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
-  /// The inner codec's Measure of the kept values.
-  [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
+  /// They round where inner is a packed format, or a codec of fixed size that has kernels, and has
+  /// NaN.
+  [[nodiscard]] KernelSupport kernels() const override;
+  [[nodiscard]] bool counts_bytes() const override { return kernels() != KernelSupport::none; }
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
 
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
-  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  /// The inner codec's of the kept values.
+  [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
+                                const float* x) const override;
+  [[nodiscard]] std::optional<float> LargestOn(const Queue& queue,
+                                               const CodecState& state) const override;
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
+               SegmentCounts* counts = nullptr) const override;
+  [[nodiscard]] std::function<std::int64_t()> BytesOn(const SharedQueue& queue, const Piece& layer,
+                                                      CodecState* state,
+                                                      const float* x) const override;
 
   /// A state that keeps the residual, and from Begin to Commit the values that are sent.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
@@ -71,19 +77,17 @@ class CPD_API TopK final : public Codec {
  private:
   struct Sending;
   struct Run;
-  class OnGpu;
 
   [[nodiscard]] std::string Head() const;
+  void RoundOnHost(const Queue& queue, const Piece& piece, CodecState* state, float* y) const;
   /// The values that are kept of a layer, as a layer of the inner codec.
   [[nodiscard]] static Piece InnerOf(const Piece& layer, std::int64_t kept);
-  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
 
   std::int64_t billionths_ = 0;  ///< the fraction times 10^9
   bool feeds_back_ = true;
   SharedCodec inner_;
   bool has_scales_ = true;
   Format format_ = kFp32;
-  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

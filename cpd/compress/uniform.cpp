@@ -387,7 +387,7 @@ int UniformState::ChooseBits(const Piece& layer, const float* x) const {
   }
 }
 
-void UniformState::Begin(const Piece& layer, const float* x) {
+void UniformState::BeginOn(const SharedQueue& /*queue*/, const Piece& layer, const float* x) {
   if (rule_.rule == UniformBits::Rule::gradient && !(gradient_ >= 0)) {
     throw Error(
         "uniform bits=gradient needs the root mean square of the tensor's gradient: set it in the "
@@ -520,7 +520,8 @@ int64_t Uniform::MostBytes(int64_t n, int64_t /*before*/) const {
 
 int64_t Uniform::block() const { return kPackage; }
 
-int64_t Uniform::Encode(const Piece& piece, CodecState* state, const float* x, uint8_t* to) const {
+int64_t Uniform::EncodeOn(const Queue& /*queue*/, const Piece& piece, CodecState* state,
+                          const float* x, uint8_t* to) const {
   const auto& layer = dynamic_cast<const UniformState&>(*state);
   const std::span all(to, static_cast<size_t>(MostBytes(piece.n)));
   std::vector<float> buffer(piece.shift == 0 ? 0
@@ -541,8 +542,8 @@ int64_t Uniform::Encode(const Piece& piece, CodecState* state, const float* x, u
   return used;
 }
 
-void Uniform::Decode(std::span<const uint8_t> bytes, int64_t n, int shift, float divisor, float* y,
-                     int64_t /*before*/) const {
+void Uniform::DecodeOn(const Queue& /*queue*/, std::span<const uint8_t> bytes, int64_t n, int shift,
+                       float divisor, float* y, int64_t /*before*/) const {
   Guarded([&] {
     for (int64_t i = 0; i < n; i += kPackage) {
       const int64_t used = ReadPackage(bytes, std::min(kPackage, n - i), shift, divisor, y + i);

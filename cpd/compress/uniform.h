@@ -38,7 +38,7 @@ class CPD_API UniformState final : public CodecState {
 
   void SetGradient(float rms) override { gradient_ = rms; }
   /// Throws Error where the bits depend on a gradient that was not set.
-  void Begin(const Piece& layer, const float* x) override;
+  void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override;
   void Commit() override {}
   [[nodiscard]] std::optional<int> ChosenBits() const override { return bits_; }
 
@@ -99,10 +99,10 @@ class CPD_API Uniform final : public Codec {
   [[nodiscard]] bool needs_gradient() const override {
     return rule_.rule == UniformBits::Rule::gradient;
   }
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override;
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override;
+  std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+                        std::uint8_t* to) const override;
+  void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
+                float divisor, float* y, std::int64_t before = 0) const override;
   /// A UniformState.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;

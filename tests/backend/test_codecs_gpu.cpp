@@ -19,7 +19,7 @@
 #include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/queue.h"
 #include "cpd/backend/device_memory.h"
-#include "cpd/compress/on_gpu.h"
+#include "cpd/compress/codec.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
@@ -94,14 +94,15 @@ class CodecsGpu : public testing::GpuTest {
         : x(std::move(values)),
           memory(driver, x.data(), 4 * x.size()),
           queue(std::make_shared<const Queue>(Device::cuda, 0)),
-          state(states.cpu.get()) {
+          state(states.cpu.get()),
+          state_there(states.gpu.get()) {
       whole = PieceOf(0, static_cast<std::int64_t>(x.size()));
       whole.shift = shift;
       if (state != nullptr) state->Begin(whole, x.data());
-      on_gpu = codec.on_gpu()->Begin(queue, whole, {states.gpu.get()}, there());
+      if (state_there != nullptr) state_there->BeginOn(queue, whole, there());
       if (codec.measured() == Measured::nothing) return;
       whole.scale = codec.Measure(whole, state, x.data());
-      const float measured = on_gpu->Measure();
+      const float measured = codec.MeasureOn(*queue, whole, state_there, there());
       EXPECT_TRUE(same({&whole.scale, 1}, {&measured, 1}));
     }
     [[nodiscard]] const float* there() const {
@@ -121,7 +122,7 @@ class CodecsGpu : public testing::GpuTest {
     SharedQueue queue;
     Piece whole;
     CodecState* state;
-    std::unique_ptr<LayerOnGpu> on_gpu;
+    CodecState* state_there;
   };
 
   static Floats Read(const SharedQueue& queue, const float* from, std::int64_t n) {
@@ -138,7 +139,7 @@ class CodecsGpu : public testing::GpuTest {
     const auto memory = QueuedValues(both.queue, sizeof(SegmentCounts) / 4);
     auto* const counts = reinterpret_cast<SegmentCounts*>(memory.get());
     both.queue->Clear(counts, sizeof(SegmentCounts));
-    both.on_gpu->Round(both.whole, y.get(), counts);
+    codec.RoundOn(*both.queue, both.whole, both.state_there, both.there(), y.get(), counts);
     EXPECT_TRUE(same(expected, Read(both.queue, y.get(), n)));
     SegmentCounts found;
     both.queue->Copy(&found, counts, sizeof(found));
@@ -171,7 +172,7 @@ class CodecsGpu : public testing::GpuTest {
       Floats expected(static_cast<std::size_t>(n));
       codec.Decode(bytes, n, shift, divisor, expected.data(), before);
       const auto y = QueuedValues(queue, n);
-      codec.on_gpu()->Decode(*queue, there + 1, n, shift, divisor, y.get(), before);
+      codec.DecodeOn(*queue, {there + 1, bytes.size()}, n, shift, divisor, y.get(), before);
       EXPECT_TRUE(same(expected, Read(queue, y.get(), n)));
     }
   }
@@ -189,7 +190,11 @@ class CodecsGpu : public testing::GpuTest {
     const Piece piece = both.PieceOf(begin, n);
     const Bytes bytes = EncodedOnCpu(codec, piece, both.state, both.x.data() + begin);
     ExpectBytes(codec, both.queue, bytes, n, begin % codec.bucket(),
-                [&](std::uint8_t* to) { both.on_gpu->Encode(piece, to); });
+                [&](std::uint8_t* to) {
+                  const float* const x = both.there() + begin;
+                  EXPECT_EQ(codec.EncodeOn(*both.queue, piece, both.state_there, x, to),
+                            static_cast<std::int64_t>(bytes.size()));
+                });
   }
 };
 
@@ -223,7 +228,7 @@ TEST_F(CodecsGpu, EveryCodecWithKernels) {
   }
   for (const std::string& text : texts) {
     const SharedCodec codec = codec_of(text);
-    if (codec->on_gpu() == nullptr || !codec->on_gpu()->encodes()) continue;
+    if (codec->kernels() != KernelSupport::all) continue;
     ++found;
     for (const std::int64_t n : {0, 1, 77, 2048, 6145}) {
       for (const auto kind :
@@ -306,9 +311,9 @@ TEST_F(CodecsGpu, ErrorsFromStreamToStream) {
       bytes = EncodedOnCpu(*codec, whole, states.cpu.get(), x.data() + first);
       states.cpu->Commit();
       to = QueuedValues(queues[call], static_cast<std::int64_t>(bytes.size()));
-      codec->on_gpu()
-          ->Begin(queues[call], whole, {states.gpu.get()}, there + first)
-          ->Encode(whole, reinterpret_cast<std::uint8_t*>(to.get()));
+      states.gpu->BeginOn(queues[call], whole, there + first);
+      codec->EncodeOn(*queues[call], whole, states.gpu.get(), there + first,
+                      reinterpret_cast<std::uint8_t*>(to.get()));
       states.gpu->Commit();
     }
     Bytes got(bytes.size());
@@ -331,6 +336,7 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
       const SharedQueue queue = std::make_shared<const Queue>(Device::cuda, 0);
       const Floats x = values_of(kSlice, Values::normal, step);
       states.cpu->Begin({.begin = slice, .n = kSlice, .key = kKey}, nullptr);
+      states.gpu->BeginOn(queue, {.begin = slice, .n = kSlice, .key = kKey}, nullptr);
       for (const auto& [begin, n] : {std::pair{cut, kSlice - cut}, {std::int64_t{0}, cut}}) {
         const Piece piece{.begin = slice + begin, .n = n, .key = kKey};
         const float* const from = x.data() + begin;
@@ -338,10 +344,11 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
         const OnGpu memory(driver(), from, static_cast<std::size_t>(4 * n));
         auto* const there = static_cast<float*>(
             memory.View(View(const_cast<float*>(from), DType::f32, n), from).data);
-        const auto begun = codec->on_gpu()->Begin(queue, piece, {states.gpu.get(), slice}, there);
-        ExpectBytes(*codec, queue, bytes, n, 0,
-                    [&](std::uint8_t* to) { begun->Encode(piece, to); });
-        if (step == 1) begun->Round(piece, there, nullptr);  // in place, as virtual ranks do
+        ExpectBytes(*codec, queue, bytes, n, 0, [&](std::uint8_t* to) {
+          codec->EncodeOn(*queue, piece, states.gpu.get(), there, to);
+        });
+        // In place, as virtual ranks do.
+        if (step == 1) codec->RoundOn(*queue, piece, states.gpu.get(), there, there);
         queue->Wait();
         Floats rounded(static_cast<std::size_t>(n));
         codec->Decode(bytes, n, 0, 1, rounded.data());
@@ -374,9 +381,8 @@ std::string fault_of(const testing::CudaDriver& driver, const Codec& codec, cons
   const TensorView host = View(const_cast<std::uint8_t*>(bytes.data()), DType::u8,
                                static_cast<std::int64_t>(bytes.size()));
   const auto y = QueuedValues(queue, n);
-  codec.on_gpu()->Decode(*queue,
-                         static_cast<const std::uint8_t*>(memory.View(host, bytes.data()).data), n,
-                         0, 1, y.get(), 0);
+  const auto* const from = static_cast<const std::uint8_t*>(memory.View(host, bytes.data()).data);
+  codec.DecodeOn(*queue, {from, bytes.size()}, n, 0, 1, y.get());
   values.resize(static_cast<std::size_t>(n));
   queue->Copy(values.data(), y.get(), 4 * n);
   try {

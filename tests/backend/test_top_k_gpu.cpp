@@ -18,7 +18,6 @@
 #include "cpd/backend/queue.h"
 #include "cpd/base/plans.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/compress/on_gpu.h"
 #include "cpd/ops/reduce.h"
 #include "kernels/cuda/code_tile.h"
 #include "tests/testing/bits.h"
@@ -150,17 +149,17 @@ class TopKGpu : public testing::GpuTest {
     auto* const from = const_cast<float*>(x.data());
     const auto* in =
         static_cast<const float*>(memory.View(View(from, DType::f32, whole.n), from).data);
-    const auto begun = codec.on_gpu()->Begin(queue, whole, {there}, in);
+    there->BeginOn(queue, whole, in);
     const auto y = QueuedValues(queue, whole.n);
     const auto found = QueuedValues(queue, sizeof(SegmentCounts) / 4);
     auto* const counts = reinterpret_cast<SegmentCounts*>(found.get());
     queue->Clear(counts, sizeof(SegmentCounts));
-    begun->Round(whole, y.get(), counts);
-    const auto counted_bytes = begun->CountBytes(whole);
+    codec.RoundOn(*queue, whole, there, in, y.get(), counts);
+    const auto counted_bytes = codec.BytesOn(queue, whole, there, in);
     Floats got(x.size());
     if (whole.n > 0) queue->Copy(got.data(), y.get(), 4 * whole.n);
     EXPECT_TRUE(same(expected.terms, got));
-    const auto largest = begun->Largest();
+    const auto largest = codec.LargestOn(*queue, *there);
     ASSERT_TRUE(largest.has_value());
     EXPECT_EQ(*largest, expected.largest);
 
@@ -177,7 +176,7 @@ class TopKGpu : public testing::GpuTest {
     EXPECT_EQ(counted.underflowed, lost.underflowed);
     EXPECT_EQ(counted_bytes(), bytes);
     if (codec.measured() != Measured::nothing) {
-      const float measured = begun->Measure();
+      const float measured = codec.MeasureOn(*queue, whole, there, in);
       EXPECT_TRUE(same({&whole.scale, 1}, {&measured, 1}));
     }
     cpu->Commit();
@@ -193,7 +192,7 @@ class TopKGpu : public testing::GpuTest {
     SCOPED_TRACE(one.text() + ", " + std::to_string(n) + " values of kind " +
                  std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
     const SharedCodec codec = one.codec(one.text());
-    ASSERT_NE(codec->on_gpu(), nullptr);
+    ASSERT_EQ(codec->kernels(), KernelSupport::round);
     const auto cpu = codec->MakeState(n);
     const auto there = codec->MakeState(n);
     for (int call = 0; call < calls; ++call) {
@@ -279,7 +278,9 @@ TEST_F(TopKGpu, InPlace) {
   const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
   const auto memory = QueuedValues(queue, kSize);
   queue->Copy(memory.get(), x.data(), 4 * kSize);
-  codec->on_gpu()->Begin(queue, whole, {}, memory.get())->Round(whole, memory.get(), nullptr);
+  const auto state = codec->MakeState(kSize);
+  state->BeginOn(queue, whole, memory.get());
+  codec->RoundOn(*queue, whole, state.get(), memory.get(), memory.get());
   Floats got(x.size());
   queue->Copy(got.data(), memory.get(), 4 * kSize);
   EXPECT_TRUE(same(expected_of(one, x, {}, whole).terms, got));
@@ -309,9 +310,8 @@ TEST_F(TopKGpu, ResidualsFromCallToCall) {
     const auto memory = QueuedValues(queue, kSize);
     queue->Copy(memory.get(), x.data(), 4 * kSize);
     const auto y = QueuedValues(queue, kSize);
-    codec->on_gpu()
-        ->Begin(queue, whole, {there.get()}, memory.get())
-        ->Round(whole, y.get(), nullptr);
+    there->BeginOn(queue, whole, memory.get());
+    codec->RoundOn(*queue, whole, there.get(), memory.get(), y.get());
     Expect(one, *codec, x, whole, cpu.get(), there.get());
   }
 }
@@ -319,7 +319,7 @@ TEST_F(TopKGpu, ResidualsFromCallToCall) {
 /// A codec around it, whose own residual is added first.
 TEST_F(TopKGpu, WithinFeedback) {
   const SharedCodec codec = MakeCodec("feedback top_k 0.1 feedback=off e5m2");
-  EXPECT_FALSE(codec->on_gpu()->encodes());
+  EXPECT_EQ(codec->kernels(), KernelSupport::round);
   constexpr std::int64_t kSize = 5000;
   const auto cpu = codec->MakeState(kSize);
   const auto there = codec->MakeState(kSize);
@@ -333,8 +333,8 @@ TEST_F(TopKGpu, WithinFeedback) {
     const auto memory = QueuedValues(queue, kSize);
     queue->Copy(memory.get(), x.data(), 4 * kSize);
     const auto y = QueuedValues(queue, kSize);
-    const auto begun = codec->on_gpu()->Begin(queue, whole, {there.get()}, memory.get());
-    begun->Round(whole, y.get(), nullptr);
+    there->BeginOn(queue, whole, memory.get());
+    codec->RoundOn(*queue, whole, there.get(), memory.get(), y.get());
     Floats got(x.size());
     queue->Copy(got.data(), y.get(), 4 * kSize);
     EXPECT_TRUE(same(expected, got));
@@ -348,7 +348,7 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
   for (const char* text : {"sparse", "sparse e4m3", "sparse e5m10"}) {
     SCOPED_TRACE(text);
     const SharedCodec codec = MakeCodec(text);
-    EXPECT_FALSE(codec->on_gpu()->encodes());
+    EXPECT_EQ(codec->kernels(), KernelSupport::round);
     for (const std::int64_t n : {0, 1, 5000}) {
       const Floats x = values_of(n, Values::some_nan);
       const Piece whole{.n = n, .size = n};
@@ -357,7 +357,7 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
       const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
       const auto memory = QueuedValues(queue, n);
       if (n > 0) queue->Copy(memory.get(), x.data(), 4 * n);
-      codec->on_gpu()->Begin(queue, whole, {}, memory.get())->Round(whole, memory.get(), nullptr);
+      codec->RoundOn(*queue, whole, nullptr, memory.get(), memory.get());
       Floats got(x.size());
       if (n > 0) queue->Copy(got.data(), memory.get(), 4 * n);
       EXPECT_TRUE(same(expected, got));
@@ -556,12 +556,11 @@ TEST(TopKOnGpu, WhatHasKernels) {
   for (const char* text :
        {"top_k 0.1", "top_k 1 e4m3", "top_k 0.5 feedback=off fp16", "top_k 0.1 qsgd bits=4",
         "top_k 0.1 int4", "top_k 0.1 terngrad", "feedback top_k 0.1 feedback=off"}) {
-    EXPECT_NE(MakeCodec(text)->on_gpu(), nullptr) << text;
-    EXPECT_FALSE(MakeCodec(text)->on_gpu()->encodes()) << text;
+    EXPECT_EQ(MakeCodec(text)->kernels(), KernelSupport::round) << text;
   }
   for (const char* text : {"top_k 0.1 e3m0", "top_k 0.1 mxfp8", "top_k 0.1 sparse",
                            "top_k 0.1 qsgd bits=4 coding=elias-dense"}) {
-    EXPECT_EQ(MakeCodec(text)->on_gpu(), nullptr) << text;
+    EXPECT_EQ(MakeCodec(text)->kernels(), KernelSupport::none) << text;
   }
 }
 

@@ -16,7 +16,7 @@
 #include "cpd/backend/queue.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/compress/on_gpu.h"
+#include "cpd/compress/codec.h"
 #include "cpd/ops/cast.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
@@ -126,9 +126,9 @@ class VirtualGpu : public testing::GpuTest {
 
   static void ExpectSame(const Reduce& spec, const Reduced& expected, const Reduced& got,
                          int world) {
-    const CodecOnGpu* const codec = spec.wire == nullptr ? nullptr : spec.wire->on_gpu();
-    const bool is_staged = spec.wire != nullptr &&
-                           (codec == nullptr || !(spec.wire->is_fixed() || codec->counts_bytes()));
+    const bool is_staged =
+        spec.wire != nullptr &&
+        (spec.wire->kernels() == KernelSupport::none || !spec.wire->counts_bytes());
     for (std::size_t l = 0; l < kSizes.size(); ++l) {
       const std::string about = "layer " + std::to_string(l) + " of " + std::to_string(world) +
                                 " ranks, " + ToString(spec.accumulator) + " " +

@@ -63,13 +63,13 @@ class Buckets final : public Codec {
     return n + 4 * (has_own_scales() ? Touched(n, before) : 1);
   }
 
-  [[nodiscard]] float Measure(const Piece& layer, CodecState* state,
-                              const float* x) const override {
+  [[nodiscard]] float MeasureOn(const Queue& /*queue*/, const Piece& layer, CodecState* state,
+                                const float* x) const override {
     return Largest(Sent(layer, state, x), layer.size);
   }
 
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override {
+  std::int64_t EncodeOn(const Queue& /*queue*/, const Piece& piece, CodecState* state,
+                        const float* x, std::uint8_t* to) const override {
     std::int64_t begin = piece.begin;
     std::int64_t end = piece.begin + piece.n;
     if (piece.size > 0) {  // the layer is there
@@ -107,8 +107,8 @@ class Buckets final : public Codec {
     return 4 * static_cast<std::int64_t>(scales.size()) + used;
   }
 
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t before = 0) const override {
+  void DecodeOn(const Queue& /*queue*/, std::span<const std::uint8_t> bytes, std::int64_t n,
+                int shift, float divisor, float* y, std::int64_t before = 0) const override {
     const std::int64_t count = has_own_scales() ? Touched(n, before) : 1;
     const auto size = static_cast<std::int64_t>(bytes.size());
     if (size > MostBytes(n, before) || size < 4 * count ||
@@ -135,7 +135,9 @@ class Buckets final : public Codec {
  private:
   struct Feedback : CodecState {
     explicit Feedback(std::int64_t size) : lost(static_cast<std::size_t>(size)), next(lost) {}
-    void Begin(const Piece& layer, const float* /*x*/) override { begin = layer.begin; }
+    void BeginOn(const SharedQueue& /*queue*/, const Piece& layer, const float* /*x*/) override {
+      begin = layer.begin;
+    }
     void Commit() override { lost = next; }
     [[nodiscard]] std::vector<float> Kept() const override { return lost; }
     void Restore(std::span<const float> kept) override {

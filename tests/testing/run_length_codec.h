@@ -45,8 +45,8 @@ class RunLength : public Codec {
     return kRunBytes * n;
   }
 
-  std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
-                      std::uint8_t* to) const override {
+  std::int64_t EncodeOn(const Queue& /*queue*/, const Piece& piece, CodecState* state,
+                        const float* x, std::uint8_t* to) const override {
     std::vector<float> values(static_cast<std::size_t>(piece.n));
     cast_->Round(piece, nullptr, Sent(piece, state, x), values.data());
     std::uint8_t* end = to;
@@ -62,8 +62,8 @@ class RunLength : public Codec {
     return end - to;
   }
 
-  void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
-              float* y, std::int64_t /*before*/) const override {
+  void DecodeOn(const Queue& /*queue*/, std::span<const std::uint8_t> bytes, std::int64_t n,
+                int shift, float divisor, float* y, std::int64_t /*before*/) const override {
     if (bytes.size() % kRunBytes != 0) throw DamagedBytes("a run is cut off");
     std::int64_t at = 0;
     for (std::size_t i = 0; i < bytes.size(); i += kRunBytes) {
@@ -94,7 +94,7 @@ class RunLength : public Codec {
           lost(static_cast<std::size_t>(size)),
           sent(lost.size()),
           next(lost.size()) {}
-    void Begin(const Piece& layer, const float* x) override {
+    void BeginOn(const SharedQueue& /*queue*/, const Piece& layer, const float* x) override {
       for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = x[i] + lost[i];
       cast->Round(layer, nullptr, sent.data(), next.data());
       for (std::size_t i = 0; i < sent.size(); ++i) {

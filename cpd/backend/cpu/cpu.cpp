@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cpd/base/huge_pages.h"
+#include "cpd/base/parallel.h"
 #include "cpd/spec/error.h"
 
 namespace cpd::cpu {
@@ -11,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kAlign = 64;  // a cache line
 constexpr std::int64_t kSmall = std::int64_t{1} << 15;
+constexpr std::int64_t kPieceBytes = 16 << 10;  // that a thread clears at least
 
 const char* Describe(int /*status*/) { return "memory is missing"; }
 void UseAllocatorAt(const std::atomic<const Allocator*>& /*place*/) {}
@@ -19,6 +22,7 @@ int Allocate(const Launch& /*launch*/, MemoryKind /*kind*/, std::int64_t bytes, 
   const auto size = static_cast<std::size_t>(whole);
   *memory = bytes <= kSmall ? std::malloc(size) : std::aligned_alloc(kAlign, size);
   if (*memory == nullptr) throw NoMemory(static_cast<std::uint64_t>(whole), "a call");
+  AdviseHugePages(*memory, static_cast<std::size_t>(whole));
   return 0;
 }
 int Release(const Launch& /*launch*/, MemoryKind /*kind*/, void* memory) {
@@ -31,7 +35,10 @@ int Copy(const Launch& /*launch*/, void* to, const void* from, std::int64_t byte
   return 0;
 }
 int Clear(const Launch& /*launch*/, void* memory, std::int64_t bytes) {
-  std::memset(memory, 0, static_cast<std::size_t>(bytes));
+  // Pages are near the thread that writes them first, as it will compute on them.
+  parallel_for(bytes, kPieceBytes, 4 * kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    std::memset(static_cast<char*>(memory) + begin, 0, static_cast<std::size_t>(end - begin));
+  });
   return 0;
 }
 int OpenStream(int /*device*/, void** stream) {
@@ -77,6 +84,20 @@ const Backend& Table() {
       .cast_both = cast_both,
       .encode_scaled = encode_scaled,
       .decode_scaled = decode_scaled,
+      .level_norms = level_norms,
+      .round_levels = round_levels,
+      .encode_levels = encode_levels,
+      .decode_levels = decode_levels,
+      .bucket_scales = bucket_scales,
+      .round_quantized = round_quantized,
+      .encode_quantized = encode_quantized,
+      .decode_quantized = decode_quantized,
+      .one_bit_means = one_bit_means,
+      .round_one_bit = round_one_bit,
+      .encode_one_bit = encode_one_bit,
+      .decode_one_bit = decode_one_bit,
+      .add_residual = add_residual,
+      .take_errors = take_errors,
   };
   return table;
 }

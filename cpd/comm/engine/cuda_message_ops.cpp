@@ -249,13 +249,17 @@ class CudaMessageOps final : public MessageOps {
     }
   }
 
+  [[nodiscard]] static CodecState* StateOf(const std::vector<CodecState*>& states, std::size_t l) {
+    return states.empty() ? nullptr : states[l];
+  }
+
   void EncodeTo(const Part& part, std::uint8_t* to) const {
     ForCoded(Content::contributions, part, [&](const Segment& s, std::int64_t, std::int64_t at) {
       const auto l = static_cast<std::size_t>(s.layer);
       const float scale = layers().scales.empty() ? 0 : layers().scales[l];
-      layers().on_gpu[l]->Encode(
-          reduction().PieceOf(s.layer, rank(), layers().shifts[l], scale, s.begin, s.count),
-          to + at);
+      reduction().wire(s.layer)->EncodeOn(
+          *queue_, reduction().PieceOf(s.layer, rank(), layers().shifts[l], scale, s.begin, s.count),
+          StateOf(layers().states, l), layers().x[l] + s.begin, to + at);
     });
     Progress();
   }
@@ -263,11 +267,9 @@ class CudaMessageOps final : public MessageOps {
   void EncodeResults(const Part& part, const float* sums, std::uint8_t* to) const {
     ForCoded(Content::results, part, [&](const Segment& s, std::int64_t position, std::int64_t at) {
       const Piece piece = reduction().ResultPiece(s.layer, s.begin, s.count);
-      const CodecOnGpu& codec = *reduction().results(s.layer)->on_gpu();
-      const auto l = static_cast<std::size_t>(s.layer);
-      StateOnGpu state;
-      if (!layers().results.empty()) state = {layers().results[l], layers().results_begin[l]};
-      codec.Begin(queue_, piece, state, sums + position)->Encode(piece, to + at);
+      reduction().results(s.layer)->EncodeOn(
+          *queue_, piece, StateOf(layers().results, static_cast<std::size_t>(s.layer)),
+          sums + position, to + at);
     });
     Progress();
   }
@@ -278,8 +280,9 @@ class CudaMessageOps final : public MessageOps {
     const std::shared_ptr<float> values = QueuedValues(queue_, part.count);
     ForCoded(content, part, [&](const Segment& s, std::int64_t position, std::int64_t at) {
       const Codec& codec = codecs(content).of(0, s.layer);
-      codec.on_gpu()->Decode(*queue_, from + at, s.count, 0, 1, values.get() + position,
-                             s.begin % codec.bucket());
+      const std::int64_t before = s.begin % codec.bucket();
+      const auto bytes = static_cast<std::size_t>(codec.MostBytes(s.count, before));
+      codec.DecodeOn(*queue_, {from + at, bytes}, s.count, 0, 1, values.get() + position, before);
     });
     return values;
   }
@@ -293,9 +296,10 @@ class CudaMessageOps final : public MessageOps {
       const auto found = QueuedMemory(queue_, sizeof(SegmentCounts));
       SegmentCounts counts;
       queue_->Copy(found.get(), &counts, sizeof(counts));
-      layers().on_gpu[l]->Round(
-          reduction().PieceOf(layer, rank(), layers().shifts[l], scale, 0, size),
-          QueuedValues(queue_, size).get(), reinterpret_cast<SegmentCounts*>(found.get()));
+      reduction().wire(layer)->RoundOn(
+          *queue_, reduction().PieceOf(layer, rank(), layers().shifts[l], scale, 0, size),
+          StateOf(layers().states, l), layers().x[l], QueuedValues(queue_, size).get(),
+          reinterpret_cast<SegmentCounts*>(found.get()));
       queue_->Copy(&counts, found.get(), sizeof(counts));
       all.push_back(LossesOf(counts));
     }

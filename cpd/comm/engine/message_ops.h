@@ -2,7 +2,7 @@
 //
 // What a rank computes on messages: encodes its contributions, folds what came, decodes results.
 // The arithmetic is reduction.h's, the bytes are a codec's (coded.h); on a GPU the codec's kernels
-// (compress/on_gpu.h) and kernels/cuda/reduce_tile.cuh give the same bits.
+// (compress/codec.h) and kernels/cuda/reduce_tile.cuh give the same bits.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 #include <span>
 #include <vector>
 
+#include "cpd/backend/queue.h"
 #include "cpd/base/tensor.h"
 #include "cpd/comm/engine/coded.h"
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
 #include "cpd/comm/engine/memory.h"
 #include "cpd/comm/reduction.h"
-#include "cpd/compress/on_gpu.h"
 #include "cpd/scale/aps.h"
 
 namespace cpd {
@@ -30,11 +30,9 @@ struct Layers {
   std::vector<float*> out;              ///< where value out_begin[l] of layer l goes
   std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
   std::vector<int> shifts;
-  std::vector<float> scales;                ///< what was measured; empty: nothing
-  std::vector<CodecState*> states;          ///< after Begin; empty: the codec keeps nothing
-  std::vector<const LayerOnGpu*> on_gpu;    ///< of a codec's kernels; empty: there are none
-  std::vector<CodecState*> results;         ///< states of the results that this rank owns
-  std::vector<std::int64_t> results_begin;  ///< the first value of these
+  std::vector<float> scales;         ///< what was measured; empty: nothing
+  std::vector<CodecState*> states;   ///< after Begin; empty: the codec keeps nothing
+  std::vector<CodecState*> results;  ///< states of the results that this rank owns
 };
 
 /// What a message holds.

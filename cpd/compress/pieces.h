@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What codecs share that build calls of operations (operations.def) of a piece, for the queue of
+// any device: its buckets, its parts, and where damage is noted.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "cpd/backend/queue.h"
+#include "cpd/compress/codec.h"
+
+namespace cpd {
+
+/// Throws DamagedBytes unless a message of n values has the codec's fixed size.
+void CheckFixedSize(const Codec& codec, std::span<const std::uint8_t> bytes, std::int64_t n,
+                    std::int64_t before);
+
+/// Values begin … end - 1 of a layer.
+struct ValueRange {
+  std::int64_t begin = 0, end = 0;
+  [[nodiscard]] std::int64_t size() const { return end - begin; }
+};
+
+/// The values of the layer in the buckets that a piece touches; the piece alone where the layer's
+/// size is not known.
+CPD_API ValueRange BucketsAround(const Piece& piece, std::int64_t bucket);
+/// The number of buckets that a piece touches.
+[[nodiscard]] inline std::int64_t BucketsOf(const Piece& piece, std::int64_t bucket) {
+  return (piece.begin % bucket + piece.n + bucket - 1) / bucket;
+}
+
+/// Calls run(part, i) for parts of a piece, from its value number i on. On the CPU a part has up to
+/// `step` values, which then stay in the caches from one operation to the next, where the buckets
+/// that it cuts are known whole; on other devices it is the piece.
+template <class Run>
+void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::int64_t step,
+              Run run) {
+  const bool is_whole = piece.size > 0 || piece.begin % bucket == 0;
+  if (!queue.on_host() || !is_whole) step = std::max<std::int64_t>(1, piece.n);
+  for (std::int64_t i = 0; i < piece.n; i += step) {
+    Piece part = piece;
+    part.begin += i;
+    part.n = std::min(step, piece.n - i);
+    if (part.random != nullptr) part.random += i;
+    run(part, i);
+  }
+}
+
+/// Where a decoding notes the first damaged value: on the CPU here, elsewhere as a fault
+/// (faults.h).
+class DamageNote {
+ public:
+  /// The error's text is "value N`what`".
+  DamageNote(const Queue& queue, const char* what)
+      : what_(what), place_(queue.on_host() ? &index_ : queue.PlaceOf({"value ", what})) {}
+  [[nodiscard]] unsigned long long* place() { return place_; }
+  /// Throws DamagedBytes on the CPU for a value that was noted.
+  void Check() const {
+    if (index_ != kNone) throw DamagedBytes("value " + std::to_string(index_) + what_);
+  }
+
+ private:
+  static constexpr unsigned long long kNone = std::numeric_limits<unsigned long long>::max();
+  const char* what_;
+  unsigned long long index_ = kNone;
+  unsigned long long* place_;
+};
+
+}  // namespace cpd
