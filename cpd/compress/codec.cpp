@@ -8,11 +8,10 @@
 #include <sstream>
 #include <vector>
 
-#include "cpd/backend/roster.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
 #include "cpd/compress/packed.h"
-#include "cpd/numeric/round/round_plan.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -80,14 +79,7 @@ std::int64_t BlockOfBucket(std::int64_t bucket) {
 }
 
 void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y) {
-  static constexpr RoundPlan kPlan = make_plan(kFp32, {});
-  // A block's codes are read before its values are written.
-  Kernels().decode({.n = n,
-                    .plan = &kPlan,
-                    .packed = reinterpret_cast<const std::uint8_t*>(x),
-                    .out = Contiguous(y),
-                    .shift = std::clamp(shift, -600, 600),
-                    .divisor = divisor});
+  UnscaleSpan(shift, divisor, n, x, y);
 }
 
 bool IsFinite(std::int64_t n, const float* x) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/ops/reduce.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "cpd/backend/cpu/elementwise.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
 #include "cpd/numeric/draws/philox.h"
@@ -27,72 +27,34 @@ void RefuseUnit(const Accumulator& accumulator) {
       "which sums products");
 }
 
-/// Steps of either type. Binary64 takes no short route.
-template <class T>
-void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
-          std::int64_t count, const T* const* terms, T* sum, T* compensation, GivenDraws given) {
-  Kernels().fold(
-      {kTypeOf<T>, starts, &plan, draw, first, n, count, terms, sum, compensation, given});
-}
-
-/// The backend of FoldWalk for spans of n elements, whose planes are in `state`.
-template <class T>
-class Spans {
+/// The plans of a sum, made when they are first needed.
+class LazyPlans {
  public:
-  Spans(const Accumulator& accumulator, const Format& terms_in, std::int64_t first, std::int64_t n,
-        const T* const* terms, FoldStateOf<T> state, const RandomKey& key)
-      : accumulator_(accumulator),
-        terms_in_(terms_in),
-        first_(first),
-        n_(n),
-        terms_(terms),
-        state_(state),
-        key_(key) {}
-
-  void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
-                 std::int64_t count) {
-    Add(PlanOfTerms(), plane, starts, draw, count, terms_ + first);
-  }
-  void add_chunk(bool starts, std::int64_t draw) { AddPlane(PlanOfSums(), 0, 1, starts, draw); }
-  void open_tree(int plane, std::int64_t term) { std::copy_n(terms_[term], n_, Plane(plane)); }
-  void merge_term(int plane, std::int64_t draw, std::int64_t term) {
-    Add(PlanOfTerms(), plane, false, draw, 1, terms_ + term);
-  }
-  void merge_trees(int plane, std::int64_t draw, bool of_term) {
-    AddPlane(of_term ? PlanOfTerms() : PlanOfSums(), plane, plane + 1, false, draw);
-  }
-  void round_tree(std::int64_t draw) { AddPlane(PlanOfTerms(), 0, 0, true, draw); }
-
- private:
-  /// PlanOfTerms, PlanOfSums: plans that are made when they are first needed.
-  const FoldPlan& PlanOfTerms() {
+  LazyPlans(const Accumulator& accumulator, const Format& terms_in, const RandomKey& key)
+      : accumulator_(accumulator), terms_in_(terms_in), key_(key) {}
+  const FoldPlan& terms() {
     if (!of_terms_) of_terms_ = TermsPlanOf(accumulator_, terms_in_, key_);
     return *of_terms_;
   }
-  const FoldPlan& PlanOfSums() {
+  const FoldPlan& sums() {
     if (!of_sums_) of_sums_ = SumsPlanOf(accumulator_, key_);
     return *of_sums_;
   }
-  [[nodiscard]] T* Plane(int plane) const { return state_.planes + plane * state_.stride; }
 
-  void Add(const FoldPlan& plan, int plane, bool starts, std::int64_t draw, std::int64_t count,
-           const T* const* terms) {
-    T* compensation = accumulator_.scheme == Scheme::kahan ? Plane(1) : nullptr;
-    Fold(plan, starts, draw, first_, n_, count, terms, Plane(plane), compensation, state_.given);
-  }
-  void AddPlane(const FoldPlan& plan, int to, int from, bool starts, std::int64_t draw) {
-    const T* term = Plane(from);
-    Add(plan, to, starts, draw, 1, &term);
-  }
-
+ private:
   const Accumulator& accumulator_;
   const Format& terms_in_;
-  std::int64_t first_, n_;
-  const T* const* terms_;
-  FoldStateOf<T> state_;
   const RandomKey& key_;
   std::optional<FoldPlan> of_terms_, of_sums_;
 };
+
+template <class T>
+FoldSpans<T, LazyPlans> SpansOf(const Accumulator& accumulator, const Format& terms_in,
+                                std::int64_t first, std::int64_t n, const T* const* terms,
+                                const FoldStateOf<T>& state, const RandomKey& key) {
+  return {{accumulator, terms_in, key}, accumulator.scheme, first, n, terms, state.planes,
+          state.stride, state.given};
+}
 
 void CheckSum(const Accumulator& accumulator, const Format& terms_in) {
   Check(accumulator);
@@ -106,7 +68,7 @@ void Steps(const Accumulator& accumulator, const Format& terms_in, std::int64_t 
            FoldStateOf<T> state, const RandomKey& key) {
   CheckSum(accumulator, terms_in);
   if (count <= 0 || n <= 0) return;
-  Spans<T> spans(accumulator, terms_in, first, n, terms, state, key);
+  auto spans = SpansOf<T>(accumulator, terms_in, first, n, terms, state, key);
   FoldWalk(fold_order(accumulator), k).take(spans, count);
 }
 
@@ -114,28 +76,8 @@ template <class T>
 void End(const Accumulator& accumulator, const Format& terms_in, std::int64_t terms,
          std::int64_t first, std::int64_t n, FoldStateOf<T> state, const RandomKey& key) {
   CheckSum(accumulator, terms_in);
-  Spans<T> spans(accumulator, terms_in, first, n, nullptr, state, key);
+  auto spans = SpansOf<T>(accumulator, terms_in, first, n, nullptr, state, key);
   FoldWalk(fold_order(accumulator), terms).end(spans);
-}
-
-/// The shift limited to ±600, beyond which x * 2^shift rounds alike: it is far below every grid, or
-/// beyond every format.
-int Bounded(int shift) { return std::clamp(shift, -600, 600); }
-
-/// Calls run(i, count, random) over [0, n): once with null, or, where the random integers of a
-/// stochastic plan do not begin with a block, in steps with the integers.
-template <class Run>
-void WithRandom(const RoundPlan& plan, std::int64_t first, std::int64_t n, Run run) {
-  const std::int64_t skip = first % kBlock;
-  if (plan.mode != Rounding::stochastic || skip == 0) return run(0, n, nullptr);
-  constexpr std::int64_t kStep = 4 * kBlock;
-  std::uint32_t random[kStep + kBlock];
-  for (std::int64_t i = 0; i < n; i += kStep) {
-    const std::int64_t count = std::min(kStep, n - i);
-    Kernels().random_integers(plan.random_bits, plan.seed, plan.stream, first - skip + i,
-                              skip + count, random);
-    run(i, count, random + skip);
-  }
 }
 
 }  // namespace
@@ -197,17 +139,7 @@ void CastScaled(const Format& format, const RoundingOptions& options, int shift,
                 std::int64_t n, const float* x, float* y, const RandomKey& key) {
   Check(options);
   Check(key, false);
-  const RoundPlan plan = PlanOf(format, options, key);
-  WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
-    Kernels().cast({.n = count,
-                    .first = first + i,
-                    .x = Contiguous(x + i),
-                    .random = Contiguous(random),
-                    .out = Contiguous(y + i),
-                    .plan = &plan,
-                    .shift = Bounded(shift),
-                    .streaming = n >= kStreamingFrom && x != y});
-  });
+  CastSpan(PlanOf(format, options, key), shift, first, n, x, y);
 }
 
 std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, int shift,
@@ -217,13 +149,13 @@ std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, 
   Check(key, false);
   const RoundPlan plan = PlanOf(format, options, key);
   unsigned long long nan = ~0ULL;
-  WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
+  WithIntegers(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
     Kernels().encode({.n = count,
                       .first = first + i,
                       .x = Contiguous(x + i),
                       .random = Contiguous(random),
                       .plan = &plan,
-                      .shift = Bounded(shift),
+                      .shift = BoundedShift(shift),
                       .streaming = n >= kStreamingFrom,
                       .packed = packed + i * plan.bits / 8,
                       .first_nan = &nan});
@@ -238,7 +170,7 @@ void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n
                     .plan = &plan,
                     .packed = packed,
                     .out = Contiguous(y),
-                    .shift = Bounded(shift),
+                    .shift = BoundedShift(shift),
                     .divisor = divisor,
                     .streaming = n >= kStreamingFrom});
 }

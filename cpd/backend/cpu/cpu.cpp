@@ -58,6 +58,12 @@ const Backend& Table() {
       .close_stream = CloseStream,
       .order = Order,
       .wait = Wait,
+      .reduce = reduce,
+      .count = count,
+      .cast_terms = cast_terms,
+      .fold_ranks = fold_ranks,
+      .finish_sums = finish_sums,
+      .checksums = checksums,
   };
   return table;
 }
