@@ -59,7 +59,9 @@ VirtualSums::VirtualSums(const Reduction& reduction, const std::vector<std::int6
     : reduction_(reduction),
       queue_(std::make_shared<Queue>(first)),
       on_host_(first.on_host()),
-      terms_(OnDevice<float>(queue_, std::ranges::max(sizes))) {
+      terms_(OnDevice<float>(queue_, std::ranges::max(sizes))),
+      across_(CallOf(reduction.Across(0))),
+      group_(CallOf(reduction.Group(0, 0))) {
   const int across = reduction.Across(0).planes();
   const int group = reduction.Group(0, 0).planes();
   const bool halves = on_host_ && FitsHalves(reduction);
@@ -101,31 +103,41 @@ float VirtualSums::Largest(const TensorView& x, const Codec& codec, const Piece&
   return entering;
 }
 
-VirtualCall VirtualSums::CallOf(const Layer& layer, const Level& level) const {
+VirtualCall VirtualSums::CallOf(const Level& level) const {
+  const Reduce& spec = reduction_.spec();
   VirtualCall call;
-  call.size = call.end = layer.size;
+  call.cast = PlanOf(spec.format, spec.rounding, {.seed = reduction_.seed()});
   call.terms = terms_.get();
   call.plan = SumPlanOf(level);
   call.rounds = reduction_.rounds();
   call.count = level.terms;
-  call.sum_stream = level.sum_key.stream;
-  call.result_stream = level.result_key.stream;
-  call.planes = layer.across.get();
-  call.halves = layer.halves.get();
+  return call;
+}
+
+VirtualCall VirtualSums::CallOf(const VirtualCall& level, int layer, std::int64_t position) const {
+  const auto stream = [&](Purpose purpose) {
+    return StreamOf(purpose, reduction_.step(), reduction_.number(layer), position);
+  };
+  VirtualCall call = level;
+  call.size = call.end = At(layer).size;
+  call.sum_stream = stream(Purpose::sum);
+  call.result_stream = stream(Purpose::result);
   return call;
 }
 
 VirtualCall VirtualSums::AcrossCall(int layer, std::int64_t visit) const {
-  VirtualCall call = CallOf(At(layer), reduction_.Across(layer));
+  VirtualCall call = CallOf(across_, layer, kAcross);
+  call.planes = At(layer).across.get();
+  call.halves = At(layer).halves.get();
   call.visit = visit;
   return call;
 }
 
 VirtualCall VirtualSums::TurnCall(int layer, const Turn& turn) const {
   if (!reduction_.grouped()) return AcrossCall(layer, turn.visit);
-  VirtualCall call = CallOf(At(layer), reduction_.Group(layer, turn.unit));
+  VirtualCall call = CallOf(group_, layer, turn.unit);
   call.planes = At(layer).group.get();
-  call.halves = nullptr;
+  call.count = reduction_.group_size(turn.unit);
   call.k = turn.member;
   return call;
 }
@@ -134,7 +146,6 @@ void VirtualSums::Contribute(int layer, const TensorView& x, int shift, const Tu
                              bool stays) {
   Layer& to = At(layer);
   if (to.size == 0) return;
-  const Reduce& spec = reduction_.spec();
   if (to.kept && to.kept->stream != x.stream) Fold(to);
   if (!to.kept) {
     to.kept = {TurnCall(layer, turn), turn.counts, x.stream};
@@ -143,7 +154,6 @@ void VirtualSums::Contribute(int layer, const TensorView& x, int shift, const Tu
     call.casts = true;
     call.divisor = reduction_.first_divisor();
     call.shift = BoundedShift(shift);
-    call.cast = PlanOf(spec.format, spec.rounding, {.seed = reduction_.seed()});
   }
   VirtualCall& call = to.kept->call;
   call.x[call.ranks] = static_cast<const float*>(x.data);
@@ -281,7 +291,7 @@ void VirtualSums::EndGroup(const Turn& turn) {
 void VirtualSums::Result(int layer, int shift, float scale, const TensorView& out) {
   const Layer& from = At(layer);
   if (from.size == 0) return;
-  VirtualCall call = CallOf(from, reduction_.Across(layer));
+  VirtualCall call = AcrossCall(layer, 0);
   call.shift = BoundedShift(shift);
   call.divisor = reduction_.divisor();
   call.scale = scale;

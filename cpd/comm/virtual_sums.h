@@ -80,7 +80,10 @@ class VirtualSums {
 
   [[nodiscard]] Layer& At(int layer);
   [[nodiscard]] const Layer& At(int layer) const;
-  [[nodiscard]] VirtualCall CallOf(const Layer& layer, const Level& level) const;
+  /// What the calls of a level have in common; a layer's, by the position of its random streams.
+  [[nodiscard]] VirtualCall CallOf(const Level& level) const;
+  [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
+                                   std::int64_t position) const;
   /// The call that adds ranks' values, from the turn's on.
   [[nodiscard]] VirtualCall AcrossCall(int layer, std::int64_t visit) const;
   [[nodiscard]] VirtualCall TurnCall(int layer, const Turn& turn) const;
@@ -98,6 +101,7 @@ class VirtualSums {
   bool on_host_;  ///< the layers' memory is the host's
   std::vector<Layer> layers_;
   std::shared_ptr<float> terms_;  ///< of one rank and layer
+  VirtualCall across_, group_;    ///< what the calls of each level have in common
   std::shared_ptr<float> staged_;
 };
 
