@@ -148,8 +148,8 @@ class Collective {
                 ", got them " + PlaceOf(first));
   }
 
-  /// Sets queue_, where kernels compute. Layers of another device are copied to the host for a codec
-  /// without kernels that encode.
+  /// Sets queue_, where kernels compute. Layers of another device are copied to the host for a
+  /// codec without kernels that encode.
   void UseLayers() {
     const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);

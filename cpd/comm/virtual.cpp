@@ -19,7 +19,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kQuotients = 4096;  // divided at once
+constexpr std::int64_t kQuotients = 4096;                    // divided at once
 constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // their bytes fit std::int64_t
 
 struct Layer {
@@ -28,10 +28,10 @@ struct Layer {
   int observed = 0;    // by how many ranks
   bool given = false;  // contributed by the rank whose turn it is
   int shift = 0;
-  float scale = 0;  // measured: of the rank whose turn it is, or the largest of all
+  float scale = 0;         // measured: of the rank whose turn it is, or the largest of all
   SegmentCounts lost;      // of contributions that a codec made on the host
   std::int64_t bytes = 0;  // of the encoded contributions
-  std::vector<int> bits;         // that the codec chose, by rank
+  std::vector<int> bits;   // that the codec chose, by rank
 };
 
 }  // namespace
@@ -132,9 +132,10 @@ struct VirtualReduce::Impl {
     const float divisor = reduction.first_divisor();
     if (divisor == 1) return values;
     divided.resize(static_cast<std::size_t>(layer.size));
-    parallel_for(layer.size, kQuotients, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
-      Unscale(0, divisor, end - begin, values + begin, divided.data() + begin);
-    });
+    parallel_for(layer.size, kQuotients, kSerialRanksBelow,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   Unscale(0, divisor, end - begin, values + begin, divided.data() + begin);
+                 });
     return divided.data();
   }
 

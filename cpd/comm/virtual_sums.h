@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sums of virtual ranks (VirtualReduce), in the memory of the layers' device: contributions are
-// cast and added there, on a stream of the caller's, one rank after the other or, where their values
-// stay, several ranks in one pass over the sums. The host waits for a device only where it reads:
-// largest magnitudes, what a codec measures, counts when a report is asked for, and layers that a
-// codec rounds on the host.
+// cast and added there, on a stream of the caller's, one rank after the other or, where their
+// values stay, several ranks in one pass over the sums. The host waits for a device only where it
+// reads: largest magnitudes, what a codec measures, counts when a report is asked for, and layers
+// that a codec rounds on the host.
 #pragma once
 
 #include <cstdint>

@@ -52,8 +52,14 @@ template <class T>
 FoldSpans<T, LazyPlans> SpansOf(const Accumulator& accumulator, const Format& terms_in,
                                 std::int64_t first, std::int64_t n, const T* const* terms,
                                 const FoldStateOf<T>& state, const RandomKey& key) {
-  return {{accumulator, terms_in, key}, accumulator.scheme, first, n, terms, state.planes,
-          state.stride, state.given};
+  return {{accumulator, terms_in, key},
+          accumulator.scheme,
+          first,
+          n,
+          terms,
+          state.planes,
+          state.stride,
+          state.given};
 }
 
 void CheckSum(const Accumulator& accumulator, const Format& terms_in) {
@@ -149,17 +155,18 @@ std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, 
   Check(key, false);
   const RoundPlan plan = PlanOf(format, options, key);
   unsigned long long nan = ~0ULL;
-  WithIntegers(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
-    Kernels().encode({.n = count,
-                      .first = first + i,
-                      .x = Contiguous(x + i),
-                      .random = Contiguous(random),
-                      .plan = &plan,
-                      .shift = BoundedShift(shift),
-                      .streaming = n >= kStreamingFrom,
-                      .packed = packed + i * plan.bits / 8,
-                      .first_nan = &nan});
-  });
+  WithIntegers(plan, first, n,
+               [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
+                 Kernels().encode({.n = count,
+                                   .first = first + i,
+                                   .x = Contiguous(x + i),
+                                   .random = Contiguous(random),
+                                   .plan = &plan,
+                                   .shift = BoundedShift(shift),
+                                   .streaming = n >= kStreamingFrom,
+                                   .packed = packed + i * plan.bits / 8,
+                                   .first_nan = &nan});
+               });
   return nan == ~0ULL ? -1 : static_cast<std::int64_t>(nan) - first;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums of virtual ranks: blocks of values on threads, some ranks' terms at a time, so that terms
-// stay in the second cache and a running sum is read and written once.
+// The sums of virtual ranks: blocks of values on threads, some ranks' terms at a time, so that
+// terms stay in the second cache and a running sum is read and written once.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -127,9 +127,8 @@ int cast_terms(const Launch& /*launch*/, const VirtualCall& call) {
 }
 
 int fold_ranks(const Launch& /*launch*/, const VirtualCall& call) {
-  ForBlocks(call, [](RankBlocks& blocks, std::int64_t begin, std::int64_t n) {
-    blocks.Fold(begin, n);
-  });
+  ForBlocks(call,
+            [](RankBlocks& blocks, std::int64_t begin, std::int64_t n) { blocks.Fold(begin, n); });
   return 0;
 }
 

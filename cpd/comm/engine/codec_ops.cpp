@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/comm/engine/message_ops.h"
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "cpd/backend/cpu/rank_sums.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
+#include "cpd/comm/engine/message_ops.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -24,7 +23,7 @@ std::shared_ptr<float> Values(std::int64_t n) {
 class CodecOps final : public MessageOps {
  public:
   CodecOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
-                 std::function<void()> progress)
+           std::function<void()> progress)
       : MessageOps(reduction, rank, std::move(layers), in_fp32, std::move(progress)) {}
 
   void Pack(const Part& part, Message& to) const override;
@@ -76,7 +75,7 @@ void CodecOps::Each(const Part& part, const std::function<void(const Block&)>& b
 }
 
 std::vector<CodedPart> CodecOps::ReadAll(const Part& part,
-                                               std::span<const SharedMessage> from) const {
+                                         std::span<const SharedMessage> from) const {
   std::vector<CodedPart> all;
   all.reserve(from.size());
   for (const SharedMessage& message : from) {
@@ -163,25 +162,24 @@ void CodecOps::FoldGroup(const Part& part, std::span<const SharedMessage> from, 
   group.from_count = static_cast<std::int32_t>(members.size());
   Each(part, [&](const Block& block) {
     RankSums sums(group, block.n);
-    results.Store(0, block,
-                  sums.Fold(SegmentOf(block), block.begin, block.n,
-                            [&](std::int64_t m, float* row) {
-                              Contribution(block, members[static_cast<std::size_t>(m)], row);
-                            }));
+    results.Store(
+        0, block,
+        sums.Fold(SegmentOf(block), block.begin, block.n, [&](std::int64_t m, float* row) {
+          Contribution(block, members[static_cast<std::size_t>(m)], row);
+        }));
   });
   results.End(to);
 }
 
 void CodecOps::HopBlocks(const Part& part, std::int64_t k, const Message* from, Message& to,
-                               const std::function<void(const Block&, float*)>& term) const {
+                         const std::function<void(const Block&, float*)>& term) const {
   const bool last = k + 1 == call().rounds.units;
   const CodedPart before = Read(Content::running_sums, part, from);
   CodedPart after = Write(last ? Content::results : Content::running_sums, part, to);
   const std::int64_t units = call().rounds.units;
   const int planes = fold_planes(call().across.order.scheme, units);
   Each(part, [&](const Block& block) {
-    const SumPlan plan =
-        PlanOfSum(call(), call().across, reduction().number(block.layer), kAcross);
+    const SumPlan plan = PlanOfSum(call(), call().across, reduction().number(block.layer), kAcross);
     const AlignedRows rows(planes + 1, block.n);  // the state, and the term
     for (int q = 0; q < planes; ++q) {
       if (from == nullptr) std::fill_n(rows[q], block.n, 0.0F);  // the whole state travels
@@ -201,8 +199,8 @@ void CodecOps::Hop(const Part& part, std::int64_t k, const Message* from, Messag
 
 std::shared_ptr<float> CodecOps::Allocate(std::int64_t n) const { return Values(n); }
 
-void CodecOps::HopValues(const Part& part, std::int64_t k, const Message* from,
-                               const float* values, Message& to) const {
+void CodecOps::HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
+                         Message& to) const {
   HopBlocks(part, k, from, to, [&](const Block& block, float* terms) {
     std::copy_n(values + block.position, block.n, terms);
   });
@@ -233,7 +231,7 @@ void CodecOps::Unpack(const Part& part, const Message& from) const {
 }
 
 void CodecOps::UnpackWire(const Part& part, const Message& from,
-                                std::span<const std::int64_t> offset) const {
+                          std::span<const std::int64_t> offset) const {
   const CodedPart coded = Read(Content::contributions, part, &from);
   Each(part, [&](const Block& block) {
     const auto l = static_cast<std::size_t>(block.layer);
@@ -263,9 +261,9 @@ std::vector<Losses> CodecOps::CountLosses() const {
 }  // namespace
 
 std::unique_ptr<MessageOps> MakeCodecOps(const Reduction& reduction, int rank, Layers layers,
-                                           bool in_fp32, std::function<void()> progress) {
+                                         bool in_fp32, std::function<void()> progress) {
   return std::make_unique<CodecOps>(reduction, rank, std::move(layers), in_fp32,
-                                          std::move(progress));
+                                    std::move(progress));
 }
 
 }  // namespace cpd

@@ -44,7 +44,7 @@ void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
 class DeviceOps final : public MessageOps {
  public:
   DeviceOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
-                 std::function<void()> progress, SharedQueue queue)
+            std::function<void()> progress, SharedQueue queue)
       : MessageOps(reduction, rank, std::move(layers), in_fp32, std::move(progress)),
         queue_(std::move(queue)) {}
 
@@ -311,10 +311,10 @@ class DeviceOps final : public MessageOps {
 }  // namespace
 
 std::unique_ptr<MessageOps> MakeDeviceOps(const Reduction& reduction, int rank, Layers layers,
-                                               bool in_fp32, std::function<void()> progress,
-                                               SharedQueue queue) {
+                                          bool in_fp32, std::function<void()> progress,
+                                          SharedQueue queue) {
   return std::make_unique<DeviceOps>(reduction, rank, std::move(layers), in_fp32,
-                                          std::move(progress), std::move(queue));
+                                     std::move(progress), std::move(queue));
 }
 
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,

@@ -132,8 +132,7 @@ Link::Link(Transport& transport, double timeout)
                  ? HostQueue()
                  : std::make_shared<const Queue>(transport.memory(), transport.device_index())),
       control_(std::make_shared<const MessageMemory>(
-          queue_,
-          transport.memory() == Device::cpu ? MemoryKind::pinned : MemoryKind::device)),
+          queue_, transport.memory() == Device::cpu ? MemoryKind::pinned : MemoryKind::device)),
       values_(control_) {}
 
 SharedQueue Link::UseLayersOn(Device device, int index) {

@@ -120,10 +120,10 @@ class MessageOps {
   std::vector<Codecs> codecs_;  // by Content
 };
 
-/// Operations on the queue's device: of packed contributions, and of codecs that have kernels there.
-/// Layers and values are in its memory, and all work is queued. `in_fp32`: what would be packed
-/// travels in fp32, since some values may have no code in the formats. `progress` is called now and
-/// then.
+/// Operations on the queue's device: of packed contributions, and of codecs that have kernels
+/// there. Layers and values are in its memory, and all work is queued. `in_fp32`: what would be
+/// packed travels in fp32, since some values may have no code in the formats. `progress` is called
+/// now and then.
 std::unique_ptr<MessageOps> MakeDeviceOps(const Reduction& reduction, int rank, Layers layers,
                                           bool in_fp32, std::function<void()> progress,
                                           SharedQueue queue);

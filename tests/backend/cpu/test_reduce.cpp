@@ -47,8 +47,7 @@ TEST(CpuReduce, RefusesNanWithoutACode) {
     BackendOf(Device::cpu).reduce({}, transcoding.call);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "a message's value 4321 is NaN, and its format has no code for NaN");
+    EXPECT_STREQ(error.what(), "a message's value 4321 is NaN, and its format has no code for NaN");
   }
 }
 
