@@ -53,8 +53,13 @@ struct ReduceCall {
   std::int32_t segment_count = 0;
   std::int32_t from_count = 0;
   std::int64_t tiles = 0;  ///< tiles of all segments
+  /// Messages; on a CPU null, in a fold or as the term of a hop: this rank's contributions, which
+  /// are cast in passing.
   const std::uint8_t* const* from = nullptr;
   std::uint8_t* to = nullptr;
+  /// Called with `waiting` now and then by a CPU, which works while the host waits; may be null.
+  void (*between)(const void* waiting) = nullptr;
+  const void* waiting = nullptr;
 
   std::int64_t unit = -1;
   std::int64_t k = 0;
@@ -92,8 +97,10 @@ constexpr int kMostPassRanks = 16;  ///< whose values are added in one pass over
 /// enter, the running sums of one level, and its end. All memory is the device's.
 struct VirtualCall {
   std::int64_t size = 0;
-  /// The values of the next ranks, in a ring of one: terms, or where `casts`, x / divisor * 2^shift
-  /// are cast to them.
+  /// The values that ranks contribute, all of the layer but on a CPU.
+  std::int64_t begin = 0, end = 0;
+  /// Value `begin` of the next ranks, in a ring of one: terms, or where `casts`, x / divisor *
+  /// 2^shift are cast to them.
   const float* x[kMostPassRanks] = {};
   int ranks = 1;
   bool casts = false;
@@ -109,6 +116,8 @@ struct VirtualCall {
   std::int64_t count = 0, k = 0, visit = -1;
   std::uint64_t sum_stream = 0, result_stream = 0;
   float* planes = nullptr;
+  /// The planes on a CPU where each value is a bf16 number: its patterns. Null: as binary32.
+  std::uint16_t* halves = nullptr;
   float scale = 1;                  ///< multiplies the sums when they are finished, rounded once
   float* out = nullptr;             ///< the finished sums
   SegmentCounts* counts = nullptr;  ///< null: nothing is counted

@@ -148,18 +148,19 @@ class Collective {
                 ", got them " + PlaceOf(first));
   }
 
-  /// Sets queue_ where kernels compute: layers of a GPU are copied to the host for a codec without
-  /// kernels that encode.
+  /// Sets queue_, where kernels compute. Layers of another device are copied to the host for a
+  /// codec without kernels that encode.
   void UseLayers() {
     const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);
-    if (queue_ == nullptr) return;
     order_.emplace(queue_, x_, out_);
-    if (reduction_->encodes_on_gpu()) return;
+    if (spec_.wire == nullptr || (!first.on_host() && reduction_->encodes_on_gpu())) return;
+    on_host_ = true;
+    if (first.on_host()) return;
     staged_.emplace(queue_, x_, out_);
     x_ = staged_->x();
     out_ = staged_->out();
-    queue_ = nullptr;
+    queue_ = HostQueue();
   }
 
   void ReturnStaged(ReduceReport& report) const {
@@ -171,7 +172,7 @@ class Collective {
   void DivideFirst() {
     const float divisor = reduction_->first_divisor();
     if (divisor == 1) return;
-    quotients_ = queue_ == nullptr ? Quotients(x_, divisor) : Quotients(queue_, x_, divisor);
+    quotients_ = Quotients(queue_, x_, divisor);
     divided_.assign(x_.begin(), x_.end());
     for (std::size_t l = 0; l < divided_.size(); ++l) divided_[l].data = quotients_[l].get();
     x_ = divided_;
@@ -219,7 +220,7 @@ class Collective {
       const auto* x = static_cast<const float*>(x_[l].data);
       const Piece whole = reduction.PieceOf(layer, rank(), shifts_[l]);
       CodecState* state = states_.empty() ? nullptr : states_[l];
-      const SharedQueue& queue = queue_ == nullptr ? HostQueue() : queue_;
+      const SharedQueue& queue = on_host_ ? HostQueue() : queue_;
       if (state != nullptr) state->BeginOn(queue, whole, x);
       if (reduction.measured() != Measured::nothing) {
         scales_.push_back(reduction.wire(layer)->MeasureOn(*queue, whole, state, x));
@@ -270,18 +271,9 @@ class Collective {
     }
   }
 
-  [[nodiscard]] std::vector<LayerRange> RangesOf(std::span<const TensorView> layers) const {
-    if (queue_ != nullptr) return MeasureRanges(*queue_, layers);
-    std::vector<LayerRange> ranges;
-    for (const TensorView& layer : layers) {
-      ranges.push_back(layer.size() > 0 ? MeasureRange(layer) : LayerRange{});
-    }
-    return ranges;
-  }
-
   /// What the codec says of a layer's largest magnitude (Codec::Largest); nothing by kernels.
   [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
-    if (states_.empty() || queue_ != nullptr) return std::nullopt;
+    if (states_.empty() || !on_host_) return std::nullopt;
     const auto layer = static_cast<std::int64_t>(l);
     states_[l]->Begin(reduction_->PieceOf(layer, rank(), 0), static_cast<const float*>(x_[l].data));
     return reduction_->wire(layer)->Largest(*states_[l]);
@@ -291,7 +283,7 @@ class Collective {
   /// or Inf.
   void Measure() {
     largest_.assign(x_.size() + 1, 0);
-    const std::vector<LayerRange> ranges = RangesOf(x_);
+    const std::vector<LayerRange> ranges = MeasureRanges(*queue_, x_);
     for (std::size_t l = 0; l < x_.size(); ++l) {
       const LayerRange& range = ranges[l];
       largest_[l] = std::bit_cast<std::uint32_t>(LargestOf(l).value_or(range.max_abs));
@@ -315,9 +307,8 @@ class Collective {
   [[nodiscard]] std::unique_ptr<MessageOps> MakeOps() {
     const Reduction& reduction = *reduction_;
     const auto progress = [this] { Progress(); };
-    if (queue_ == nullptr)
-      return MakeMessageOps(reduction, rank(), MakeLayers(), in_fp32_, progress);
-    return MakeCudaMessageOps(reduction, rank(), MakeLayers(), in_fp32_, progress, queue_);
+    if (on_host_) return MakeCodecOps(reduction, rank(), MakeLayers(), in_fp32_, progress);
+    return MakeDeviceOps(reduction, rank(), MakeLayers(), in_fp32_, progress, queue_);
   }
 
   [[nodiscard]] Layers MakeLayers() const {
@@ -377,7 +368,7 @@ class Collective {
     if (x_.empty()) return;
     const bool counts_results = delivery_ != Delivery::to_all || rank() == 0;
     std::vector<LayerRange> results =
-        RangesOf(counts_results ? out_ : std::span<const TensorView>{});
+        MeasureRanges(*queue_, counts_results ? out_ : std::span<const TensorView>{});
     results.resize(x_.size());
     for (std::size_t l = 0; l < x_.size(); ++l) {
       own[kCounts * l + kCountOfResults] = results[l].non_finite;
@@ -402,7 +393,8 @@ class Collective {
   std::exception_ptr refusal_;
   std::vector<int> shifts_;
   bool in_fp32_ = false;
-  SharedQueue queue_;  // null where the CPU computes
+  SharedQueue queue_;
+  bool on_host_ = false;  // whether a codec computes there
   std::optional<StreamOrder> order_;
   std::optional<StagedLayers> staged_;
   std::vector<float> scales_;                       // empty where nothing is measured

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"

@@ -11,9 +11,6 @@
 
 namespace cpd {
 
-/// Layers below this size are summed by one thread.
-constexpr std::int64_t kSerialRanksBelow = 1 << 15;
-
 /// Notes, on a thread that explains, what VirtualReduce would run for the largest layer: the
 /// codec's rounding of contributions, the sums within groups, where there are any, and the sums
 /// across ranks or groups. gpu: the device of the layers; -1: the CPU. Throws Error as

@@ -14,27 +14,9 @@
 
 namespace cpd {
 
-Losses CountLosses(std::int64_t n, const float* x, const float* terms) {
-  constexpr std::int64_t kRun = 4096;  // values whose counts fit 32-bit lanes
-  constexpr std::uint32_t kExponent = 0x7F800000;
-  Losses losses;
-  for (std::int64_t begin = 0; begin < n; begin += kRun) {
-    std::uint32_t non_finite = 0;
-    std::uint32_t underflowed = 0;
-    std::uint32_t zeros = 0;
-    for (std::int64_t i = begin; i < std::min(begin + kRun, n); ++i) {
-      const auto given = std::bit_cast<std::uint32_t>(x[i]);
-      const auto term = std::bit_cast<std::uint32_t>(terms[i]);
-      non_finite += static_cast<std::uint32_t>((given & kExponent) == kExponent);
-      underflowed +=
-          static_cast<std::uint32_t>(given << 1 != 0) & static_cast<std::uint32_t>(term << 1 == 0);
-      zeros += static_cast<std::uint32_t>(term << 1 == 0);
-    }
-    losses.non_finite += non_finite;
-    losses.underflowed += underflowed;
-    losses.zeros += zeros;
-  }
-  return losses;
+Losses LossesOf(const SegmentCounts& counts) {
+  return {static_cast<std::int64_t>(counts.non_finite),
+          static_cast<std::int64_t>(counts.underflowed), static_cast<std::int64_t>(counts.zeros)};
 }
 
 std::array<Format, 4> FormatsOf(const Reduce& spec) {
@@ -262,18 +244,6 @@ Piece Reduction::ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_
           .begin = begin,
           .n = n,
           .key = KeyOf(Purpose::result, layer, kEncoded)};
-}
-
-void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
-                     std::int64_t begin, std::int64_t n, FoldState state) {
-  const auto count = static_cast<std::int64_t>(terms.size());
-  FoldSteps(level.accumulator, level.terms_in, k, count, begin, n, terms.data(), state,
-            level.sum_key);
-  if (k + count < level.terms) return;
-  FoldEnd(level.accumulator, level.terms_in, level.terms, begin, n, state, level.sum_key);
-  if (level.result == level.accumulator.format) return;
-  CastScaled(level.result, level.rounding, 0, begin, n, state.planes, state.planes,
-             level.result_key);
 }
 
 bool Reduction::rounds_on_gpu() const {

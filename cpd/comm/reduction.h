@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "cpd/backend/message_calls.h"
 #include "cpd/comm/spec.h"
 #include "cpd/compress/codec.h"
 #include "cpd/numeric/draws/streams.h"
@@ -45,7 +46,7 @@ struct Losses {
   std::int64_t underflowed = 0;  ///< nonzero values that became zero
   std::int64_t zeros = 0;        ///< values that are zero after the cast
 };
-Losses CountLosses(std::int64_t n, const float* x, const float* terms);
+Losses LossesOf(const SegmentCounts& counts);
 
 /// The formats in which values of a reduction travel: wire, accumulator, inner sums, result.
 std::array<Format, 4> FormatsOf(const Reduce& spec);
@@ -145,10 +146,6 @@ class Reduction {
   }
   /// Values begin … begin + n - 1 of a layer's sums, for `results`.
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
-  /// Adds terms k … k + terms.size() - 1 of a level; after the last one plane 0 holds the level's
-  /// sum, rounded to its result.
-  static void Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
-                   std::int64_t begin, std::int64_t n, FoldState state);
   /// What contributions are divided by before anything else, in binary32 (Unscale).
   [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }
   /// What sums are divided by at the end.

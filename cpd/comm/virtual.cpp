@@ -2,94 +2,25 @@
 #include "cpd/comm/virtual.h"
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/base/parallel.h"
-#include "cpd/comm/explain.h"
+#include "cpd/comm/engine/message_ops.h"
 #include "cpd/comm/reduction.h"
-#include "cpd/comm/virtual_cuda.h"
+#include "cpd/comm/virtual_sums.h"
 #include "cpd/ops/checks.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kStage = 4096;  // sums processed at once, a multiple of kBlock
+constexpr std::int64_t kQuotients = 4096;                    // divided at once
 constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // their bytes fit std::int64_t
-
-/// The planes that term k reads or writes: in scheme pairwise, one more than the trees open before
-/// it.
-int PlanesOfTerm(const Level& level, std::int64_t k) {
-  if (level.accumulator.scheme != Scheme::pairwise) return level.planes();
-  return std::popcount(static_cast<std::uint64_t>(k)) + 1;
-}
-
-/// The running sums of one layer at one level, plane by plane; in half the memory where every value
-/// has at most 8 significant bits and so zeros in the low half of its pattern.
-class Sums {
- public:
-  void Resize(std::int64_t size, int planes, bool halves) {
-    size_ = size;
-    const auto values = static_cast<std::size_t>(size * planes);
-    if (halves) {
-      short_ = std::make_unique_for_overwrite<std::uint16_t[]>(values);
-    } else {
-      full_ = std::make_unique_for_overwrite<float[]>(values);
-    }
-  }
-
-  /// Adds term k of values begin … begin + n - 1.
-  void Take(const Level& level, std::int64_t k, std::int64_t begin, std::int64_t n,
-            const float* terms) {
-    if (full_ != nullptr) {
-      return Reduction::Take(level, k, {&terms, 1}, begin, n, {full_.get() + begin, size_});
-    }
-    const int planes = PlanesOfTerm(level, k);
-    const auto state =
-        std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(planes * n));
-    if (k > 0) {
-      for (int q = 0; q < planes; ++q) Widen(q, begin, n, state.get() + q * n);
-    }
-    Reduction::Take(level, k, {&terms, 1}, begin, n, {state.get(), n});
-    for (int q = 0; q < planes; ++q) Narrow(q, begin, n, state.get() + q * n);
-  }
-
-  /// Writes plane 0.
-  void Store(std::int64_t begin, std::int64_t n, const float* from) {
-    std::copy_n(from, n, full_.get() + begin);
-  }
-
-  /// Reads plane 0, which after the last term holds the level's sums.
-  void Load(std::int64_t begin, std::int64_t n, float* to) const {
-    if (full_ == nullptr) return Widen(0, begin, n, to);
-    std::copy_n(full_.get() + begin, n, to);
-  }
-
- private:
-  void Widen(int plane, std::int64_t begin, std::int64_t n, float* to) const {
-    const std::uint16_t* from = short_.get() + plane * size_ + begin;
-    for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16);
-    }
-  }
-  void Narrow(int plane, std::int64_t begin, std::int64_t n, const float* from) {
-    std::uint16_t* to = short_.get() + plane * size_ + begin;
-    for (std::int64_t i = 0; i < n; ++i) {
-      to[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(from[i]) >> 16);
-    }
-  }
-
-  std::int64_t size_ = 0;
-  std::unique_ptr<float[]> full_;
-  std::unique_ptr<std::uint16_t[]> short_;
-};
 
 struct Layer {
   std::int64_t size = 0;
@@ -97,19 +28,11 @@ struct Layer {
   int observed = 0;    // by how many ranks
   bool given = false;  // contributed by the rank whose turn it is
   int shift = 0;
-  float scale = 0;  // measured: of the rank whose turn it is, or the largest of all
-  Sums group, across;
-  std::atomic<std::int64_t> non_finite{0};
-  std::atomic<std::int64_t> underflowed{0};
-  std::atomic<std::int64_t> zeros{0};
-  std::int64_t bad_results = 0;  // NaN and infinities, of layers on the CPU
-  std::int64_t bytes = 0;        // of the encoded contributions
-  std::vector<int> bits;         // that the codec chose, by rank
+  float scale = 0;         // measured: of the rank whose turn it is, or the largest of all
+  SegmentCounts lost;      // of contributions that a codec made on the host
+  std::int64_t bytes = 0;  // of the encoded contributions
+  std::vector<int> bits;   // that the codec chose, by rank
 };
-
-bool FitsHalves(const Format& format) {
-  return format.man <= 7 && format.min_quantum_exponent() >= -133;
-}
 
 }  // namespace
 
@@ -126,9 +49,9 @@ struct VirtualReduce::Impl {
   bool commits;
   bool counts_bytes;
   std::set<CodecState*> begun;
-  std::vector<float> divided;       // of Entering
+  std::vector<float> divided;       // of OnHost
   std::optional<TensorView> first;  // a layer, for where all are
-  std::unique_ptr<VirtualSumsOnGpu> gpu;
+  std::unique_ptr<VirtualSums> sums;
 
   Impl(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
        const TensorOptions& options)
@@ -145,23 +68,9 @@ struct VirtualReduce::Impl {
   /// Makes the memory of sums where the first layer is.
   void Place(const TensorView& x) {
     if (first) return;
-    if (!x.on_host()) {
-      std::vector<std::int64_t> sizes;
-      for (const Layer& layer : layers) sizes.push_back(layer.size);
-      gpu = std::make_unique<VirtualSumsOnGpu>(reduction, sizes, x);
-      first = x;
-      return;
-    }
-    const Reduce& spec = reduction.spec();
-    const bool kahan = spec.accumulator.scheme == Scheme::kahan;
-    const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
-                        FitsHalves(spec.result) && reduction.results(0) == nullptr;
-    const int across = reduction.Across(0).planes();
-    const int group = reduction.Group(0, 0).planes();
-    for (Layer& layer : layers) {
-      layer.across.Resize(layer.size, across, halves);
-      if (reduction.grouped()) layer.group.Resize(layer.size, group, false);
-    }
+    std::vector<std::int64_t> sizes;
+    for (const Layer& layer : layers) sizes.push_back(layer.size);
+    sums = std::make_unique<VirtualSums>(reduction, sizes, x);
     first = x;
   }
 
@@ -215,48 +124,32 @@ struct VirtualReduce::Impl {
     return found;
   }
 
-  /// Adds a block of terms to the outer sums, slice by slice.
-  void TakeAcross(int l, std::int64_t begin, std::int64_t n, const float* terms) {
-    Layer& layer = layers[static_cast<std::size_t>(l)];
-    const Level level = reduction.Across(l);
-    for (std::int64_t i = begin; i < begin + n;) {
-      const std::int64_t slice = rounds().slice_of(layer.size, i);
-      const std::int64_t end = std::min(begin + n, rounds().begin(layer.size, slice + 1));
-      const std::int64_t k = rounds().term(visit, slice);
-      if (k >= 0) layer.across.Take(level, k, i, end - i, terms + (i - begin));
-      i = end;
-    }
-  }
-
-  /// Whether kernels make the contributions; a codec without kernels makes them on the host.
-  [[nodiscard]] bool rounds_on_gpu() const { return gpu != nullptr && reduction.rounds_on_gpu(); }
-
-  /// A rank's values of layer l as they enter the reduction: where they are divided first, the
-  /// quotients, in `divided` until the next call. On a GPU where that rounds them, undivided.
-  const float* Entering(int l, const TensorView& x) {
+  /// A rank's values of layer l on the host as they enter the reduction: where they are divided
+  /// first, the quotients, in `divided` until the next call.
+  const float* OnHost(int l, const TensorView& x) {
     const Layer& layer = layers[static_cast<std::size_t>(l)];
-    const auto* values = static_cast<const float*>(x.data);
-    if (rounds_on_gpu()) return values;
-    if (gpu != nullptr) values = gpu->Staged(l, x);
+    const float* const values = sums->OnHost(l, x);
     const float divisor = reduction.first_divisor();
     if (divisor == 1) return values;
     divided.resize(static_cast<std::size_t>(layer.size));
-    parallel_for(layer.size, kStage, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
-      Unscale(0, divisor, end - begin, values + begin, divided.data() + begin);
-    });
+    parallel_for(layer.size, kQuotients, kSerialRanksBelow,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   Unscale(0, divisor, end - begin, values + begin, divided.data() + begin);
+                 });
     return divided.data();
   }
 
-  /// Measures a rank's layer, which enters the reduction as `values`: the scale that ranks share,
-  /// or its largest magnitude.
-  void Measure(int l, int rank, const TensorView& x, const float* values) {
+  /// Measures a rank's layer: the scale that ranks share, or its largest magnitude.
+  void Measure(int l, int rank, const TensorView& x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
-    const SharedCodec& wire = reduction.wire(l);
+    const Codec& wire = *reduction.wire(l);
     const bool shares = reduction.measured() == Measured::shared;
     const Piece whole = reduction.PieceOf(l, rank, shares ? reduction.ShiftOf(0) : 0);
-    CodecState* const state = states->Of(*wire, {rank, reduction.number(l)}, layer.size);
-    const float measured = rounds_on_gpu() ? MeasuredOnGpu(x, *wire, whole, state)
-                                           : MeasuredOnHost(x, *wire, whole, state, values);
+    CodecState* const state = states->Of(wire, {rank, reduction.number(l)}, layer.size);
+    const auto by_kernels = [&] {
+      return shares ? sums->Measure(x, wire, whole, state) : sums->Largest(x, wire, whole, state);
+    };
+    const float measured = sums->rounds() ? by_kernels() : MeasuredOnHost(l, x, whole, state);
     if (shares) {
       layer.scale = std::max(layer.scale, measured);
     } else {
@@ -266,21 +159,14 @@ struct VirtualReduce::Impl {
   }
 
   /// A layer's scale, where ranks share it, else its largest magnitude.
-  [[nodiscard]] float MeasuredOnGpu(const TensorView& x, const Codec& wire, const Piece& whole,
-                                    CodecState* state) const {
-    if (reduction.measured() == Measured::shared) return gpu->Measure(x, wire, whole, state);
-    return reduction.spec().wire == nullptr ? gpu->Largest(x) : gpu->Largest(x, wire, whole, state);
-  }
-  [[nodiscard]] float MeasuredOnHost(const TensorView& x, const Codec& wire, const Piece& whole,
-                                     CodecState* state, const float* values) const {
+  [[nodiscard]] float MeasuredOnHost(int l, const TensorView& x, const Piece& whole,
+                                     CodecState* state) {
+    const Codec& wire = *reduction.wire(l);
+    const float* const values = OnHost(l, x);
     if (state != nullptr) state->Begin(whole, values);
     if (reduction.measured() == Measured::shared) return wire.Measure(whole, state, values);
-    std::optional<float> largest;
-    if (state != nullptr) largest = wire.Largest(*state);
-    TensorView entering = x;
-    entering.device = Device::cpu;
-    entering.data = const_cast<float*>(values);
-    return largest ? *largest : MeasureRange(entering).max_abs;
+    const auto largest = state == nullptr ? std::nullopt : wire.Largest(*state);
+    return largest ? *largest : MeasureRange(View(values, DType::f32, x.size())).max_abs;
   }
 
   /// The codec's state of a layer or its results, which the call has begun; null where there is
@@ -303,24 +189,23 @@ struct VirtualReduce::Impl {
     return state;
   }
 
-  /// Adds what the codec makes of n values of the rank's layer; `terms` is memory for n values.
-  void ContributeBlock(int l, CodecState* state, std::int64_t begin, std::int64_t n, const float* x,
-                       float* terms) {
+  /// Adds a rank's layer, of which the codec makes the contribution on the host.
+  void ContributeOnHost(int l, const TensorView& x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
-    const int rank = ranks[static_cast<std::size_t>(position)];
-    const Piece piece = reduction.PieceOf(l, rank, layer.shift, layer.scale, begin, n);
-    reduction.wire(l)->Round(piece, state, x, terms);
-    if (visit < rounds().units) Count(layer, n, x, terms);  // each rank once, at its first visit
-    if (gpu != nullptr) return;                             // which takes the whole layer's
-    if (!reduction.grouped()) return TakeAcross(l, begin, n, terms);
-    layer.group.Take(reduction.Group(l, rounds().unit(visit)), member, begin, n, terms);
-  }
-
-  static void Count(Layer& layer, std::int64_t n, const float* x, const float* terms) {
-    const Losses losses = CountLosses(n, x, terms);
-    if (losses.non_finite != 0) layer.non_finite += losses.non_finite;
-    if (losses.underflowed != 0) layer.underflowed += losses.underflowed;
-    if (losses.zeros != 0) layer.zeros += losses.zeros;
+    const float* const values = OnHost(l, x);
+    CodecState* const state = BeginLayer(l, values);
+    CountEncoded(l, state, values);
+    const Codec& wire = *reduction.wire(l);
+    const VirtualSums::Turn turn = Turn();
+    sums->Contribute(l, wire.block(), turn, [&](std::int64_t begin, std::int64_t n, float* terms) {
+      const float* const own = values + begin;
+      wire.Round(reduction.PieceOf(l, Rank(), layer.shift, layer.scale, begin, n), state, own,
+                 terms);
+      if (!turn.counts) return;
+      SegmentCounts lost;
+      CountLosses(n, own, terms, lost);
+      AddCounts(lost, layer.lost);
+    });
   }
 
   /// Counts, at a rank's first visit, the bytes of its layer and the bits that its codec chose.
@@ -338,41 +223,24 @@ struct VirtualReduce::Impl {
   }
 
   /// The turn of the rank that contributes.
-  [[nodiscard]] VirtualSumsOnGpu::Turn Turn() const {
+  [[nodiscard]] VirtualSums::Turn Turn() const {
     return {Rank(), member, rounds().unit(visit), visit, visit < rounds().units, counts_bytes};
   }
 
-  /// Adds a rank's layer, on a GPU, to its sums there.
-  void ContributeOnGpu(int l, const TensorView& x, bool stays) {
+  /// Adds a rank's layer, which the device casts or encodes.
+  void Contribute(int l, const TensorView& x, bool stays) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const Codec& wire = *reduction.wire(l);
     Piece whole = reduction.PieceOf(l, Rank(), layer.shift, layer.scale, 0, layer.size);
     if (reduction.spec().wire == nullptr) {
-      gpu->Contribute(l, x, layer.shift, Turn(), stays);
+      sums->Contribute(l, x, layer.shift, Turn(), stays);
     } else {
       CodecState* const state = StateOf(wire, {Rank(), reduction.number(l)}, layer.size);
-      if (reduction.measured() == Measured::own) whole.scale = gpu->Measure(x, wire, whole, state);
-      gpu->Contribute(l, x, wire, whole, state, Turn());
+      if (reduction.measured() == Measured::own) whole.scale = sums->Measure(x, wire, whole, state);
+      sums->Contribute(l, x, wire, whole, state, Turn());
     }
     if (visit < rounds().units && wire.is_fixed()) {
       layer.bytes += LayerBytes(wire, whole, nullptr, nullptr);
-    }
-  }
-
-  void EndGroup() {
-    if (gpu != nullptr) return gpu->EndGroup(Turn());
-    for (std::size_t index = 0; index < layers.size(); ++index) {
-      const int l = static_cast<int>(index);
-      const Layer& layer = layers[index];
-      parallel_for(layer.size, kStage, kSerialRanksBelow,
-                   [&](std::int64_t begin, std::int64_t end) {
-                     float terms[kStage];
-                     for (std::int64_t i = begin; i < end; i += kStage) {
-                       const std::int64_t n = std::min(kStage, end - i);
-                       layer.group.Load(i, n, terms);
-                       TakeAcross(l, i, n, terms);
-                     }
-                   });
     }
   }
 
@@ -380,24 +248,14 @@ struct VirtualReduce::Impl {
   void EncodeResults(int l) {
     const SharedCodec& codec = reduction.results(l);
     if (codec == nullptr) return;
-    Layer& layer = layers[static_cast<std::size_t>(l)];
+    const Layer& layer = layers[static_cast<std::size_t>(l)];
     const Piece whole = reduction.ResultPiece(l, 0, layer.size);
     CodecState* const state = StateOf(*codec, {0, reduction.number(l), Stage::result}, layer.size);
-    if (rounds_on_gpu()) return gpu->EncodeResults(l, *codec, whole, state);
+    if (sums->rounds()) return sums->EncodeResults(l, *codec, whole, state);
     if (state != nullptr) state->Begin(whole, nullptr);
-    const std::int64_t block = codec->block();
-    const auto all = gpu == nullptr ? nullptr : gpu->Sums(l);
-    parallel_for(layer.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> own(static_cast<std::size_t>(std::min(block, end - begin)));
-      for (std::int64_t i = begin; i < end; i += block) {
-        const std::int64_t n = std::min(block, end - i);
-        float* const sums = gpu == nullptr ? own.data() : all.get() + i;
-        if (gpu == nullptr) layer.across.Load(i, n, sums);
-        codec->Round(reduction.ResultPiece(l, i, n), state, sums, sums);
-        if (gpu == nullptr) layer.across.Store(i, n, sums);
-      }
+    sums->ChangeResults(l, codec->block(), [&](std::int64_t begin, std::int64_t n, float* values) {
+      codec->Round(reduction.ResultPiece(l, begin, n), state, values, values);
     });
-    if (gpu != nullptr) gpu->SetSums(l, all.get());
   }
 
   void EndRank() {
@@ -409,7 +267,7 @@ struct VirtualReduce::Impl {
     }
     for (Layer& layer : layers) layer.given = false;
     const bool ends = member + 1 == reduction.group_size(rounds().unit(visit));
-    if (ends && reduction.grouped()) EndGroup();
+    if (ends && reduction.grouped() && sums != nullptr) sums->EndGroup(Turn());
     ++position;
     if (states == &own_states) {  // a rank's second visit begins without states, too
       begun.clear();
@@ -420,8 +278,7 @@ struct VirtualReduce::Impl {
     member = 0;
     ++visit;
     if (position < static_cast<std::int64_t>(ranks.size())) return;
-    if (gpu != nullptr) gpu->FoldKept();
-    for (Layer& layer : layers) layer.group = {};
+    if (sums != nullptr) sums->End();
     for (std::size_t l = 0; l < layers.size(); ++l) EncodeResults(static_cast<int>(l));
     if (commits) Commit();
   }
@@ -457,8 +314,7 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
     throw Error("tensor " + std::to_string(layer) + " was observed on all " +
                 std::to_string(observed.observed) + " ranks");
   }
-  const float* values = impl_->Entering(layer, x);
-  impl_->Measure(layer, observed.observed, x, values);
+  impl_->Measure(layer, observed.observed, x);
   ++observed.observed;
 }
 
@@ -479,21 +335,8 @@ void VirtualReduce::Contribute(int layer, const TensorView& x, bool stays) {
   impl_->contributed = true;
   into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.largest);
-  if (impl_->rounds_on_gpu()) return impl_->ContributeOnGpu(layer, x, stays);
-  const float* values = impl_->Entering(layer, x);
-  CodecState* state = impl_->BeginLayer(layer, values);
-  impl_->CountEncoded(layer, state, values);
-  VirtualSumsOnGpu* const gpu = impl_->gpu.get();
-  const auto all = gpu == nullptr ? nullptr : gpu->OnHost(layer);
-  const std::int64_t block = impl_->reduction.wire(layer)->block();
-  parallel_for(into.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> own(static_cast<std::size_t>(std::min(block, end - begin)));
-    for (std::int64_t i = begin; i < end; i += block) {
-      float* const terms = gpu == nullptr ? own.data() : all.get() + i;
-      impl_->ContributeBlock(layer, state, i, std::min(block, end - i), values + i, terms);
-    }
-  });
-  if (gpu != nullptr) gpu->ContributeTerms(layer, all.get(), impl_->Turn());
+  if (impl_->sums->rounds()) return impl_->Contribute(layer, x, stays);
+  impl_->ContributeOnHost(layer, x);
 }
 
 void VirtualReduce::EndRank() { impl_->EndRank(); }
@@ -502,25 +345,8 @@ void VirtualReduce::Commit() { impl_->Commit(); }
 void VirtualReduce::Result(int layer, const TensorView& out) {
   Layer& from = impl_->At(layer, out);
   impl_->CheckEnded("the result comes");
-  if (impl_->gpu != nullptr) {
-    const bool shares = impl_->reduction.measured() == Measured::shared;
-    return impl_->gpu->Result(layer, from.shift, shares ? from.scale : 1, out);
-  }
-  auto* values = static_cast<float*>(out.data);
-  std::atomic<std::int64_t> non_finite{0};
-  parallel_for(from.size, kStage, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t bad = 0;
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      const std::int64_t n = std::min(kStage, end - i);
-      from.across.Load(i, n, values + i);
-      impl_->reduction.Finish(from.shift, from.scale, n, values + i);
-      for (std::int64_t j = i; j < i + n; ++j) {
-        bad += static_cast<std::int64_t>(!std::isfinite(values[j]));
-      }
-    }
-    non_finite += bad;
-  });
-  from.bad_results = non_finite;
+  const bool shares = impl_->reduction.measured() == Measured::shared;
+  impl_->sums->Result(layer, from.shift, shares ? from.scale : 1, out);
 }
 
 TensorReport VirtualReduce::report(int layer) const {
@@ -529,26 +355,22 @@ TensorReport VirtualReduce::report(int layer) const {
                 std::to_string(layer));
   }
   const Layer& from = impl_->layers[static_cast<std::size_t>(layer)];
+  const Losses lost = LossesOf(from.lost);
   TensorReport report{.shift = from.shift,
-                      .non_finite = from.non_finite,
-                      .underflowed = from.underflowed,
+                      .non_finite = lost.non_finite,
+                      .underflowed = lost.underflowed,
                       .values = from.size * impl_->reduction.world(),
-                      .zeros = from.zeros,
+                      .zeros = lost.zeros,
                       .bytes = from.bytes,
                       .bits = from.bits};
-  std::int64_t bad_results = from.bad_results;
-  if (impl_->gpu != nullptr) {
-    const auto [contributions, bad, bytes] = impl_->gpu->counts(layer);
-    if (impl_->rounds_on_gpu()) {
-      report.non_finite = contributions.non_finite;
-      report.underflowed = contributions.underflowed;
-      report.zeros = contributions.zeros;
-      report.bytes += bytes;
-    }
-    bad_results = bad;
-    report.staged_bytes = impl_->gpu->staged_bytes(layer);
-  }
+  if (impl_->sums == nullptr) return report;
+  const auto [contributions, bad_results, bytes] = impl_->sums->counts(layer);
+  report.non_finite += contributions.non_finite;
+  report.underflowed += contributions.underflowed;
+  report.zeros += contributions.zeros;
+  report.bytes += bytes;
   if (report.non_finite == 0) report.overflowed = bad_results;
+  report.staged_bytes = impl_->sums->staged_bytes(layer);
   return report;
 }
 

@@ -43,7 +43,7 @@ class CPD_API VirtualReduce {
   [[nodiscard]] std::vector<int> schedule() const;
   /// Adds layer `layer` of the schedule's next rank (x: float32, contiguous, the layer's size),
   /// each layer once, in any order. `stays`: its values stay as they are until the schedule's last
-  /// EndRank, so that a GPU may read them later, several ranks' in one pass over the sums. Throws
+  /// EndRank, so that several ranks are added in one pass over the sums. Throws
   /// Error for a second time, and where layers are on several devices: all may be on one GPU, which
   /// then folds them.
   void Contribute(int layer, const TensorView& x, bool stays = false);

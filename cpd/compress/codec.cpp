@@ -8,7 +8,7 @@
 #include <sstream>
 #include <vector>
 
-#include "cpd/backend/cpu/codec_spans.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/queue.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
@@ -109,7 +109,7 @@ std::int64_t BlockOfBucket(std::int64_t bucket) {
 }
 
 void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y) {
-  cpu::ScaleSpan(shift, divisor, n, x, y);
+  UnscaleSpan(shift, divisor, n, x, y);
 }
 
 bool IsFinite(std::int64_t n, const float* x) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/ops/reduce.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "cpd/backend/cpu/elementwise.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
 #include "cpd/numeric/draws/philox.h"
@@ -61,7 +61,7 @@ void Steps(const Accumulator& accumulator, const Format& terms_in, std::int64_t 
   CheckSum(accumulator, terms_in);
   if (count <= 0 || n <= 0) return;
   PlansOfSteps plans(accumulator, terms_in, key);
-  Spans spans(plans, accumulator.scheme, first, n, terms, state);
+  FoldSpans spans(plans, accumulator.scheme, first, n, terms, state);
   FoldWalk(fold_order(accumulator), k).take(spans, count);
 }
 
@@ -70,28 +70,8 @@ void End(const Accumulator& accumulator, const Format& terms_in, std::int64_t te
          std::int64_t first, std::int64_t n, FoldStateOf<T> state, const RandomKey& key) {
   CheckSum(accumulator, terms_in);
   PlansOfSteps plans(accumulator, terms_in, key);
-  Spans<T, PlansOfSteps> spans(plans, accumulator.scheme, first, n, nullptr, state);
+  FoldSpans<T, PlansOfSteps> spans(plans, accumulator.scheme, first, n, nullptr, state);
   FoldWalk(fold_order(accumulator), terms).end(spans);
-}
-
-/// The shift limited to ±600, beyond which x * 2^shift rounds alike: it is far below every grid, or
-/// beyond every format.
-int Bounded(int shift) { return std::clamp(shift, -600, 600); }
-
-/// Calls run(i, count, random) over [0, n): once with null, or, where the random integers of a
-/// stochastic plan do not begin with a block, in steps with the integers.
-template <class Run>
-void WithRandom(const RoundPlan& plan, std::int64_t first, std::int64_t n, Run run) {
-  const std::int64_t skip = first % kBlock;
-  if (plan.mode != Rounding::stochastic || skip == 0) return run(0, n, nullptr);
-  constexpr std::int64_t kStep = 4 * kBlock;
-  std::uint32_t random[kStep + kBlock];
-  for (std::int64_t i = 0; i < n; i += kStep) {
-    const std::int64_t count = std::min(kStep, n - i);
-    Kernels().random_integers(plan.random_bits, plan.seed, plan.stream, first - skip + i,
-                              skip + count, random);
-    run(i, count, random + skip);
-  }
 }
 
 }  // namespace
@@ -153,17 +133,7 @@ void CastScaled(const Format& format, const RoundingOptions& options, int shift,
                 std::int64_t n, const float* x, float* y, const RandomKey& key) {
   Check(options);
   Check(key, false);
-  const RoundPlan plan = PlanOf(format, options, key);
-  WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
-    Kernels().cast({.n = count,
-                    .first = first + i,
-                    .x = Contiguous(x + i),
-                    .random = Contiguous(random),
-                    .out = Contiguous(y + i),
-                    .plan = &plan,
-                    .shift = Bounded(shift),
-                    .streaming = n >= kStreamingFrom && x != y});
-  });
+  CastSpan(PlanOf(format, options, key), shift, first, n, x, y);
 }
 
 std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, int shift,
@@ -173,17 +143,18 @@ std::int64_t EncodeScaled(const Format& format, const RoundingOptions& options, 
   Check(key, false);
   const RoundPlan plan = PlanOf(format, options, key);
   unsigned long long nan = ~0ULL;
-  WithRandom(plan, first, n, [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
-    Kernels().encode({.n = count,
-                      .first = first + i,
-                      .x = Contiguous(x + i),
-                      .random = Contiguous(random),
-                      .plan = &plan,
-                      .shift = Bounded(shift),
-                      .streaming = n >= kStreamingFrom,
-                      .packed = packed + i * plan.bits / 8,
-                      .first_nan = &nan});
-  });
+  WithIntegers(plan, first, n,
+               [&](std::int64_t i, std::int64_t count, const std::uint32_t* random) {
+                 Kernels().encode({.n = count,
+                                   .first = first + i,
+                                   .x = Contiguous(x + i),
+                                   .random = Contiguous(random),
+                                   .plan = &plan,
+                                   .shift = BoundedShift(shift),
+                                   .streaming = n >= kStreamingFrom,
+                                   .packed = packed + i * plan.bits / 8,
+                                   .first_nan = &nan});
+               });
   return nan == ~0ULL ? -1 : static_cast<std::int64_t>(nan) - first;
 }
 
@@ -194,7 +165,7 @@ void DecodeScaled(const Format& format, int shift, float divisor, std::int64_t n
                     .plan = &plan,
                     .packed = packed,
                     .out = Contiguous(y),
-                    .shift = Bounded(shift),
+                    .shift = BoundedShift(shift),
                     .divisor = divisor,
                     .streaming = n >= kStreamingFrom});
 }

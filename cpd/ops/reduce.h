@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "cpd/backend/cpu/fold.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/random_key.h"
 

@@ -367,6 +367,38 @@ TEST(VirtualReduce, CountsTheZerosOfLongBlocks) {
   EXPECT_EQ(reports[0].zeros, 2 * 65535);
 }
 
+/// Ranks whose values stay are added several at a time, in the same order, and counted the same.
+TEST(VirtualReduce, RanksThatStayAreAddedTogether) {
+  const Ranks ranks = testing::random_ranks(35, {9000, 0, 70}, 5);
+  for (const Accumulator& accumulator : accumulators(ParseFormat("e5m2"))) {
+    for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
+      for (const int group : {0, 6}) {
+        if (order == Order::tree && accumulator.scheme != Scheme::sequential) continue;
+        Reduce spec;
+        spec.format = ParseFormat("e4m3");
+        spec.accumulator = accumulator;
+        spec.result = accumulator.format;
+        spec.order = order;
+        spec.group_size = group;
+        spec.average = group == 6;
+        spec.divide = Divide::before;
+        std::vector<TensorReport> one_by_one, together;
+        const testing::Layers expected =
+            testing::virtual_reduce(spec, ranks, &one_by_one, testing::kCall);
+        const testing::Layers got =
+            testing::virtual_reduce(spec, ranks, &together, testing::kCall, true);
+        for (std::size_t l = 0; l < expected.size(); ++l) {
+          EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected[l]),
+                                          std::span<const float>(got[l])))
+              << ToString(accumulator) << ", order " << ToString(order) << ", groups of " << group;
+          EXPECT_EQ(one_by_one[l].underflowed, together[l].underflowed);
+          EXPECT_EQ(one_by_one[l].zeros, together[l].zeros);
+        }
+      }
+    }
+  }
+}
+
 TEST(VirtualReduce, ExchangesAreOfNoConsequence) {
   const Ranks ranks = random_ranks(7, 3);
   Reduce spec;

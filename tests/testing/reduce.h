@@ -26,10 +26,10 @@ inline std::vector<std::int64_t> sizes_of(const Layers& layers) {
   return sizes;
 }
 
-/// The all-reduce of virtual ranks.
+/// The all-reduce of virtual ranks; `stays`: as of VirtualReduce::Contribute.
 inline Layers virtual_reduce(const Reduce& spec, const Ranks& ranks,
                              std::vector<TensorReport>* reports = nullptr,
-                             const TensorOptions& options = {}) {
+                             const TensorOptions& options = {}, bool stays = false) {
   const std::vector<std::int64_t> sizes = sizes_of(ranks[0]);
   VirtualReduce reduce(spec, static_cast<int>(ranks.size()), sizes, options);
   const int layers = static_cast<int>(sizes.size());
@@ -42,7 +42,9 @@ inline Layers virtual_reduce(const Reduce& spec, const Ranks& ranks,
     }
   }
   for (const int r : reduce.schedule()) {
-    for (int l = 0; l < layers; ++l) reduce.Contribute(l, layer_of(static_cast<std::size_t>(r), l));
+    for (int l = 0; l < layers; ++l) {
+      reduce.Contribute(l, layer_of(static_cast<std::size_t>(r), l), stays);
+    }
     reduce.EndRank();
   }
   Layers out;

@@ -12,10 +12,6 @@
 
 namespace cpd::cpu {
 
-/// Writes y[i] = (x[i] * 2^shift) / divisor, each rounded once to binary32; NaN gives 0x7FC00000.
-/// y may be x.
-void ScaleSpan(int shift, float divisor, std::int64_t n, const float* x, float* y);
-
 /// Returns x * 2^shift: x itself for shift 0, else in `scratch`.
 const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch);
 

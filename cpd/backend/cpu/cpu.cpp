@@ -98,6 +98,12 @@ const Backend& Table() {
       .decode_one_bit = decode_one_bit,
       .add_residual = add_residual,
       .take_errors = take_errors,
+      .reduce = reduce,
+      .count = count,
+      .cast_terms = cast_terms,
+      .fold_ranks = fold_ranks,
+      .finish_sums = finish_sums,
+      .checksums = checksums,
   };
   return table;
 }

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "cpd/backend/cpu/codec_spans.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/base/guarded.h"
 
@@ -28,7 +29,7 @@ void TakeErrors(std::int64_t n, const float* v, const float* decoded, float* err
 int add_residual(const Launch& /*launch*/, const FeedbackCall& call) {
   const float* x = call.x;
   if (call.shift != 0 || call.kept == nullptr) {
-    ScaleSpan(call.shift, 1, call.n, x, call.v);
+    UnscaleSpan(call.shift, 1, call.n, x, call.v);
     x = call.v;
   }
   if (call.kept != nullptr) Guarded([&] { AddEach(call.n, x, call.kept, call.v); });

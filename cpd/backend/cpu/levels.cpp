@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpd/backend/cpu/codec_spans.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
@@ -67,7 +68,7 @@ int level_norms(const Launch& /*launch*/, const NormCall& call) {
     if (call.norm == LevelNorm::largest) {
       // Rounding keeps the order of magnitudes: the largest alone is multiplied.
       Kernels().block_max(true, call.bucket, call.n, call.x, call.norms);
-      if (call.shift != 0) ScaleSpan(call.shift, 1, buckets, call.norms, call.norms);
+      if (call.shift != 0) UnscaleSpan(call.shift, 1, buckets, call.norms, call.norms);
       std::transform(call.norms, call.norms + buckets, call.norms, FiniteOrNan);
       return 0;
     }
@@ -135,7 +136,7 @@ int decode_levels(const Launch& /*launch*/, const LevelCall& call) {
                             call.before, n, from, norms, call.y + i);
     from += (n * call.plan.bits + 7) / 8;
   }
-  if (!is_direct) ScaleSpan(call.shift, call.divisor, call.n, call.y, call.y);
+  if (!is_direct) UnscaleSpan(call.shift, call.divisor, call.n, call.y, call.y);
   return 0;
 }
 

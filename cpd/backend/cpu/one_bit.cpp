@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpd/backend/cpu/codec_spans.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/roster.h"
 
@@ -51,7 +52,7 @@ const std::uint8_t* DecodeBits(const OneBitCall& call, std::int64_t n, std::vect
   means.resize(static_cast<std::size_t>(2 * BucketsOf(call, n)));
   const std::size_t mean_bytes = means.size() * sizeof(float);
   std::memcpy(means.data(), from, mean_bytes);
-  ScaleSpan(call.shift, call.divisor, static_cast<std::int64_t>(means.size()), means.data(),
+  UnscaleSpan(call.shift, call.divisor, static_cast<std::int64_t>(means.size()), means.data(),
             means.data());
   from += mean_bytes;
   Kernels().one_bit_decode({n, call.bucket, call.before, call.words}, from, means.data(), y);

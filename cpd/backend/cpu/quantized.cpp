@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpd/backend/cpu/codec_spans.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
@@ -245,7 +246,7 @@ int bucket_scales(const Launch& /*launch*/, const QuantizedCall& call) {
   Kernels().block_max(with_nan, call.bucket, call.n - first, call.x + first, rest);
   // Rounding keeps the order of magnitudes: the largest alone is multiplied.
   const std::int64_t buckets = (ahead + call.n + call.bucket - 1) / call.bucket;
-  if (call.shift != 0) ScaleSpan(call.shift, 1, buckets, call.scale, call.scale);
+  if (call.shift != 0) UnscaleSpan(call.shift, 1, buckets, call.scale, call.scale);
   return 0;
 }
 
@@ -278,7 +279,7 @@ int decode_quantized(const Launch& /*launch*/, const QuantizedCall& call) {
     from += part.bytes;
   });
   if (call.shift != 0 || call.divisor != 1) {
-    ScaleSpan(call.shift, call.divisor, call.n, call.y, call.y);
+    UnscaleSpan(call.shift, call.divisor, call.n, call.y, call.y);
   }
   return 0;
 }

@@ -7,7 +7,7 @@
 
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/cpu/fold.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/explain.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
@@ -98,10 +98,10 @@ void Sum(const SumCall& call) {
       for (std::int64_t k = 0; k < call.terms; k += Terms<T>::kMost) {
         CheckInterrupt();
         const std::int64_t count = std::min(Terms<T>::kMost, call.terms - k);
-        Spans spans(plans, order.scheme, i, n, all.Read(k, count, i, n), sums);
+        FoldSpans spans(plans, order.scheme, i, n, all.Read(k, count, i, n), sums);
         FoldWalk(order, k).take(spans, count);
       }
-      Spans<T, const PlansOf> spans(plans, order.scheme, i, n, nullptr, sums);
+      FoldSpans<T, const PlansOf> spans(plans, order.scheme, i, n, nullptr, sums);
       if (call.terms > 0) {
         FoldWalk(order, call.terms).end(spans);
       } else {

@@ -129,22 +129,24 @@ Link::Link(Transport& transport, double timeout)
     : transport_(transport),
       timeout_(timeout),
       queue_(transport.memory() == Device::cpu
-                 ? nullptr
+                 ? HostQueue()
                  : std::make_shared<const Queue>(transport.memory(), transport.device_index())),
-      control_(queue_ == nullptr ? HostMemory() : DeviceMemory(queue_)),
+      control_(std::make_shared<const MessageMemory>(
+          queue_, transport.memory() == Device::cpu ? MemoryKind::pinned : MemoryKind::device)),
       values_(control_) {}
 
 SharedQueue Link::UseLayersOn(Device device, int index) {
   const bool on_host = device == Device::cpu;
-  if (!on_host && (queue_ == nullptr || !queue_->is_on(device, index))) {
+  if (!on_host && !queue_->is_on(device, index)) {
     queue_ = std::make_shared<const Queue>(device, index);
     layers_ = Device::cpu;
   }
+  const SharedQueue& queue = on_host ? HostQueue() : queue_;
   if (device != layers_ && transport_.memory() == Device::cpu) {
-    values_ = MessagePool(on_host ? HostMemory() : PinnedMemory(queue_));
+    values_ = MessagePool(std::make_shared<const MessageMemory>(queue, MemoryKind::pinned));
   }
   layers_ = device;
-  return on_host ? nullptr : queue_;
+  return queue;
 }
 
 Pending::Pending() = default;

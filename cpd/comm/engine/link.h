@@ -131,8 +131,7 @@ class CPD_API Link final : public Channel {
   void TakeSizes(const Pending& sizes, std::span<const Addressed> in) override;
   Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) override;
 
-  /// From now on, values come from layers in the CPU's memory, or in that of a GPU, whose queue it
-  /// returns (null for the CPU).
+  /// From now on, values come from layers on this device, whose queue it returns.
   SharedQueue UseLayersOn(Device device, int index);
 
   /// Returns when all messages of the transfer have arrived and are as they were sent. Throws
@@ -176,7 +175,7 @@ class CPD_API Link final : public Channel {
   Transport& transport_;
   double timeout_;
   bool has_heard_ = false;  ///< whether the transport has ever answered which alarms there are
-  SharedQueue queue_;       // of the GPU in use
+  SharedQueue queue_;       // of the device in use, other than the CPU
   MessagePool control_;     // messages that the host writes and reads
   MessagePool values_;
   Device layers_ = Device::cpu;

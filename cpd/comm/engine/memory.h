@@ -16,30 +16,40 @@ class CPD_API MessageMemory {
  public:
   static constexpr std::int64_t kAlign = 64;  ///< alignment of what Allocate returns
 
-  MessageMemory() = default;
-  MessageMemory(const MessageMemory&) = delete;
-  MessageMemory& operator=(const MessageMemory&) = delete;
-  virtual ~MessageMemory();
+  /// Memory that the queue's work can read and write: on the host (MemoryKind::pinned), or the
+  /// device's.
+  MessageMemory(SharedQueue queue, MemoryKind kind);
 
-  [[nodiscard]] virtual std::uint8_t* Allocate(std::int64_t bytes) const = 0;
-  virtual void Free(std::uint8_t* memory) const noexcept = 0;
+  [[nodiscard]] std::uint8_t* Allocate(std::int64_t bytes) const {
+    return static_cast<std::uint8_t*>(queue_->Allocate(kind_, bytes));
+  }
+  void Free(std::uint8_t* memory) const noexcept { queue_->Release(kind_, memory); }
   /// Whether the host reads and writes it as its own.
-  [[nodiscard]] virtual bool is_on_host() const { return true; }
+  [[nodiscard]] bool is_on_host() const { return kind_ == MemoryKind::pinned; }
   /// Waits until the queued work on messages is done.
-  virtual void Settle() const = 0;
+  void Settle() const { queue_->Wait(); }
   /// Copies from and to the host; the messages must be settled.
-  virtual void Write(std::uint8_t* to, const void* from, std::int64_t bytes) const = 0;
-  virtual void Read(void* to, const std::uint8_t* from, std::int64_t bytes) const = 0;
+  void Write(std::uint8_t* to, const void* from, std::int64_t bytes) const {
+    reader_->Copy(to, from, bytes);
+  }
+  void Read(void* to, const std::uint8_t* from, std::int64_t bytes) const {
+    reader_->Copy(to, from, bytes);
+  }
   /// The CRC-32C of each range of bytes.
-  [[nodiscard]] virtual std::vector<std::uint32_t> Checksums(
-      std::span<const ByteRange> bytes) const = 0;
+  [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const ByteRange> bytes) const {
+    return reader_->Checksums(bytes);
+  }
+
+ private:
+  SharedQueue queue_;
+  SharedQueue reader_;  ///< the CPU's for memory on the host
+  MemoryKind kind_;
 };
 
 using SharedMemory = std::shared_ptr<const MessageMemory>;
 
+/// The CPU's queue, and memory for its messages.
+const SharedQueue& HostQueue();
 CPD_API SharedMemory HostMemory();
-/// Host memory that the queue's kernels can read and write.
-SharedMemory PinnedMemory(SharedQueue queue);
-SharedMemory DeviceMemory(SharedQueue queue);
 
 }  // namespace cpd

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a rank computes on messages: encodes its contributions, folds what came, decodes results.
-// The arithmetic is reduction.h's, the bytes are a codec's (coded.h); on a GPU the codec's kernels
-// (compress/codec.h) and kernels/cuda/reduce_tile.cuh give the same bits.
+// A device's backend does this by calls of `reduce` and a codec's kernels (device_ops.cpp); codecs
+// without kernels encode and decode on the host, block by block (codec_ops.cpp, coded.h).
 #pragma once
 
 #include <array>
@@ -87,7 +87,10 @@ class MessageOps {
              std::function<void()> progress);
 
   [[nodiscard]] const Layers& layers() const { return layers_; }
-  [[nodiscard]] bool in_fp32() const { return in_fp32_; }
+  /// What all calls of the reduction have.
+  [[nodiscard]] const ReduceCall& call() const { return call_; }
+  /// Whether codecs of the layers make the messages of contributions.
+  [[nodiscard]] bool coded() const { return reduction_.spec().wire != nullptr && !as_values(); }
   /// Whether contributions travel as fp32 values: with in_fp32, unless their codec has bytes for
   /// NaN.
   [[nodiscard]] bool as_values() const {
@@ -104,38 +107,36 @@ class MessageOps {
   void Progress() const { progress_(); }
 
  private:
+  [[nodiscard]] ReduceCall MakeCall() const;
+
   const Reduction& reduction_;
   int rank_;
   Layers layers_;
   bool in_fp32_;
   std::function<void()> progress_;
+  ReduceCall call_;
   std::vector<Codecs> codecs_;  // by Content
 };
 
-/// Operations on the CPU. `in_fp32`: what would be packed travels in fp32, since some values may
-/// have no code in the formats. `progress` is called now and then.
-std::unique_ptr<MessageOps> MakeMessageOps(const Reduction& reduction, int rank, Layers layers,
-                                           bool in_fp32, std::function<void()> progress);
-/// Operations on a GPU, for packed contributions and for codecs that have kernels: layers and
-/// values are in its memory, and all work is queued.
-std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,
-                                               bool in_fp32, std::function<void()> progress,
-                                               SharedQueue queue);
+/// Operations on the queue's device: of packed contributions, and of codecs that have kernels
+/// there. Layers and values are in its memory, and all work is queued. `in_fp32`: what would be
+/// packed travels in fp32, since some values may have no code in the formats. `progress` is called
+/// now and then.
+std::unique_ptr<MessageOps> MakeDeviceOps(const Reduction& reduction, int rank, Layers layers,
+                                          bool in_fp32, std::function<void()> progress,
+                                          SharedQueue queue);
+/// Operations of codecs on the CPU.
+std::unique_ptr<MessageOps> MakeCodecOps(const Reduction& reduction, int rank, Layers layers,
+                                         bool in_fp32, std::function<void()> progress);
 
-Losses LossesOf(const SegmentCounts& counts);
-
-/// A shift within ±600: x * 2^shift rounds the same for any shift beyond (CastScaled).
-int BoundedShift(int shift);
 /// The plan of a level's sum and of its rounding to the result.
 SumPlan SumPlanOf(const Level& level);
 
-/// Layers divided by `divisor`, once in binary32 (Unscale), in new memory: on the CPU, or on the
-/// queue's GPU.
-std::vector<std::shared_ptr<float>> Quotients(std::span<const TensorView> x, float divisor);
+/// Layers divided by `divisor`, once in binary32 (Unscale), in new memory of the queue's device.
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
                                               std::span<const TensorView> x, float divisor);
 
-/// MeasureRange of layers on the queue's GPU.
+/// MeasureRange of layers on the queue's device.
 std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x);
 
 }  // namespace cpd

@@ -18,7 +18,7 @@ class StreamOrder {
       : queue_(std::move(queue)) {
     for (const auto& views : {x, out}) {
       for (const TensorView& view : views) {
-        if (view.size() > 0 && !view.on_host()) streams_.insert(view.stream);
+        if (view.size() > 0) streams_.insert(view.stream);
       }
     }
     for (void* stream : streams_) queue_->Follow(stream);

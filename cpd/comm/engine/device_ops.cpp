@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
 #include "cpd/numeric/draws/streams.h"
@@ -40,13 +41,12 @@ void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
   call.tiles = segments.empty() ? 0 : segments.back().tile + tiles_of(segments.back().count);
 }
 
-class CudaMessageOps final : public MessageOps {
+class DeviceOps final : public MessageOps {
  public:
-  CudaMessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
-                 std::function<void()> progress, SharedQueue queue)
+  DeviceOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
+            std::function<void()> progress, SharedQueue queue)
       : MessageOps(reduction, rank, std::move(layers), in_fp32, std::move(progress)),
-        queue_(std::move(queue)),
-        call_(MakeCall()) {}
+        queue_(std::move(queue)) {}
 
   void Pack(const Part& part, Message& to) const override { Contribute(part, to.payload()); }
 
@@ -59,8 +59,7 @@ class CudaMessageOps final : public MessageOps {
   }
 
   void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const override {
-    const auto own = QueuedMemory(queue_, MostBytes(Content::contributions, part));
-    PackTo(part, own.get());
+    const auto own = OwnMessage(part);
     HopFrom(part, k, from, own.get(), Codes::wire, to);
   }
   [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const override {
@@ -82,7 +81,7 @@ class CudaMessageOps final : public MessageOps {
   }
 
   void Unpack(const Part& part, const Message& from) const override {
-    ReduceCall call = call_;
+    ReduceCall call = this->call();
     call.task = ReduceTask::unpack;
     call.from_codes = codes_results() ? Codes::values : Codes::result;
     call.unscales = true;
@@ -102,7 +101,7 @@ class CudaMessageOps final : public MessageOps {
   }
   void UnpackWire(const Part& part, const Message& from,
                   std::span<const std::int64_t> offset) const override {
-    ReduceCall call = call_;
+    ReduceCall call = this->call();
     call.task = ReduceTask::unpack;
     call.from_codes = Codes::wire;
     std::vector<ReduceSegment> segments = SegmentsOf(part);
@@ -121,7 +120,7 @@ class CudaMessageOps final : public MessageOps {
       segments[l].x = layers().x[l];
       segments[l].shift = BoundedShift(layers().shifts[l]);
     }
-    ReduceCall call = call_;
+    ReduceCall call = this->call();
     Walk(call, segments);
     std::vector<Losses> all;
     for (const SegmentCounts& counts : queue_->Count(call, true)) {
@@ -131,38 +130,14 @@ class CudaMessageOps final : public MessageOps {
   }
 
  private:
-  [[nodiscard]] ReduceCall MakeCall() const {
-    const Reduce& spec = reduction().spec();
-    const Level across = reduction().Across(0);
-    ReduceCall call;
-    call.cast = PlanOf(spec.format, spec.rounding, {.seed = reduction().seed()});
-    const auto codes = [&](Codes kind, const Format& format) {
-      call.codes[Index(kind)] = PlanOf(MessageFormat(format));
-    };
-    codes(Codes::wire, coded() ? kFp32 : spec.format);
-    codes(Codes::result, spec.result);
-    codes(Codes::plane0, across.plane_format(0));
-    codes(Codes::plane1, across.plane_format(1));
-    codes(Codes::values, kFp32);
-    call.across = SumPlanOf(across);
-    call.group = SumPlanOf(reduction().Group(0, 0));
-    call.rounds = reduction().rounds();
-    call.world = reduction().world();
-    call.group_size = spec.group_size;
-    call.cast_stream = StreamOf(Purpose::wire, reduction().step(), 0, rank());
-    call.sum_stream = StreamOf(Purpose::sum, reduction().step(), 0, 0);
-    call.result_stream = StreamOf(Purpose::result, reduction().step(), 0, 0);
-    return call;
-  }
-
   [[nodiscard]] std::vector<ReduceSegment> SegmentsOf(const Part& part) const {
     const auto bytes = [&](Codes kind, std::int64_t count) {
-      return (count * call_.codes[Index(kind)].bits + 7) / 8;
+      return (count * call().codes[Index(kind)].bits + 7) / 8;
     };
     std::vector<ReduceSegment> segments;
     segments.reserve(part.segments.size());
     std::array<std::int64_t, kCodes> start{};
-    start[Index(Codes::plane1)] = part.Bytes(call_.codes[Index(Codes::plane0)].bits);
+    start[Index(Codes::plane1)] = part.Bytes(call().codes[Index(Codes::plane0)].bits);
     std::int64_t tiles = 0;
     for (const Segment& given : part.segments) {
       const auto l = static_cast<std::size_t>(given.layer);
@@ -187,6 +162,8 @@ class CudaMessageOps final : public MessageOps {
   void Run(ReduceCall& call, const std::vector<ReduceSegment>& segments,
            std::span<const std::uint8_t* const> from) const {
     Walk(call, segments);
+    call.between = [](const void* ops) { static_cast<const DeviceOps*>(ops)->Progress(); };
+    call.waiting = this;
     call.from = from.data();
     call.from_count = static_cast<std::int32_t>(from.size());
     queue_->reduce(call);
@@ -198,11 +175,19 @@ class CudaMessageOps final : public MessageOps {
     return coded() ? EncodeTo(part, to) : PackTo(part, to);
   }
   void PackTo(const Part& part, std::uint8_t* to) const {
-    ReduceCall call = call_;
+    ReduceCall call = this->call();
     call.task = ReduceTask::pack;
     call.to_codes = Codes::wire;
     call.to = to;
     Run(call, SegmentsOf(part), {});
+  }
+
+  /// This rank's contributions as a message; null where `reduce` casts them in passing.
+  [[nodiscard]] std::shared_ptr<std::uint8_t> OwnMessage(const Part& part) const {
+    if (queue_->kind() == Device::cpu) return nullptr;
+    auto own = QueuedMemory(queue_, MostBytes(Content::contributions, part));
+    Contribute(part, own.get());
+    return own;
   }
 
   void FoldFrom(const Part& part, std::span<const SharedMessage> from, std::int64_t unit,
@@ -211,17 +196,14 @@ class CudaMessageOps final : public MessageOps {
     std::vector<const std::uint8_t*> memory;
     std::vector<std::shared_ptr<float>> decoded;
     for (const SharedMessage& message : from) {
-      if (message == nullptr && own == nullptr) {
-        own = QueuedMemory(queue_, MostBytes(Content::contributions, part));
-        Contribute(part, own.get());
-      }
+      if (message == nullptr && own == nullptr) own = OwnMessage(part);
       memory.push_back(message == nullptr ? own.get() : message->payload());
       if (!coded()) continue;
       decoded.push_back(Decoded(Content::contributions, part, memory.back()));
       memory.back() = reinterpret_cast<const std::uint8_t*>(decoded.back().get());
     }
     const auto sums = codes_results() ? QueuedValues(queue_, part.count) : nullptr;
-    ReduceCall call = call_;
+    ReduceCall call = this->call();
     call.task = ReduceTask::fold;
     call.to_codes = codes_results() ? Codes::values : Codes::result;
     call.to = codes_results() ? reinterpret_cast<std::uint8_t*>(sums.get()) : to.payload();
@@ -232,7 +214,6 @@ class CudaMessageOps final : public MessageOps {
 
   // --- codecs that have kernels ---
 
-  [[nodiscard]] bool coded() const { return reduction().spec().wire != nullptr && !as_values(); }
   [[nodiscard]] bool codes_results() const { return reduction().results(0) != nullptr; }
 
   /// Calls run(segment, its position, the message's byte where it begins).
@@ -308,7 +289,7 @@ class CudaMessageOps final : public MessageOps {
 
   void HopFrom(const Part& part, std::int64_t k, const Message* from, const std::uint8_t* terms,
                Codes terms_in, Message& to) const {
-    ReduceCall call = call_;
+    ReduceCall call = this->call();
     call.task = ReduceTask::hop;
     call.from_codes = terms_in;
     call.to = to.payload();
@@ -320,7 +301,7 @@ class CudaMessageOps final : public MessageOps {
 
   void Transcode(const Part& part, const std::uint8_t* from, Codes from_codes, std::uint8_t* to,
                  Codes to_codes) const {
-    ReduceCall call = call_;
+    ReduceCall call = this->call();
     call.task = ReduceTask::transcode;
     call.from_codes = from_codes;
     call.to_codes = to_codes;
@@ -329,30 +310,15 @@ class CudaMessageOps final : public MessageOps {
   }
 
   SharedQueue queue_;
-  ReduceCall call_;
 };
 
 }  // namespace
 
-Losses LossesOf(const SegmentCounts& counts) {
-  return {static_cast<std::int64_t>(counts.non_finite),
-          static_cast<std::int64_t>(counts.underflowed), static_cast<std::int64_t>(counts.zeros)};
-}
-
-int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
-
-SumPlan SumPlanOf(const Level& level) {
-  const Accumulator& accumulator = level.accumulator;
-  return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in, level.sum_key),
-          SumsPlanOf(accumulator, level.sum_key), level.result != accumulator.format,
-          PlanOf(level.result, level.rounding, level.result_key)};
-}
-
-std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,
-                                               bool in_fp32, std::function<void()> progress,
-                                               SharedQueue queue) {
-  return std::make_unique<CudaMessageOps>(reduction, rank, std::move(layers), in_fp32,
-                                          std::move(progress), std::move(queue));
+std::unique_ptr<MessageOps> MakeDeviceOps(const Reduction& reduction, int rank, Layers layers,
+                                          bool in_fp32, std::function<void()> progress,
+                                          SharedQueue queue) {
+  return std::make_unique<DeviceOps>(reduction, rank, std::move(layers), in_fp32,
+                                     std::move(progress), std::move(queue));
 }
 
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sums over ranks of one block of values (ReduceTask::fold), in a thread's own memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "cpd/backend/cpu/spans.h"
+#include "cpd/numeric/draws/streams.h"
+
+namespace cpd {
+
+/// A plan of the call for the sum of a layer at a position: with the sum's random streams.
+inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t layer,
+                         std::int64_t position) {
+  SumPlan plan = of;
+  const std::uint64_t stream = StreamFrom(call.sum_stream, layer, position);
+  plan.terms.round.stream = plan.sums.round.stream = stream;
+  plan.result.stream = StreamFrom(call.result_stream, layer, position);
+  return plan;
+}
+
+class RankSums {
+ public:
+  /// For blocks of up to n values.
+  RankSums(const ReduceCall& call, std::int64_t n)
+      : call_(call),
+        across_(call.rounds.units, fold_planes(call.across.order.scheme, call.rounds.units), n),
+        group_(Members(), fold_planes(call.group.order.scheme, Members()), n) {}
+
+  /// Returns the sums of values begin … begin + n - 1 of the segment's layer, valid until the next
+  /// call. load(r, row) writes the n values of from[r].
+  template <class Load>
+  const float* Fold(const ReduceSegment& segment, std::int64_t begin, std::int64_t n,
+                    const Load& load) {
+    if (call_.unit >= 0) {
+      Group(segment, call_.unit, 0, call_.from_count, begin, 0, n, load);
+      return group_.state(0);
+    }
+    const SumPlan plan = PlanOfSum(call_, call_.across, segment.layer, kAcross);
+    const Rounds& rounds = call_.rounds;
+    for (std::int64_t i = 0; i < n;) {  // a ring's slices begin at different units
+      const std::int64_t slice = rounds.slice_of(segment.size, begin + i);
+      const std::int64_t end = std::min(n, rounds.begin(segment.size, slice + 1) - begin);
+      const auto term = [&](std::int64_t k, float* row) {
+        const std::int64_t unit = rounds.unit_of_term(k, slice);
+        if (call_.group_size == 0) return load(unit, row);
+        const std::int64_t first = unit * call_.group_size;
+        Group(segment, unit, first, std::min(call_.group_size, call_.world - first), begin, i, end,
+              load);
+        std::copy(group_.state(0) + i, group_.state(0) + end, row + i);
+      };
+      across_.Add(plan, rounds.units, begin, i, end, term);
+      i = end;
+    }
+    return across_.state(0);
+  }
+
+ private:
+  /// Terms, some at a time, and the state of one level's sums.
+  class Level {
+   public:
+    Level(std::int64_t terms, int planes, std::int64_t n)
+        : together_(std::min(kTogether, terms)), rows_(terms > 0 ? together_ + planes : 0, n) {}
+    [[nodiscard]] float* state(std::int64_t plane) const { return rows_[together_ + plane]; }
+
+    /// Adds values i … end - 1 of `terms` terms, each of which term(k, row) writes.
+    template <class Term>
+    void Add(const SumPlan& plan, std::int64_t terms, std::int64_t begin, std::int64_t i,
+             std::int64_t end, const Term& term) {
+      const float* rows[kTogether];
+      for (std::int64_t j = 0; j < together_; ++j) rows[j] = rows_[j] + i;
+      for (std::int64_t k = 0; k < terms; k += together_) {
+        const std::int64_t count = std::min(together_, terms - k);
+        for (std::int64_t j = 0; j < count; ++j) term(k + j, rows_[j]);
+        AddTerms(plan, terms, k, {rows, static_cast<std::size_t>(count)}, begin + i, end - i,
+                 state(0) + i, rows_.width());
+      }
+    }
+
+   private:
+    static constexpr std::int64_t kTogether = 8;
+    std::int64_t together_;
+    AlignedRows rows_;
+  };
+
+  [[nodiscard]] std::int64_t Members() const {
+    return call_.unit >= 0 ? call_.from_count : call_.group_size;
+  }
+
+  template <class Load>
+  void Group(const ReduceSegment& segment, std::int64_t unit, std::int64_t first,
+             std::int64_t members, std::int64_t begin, std::int64_t i, std::int64_t end,
+             const Load& load) {
+    group_.Add(PlanOfSum(call_, call_.group, segment.layer, unit), members, begin, i, end,
+               [&](std::int64_t m, float* row) { load(first + m, row); });
+  }
+
+  const ReduceCall& call_;
+  Level across_, group_;
+};
+
+}  // namespace cpd

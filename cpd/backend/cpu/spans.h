@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs of neighboring binary32 values in the caller's thread: casts from any index on, ordered sums
+// of several terms, counts of what a cast lost.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+
+#include "cpd/backend/message_calls.h"
+#include "cpd/backend/roster.h"
+#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/spec/error.h"
+
+namespace cpd {
+
+/// Values of a layer below which one thread sums its ranks.
+constexpr std::int64_t kSerialRanksBelow = 1 << 15;
+
+/// Rows of n values, each beginning at a cache line.
+class AlignedRows {
+ public:
+  AlignedRows(std::int64_t rows, std::int64_t n) : width_((n + 15) / 16 * 16) {
+    const std::size_t bytes = static_cast<std::size_t>(rows * width_) * sizeof(float);
+    if (bytes == 0) return;
+    memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
+    if (memory_ == nullptr) throw NoMemory(bytes, "a block of terms");
+  }
+  [[nodiscard]] float* operator[](std::int64_t row) const { return memory_.get() + row * width_; }
+  [[nodiscard]] std::int64_t width() const { return width_; }
+
+ private:
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+
+  std::int64_t width_;
+  std::unique_ptr<float, Free> memory_;
+};
+
+/// The shift limited to ±600: x * 2^shift rounds alike for any shift beyond, far below every grid
+/// or above every format.
+constexpr int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
+
+/// Calls run(i, count, random) over [0, n): once with null, or, where the random integers of a
+/// stochastic plan do not begin with a block, in steps with the integers.
+template <class Run>
+void WithIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, Run run) {
+  const std::int64_t skip = first % kBlock;
+  if (plan.mode != Rounding::stochastic || skip == 0) return run(0, n, nullptr);
+  constexpr std::int64_t kStep = 4 * kBlock;
+  std::uint32_t random[kStep + kBlock];
+  for (std::int64_t i = 0; i < n; i += kStep) {
+    const std::int64_t count = std::min(kStep, n - i);
+    Kernels().random_integers(plan.random_bits, plan.seed, plan.stream, first - skip + i,
+                              skip + count, random);
+    run(i, count, random + skip);
+  }
+}
+
+/// y[i] = x[i] * 2^shift, rounded by the plan and the random integers from index `first` on. y may
+/// be x.
+void CastSpan(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n, const float* x,
+              float* y);
+/// y[i] = (x[i] * 2^shift) / divisor, each rounded once to binary32; NaN gives 0x7FC00000. y may be
+/// x.
+CPD_API void UnscaleSpan(int shift, float divisor, std::int64_t n, const float* x, float* y);
+
+/// Adds the losses of n values x that were cast to terms.
+CPD_API void CountLosses(std::int64_t n, const float* x, const float* terms, SegmentCounts& counts);
+/// Adds counts that several threads may add at once.
+CPD_API void AddCounts(const SegmentCounts& counts, SegmentCounts& to);
+
+/// The state of one ordered sum per element: plane q of element i is planes[q * stride + i], in
+/// FoldPlanes planes of the caller's memory, which need not be initialised. `given`: the random
+/// integers from element 0 on, in place of generated ones.
+template <class T>
+struct FoldStateOf {
+  T* planes = nullptr;
+  std::int64_t stride = 0;
+  GivenDraws given{};
+};
+
+/// The backend of FoldWalk for n elements from index `first` on, whose planes are in `state`.
+/// `Plans` has terms() and sums(), plans by which terms, and chunks' sums and trees, are added.
+/// Binary64 takes no short path.
+template <class T, class Plans>
+class FoldSpans {
+ public:
+  FoldSpans(Plans& plans, Scheme scheme, std::int64_t first, std::int64_t n, const T* const* terms,
+        FoldStateOf<T> state)
+      : plans_(plans), scheme_(scheme), first_(first), n_(n), terms_(terms), state_(state) {}
+
+  void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
+                 std::int64_t count) {
+    Add(plans_.terms(), plane, starts, draw, count, terms_ + first);
+  }
+  void add_chunk(bool starts, std::int64_t draw) { AddPlane(plans_.sums(), 0, 1, starts, draw); }
+  void open_tree(int plane, std::int64_t term) { std::copy_n(terms_[term], n_, Plane(plane)); }
+  void merge_term(int plane, std::int64_t draw, std::int64_t term) {
+    Add(plans_.terms(), plane, false, draw, 1, terms_ + term);
+  }
+  void merge_trees(int plane, std::int64_t draw, bool of_term) {
+    AddPlane(of_term ? plans_.terms() : plans_.sums(), plane, plane + 1, false, draw);
+  }
+  void round_tree(std::int64_t draw) { AddPlane(plans_.terms(), 0, 0, true, draw); }
+
+ private:
+  [[nodiscard]] T* Plane(int plane) const { return state_.planes + plane * state_.stride; }
+
+  void Add(const FoldPlan& plan, int plane, bool starts, std::int64_t draw, std::int64_t count,
+           const T* const* terms) {
+    T* compensation = scheme_ == Scheme::kahan ? Plane(1) : nullptr;
+    Kernels().fold({kTypeOf<T>, starts, &plan, draw, first_, n_, count, terms, Plane(plane),
+                    compensation, state_.given});
+  }
+  void AddPlane(const FoldPlan& plan, int to, int from, bool starts, std::int64_t draw) {
+    const T* term = Plane(from);
+    Add(plan, to, starts, draw, 1, &term);
+  }
+
+  Plans& plans_;
+  Scheme scheme_;
+  std::int64_t first_, n_;
+  const T* const* terms_;
+  FoldStateOf<T> state_;
+};
+
+/// Adds terms k … k + terms.size() - 1 of `count` to n sums; after the last term plane 0 has the
+/// sums, rounded to the result.
+void AddTerms(const SumPlan& plan, std::int64_t count, std::int64_t k,
+              std::span<const float* const> terms, std::int64_t first, std::int64_t n,
+              float* planes, std::int64_t stride);
+
+}  // namespace cpd
