@@ -4,6 +4,7 @@
 They are for autograd and for torch.func's transforms. `differentiable` replaces
 torch.library.register_autograd, which drops tangents silently and refuses torch.func's transforms.
 `run` is how this package calls an operator: past torch's dispatcher where that has nothing to add.
+The operators' derivatives are in their rows (`cpd._torch.table`).
 """
 
 # torch's registries are untyped.
@@ -34,23 +35,26 @@ Setup: TypeAlias = Callable[[Any, tuple[Any, ...], bool], None]
 """Saves what derivatives need: context, arguments, and whether tangents are asked for as well."""
 
 
-def differentiable(
-    name: str,
-    setup: Setup,
-    backward: Callable[[Any, Tensor], Gradients],
-    tangent: Callable[[Any, Tangents], Tensor],
-) -> None:
-    """Registers the derivatives of torch.ops.cpd.<name>, which returns one tensor.
+class Derivative(NamedTuple):
+    """The derivatives of an operator that returns one tensor."""
 
-    `backward` computes the gradients of the operands, `tangent` the result's tangent, if an operand
-    has one.
+    setup: Setup
+    backward: Callable[[Any, Tensor], Gradients]
+    """Computes the gradients of the operands."""
+    tangent: Callable[[Any, Tangents], Tensor]
+    """Computes the result's tangent, if an operand has one."""
+
+
+def differentiable(name: str, derivative: Derivative, plain: Any, computes: Any) -> None:
+    """Registers the derivatives of torch.ops.cpd.<name>.
+
+    `plain` is the operator without derivatives, or None if the function `computes` has none.
     """
     operator = getattr(ops, name).default
-    plain = getattr(ops, f"{name}_plain", None)
     undifferentiated = None if plain is None else plain.default
     below = _below(operator, undifferentiated)
-    computes: Any = _defined.get(name, undifferentiated)
-    function = _function(name, below, computes, setup, backward, tangent)
+    computes = undifferentiated if computes is None else computes
+    function = _function(name, below, computes, derivative)
     called = None if undifferentiated is None else undifferentiated._op
     _operators[name] = _Operator(operator, called, computes, function)
 
@@ -65,27 +69,6 @@ def differentiable(
         return below(keyset, *args)
 
     library.impl(name, differentiate, "Autograd", with_keyset=True)
-
-
-_fragment = torch.library.Library("cpd", "FRAGMENT")
-_defined: dict[str, Callable[..., Any]] = {}
-"""The functions that compute the operators that Python defines."""
-
-
-def define(
-    schema: str, computes: Callable[..., Any], fake: Callable[..., Any], tags: Any = ()
-) -> None:
-    """Defines an operator of that schema, with torch's `tags`."""
-    name = schema[: schema.index("(")]
-    _fragment.define(schema, tags=tags)
-    _fragment.impl(name, computes, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"cpd::{name}")(fake)
-    _defined[name] = computes
-
-
-def defined(name: str) -> Callable[..., Any] | None:
-    """Returns the function that computes an operator that Python defines; None: C++ does."""
-    return _defined.get(name)
 
 
 class _Operator(NamedTuple):
@@ -179,11 +162,13 @@ def run(name: str, *args: Any) -> Tensor:
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
 
-def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None:
-    """Calls an operator that writes into `out`, which `check_no_derivative` has checked.
+_writers: dict[str, tuple[Any, Any]] = {}
+"""The operators <name>_out and <name>_out_plain by <name>; the latter marks no change of `out`."""
 
-    `undifferentiated`: the one that does not mark `out` as changed for autograd: this does.
-    """
+
+def write(name: str, *args: Any, out: Tensor) -> None:
+    """Calls torch.ops.cpd.<name>_out with `out`, which `check_no_derivative` has checked."""
+    operator, undifferentiated = _writers[name]
     if torch.compiler.is_compiling() or out.is_inference():
         operator(*args, out=out)
         return
@@ -207,9 +192,7 @@ def _function(
     name: str,
     below: Callable[..., Tensor],
     computes: Callable[..., Tensor],
-    setup: Setup,
-    backward: Callable[..., Any],
-    tangent: Callable[..., Any],
+    derivative: Derivative,
 ) -> Any:
     """Returns the autograd function of an operator that `below` calls.
 
@@ -234,17 +217,17 @@ def _function(
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.set_materialize_grads(False)
         ctx.arguments = len(inputs)
-        setup(ctx, inputs[:-1], inputs[-1] is not None and inputs[-1].forward)
+        derivative.setup(ctx, inputs[:-1], inputs[-1] is not None and inputs[-1].forward)
 
     def run_backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        gradients = () if grad is None else backward(ctx, grad)
+        gradients = () if grad is None else derivative.backward(ctx, grad)
         return (*gradients, *(None,) * (ctx.arguments - len(gradients)))
 
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
         if all(t is None for t in tangents):
             return None
         with forward_ad._set_fwd_grad_enabled(True):
-            return tangent(ctx, tangents[:-1])
+            return derivative.tangent(ctx, tangents[:-1])
 
     methods = {
         "forward": staticmethod(forward),
@@ -302,13 +285,15 @@ def unwrapped(x: Tensor) -> Tensor:
 
 
 def writes_into_out(name: str) -> None:
-    """Registers torch.ops.cpd.<name> and <name>_plain, which write into `out` and make no tensor.
+    """Registers torch.ops.cpd.<name>_out and <name>_out_plain, which write into `out`.
 
     They mark `out` as changed for autograd, as torch's own operators do: a backward pass that needs
     the old values then fails instead of taking the new ones. Views that torch negates when they are
     read are written negated.
     """
-    operator = getattr(ops, name).default
+    writer, plain = f"{name}_out", f"{name}_out_plain"
+    operator = getattr(ops, writer).default
+    _writers[name] = operator, getattr(ops, plain).default
 
     def change(keyset: Any, *args: Any, out: Tensor) -> None:
         torch.autograd.graph.increment_version(out)
@@ -319,16 +304,16 @@ def writes_into_out(name: str) -> None:
         check_no_derivative(*args, out)
         change(keyset, *args, out=out)
 
-    library.impl(name, change, "ADInplaceOrView", with_keyset=True)
-    library.impl(name, differentiate, "Autograd", with_keyset=True)
-    library.impl(f"{name}_plain", torch.library.fallthrough_kernel, "Autograd")
-    for one in (name, f"{name}_plain"):
-        torch.library.register_fake(f"cpd::{one}")(_makes_nothing)
-        _register_negated(one)
+    library.impl(writer, change, "ADInplaceOrView", with_keyset=True)
+    library.impl(writer, differentiate, "Autograd", with_keyset=True)
+    library.impl(plain, torch.library.fallthrough_kernel, "Autograd")
+    for variant in (writer, plain):
+        torch.library.register_fake(f"cpd::{variant}")(makes_nothing)
+        _register_negated(variant)
 
 
-def _makes_nothing(*args: Any, out: Tensor) -> None:
-    """The fake kernel of operators that write into `out`."""
+def makes_nothing(*args: Any, **out: Tensor) -> None:
+    """The fake kernel of operators that only write."""
 
 
 def _register_negated(name: str) -> None:

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from cpd import _core
-from cpd._torch.derivatives import defined
+from cpd._torch.table import TABLE
 from cpd.ops.explain import PRODUCTS, Explanation, explanation, step_of
 
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -209,7 +209,8 @@ class _Recorder(TorchDispatchMode):
             self.steps.append(_native(name, args))
         if func.namespace != "cpd":
             return func(*args, **kwargs)
-        computes = defined(name)
+        row = TABLE.get(name)
+        computes = None if row is None else row.computes
         if computes is None:
             return self._noted(func, args, kwargs)
         with self:

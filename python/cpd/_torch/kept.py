@@ -21,12 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpd._torch.derivatives import library
 from cpd._torch.library import ops
+from cpd._torch.table import operator
 
 Function = Callable[..., Sequence[Tensor]]
 
 _FUNCTIONS: dict[str, Function] = {}
-_library = torch.library.Library("cpd", "FRAGMENT")
 
 
 def kept(function: Function) -> Function:
@@ -100,17 +101,15 @@ def _gradients(
 
 
 _ARGUMENTS = "str function, str places, Tensor[] operands, SymInt[] sizes, float[] numbers"
-_library.define(f"kept({_ARGUMENTS}) -> Tensor[]")
-_library.define(f"kept_gradients({_ARGUMENTS}, Tensor[] grads, bool[] needs) -> Tensor[]")
-_library.impl("kept", _call, "CompositeExplicitAutograd")
-_library.impl("kept_gradients", _gradients, "CompositeExplicitAutograd")
-_library.impl("kept_gradients", torch.library.fallthrough_kernel, "Autograd")
-torch.library.register_fake("cpd::kept")(_call)
-
-
-@torch.library.register_fake("cpd::kept_gradients")
-def _(name: Any, places: Any, operands: Any, *args: Any) -> list[Tensor]:
-    return [torch.empty_like(x) for x, n in zip(operands, args[-1], strict=True) if n]
+operator(f"kept({_ARGUMENTS}) -> Tensor[]", _call, computes=_call)
+operator(
+    f"kept_gradients({_ARGUMENTS}, Tensor[] grads, bool[] needs) -> Tensor[]",
+    lambda name, places, operands, *args: [
+        torch.empty_like(x) for x, n in zip(operands, args[-1], strict=True) if n
+    ],
+    computes=_gradients,
+)
+library.impl("kept_gradients", torch.library.fallthrough_kernel, "Autograd")
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -23,8 +23,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from cpd._torch.derivatives import Tangents, define, differentiable, run, saved, total
+from cpd._torch.derivatives import Derivative, Tangents, run, saved, total
 from cpd._torch.library import ops
+from cpd._torch.table import operator
+from cpd._torch.vmap import Batching, never, widen_product
 from cpd.ops.arguments import product_shape
 
 HALVES = frozenset((torch.bfloat16, torch.float16))
@@ -259,11 +261,12 @@ def _tangent(ctx: Any, tangents: Tangents) -> Tensor:
     return total(*terms).to(ctx.dtype)
 
 
-define(
+operator(
     "native_product(Tensor a, Tensor b, Tensor? c, Tensor? first, Tensor? second, bool a_short, "
     "bool b_short, ScalarType dtype) -> Tensor",
-    _native_product,
     _fake,
+    Derivative(_setup, _backward, _tangent),
+    Batching(widen_product, never),
+    _native_product,
 )
 """(a b) first second + c; `first` and `second` are scales."""
-differentiable("native_product", _setup, _backward, _tangent)
