@@ -18,12 +18,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
 
+from cpd._torch import private
 from cpd._torch.library import ops
-from cpd._torch.plain import is_plain
+from cpd._torch.private import is_plain, may_differentiate
 
 library = torch.library.Library("cpd", "IMPL")
 
@@ -55,16 +53,16 @@ def differentiable(name: str, derivative: Derivative, plain: Any, computes: Any)
     below = _below(operator, undifferentiated)
     computes = undifferentiated if computes is None else computes
     function = _function(name, below, computes, derivative)
-    called = None if undifferentiated is None else undifferentiated._op
+    called = None if undifferentiated is None else private.direct(undifferentiated)
     _operators[name] = _Operator(operator, called, computes, function)
 
     def differentiate(keyset: Any, *args: Any) -> Tensor:
-        wants_tangent = _forward_mode() or (
-            forward_ad._is_fwd_grad_enabled() and _have_tangent(args)
+        wants_tangent = private.forward_mode() or (
+            private.forward_enabled() and _have_tangent(args)
         )
-        if wants_tangent or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
+        if wants_tangent or (torch.is_grad_enabled() and private.requires_grad(*args)):
             call = _CallModes(keyset, torch.is_grad_enabled(), wants_tangent)
-            with enable_single_level_autograd_function():
+            with private.single_level():
                 return function.apply(*args, call)
         return below(keyset, *args)
 
@@ -97,42 +95,20 @@ def _below(operator: Any, undifferentiated: Any) -> Callable[..., Tensor]:
     def below(keyset: Any, *args: Any) -> Tensor:
         if undifferentiated is not None and not _met_again():
             return undifferentiated(*args)
-        with torch._C._AutoDispatchBelowAutograd():
-            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+        return private.redispatch_below_autograd(operator, keyset, *args)
 
     return below
 
 
 def _met_again() -> bool:
-    return torch._C._are_functorch_transforms_active() or torch.compiler.is_exporting()
-
-
-def _forward_mode() -> bool:
-    """Returns whether Python knows of forward mode; compiled programs enter it unseen."""
-    on = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
-    return on and forward_ad._is_fwd_grad_enabled()
-
-
-def _may_differentiate(args: tuple[Any, ...]) -> bool:
-    """Returns whether a gradient, a tangent or a transform of torch.func may go through a call."""
-    return (
-        torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args))
-    )
+    return private.transforms_active() or torch.compiler.is_exporting()
 
 
 def _have_tangent(args: tuple[Any, ...]) -> bool:
-    unpack = torch._VF._unpack_dual
     for x in args:
-        if isinstance(x, Tensor) and x.is_floating_point() and unpack(x, level=0)[1] is not None:
+        if isinstance(x, Tensor) and x.is_floating_point() and private.dual(x)[1] is not None:
             return True
     return False
-
-
-def _dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Primal and tangent; forward_ad.unpack_dual knows no level within a compiled program."""
-    return torch._VF._unpack_dual(x, level=0)
 
 
 def run(name: str, *args: Any) -> Tensor:
@@ -145,21 +121,18 @@ def run(name: str, *args: Any) -> Tensor:
     if torch.compiler.is_compiling():
         return getattr(ops, name)(*args)
     operator = _operators[name]
-    if not _may_differentiate(args):
+    if not may_differentiate(args):
         if operator.undifferentiated is not None:
             return operator.undifferentiated(*args)
         if is_plain(args):
             return operator.computes(*args)
-        with torch._C._AutoDispatchBelowAutograd():
+        with private.below_autograd():
             return operator.dispatched(*args)
     if not is_plain(args):
         return operator.dispatched(*args)
-    if torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD):
+    if private.is_below_autograd():
         return operator.computes(*args)
     return operator.function.apply(*args, None)
-
-
-_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
 
 _writers: dict[str, tuple[Any, Any]] = {}
@@ -208,7 +181,7 @@ def _function(
         else:
             with (
                 torch.set_grad_enabled(call.reverse),
-                forward_ad._set_fwd_grad_enabled(call.forward),
+                private.forward_gradients(call.forward),
             ):
                 made = below(call.keyset, *inputs)
         # torch's own kernels may give views, which autograd would not let anyone change in place.
@@ -226,7 +199,7 @@ def _function(
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
         if all(t is None for t in tangents):
             return None
-        with forward_ad._set_fwd_grad_enabled(True):
+        with private.forward_gradients(True):
             return derivative.tangent(ctx, tangents[:-1])
 
     methods = {
@@ -235,7 +208,7 @@ def _function(
         "backward": staticmethod(run_backward),
         "jvp": staticmethod(jvp),
     }
-    return type(f"Derivative_of_{name}", (_SingleLevelFunction,), methods)
+    return type(f"Derivative_of_{name}", (private.SingleLevelFunction,), methods)
 
 
 def saved(ctx: Any) -> list[Any]:
@@ -243,7 +216,7 @@ def saved(ctx: Any) -> list[Any]:
 
     They have no tangents of this level of torch.func's transforms, but those of outer levels.
     """
-    return [None if x is None else _dual(x)[0] for x in ctx.saved_tensors]
+    return [None if x is None else private.dual(x)[0] for x in ctx.saved_tensors]
 
 
 def total(*terms: Tensor | None) -> Tensor:
@@ -259,26 +232,18 @@ def check_no_derivative(*args: Any) -> None:
 
     It does if it needs a gradient, has a tangent, or belongs to a transform of torch.func.
     """
-    if not _may_differentiate(args):
+    if not may_differentiate(args):
         return
-    if torch._C._are_functorch_transforms_active() and any(map(_is_wrapped, args)):
+    if private.transforms_active() and any(map(_is_wrapped, args)):
         raise ValueError("out= takes no part in torch.func's transforms and vmap: leave it out")
-    if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+    if torch.is_grad_enabled() and private.requires_grad(*args):
         raise ValueError(OUT_AND_AUTOGRAD)
-    if _forward_mode() and _have_tangent(args):
+    if private.forward_mode() and _have_tangent(args):
         raise ValueError("out= takes no part in forward-mode autograd: leave it out")
 
 
 def _is_wrapped(x: Any) -> bool:
-    return isinstance(x, Tensor) and unwrapped(x) is not x
-
-
-def unwrapped(x: Tensor) -> Tensor:
-    """The tensor that torch.func's transforms and vmap have wrapped, with the whole batch."""
-    if torch._C._are_functorch_transforms_active():
-        while torch._C._functorch.is_functorch_wrapped_tensor(x):
-            x = torch._C._functorch.get_unwrapped(x)
-    return x
+    return isinstance(x, Tensor) and private.unwrapped(x) is not x
 
 
 # ---- operators that write into `out` -------------------------------------------------------------
@@ -297,8 +262,7 @@ def writes_into_out(name: str) -> None:
 
     def change(keyset: Any, *args: Any, out: Tensor) -> None:
         torch.autograd.graph.increment_version(out)
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            operator.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out)
+        private.redispatch_below_views(operator, keyset, *args, out=out)
 
     def differentiate(keyset: Any, *args: Any, out: Tensor) -> None:
         check_no_derivative(*args, out)

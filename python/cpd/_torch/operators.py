@@ -43,9 +43,9 @@ from cpd._torch.derivatives import OUT_AND_AUTOGRAD as OUT_AND_AUTOGRAD
 from cpd._torch.derivatives import Derivative, Tangents, run, saved, total, write
 from cpd._torch.derivatives import check_no_derivative as check_no_derivative
 from cpd._torch.derivatives import library as library
-from cpd._torch.derivatives import unwrapped as unwrapped
 from cpd._torch.explain import explain as explain
 from cpd._torch.library import ops as _ops
+from cpd._torch.private import unwrapped as unwrapped
 from cpd._torch.scaled import cast_scaled as cast_scaled
 from cpd._torch.scaled import decode_scaled as decode_scaled
 from cpd._torch.scaled import encode_scaled as encode_scaled

@@ -35,6 +35,7 @@ from cpd._torch.operands import (
     split_operand,
     splits,
 )
+from cpd._torch.private import transforms_active
 from cpd._torch.sums import NATIVE, Sum, of_type
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.cast import is_whole
@@ -213,7 +214,7 @@ def _differentiates() -> bool:
     Operands must then be tensors that follow from their sources: the scales and codes of
     `split_operand` have no derivatives.
     """
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+    return torch.is_grad_enabled() or transforms_active()
 
 
 @functools.lru_cache(maxsize=1024)
