@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import GradBucket
+from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from cpd import _core

@@ -224,7 +224,7 @@ def test_a_torch_without_a_private_name():
 ELSEWHERE = {
     "nn/coverage.py": r"torch\._dynamo",
     "nn/converted/recurrent.py": r"torch\._dynamo",
-    "parallel/ddp.py": r"torch\.autograd\.Variable\._execution_engine",
+    "parallel/ddp.py": r"torch\.(autograd\.Variable\._execution_engine|_C)",
     "optim/rounding.py": r"torch\.distributed\.tensor\._utils",
 }
 """The modules that use other private names of torch, and their names.
