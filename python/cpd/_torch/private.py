@@ -59,59 +59,56 @@ def _keys(*names: str) -> int:
     return functools.reduce(lambda a, b: a | b, sets).raw_repr()
 
 
-def _saving() -> dict[str, Callable[..., Any]]:
-    """The functions that save time; AttributeError: this torch lacks a name."""
-    no_mode = _keys("BackendSelect", "ADInplaceOrView")
-    dense = frozenset(
+def _is_plain(args: tuple[Any, ...]) -> bool:
+    if (
+        _included().raw_repr() != _NO_MODE
+        or _functions() > 0
+        or forward_ad._current_level >= 0
+        or _is_profiled()
+    ):
+        return False
+    for x in args:
+        kind = type(x)
+        if kind in _TENSORS:
+            if _keys_of(x).raw_repr() not in _DENSE:
+                return False
+        elif kind not in _VALUES and isinstance(x, Tensor):
+            return False
+    return True
+
+
+def _may_differentiate(args: tuple[Any, ...]) -> bool:
+    return (
+        _transforms()
+        or forward_ad._current_level >= 0
+        or (torch.is_grad_enabled() and _requires_grad(*args))
+    )
+
+
+_TENSORS = frozenset((Tensor, torch.nn.Parameter))
+_VALUES = frozenset((type(None), str, int, bool, torch.dtype))
+try:
+    _NO_MODE = _keys("BackendSelect", "ADInplaceOrView")
+    _DENSE = frozenset(
         _keys(place, "ADInplaceOrView", f"Autograd{place}", f"Autocast{place}")
         for place in ("CPU", "CUDA")
     )
-    tensors = frozenset((Tensor, torch.nn.Parameter))
-    values = frozenset((type(None), str, int, bool, torch.dtype))
-    included = torch._C._dispatch_tls_local_include_set
-    functions = torch._C._len_torch_function_stack
-    keys_of = torch._C._dispatch_keys
-    is_profiled = torch.autograd._profiler_enabled
-    transforms = torch._C._are_functorch_transforms_active
-    requires_grad = torch._C._any_requires_grad
-    off = torch._C._DisableAutocast
-
-    def is_plain(args: tuple[Any, ...]) -> bool:
-        if (
-            included().raw_repr() != no_mode
-            or functions() > 0
-            or forward_ad._current_level >= 0
-            or is_profiled()
-        ):
-            return False
-        for x in args:
-            kind = type(x)
-            if kind in tensors:
-                if keys_of(x).raw_repr() not in dense:
-                    return False
-            elif kind not in values and isinstance(x, Tensor):
-                return False
-        return True
-
-    def may_differentiate(args: tuple[Any, ...]) -> bool:
-        return (
-            transforms()
-            or forward_ad._current_level >= 0
-            or (torch.is_grad_enabled() and requires_grad(*args))
-        )
-
-    return {
-        "is_plain": is_plain,
-        "may_differentiate": may_differentiate,
-        "direct": lambda overload: overload._op,
-        "autocast_off": lambda x: off(),
-    }
-
-
-try:
-    _found = _saving()
-except AttributeError:
+    _included = torch._C._dispatch_tls_local_include_set
+    _functions = torch._C._len_torch_function_stack
+    _keys_of = torch._C._dispatch_keys
+    _is_profiled = torch.autograd._profiler_enabled
+    _transforms = torch._C._are_functorch_transforms_active
+    _requires_grad = torch._C._any_requires_grad
+    _autocast_off = torch._C._DisableAutocast
+except AttributeError:  # another torch
     _found = PUBLIC
+else:
+    _found = {
+        "is_plain": _is_plain,
+        "may_differentiate": _may_differentiate,
+        "direct": lambda overload: overload._op,
+        "autocast_off": lambda x: _autocast_off(),
+    }
 
 is_plain: Callable[[tuple[Any, ...]], bool] = _found["is_plain"]
 """Returns whether a call concerns only the kernel and reverse-mode autograd.
@@ -207,9 +204,8 @@ def dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
     return torch._VF._unpack_dual(x, level=0)
 
 
-def is_below_autograd() -> bool:
-    """Returns whether a call comes from a kernel, whose derivatives are its own."""
-    return torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD)
+is_below_autograd = functools.partial(torch._C._dispatch_tls_is_dispatch_key_excluded, _AUTOGRAD)
+"""Returns whether a call comes from a kernel, whose derivatives are its own."""
 
 
 @contextlib.contextmanager
