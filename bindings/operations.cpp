@@ -191,20 +191,20 @@ auto OnArrays(void (*function)(Arguments...)) {
 using View = const TensorView&;
 using MaybeView = const TensorView*;
 template <class... Arguments>
-using Call = void (*)(Arguments...);
-constexpr Call<View, const Format&, const RoundingOptions&, View, const RandomKey&, MaybeView>
+using Overload = void (*)(Arguments...);
+constexpr Overload<View, const Format&, const RoundingOptions&, View, const RandomKey&, MaybeView>
     kCast = &Cast,
     kEncode = &Encode;
-constexpr Call<View, const Format&, View> kDecode = &Decode;
-constexpr Call<View, const Scaled&, int, const RoundingOptions&, View, const GivenScales&,
-               const RandomKey&, MaybeView>
+constexpr Overload<View, const Format&, View> kDecode = &Decode;
+constexpr Overload<View, const Scaled&, int, const RoundingOptions&, View, const GivenScales&,
+                   const RandomKey&, MaybeView>
     kCastScaled = &Cast;
-constexpr Call<View, const Scaled&, int, const RoundingOptions&, View, View, MaybeView,
-               const GivenScales&, const RandomKey&, MaybeView>
+constexpr Overload<View, const Scaled&, int, const RoundingOptions&, View, View, MaybeView,
+                   const GivenScales&, const RandomKey&, MaybeView>
     kEncodeScaled = &Encode;
-constexpr Call<View, const Scaled&, int, View, MaybeView, View> kDecodeScaled = &Decode;
-constexpr Call<View, View, const Accumulator&, View, MaybeView, const RandomKey&, MaybeView> kGemm =
-    &Gemm;
+constexpr Overload<View, const Scaled&, int, View, MaybeView, View> kDecodeScaled = &Decode;
+constexpr Overload<View, View, const Accumulator&, View, MaybeView, const RandomKey&, MaybeView>
+    kGemm = &Gemm;
 
 // ---- operations and backends ----------------------------------------------------------------
 
