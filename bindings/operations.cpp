@@ -6,10 +6,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cpd/backend/device_memory.h"
@@ -25,6 +28,7 @@
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
 #include "gil.h"
+#include "optional_view.h"
 #include "views.h"
 
 namespace py = pybind11;
@@ -82,218 +86,125 @@ TensorView ViewOf(const py::array& x) {
 
 namespace {
 
-// ---- operations -----------------------------------------------------------------------------
+// ---- arguments from Python ------------------------------------------------------------------
 
 using OptionalArray = std::optional<py::array>;
-
 /// A call's seed and stream.
 using SeedAndStream = std::pair<std::uint64_t, std::uint64_t>;
-RandomKey KeyOf(const SeedAndStream& key) { return {.seed = key.first, .stream = key.second}; }
 
-std::optional<TensorView> OptionalViewOf(const OptionalArray& x) {
-  return x ? std::optional(ViewOf(*x)) : std::nullopt;
+OptionalView OptionalViewOf(const OptionalArray& x) {
+  return x ? OptionalView(ViewOf(*x)) : OptionalView();
 }
 
-void CastArray(const py::array& x, const Format& format, const RoundingOptions& options,
-               const py::array& out, const SeedAndStream& key, const OptionalArray& random) {
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
-    Cast(x, format, options, out, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void EncodeArray(const py::array& x, const Format& format, const RoundingOptions& options,
-                 const py::array& packed, const SeedAndStream& key, const OptionalArray& random) {
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, x = ViewOf(x), packed = ViewOf(packed)] {
-    Encode(x, format, options, packed, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void DecodeArray(const py::array& packed, const Format& format, const py::array& out) {
-  WithoutGil([&, packed = ViewOf(packed), out = ViewOf(out)] { Decode(packed, format, out); });
-}
-
-template <auto Operation>
-void BinaryArrays(const py::array& x, const py::array& y, const Format& format,
-                  const RoundingOptions& options, const py::array& out, const SeedAndStream& key,
-                  const OptionalArray& random) {
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, x = ViewOf(x), y = ViewOf(y), out = ViewOf(out)] {
-    Operation(x, y, format, options, out, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void FmaArrays(const py::array& x, const py::array& y, const py::array& z, const Format& format,
-               const RoundingOptions& options, const py::array& out, const SeedAndStream& key,
-               const OptionalArray& random) {
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, x = ViewOf(x), y = ViewOf(y), z = ViewOf(z), out = ViewOf(out)] {
-    Fma(x, y, z, format, options, out, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void SqrtArray(const py::array& x, const Format& format, const RoundingOptions& options,
-               const py::array& out, const SeedAndStream& key, const OptionalArray& random) {
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
-    Sqrt(x, format, options, out, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void FlagsArrays(const std::string& operation, const std::vector<py::array>& operands,
-                 const Format& format, const RoundingOptions& options, const std::string& tininess,
-                 const py::array& flags, const SeedAndStream& key, const OptionalArray& random) {
-  std::vector<TensorView> views;
-  for (const py::array& x : operands) views.push_back(ViewOf(x));
-  if (views.empty()) throw Error("an operation needs operands, got none");
-  const Operands in{views[0], views.size() > 1 ? &views[1] : nullptr,
-                    views.size() > 2 ? &views[2] : nullptr};
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, flags = ViewOf(flags)] {
-    Flags(soft::ParseOperation(operation), in, format, options, soft::ParseTininess(tininess),
-          flags, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void SumArray(const py::array& x, int dim, const Accumulator& accumulator, const py::array& out,
-              const SeedAndStream& key, const OptionalArray& random) {
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
-    Sum(x, dim, accumulator, out, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void GemmArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
-                const py::array& out, const OptionalArray& c, const SeedAndStream& key,
-                const OptionalArray& random) {
-  const auto addend = OptionalViewOf(c);
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
-    Gemm(a, b, accumulator, out, addend ? &*addend : nullptr, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void SumFlaggedArray(const py::array& x, int dim, const Accumulator& accumulator,
-                     const std::string& tininess, const py::array& out, const py::array& flags,
-                     const SeedAndStream& key, const OptionalArray& random) {
-  const auto r = OptionalViewOf(random);
-  const soft::Tininess when = soft::ParseTininess(tininess);
-  WithoutGil([&, x = ViewOf(x), out = ViewOf(out), flags = ViewOf(flags)] {
-    SumFlagged(x, dim, accumulator, when, out, flags, KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void GemmFlaggedArrays(const py::array& a, const py::array& b, const Accumulator& accumulator,
-                       const std::string& tininess, const py::array& out, const py::array& flags,
-                       const OptionalArray& c, const SeedAndStream& key,
-                       const OptionalArray& random) {
-  const auto addend = OptionalViewOf(c);
-  const auto r = OptionalViewOf(random);
-  const soft::Tininess when = soft::ParseTininess(tininess);
-  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out), flags = ViewOf(flags)] {
-    GemmFlagged(a, b, accumulator, when, out, flags, addend ? &*addend : nullptr, KeyOf(key),
-                r ? &*r : nullptr);
-  });
-}
-
-/// An operand's scales and factor, or None, its block and its lines.
-struct OperandArrays {
-  OperandArrays(const OptionalArray& scale_values, std::int64_t block, std::int64_t lines,
-                const OptionalArray& factor_values)
-      : scales(OptionalViewOf(scale_values)), factor(OptionalViewOf(factor_values)) {
-    given.scales = scales ? &*scales : nullptr;
-    given.factor = factor ? &*factor : nullptr;
-    given.block = block;
-    given.lines = lines;
-  }
-  OperandArrays(const OperandArrays&) = delete;
-  OperandArrays& operator=(const OperandArrays&) = delete;
-
-  std::optional<TensorView> scales, factor;
-  OperandScales given;
+/// How a function of the library gets an argument: the type that Python gives, and what holds the
+/// argument during the call.
+template <class Argument>
+struct FromPython {
+  using Type = Argument;
+  static Argument Of(Argument x) { return x; }
 };
-using OperandTuple = std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>;
-
-void GemmScaledArrays(const py::array& a, const OperandTuple& a_scales, const py::array& b,
-                      const OperandTuple& b_scales, const Accumulator& accumulator, bool epilogue,
-                      const py::array& out, const OptionalArray& c, const SeedAndStream& key,
-                      const OptionalArray& random) {
-  const auto scales = [](const OperandTuple& x) { return std::make_from_tuple<OperandArrays>(x); };
-  const OperandArrays of_a = scales(a_scales);
-  const OperandArrays of_b = scales(b_scales);
-  const auto addend = OptionalViewOf(c);
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
-    GemmScaled(a, of_a.given, b, of_b.given, accumulator,
-               epilogue ? ScalesAt::epilogue : ScalesAt::block, out, addend ? &*addend : nullptr,
-               KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void GemmArraysByBlas(const py::array& a, const py::array& b, const Accumulator& accumulator,
-                      const py::array& out, const OptionalArray& c) {
-  const auto addend = OptionalViewOf(c);
-  WithoutGil([&, a = ViewOf(a), b = ViewOf(b), out = ViewOf(out)] {
-    GemmByBlas(a, b, accumulator, out, addend ? &*addend : nullptr);
-  });
-}
-
-void TransformArray(const py::array& x, const Hadamard& transform, int axis, bool inverse,
-                    const py::array& out) {
-  WithoutGil(
-      [&, x = ViewOf(x), out = ViewOf(out)] { Transform(x, transform, axis, inverse, out); });
-}
-
-/// Scales from elsewhere, as arrays.
-struct GivenArrays {
-  std::optional<TensorView> blocks, tensor, largest;
-  [[nodiscard]] GivenScales views() const {
-    const auto of = [](const auto& view) { return view ? &*view : nullptr; };
-    return {of(blocks), of(tensor), of(largest)};
+template <>
+struct FromPython<const TensorView&> {
+  using Type = const py::array&;
+  static TensorView Of(Type x) { return ViewOf(x); }
+};
+template <>
+struct FromPython<const TensorView*> {
+  using Type = const OptionalArray&;
+  static OptionalView Of(Type x) { return OptionalViewOf(x); }
+};
+template <>
+struct FromPython<const RandomKey&> {
+  using Type = const SeedAndStream&;
+  static RandomKey Of(Type key) { return {.seed = key.first, .stream = key.second}; }
+};
+template <>
+struct FromPython<soft::Tininess> {
+  using Type = const std::string&;
+  static soft::Tininess Of(Type name) { return soft::ParseTininess(name); }
+};
+template <>
+struct FromPython<soft::Operation> {
+  using Type = const std::string&;
+  static soft::Operation Of(Type name) { return soft::ParseOperation(name); }
+};
+template <>
+struct FromPython<ScalesAt> {
+  using Type = bool;
+  static ScalesAt Of(bool epilogue) { return epilogue ? ScalesAt::epilogue : ScalesAt::block; }
+};
+template <>
+struct FromPython<const Operands&> {
+  using Type = const std::vector<py::array>&;
+  struct Held {
+    operator Operands() const { return {x, y, z}; }
+    TensorView x;
+    OptionalView y, z;
+  };
+  static Held Of(Type operands) {
+    if (operands.empty()) throw Error("an operation needs operands, got none");
+    const auto other = [&](std::size_t i) {
+      return i < operands.size() ? OptionalView(ViewOf(operands[i])) : OptionalView();
+    };
+    return {ViewOf(operands[0]), other(1), other(2)};
+  }
+};
+/// An operand's scales or None, its block, its lines, and a factor or None.
+template <>
+struct FromPython<const OperandScales&> {
+  using Type = const std::tuple<OptionalArray, std::int64_t, std::int64_t, OptionalArray>&;
+  struct Held {
+    operator OperandScales() const { return {scales, block, lines, factor}; }
+    OptionalView scales, factor;
+    std::int64_t block, lines;
+  };
+  static Held Of(Type given) {
+    const auto& [scales, block, lines, factor] = given;
+    return {OptionalViewOf(scales), OptionalViewOf(factor), block, lines};
+  }
+};
+/// Scales of blocks and of the second level, and largest magnitudes.
+template <>
+struct FromPython<const GivenScales&> {
+  using Type = const std::array<OptionalArray, 3>&;
+  struct Held {
+    operator GivenScales() const { return {blocks, tensor, largest}; }
+    OptionalView blocks, tensor, largest;
+  };
+  static Held Of(Type given) {
+    return {OptionalViewOf(given[0]), OptionalViewOf(given[1]), OptionalViewOf(given[2])};
   }
 };
 
-void CastScaledArray(const py::array& x, const Scaled& scaled, int axis,
-                     const RoundingOptions& options, const py::array& out,
-                     const OptionalArray& blocks, const OptionalArray& tensor,
-                     const OptionalArray& largest, const SeedAndStream& key,
-                     const OptionalArray& random) {
-  const GivenArrays given{OptionalViewOf(blocks), OptionalViewOf(tensor), OptionalViewOf(largest)};
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, x = ViewOf(x), out = ViewOf(out)] {
-    Cast(x, scaled, axis, options, out, given.views(), KeyOf(key), r ? &*r : nullptr);
-  });
+/// `function` of views as a function of arrays. Views are made with the GIL, the call runs without.
+template <class... Arguments>
+auto OnArrays(void (*function)(Arguments...)) {
+  return [function](typename FromPython<Arguments>::Type... arguments) {
+    const std::tuple<decltype(FromPython<Arguments>::Of(arguments))...> held{
+        FromPython<Arguments>::Of(arguments)...};
+    const ReleaseGil release;
+    std::apply([&](const auto&... all) { function(all...); }, held);
+  };
 }
 
-void EncodeScaledArray(const py::array& x, const Scaled& scaled, int axis,
-                       const RoundingOptions& options, const py::array& packed,
-                       const py::array& scales, const OptionalArray& tensor_scales,
-                       const OptionalArray& blocks, const OptionalArray& tensor,
-                       const OptionalArray& largest, const SeedAndStream& key,
-                       const OptionalArray& random) {
-  const GivenArrays given{OptionalViewOf(blocks), OptionalViewOf(tensor), OptionalViewOf(largest)};
-  const auto outer = OptionalViewOf(tensor_scales);
-  const auto r = OptionalViewOf(random);
-  WithoutGil([&, x = ViewOf(x), packed = ViewOf(packed), scales = ViewOf(scales)] {
-    Encode(x, scaled, axis, options, packed, scales, outer ? &*outer : nullptr, given.views(),
-           KeyOf(key), r ? &*r : nullptr);
-  });
-}
-
-void DecodeScaledArray(const py::array& packed, const Scaled& scaled, int axis,
-                       const py::array& scales, const OptionalArray& tensor_scales,
-                       const py::array& out) {
-  const auto outer = OptionalViewOf(tensor_scales);
-  WithoutGil([&, packed = ViewOf(packed), scales = ViewOf(scales), out = ViewOf(out)] {
-    Decode(packed, scaled, axis, scales, outer ? &*outer : nullptr, out);
-  });
-}
-
-void RandomIntegersArray(const RoundingOptions& options, std::uint64_t first, const py::array& out,
-                         const SeedAndStream& key) {
-  WithoutGil([&, out = ViewOf(out)] { RandomIntegers(options, first, out, KeyOf(key)); });
-}
+// The functions that share a name with another one.
+using View = const TensorView&;
+using MaybeView = const TensorView*;
+template <class... Arguments>
+using Overload = void (*)(Arguments...);
+constexpr Overload<View, const Format&, const RoundingOptions&, View, const RandomKey&, MaybeView>
+    kCast = &Cast,
+    kEncode = &Encode;
+constexpr Overload<View, const Format&, View> kDecode = &Decode;
+constexpr Overload<View, const Scaled&, int, const RoundingOptions&, View, const GivenScales&,
+                   const RandomKey&, MaybeView>
+    kCastScaled = &Cast;
+constexpr Overload<View, const Scaled&, int, const RoundingOptions&, View, View, MaybeView,
+                   const GivenScales&, const RandomKey&, MaybeView>
+    kEncodeScaled = &Encode;
+constexpr Overload<View, const Scaled&, int, View, MaybeView, View> kDecodeScaled = &Decode;
+constexpr Overload<View, View, const Accumulator&, View, MaybeView, const RandomKey&, MaybeView>
+    kGemm = &Gemm;
 
 // ---- operations and backends ----------------------------------------------------------------
 
@@ -319,49 +230,48 @@ DType DTypeNamed(const std::string& name) {
 void BindOperations(py::module_& m) {
   const auto key = py::arg("key") = SeedAndStream();
   const auto no_array = py::arg("random") = py::none();
-  m.def("cast", &CastArray, py::arg("x"), py::arg("format"), py::arg("options"), py::arg("out"),
-        key, no_array);
-  m.def("encode", &EncodeArray, py::arg("x"), py::arg("format"), py::arg("options"),
+  const auto given = py::arg("given") = py::make_tuple(py::none(), py::none(), py::none());
+  m.def("cast", OnArrays(kCast), py::arg("x"), py::arg("format"), py::arg("options"),
+        py::arg("out"), key, no_array);
+  m.def("encode", OnArrays(kEncode), py::arg("x"), py::arg("format"), py::arg("options"),
         py::arg("packed"), key, no_array);
-  m.def("decode", &DecodeArray, py::arg("packed"), py::arg("format"), py::arg("out"));
-  m.def("cast_scaled", &CastScaledArray, py::arg("x"), py::arg("scaled"), py::arg("axis"),
-        py::arg("options"), py::arg("out"), py::arg("scales") = py::none(),
-        py::arg("tensor_scales") = py::none(), py::arg("amax") = py::none(), key, no_array);
-  m.def("encode_scaled", &EncodeScaledArray, py::arg("x"), py::arg("scaled"), py::arg("axis"),
+  m.def("decode", OnArrays(kDecode), py::arg("packed"), py::arg("format"), py::arg("out"));
+  m.def("cast_scaled", OnArrays(kCastScaled), py::arg("x"), py::arg("scaled"), py::arg("axis"),
+        py::arg("options"), py::arg("out"), given, key, no_array);
+  m.def("encode_scaled", OnArrays(kEncodeScaled), py::arg("x"), py::arg("scaled"), py::arg("axis"),
         py::arg("options"), py::arg("packed"), py::arg("scales_out"), py::arg("tensor_scales_out"),
-        py::arg("scales") = py::none(), py::arg("tensor_scales") = py::none(),
-        py::arg("amax") = py::none(), key, no_array);
-  m.def("decode_scaled", &DecodeScaledArray, py::arg("packed"), py::arg("scaled"), py::arg("axis"),
-        py::arg("scales"), py::arg("tensor_scales"), py::arg("out"));
-  m.def("add", &BinaryArrays<Add>, py::arg("x"), py::arg("y"), py::arg("format"),
+        given, key, no_array);
+  m.def("decode_scaled", OnArrays(kDecodeScaled), py::arg("packed"), py::arg("scaled"),
+        py::arg("axis"), py::arg("scales"), py::arg("tensor_scales"), py::arg("out"));
+  m.def("add", OnArrays(&Add), py::arg("x"), py::arg("y"), py::arg("format"), py::arg("options"),
+        py::arg("out"), key, no_array);
+  m.def("mul", OnArrays(&Mul), py::arg("x"), py::arg("y"), py::arg("format"), py::arg("options"),
+        py::arg("out"), key, no_array);
+  m.def("fma", OnArrays(&Fma), py::arg("x"), py::arg("y"), py::arg("z"), py::arg("format"),
         py::arg("options"), py::arg("out"), key, no_array);
-  m.def("mul", &BinaryArrays<Mul>, py::arg("x"), py::arg("y"), py::arg("format"),
-        py::arg("options"), py::arg("out"), key, no_array);
-  m.def("fma", &FmaArrays, py::arg("x"), py::arg("y"), py::arg("z"), py::arg("format"),
-        py::arg("options"), py::arg("out"), key, no_array);
-  m.def("div", &BinaryArrays<Div>, py::arg("x"), py::arg("y"), py::arg("format"),
-        py::arg("options"), py::arg("out"), key, no_array);
-  m.def("sqrt", &SqrtArray, py::arg("x"), py::arg("format"), py::arg("options"), py::arg("out"),
-        key, no_array);
-  m.def("flags", &FlagsArrays, py::arg("operation"), py::arg("operands"), py::arg("format"),
+  m.def("div", OnArrays(&Div), py::arg("x"), py::arg("y"), py::arg("format"), py::arg("options"),
+        py::arg("out"), key, no_array);
+  m.def("sqrt", OnArrays(&Sqrt), py::arg("x"), py::arg("format"), py::arg("options"),
+        py::arg("out"), key, no_array);
+  m.def("flags", OnArrays(&Flags), py::arg("operation"), py::arg("operands"), py::arg("format"),
         py::arg("options"), py::arg("tininess"), py::arg("flags"), key, no_array);
-  m.def("sum", &SumArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"), key,
-        no_array);
-  m.def("gemm", &GemmArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),
+  m.def("sum", OnArrays(&Sum), py::arg("x"), py::arg("dim"), py::arg("accumulator"), py::arg("out"),
+        key, no_array);
+  m.def("gemm", OnArrays(kGemm), py::arg("a"), py::arg("b"), py::arg("accumulator"), py::arg("out"),
         py::arg("c"), key, no_array);
-  m.def("sum_flagged", &SumFlaggedArray, py::arg("x"), py::arg("dim"), py::arg("accumulator"),
+  m.def("sum_flagged", OnArrays(&SumFlagged), py::arg("x"), py::arg("dim"), py::arg("accumulator"),
         py::arg("tininess"), py::arg("out"), py::arg("flags"), key, no_array);
-  m.def("gemm_flagged", &GemmFlaggedArrays, py::arg("a"), py::arg("b"), py::arg("accumulator"),
+  m.def("gemm_flagged", OnArrays(&GemmFlagged), py::arg("a"), py::arg("b"), py::arg("accumulator"),
         py::arg("tininess"), py::arg("out"), py::arg("flags"), py::arg("c"), key, no_array);
-  m.def("gemm_scaled", &GemmScaledArrays, py::arg("a"), py::arg("a_scales"), py::arg("b"),
+  m.def("gemm_scaled", OnArrays(&GemmScaled), py::arg("a"), py::arg("a_scales"), py::arg("b"),
         py::arg("b_scales"), py::arg("accumulator"), py::arg("epilogue"), py::arg("out"),
         py::arg("c") = py::none(), key, no_array);
-  m.def("gemm_by_blas", &GemmArraysByBlas, py::arg("a"), py::arg("b"), py::arg("accumulator"),
+  m.def("gemm_by_blas", OnArrays(&GemmByBlas), py::arg("a"), py::arg("b"), py::arg("accumulator"),
         py::arg("out"), py::arg("c"));
-  m.def("hadamard", &TransformArray, py::arg("x"), py::arg("transform"), py::arg("axis"),
+  m.def("hadamard", OnArrays(&Transform), py::arg("x"), py::arg("transform"), py::arg("axis"),
         py::arg("inverse"), py::arg("out"));
   m.def("cpu_blas", [] { return std::string(CpuBlas()); });
-  m.def("random_integers", &RandomIntegersArray, py::arg("options"), py::arg("first"),
+  m.def("random_integers", OnArrays(&RandomIntegers), py::arg("options"), py::arg("first"),
         py::arg("out"), key);
   m.attr("MAX_RANK") = TensorView::kMaxRank;
   m.def(

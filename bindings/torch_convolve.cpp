@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,7 +12,7 @@
 #include "cpd/ops/convolve.h"
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/error.h"
-#include "torch_tensors.h"
+#include "torch_call.h"
 
 namespace cpd {
 namespace {
@@ -58,9 +57,7 @@ TensorView Turned(TensorView w) {
 /// c: groups x outputs.
 Tensor ConvolveNew(const Tensor& x, const Tensor& w, bool turned, const OptionalTensor& c,
                    const Ints& step, const Ints& dilation, const Ints& before, const Ints& spread,
-                   const Ints& places, StringHandle accumulator, const OptionalTensor& seed,
-                   const OptionalTensor& stream, ScalarType dtype) {
-  const Text text(accumulator);
+                   const Ints& places, const SumBy& by, ScalarType dtype) {
   Windows windows = WindowsOf(x, step, dilation, before);
   SetAxes(windows, &WindowAxis::spread, spread);
   SetAxes(windows, &WindowAxis::places, places);
@@ -73,19 +70,16 @@ Tensor ConvolveNew(const Tensor& x, const Tensor& w, bool turned, const Optional
   Ints shape{x.size(0), w.size(0) * w.size(1)};
   shape.insert(shape.end(), places.begin(), places.end());
   const Tensor out = Empty(x, shape, dtype);
-  const auto addend = Input(c);
-  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
-  Convolve(Input(x), turned ? Turned(Input(w)) : Input(w), addend ? &*addend : nullptr, windows,
-           how, Output(out), KeyOf(how.rounding, seed, stream, x));
+  const auto [how, key] = by.On(x);
+  Convolve(Input(x), turned ? Turned(Input(w)) : Input(w), Input(c), windows, how, Output(out),
+           key);
   return out;
 }
 
 /// kernel: its dimensions; the windows' places are those of g.
 Tensor CorrelateNew(const Tensor& g, const Tensor& x, std::int64_t groups, const Ints& kernel,
-                    const Ints& step, const Ints& dilation, const Ints& before,
-                    StringHandle accumulator, const OptionalTensor& seed,
-                    const OptionalTensor& stream, ScalarType dtype) {
-  const Text text(accumulator);
+                    const Ints& step, const Ints& dilation, const Ints& before, const SumBy& by,
+                    ScalarType dtype) {
   Windows windows = WindowsOf(x, step, dilation, before);
   SetAxes(windows, &WindowAxis::kernel, kernel);
   if (g.dim() < 2) {
@@ -97,26 +91,25 @@ Tensor CorrelateNew(const Tensor& g, const Tensor& x, std::int64_t groups, const
   Ints shape{g.size(1), x.size(1) / groups};
   shape.insert(shape.end(), kernel.begin(), kernel.end());
   const Tensor out = Empty(x, shape, dtype);
-  const Accumulator& how = Parsed<ParseAccumulator>(text.view());
-  Correlate(Input(g), Input(x), groups, windows, how, Output(out),
-            KeyOf(how.rounding, seed, stream, x));
+  const auto [how, key] = by.On(x);
+  Correlate(Input(g), Input(x), groups, windows, how, Output(out), key);
   return out;
 }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(cpd, m) {
-  m.def(
-      "convolve(Tensor x, Tensor w, bool turned, Tensor? c, int[] step, int[] dilation, "
-      "int[] before, int[] spread, int[] places, str accumulator, Tensor? seed, Tensor? stream, "
-      "ScalarType dtype) -> Tensor");
-  m.def(
-      "correlate(Tensor g, Tensor x, int groups, int[] kernel, int[] step, int[] dilation, "
-      "int[] before, str accumulator, Tensor? seed, Tensor? stream, ScalarType dtype) -> Tensor");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) {
-  m.impl("convolve", TORCH_BOX(&Entered<&ConvolveNew>::Run));
-  m.impl("correlate", TORCH_BOX(&Entered<&CorrelateNew>::Run));
-}
-
 }  // namespace
+
+TorchOperators ConvolutionOperators() {
+  const std::string by = std::string(SumBy::kSchema) + ", ScalarType dtype";
+  const std::string windows = "int[] step, int[] dilation, int[] before, ";
+  return {
+      Row<ConvolveNew>("convolve",
+                       "Tensor x, Tensor w, bool turned, Tensor? c, " + windows +
+                           "int[] spread, int[] places, " + by,
+                       Has::cpu_only),
+      Row<CorrelateNew>("correlate",
+                        "Tensor g, Tensor x, int groups, int[] kernel, " + windows + by,
+                        Has::cpu_only),
+  };
+}
+
 }  // namespace cpd

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the operators torch.ops.cpd.* are made of: tensors as TensorViews, new tensors, texts and
-// numbers as options.
+// torch's tensors as TensorViews, and new tensors.
 #pragma once
 
 #include <dlfcn.h>
@@ -13,8 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -24,12 +21,9 @@
 #include "cpd/backend/device_memory.h"
 #include "cpd/base/explaining.h"
 #include "cpd/base/huge_pages.h"
-#include "cpd/base/interrupt.h"
-#include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
-#include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
-#include "cpd/spec/rounding.h"
+#include "optional_view.h"
 
 namespace cpd {
 
@@ -205,8 +199,8 @@ inline Tensor EmptyLike(const Tensor& x) {
   return Empty(x, SizesOf(x), {strides.data(), strides.size()}, x.scalar_type());
 }
 
-inline std::optional<TensorView> Input(const OptionalTensor& x) {
-  return x ? std::optional(Input(*x)) : std::nullopt;
+inline OptionalView Input(const OptionalTensor& x) {
+  return x ? OptionalView(Input(*x)) : OptionalView();
 }
 
 /// Makes the device of `x` current while it lives.
@@ -218,102 +212,6 @@ class OnDeviceOf {
 
  private:
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
-};
-
-// ---- options --------------------------------------------------------------------------------
-
-/// Takes a seed or stream: from the CPU its number, on x's GPU the place where it lies.
-inline void TakeNumber(const OptionalTensor& given, const char* what, const Tensor& x,
-                       std::uint64_t& number, const std::uint64_t*& on_device) {
-  if (!given) return;
-  if (given->numel() != 1 || given->scalar_type() != ScalarType::Long) {
-    throw Error(std::string(what) + " must be an int64 tensor of one element");
-  }
-  if (Explains()) return;
-  const void* data = given->const_data_ptr();
-  if (given->is_cpu()) {
-    number = static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(data));
-    return;
-  }
-  if (!given->is_cuda() || !x.is_cuda() || given->get_device_index() != x.get_device_index()) {
-    throw Error(std::string(what) + " must be on the CPU or on x's device");
-  }
-  on_device = static_cast<const std::uint64_t*>(data);
-}
-
-/// A string argument: the copy of it that torch hands over, which is deleted here. (torch's own
-/// conversion to std::string never frees what it makes.)
-class Text {
- public:
-  explicit Text(StringHandle handle) : handle_(handle) {}
-  Text(const Text&) = delete;
-  Text& operator=(const Text&) = delete;
-  ~Text() { torch_delete_string(handle_); }
-
-  [[nodiscard]] std::string_view view() const {
-    const char* data = nullptr;
-    std::size_t length = 0;
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_string_c_str(handle_, &data));
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_string_length(handle_, &length));
-    return {data, length};
-  }
-
- private:
-  StringHandle handle_;
-};
-
-/// What a text means, parsed once by `Parse`. Every thread has its own, of bounded size: no lock.
-template <auto Parse>
-const auto& Parsed(std::string_view text) {
-  using Spec = decltype(Parse(text));
-  constexpr std::size_t kMost = 256;
-  thread_local std::map<std::string, Spec, std::less<>> known;
-  if (const auto found = known.find(text); found != known.end()) return found->second;
-  const Spec parsed = Parse(text);
-  if (known.size() >= kMost) known.clear();
-  return known.emplace(text, parsed).first->second;
-}
-
-/// A cast to a format without scales.
-struct PlainCast {
-  Format format;
-  RoundingOptions rounding;
-};
-
-/// Throws Error for a scaled format.
-inline PlainCast ParsePlainCast(std::string_view text) {
-  const CastSpec cast = ParseCastSpec(text);
-  if (const Format* const format = std::get_if<Format>(&cast.format)) {
-    return {*format, cast.rounding};
-  }
-  throw Error(ToString(cast) + " has scales; here a format without scales is needed");
-}
-
-/// The random bits of a call, where the rounding draws some.
-inline RandomKey KeyOf(const RoundingOptions& rounding, const OptionalTensor& seed,
-                       const OptionalTensor& stream, const Tensor& x) {
-  RandomKey key;
-  if (rounding.mode != Rounding::stochastic) return key;
-  TakeNumber(seed, "seed", x, key.seed, key.device_seed);
-  TakeNumber(stream, "stream", x, key.stream, key.device_stream);
-  return key;
-}
-
-/// An operator as a call of the library (RunningCall), on torch's threads; torch has released the
-/// GIL. Where a GPU has no memory left, the error is the front end's.
-template <auto Operator>
-struct Entered;
-template <class Result, class... Args, Result (*Operator)(Args...)>
-struct Entered<Operator> {
-  static Result Run(Args... args) {
-    const RunningCall call;
-    const OpenMpThreads threads;
-    try {
-      return Operator(args...);
-    } catch (const NoDeviceMemory& error) {
-      ThrowAsFrontEnds(error);
-    }
-  }
 };
 
 }  // namespace cpd

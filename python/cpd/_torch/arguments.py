@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrapped
+from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative
+from cpd._torch.private import FakeTensor, unwrapped
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast, Drawing, elements
 from cpd.numeric.formats import dtype_name

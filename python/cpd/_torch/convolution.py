@@ -18,14 +18,15 @@ import torch
 from torch import Tensor
 
 from cpd._torch.conv import correlate, slide, spread
-from cpd._torch.derivatives import Tangents, define, differentiable, saved, total
+from cpd._torch.derivatives import Derivative, Tangents, saved, total
 from cpd._torch.gemm import Operand, Products, addend_gradient, keep, scaled_back
 from cpd._torch.library import ops
 from cpd._torch.moves import Moves
 from cpd._torch.native import HALVES, Factor, scaled, summed_in_float32
-from cpd._torch.recipe import SCHEMA, RecipeCall
+from cpd._torch.recipe import SCHEMA, RecipeCall, recipe_draws, scales_apart
 from cpd._torch.sums import NATIVE, Ints, Sum, tagged
-from cpd._torch.vmap import BatchedCall, batched, recipe_draws, scales_apart, sum_draws
+from cpd._torch.table import operator
+from cpd._torch.vmap import BatchedCall, Batching, text_draws
 from cpd.numeric.cast import as_cast, scaled_of
 from cpd.numeric.compiling import constant
 from cpd.numeric.purposes import Purpose
@@ -322,28 +323,6 @@ def _gradient(
     return scaled_back(lambda _: y, left_out, dtype)
 
 
-_MOVES = (
-    "int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
-)
-_LIKE = "SymInt[] size, Tensor? like"
-_OF_SUM = "str text, Tensor? seed, Tensor? stream, ScalarType dtype"
-define(
-    f"convolution(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {SCHEMA}) -> Tensor",
-    _convolution,
-    _fake_convolution,
-)
-define(
-    f"convolution_input(Tensor g, Tensor w, {_LIKE}, {_MOVES}, {_OF_SUM}) -> Tensor",
-    _convolution_input,
-    _fake_gradient(_convolution_input),
-)
-define(
-    f"convolution_weight(Tensor g, Tensor x, {_LIKE}, {_MOVES}, {_OF_SUM}) -> Tensor",
-    _convolution_weight,
-    _fake_gradient(_convolution_weight),
-)
-
-
 # ---- derivatives ---------------------------------------------------------------------------------
 
 
@@ -382,7 +361,7 @@ def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     keep(ctx, first, second, None, seed, stream, forward=forward)
 
 
-def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
+def _tangent_of_gradient(name: str) -> Callable[[Any, Tangents], Tensor]:
     """The tangent of convolution_input or convolution_weight, which are products as well."""
 
     def tangent(ctx: Any, tangents: Tangents) -> Tensor:
@@ -391,7 +370,8 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
 
         def term(x: Tensor, y: Tensor, purpose: Purpose) -> Tensor:
             how = Sum(ctx.text, seed, stream).drawing(purpose)
-            return operator(x, y, ctx.size, None, *ctx.moves, *how, torch.float32)
+            arguments = x, y, ctx.size, None, *ctx.moves, *how, torch.float32
+            return getattr(ops, name)(*arguments)
 
         terms = (
             None if of_first is None else term(of_first, second, Purpose.tangent_input),
@@ -402,8 +382,8 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
     return tangent
 
 
-def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]:
-    """Returns a function of the gradients of `operator`'s operands.
+def _second_gradients(name: str) -> Callable[[Any, Tensor], tuple[Any, ...]]:
+    """Returns a function of the gradients of the operator's operands.
 
     Its first operand is the gradient g of a convolution's result. Convolution, its input's gradient
     and its weight's are one another's derivatives. With emulated sums the function raises
@@ -416,7 +396,7 @@ def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]
         g, other, *_ = ctx.saved_tensors
         like_g, like_other, _ = ctx.like
         needs = ctx.needs_input_grad
-        of_input = operator is ops.convolution_input
+        of_input = name == "convolution_input"
         pair = (h, other) if of_input else (other, h)
         of_g = of_other = None
         if needs[0]:
@@ -437,16 +417,6 @@ def _no_second_gradients(moves: Moves) -> str:
     return (
         f"cpd's {name} has no gradients of its gradients; forward mode over them there is "
         "(torch.func.jvp, jacfwd), and with sums 'native' both"
-    )
-
-
-differentiable("convolution", _setup_convolution, _convolution_backward, _convolution_tangent)
-for _name, _operator in (
-    ("convolution_input", ops.convolution_input),
-    ("convolution_weight", ops.convolution_weight),
-):
-    differentiable(
-        _name, _setup_gradient, _second_gradients(_operator), _tangent_of_gradient(_operator)
     )
 
 
@@ -508,9 +478,33 @@ def _widen_weight(call: BatchedCall) -> _Parted:
 
 
 def _draws(arguments: dict[str, Any]) -> bool:
-    return arguments["text"] != NATIVE and sum_draws(arguments["text"])
+    return arguments["text"] != NATIVE and text_draws(arguments["text"])
 
 
-batched("convolution", _widen_convolution, recipe_draws, scales_apart)
-batched("convolution_input", _widen_input, _draws)
-batched("convolution_weight", _widen_weight, _draws)
+# ---- the rows ------------------------------------------------------------------------------------
+
+_MOVES = (
+    "int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
+)
+_LIKE = "SymInt[] size, Tensor? like"
+_OF_SUM = "str text, Tensor? seed, Tensor? stream, ScalarType dtype"
+operator(
+    f"convolution(Tensor x, Tensor w, Tensor? bias, {_MOVES}, {SCHEMA}) -> Tensor",
+    _fake_convolution,
+    Derivative(_setup_convolution, _convolution_backward, _convolution_tangent),
+    Batching(_widen_convolution, recipe_draws, scales_apart),
+    _convolution,
+)
+for _name, _operands, _computes, _widen in (
+    ("convolution_input", "Tensor g, Tensor w", _convolution_input, _widen_input),
+    ("convolution_weight", "Tensor g, Tensor x", _convolution_weight, _widen_weight),
+):
+    operator(
+        f"{_name}({_operands}, {_LIKE}, {_MOVES}, {_OF_SUM}) -> Tensor",
+        _fake_gradient(_computes),
+        Derivative(_setup_gradient, _second_gradients(_name), _tangent_of_gradient(_name)),
+        Batching(_widen, _draws),
+        _computes,
+    )
+for _name in ("convolve", "correlate"):
+    operator(_name, None)

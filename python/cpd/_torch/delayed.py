@@ -22,9 +22,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from cpd._torch.derivatives import define, differentiable
+from cpd._torch.derivatives import Derivative, makes_nothing
 from cpd._torch.operands import cast_delayed
 from cpd._torch.steps import CLOCKS
+from cpd._torch.table import operator
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -75,10 +76,6 @@ def _repeated(numbers: tuple[float, ...], columns: int, device: torch.device) ->
         return made.repeat(columns // len(numbers))
 
 
-def _none(*args: Any) -> None:
-    """The fake kernel of operators that only write."""
-
-
 def refuse_vmap(*args: Any) -> NoReturn:
     raise ValueError(
         "delayed scaling keeps one history for all samples, so it does not go under torch.vmap: "
@@ -86,18 +83,23 @@ def refuse_vmap(*args: Any) -> NoReturn:
     )
 
 
-define(
+operator(
     "cast_delayed(Tensor x, str how, Tensor scale, Tensor? seed, Tensor? stream) -> Tensor",
-    _cast,
     lambda x, *rest: torch.empty_like(x),
+    Derivative(lambda *args: None, lambda ctx, grad: (grad,), lambda ctx, t: t[0]),
+    refuse_vmap,
+    _cast,
 )
-differentiable("cast_delayed", lambda *args: None, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
-define("record_amax(Tensor(a!) history, Tensor x, int which, int clock=-1) -> ()", _record, _none)
-define(
+operator(
+    "record_amax(Tensor(a!) history, Tensor x, int which, int clock=-1) -> ()",
+    makes_nothing,
+    batching=refuse_vmap,
+    computes=_record,
+)
+operator(
     "update_delayed(Tensor(a!) history, Tensor(b!) scale, float[] most, float[] margin, "
     "bool most_recent) -> ()",
-    _update,
-    _none,
+    makes_nothing,
+    batching=refuse_vmap,
+    computes=_update,
 )
-for _name in ("cast_delayed", "record_amax", "update_delayed"):
-    torch.library.register_vmap(f"cpd::{_name}", refuse_vmap)

@@ -4,6 +4,7 @@
 They are for autograd and for torch.func's transforms. `differentiable` replaces
 torch.library.register_autograd, which drops tangents silently and refuses torch.func's transforms.
 `run` is how this package calls an operator: past torch's dispatcher where that has nothing to add.
+The operators' derivatives are in their rows (`cpd._torch.table`).
 """
 
 # torch's registries are untyped.
@@ -17,12 +18,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
 
+from cpd._torch import private
 from cpd._torch.library import ops
-from cpd._torch.plain import is_plain
+from cpd._torch.private import is_plain, may_differentiate
 
 library = torch.library.Library("cpd", "IMPL")
 
@@ -34,58 +33,40 @@ Setup: TypeAlias = Callable[[Any, tuple[Any, ...], bool], None]
 """Saves what derivatives need: context, arguments, and whether tangents are asked for as well."""
 
 
-def differentiable(
-    name: str,
-    setup: Setup,
-    backward: Callable[[Any, Tensor], Gradients],
-    tangent: Callable[[Any, Tangents], Tensor],
-) -> None:
-    """Registers the derivatives of torch.ops.cpd.<name>, which returns one tensor.
+class Derivative(NamedTuple):
+    """The derivatives of an operator that returns one tensor."""
 
-    `backward` computes the gradients of the operands, `tangent` the result's tangent, if an operand
-    has one.
+    setup: Setup
+    backward: Callable[[Any, Tensor], Gradients]
+    """Computes the gradients of the operands."""
+    tangent: Callable[[Any, Tangents], Tensor]
+    """Computes the result's tangent, if an operand has one."""
+
+
+def differentiable(name: str, derivative: Derivative, plain: Any, computes: Any) -> None:
+    """Registers the derivatives of torch.ops.cpd.<name>.
+
+    `plain` is the operator without derivatives, or None if the function `computes` has none.
     """
     operator = getattr(ops, name).default
-    plain = getattr(ops, f"{name}_plain", None)
     undifferentiated = None if plain is None else plain.default
     below = _below(operator, undifferentiated)
-    computes: Any = _defined.get(name, undifferentiated)
-    function = _function(name, below, computes, setup, backward, tangent)
-    called = None if undifferentiated is None else undifferentiated._op
+    computes = undifferentiated if computes is None else computes
+    function = _function(name, below, computes, derivative)
+    called = None if undifferentiated is None else private.direct(undifferentiated)
     _operators[name] = _Operator(operator, called, computes, function)
 
     def differentiate(keyset: Any, *args: Any) -> Tensor:
-        wants_tangent = _forward_mode() or (
-            forward_ad._is_fwd_grad_enabled() and _have_tangent(args)
+        wants_tangent = private.forward_mode() or (
+            private.forward_enabled() and _have_tangent(args)
         )
-        if wants_tangent or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
+        if wants_tangent or (torch.is_grad_enabled() and private.requires_grad(*args)):
             call = _CallModes(keyset, torch.is_grad_enabled(), wants_tangent)
-            with enable_single_level_autograd_function():
+            with private.single_level():
                 return function.apply(*args, call)
         return below(keyset, *args)
 
     library.impl(name, differentiate, "Autograd", with_keyset=True)
-
-
-_fragment = torch.library.Library("cpd", "FRAGMENT")
-_defined: dict[str, Callable[..., Any]] = {}
-"""The functions that compute the operators that Python defines."""
-
-
-def define(
-    schema: str, computes: Callable[..., Any], fake: Callable[..., Any], tags: Any = ()
-) -> None:
-    """Defines an operator of that schema, with torch's `tags`."""
-    name = schema[: schema.index("(")]
-    _fragment.define(schema, tags=tags)
-    _fragment.impl(name, computes, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"cpd::{name}")(fake)
-    _defined[name] = computes
-
-
-def defined(name: str) -> Callable[..., Any] | None:
-    """Returns the function that computes an operator that Python defines; None: C++ does."""
-    return _defined.get(name)
 
 
 class _Operator(NamedTuple):
@@ -114,42 +95,20 @@ def _below(operator: Any, undifferentiated: Any) -> Callable[..., Tensor]:
     def below(keyset: Any, *args: Any) -> Tensor:
         if undifferentiated is not None and not _met_again():
             return undifferentiated(*args)
-        with torch._C._AutoDispatchBelowAutograd():
-            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+        return private.redispatch_below_autograd(operator, keyset, *args)
 
     return below
 
 
 def _met_again() -> bool:
-    return torch._C._are_functorch_transforms_active() or torch.compiler.is_exporting()
-
-
-def _forward_mode() -> bool:
-    """Returns whether Python knows of forward mode; compiled programs enter it unseen."""
-    on = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
-    return on and forward_ad._is_fwd_grad_enabled()
-
-
-def _may_differentiate(args: tuple[Any, ...]) -> bool:
-    """Returns whether a gradient, a tangent or a transform of torch.func may go through a call."""
-    return (
-        torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args))
-    )
+    return private.transforms_active() or torch.compiler.is_exporting()
 
 
 def _have_tangent(args: tuple[Any, ...]) -> bool:
-    unpack = torch._VF._unpack_dual
     for x in args:
-        if isinstance(x, Tensor) and x.is_floating_point() and unpack(x, level=0)[1] is not None:
+        if isinstance(x, Tensor) and x.is_floating_point() and private.dual(x)[1] is not None:
             return True
     return False
-
-
-def _dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Primal and tangent; forward_ad.unpack_dual knows no level within a compiled program."""
-    return torch._VF._unpack_dual(x, level=0)
 
 
 def run(name: str, *args: Any) -> Tensor:
@@ -162,28 +121,27 @@ def run(name: str, *args: Any) -> Tensor:
     if torch.compiler.is_compiling():
         return getattr(ops, name)(*args)
     operator = _operators[name]
-    if not _may_differentiate(args):
+    if not may_differentiate(args):
         if operator.undifferentiated is not None:
             return operator.undifferentiated(*args)
         if is_plain(args):
             return operator.computes(*args)
-        with torch._C._AutoDispatchBelowAutograd():
+        with private.below_autograd():
             return operator.dispatched(*args)
     if not is_plain(args):
         return operator.dispatched(*args)
-    if torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD):
+    if private.is_below_autograd():
         return operator.computes(*args)
     return operator.function.apply(*args, None)
 
 
-_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_writers: dict[str, tuple[Any, Any]] = {}
+"""The operators <name>_out and <name>_out_plain by <name>; the latter marks no change of `out`."""
 
 
-def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None:
-    """Calls an operator that writes into `out`, which `check_no_derivative` has checked.
-
-    `undifferentiated`: the one that does not mark `out` as changed for autograd: this does.
-    """
+def write(name: str, *args: Any, out: Tensor) -> None:
+    """Calls torch.ops.cpd.<name>_out with `out`, which `check_no_derivative` has checked."""
+    operator, undifferentiated = _writers[name]
     if torch.compiler.is_compiling() or out.is_inference():
         operator(*args, out=out)
         return
@@ -207,9 +165,7 @@ def _function(
     name: str,
     below: Callable[..., Tensor],
     computes: Callable[..., Tensor],
-    setup: Setup,
-    backward: Callable[..., Any],
-    tangent: Callable[..., Any],
+    derivative: Derivative,
 ) -> Any:
     """Returns the autograd function of an operator that `below` calls.
 
@@ -225,7 +181,7 @@ def _function(
         else:
             with (
                 torch.set_grad_enabled(call.reverse),
-                forward_ad._set_fwd_grad_enabled(call.forward),
+                private.forward_gradients(call.forward),
             ):
                 made = below(call.keyset, *inputs)
         # torch's own kernels may give views, which autograd would not let anyone change in place.
@@ -234,17 +190,17 @@ def _function(
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.set_materialize_grads(False)
         ctx.arguments = len(inputs)
-        setup(ctx, inputs[:-1], inputs[-1] is not None and inputs[-1].forward)
+        derivative.setup(ctx, inputs[:-1], inputs[-1] is not None and inputs[-1].forward)
 
     def run_backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        gradients = () if grad is None else backward(ctx, grad)
+        gradients = () if grad is None else derivative.backward(ctx, grad)
         return (*gradients, *(None,) * (ctx.arguments - len(gradients)))
 
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
         if all(t is None for t in tangents):
             return None
-        with forward_ad._set_fwd_grad_enabled(True):
-            return tangent(ctx, tangents[:-1])
+        with private.forward_gradients(True):
+            return derivative.tangent(ctx, tangents[:-1])
 
     methods = {
         "forward": staticmethod(forward),
@@ -252,7 +208,7 @@ def _function(
         "backward": staticmethod(run_backward),
         "jvp": staticmethod(jvp),
     }
-    return type(f"Derivative_of_{name}", (_SingleLevelFunction,), methods)
+    return type(f"Derivative_of_{name}", (private.SingleLevelFunction,), methods)
 
 
 def saved(ctx: Any) -> list[Any]:
@@ -260,7 +216,7 @@ def saved(ctx: Any) -> list[Any]:
 
     They have no tangents of this level of torch.func's transforms, but those of outer levels.
     """
-    return [None if x is None else _dual(x)[0] for x in ctx.saved_tensors]
+    return [None if x is None else private.dual(x)[0] for x in ctx.saved_tensors]
 
 
 def total(*terms: Tensor | None) -> Tensor:
@@ -276,59 +232,52 @@ def check_no_derivative(*args: Any) -> None:
 
     It does if it needs a gradient, has a tangent, or belongs to a transform of torch.func.
     """
-    if not _may_differentiate(args):
+    if not may_differentiate(args):
         return
-    if torch._C._are_functorch_transforms_active() and any(map(_is_wrapped, args)):
+    if private.transforms_active() and any(map(_is_wrapped, args)):
         raise ValueError("out= takes no part in torch.func's transforms and vmap: leave it out")
-    if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+    if torch.is_grad_enabled() and private.requires_grad(*args):
         raise ValueError(OUT_AND_AUTOGRAD)
-    if _forward_mode() and _have_tangent(args):
+    if private.forward_mode() and _have_tangent(args):
         raise ValueError("out= takes no part in forward-mode autograd: leave it out")
 
 
 def _is_wrapped(x: Any) -> bool:
-    return isinstance(x, Tensor) and unwrapped(x) is not x
-
-
-def unwrapped(x: Tensor) -> Tensor:
-    """The tensor that torch.func's transforms and vmap have wrapped, with the whole batch."""
-    if torch._C._are_functorch_transforms_active():
-        while torch._C._functorch.is_functorch_wrapped_tensor(x):
-            x = torch._C._functorch.get_unwrapped(x)
-    return x
+    return isinstance(x, Tensor) and private.unwrapped(x) is not x
 
 
 # ---- operators that write into `out` -------------------------------------------------------------
 
 
 def writes_into_out(name: str) -> None:
-    """Registers torch.ops.cpd.<name> and <name>_plain, which write into `out` and make no tensor.
+    """Registers torch.ops.cpd.<name>_out and <name>_out_plain, which write into `out`.
 
     They mark `out` as changed for autograd, as torch's own operators do: a backward pass that needs
     the old values then fails instead of taking the new ones. Views that torch negates when they are
     read are written negated.
     """
-    operator = getattr(ops, name).default
+    writer, plain = f"{name}_out", f"{name}_out_plain"
+    operator = getattr(ops, writer).default
+    _writers[name] = operator, getattr(ops, plain).default
 
     def change(keyset: Any, *args: Any, out: Tensor) -> None:
         torch.autograd.graph.increment_version(out)
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            operator.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out)
+        private.redispatch_below_views(operator, keyset, *args, out=out)
 
     def differentiate(keyset: Any, *args: Any, out: Tensor) -> None:
         check_no_derivative(*args, out)
         change(keyset, *args, out=out)
 
-    library.impl(name, change, "ADInplaceOrView", with_keyset=True)
-    library.impl(name, differentiate, "Autograd", with_keyset=True)
-    library.impl(f"{name}_plain", torch.library.fallthrough_kernel, "Autograd")
-    for one in (name, f"{name}_plain"):
-        torch.library.register_fake(f"cpd::{one}")(_makes_nothing)
-        _register_negated(one)
+    library.impl(writer, change, "ADInplaceOrView", with_keyset=True)
+    library.impl(writer, differentiate, "Autograd", with_keyset=True)
+    library.impl(plain, torch.library.fallthrough_kernel, "Autograd")
+    for variant in (writer, plain):
+        torch.library.register_fake(f"cpd::{variant}")(makes_nothing)
+        _register_negated(variant)
 
 
-def _makes_nothing(*args: Any, out: Tensor) -> None:
-    """The fake kernel of operators that write into `out`."""
+def makes_nothing(*args: Any, **out: Tensor) -> None:
+    """The fake kernel of operators that only write."""
 
 
 def _register_negated(name: str) -> None:

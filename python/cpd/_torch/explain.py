@@ -19,15 +19,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from cpd import _core
-from cpd._torch.derivatives import defined
+from cpd._torch.private import (
+    CPU_KEYS,
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    modes_off,
+)
+from cpd._torch.table import TABLE
 from cpd.ops.explain import PRODUCTS, Explanation, explanation, step_of
 
-_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _NATIVE = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
 """Torch's own products."""
 
@@ -209,7 +213,8 @@ class _Recorder(TorchDispatchMode):
             self.steps.append(_native(name, args))
         if func.namespace != "cpd":
             return func(*args, **kwargs)
-        computes = defined(name)
+        row = TABLE.get(name)
+        computes = None if row is None else row.computes
         if computes is None:
             return self._noted(func, args, kwargs)
         with self:
@@ -219,11 +224,11 @@ class _Recorder(TorchDispatchMode):
         """Notes an operator of the library."""
         like = next(x for x in args if isinstance(x, Tensor))
         scope = _core.Explaining(like.device.index or 0 if like.is_cuda else -1)
-        with torch.utils._python_dispatch._disable_current_modes():
+        with modes_off():
             given, named = tree_map(_without_memory, (args, kwargs))
             scope.enter()
             try:
-                made = func.redispatch(_CPU, *given, **named)
+                made = func.redispatch(CPU_KEYS, *given, **named)
             finally:
                 noted = scope.exit()
         self.steps += [step_of(step) for step in noted]

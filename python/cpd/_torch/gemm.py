@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cpd._torch.derivatives import Tangents, define, differentiable, run, saved, total
+from cpd._torch.derivatives import Derivative, Tangents, run, saved, total
 from cpd._torch.library import ops
 from cpd._torch.native import HALVES, Factor, as_factor
-from cpd._torch.recipe import SCHEMA, RecipeCall
+from cpd._torch.recipe import SCHEMA, RecipeCall, recipe_draws, scales_apart
 from cpd._torch.scaled_products import encoded, scaled_product
 from cpd._torch.scaled_products import turned as turned_operand
 from cpd._torch.sums import NATIVE, Ints, Sum, of_type, product
+from cpd._torch.table import operator
+from cpd._torch.vmap import Batching, sum_draws, widen_product
 from cpd.numeric.purposes import Purpose
 from cpd.ops.arguments import product_shape
 
@@ -274,38 +276,21 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return _product_gradients(ctx, a, b, g, sums, _UNCAST, ctx.blas)
 
 
-@torch.library.register_fake("cpd::gemm_part")
-def _(
-    a: Tensor,
-    b: Tensor,
-    c: Any,
-    text: str,
-    seed: Any,
-    stream: Any,
-    dtype: Any,
-    element: int,
-    product: int,
+def _fake_product(
+    a: Tensor, b: Tensor, c: Any, text: str, seed: Any, stream: Any, dtype: Any, *rest: Any
 ) -> Tensor:
     return a.new_empty(product_shape(a.shape, b.shape), dtype=dtype)
 
 
-@torch.library.register_fake("cpd::gemm")
-@torch.library.register_fake("cpd::gemm_plain")
-def _(
-    a: Tensor,
-    b: Tensor,
-    c: Any,
-    text: str,
-    seed: Any,
-    stream: Any,
-    dtype: Any,
-    blas: bool,
-    random: Any,
-) -> Tensor:
-    return a.new_empty(product_shape(a.shape, b.shape), dtype=dtype)
-
-
-differentiable("gemm", _setup_gemm, _gemm_backward, _gemm_tangent)
+_PRODUCT = Batching(widen_product, sum_draws)
+operator("gemm", _fake_product, Derivative(_setup_gemm, _gemm_backward, _gemm_tangent), _PRODUCT)
+operator(
+    "gemm_flags",
+    lambda a, b, *args: a.new_empty(product_shape(a.shape, b.shape), dtype=torch.uint8),
+    batching=_PRODUCT,
+)
+operator("gemm_part", _fake_product)
+operator("product_of_bf16", None)
 
 
 # ---- operators made of gemm ----------------------------------------------------------------------
@@ -325,14 +310,17 @@ def _native_sum_of_samples(info: Any, along: Any, x: Tensor, dims: Ints) -> tupl
     return ops.native_sum(x.movedim(along[0], 0), [d + 1 for d in dims]), 0
 
 
-define("native_sum(Tensor x, int[] dims) -> Tensor", _native_sum, _native_sum)
-differentiable(
-    "native_sum",
-    _setup_native_sum,
-    lambda ctx, g: (g.expand(ctx.shape), None),
-    lambda ctx, tangents: run("native_sum", tangents[0], ctx.dims),
+operator(
+    "native_sum(Tensor x, int[] dims) -> Tensor",
+    _native_sum,
+    Derivative(
+        _setup_native_sum,
+        lambda ctx, g: (g.expand(ctx.shape), None),
+        lambda ctx, tangents: run("native_sum", tangents[0], ctx.dims),
+    ),
+    _native_sum_of_samples,
+    _native_sum,
 )
-torch.library.register_vmap("cpd::native_sum", _native_sum_of_samples)
 
 
 def _matmul(
@@ -398,10 +386,11 @@ def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     return product_tangent((of_a, of_b, *rest), a, b, call.sum(Purpose.given), ctx.dtype)
 
 
-define(
+operator(
     f"matmul(Tensor a, Tensor b, Tensor? c, bool turned, {SCHEMA}) -> Tensor",
-    _matmul,
     _fake_matmul,
+    Derivative(_setup_matmul, _matmul_backward, _matmul_tangent),
+    Batching(widen_product, recipe_draws, scales_apart),
+    _matmul,
 )
 """c + a b; `turned`: b holds the transpose of the factor, as a layer's weight does."""
-differentiable("matmul", _setup_matmul, _matmul_backward, _matmul_tangent)

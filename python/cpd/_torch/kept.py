@@ -12,21 +12,22 @@ mode and under torch.func's transforms the function is called as it is.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cpd._torch.derivatives import library
 from cpd._torch.library import ops
+from cpd._torch.private import above_autograd, transforms_active
+from cpd._torch.table import operator
 
 Function = Callable[..., Sequence[Tensor]]
 
 _FUNCTIONS: dict[str, Function] = {}
-_library = torch.library.Library("cpd", "FRAGMENT")
 
 
 def kept(function: Function) -> Function:
@@ -42,7 +43,7 @@ def kept(function: Function) -> Function:
     def run(
         *operands: Tensor | None, sizes: Sequence[int] = (), numbers: Sequence[float] = ()
     ) -> Sequence[Tensor]:
-        if not torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if not torch.compiler.is_compiling() or transforms_active():
             return function(*operands, sizes=sizes, numbers=numbers)
         places = "".join("0" if x is None else "1" for x in operands)
         present = [x for x in operands if x is not None]
@@ -65,21 +66,6 @@ def _call(
     return list(_FUNCTIONS[name](*in_place, sizes=sizes, numbers=numbers))
 
 
-@contextlib.contextmanager
-def _autograd() -> Iterator[None]:
-    """A context in which autograd records though a mode below it called us.
-
-    torch.utils.flop_counter has such a mode.
-    """
-    key = torch._C.DispatchKey.AutogradFunctionality
-    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
-    try:
-        yield
-    finally:
-        torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
-
-
 def _gradients(
     name: str,
     places: str,
@@ -90,7 +76,7 @@ def _gradients(
     needs: Sequence[bool],
 ) -> list[Tensor]:
     """The gradients of those operands that need them."""
-    with torch.enable_grad(), _autograd():
+    with torch.enable_grad(), above_autograd():
         leaves = [x.detach().requires_grad_(n) for x, n in zip(operands, needs, strict=True)]
         results = _call(name, places, leaves, sizes, numbers)
         pairs = [(y, g) for y, g in zip(results, grads, strict=True) if y.requires_grad]
@@ -100,17 +86,15 @@ def _gradients(
 
 
 _ARGUMENTS = "str function, str places, Tensor[] operands, SymInt[] sizes, float[] numbers"
-_library.define(f"kept({_ARGUMENTS}) -> Tensor[]")
-_library.define(f"kept_gradients({_ARGUMENTS}, Tensor[] grads, bool[] needs) -> Tensor[]")
-_library.impl("kept", _call, "CompositeExplicitAutograd")
-_library.impl("kept_gradients", _gradients, "CompositeExplicitAutograd")
-_library.impl("kept_gradients", torch.library.fallthrough_kernel, "Autograd")
-torch.library.register_fake("cpd::kept")(_call)
-
-
-@torch.library.register_fake("cpd::kept_gradients")
-def _(name: Any, places: Any, operands: Any, *args: Any) -> list[Tensor]:
-    return [torch.empty_like(x) for x, n in zip(operands, args[-1], strict=True) if n]
+operator(f"kept({_ARGUMENTS}) -> Tensor[]", _call, computes=_call)
+operator(
+    f"kept_gradients({_ARGUMENTS}, Tensor[] grads, bool[] needs) -> Tensor[]",
+    lambda name, places, operands, *args: [
+        torch.empty_like(x) for x, n in zip(operands, args[-1], strict=True) if n
+    ],
+    computes=_gradients,
+)
+library.impl("kept_gradients", torch.library.fallthrough_kernel, "Autograd")
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

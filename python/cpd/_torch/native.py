@@ -21,10 +21,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from cpd._torch.derivatives import Tangents, define, differentiable, run, saved, total
+from cpd._torch.derivatives import Derivative, Tangents, run, saved, total
 from cpd._torch.library import ops
+from cpd._torch.private import FakeTensor, autocast_off
+from cpd._torch.table import operator
+from cpd._torch.vmap import Batching, never, widen_product
 from cpd.ops.arguments import product_shape
 
 HALVES = frozenset((torch.bfloat16, torch.float16))
@@ -76,7 +78,7 @@ def without_autocast(function: Any, *operands: Tensor) -> Tensor:
     """`function` of operands as they are, also within torch.autocast."""
     if not torch.is_autocast_enabled(operands[0].device.type):
         return function(*operands)
-    with torch._C._DisableAutocast():
+    with autocast_off(operands[0]):
         return function(*operands)
 
 
@@ -106,7 +108,7 @@ def _native_product(
     b_short: bool,
     dtype: torch.dtype,
 ) -> Tensor:
-    with torch._C._DisableAutocast():
+    with autocast_off(a):
         if dtype in HALVES and first is None and (c is None or (c.dtype == dtype and c.dim() == 1)):
             x, y = (_narrowed(t, s, dtype) for t, s in ((a, a_short), (b, b_short)))
             if x is not None and y is not None and (c is None or x.dim() == y.dim() == 2):
@@ -197,7 +199,7 @@ def summed_in_float32(
     Its sums are float32, rounded once into `dtype`. If a 16-bit `dtype` holds both operands, it is
     computed in that type.
     """
-    with torch._C._DisableAutocast():
+    with autocast_off(x):
         if dtype in HALVES and holds_values(dtype, x) and holds_values(dtype, y):
             return compute(x.to(dtype), y.to(dtype)).to(dtype)
         return compute(x.float(), y.float()).to(dtype)
@@ -259,11 +261,12 @@ def _tangent(ctx: Any, tangents: Tangents) -> Tensor:
     return total(*terms).to(ctx.dtype)
 
 
-define(
+operator(
     "native_product(Tensor a, Tensor b, Tensor? c, Tensor? first, Tensor? second, bool a_short, "
     "bool b_short, ScalarType dtype) -> Tensor",
-    _native_product,
     _fake,
+    Derivative(_setup, _backward, _tangent),
+    Batching(widen_product, never),
+    _native_product,
 )
 """(a b) first second + c; `first` and `second` are scales."""
-differentiable("native_product", _setup, _backward, _tangent)

@@ -21,6 +21,7 @@ from cpd._torch.arguments import name_of
 from cpd._torch.derivatives import run
 from cpd._torch.library import ops
 from cpd._torch.native import Factor
+from cpd._torch.private import dispatch_modes
 from cpd.numeric.cast import Cast, as_cast, elements, scaled_of
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format
@@ -117,7 +118,7 @@ def is_plain(x: Tensor) -> bool:
 
     Types of results may then depend on values.
     """
-    seen = type(x) not in (Tensor, torch.nn.Parameter) or torch._C._len_torch_dispatch_stack()
+    seen = type(x) not in (Tensor, torch.nn.Parameter) or dispatch_modes()
     if seen and not explains():
         return False
     return x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations on torch tensors: torch.ops.cpd.*, checked. Documented in `cpd.ops`.
 
-The kernels are in libcpd_torch; here are their fake kernels (shapes and types, for torch.compile)
-and their gradients. What Python can check is checked before an operator is called, so that errors
+The kernels are in libcpd_torch; here are the rows of the operators of elements and sums
+(`cpd._torch.table`). What Python can check is checked before an operator is called, so that errors
 have their type; what is unknown while torch compiles is left to the library.
 """
 
@@ -11,6 +11,7 @@ have their type; what is unknown while torch compiles is left to the library.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd._torch import gemm as gemm_derivatives  # noqa: F401  # registers them
-from cpd._torch import kept as kept  # registers it
-from cpd._torch import rounding as rounding  # registers round_both
-from cpd._torch import vmap as vmap  # registers batching rules
+from cpd._torch import gemm as gemm_rows  # noqa: F401  # adds its rows
+from cpd._torch import kept as kept  # adds its rows
+from cpd._torch import rounding as rounding  # adds its row
 from cpd._torch.arguments import (
     cast_arguments,
     check,
@@ -40,24 +40,25 @@ from cpd._torch.arguments import random_numbers as random_numbers
 from cpd._torch.arguments import result_type as result_type
 from cpd._torch.arguments import sum_numbers as sum_numbers
 from cpd._torch.derivatives import OUT_AND_AUTOGRAD as OUT_AND_AUTOGRAD
-from cpd._torch.derivatives import (
-    Tangents,
-    differentiable,
-    run,
-    saved,
-    total,
-    write,
-    writes_into_out,
-)
+from cpd._torch.derivatives import Derivative, Tangents, run, saved, total, write
 from cpd._torch.derivatives import check_no_derivative as check_no_derivative
 from cpd._torch.derivatives import library as library
-from cpd._torch.derivatives import unwrapped as unwrapped
 from cpd._torch.explain import explain as explain
 from cpd._torch.library import ops as _ops
+from cpd._torch.private import unwrapped as unwrapped
 from cpd._torch.scaled import cast_scaled as cast_scaled
 from cpd._torch.scaled import decode_scaled as decode_scaled
 from cpd._torch.scaled import encode_scaled as encode_scaled
 from cpd._torch.scaled import gemm_scaled as gemm_scaled
+from cpd._torch.table import operator
+from cpd._torch.vmap import (
+    Batching,
+    never,
+    sum_draws,
+    widen_elements,
+    widen_hadamard,
+    widen_sum,
+)
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Drawing, element_of, named_cast
 from cpd.numeric.formats import Format
@@ -78,15 +79,6 @@ from cpd.ops.arguments import (
 from cpd.ops.arguments import Region as Region
 from cpd.ops.slow import warn_if_slow
 
-_cast_out = _ops.cast_out.default, _ops.cast_out_plain.default
-_decode_out = _ops.decode_out.default, _ops.decode_out_plain.default
-_add_out = _ops.add_out.default, _ops.add_out_plain.default
-_mul_out = _ops.mul_out.default, _ops.mul_out_plain.default
-_fma_out = _ops.fma_out.default, _ops.fma_out_plain.default
-_div_out = _ops.div_out.default, _ops.div_out_plain.default
-_sqrt_out = _ops.sqrt_out.default, _ops.sqrt_out_plain.default
-_hadamard_out = _ops.hadamard_out.default, _ops.hadamard_out_plain.default
-
 
 def cast(x: Tensor, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
     check("x", x, FLOATS)
@@ -98,7 +90,7 @@ def cast(x: Tensor, f: Format, options: Drawing, out: Any, random: Any) -> Tenso
     if out is None:
         return run("cast", x, *arguments, integers)
     check_out(out, x.shape, x, {"x": x, "random": integers})
-    write(*_cast_out, x, *arguments, integers, out=out)
+    write("cast", x, *arguments, integers, out=out)
     return out
 
 
@@ -128,28 +120,28 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
     if out is None:
         return _ops.decode(codes, f.name, sizes, element)
     check_out(out, torch.Size(sizes), codes.new_empty(0, dtype=element), {"codes": codes})
-    write(*_decode_out, codes, f.name, out=out)
+    write("decode", codes, f.name, out=out)
     return out
 
 
 def add(x: Tensor, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
-    return _arithmetic("add", _add_out, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic("add", {"x": x, "y": y}, f, options, out, random)
 
 
 def mul(x: Tensor, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
-    return _arithmetic("mul", _mul_out, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic("mul", {"x": x, "y": y}, f, options, out, random)
 
 
 def fma(x: Tensor, y: Any, z: Any, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
-    return _arithmetic("fma", _fma_out, {"x": x, "y": y, "z": z}, f, options, out, random)
+    return _arithmetic("fma", {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
 def div(x: Tensor, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
-    return _arithmetic("div", _div_out, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic("div", {"x": x, "y": y}, f, options, out, random)
 
 
 def sqrt(x: Tensor, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
-    return _arithmetic("sqrt", _sqrt_out, {"x": x}, f, options, out, random)
+    return _arithmetic("sqrt", {"x": x}, f, options, out, random)
 
 
 def flags(
@@ -233,20 +225,18 @@ def hadamard(x: Tensor, transform: Hadamard, axis: Any, inverse: bool, out: Any)
     if out is None:
         return run("hadamard", x, transform.text, along, inverse)
     check_out(out, x.shape, x, {"x": x})
-    write(*_hadamard_out, x, transform.text, along, inverse, out=out)
+    write("hadamard", x, transform.text, along, inverse, out=out)
     return out
 
 
 def _arithmetic(
     name: str,
-    into: tuple[Any, Any],
     operands: dict[str, Any],
     f: Format,
     options: Drawing,
     out: Any,
     random: Any,
 ) -> Tensor:
-    """`name`: the operator that makes the result; `into`: the one that writes into `out`."""
     x = operands["x"]
     views, arguments = _together(operands, f, options)
     integers = None
@@ -256,7 +246,7 @@ def _arithmetic(
         return run(name, *views, *arguments, integers)
     inputs = dict(zip(operands, views, strict=True))
     check_out(out, views[0].shape, x, {**inputs, "random": integers})
-    write(*into, *views, *arguments, integers, out=out)
+    write(name, *views, *arguments, integers, out=out)
     return out
 
 
@@ -296,63 +286,6 @@ def _check_bytes(codes: Tensor, f: Format, sizes: Any) -> None:
     need = f._held.packed_bytes(math.prod(sizes))
     if codes.numel() != need:
         raise ValueError(f"codes must have {need} bytes for {sizes} of {f}, got {codes.numel()}")
-
-
-# ---- fake kernels: types and shapes of what the real ones would give ----------------------------
-
-
-@torch.library.register_fake("cpd::cast")
-@torch.library.register_fake("cpd::cast_plain")
-@torch.library.register_fake("cpd::hadamard")
-@torch.library.register_fake("cpd::hadamard_plain")
-def _(x: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(x)
-
-
-@torch.library.register_fake("cpd::add")
-@torch.library.register_fake("cpd::mul")
-@torch.library.register_fake("cpd::fma")
-@torch.library.register_fake("cpd::add_plain")
-@torch.library.register_fake("cpd::mul_plain")
-@torch.library.register_fake("cpd::fma_plain")
-@torch.library.register_fake("cpd::div")
-@torch.library.register_fake("cpd::div_plain")
-@torch.library.register_fake("cpd::sqrt")
-@torch.library.register_fake("cpd::sqrt_plain")
-def _(x: Tensor, *args: Any) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-@torch.library.register_fake("cpd::flags")
-def _(x: Tensor, *args: Any) -> Tensor:
-    return x.new_empty(x.shape, dtype=torch.uint8)
-
-
-@torch.library.register_fake("cpd::sum")
-@torch.library.register_fake("cpd::sum_plain")
-def _(x: Tensor, dim: int, *args: Any) -> Tensor:
-    return x.new_empty(x.shape[:dim] + x.shape[dim + 1 :])
-
-
-@torch.library.register_fake("cpd::sum_flags")
-def _(x: Tensor, dim: int, *args: Any) -> Tensor:
-    return x.new_empty(x.shape[:dim] + x.shape[dim + 1 :], dtype=torch.uint8)
-
-
-@torch.library.register_fake("cpd::gemm_flags")
-def _(a: Tensor, b: Tensor, *args: Any) -> Tensor:
-    return a.new_empty(product_shape(a.shape, b.shape), dtype=torch.uint8)
-
-
-@torch.library.register_fake("cpd::encode")
-def _(x: Tensor, how: str, *args: Any) -> Tensor:
-    bits = element_of(named_cast(how)).bits
-    return x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8)
-
-
-@torch.library.register_fake("cpd::decode")
-def _(codes: Tensor, f: str, shape: Any, dtype: torch.dtype) -> Tensor:
-    return codes.new_empty(shape, dtype=dtype)
 
 
 # ---- derivatives: those of the exact operation; a cast's is straight through --------------------
@@ -412,32 +345,100 @@ def _keep_transform(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     ctx.text = linear_text(text)
 
 
-differentiable("cast", _keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
-differentiable("add", _keep_nothing, lambda ctx, grad: (grad, grad), lambda ctx, t: total(*t[:2]))
-differentiable("mul", _keep_factors, _mul_backward, _mul_tangent)
-differentiable(
-    "fma", _keep_factors, lambda ctx, grad: (*_mul_backward(ctx, grad), grad), _fma_tangent
+# ---- the rows: the fake kernels give types and shapes as the kernels do --------------------------
+
+
+def _like(x: Tensor, *args: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _contiguous(x: Tensor, *args: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _sum(x: Tensor, dim: int, *args: Any, dtype: torch.dtype | None = None) -> Tensor:
+    return x.new_empty(x.shape[:dim] + x.shape[dim + 1 :], dtype=dtype)
+
+
+def _packed(x: Tensor, how: str, *args: Any) -> Tensor:
+    bits = element_of(named_cast(how)).bits
+    return x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8)
+
+
+_ELEMENTS, _SUM = Batching(widen_elements), Batching(widen_sum, sum_draws)
+operator(
+    "cast",
+    _like,
+    Derivative(_keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0]),
+    _ELEMENTS,
+    has_out=True,
 )
-differentiable("div", _keep_factors, _div_backward, _div_tangent)
-differentiable(
+operator(
+    "add",
+    _contiguous,
+    Derivative(_keep_nothing, lambda ctx, grad: (grad, grad), lambda ctx, t: total(*t[:2])),
+    _ELEMENTS,
+    has_out=True,
+)
+operator(
+    "mul",
+    _contiguous,
+    Derivative(_keep_factors, _mul_backward, _mul_tangent),
+    _ELEMENTS,
+    has_out=True,
+)
+operator(
+    "fma",
+    _contiguous,
+    Derivative(_keep_factors, lambda ctx, grad: (*_mul_backward(ctx, grad), grad), _fma_tangent),
+    _ELEMENTS,
+    has_out=True,
+)
+operator(
+    "div",
+    _contiguous,
+    Derivative(_keep_factors, _div_backward, _div_tangent),
+    _ELEMENTS,
+    has_out=True,
+)
+operator(
     "sqrt",
-    _keep_x,
-    lambda ctx, grad: (grad / (2 * ctx.saved_tensors[0].sqrt()),),
-    lambda ctx, tangents: tangents[0] / (2 * saved(ctx)[0].sqrt()),
+    _contiguous,
+    Derivative(
+        _keep_x,
+        lambda ctx, grad: (grad / (2 * ctx.saved_tensors[0].sqrt()),),
+        lambda ctx, tangents: tangents[0] / (2 * saved(ctx)[0].sqrt()),
+    ),
+    _ELEMENTS,
+    has_out=True,
 )
-differentiable(
+operator("flags", lambda x, *args: x.new_empty(x.shape, dtype=torch.uint8), batching=_ELEMENTS)
+operator(
     "sum",
-    _keep_dim,
-    lambda ctx, grad: (grad.unsqueeze(ctx.dim).expand(ctx.shape),),
-    lambda ctx, tangents: tangents[0].sum(ctx.dim),
+    _sum,
+    Derivative(
+        _keep_dim,
+        lambda ctx, grad: (grad.unsqueeze(ctx.dim).expand(ctx.shape),),
+        lambda ctx, tangents: tangents[0].sum(ctx.dim),
+    ),
+    _SUM,
 )
-differentiable(
+operator("sum_flags", functools.partial(_sum, dtype=torch.uint8), batching=_SUM)
+operator(
     "hadamard",
-    _keep_transform,
-    lambda ctx, grad: (_ops.hadamard(grad, ctx.text, ctx.axis, not ctx.inverse),),
-    lambda ctx, tangents: _ops.hadamard(tangents[0], ctx.text, ctx.axis, ctx.inverse),
+    _like,
+    Derivative(
+        _keep_transform,
+        lambda ctx, grad: (_ops.hadamard(grad, ctx.text, ctx.axis, not ctx.inverse),),
+        lambda ctx, tangents: _ops.hadamard(tangents[0], ctx.text, ctx.axis, ctx.inverse),
+    ),
+    Batching(widen_hadamard, never),
+    has_out=True,
 )
-
-
-for _writer in ("cast", "add", "mul", "fma", "div", "sqrt", "decode", "hadamard"):
-    writes_into_out(f"{_writer}_out")
+operator("encode", _packed, batching=Batching(None))
+operator(
+    "decode",
+    lambda codes, f, shape, dtype: codes.new_empty(shape, dtype=dtype),
+    batching=Batching(None, never),
+    has_out=True,
+)

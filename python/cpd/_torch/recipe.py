@@ -24,6 +24,7 @@ from cpd._torch.operands import (
     cast_operand,
     cast_operand_both,
     casts_both,
+    covers_a_tensor,
     factor_of,
     fits_bfloat16,
     is_plain,
@@ -34,6 +35,7 @@ from cpd._torch.operands import (
     split_operand,
     splits,
 )
+from cpd._torch.private import transforms_active
 from cpd._torch.sums import NATIVE, Sum, of_type
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.cast import is_whole
@@ -212,9 +214,34 @@ def _differentiates() -> bool:
     Operands must then be tensors that follow from their sources: the scales and codes of
     `split_operand` have no derivatives.
     """
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+    return torch.is_grad_enabled() or transforms_active()
 
 
 @functools.lru_cache(maxsize=1024)
 def _of_cast(text: str) -> str:
     return _core.Recipe.parse(text).gemms(True, True).text
+
+
+# ---- calls by torch.vmap -------------------------------------------------------------------------
+
+
+def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
+    """The recipe of a call, by its arguments' names."""
+    return RecipeCall(*(arguments[name] for name in ("recipe", *RecipeCall._fields[1:])))
+
+
+def recipe_draws(arguments: dict[str, Any]) -> bool:
+    """Returns whether an operator of a recipe rounds stochastically, in its backward pass too.
+
+    A gradient over the whole batch takes its numbers from the forward call.
+    """
+    return recipe_call(arguments).draws()
+
+
+def scales_apart(call: Any) -> bool:
+    """Returns whether each example needs a separate call.
+
+    It does if a scale of an operand covers a whole tensor, or scales are applied to sums.
+    """
+    of = recipe_call(call.arguments)
+    return of.scales_at != "operand" or any(covers_a_tensor(of.rounding(p)) for p in OPERANDS)

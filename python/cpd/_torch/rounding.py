@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from cpd._torch.arguments import call_numbers, name_of, stacked_numbers
-from cpd._torch.derivatives import Tangents, define, differentiable, run
+from cpd._torch.derivatives import Derivative, Tangents, run
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
 from cpd._torch.sums import tagged
-from cpd._torch.vmap import BatchedCall, batched, widen_blocks
+from cpd._torch.table import operator
+from cpd._torch.vmap import BatchedCall, Batching, widen_blocks
 from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import Number
@@ -133,10 +134,10 @@ def _covers(call: BatchedCall) -> bool:
     return any(covers_a_tensor(call.arguments[way]) for way in ("forward", "backward"))
 
 
-define(
+operator(
     "round_both(Tensor x, str forward, str backward, int axis, Tensor? numbers) -> Tensor",
-    _run,
     _fake,
+    Derivative(_setup, _backward, _tangent),
+    Batching(lambda call: widen_blocks(call, "x"), _draws, _covers),
+    _run,
 )
-differentiable("round_both", _setup, _backward, _tangent)
-batched("round_both", lambda call: widen_blocks(call, "x"), _draws, _covers)

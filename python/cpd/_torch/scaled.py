@@ -34,9 +34,10 @@ from cpd._torch.arguments import (
     sum_numbers,
     wider_type,
 )
-from cpd._torch.derivatives import differentiable, run, write, writes_into_out
+from cpd._torch.derivatives import Derivative, run, write
 from cpd._torch.library import ops
-from cpd._torch.vmap import BatchedCall, batched, widen_blocks
+from cpd._torch.table import operator
+from cpd._torch.vmap import BatchedCall, Batching, never, widen_blocks
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Drawing
 from cpd.numeric.numbers import Number
@@ -59,8 +60,6 @@ from cpd.ops.arguments import (
     source_levels,
 )
 
-_cast_out = ops.cast_scaled_out.default, ops.cast_scaled_out_plain.default
-_decode_out = ops.decode_scaled_out.default, ops.decode_scaled_out_plain.default
 _LEVEL_ARGUMENTS = ("scales", "tensor_scales", "amax")
 """The operators' arguments of `LEVELS`."""
 
@@ -83,7 +82,7 @@ def cast_scaled(
     *levels, _, _, integers = arguments[4:]
     inputs = {"x": x, "random": integers, **dict(zip(LEVELS, levels, strict=True))}
     check_out(out, x.shape, x.new_empty(0, dtype=element), inputs)
-    write(*_cast_out, *arguments, out=out)
+    write("cast_scaled", *arguments, out=out)
     return out
 
 
@@ -117,7 +116,7 @@ def decode_scaled(
     if out is None:
         return ops.decode_scaled.default(*arguments, sizes, element)
     check_out(out, torch.Size(sizes), codes.new_empty(0, dtype=element), parts)
-    write(*_decode_out, *arguments, out=out)
+    write("decode_scaled", *arguments, out=out)
     return out
 
 
@@ -188,32 +187,13 @@ def gemm_scaled(
 # ---- fake kernels ------------------------------------------------------------------------------
 
 
-@torch.library.register_fake("cpd::gemm_scaled")
-def _(a: Tensor, *args: Any) -> Tensor:
-    return a.new_empty(product_shape(a.shape, args[4].shape), dtype=torch.float32)
-
-
-@torch.library.register_fake("cpd::cast_scaled")
-@torch.library.register_fake("cpd::cast_scaled_plain")
-def _(x: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(x, dtype=args[-1])
-
-
-@torch.library.register_fake("cpd::cast_scaled_both")
-@torch.library.register_fake("cpd::cast_scaled_both_plain")
-def _(x: Tensor, scaled: str, axes: Sequence[int], how: str, dtype: torch.dtype | None) -> Tensor:
-    return x.new_empty((2, *x.shape), dtype=dtype)
-
-
-@torch.library.register_fake("cpd::cast_scaled_apart")
-def _(x: Tensor, scaled: str, axis: int, *args: Any) -> tuple[Tensor, Tensor]:
+def _apart(x: Tensor, scaled: str, axis: int, *args: Any) -> tuple[Tensor, Tensor]:
     q = named_scaled(scaled)
     grid = _grid(q.block if q.tensor_scale is None else q.outer, x.shape, axis)
     return x.new_empty(x.shape, dtype=args[-1]), x.new_empty(grid, dtype=torch.float32)
 
 
-@torch.library.register_fake("cpd::encode_scaled")
-def _(x: Tensor, scaled: str, axis: int, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _encoded(x: Tensor, scaled: str, axis: int, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     q = named_scaled(scaled)
     codes = _packed(x, x.shape, q.element.bits)
     blocks = _packed(x, _grid(q.block, x.shape, axis), q.scale.bits)
@@ -245,13 +225,6 @@ def _grid(block: str, shape: Sequence[Any], axis: int) -> Sequence[Any]:
     return grid
 
 
-@torch.library.register_fake("cpd::decode_scaled")
-def _(
-    codes: Tensor, scaled: str, axis: int, scales: Any, tensor: Any, shape: Any, dtype: Any
-) -> Tensor:
-    return codes.new_empty(shape, dtype=dtype)
-
-
 # ---- derivatives: straight through x; scales have none -------------------------------------------
 
 
@@ -259,22 +232,6 @@ def _keep_types(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     """The derivative is that of x."""
     ctx.dtype = inputs[0].dtype
     ctx.to = inputs[-1] or ctx.dtype
-
-
-differentiable(
-    "cast_scaled",
-    _keep_types,
-    lambda ctx, grad: (grad.to(ctx.dtype),),
-    lambda ctx, t: t[0].to(ctx.to),
-)
-differentiable(
-    "cast_scaled_both",
-    _keep_types,
-    lambda ctx, grad: ((grad[0] + grad[1]).to(ctx.dtype),),
-    lambda ctx, t: t[0].to(ctx.to).expand(2, *t[0].shape),
-)
-for _writer in ("cast_scaled_out", "decode_scaled_out"):
-    writes_into_out(_writer)
 
 
 # ---- batching rules ------------------------------------------------------------------------------
@@ -315,9 +272,39 @@ def _widen(call: BatchedCall) -> Callable[[Tensor], Tensor] | None:
     return without_added
 
 
-for _name in ("cast_scaled", "cast_scaled_plain"):
-    batched(_name, _widen, alone=_needs_calls)
-for _name in ("cast_scaled_both", "cast_scaled_both_plain"):
-    batched(_name, _widen_both, alone=lambda call: call.rank("x") < 2 or _covers(call))
-batched("encode_scaled", None)
-batched("decode_scaled", None, lambda arguments: False)
+# ---- the rows ------------------------------------------------------------------------------------
+
+operator(
+    "cast_scaled",
+    lambda x, *args: torch.empty_like(x, dtype=args[-1]),
+    Derivative(
+        _keep_types,
+        lambda ctx, grad: (grad.to(ctx.dtype),),
+        lambda ctx, t: t[0].to(ctx.to),
+    ),
+    Batching(_widen, alone=_needs_calls),
+    has_out=True,
+)
+operator(
+    "cast_scaled_both",
+    lambda x, *args: x.new_empty((2, *x.shape), dtype=args[-1]),
+    Derivative(
+        _keep_types,
+        lambda ctx, grad: ((grad[0] + grad[1]).to(ctx.dtype),),
+        lambda ctx, t: t[0].to(ctx.to).expand(2, *t[0].shape),
+    ),
+    Batching(_widen_both, alone=lambda call: call.rank("x") < 2 or _covers(call)),
+)
+operator("cast_scaled_apart", _apart)
+operator("cast_scaled_narrow", None)
+operator("encode_scaled", _encoded, batching=Batching(None))
+operator(
+    "decode_scaled",
+    lambda codes, *args: codes.new_empty(args[-2], dtype=args[-1]),
+    batching=Batching(None, never),
+    has_out=True,
+)
+operator(
+    "gemm_scaled",
+    lambda a, *args: a.new_empty(product_shape(a.shape, args[4].shape), dtype=torch.float32),
+)

@@ -20,7 +20,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from cpd._torch.derivatives import define
+from cpd._torch.derivatives import makes_nothing
+from cpd._torch.table import operator
 
 CLOCKS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The clocks of all converted models of this process, by their numbers."""
@@ -55,24 +56,25 @@ def _reach_layer(flag: Tensor, clock: int, training: bool) -> None:
     CLOCKS[clock].reach_layer(training)
 
 
-def _none(*args: Any) -> None:
-    """The fake kernel of operators that only write."""
-
-
 _TAGS = (torch.Tag.cudagraph_unsafe,) if hasattr(torch.Tag, "cudagraph_unsafe") else ()
 """A replayed CUDA graph would not call the host."""
 
-define(
+operator(
     "begin_model(Tensor(a!) step, Tensor(b!)[] histories, Tensor(c!)[] scales, int clock) -> ()",
-    _begin_model,
-    _none,
-    _TAGS,
+    makes_nothing,
+    computes=_begin_model,
+    tags=_TAGS,
 )
-define(
+operator(
     "begin_layer(Tensor(a!) step, Tensor(b!)[] histories, Tensor(c!)[] scales, int clock, "
     "int delayed, bool gradients, bool training) -> ()",
-    _begin_layer,
-    _none,
-    _TAGS,
+    makes_nothing,
+    computes=_begin_layer,
+    tags=_TAGS,
 )
-define("reach_layer(Tensor(a!) flag, int clock, bool training) -> ()", _reach_layer, _none, _TAGS)
+operator(
+    "reach_layer(Tensor(a!) flag, int clock, bool training) -> ()",
+    makes_nothing,
+    computes=_reach_layer,
+    tags=_TAGS,
+)

@@ -7,19 +7,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from cpd._torch import gemm as gemm  # defines matmul
 from cpd._torch.library import ops
-from cpd._torch.operands import covers_a_tensor
-from cpd._torch.recipe import RecipeCall
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.cast import named_cast
-from cpd.numeric.purposes import OPERANDS
 
 _NUMBERS = ("seed", "stream", "numbers")
 """The arguments that choose random bits."""
@@ -79,18 +75,44 @@ class BatchedCall:
         return tree_map(lambda *ys: torch.stack(ys), *results)
 
 
-def batched(
-    name: str,
-    widen: Widen | None,
-    draws: Callable[[dict[str, Any]], bool] = lambda arguments: cast_draws(arguments["how"]),
-    alone: Callable[[BatchedCall], bool] = lambda call: False,
-) -> None:
-    """Registers a batching rule for torch.ops.cpd.<name>.
+def cast_draws(arguments: dict[str, Any]) -> bool:
+    """Returns whether the cast of a call's elements rounds stochastically."""
+    return named_cast(arguments["how"]).rounding == "stochastic"
 
-    `widen` makes the arguments of one call for the whole batch; None: each example needs its own
-    call, as it does where `alone` is true. `draws`: whether a rounding is stochastic.
-    """
+
+def sum_draws(arguments: dict[str, Any]) -> bool:
+    """Returns whether the accumulator of a call rounds stochastically."""
+    return text_draws(arguments["accumulator"])
+
+
+def text_draws(text: str) -> bool:
+    """Returns whether an accumulator rounds stochastically."""
+    return parsed(text).rounding == "stochastic"
+
+
+def never(of: Any) -> bool:
+    """Returns False: no call rounds stochastically, or none needs one call an example."""
+    return False
+
+
+class Batching(NamedTuple):
+    """How torch.vmap calls an operator."""
+
+    widen: Widen | None
+    """Makes the arguments of one call for the whole batch; None: each example needs its own."""
+    draws: Callable[[dict[str, Any]], bool] = cast_draws
+    """Whether a rounding of a call is stochastic, by its arguments' names."""
+    alone: Callable[[BatchedCall], bool] = never
+    """Whether each example needs its own call all the same."""
+
+
+def register(name: str, batching: Batching | Callable[..., Any]) -> None:
+    """Registers the batching rule of torch.ops.cpd.<name>."""
+    if not isinstance(batching, Batching):
+        torch.library.register_vmap(f"cpd::{name}", batching)
+        return
     operator = getattr(ops, name).default
+    widen, draws, alone = batching
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Results, Any]:
         call = BatchedCall(operator, args, in_dims)
@@ -128,53 +150,21 @@ def _draws_apart(name: str, call: BatchedCall, randomness: str, apart: bool) -> 
     return False
 
 
-def sum_draws(text: str) -> bool:
-    """Returns whether an accumulator rounds stochastically."""
-    return parsed(text).rounding == "stochastic"
+# ---- ways to widen -------------------------------------------------------------------------------
 
 
-def cast_draws(text: str) -> bool:
-    """Returns whether a cast rounds stochastically."""
-    return named_cast(text).rounding == "stochastic"
-
-
-def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
-    """The recipe of a call, by its arguments' names."""
-    return RecipeCall(*(arguments[name] for name in ("recipe", *RecipeCall._fields[1:])))
-
-
-def recipe_draws(arguments: dict[str, Any]) -> bool:
-    """Returns whether an operator of a recipe rounds stochastically, in its backward pass too.
-
-    A gradient over the whole batch takes its numbers from the forward call.
-    """
-    return recipe_call(arguments).draws()
-
-
-def scales_apart(call: BatchedCall) -> bool:
-    """Returns whether each example needs a separate call.
-
-    It does if a scale of an operand covers a whole tensor, or scales are applied to sums.
-    """
-    of = recipe_call(call.arguments)
-    return of.scales_at != "operand" or any(covers_a_tensor(of.rounding(p)) for p in OPERANDS)
-
-
-# ---- the operators -------------------------------------------------------------------------------
-
-
-def _widen_elements(call: BatchedCall) -> None:
+def widen_elements(call: BatchedCall) -> None:
     for name in ("x", "y", "z", "random"):
         if call.arguments.get(name) is not None:
             call.widen(name)
 
 
-def _widen_sum(call: BatchedCall) -> None:
-    _widen_elements(call)
+def widen_sum(call: BatchedCall) -> None:
+    widen_elements(call)
     call.arguments["dim"] += 1
 
 
-def _widen_hadamard(call: BatchedCall) -> None:
+def widen_hadamard(call: BatchedCall) -> None:
     call.widen("x")
     call.arguments["axis"] += 1
 
@@ -209,19 +199,3 @@ def widen_blocks(call: BatchedCall, *names: str) -> Callable[[Tensor], Tensor] |
         return None
     shape = call.arguments["x"].shape
     return lambda y: y.reshape(shape[0], *shape[3 - rank :])
-
-
-for _name in ("cast", "add", "mul", "fma", "div", "sqrt"):
-    batched(_name, _widen_elements)
-    batched(f"{_name}_plain", _widen_elements)
-batched("flags", _widen_elements)
-for _name in ("sum", "sum_plain", "sum_flags"):
-    batched(_name, _widen_sum, lambda arguments: sum_draws(arguments["accumulator"]))
-for _name in ("gemm", "gemm_plain", "gemm_flags"):
-    batched(_name, widen_product, lambda arguments: sum_draws(arguments["accumulator"]))
-for _name in ("hadamard", "hadamard_plain"):
-    batched(_name, _widen_hadamard, lambda arguments: False)
-batched("matmul", widen_product, recipe_draws, scales_apart)
-batched("native_product", widen_product, lambda arguments: False)
-batched("encode", None)
-batched("decode", None, lambda arguments: False)

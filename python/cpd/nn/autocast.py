@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from cpd._torch.private import RECURRENT, TorchDispatchMode, autograd_node
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, contractions, convolution, embedding, functional, grouped, norms
 from cpd.nn.arguments import autocast_type
@@ -208,7 +208,7 @@ class Unseen(TorchDispatchMode):
     ) -> Any:
         keywords = kwargs or {}
         result = func(*args, **keywords)
-        in_backward = torch._C._current_autograd_node() is not None  # counted in the forward pass
+        in_backward = autograd_node() is not None  # counted in the forward pass
         if not (Unseen._unwatched or in_backward or is_ours(func)) and is_product(func):
             name = name_of(func)
             self.left[name] = self.left.get(name, 0) + 1
@@ -332,7 +332,7 @@ def _names() -> dict[Any, str]:
     found = {getattr(F, name): name for name in FORMS if hasattr(F, name)}
     for ours, theirs in _TORCHS.items():
         for name in theirs.split():
-            for home in (torch, Tensor, F, torch._VF):
+            for home in (torch, Tensor, F, RECURRENT):
                 if hasattr(home, name):
                     found[getattr(home, name)] = ours
             packet = getattr(torch.ops.aten, name, None) if ours in _OF_ATEN else None

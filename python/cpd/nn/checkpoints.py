@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointFunction
 
+from cpd._torch.private import graph_task, saved_tensors_hooks
+
 
 def activation_checkpoint() -> Any:
     """Returns an object that identifies the innermost surrounding activation checkpoint.
@@ -24,12 +26,12 @@ def activation_checkpoint() -> Any:
     """
     if torch.compiler.is_compiling():
         return None
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    hooks = saved_tensors_hooks(True)
     if hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint":
         pack = inspect.unwrap(hooks[0])
         frame = _variable(pack, "frame")
         return frame if frame is not None else _variable(pack, "target_frame_ref")()
-    if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+    if torch.is_grad_enabled() and graph_task() == -1:
         return None
     return _reentrant()  # which has no hooks
 

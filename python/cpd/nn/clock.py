@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary, ref
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 
 from cpd._torch.library import ops
+from cpd._torch.private import FakeTensor, graph_task, transform_level
 from cpd._torch.steps import enroll
 from cpd.nn.checkpoints import activation_checkpoint, makes_gradients
 from cpd.nn.delayed import Delayed, device_of, parts_of, reduce, tensors
@@ -482,8 +482,8 @@ def recomputes_or_transforms() -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    in_backward: int = torch._C._current_graph_task_id()
-    return in_backward != -1 or torch._C._functorch.maybe_current_level() is not None
+    in_backward: int = graph_task()
+    return in_backward != -1 or transform_level() is not None
 
 
 def clock_of(model: nn.Module) -> Clock | None:

@@ -18,11 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.comptime import comptime
 from torch._dynamo.variables import BaseListVariable, ConstDictVariable, TensorVariable
-from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.func import functional_call
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from cpd._torch.private import (
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    at_end_of_backward,
+    autograd_node,
+)
 from cpd.nn.arguments import watchers
 from cpd.nn.clock import recomputes_or_transforms
 from cpd.nn.converted.state import State
@@ -154,7 +159,7 @@ class Counter(TorchDispatchMode):
         if not self.reached:
             self.reached = True
             self._creates_graph = torch.is_grad_enabled()
-            torch.autograd.Variable._execution_engine.queue_callback(self._done)
+            at_end_of_backward(self._done)
         self._nodes.append(name)
         if len(self._nodes) == 1:
             self.__enter__()
@@ -287,7 +292,7 @@ def _text_of_node() -> str | None:
 
     It is None unless the node is the derivative of one of CPD's operators.
     """
-    node = torch._C._current_autograd_node()
+    node = autograd_node()
     if not type(node).__name__.startswith("Derivative_of_"):
         return None
     text: str = getattr(node, "recipe", getattr(node, "text", ""))

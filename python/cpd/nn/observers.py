@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cpd._files import write_text
+from cpd._torch.private import graph_task, transforms_active
 from cpd.nn import observed_rows
 from cpd.nn.coverage import coverage_of, uncounted
 from cpd.nn.losses import Judged, Measured, judge, measure
@@ -436,13 +437,13 @@ def _returning(watch: Watch, step: _Step, name: str, layer: nn.Module, gradient:
 
 def _is_repeated() -> bool:
     """Returns whether a layer runs within a backward pass, repeated by a checkpoint."""
-    return torch._C._current_graph_task_id() != -1
+    return graph_task() != -1
 
 
 def _check_eager() -> None:
     if torch.compiler.is_compiling():
         raise RuntimeError(COMPILED)
-    if torch._C._are_functorch_transforms_active():
+    if transforms_active():
         raise RuntimeError(
             "observers do not look into torch.func's transforms: remove them (watch.remove()) "
             "before the model is called in one"

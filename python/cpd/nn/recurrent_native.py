@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from cpd._torch.operands import cast_operand
-from cpd._torch.plain import is_plain
+from cpd._torch.private import below_autograd, is_plain
 from cpd._torch.recipe import RecipeCall
 from cpd.nn.recipe import Recipe
 from cpd.numeric.cast import Cast
@@ -292,7 +292,7 @@ class _OverTime(torch.autograd.Function):
         *first: Tensor,
     ) -> tuple[Tensor, ...]:
         keeps = any(ctx.needs_input_grad)
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             rows, state, casts, kept = _forward(steps, (x, w_hh, b_hh, w_hr, *first), keeps)
         if keeps:
             ctx.steps, ctx.states, ctx.each = steps, len(first), len(kept) // len(steps.sizes)
@@ -305,7 +305,7 @@ class _OverTime(torch.autograd.Function):
         saved = ctx.saved_tensors  # which may be read once, where a checkpoint makes them again
         if torch.is_grad_enabled():
             return None, *_differentiable(ctx, saved[: 4 + ctx.states], (of_rows, *of_last))
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             return None, *_backward(ctx, saved[4 + ctx.states :], of_rows, of_last)
 
 

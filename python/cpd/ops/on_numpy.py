@@ -133,7 +133,7 @@ def cast_scaled(
         inputs = dict(zip(LEVELS, levels, strict=True))
         _check_out(out, x.shape, element, x=x, random=integers, **inputs)
     _core.cast_scaled(
-        x, q._held, axis, native, y, *levels, options.key or options.read_key(), integers
+        x, q._held, axis, native, y, levels, options.key or options.read_key(), integers
     )
     return y
 
@@ -150,7 +150,7 @@ def encode_scaled(
     tensor = more[0] if more else None
     made = packed, blocks, tensor
     _core.encode_scaled(
-        x, q._held, axis, native, *made, *levels, options.key or options.read_key(), integers
+        x, q._held, axis, native, *made, levels, options.key or options.read_key(), integers
     )
     return packed, blocks if tensor is None else (blocks, tensor)
 

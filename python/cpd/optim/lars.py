@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cpd._torch.private import not_compiled
 from cpd.numeric.checked import checked
 
 
@@ -73,7 +74,7 @@ class LARS(Optimizer):
                 raise ValueError(f"{name} must be at least 0, got {value}")
         super().__init__(params, {**numbers, "nesterov": nesterov, "adaptive": adaptive})
 
-    @torch._disable_dynamo
+    @not_compiled
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Makes a step.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from cpd._torch.private import not_compiled
 from cpd.numeric.cast import CastLike
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.numbers import check_number, integer
@@ -207,7 +208,7 @@ class LowPrecision(Optimizer):
 
     # ---- a step ----------------------------------------------------------------------------------
 
-    @torch._disable_dynamo
+    @not_compiled
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Makes a step.

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls past torch's dispatcher: where they are taken, and that nobody can tell."""
+"""Calls past torch's dispatcher: where they are taken, and that nobody can tell.
+
+They use torch's private API (`cpd._torch.private`), as they do without it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -19,8 +24,8 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import cpd.functional as F  # noqa: E402
-from cpd._torch import derivatives  # noqa: E402
-from cpd._torch.plain import is_plain  # noqa: E402
+from cpd._torch import derivatives, native, private  # noqa: E402
+from cpd._torch.private import is_plain  # noqa: E402
 
 
 class Seen(TorchDispatchMode):
@@ -156,6 +161,89 @@ def test_the_dispatcher_gives_the_same_results(name):
         assert torch.equal(a, b)
     with torch.no_grad():
         assert torch.equal(CALLS[name](X, X.flip(0) + 0.3), direct[0])
+
+
+@pytest.fixture
+def public(monkeypatch):
+    """The fallbacks of the private names that save time."""
+    for name in ("is_plain", "may_differentiate"):
+        monkeypatch.setattr(derivatives, name, private.PUBLIC[name])
+    monkeypatch.setattr(native, "autocast_off", private.PUBLIC["autocast_off"])
+    for name, entry in derivatives._operators.items():
+        if entry.undifferentiated is not None:
+            overload = getattr(derivatives.ops, f"{name}_plain").default
+            entry = entry._replace(undifferentiated=private.PUBLIC["direct"](overload))
+            monkeypatch.setitem(derivatives._operators, name, entry)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_public_names_give_the_same_results(name, request):
+    x, y = X, X.flip(0) + 0.3
+
+    def everything():
+        made = results(CALLS[name])
+        with torch.autocast("cpu", torch.bfloat16):
+            made += results(CALLS[name])
+        made += torch.func.jvp(CALLS[name], (x, y), (y, x))
+        made.append(torch.vmap(CALLS[name], randomness="same")(x[None], y[None]))
+        return made
+
+    saving = everything()
+    request.getfixturevalue("public")
+    with Seen() as seen:
+        everything()
+    assert any(n.startswith("cpd::") for n in seen.names)
+    for a, b in zip(saving, everything(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_public_names_write_into_out(public):
+    out = torch.empty_like(X)
+    cpd.fma(X, X, X, "e4m3", out=out)
+    assert torch.equal(out, cpd.fma(X, X, X, "e4m3"))
+    with pytest.raises(ValueError, match="takes no part in autograd"):
+        cpd.cast(X.clone().requires_grad_(), "e4m3", out=out)
+
+
+def test_a_torch_without_a_private_name():
+    script = (
+        "import torch\n"
+        "del torch._C._dispatch_keys\n"
+        "import cpd\n"
+        "from cpd._torch import private\n"
+        "assert private.is_plain is private.PUBLIC['is_plain']\n"
+        "assert private.direct is private.PUBLIC['direct']\n"
+        "x = torch.full((3,), 1.07, requires_grad=True)\n"
+        "y = cpd.cast(x, 'e4m3')\n"
+        "y.sum().backward()\n"
+        "assert y.tolist() == [1.125] * 3 and x.grad.tolist() == [1] * 3\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+ELSEWHERE = {
+    "nn/coverage.py": r"torch\._dynamo",
+    "nn/converted/recurrent.py": r"torch\._dynamo",
+    "parallel/ddp.py": r"torch\.(autograd\.Variable\._execution_engine|_C)",
+    "optim/rounding.py": r"torch\.distributed\.tensor\._utils",
+}
+"""The modules that use other private names of torch, and their names.
+
+They load what they use, or do without the operators.
+"""
+
+
+def test_one_module_uses_private_names():
+    package = pathlib.Path(cpd.__file__).parent
+    name = re.compile(r"\b(?:torch(?!\.ops\b)|forward_ad)(?:\.\w+)*\._[a-zA-Z]\w*")
+    for path in package.rglob("*.py"):
+        where = path.relative_to(package).as_posix()
+        found = set(name.findall(path.read_text())) - {"torch.utils._pytree"}
+        if where == "_torch/private.py":
+            assert found
+            continue
+        allowed = ELSEWHERE.get(where)
+        assert all(allowed and re.match(allowed, one) for one in found), (where, found)
 
 
 def test_plain_calls_pass_the_dispatcher_by(monkeypatch):

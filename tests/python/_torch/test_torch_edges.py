@@ -141,13 +141,13 @@ def test_unused_results_of_a_stored_function_give_no_gradient():
 
 
 def test_gradients_of_a_stored_function_leave_dispatch_as_it_was():
-    from cpd._torch.kept import _autograd
+    from cpd._torch.private import above_autograd
 
     key = torch._C.DispatchKey.AutogradFunctionality
     for excluded in (True, False):
         torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
         try:
-            with _autograd():
+            with above_autograd():
                 assert not torch._C._dispatch_tls_is_dispatch_key_excluded(key)
             assert torch._C._dispatch_tls_is_dispatch_key_excluded(key) == excluded
         finally:

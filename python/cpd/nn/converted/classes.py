@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cpd._torch.private import function_modes, tracing_state
 from cpd.nn.arguments import mixes_types
 from cpd.nn.autocast import paused
 
@@ -90,11 +91,11 @@ def _forward(mixin: type[Any], original: Callable[..., Any]) -> Callable[..., An
     def compute(state: Any, self: Any, args: Any, kwargs: Any) -> Any:
         if state is None or state.recipe is None:
             return original(self, *args, **kwargs)
-        if torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export():
+        if tracing_state() is not None or torch.onnx.is_in_onnx_export():
             refuse_scripts(self)
         if getattr(mixin, "one_type", False) and mixes_types(self, *args, *kwargs.values()):
             original(self, *args, **kwargs)  # raises torch's error
-        if torch._C._len_torch_function_stack():
+        if function_modes():
             with paused():
                 return computed(self, *args, **kwargs)
         return computed(self, *args, **kwargs)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from cpd._torch.private import RECURRENT
 from cpd.nn import recurrent
 from cpd.nn.converted.replaced import idle, run_with, used
 from cpd.nn.converted.state import State
@@ -28,16 +29,16 @@ def _layer(compute: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 _LAYERS: dict[Any, Callable[..., Any]] = {
-    torch._VF.lstm: _layer(recurrent.lstm),
-    torch._VF.gru: _layer(recurrent.gru),
-    torch._VF.rnn_tanh: _layer(recurrent.rnn),
-    torch._VF.rnn_relu: _layer(recurrent.rnn, nonlinearity="relu"),
+    RECURRENT.lstm: _layer(recurrent.lstm),
+    RECURRENT.gru: _layer(recurrent.gru),
+    RECURRENT.rnn_tanh: _layer(recurrent.rnn),
+    RECURRENT.rnn_relu: _layer(recurrent.rnn, nonlinearity="relu"),
 }
 _CELLS: dict[Any, Callable[..., Any]] = {
-    torch._VF.lstm_cell: recurrent.lstm_cell,
-    torch._VF.gru_cell: recurrent.gru_cell,
-    torch._VF.rnn_tanh_cell: recurrent.rnn_cell,
-    torch._VF.rnn_relu_cell: functools.partial(recurrent.rnn_cell, nonlinearity="relu"),
+    RECURRENT.lstm_cell: recurrent.lstm_cell,
+    RECURRENT.gru_cell: recurrent.gru_cell,
+    RECURRENT.rnn_tanh_cell: recurrent.rnn_cell,
+    RECURRENT.rnn_relu_cell: functools.partial(recurrent.rnn_cell, nonlinearity="relu"),
 }
 """Torch's functions, of which each layer here calls one, and what replaces them."""
 
