@@ -381,7 +381,7 @@ TEST_F(ArithmeticGpu, SumsOfRowsAtTheEndOfMemory) {
           View(end - bytes, type, std::array<std::int64_t, 2>{std::int64_t{rows}, terms});
       const std::vector<float> ones(static_cast<std::size_t>(rows * terms), 1.0F);
       Cast(View(ones), ParseFormat(ToString(type)), {}, View(x.data, type, rows * terms));
-      x.device = Device::cuda;
+      x.device = kind();
       std::vector<float> got(static_cast<std::size_t>(rows));
       const OnGpu out(driver(), got.data(), 4 * got.size());
       Sum(x, 1, ParseAccumulator("fp32 sequential"), out.View(View(got), got.data()),

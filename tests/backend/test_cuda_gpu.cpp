@@ -17,8 +17,8 @@
 namespace cpd {
 namespace {
 
+using testing::Accelerator;
 using testing::bits_equal;
-using testing::CudaDriver;
 using testing::describe;
 using testing::OnGpu;
 
@@ -85,7 +85,7 @@ std::size_t BytesOf(const std::vector<T>& values) {
 /// Casts `x` on both sides through the same views of vectors; the outputs' whole memory is
 /// compared.
 template <class In, class Out>
-void ExpectSameCast(const CudaDriver& driver, const std::vector<In>& x, const TensorView& x_view,
+void ExpectSameCast(const Accelerator& driver, const std::vector<In>& x, const TensorView& x_view,
                     std::vector<Out> y, TensorView y_view, const Format& format,
                     const RoundingOptions& options) {
   const OnGpu x_gpu(driver, x.data(), BytesOf(x));

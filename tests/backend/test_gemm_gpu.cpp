@@ -22,7 +22,7 @@
 namespace cpd {
 namespace {
 
-using testing::CudaDriver;
+using testing::Accelerator;
 using testing::GemmGpu;
 using testing::Layout;
 using testing::OnGpu;

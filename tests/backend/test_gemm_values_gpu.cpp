@@ -26,7 +26,7 @@
 namespace cpd {
 namespace {
 
-using testing::CudaDriver;
+using testing::Accelerator;
 using testing::OnGpuView;
 using testing::schemes_of_tiles;
 using testing::Shape;
@@ -227,7 +227,7 @@ TEST_F(GemmValuesGpu, OrdersOfK) {
 /// Scales and factors on the GPU.
 class OnGpuScales {
  public:
-  OnGpuScales(const CudaDriver& driver, const testing::ScaledTensor& x) {
+  OnGpuScales(const Accelerator& driver, const testing::ScaledTensor& x) {
     if (x.scales) scales_ = memory_[0].emplace(driver, x.scales->view()).view();
     if (x.factor) factor_ = memory_[1].emplace(driver, x.factor->view()).view();
     given_ = {x.scales ? &scales_ : nullptr, x.block, x.lines, x.factor ? &factor_ : nullptr};

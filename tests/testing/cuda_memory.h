@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device memory for the GPU tests, through the driver (libcuda.so.1), which is looked for at run
+// CUDA's devices for the GPU tests, through the driver (libcuda.so.1), which is looked for at run
 // time: the tests compile and link without CUDA, and where there is no GPU they say so.
 #pragma once
 
@@ -16,26 +16,34 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cpd/backend/faults.h"
 #include "cpd/base/tensor.h"
+#include "tests/testing/accelerator.h"
+#include "tests/testing/backends.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/sim/device.h"
 
 namespace cpd::testing {
 
 /// Whether the kernels run on a CPU (cuda_on_cpu), where they take a thousand times as long.
 inline const bool kCudaOnCpu = std::getenv("CPD_CUDA_ON_CPU") != nullptr;
+/// The simulated device has the same kernels, and one in so many of the GPU's cases.
+inline const unsigned kRarer = tests_only("sim") ? 12 : 1;
 
 /// All of them on a GPU and in the exhaustive tier, else about one in `of`.
 template <class T>
 std::vector<T> few_on_cpu(std::vector<T> all, unsigned of) {
-  return kCudaOnCpu ? few(std::move(all), of) : all;
+  return kCudaOnCpu ? few(std::move(all), kRarer * of) : all;
 }
 
 /// Whether case number i is among those.
-inline bool is_chosen_on_cpu(std::size_t i, unsigned of) { return !kCudaOnCpu || is_chosen(i, of); }
+inline bool is_chosen_on_cpu(std::size_t i, unsigned of) {
+  return !kCudaOnCpu || is_chosen(i, kRarer * of);
+}
 
 /// The names, without namespaces and arguments, of the kernels that were queued since the last call
 /// on the CPU in a GPU's place; nothing on a GPU.
@@ -58,7 +66,7 @@ inline std::optional<std::vector<std::string>> queued_kernels() {
 }
 
 /// The driver's functions in a device's primary context, for any thread.
-class CudaDriver {
+class CudaDriver final : public Accelerator {
  public:
   /// The first device's; null where there is no driver or no device; `why()` then tells.
   static const CudaDriver* Get() {
@@ -72,30 +80,28 @@ class CudaDriver {
     return driver.why_.empty() ? &driver : nullptr;
   }
 
-  [[nodiscard]] int device() const { return device_; }
-  /// Makes the device this thread's current one.
-  void Enter() const { Check(set_current_(context_), "cuCtxSetCurrent"); }
+  [[nodiscard]] const Accelerator* Second() const override { return GetSecond(); }
+  void Enter() const override { Check(set_current_(context_), "cuCtxSetCurrent"); }
 
-  void* Allocate(std::size_t bytes) const {
+  [[nodiscard]] void* Allocate(std::size_t bytes) const override {
     std::uint64_t memory = 0;
     Enter();
     Check(allocate_(&memory, bytes == 0 ? 1 : bytes), "cuMemAlloc");
     return reinterpret_cast<void*>(memory);
   }
-  void Free(void* memory) const {
+  void Free(void* memory) const override {
     Enter();
     free_(reinterpret_cast<std::uint64_t>(memory));
   }
   /// Waits until the values have arrived: streams that the driver's copies know nothing of read
   /// them.
-  void ToDevice(void* to, const void* from, std::size_t bytes) const {
+  void ToDevice(void* to, const void* from, std::size_t bytes) const override {
     if (bytes == 0) return;
     Enter();
     Check(to_device_(reinterpret_cast<std::uint64_t>(to), from, bytes), "cuMemcpyHtoD");
     Check(synchronize_(), "cuCtxSynchronize");
   }
-  /// Waits for the work queued before.
-  void ToHost(void* to, const void* from, std::size_t bytes) const {
+  void ToHost(void* to, const void* from, std::size_t bytes) const override {
     Enter();
     Check(synchronize_(), "cuCtxSynchronize");
     if (bytes != 0) {
@@ -104,7 +110,7 @@ class CudaDriver {
   }
 
  private:
-  explicit CudaDriver(int device) : device_(device) {
+  explicit CudaDriver(int device) : Accelerator(Device::cuda, device) {
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == nullptr) {
       why_ = "no CUDA driver (libcuda.so.1)";
@@ -139,7 +145,6 @@ class CudaDriver {
     if (status != 0) throw std::runtime_error(std::string(call) + ": " + std::to_string(status));
   }
 
-  int device_;
   std::string why_;
   void* context_ = nullptr;
   int (*set_current_)(void*) = nullptr;
@@ -150,85 +155,40 @@ class CudaDriver {
   int (*to_host_)(void*, std::uint64_t, std::size_t) = nullptr;
 };
 
-/// A copy of host values in device memory, which are there as long as it lives, at an address that
-/// is as many bytes beyond a multiple of 16 as the host's.
-class OnGpu {
- public:
-  OnGpu(const CudaDriver& driver, const void* values, std::size_t bytes)
-      : driver_(driver),
-        bytes_(bytes),
-        beyond_(reinterpret_cast<std::uintptr_t>(values) % 16),
-        memory_(static_cast<std::uint8_t*>(driver.Allocate(bytes + beyond_)) + beyond_) {
-    driver_.ToDevice(memory_, values, bytes);
-  }
-  ~OnGpu() { driver_.Free(memory_ - beyond_); }
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
-
-  /// `host`, a view of the values given, as a view of the copy.
-  [[nodiscard]] TensorView View(TensorView host, const void* base) const {
-    const auto offset =
-        static_cast<const std::uint8_t*>(host.data) - static_cast<const std::uint8_t*>(base);
-    host.data = memory_ + offset;
-    host.device = Device::cuda;
-    host.device_index = driver_.device();
-    return host;
-  }
-  void Read(void* to) const { driver_.ToHost(to, memory_, bytes_); }
-
- private:
-  const CudaDriver& driver_;
-  std::size_t bytes_, beyond_;
-  std::uint8_t* memory_;
-};
-
-/// The memory between a view's first and last element, on the GPU.
-class OnGpuView {
- public:
-  OnGpuView(const CudaDriver& driver, const TensorView& host)
-      : host_(host), range_(RangeOf(host)), memory_(driver, range_.first, range_.bytes) {}
-  [[nodiscard]] TensorView view() const { return memory_.View(host_, range_.first); }
-  void Read() const { memory_.Read(range_.first); }
-
- private:
-  struct Range {
-    std::uint8_t* first;
-    std::size_t bytes;
-  };
-  static Range RangeOf(const TensorView& x) {
-    std::int64_t low = 0;
-    std::int64_t high = 0;
-    for (int d = 0; d < x.rank && x.size() > 0; ++d) {
-      const std::int64_t reach = (x.shape[d] - 1) * x.stride[d];
-      (reach < 0 ? low : high) += reach;
-    }
-    const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
-    return {static_cast<std::uint8_t*>(x.data) + low * size,
-            x.size() == 0 ? 0 : static_cast<std::size_t>((high - low + 1) * size)};
-  }
-
-  TensorView host_;
-  Range range_;
-  OnGpu memory_;
-};
-
-/// Tests on a GPU: skipped where there is none, failures with CPD_REQUIRE_GPU=1.
+/// Tests on a device other than the CPU: a GPU, or with CPD_TEST_BACKENDS=sim the simulated one.
+/// They are skipped where there is none, and fail with CPD_REQUIRE_GPU=1.
 class GpuTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { SetUpOn(tests_only("sim") ? "sim" : "cuda"); }
+  /// On "cuda" or "sim".
+  void SetUpOn(std::string_view name) {
+    if (!is_tested(name)) GTEST_SKIP() << "this run tests another device, not " << name;
     CheckAtOnce(true);
-    driver_ = CudaDriver::Get();
+    const bool is_sim = name == "sim";
+    driver_ = is_sim ? SimDevice::Get() : static_cast<const Accelerator*>(CudaDriver::Get());
     if (driver_ != nullptr) return;
+    const std::string why = is_sim ? SimDevice::Why() : CudaDriver::Why();
     const char* required = std::getenv("CPD_REQUIRE_GPU");
-    if (required != nullptr && std::string(required) == "1") {
-      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << CudaDriver::Why();
+    if ((!is_sim || tests_only("sim")) && required != nullptr && std::string(required) == "1") {
+      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << why;
     }
-    GTEST_SKIP() << "no GPU: " << CudaDriver::Why();
+    GTEST_SKIP() << (is_sim ? "no simulated device: " : "no GPU: ") << why;
   }
-  [[nodiscard]] const CudaDriver& driver() const { return *driver_; }
+  [[nodiscard]] const Accelerator& driver() const { return *driver_; }
+  /// Its kind of device.
+  [[nodiscard]] Device kind() const { return driver_->kind(); }
 
  private:
-  const CudaDriver* driver_ = nullptr;
+  const Accelerator* driver_ = nullptr;
+};
+
+/// Tests of CUDA itself.
+class CudaTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    if (tests_only("sim")) GTEST_SKIP() << "about CUDA itself";
+    SetUpOn("cuda");
+  }
 };
 
 }  // namespace cpd::testing

@@ -39,7 +39,7 @@ TREE = "tests/testing/cuda_on_cpu/CMakeFiles/cpd_cuda_on_cpu.dir/__/__/__/kernel
 PROGRAMS = {
     "cast": "test_backend_cuda_gpu",
     "codec": "test_backend_cuda_gpu",
-    "hadamard": "test_backend_hadamard_gpu",
+    "hadamard": "test_ops_hadamard",
     "arithmetic": "test_backend_arithmetic_gpu",
     "fold": "test_backend_arithmetic_gpu",
     "memory": "test_backend_reduce_gpu",
@@ -181,6 +181,7 @@ class Bench:
         """Returns how the program failed, or nothing."""
         environment = {
             **os.environ,
+            "CPD_TEST_BACKENDS": "cuda",
             "LD_LIBRARY_PATH": str(folder / "lib"),
             "CPD_CUDA_ON_CPU": "1",
             "CPD_REQUIRE_GPU": "1",
