@@ -182,13 +182,4 @@ class GpuTest : public ::testing::Test {
   const Accelerator* driver_ = nullptr;
 };
 
-/// Tests of CUDA itself.
-class CudaTest : public GpuTest {
- protected:
-  void SetUp() override {
-    if (tests_only("sim")) GTEST_SKIP() << "about CUDA itself";
-    SetUpOn("cuda");
-  }
-};
-
 }  // namespace cpd::testing
