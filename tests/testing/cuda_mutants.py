@@ -44,9 +44,9 @@ PROGRAMS = {
     "fold": "test_backend_arithmetic_gpu",
     "memory": "test_backend_reduce_gpu",
     "reduce": "test_backend_reduce_gpu",
-    "blas": "test_backend_gemm_gpu",
-    "gemm": "test_backend_gemm_gpu",
-    "gemm_scaled": "test_backend_gemm_gpu",
+    "blas": "test_ops_gemm_devices",
+    "gemm": "test_ops_gemm_devices",
+    "gemm_scaled": "test_ops_gemm_devices",
     "api": "test_cuda_on_cpu",
 }
 LIMIT = 600

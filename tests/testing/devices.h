@@ -112,6 +112,15 @@ class OnBackendOrGpu {
   const Accelerator* device_;
 };
 
+/// Tests that loop over devices(). A run of a GPU's or the simulated device's tests is skipped
+/// where there is none, or fails with CPD_REQUIRE_GPU=1.
+class OverDevices : public GpuTest {
+ protected:
+  void SetUp() override {
+    if (backends().empty()) GpuTest::SetUp();
+  }
+};
+
 /// A test with the name of one of Backends(), on which it computes.
 class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char*> {
  protected:
