@@ -118,18 +118,8 @@ struct Codes {
   bool operator==(const Codes&) const = default;
 };
 
-class ScaledDevices : public testing::OnDevice {
+class ScaledDevices : public testing::SameOnDevices {
  protected:
-  /// Expects that `run`, called with tensors' places, returns the same on the device as with the
-  /// scalar kernels.
-  template <class Run>
-  void ExpectSame(Run run, const std::string& about) const {
-    ForceKernels("scalar");
-    const auto expected = run(testing::Copies(nullptr));
-    ForceKernels(on_host() ? GetParam() : "");
-    EXPECT_EQ(expected, run(There())) << about;
-  }
-
   static Codes EncodeAt(testing::Copies there, const TensorView& x, const Scaled& scaled, int axis,
                         const RoundingOptions& options) {
     const ScaleCounts counts =

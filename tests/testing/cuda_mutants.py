@@ -37,11 +37,11 @@ TREE = "tests/testing/cuda_on_cpu/CMakeFiles/cpd_cuda_on_cpu.dir/__/__/__/kernel
 
 # The program of each source, cheap ones first.
 PROGRAMS = {
-    "cast": "test_backend_cuda_gpu",
-    "codec": "test_backend_cuda_gpu",
+    "cast": "test_ops_cast_devices",
+    "codec": "test_ops_cast_devices",
     "hadamard": "test_ops_hadamard",
-    "arithmetic": "test_backend_arithmetic_gpu",
-    "fold": "test_backend_arithmetic_gpu",
+    "arithmetic": "test_ops_arithmetic_devices",
+    "fold": "test_ops_arithmetic_devices",
     "memory": "test_backend_reduce_gpu",
     "reduce": "test_backend_reduce_gpu",
     "blas": "test_ops_gemm_devices",

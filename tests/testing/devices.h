@@ -10,6 +10,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "cpd/backend/faults.h"
 #include "cpd/base/tensor.h"
 #include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"
 
 namespace cpd::testing {
@@ -143,6 +145,25 @@ class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char
 
  private:
   std::optional<OnBackendOrGpu> device_;
+};
+
+/// A test of what all of Backends() must give alike.
+class SameOnDevices : public OnDevice {
+ protected:
+  /// Expects that `run`, called with tensors' places, returns the same on the device as with the
+  /// scalar kernels: a vector's bits, or equal values.
+  template <class Run>
+  void ExpectSame(Run run, const std::string& about) const {
+    ForceKernels("scalar");
+    const auto expected = run(Copies(nullptr));
+    ForceKernels(on_host() ? GetParam() : "");
+    const auto got = run(There());
+    if constexpr (requires { std::span(expected); }) {
+      EXPECT_TRUE(bits_equal(std::span(expected), std::span(got))) << about;
+    } else {
+      EXPECT_EQ(expected, got) << about;
+    }
+  }
 };
 
 /// The name of a test's parameter.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The backend "sim": host memory that the CPU's operations cannot touch, and asynchronous queues,
-// each with a thread. It is the example of a new device: cpd needs a table of functions (Backend),
-// here cpd_sim_backend, and AddBackend, which gives the device its number. README.md lists the
-// files.
+// The backend "sim", the example of a new kind of device. A device needs a table of functions
+// (Backend: memory, streams, and a function for each operation of operations.def, whose arguments
+// are the structs of calls.h and message_calls.h), here cpd_sim_backend; and a call of AddBackend,
+// which returns the number that tensors on the device have (device.h). Nothing in cpd changes.
 //
-// Memory and operations are those of tests/testing/cuda_on_cpu, linked once more: this library
-// shares neither addresses nor queues with the backend "cuda".
+// Its memory is host memory that neither the CPU's operations nor another device's can touch. Each
+// of its streams has a thread, which works late and in order. Memory and operations are those of
+// tests/testing/cuda_on_cpu, linked once more: this library shares neither addresses nor queues
+// with the backend "cuda".
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
