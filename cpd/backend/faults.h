@@ -14,7 +14,7 @@
 namespace cpd {
 
 /// Throws what a call's status means, unless it is 0: NoDeviceMemory or another MachineError.
-CPD_API void CheckStatus(const Backend& backend, int status);
+void CheckStatus(const Backend& backend, int status);
 
 /// An error whose text is `before`, the number of an element, `after`.
 struct Fault {
