@@ -525,7 +525,7 @@ TEST_F(ReduceGpu, ChecksumsOfMessages) {
 
 /// An empty layer may be on another GPU, on any stream there.
 TEST_F(ReduceGpu, AnEmptyLayerOnAnotherGpu) {
-  if (driver().Second() == nullptr) GTEST_SKIP() << "one device, not two";
+  if (second() == nullptr) GTEST_SKIP() << "one device, not two";
   const Queue there(kind(), 1);
   LayersOnGpu layers(driver(), {{1, 2, 3}});
   TensorView empty = layers.views()[0];

@@ -270,6 +270,7 @@ TEST_F(VirtualGpu, RanksOnTwoStreams) {
       queues[r / 2 % 2]->Clear(layers[r].data, 4 * layers[r].size());
     }
     queues[works_first]->Wait();
+    queues[0]->Wait();  // the result's
     memory.front()->Read();
     EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected.results[0]),
                                     std::span<const float>(out)));

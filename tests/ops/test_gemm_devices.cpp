@@ -297,16 +297,13 @@ TEST_F(GemmDevices, RangesOfATileAreThoseOfAllThreads) {
 }
 
 /// What only devices other than the CPU have.
-class GemmGpu : public testing::WithTensors<testing::GpuTest> {
+class GemmGpu : public GemmDevices {
  protected:
-  void Run(const testing::Product& product, const testing::GemmCase& g,
-           const Accumulator& accumulator, const Tensor& out) const {
-    testing::Copies there(&driver());
-    TensorView c;
-    if (g.c != nullptr) c = g.c->view();
-    product(there(g.a.view()), there(g.b.view()), accumulator, there(out.view()),
-            g.c == nullptr ? nullptr : there(&c));
-    there.Read(out.view());
+  void SetUp() override { GpuTest::SetUp(); }
+  static void Run(const testing::Product& product, const testing::GemmCase& g,
+                  const Accumulator& accumulator, const Tensor& out) {
+    const testing::OnBackendOrGpu device(testing::tests_only("sim") ? "sim" : "cuda");
+    GemmDevices::Run(device, product, g, accumulator, out);
   }
 };
 

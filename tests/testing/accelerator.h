@@ -5,36 +5,56 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 
+#include "cpd/backend/registry.h"
 #include "cpd/base/tensor.h"
 
 namespace cpd::testing {
 
-/// A device other than the CPU, and its memory.
+/// A device other than the CPU, and its memory, which copies reach in the order of its default
+/// stream.
 class Accelerator {
  public:
-  Accelerator(Device kind, int device) : kind_(kind), device_(device) {}
-  virtual ~Accelerator() = default;
-  Accelerator(const Accelerator&) = delete;
-  Accelerator& operator=(const Accelerator&) = delete;
+  Accelerator(Device kind, int device)
+      : backend_(BackendOf(kind)), kind_(kind), launch_{.device = device} {}
 
   [[nodiscard]] Device kind() const { return kind_; }
-  [[nodiscard]] int device() const { return device_; }
-  /// Another device of the kind, or null.
-  [[nodiscard]] virtual const Accelerator* Second() const = 0;
-  /// Makes the device this thread's current one, where a kind of device has that.
-  virtual void Enter() const {}
+  [[nodiscard]] int device() const { return launch_.device; }
+  /// Why it cannot be used; empty where it can.
+  [[nodiscard]] std::string Lack() const {
+    void* memory = nullptr;
+    const int status = backend_.allocate(launch_, MemoryKind::device, 1, &memory);
+    if (status != 0) return backend_.describe(status);
+    Free(memory);
+    return "";
+  }
 
-  [[nodiscard]] virtual void* Allocate(std::size_t bytes) const = 0;
-  virtual void Free(void* memory) const = 0;
-  /// Copies to the device, and waits.
-  virtual void ToDevice(void* to, const void* from, std::size_t bytes) const = 0;
-  /// Copies to the host after all of the device's work, and waits.
-  virtual void ToHost(void* to, const void* from, std::size_t bytes) const = 0;
+  [[nodiscard]] void* Allocate(std::size_t bytes) const {
+    void* memory = nullptr;
+    Check(backend_.allocate(launch_, MemoryKind::device, Signed(bytes), &memory));
+    return memory;
+  }
+  void Free(void* memory) const {
+    static_cast<void>(backend_.release(launch_, MemoryKind::device, memory));
+  }
+  /// Copies and waits.
+  void ToDevice(void* to, const void* from, std::size_t bytes) const { Copy(to, from, bytes); }
+  void ToHost(void* to, const void* from, std::size_t bytes) const { Copy(to, from, bytes); }
 
  private:
+  void Copy(void* to, const void* from, std::size_t bytes) const {
+    if (bytes != 0) Check(backend_.copy(launch_, to, from, Signed(bytes)));
+  }
+  static std::int64_t Signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
+  void Check(int status) const {
+    if (status != 0) throw std::runtime_error(backend_.describe(status));
+  }
+
+  const Backend& backend_;
   Device kind_;
-  int device_;
+  Launch launch_;
 };
 
 /// A copy of host values in device memory, which are there as long as it lives, at an address that

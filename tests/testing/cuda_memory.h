@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's devices for the GPU tests, through the driver (libcuda.so.1), which is looked for at run
-// time: the tests compile and link without CUDA, and where there is no GPU they say so.
+// The devices of the GPU tests: GPUs, and the simulated ones. Where there is none, tests say so.
 #pragma once
 
 #include <dlfcn.h>
@@ -68,94 +67,30 @@ inline std::optional<std::vector<std::string>> queued_kernels() {
   return names;
 }
 
-/// The driver's functions in a device's primary context, for any thread.
-class CudaDriver final : public Accelerator {
+/// Device number `device` of "cuda" or "sim", or why there is none.
+class Found {
  public:
-  /// The first device's; null where there is no driver or no device; `why()` then tells.
-  static const CudaDriver* Get() {
-    static const CudaDriver driver(0);
-    return driver.why_.empty() ? &driver : nullptr;
-  }
-  static std::string Why() { return CudaDriver(0).why_; }
-  /// The second device's, or null.
-  static const CudaDriver* GetSecond() {
-    static const CudaDriver driver(1);
-    return driver.why_.empty() ? &driver : nullptr;
-  }
-
-  [[nodiscard]] const Accelerator* Second() const override { return GetSecond(); }
-  void Enter() const override { Check(set_current_(context_), "cuCtxSetCurrent"); }
-
-  [[nodiscard]] void* Allocate(std::size_t bytes) const override {
-    std::uint64_t memory = 0;
-    Enter();
-    Check(allocate_(&memory, bytes == 0 ? 1 : bytes), "cuMemAlloc");
-    return reinterpret_cast<void*>(memory);
-  }
-  void Free(void* memory) const override {
-    Enter();
-    free_(reinterpret_cast<std::uint64_t>(memory));
-  }
-  /// Waits until the values have arrived: streams that the driver's copies know nothing of read
-  /// them.
-  void ToDevice(void* to, const void* from, std::size_t bytes) const override {
-    if (bytes == 0) return;
-    Enter();
-    Check(to_device_(reinterpret_cast<std::uint64_t>(to), from, bytes), "cuMemcpyHtoD");
-    Check(synchronize_(), "cuCtxSynchronize");
-  }
-  void ToHost(void* to, const void* from, std::size_t bytes) const override {
-    Enter();
-    Check(synchronize_(), "cuCtxSynchronize");
-    if (bytes != 0) {
-      Check(to_host_(to, reinterpret_cast<std::uint64_t>(from), bytes), "cuMemcpyDtoH");
+  Found(std::string_view name, int device) {
+    try {
+      device_.emplace(name == "sim" ? SimKind() : Device::cuda, device);
+      why_ = device_->Lack();
+    } catch (const std::exception& error) {
+      why_ = error.what();
     }
+  }
+  [[nodiscard]] const Accelerator* get() const { return why_.empty() ? &*device_ : nullptr; }
+  [[nodiscard]] const std::string& why() const { return why_; }
+
+  /// Of the name's devices, the first or the second.
+  static const Found& Of(std::string_view name, int device = 0) {
+    static const Found cuda[] = {{"cuda", 0}, {"cuda", 1}};
+    static const Found sim[] = {{"sim", 0}, {"sim", 1}};
+    return (name == "sim" ? sim : cuda)[device];
   }
 
  private:
-  explicit CudaDriver(int device) : Accelerator(Device::cuda, device) {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == nullptr) {
-      why_ = "no CUDA driver (libcuda.so.1)";
-      return;
-    }
-    int (*init)(unsigned) = nullptr;
-    int (*device_get)(int*, int) = nullptr;
-    int (*retain)(void**, int) = nullptr;
-    Find(library, "cuInit", init);
-    Find(library, "cuDeviceGet", device_get);
-    Find(library, "cuDevicePrimaryCtxRetain", retain);
-    Find(library, "cuCtxSetCurrent", set_current_);
-    Find(library, "cuCtxSynchronize", synchronize_);
-    Find(library, "cuMemAlloc_v2", allocate_);
-    Find(library, "cuMemFree_v2", free_);
-    Find(library, "cuMemcpyHtoD_v2", to_device_);
-    Find(library, "cuMemcpyDtoH_v2", to_host_);
-    if (!why_.empty()) return;
-    int handle = 0;
-    if (init(0) != 0 || device_get(&handle, device) != 0 || retain(&context_, handle) != 0 ||
-        (device == 0 && set_current_(context_) != 0)) {
-      why_ = device == 0 ? "no CUDA device" : "no second CUDA device";
-    }
-  }
-
-  template <class Function>
-  void Find(void* library, const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    if (function == nullptr) why_ = std::string("the CUDA driver has no ") + name;
-  }
-  static void Check(int status, const char* call) {
-    if (status != 0) throw std::runtime_error(std::string(call) + ": " + std::to_string(status));
-  }
-
+  std::optional<Accelerator> device_;
   std::string why_;
-  void* context_ = nullptr;
-  int (*set_current_)(void*) = nullptr;
-  int (*synchronize_)() = nullptr;
-  int (*allocate_)(std::uint64_t*, std::size_t) = nullptr;
-  int (*free_)(std::uint64_t) = nullptr;
-  int (*to_device_)(std::uint64_t, const void*, std::size_t) = nullptr;
-  int (*to_host_)(void*, std::uint64_t, std::size_t) = nullptr;
 };
 
 /// Tests on a device other than the CPU: a GPU, or with CPD_TEST_BACKENDS=sim the simulated one.
@@ -164,25 +99,27 @@ class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override { SetUpOn(tests_only("sim") ? "sim" : "cuda"); }
   /// On "cuda" or "sim".
-  void SetUpOn(std::string_view name) {
+  void SetUpOn(const std::string& name) {
     if (!is_tested(name)) GTEST_SKIP() << "this run tests another device, not " << name;
     CheckAtOnce(true);
-    const bool is_sim = name == "sim";
-    driver_ = is_sim ? SimDevice::Get() : static_cast<const Accelerator*>(CudaDriver::Get());
-    if (driver_ != nullptr) return;
-    const std::string why = is_sim ? SimDevice::Why() : CudaDriver::Why();
+    name_ = name;
+    if (Found::Of(name).get() != nullptr) return;
+    const std::string& why = Found::Of(name).why();
     const char* required = std::getenv("CPD_REQUIRE_GPU");
-    if ((!is_sim || tests_only("sim")) && required != nullptr && std::string(required) == "1") {
-      FAIL() << "CPD_REQUIRE_GPU=1, but there is " << why;
+    const bool is_asked_for = name == "cuda" || tests_only("sim");
+    if (is_asked_for && required != nullptr && std::string(required) == "1") {
+      FAIL() << "CPD_REQUIRE_GPU=1, but there is none: " << why;
     }
-    GTEST_SKIP() << (is_sim ? "no simulated device: " : "no GPU: ") << why;
+    GTEST_SKIP() << "no " << name << ": " << why;
   }
-  [[nodiscard]] const Accelerator& driver() const { return *driver_; }
+  [[nodiscard]] const Accelerator& driver() const { return *Found::Of(name_).get(); }
+  /// Another device of the kind, or null.
+  [[nodiscard]] const Accelerator* second() const { return Found::Of(name_, 1).get(); }
   /// Its kind of device.
-  [[nodiscard]] Device kind() const { return driver_->kind(); }
+  [[nodiscard]] Device kind() const { return driver().kind(); }
 
  private:
-  const Accelerator* driver_ = nullptr;
+  std::string name_;
 };
 
 }  // namespace cpd::testing

@@ -37,8 +37,7 @@ inline const std::vector<const char*>& Backends() {
 
 /// The device of Backends() that is not the CPU; null where it is the CPU, or there is none.
 inline const Accelerator* AcceleratorOf(std::string_view name) {
-  if (name == "cuda") return CudaDriver::Get();
-  return name == "sim" ? SimDevice::Get() : nullptr;
+  return name == "cuda" || name == "sim" ? Found::Of(name).get() : nullptr;
 }
 
 /// Those of Backends() that this run tests, for a loop within a test.
@@ -131,7 +130,7 @@ class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char
     const bool is_accelerator = name == "cuda" || name == "sim";
     const std::string reason = is_accelerator ? "" : reason_without(name);
     if (!reason.empty()) GTEST_SKIP() << reason;
-    if (is_accelerator) SetUpOn(name);
+    if (is_accelerator) SetUpOn(GetParam());
     if (!IsSkipped() && !HasFatalFailure()) device_.emplace(GetParam());
   }
   void TearDown() override { device_.reset(); }
