@@ -89,11 +89,11 @@ class CodecsGpu : public testing::GpuTest {
  protected:
   /// A layer on the GPU and the CPU.
   struct Both {
-    Both(const testing::CudaDriver& driver, const Codec& codec, Floats values, int shift,
+    Both(const testing::Accelerator& driver, const Codec& codec, Floats values, int shift,
          const States& states)
         : x(std::move(values)),
           memory(driver, x.data(), 4 * x.size()),
-          queue(std::make_shared<const Queue>(Device::cuda, 0)),
+          queue(std::make_shared<const Queue>(driver.kind(), 0)),
           state(states.cpu.get()),
           state_there(states.gpu.get()) {
       whole = PieceOf(0, static_cast<std::int64_t>(x.size()));
@@ -301,8 +301,8 @@ TEST_F(CodecsGpu, ErrorsFromStreamToStream) {
     const OnGpu memory(driver(), x.data(), 4 * x.size());
     const auto* const there = static_cast<const float*>(
         memory.View(View(const_cast<float*>(x.data()), DType::f32, 2 * kSize), x.data()).data);
-    const std::array queues{std::make_shared<const Queue>(Device::cuda, 0),
-                            std::make_shared<const Queue>(Device::cuda, 0)};
+    const std::array queues{std::make_shared<const Queue>(kind(), 0),
+                            std::make_shared<const Queue>(kind(), 0)};
     Bytes bytes;
     std::shared_ptr<float> to;
     for (std::size_t call = 0; call < 2; ++call) {
@@ -333,7 +333,7 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
     const std::int64_t slice = 5 * codec->bucket();
     const std::int64_t cut = 1280 / codec->bucket() * codec->bucket();
     for (unsigned step = 0; step < 3; ++step) {
-      const SharedQueue queue = std::make_shared<const Queue>(Device::cuda, 0);
+      const SharedQueue queue = std::make_shared<const Queue>(kind(), 0);
       const Floats x = values_of(kSlice, Values::normal, step);
       states.cpu->Begin({.begin = slice, .n = kSlice, .key = kKey}, nullptr);
       states.gpu->BeginOn(queue, {.begin = slice, .n = kSlice, .key = kKey}, nullptr);
@@ -374,9 +374,9 @@ TEST_F(CodecsGpu, IntegerSums) {
 }
 
 /// The text of the fault that decoding these bytes of n values notes; empty where it is none.
-std::string fault_of(const testing::CudaDriver& driver, const Codec& codec, const Bytes& bytes,
+std::string fault_of(const testing::Accelerator& driver, const Codec& codec, const Bytes& bytes,
                      std::int64_t n, Floats& values) {
-  const SharedQueue queue = std::make_shared<const Queue>(Device::cuda, 0);
+  const SharedQueue queue = std::make_shared<const Queue>(driver.kind(), 0);
   const OnGpu memory(driver, bytes.data(), bytes.size());
   const TensorView host = View(const_cast<std::uint8_t*>(bytes.data()), DType::u8,
                                static_cast<std::int64_t>(bytes.size()));
@@ -386,7 +386,7 @@ std::string fault_of(const testing::CudaDriver& driver, const Codec& codec, cons
   values.resize(static_cast<std::size_t>(n));
   queue->Copy(values.data(), y.get(), 4 * n);
   try {
-    CheckDevice(Device::cuda, 0);
+    CheckDevice(driver.kind(), 0);
   } catch (const Error& error) {
     return error.what();
   }

@@ -275,14 +275,34 @@ bool HoldsTheBitsOf(const std::vector<T>& x, const std::vector<T>& y) {
   return std::memcmp(x.data(), y.data(), sizeof(T) * x.size()) == 0;
 }
 
-using testing::CudaDriver;
+using testing::Accelerator;
+
+/// Makes a CUDA device this thread's current one.
+void Enter(const Accelerator& device) {
+  if (device.kind() != Device::cuda) return;
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  const auto find = [&]<class Function>(const char* name, Function*& function) {
+    function = reinterpret_cast<Function*>(dlsym(driver, name));
+  };
+  int (*get)(int*, int) = nullptr;
+  int (*retain)(void**, int) = nullptr;
+  int (*set_current)(void*) = nullptr;
+  find("cuDeviceGet", get);
+  find("cuDevicePrimaryCtxRetain", retain);
+  find("cuCtxSetCurrent", set_current);
+  int handle = 0;
+  void* context = nullptr;
+  ASSERT_EQ(get(&handle, device.device()), 0);
+  ASSERT_EQ(retain(&context, handle), 0);
+  ASSERT_EQ(set_current(context), 0);
+}
 
 class OperationsGpu : public testing::GpuTest {
  protected:
   /// The columns CUDA and 'in a graph' of an operation's row. Its tensors are on `there`, while the
   /// current device is `current`.
-  static std::string Columns(const Operation& operation, Memory& memory, const CudaDriver& there,
-                             const CudaDriver& current) {
+  static std::string Columns(const Operation& operation, Memory& memory, const Accelerator& there,
+                             const Accelerator& current) {
     Views views = ViewsOf(memory);
     std::deque<testing::OnGpuView> copies;
     for (TensorView* view : {&views.x, &views.x64, &views.integers, &views.codes, &views.draws,
@@ -290,9 +310,9 @@ class OperationsGpu : public testing::GpuTest {
       *view = copies.emplace_back(there, *view).view();
     }
     views.sums.data = views.out.data;
-    views.sums.device = Device::cuda;
+    views.sums.device = there.kind();
     views.sums.device_index = there.device();
-    current.Enter();
+    Enter(current);
     const std::optional<int> before = Waits();
     std::string columns;
     try {
@@ -307,7 +327,7 @@ class OperationsGpu : public testing::GpuTest {
   }
 
   /// Runs every operation; returns the table's rows.
-  static std::vector<std::string> RunAll(const CudaDriver& there, const CudaDriver& current) {
+  static std::vector<std::string> RunAll(const Accelerator& there, const Accelerator& current) {
     CheckAtOnce(false);
     std::vector<std::string> rows;
     for (const Operation& operation : Operations()) {
@@ -330,9 +350,9 @@ class OperationsOfTwoGpus : public OperationsGpu {
  protected:
   void SetUp() override {
     OperationsGpu::SetUp();
-    if (!IsSkipped() && CudaDriver::GetSecond() == nullptr) GTEST_SKIP() << "one GPU, not two";
+    if (!IsSkipped() && OperationsGpu::second() == nullptr) GTEST_SKIP() << "one device, not two";
   }
-  [[nodiscard]] static const CudaDriver& second() { return *CudaDriver::GetSecond(); }
+  [[nodiscard]] const Accelerator& second() const { return *OperationsGpu::second(); }
 };
 
 TEST_F(OperationsGpu, GiveTheCpusBitsOrRefuse) {
@@ -353,9 +373,9 @@ TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
   const Views here = ViewsOf(memory);
   const testing::OnGpuView x(second(), here.x), out(second(), here.out);
   const testing::OnGpuView integers(second(), here.integers), first(driver(), here.x);
-  driver().Enter();
+  Enter(driver());
   const ByteRange bytes{static_cast<const std::uint8_t*>(x.view().data), 4 * kCount};
-  EXPECT_EQ(Queue(Device::cuda, 1).Checksums({&bytes, 1}),
+  EXPECT_EQ(Queue(kind(), 1).Checksums({&bytes, 1}),
             std::vector{Crc32c(0, bytes.count, memory.x.data())});
   const auto cast = [&](const testing::OnGpuView& from, const TensorView* random) {
     RoundingOptions options = Stochastic();
@@ -369,10 +389,10 @@ TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
   EXPECT_NO_THROW(cast(x, nullptr));
   CheckAtOnce(false);
   EXPECT_NO_THROW(cast(x, &random));
-  ReleaseUnusedMemory(Device::cuda, 1);  // waits for the GPU's work
+  ReleaseUnusedMemory(kind(), 1);  // waits for the GPU's work
   EXPECT_NO_THROW(cast(first, nullptr));
-  EXPECT_NO_THROW(CheckDevice(Device::cuda, 0));
-  EXPECT_THROW(CheckDevice(Device::cuda, 1), Error);
+  EXPECT_NO_THROW(CheckDevice(kind(), 0));
+  EXPECT_THROW(CheckDevice(kind(), 1), Error);
 }
 
 /// Operands of two devices are refused before anything is written.

@@ -36,7 +36,6 @@ namespace {
 
 using testing::between_gpus;
 using testing::blank;
-using testing::CudaDriver;
 using testing::Layers;
 using testing::LayersOnGpu;
 using testing::OnGpu;
@@ -178,7 +177,7 @@ TEST_F(ReduceGpu, SumsOfAnyTerms) {
 TEST_F(ReduceGpu, PackedContributions) {
   constexpr std::int64_t n = 501;
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;
-  const Queue queue(Device::cuda, 0);
+  const Queue queue(kind(), 0);
   std::size_t pick = 0;
   for (const Format& format : formats()) {
     const reference::Spec of_values = reference::spec_of(format);
@@ -449,11 +448,11 @@ Reduce coded_spec(const std::string& text, std::size_t pick) {
 TEST_F(ReduceGpu, CodecsOfLocalRanks) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
+    if (!testing::is_chosen_on_cpu(++pick, 1)) continue;
     SCOPED_TRACE(text);
-    const Ranks ranks = testing::random_ranks(3, {1, 0, 257, 9001}, pick);
-    ExpectVirtual(coded_spec(text, pick), ranks, LocalTransports(3));
-    ExpectVirtual(coded_spec(text, pick), ranks, between_gpus(driver(), 3));
-    ++pick;
+    const Ranks ranks = testing::random_ranks(3, {1, 0, 257, 9001}, pick - 1);
+    ExpectVirtual(coded_spec(text, pick - 1), ranks, LocalTransports(3));
+    ExpectVirtual(coded_spec(text, pick - 1), ranks, between_gpus(driver(), 3));
   }
 }
 
@@ -521,13 +520,13 @@ TEST_F(ReduceGpu, ChecksumsOfMessages) {
     parts.push_back({begin + 7, static_cast<std::int64_t>(count)});
     wanted.push_back(Crc32c(0, parts.back().count, data.data() + 7));
   }
-  EXPECT_EQ(Queue(Device::cuda, 0).Checksums(parts), wanted);
+  EXPECT_EQ(Queue(kind(), 0).Checksums(parts), wanted);
 }
 
 /// An empty layer may be on another GPU, on any stream there.
 TEST_F(ReduceGpu, AnEmptyLayerOnAnotherGpu) {
-  if (CudaDriver::GetSecond() == nullptr) GTEST_SKIP() << "one GPU, not two";
-  const Queue there(Device::cuda, 1);
+  if (second() == nullptr) GTEST_SKIP() << "one device, not two";
+  const Queue there(kind(), 1);
   LayersOnGpu layers(driver(), {{1, 2, 3}});
   TensorView empty = layers.views()[0];
   empty.shape[0] = 0;
@@ -541,6 +540,7 @@ TEST_F(ReduceGpu, AnEmptyLayerOnAnotherGpu) {
 
 /// One rank: no message, but headers and layers in one GPU's memory; more need more GPUs.
 TEST_F(ReduceGpu, Nccl) {
+  if (kind() != Device::cuda) GTEST_SKIP() << "NCCL is CUDA's";
   std::unique_ptr<Transport> transport;
   try {
     transport = NcclTransport(MakeNcclId(), 0, 1, 0, nullptr, 60);

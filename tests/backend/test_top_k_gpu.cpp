@@ -144,7 +144,7 @@ class TopKGpu : public testing::GpuTest {
     ASSERT_TRUE(same(expected.terms, on_cpu));
     const std::int64_t bytes = LayerBytes(codec, whole, cpu, x.data());
 
-    const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
+    const auto queue = std::make_shared<const Queue>(kind(), 0);
     const testing::OnGpu memory(driver(), x.data(), 4 * x.size());
     auto* const from = const_cast<float*>(x.data());
     const auto* in =
@@ -275,7 +275,7 @@ TEST_F(TopKGpu, InPlace) {
   const SharedCodec codec = one.codec(one.text());
   const Floats x = values_of(kSize, Values::few);
   const Piece whole{.n = kSize, .size = kSize};
-  const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
+  const auto queue = std::make_shared<const Queue>(kind(), 0);
   const auto memory = QueuedValues(queue, kSize);
   queue->Copy(memory.get(), x.data(), 4 * kSize);
   const auto state = codec->MakeState(kSize);
@@ -306,7 +306,7 @@ TEST_F(TopKGpu, ResidualsFromCallToCall) {
       EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
       continue;
     }
-    const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
+    const auto queue = std::make_shared<const Queue>(kind(), 0);
     const auto memory = QueuedValues(queue, kSize);
     queue->Copy(memory.get(), x.data(), 4 * kSize);
     const auto y = QueuedValues(queue, kSize);
@@ -329,7 +329,7 @@ TEST_F(TopKGpu, WithinFeedback) {
     Floats expected(x.size());
     cpu->Begin(whole, x.data());
     codec->Round(whole, cpu.get(), x.data(), expected.data());
-    const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
+    const auto queue = std::make_shared<const Queue>(kind(), 0);
     const auto memory = QueuedValues(queue, kSize);
     queue->Copy(memory.get(), x.data(), 4 * kSize);
     const auto y = QueuedValues(queue, kSize);
@@ -354,7 +354,7 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
       const Piece whole{.n = n, .size = n};
       Floats expected(x.size());
       codec->Round(whole, nullptr, x.data(), expected.data());
-      const auto queue = std::make_shared<const Queue>(Device::cuda, 0);
+      const auto queue = std::make_shared<const Queue>(kind(), 0);
       const auto memory = QueuedValues(queue, n);
       if (n > 0) queue->Copy(memory.get(), x.data(), 4 * n);
       codec->RoundOn(*queue, whole, nullptr, memory.get(), memory.get());
@@ -368,8 +368,8 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
 /// A search of n values whose counts begin with those of values that are not there.
 class Search {
  public:
-  Search(const Floats& x, std::int64_t k, std::int32_t span)
-      : queue_(Device::cuda, 0),
+  Search(Device kind, const Floats& x, std::int64_t k, std::int32_t span)
+      : queue_(kind, 0),
         memory_(Bytes(x.size())),
         spans(((x.size() + kCodeTile - 1) / kCodeTile + static_cast<std::size_t>(span) - 1) /
                   static_cast<std::size_t>(span) +
@@ -444,7 +444,7 @@ TEST_F(TopKGpu, SpansOfAnyLength) {
         expected[static_cast<std::size_t>(place)] = x[static_cast<std::size_t>(place)];
       }
       for (const std::int32_t span : {1, 2, 32}) {
-        Search search(x, k, span);
+        Search search(kind(), x, k, span);
         search.Select();
         EXPECT_TRUE(same(expected, search.Rounded()))
             << n << " values, " << k << ", spans of " << span;
@@ -457,7 +457,7 @@ TEST_F(TopKGpu, SpansOfAnyLength) {
 TEST_F(TopKGpu, DigitsOfManyValues) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < (testing::kCudaOnCpu ? 60 : 200); ++trial) {
-    Search search({0.0F}, 1, 1);
+    Search search(kind(), {0.0F}, 1, 1);
     std::int64_t all = 1;
     for (int digit = 0; digit < kPatternDigits; ++digit) {
       for (std::uint32_t bin = 0; bin <= last_digit(digit); ++bin) {
@@ -492,7 +492,7 @@ TEST_F(TopKGpu, DigitsOfManyValues) {
 TEST_F(TopKGpu, SumsOfManySpans) {
   for (const std::int64_t tiles : {1, 7, 2049}) {
     const Floats x(static_cast<std::size_t>(tiles * kCodeTile), 1.0F);
-    Search search(x, 5, 1);
+    Search search(kind(), x, 5, 1);
     std::mt19937_64 random(3);
     for (TopKSpan& span : search.spans) span = {random() >> 32, random() >> 33};
     search.spans.back() = {};
@@ -526,7 +526,7 @@ TEST_F(TopKGpu, RanksBeyond32Bits) {
   x[kCodeTile + 50] = kAbove;
   const auto pattern = [](float v) { return std::bit_cast<std::uint32_t>(v); };
   for (const int more : {0, 1, 30}) {
-    Search search(x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
+    Search search(kind(), x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
     // 3 * 2^33 values of 3 and 2^33 of the ties that the first tile would have.
     const auto bin = [&](float v, int digit) {
       return pattern(v) >> digit_shift(digit) & last_digit(digit);

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transform on tensors: every size and direction on every backend against the steps one by one;
+// Transform on tensors, on every device: every size and direction against the steps one by one;
 // types, strides, axes, threads, in place, errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/ops/hadamard.h"
 #include "cpd/spec/error.h"
-#include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/hadamard.h"
 #include "tests/testing/run.h"
 
@@ -29,36 +31,48 @@ void expect_bits(const std::vector<float>& expected, const std::vector<float>& g
       << about;
 }
 
-std::string about(const std::string& backend, const Hadamard& h, bool inverse) {
-  return backend + " " + ToString(h) + (inverse ? " inverse" : "");
-}
+class TransformOn : public testing::OnDevice {
+ protected:
+  /// cpd::Transform on the device.
+  void Transform(const TensorView& x, const Hadamard& h, int axis, bool inverse,
+                 const TensorView& y) const {
+    Compute({x}, y, [&](const std::vector<TensorView>& there, const TensorView& out) {
+      cpd::Transform(there[0], h, axis, inverse, out);
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, TransformOn, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
 
-TEST(Transform, EveryTransformOnEveryBackend) {
-  // Columns of a block: one; fewer than lanes; some whole vectors and a rest; several tiles.
-  for (const std::size_t inner : {1U, 3U, 37U, 270U}) {
-    for (const Hadamard& h : all_transforms()) {
-      const auto blocks = static_cast<std::size_t>(inner == 270 ? 1 : inner == 1 ? 67 : 3);
-      const auto rows = static_cast<std::int64_t>(h.size);
-      const std::array<std::int64_t, 3> shape{static_cast<std::int64_t>(blocks), rows,
-                                              static_cast<std::int64_t>(inner)};
-      const std::vector<float> x =
-          hadamard_values(blocks * static_cast<std::size_t>(rows) * inner, 3);
+TEST_P(TransformOn, EveryTransform) {
+  for (const Hadamard& h : all_transforms()) {
+    const auto size = static_cast<std::int64_t>(h.size);
+    using Shape = std::array<std::int64_t, 3>;
+    std::vector<std::pair<Shape, int>> cases{
+        {{3, 2 * size, 5}, 1}, {{70, 1, 2 * size}, 2}, {{size, 1, 130}, 0}};
+    // Columns of a block: one; fewer than lanes; some whole vectors and a rest; several tiles.
+    const std::array<Shape, 4> more{{{67, size, 1}, {3, size, 3}, {3, size, 37}, {1, size, 270}}};
+    for (std::size_t i = 0; i < more.size() && on_host(); ++i) cases.emplace_back(more[i], 1);
+    for (const auto& [shape, axis] : cases) {
+      std::size_t n = 1;
+      std::size_t inner = 1;
+      for (int d = 0; d < 3; ++d) {
+        n *= static_cast<std::size_t>(shape[d]);
+        if (d > axis) inner *= static_cast<std::size_t>(shape[d]);
+      }
+      const std::vector<float> x = hadamard_values(n, 3);
       for (const bool inverse : {false, true}) {
-        const std::vector<float> expected = oracle_transform(x, h, inverse, inner);
-        for (const std::string& backend : testing::backends()) {
-          const testing::WithBackend with(backend);
-          const std::vector<float> got(x.size());
-          Transform(View(x.data(), DType::f32, shape), h, 1, inverse,
-                    View(got.data(), DType::f32, shape));
-          expect_bits(expected, got,
-                      about(backend, h, inverse) + " inner " + std::to_string(inner));
-        }
+        const std::vector<float> got(n);
+        Transform(View(x.data(), DType::f32, shape), h, axis, inverse,
+                  View(got.data(), DType::f32, shape));
+        expect_bits(oracle_transform(x, h, inverse, inner), got,
+                    ToString(h) + (inverse ? " inverse" : "") + " inner " + std::to_string(inner));
       }
     }
   }
 }
 
-TEST(Transform, GroupsAlongTheLastAxisOfAnyStride) {
+TEST_P(TransformOn, GroupsAlongTheLastAxisOfAnyStride) {
   const std::array<std::int64_t, 2> shape{9, 64};
   const std::vector<float> x = hadamard_values(9 * 64, 7);
   TensorView turned = View(x.data(), DType::f32, std::array<std::int64_t, 2>{64, 9});
@@ -88,7 +102,7 @@ TEST(Transform, GroupsAlongTheLastAxisOfAnyStride) {
   }
 }
 
-TEST(Transform, NarrowTypesAlongEveryAxis) {
+TEST_P(TransformOn, NarrowTypesAlongEveryAxis) {
   for (const DType type : {DType::bf16, DType::f16}) {
     const Format format = type == DType::bf16 ? MakeFormat(8, 7) : MakeFormat(5, 10);
     for (const std::size_t inner : {1U, 5U, 70U}) {
@@ -97,6 +111,7 @@ TEST(Transform, NarrowTypesAlongEveryAxis) {
       const std::vector<float> x = testing::run_cast(hadamard_values(n, 11), format, {});
       const auto codes = testing::run_encode(x, format);
       for (const Hadamard& h : all_transforms()) {
+        if (!on_host() && h.size > 32) continue;
         const std::vector<std::uint8_t> got(codes.size());
         const TensorView out = View(got.data(), type, shape);
         if (h.to_bf16 && type == DType::f16) {
@@ -106,10 +121,47 @@ TEST(Transform, NarrowTypesAlongEveryAxis) {
         Transform(View(codes.data(), type, shape), h, 0, true, out);
         const auto expected = testing::run_encode(oracle_transform(x, h, true, inner), format);
         ASSERT_EQ(expected, got) << ToString(h) << " inner " << inner;
-        Transform(View(codes.data(), type, shape), h, 0, true, View(codes.data(), type, shape));
-        ASSERT_EQ(expected, codes) << ToString(h) << " in place";
-        const auto again = testing::run_encode(x, format);
-        std::copy(again.begin(), again.end(), const_cast<std::uint8_t*>(codes.data()));
+        const std::vector<std::uint8_t> y = codes;
+        Transform(View(y.data(), type, shape), h, 0, true, View(y.data(), type, shape));
+        ASSERT_EQ(expected, y) << ToString(h) << " in place";
+      }
+    }
+  }
+}
+
+/// Codes whose rows and columns lie apart, in one order and the other.
+TEST_P(TransformOn, NarrowTypesOfAnyStride) {
+  const std::array<std::int64_t, 3> shape{3, 32, 4};
+  const std::size_t n = 3 * 32 * 4;
+  const auto at = [](const TensorView& view, std::size_t i, std::size_t j, std::size_t k) {
+    return static_cast<std::size_t>(static_cast<std::int64_t>(i) * view.stride[0] +
+                                    static_cast<std::int64_t>(j) * view.stride[1] +
+                                    static_cast<std::int64_t>(k) * view.stride[2]);
+  };
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const Format format = type == DType::bf16 ? MakeFormat(8, 7) : MakeFormat(5, 10);
+    const auto storage = testing::run_cast(hadamard_values(2 * n, 19), format, {});
+    const auto codes = testing::run_encode(storage, format);
+    TensorView x = View(codes.data(), type, shape);
+    x.stride = {2, 24, 6};
+    std::vector<float> dense;
+    for (std::size_t i = 0; i < n; ++i) {
+      dense.push_back(storage[at(x, i / 128, i / 4 % 32, i % 4)]);
+    }
+    std::vector<std::uint16_t> got(2 * n);
+    TensorView out = View(got.data(), type, shape);
+    out.stride = {256, 2, 64};
+    for (const Hadamard& h : all_transforms()) {
+      if (h.size > 32 || (h.to_bf16 && type == DType::f16)) continue;
+      for (const bool inverse : {false, true}) {
+        std::ranges::fill(got, 7);
+        Transform(x, h, 1, inverse, out);
+        const auto expected = testing::run_encode(oracle_transform(dense, h, inverse, 4), format);
+        std::vector<std::uint16_t> wanted(2 * n, 7);
+        for (std::size_t i = 0; i < n; ++i) {
+          std::memcpy(&wanted[at(out, i / 128, i / 4 % 32, i % 4)], &expected[2 * i], 2);
+        }
+        ASSERT_EQ(wanted, got) << ToString(h) << (inverse ? " inverse" : "");
       }
     }
   }
@@ -145,7 +197,7 @@ TEST(Transform, ManyThreadsAndResultsPastTheCaches) {
   }
 }
 
-TEST(Transform, InPlaceAndBack) {
+TEST_P(TransformOn, InPlaceAndBack) {
   // Sums of small integers are exact, and so is the way back.
   for (const int size : {4, 16, 64}) {
     Hadamard h{size, {0x5A5A5A5AU}};

@@ -35,11 +35,17 @@ inline bool tests_only(std::string_view which) {
   return wanted != nullptr && wanted == which;
 }
 
+/// Whether this run tests a device other than the CPU, "cuda" or "sim": unless CPD_TEST_BACKENDS
+/// names the other one.
+inline bool is_tested(std::string_view device) {
+  return !tests_only(device == "cuda" ? "sim" : "cuda");
+}
+
 /// The tables of kernels that this run tests, slowest first: those that this CPU runs. With
 /// CPD_TEST_BACKENDS=vectors scalar ones are left out where there are others: they are tested under
-/// a sanitizer. With CPD_TEST_BACKENDS=cuda there are none.
+/// a sanitizer. With CPD_TEST_BACKENDS=cuda or sim there are none.
 inline std::vector<const KernelTable*> kernel_tables() {
-  if (tests_only("cuda")) return {};
+  if (tests_only("cuda") || tests_only("sim")) return {};
   std::vector<const KernelTable*> tables = AvailableKernels();
   if (tests_only("vectors") && tables.size() > 1) tables.erase(tables.begin());
   return tables;
@@ -57,9 +63,10 @@ inline std::string reason_without(std::string_view name) {
   const auto is_named = [name](const KernelTable* table) { return name == table->name; };
   if (std::ranges::any_of(kernel_tables(), is_named)) return "";
   const bool runs = std::ranges::any_of(AvailableKernels(), is_named);
-  const char* const why = tests_only("cuda") ? "this run tests a GPU, not "
-                          : runs             ? "tested under a sanitizer: "
-                                             : "this CPU has no ";
+  const char* const why = tests_only("cuda")  ? "this run tests a GPU, not "
+                          : tests_only("sim") ? "this run tests the simulated device, not "
+                          : runs              ? "tested under a sanitizer: "
+                                              : "this CPU has no ";
   return why + std::string(name);
 }
 

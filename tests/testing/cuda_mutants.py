@@ -37,16 +37,16 @@ TREE = "tests/testing/cuda_on_cpu/CMakeFiles/cpd_cuda_on_cpu.dir/__/__/__/kernel
 
 # The program of each source, cheap ones first.
 PROGRAMS = {
-    "cast": "test_backend_cuda_gpu",
-    "codec": "test_backend_cuda_gpu",
-    "hadamard": "test_backend_hadamard_gpu",
-    "arithmetic": "test_backend_arithmetic_gpu",
-    "fold": "test_backend_arithmetic_gpu",
+    "cast": "test_ops_cast_devices",
+    "codec": "test_ops_cast_devices",
+    "hadamard": "test_ops_hadamard",
+    "arithmetic": "test_ops_arithmetic_devices",
+    "fold": "test_ops_arithmetic_devices",
     "memory": "test_backend_reduce_gpu",
     "reduce": "test_backend_reduce_gpu",
-    "blas": "test_backend_gemm_gpu",
-    "gemm": "test_backend_gemm_gpu",
-    "gemm_scaled": "test_backend_gemm_gpu",
+    "blas": "test_ops_gemm_devices",
+    "gemm": "test_ops_gemm_devices",
+    "gemm_scaled": "test_ops_gemm_devices",
     "api": "test_cuda_on_cpu",
 }
 LIMIT = 600
@@ -181,6 +181,7 @@ class Bench:
         """Returns how the program failed, or nothing."""
         environment = {
             **os.environ,
+            "CPD_TEST_BACKENDS": "cuda",
             "LD_LIBRARY_PATH": str(folder / "lib"),
             "CPD_CUDA_ON_CPU": "1",
             "CPD_REQUIRE_GPU": "1",

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Running the same assertions on every backend of the CPU and on a GPU, whose tensors are copies of
-// the host's.
+// Running the same assertions on every backend of the CPU, on a GPU and on the simulated device,
+// whose tensors are copies of the host's.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,78 +19,124 @@
 #include "cpd/backend/faults.h"
 #include "cpd/base/tensor.h"
 #include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"
 
 namespace cpd::testing {
 
-/// The backends that are built in this tree, and `cuda`: a GPU, or the CPU emulation of one.
+/// The backends that are built in this tree; `cuda`: a GPU, or the CPU emulation of one; and `sim`,
+/// the device of tests/testing/sim.
 inline const std::vector<const char*>& Backends() {
   static const std::vector<const char*> all = [] {
     std::vector<const char*> names(std::begin(kBuiltBackends), std::end(kBuiltBackends));
-    names.push_back("cuda");
+    names.insert(names.end(), {"cuda", "sim"});
     return names;
   }();
   return all;
 }
 
-/// Those of them that this run tests, for a loop within a test.
+/// The device of Backends() that is not the CPU; null where it is the CPU, or there is none.
+inline const Accelerator* AcceleratorOf(std::string_view name) {
+  return name == "cuda" || name == "sim" ? Found::Of(name).get() : nullptr;
+}
+
+/// Those of Backends() that this run tests, for a loop within a test.
 inline std::vector<std::string> devices() {
   std::vector<std::string> names = backends();
-  if (CudaDriver::Get() != nullptr) names.emplace_back("cuda");
+  for (const char* name : {"cuda", "sim"}) {
+    if (is_tested(name) && AcceleratorOf(name) != nullptr) names.emplace_back(name);
+  }
   return names;
 }
+
+/// Tensors where a device has them: the host's own, or copies on a device other than the CPU. Views
+/// of one address are one tensor.
+class Copies {
+ public:
+  /// null: of the CPU.
+  explicit Copies(const Accelerator* device) : device_(device) {}
+
+  TensorView operator()(const TensorView& host) {
+    if (device_ == nullptr) return host;
+    for (const auto& [data, copy] : copies_) {
+      if (data == host.data && data != nullptr) return copy->Like(host);
+    }
+    copies_.emplace_back(host.data, std::make_unique<OnGpuView>(*device_, host));
+    return copies_.back().second->view();
+  }
+  /// The view that `host` points to, or null; valid as long as this lives.
+  const TensorView* operator()(const TensorView* host) {
+    return host == nullptr ? nullptr : &views_.emplace_back((*this)(*host));
+  }
+  /// Copies a result back.
+  void Read(const TensorView& host) const {
+    for (const auto& [data, copy] : copies_) {
+      if (data == host.data) copy->Read();
+    }
+  }
+
+ private:
+  const Accelerator* device_;
+  std::vector<std::pair<void*, std::unique_ptr<OnGpuView>>> copies_;
+  std::deque<TensorView> views_;
+};
 
 /// Computes on one of Backends() for as long as it lives.
 class OnBackendOrGpu {
  public:
-  explicit OnBackendOrGpu(const std::string& name) : is_cuda_(name == "cuda") {
-    if (is_cuda_) CheckAtOnce(true);
-    if (!is_cuda_) ForceKernels(name);
+  explicit OnBackendOrGpu(const std::string& name) : device_(AcceleratorOf(name)) {
+    if (on_host()) {
+      ForceKernels(name);
+    } else {
+      CheckAtOnce(true);
+    }
   }
   ~OnBackendOrGpu() { ForceKernels(""); }
   OnBackendOrGpu(const OnBackendOrGpu&) = delete;
   OnBackendOrGpu& operator=(const OnBackendOrGpu&) = delete;
 
-  [[nodiscard]] bool is_cuda() const { return is_cuda_; }
+  /// Whether it is a backend of the CPU.
+  [[nodiscard]] bool on_host() const { return device_ == nullptr; }
+  [[nodiscard]] Copies There() const { return Copies(device_); }
 
-  /// Calls run(in, out) with the tensors where the device has them: the host's own, or on a GPU
-  /// copies, of which `out` is then copied back. An `out` that is one of `in` stays so.
+  /// Calls run(in, out) with the tensors where the device has them, and copies `out` back.
   template <class Run>
   void Compute(std::vector<TensorView> in, const TensorView& out, Run run) const {
-    if (!is_cuda_) return run(in, out);
-    const CudaDriver& driver = *CudaDriver::Get();
-    const OnGpuView result(driver, out);
-    std::vector<std::unique_ptr<OnGpuView>> copies;
-    for (TensorView& x : in) {
-      if (x.data == out.data && x.size() > 0) {
-        x = result.view();
-        continue;
-      }
-      copies.push_back(std::make_unique<OnGpuView>(driver, x));
-      x = copies.back()->view();
-    }
-    run(in, result.view());
-    result.Read();
+    Copies there = There();
+    const TensorView result = there(out);
+    for (TensorView& x : in) x = there(x);
+    run(in, result);
+    there.Read(out);
   }
 
  private:
-  bool is_cuda_;
+  const Accelerator* device_;
+};
+
+/// Tests that loop over devices(). A run of a GPU's or the simulated device's tests is skipped
+/// where there is none, or fails with CPD_REQUIRE_GPU=1.
+class OverDevices : public GpuTest {
+ protected:
+  void SetUp() override {
+    if (backends().empty()) GpuTest::SetUp();
+  }
 };
 
 /// A test with the name of one of Backends(), on which it computes.
 class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
-    if (std::string_view(GetParam()) == "cuda") {
-      GpuTest::SetUp();
-    } else if (const std::string reason = reason_without(GetParam()); !reason.empty()) {
-      GTEST_SKIP() << reason;
-    }
+    const std::string_view name = GetParam();
+    const bool is_accelerator = name == "cuda" || name == "sim";
+    const std::string reason = is_accelerator ? "" : reason_without(name);
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    if (is_accelerator) SetUpOn(GetParam());
     if (!IsSkipped() && !HasFatalFailure()) device_.emplace(GetParam());
   }
   void TearDown() override { device_.reset(); }
 
-  [[nodiscard]] bool is_cuda() const { return device_->is_cuda(); }
+  [[nodiscard]] bool on_host() const { return device_->on_host(); }
+  [[nodiscard]] Copies There() const { return device_->There(); }
   template <class Run>
   void Compute(std::vector<TensorView> in, const TensorView& out, Run run) const {
     device_->Compute(std::move(in), out, run);
@@ -96,6 +144,25 @@ class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char
 
  private:
   std::optional<OnBackendOrGpu> device_;
+};
+
+/// A test of what all of Backends() must give alike.
+class SameOnDevices : public OnDevice {
+ protected:
+  /// Expects that `run`, called with tensors' places, returns the same on the device as with the
+  /// scalar kernels: a vector's bits, or equal values.
+  template <class Run>
+  void ExpectSame(Run run, const std::string& about) const {
+    ForceKernels("scalar");
+    const auto expected = run(Copies(nullptr));
+    ForceKernels(on_host() ? GetParam() : "");
+    const auto got = run(There());
+    if constexpr (requires { std::span(expected); }) {
+      EXPECT_TRUE(bits_equal(std::span(expected), std::span(got))) << about;
+    } else {
+      EXPECT_EQ(expected, got) << about;
+    }
+  }
 };
 
 /// The name of a test's parameter.

@@ -56,14 +56,21 @@ def environment() -> dict[str, str]:
     return made
 
 
-# Programs whose tests run on every device.
-ON_DEVICES = ("test_ops_arithmetic", "test_ops_cast")
+def names() -> list[str]:
+    """The programs of GPU tests, and those whose tests run on every device."""
+    header = '#include "tests/testing/devices.h"'
+    return [
+        f"test_{source.parent.name}_{source.stem.removeprefix('test_')}"
+        for source in sorted((ROOT / "tests").glob("*/test_*.cpp"))
+        if source.stem.endswith("_gpu") or header in source.read_text()
+    ]
 
 
 def programs() -> list[Path]:
+    """Those that are there: in an archive, which has no sources, all of its programs."""
     tests = RELEASE / "tests"
-    found = sorted(tests.glob("test_*_gpu"))
-    return found + [tests / name for name in ON_DEVICES if (tests / name).exists()]
+    there = [tests / name for name in names()] or sorted(tests.glob("test_*"))
+    return [program for program in there if program.exists()]
 
 
 def python() -> str:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import changed
+import gpu
 import schemata
 from mutants import ROOT, Mutant, Result
 from mutants import mutants as listed
@@ -42,9 +43,9 @@ CONFIGURE = (
     f"-DPython_EXECUTABLE={ROOT}/build/venv/bin/python",
 )  # fmt: skip
 PYTHON_PARTS = ("cpd_core", "cpd_torch")
-CUDA_PARTS = ("cpd_cuda_on_cpu", "cpd_cublas_on_cpu")
+CUDA_PARTS = ("cpd_cuda_on_cpu", "cpd_cublas_on_cpu", "cpd_sim")
 OTHER_PROGRAMS = re.compile("comm/(mpi|nccl)/|cuda_on_cpu/test_(devices|library)|package/|fuzz/")
-UNRELATED = re.compile(r"isa\.|package\.|comm\.(mpi|nccl)")
+UNRELATED = re.compile(r"isa\.|package\.|comm\.(mpi|nccl)|.*(ops|_gpu).*\.sim$")
 """Tests of the build itself, and of parts that this build is without."""
 FIXED, FACTOR = 20.0, 10.0
 """A mutant's time limit is FIXED seconds and FACTOR times what the test takes without one."""
@@ -87,7 +88,8 @@ def build(mutants: Sequence[Mutant], jobs: int, programs: Sequence[str], python:
     begin = time.monotonic()
     _call("configure", ["cmake", "-S", str(TREE), "-B", str(BUILD), *CONFIGURE, *options])
     parts = ["cpd", *(PYTHON_PARTS if python else ())]
-    if any(name.endswith(("_gpu", "_on_cpu")) for name in programs):
+    on_gpu = gpu.names()
+    if any(name in on_gpu or name.endswith(("_on_cpu", "_sim")) for name in programs):
         parts += CUDA_PARTS
     _call("build", ["cmake", "--build", str(BUILD), f"-j{jobs}", "--target", *parts, *programs])
     _say(f"compiled in {time.monotonic() - begin:.0f} s")

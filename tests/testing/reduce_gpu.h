@@ -28,7 +28,7 @@ namespace cpd::testing {
 /// Layers in the GPU's memory.
 class LayersOnGpu {
  public:
-  LayersOnGpu(const CudaDriver& driver, const Layers& layers) : layers_(layers) {
+  LayersOnGpu(const Accelerator& driver, const Layers& layers) : layers_(layers) {
     for (const auto& layer : layers_) {
       memory_.push_back(std::make_unique<OnGpu>(driver, layer.data(), 4 * layer.size()));
       views_.push_back(memory_.back()->View(view_of(layer), layer.data()));
@@ -49,7 +49,7 @@ class LayersOnGpu {
 /// Messages in the GPU's memory, copied from there and to there.
 class CopyingTransfer final : public Transfer {
  public:
-  CopyingTransfer(const CudaDriver& driver, Transport& inner, std::span<const Outgoing> out,
+  CopyingTransfer(const Accelerator& driver, Transport& inner, std::span<const Outgoing> out,
                   std::span<const Incoming> in, int tag)
       : driver_(driver), in_(in.begin(), in.end()) {
     std::vector<Outgoing> from;
@@ -76,7 +76,7 @@ class CopyingTransfer final : public Transfer {
   [[nodiscard]] std::vector<int> Waiting() const override { return inner_->Waiting(); }
 
  private:
-  const CudaDriver& driver_;
+  const Accelerator& driver_;
   std::vector<std::vector<std::uint8_t>> memory_, arriving_;
   std::vector<Incoming> in_;
   std::unique_ptr<Transfer> inner_;
@@ -91,13 +91,13 @@ inline Layers blank(const std::vector<std::int64_t>& sizes) {
 
 class BetweenGpus final : public Transport {
  public:
-  BetweenGpus(const CudaDriver& driver, std::unique_ptr<Transport> inner)
+  BetweenGpus(const Accelerator& driver, std::unique_ptr<Transport> inner)
       : driver_(driver), inner_(std::move(inner)) {}
   [[nodiscard]] std::string name() const override { return inner_->name(); }
   [[nodiscard]] int rank() const override { return inner_->rank(); }
   [[nodiscard]] int size() const override { return inner_->size(); }
   [[nodiscard]] int ranks_on_host() const override { return inner_->ranks_on_host(); }
-  [[nodiscard]] Device memory() const override { return Device::cuda; }
+  [[nodiscard]] Device memory() const override { return driver_.kind(); }
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
     return std::make_unique<CopyingTransfer>(driver_, *inner_, out, in, tag);
@@ -110,11 +110,11 @@ class BetweenGpus final : public Transport {
   [[noreturn]] void Abort(const std::string& /*reason*/) noexcept override { std::abort(); }
 
  private:
-  const CudaDriver& driver_;
+  const Accelerator& driver_;
   std::unique_ptr<Transport> inner_;
 };
 
-inline std::vector<std::unique_ptr<Transport>> between_gpus(const CudaDriver& driver, int world) {
+inline std::vector<std::unique_ptr<Transport>> between_gpus(const Accelerator& driver, int world) {
   std::vector<std::unique_ptr<Transport>> ends;
   for (auto& end : LocalTransports(world)) {
     ends.push_back(std::make_unique<BetweenGpus>(driver, std::move(end)));

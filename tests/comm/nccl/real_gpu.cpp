@@ -14,7 +14,7 @@ namespace {
 class NcclOnGpu : public GpuTest {
  protected:
   [[nodiscard]] MessageMemory memory() const {
-    const CudaDriver* driver = &this->driver();
+    const Accelerator* driver = &this->driver();
     return {[driver](std::int64_t bytes) {
               return std::shared_ptr<void>(driver->Allocate(static_cast<std::size_t>(bytes)),
                                            [driver](void* p) { driver->Free(p); });

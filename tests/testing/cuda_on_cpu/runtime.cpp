@@ -2,7 +2,7 @@
 //
 // Devices and their streams, whose work is done when somebody waits for it, no earlier; the
 // runtime's calls over them and memory.h; and of the driver (libcuda.so.1) those that
-// tests/testing/cuda_memory.h makes.
+// tests/backend/test_operations_gpu.cpp makes.
 //
 // What CUDA does with two devices (CUDA Programming Guide, 'Multi-Device System'), and this:
 // - Each thread of the host has a current device, at first 0. Null is its default stream; streams,
@@ -411,7 +411,6 @@ std::int64_t cuda_on_cpu_pieces() {
   return all;
 }
 
-int cuInit(unsigned) { return 0; }
 int cuDeviceGet(int* device, int number) {
   *device = number;
   return cuda_on_cpu::is_device(number) ? cudaSuccess : cudaErrorInvalidDevice;
@@ -429,26 +428,6 @@ int cuCtxSetCurrent(void* context) {
     if (of == context) return cudaSetDevice(device);
   }
   return cudaErrorInvalidValue;
-}
-int cuCtxSynchronize() {
-  Stream::RunAllOf(cuda_on_cpu::t_device);
-  return 0;
-}
-int cuMemAlloc_v2(std::uint64_t* memory, std::size_t bytes) {
-  void* made = nullptr;
-  const int status = cudaMalloc(&made, bytes);
-  *memory = reinterpret_cast<std::uint64_t>(made);
-  return status;
-}
-int cuMemFree_v2(std::uint64_t memory) { return cudaFree(reinterpret_cast<void*>(memory)); }
-int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
-  cuda_on_cpu::copy(reinterpret_cast<void*>(to), from, bytes);
-  return 0;
-}
-int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
-  Stream::RunAllOf(cuda_on_cpu::t_device);
-  cuda_on_cpu::copy(to, reinterpret_cast<const void*>(from), bytes);
-  return 0;
 }
 
 }  // extern "C"

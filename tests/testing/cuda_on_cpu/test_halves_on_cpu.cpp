@@ -22,12 +22,12 @@
 #include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
-#include "tests/testing/gemm_gpu.h"
+#include "tests/testing/gemm_devices.h"
 
 namespace cpd {
 namespace {
 
-using testing::GemmGpu;
+using testing::GemmDevices;
 using testing::Tensor;
 
 struct Formats {
@@ -261,7 +261,7 @@ TEST(Halves, HeldOperands) {
 // --- products of matrices ---
 
 /// Which sums of a product took halves, by the operations of their pairs.
-class HalvesGpu : public GemmGpu {
+class HalvesGpu : public GemmDevices {
  protected:
   static constexpr std::int64_t kSums = cuda::kHalvesSide * cuda::kHalvesSide;
   static constexpr std::int64_t kOfThread = kSums / cuda::kWideThreads;
@@ -270,7 +270,7 @@ class HalvesGpu : public GemmGpu {
   /// depth counted too; fails where a result's bits are not the CPU's.
   std::int64_t InHalves(const testing::GemmCase& g, const Accumulator& accumulator) const {
     const std::uint64_t before = cuda_on_cpu::half_fmas;
-    EXPECT_TRUE(GpuMatches(g, accumulator));
+    EXPECT_TRUE(SameEverywhere(g, accumulator));
     constexpr int kFusedOfPair = 3;
     return static_cast<std::int64_t>(cuda_on_cpu::half_fmas - before) * 2 / kFusedOfPair;
   }

@@ -1,39 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products on a GPU against the oracle, by the values that fast paths must tell apart:
-// factors far from one, signs of zero, sums next to ties, sums of few products, limits of blocks,
-// orders of k; and products of scaled operands.
+// Matrix products on every device against the oracle, by the values that fast paths must tell
+// apart: factors far from one, signs of zero, sums next to ties, sums of few products, limits of
+// blocks, orders of k; and products of scaled operands.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "cpd/ops/gemm.h"
 #include "cpd/spec/presets.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/few_products.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
-#include "tests/testing/gemm_gpu.h"
+#include "tests/testing/gemm_devices.h"
 #include "tests/testing/gemm_scaled.h"
 #include "tests/testing/near_ties.h"
 
 namespace cpd {
 namespace {
 
-using testing::CudaDriver;
-using testing::OnGpuView;
 using testing::schemes_of_tiles;
 using testing::Shape;
 using testing::Tensor;
 using testing::Values;
 
-using GemmValuesGpu = testing::GemmGpu;
+using GemmDeviceValues = testing::GemmDevices;
 
 /// Nearest-even, a directed mode, and stochastic rounding by few, some and all random bits.
 std::vector<RoundingOptions> roundings() {
@@ -52,7 +49,7 @@ std::vector<RoundingOptions> roundings() {
   return all;
 }
 
-TEST_F(GemmValuesGpu, EverySchemeFormatAndRounding) {
+TEST_F(GemmDeviceValues, EverySchemeFormatAndRounding) {
   std::size_t turn = 0;
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e5m10", "e8m23", "e4m3fn", "e4m3fnuz",
                            "e3m0", "e4m3:nosub"}) {
@@ -74,7 +71,7 @@ TEST_F(GemmValuesGpu, EverySchemeFormatAndRounding) {
 }
 
 /// Products of ordinary size whose factors are not, and sums that overflow and come back.
-TEST_F(GemmValuesGpu, FactorsFarFromOne) {
+TEST_F(GemmDeviceValues, FactorsFarFromOne) {
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e8m10"}) {
     const Format format = ParseFormat(name);
     for (const int exponent : {60, 100, 120, -60, -100, -120}) {
@@ -97,7 +94,7 @@ TEST_F(GemmValuesGpu, FactorsFarFromOne) {
 }
 
 /// -0 stays through products that are -0, and no further.
-TEST_F(GemmValuesGpu, SumsThatStartFromNegativeZero) {
+TEST_F(GemmDeviceValues, SumsThatStartFromNegativeZero) {
   for (const char* name : {"e4m3", "e5m2", "e4m3fnuz", "e8m23"}) {
     for (const std::int64_t zeros : {4, 8, 12}) {
       std::vector<float> values(12, -0.0F);
@@ -113,10 +110,10 @@ TEST_F(GemmValuesGpu, SumsThatStartFromNegativeZero) {
 }
 
 /// Exact products next to ties, whose sums a GPU rounds to odd by those rounded down and up.
-TEST_F(GemmValuesGpu, FusedSumsRoundedToOddByDirections) {
+TEST_F(GemmDeviceValues, FusedSumsRoundedToOddByDirections) {
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e5m10", "e8m3"}) {
     const Format format = ParseFormat(name);
-    const std::size_t rows = testing::kCudaOnCpu ? 64 : 1024;
+    const std::size_t rows = testing::kOnGpuItself ? 1024 : 64;
     const testing::FmaProblems p = testing::NearTies(reference::spec_of(format), 3).make(rows, 32);
     EXPECT_GT(p.near_ties, p.b.size() / 2);
     const auto n = static_cast<std::int64_t>(p.rows);
@@ -134,7 +131,7 @@ TEST_F(GemmValuesGpu, FusedSumsRoundedToOddByDirections) {
 }
 
 /// Sums of no products, and of fewer than a unit's block.
-TEST_F(GemmValuesGpu, FewProducts) {
+TEST_F(GemmDeviceValues, FewProducts) {
   const Tensor c({2, 6}, testing::few_product_addends());
   std::size_t turn = 0;
   for (Accumulator accumulator : testing::few_product_sums()) {
@@ -152,7 +149,7 @@ TEST_F(GemmValuesGpu, FewProducts) {
   }
 }
 
-TEST_F(GemmValuesGpu, MatrixUnits) {
+TEST_F(GemmDeviceValues, MatrixUnits) {
   for (const NamedSpec& info : testing::few(Presets(), 5)) {
     for (const std::int64_t k : {0, 1, 5, 16, 33, 64, 65, 130, 200}) {
       Accumulator accumulator = Preset(info.name);
@@ -177,7 +174,7 @@ TEST_F(GemmValuesGpu, MatrixUnits) {
 
 /// Terms at the limits of what binary32 serves (ShortBlocks), next to others, to zeros of both
 /// signs and to what is not finite; units with each way to end a block.
-TEST_F(GemmValuesGpu, LimitsOfShortBlocks) {
+TEST_F(GemmDeviceValues, LimitsOfShortBlocks) {
   for (const char* text :
        {"h100-bf16", "h100-tf32", "fp32 block_fma a=bf16 b=bf16 block=16",
         "fp32 block_fma a=tf32 b=tf32 block=4",
@@ -202,7 +199,7 @@ TEST_F(GemmValuesGpu, LimitsOfShortBlocks) {
   }
 }
 
-TEST_F(GemmValuesGpu, OrdersOfK) {
+TEST_F(GemmDeviceValues, OrdersOfK) {
   for (const char* text :
        {"fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8 fraction_bits=3",
         "fp32 block_fma a=e4m3fn b=e5m2 block=3 group=12 stride=6 take=3 promote=24",
@@ -224,45 +221,33 @@ TEST_F(GemmValuesGpu, OrdersOfK) {
 
 // --- scaled operands -----------------------------------------------------------------------------
 
-/// Scales and factors on the GPU.
-class OnGpuScales {
- public:
-  OnGpuScales(const CudaDriver& driver, const testing::ScaledTensor& x) {
-    if (x.scales) scales_ = memory_[0].emplace(driver, x.scales->view()).view();
-    if (x.factor) factor_ = memory_[1].emplace(driver, x.factor->view()).view();
-    given_ = {x.scales ? &scales_ : nullptr, x.block, x.lines, x.factor ? &factor_ : nullptr};
-  }
-  [[nodiscard]] const OperandScales& given() const { return given_; }
-
- private:
-  std::optional<OnGpuView> memory_[2];
-  TensorView scales_, factor_;
-  OperandScales given_;
-};
-
-class ScaledGpu : public testing::GpuTest {
+class GemmScaledDevices : public testing::OverDevices {
  protected:
-  [[nodiscard]] ::testing::AssertionResult Matches(const testing::ScaledCase& made,
-                                                   const Accumulator& accumulator) const {
-    const Shape shape = testing::out_shape(made);
-    const Tensor out(shape, std::vector<float>(testing::size_of(shape), -7.0F));
-    const OnGpuView a(driver(), made.a.elements.view());
-    const OnGpuView b(driver(), made.b.elements.view());
-    const OnGpuView to(driver(), out.view());
-    const OnGpuScales of_a(driver(), made.a);
-    const OnGpuScales of_b(driver(), made.b);
-    std::optional<OnGpuView> c;
-    if (made.c) c.emplace(driver(), made.c->view());
-    const TensorView addend = c ? c->view() : TensorView{};
-    GemmScaled(a.view(), of_a.given(), b.view(), of_b.given(), accumulator, made.at, to.view(),
-               c ? &addend : nullptr, testing::kKey);
-    to.Read();
-    return testing::scaled_equal(made, accumulator, "GPU",
-                                 testing::oracle_gemm_scaled(made, accumulator), out.read());
+  static ::testing::AssertionResult Match(const testing::ScaledCase& made,
+                                          const Accumulator& accumulator) {
+    const std::vector<float> expected = testing::oracle_gemm_scaled(made, accumulator);
+    for (const std::string& name : testing::devices()) {
+      const testing::OnBackendOrGpu device(name);
+      testing::Copies there = device.There();
+      const auto scales = [&](const testing::ScaledTensor& x) {
+        const testing::ScaleViews host(x);
+        return OperandScales{there(host.given.scales), x.block, x.lines, there(host.given.factor)};
+      };
+      const Tensor out(testing::out_shape(made), std::vector<float>(expected.size(), -7.0F));
+      TensorView c;
+      if (made.c) c = made.c->view();
+      GemmScaled(there(made.a.elements.view()), scales(made.a), there(made.b.elements.view()),
+                 scales(made.b), accumulator, made.at, there(out.view()),
+                 made.c ? there(&c) : nullptr, testing::kKey);
+      there.Read(out.view());
+      auto equal = testing::scaled_equal(made, accumulator, name, expected, out.read());
+      if (!equal) return equal;
+    }
+    return ::testing::AssertionSuccess();
   }
 };
 
-TEST_F(ScaledGpu, EverySchemeAndRounding) {
+TEST_F(GemmScaledDevices, EverySchemeAndRounding) {
   testing::ScaledCases make(ParseFormat("e4m3"));
   std::size_t turn = 0;
   for (const std::int64_t block : {5, 16, 32, 64, 100, 200}) {
@@ -274,13 +259,13 @@ TEST_F(ScaledGpu, EverySchemeAndRounding) {
         testing::ScaledCase made = make.Make(18, 133, 17, {block, 1}, of_b, turn % 4 == 0);
         if (turn % 3 == 0) make.AddFactors(made, 18, 17);
         if (turn % 4 == 0) made.c = make.Addend({18, 17});
-        ASSERT_TRUE(Matches(made, accumulator));
+        ASSERT_TRUE(Match(made, accumulator));
       }
     }
   }
 }
 
-TEST_F(ScaledGpu, BatchesEpiloguesAndSumsOfNothing) {
+TEST_F(GemmScaledDevices, BatchesEpiloguesAndSumsOfNothing) {
   testing::ScaledCases make(ParseFormat("e4m3"));
   for (const char* text : {"e5m7 sequential", "e5m7 kahan", "e5m7 pairwise", "h100-fp8"}) {
     const Accumulator accumulator = ParseAccumulator(text);
@@ -292,23 +277,23 @@ TEST_F(ScaledGpu, BatchesEpiloguesAndSumsOfNothing) {
     made.b.scales = make.Scales({3, 3, 9});
     made.b.factor = make.Scales({3, 1, 1});
     made.c = make.Addend({3, 5, 9});
-    ASSERT_TRUE(Matches(made, accumulator));
+    ASSERT_TRUE(Match(made, accumulator));
     made.at = ScalesAt::epilogue;
     made.a.block = made.b.block = 0;
     made.a.scales = make.Scales({2, 1, 5, 1});
     made.b.scales = make.Scales({1, 1, 9});
-    ASSERT_TRUE(Matches(made, accumulator));
+    ASSERT_TRUE(Match(made, accumulator));
     for (const ScalesAt at : {ScalesAt::block, ScalesAt::epilogue}) {
       testing::ScaledCase none{{Tensor({2, 0}, {})}, {Tensor({0, 3}, {})}};
       none.at = at;
-      ASSERT_TRUE(Matches(none, accumulator));
+      ASSERT_TRUE(Match(none, accumulator));
       none.c = Tensor({3}, {-0.0F, 1.5F, 3.0F});
-      ASSERT_TRUE(Matches(none, accumulator));
+      ASSERT_TRUE(Match(none, accumulator));
     }
   }
 }
 
-TEST_F(ScaledGpu, Units) {
+TEST_F(GemmScaledDevices, Units) {
   for (const char* text :
        {"h100-fp8", "deepseek-promoted", "a100", "h100-fp8 block=8 group=16", "rtx-blackwell-mxfp8",
         "rtx-blackwell-mxfp4", "rtx-blackwell-nvfp4", "rtx-blackwell-mxfp8 promote=64"}) {
@@ -321,16 +306,16 @@ TEST_F(ScaledGpu, Units) {
       testing::ScaledCase made = make.Make(5, k, 17, {block, 1}, {2 * block, 2});
       testing::round_into(unit.a, made.a.elements);
       testing::round_into(unit.b, made.b.elements);
-      ASSERT_TRUE(Matches(made, accumulator)) << text;
+      ASSERT_TRUE(Match(made, accumulator)) << text;
       made.c = make.Addend({5, 17});
-      ASSERT_TRUE(Matches(made, accumulator)) << text;
+      ASSERT_TRUE(Match(made, accumulator)) << text;
       make.AddFactors(made, 5, 17);
-      ASSERT_TRUE(Matches(made, accumulator)) << text;
+      ASSERT_TRUE(Match(made, accumulator)) << text;
       Accumulator stochastic = accumulator;
       stochastic.format = ParseFormat("e6m9");
       stochastic.unit->promote = std::max(unit.block, unit.group);
       stochastic.rounding = roundings().back();  // drawn at each promotion of each block
-      ASSERT_TRUE(Matches(made, stochastic)) << text << ", stochastic";
+      ASSERT_TRUE(Match(made, stochastic)) << text << ", stochastic";
     }
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU gives the CPU's bits: add, mul, fma, div, sqrt and sum, every mode, scheme, type and
-// stride.
+// Every device gives the scalar kernels' bits: add, mul, fma, div, sqrt and sum, every mode,
+// scheme, type and stride.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,7 +11,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,7 +21,7 @@
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/patterns.h"
 
@@ -51,26 +50,23 @@ void Operate(Operation operation, const Views& in, const Format& format, const R
   }
 }
 
-class ArithmeticGpu : public testing::GpuTest {
+class ArithmeticDevices : public testing::SameOnDevices {
  protected:
-  /// run(operands, random, out) gives the same on the CPU and on the GPU; `out` is a view of
-  /// `values`, whose whole memory is compared. random: null, or what both are given.
+  /// run(operands, random, out) gives the same; `out` is a view of `values`, whose whole memory is
+  /// compared. random: null, or the caller's integers.
   template <class T, class Run>
-  void ExpectSame(const Views& in, std::vector<T> values, TensorView out, Run run,
+  void ExpectSame(const Views& in, const std::vector<T>& values, TensorView out, Run run,
                   const std::string& about, const TensorView* random = nullptr) const {
-    std::vector<T> got = values;
-    out.data = values.data();
-    run(in, random, out);
-    out.data = got.data();
-    const testing::OnGpuView there[] = {
-        {driver(), in[0]}, {driver(), in[1]}, {driver(), in[2]}, {driver(), out}};
-    std::optional<testing::OnGpuView> integers;
-    TensorView given;
-    if (random != nullptr) given = integers.emplace(driver(), *random).view();
-    run({there[0].view(), there[1].view(), there[2].view()}, random != nullptr ? &given : nullptr,
-        there[3].view());
-    there[3].Read();
-    EXPECT_TRUE(testing::bits_equal(std::span<const T>(values), std::span<const T>(got))) << about;
+    SameOnDevices::ExpectSame(
+        [&](testing::Copies there) {
+          std::vector<T> y = values;
+          out.data = y.data();
+          const TensorView result = there(out);
+          run({there(in[0]), there(in[1]), there(in[2])}, there(random), result);
+          there.Read(out);
+          return y;
+        },
+        about);
   }
   /// An operation gives the same; of binary64 operands there is no quotient and no root.
   template <class T>
@@ -153,11 +149,14 @@ std::vector<Accumulator> accumulators(const Format& format, const RoundingOption
   return all;
 }
 
+INSTANTIATE_TEST_SUITE_P(Backends, ArithmeticDevices, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
+
 template <class T>
 constexpr DType kTypeOf = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
 /// Sums of rows whose terms are neighbours, on both sides of a block's rows and a line's terms.
-TEST_F(ArithmeticGpu, SumsOfRowsGiveTheCpusBits) {
+TEST_P(ArithmeticDevices, SumsOfRows) {
   std::mt19937 random(5);
   for (const auto& [rows, terms] :
        {std::pair{1, 33}, {63, 2}, {64, 32}, {65, 31}, {130, 100}, {3, 1}, {2, 0}}) {
@@ -180,7 +179,7 @@ TEST_F(ArithmeticGpu, SumsOfRowsGiveTheCpusBits) {
   }
 }
 
-TEST_F(ArithmeticGpu, OperationsGiveTheCpusBits) {
+TEST_P(ArithmeticDevices, Operations) {
   constexpr std::int64_t n = 6979;
   const auto expect = [&]<class T>(const Format& format, T) {
     const std::vector<T> operands[] = {inputs<T>(format, n, 1), inputs<T>(format, n, 3),
@@ -198,7 +197,7 @@ TEST_F(ArithmeticGpu, OperationsGiveTheCpusBits) {
 }
 
 /// Contiguous tensors of one type are read four values at a time.
-TEST_F(ArithmeticGpu, ContiguousHalves) {
+TEST_P(ArithmeticDevices, ContiguousHalves) {
   constexpr std::int64_t n = 5003;
   std::array<std::vector<std::uint16_t>, 3> operands;
   std::mt19937_64 bits(7);
@@ -222,7 +221,7 @@ TEST_F(ArithmeticGpu, ContiguousHalves) {
 }
 
 /// Products near bf16's ties whose errors in binary32 are below its least number.
-TEST_F(ArithmeticGpu, ErrorsOfSmallProductsAreSeen) {
+TEST_P(ArithmeticDevices, ErrorsOfSmallProductsAreSeen) {
   constexpr std::int64_t n = 4096;
   constexpr double kTie = (1 + 0x1p-8) * 0x1p-120;
   std::vector<float> x(n);
@@ -242,7 +241,7 @@ TEST_F(ArithmeticGpu, ErrorsOfSmallProductsAreSeen) {
 }
 
 /// Transposed, reversed and broadcast operands of three types; results of each type, and apart.
-TEST_F(ArithmeticGpu, OperandsOfAnyTypeAndStride) {
+TEST_P(ArithmeticDevices, OperandsOfAnyTypeAndStride) {
   constexpr std::int64_t n = 2 * 3 * 50;
   const Format format = ParseFormat("e4m3");
   const std::vector<double> x = inputs<double>(format, 2 * n, 1);
@@ -272,7 +271,7 @@ TEST_F(ArithmeticGpu, OperandsOfAnyTypeAndStride) {
   }
 }
 
-TEST_F(ArithmeticGpu, GivenIntegers) {
+TEST_P(ArithmeticDevices, GivenIntegers) {
   constexpr std::int64_t n = 700;
   const Format format = ParseFormat("e4m3");
   const std::vector<float> x = inputs<float>(format, n, 1);
@@ -297,12 +296,13 @@ TEST_F(ArithmeticGpu, GivenIntegers) {
   ExpectSum(matrix, 0, {.format = format, .rounding = o}, std::vector<float>(100),
             View(x.data(), DType::f32, 100), &table);
   random[600] = 256;
-  const testing::OnGpuView there(driver(), View(x)), given(driver(), integers);
-  const TensorView too_great = given.view();
-  EXPECT_THROW(Add(there.view(), there.view(), format, o, there.view(), {}, &too_great), Error);
+  testing::Copies there = There();
+  const TensorView operand = there(View(x));
+  EXPECT_THROW(Add(operand, operand, format, o, operand, {}, there(&integers)), Error);
 }
 
-TEST_F(ArithmeticGpu, SeedAndStreamMayLieOnTheGpu) {
+TEST_P(ArithmeticDevices, SeedAndStreamMayLieThere) {
+  if (on_host()) GTEST_SKIP() << "the CPU takes numbers";
   constexpr std::int64_t n = 900;
   const Format format = ParseFormat("e4m3");
   const std::vector<float> x = inputs<float>(format, n, 1);
@@ -310,7 +310,7 @@ TEST_F(ArithmeticGpu, SeedAndStreamMayLieOnTheGpu) {
   const OnGpu numbers_gpu(driver(), numbers, sizeof(numbers));
   const RoundingOptions options{.mode = Rounding::stochastic};
   const auto key_on = [&](const TensorView& out) {
-    if (out.device == Device::cpu) return RandomKey{numbers[0], numbers[1]};
+    if (out.on_host()) return RandomKey{numbers[0], numbers[1]};
     RandomKey key;
     key.device_seed = static_cast<const std::uint64_t*>(
         numbers_gpu.View(View(numbers, DType::i64, 2), numbers).data);
@@ -333,7 +333,7 @@ TEST_F(ArithmeticGpu, SeedAndStreamMayLieOnTheGpu) {
 }
 
 /// Operands of one type that lie otherwise in memory than x, and of binary64 beside binary32.
-TEST_F(ArithmeticGpu, OperandsOfOtherLayoutsAndTypes) {
+TEST_P(ArithmeticDevices, OperandsOfOtherLayoutsAndTypes) {
   constexpr std::int64_t n = 1000;
   const Format format = ParseFormat("e4m3");
   const std::vector<float> x = inputs<float>(format, n, 1);
@@ -366,8 +366,8 @@ TEST_F(ArithmeticGpu, OperandsOfOtherLayoutsAndTypes) {
 }
 
 /// Rows that end where memory ends: nothing behind them is read.
-TEST_F(ArithmeticGpu, SumsOfRowsAtTheEndOfMemory) {
-  if (!testing::kCudaOnCpu) GTEST_SKIP() << "only the CPU's memory can be protected";
+TEST_P(ArithmeticDevices, SumsOfRowsAtTheEndOfMemory) {
+  if (!on_host() && !testing::kCudaOnCpu) GTEST_SKIP() << "a GPU's memory cannot be protected";
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* const memory =
       mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -381,12 +381,11 @@ TEST_F(ArithmeticGpu, SumsOfRowsAtTheEndOfMemory) {
           View(end - bytes, type, std::array<std::int64_t, 2>{std::int64_t{rows}, terms});
       const std::vector<float> ones(static_cast<std::size_t>(rows * terms), 1.0F);
       Cast(View(ones), ParseFormat(ToString(type)), {}, View(x.data, type, rows * terms));
-      x.device = Device::cuda;
-      std::vector<float> got(static_cast<std::size_t>(rows));
-      const OnGpu out(driver(), got.data(), 4 * got.size());
-      Sum(x, 1, ParseAccumulator("fp32 sequential"), out.View(View(got), got.data()),
-          testing::kKey);
-      out.Read(got.data());
+      if (!on_host()) x.device = kind();
+      const std::vector<float> got(static_cast<std::size_t>(rows));
+      testing::Copies there = There();
+      Sum(x, 1, ParseAccumulator("fp32 sequential"), there(View(got)), testing::kKey);
+      there.Read(View(got));
       EXPECT_EQ(got, std::vector<float>(got.size(), static_cast<float>(terms)))
           << rows << " rows of " << terms << " " << ToString(type);
     }
@@ -395,7 +394,7 @@ TEST_F(ArithmeticGpu, SumsOfRowsAtTheEndOfMemory) {
 }
 
 /// A NaN or an infinity anywhere among the terms makes a sum of fixed point NaN.
-TEST_F(ArithmeticGpu, FixedPointSumsOfNumbersThatAreNotFinite) {
+TEST_P(ArithmeticDevices, FixedPointSumsOfNumbersThatAreNotFinite) {
   constexpr std::int64_t terms = 5;
   const float odd[] = {std::numeric_limits<float>::quiet_NaN(),
                        std::numeric_limits<float>::infinity(),
@@ -405,26 +404,25 @@ TEST_F(ArithmeticGpu, FixedPointSumsOfNumbersThatAreNotFinite) {
     std::vector<float> x(terms * terms, 1.0F);  // row i has the number at place i
     for (std::int64_t i = 0; i < terms; ++i) x[i * terms + i] = number;
     const TensorView matrix = View(x.data(), DType::f32, std::array<std::int64_t, 2>{terms, terms});
-    const testing::OnGpuView on_gpu(driver(), matrix);
-    std::vector<float> sums(terms);
-    const OnGpu out(driver(), sums.data(), 4 * sums.size());
-    Sum(on_gpu.view(), 1, accumulator, out.View(View(sums), sums.data()), testing::kKey);
-    out.Read(sums.data());
+    testing::Copies there = There();
+    const std::vector<float> sums(terms);
+    Sum(there(matrix), 1, accumulator, there(View(sums)), testing::kKey);
+    there.Read(View(sums));
     for (const float sum : sums) EXPECT_TRUE(std::isnan(sum)) << number << " gave " << sum;
     const std::vector<float> ones(terms * terms, 1.0F);
-    const testing::OnGpuView right(
-        driver(), View(ones.data(), DType::f32, std::array<std::int64_t, 2>{terms, terms}));
-    std::vector<float> products(terms * terms);
-    const testing::OnGpuView to(
-        driver(), View(products.data(), DType::f32, std::array<std::int64_t, 2>{terms, terms}));
-    Gemm(on_gpu.view(), right.view(), accumulator, to.view(), nullptr, testing::kKey);
-    to.Read();
+    const std::vector<float> products(terms * terms);
+    TensorView right = matrix;
+    right.data = const_cast<float*>(ones.data());
+    TensorView to = matrix;
+    to.data = const_cast<float*>(products.data());
+    Gemm(there(matrix), there(right), accumulator, there(to), nullptr, testing::kKey);
+    there.Read(to);
     for (const float sum : products) EXPECT_TRUE(std::isnan(sum)) << number << " gave " << sum;
   }
 }
 
 /// Sums over the first, a middle and the last dimension, of no terms up to many.
-TEST_F(ArithmeticGpu, SumsGiveTheCpusBits) {
+TEST_P(ArithmeticDevices, Sums) {
   std::size_t turn = 0;
   const auto expect = [&]<class T>(const Format& format, std::array<std::int64_t, 3> shape, T) {
     const auto size = static_cast<std::size_t>(shape[0] * shape[1] * shape[2]);
@@ -451,7 +449,7 @@ TEST_F(ArithmeticGpu, SumsGiveTheCpusBits) {
   }
 }
 
-TEST_F(ArithmeticGpu, SumsOverAnyDimensionTypeAndStride) {
+TEST_P(ArithmeticDevices, SumsOverAnyDimensionTypeAndStride) {
   std::vector<std::uint16_t> halves(6 * 10 * 14);
   for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(8191 * i);
   for (const DType type : {DType::bf16, DType::f16}) {

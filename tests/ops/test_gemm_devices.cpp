@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU's matrix products are the CPU's, bit for bit: schemes, formats, modes, shapes, layouts,
-// types, routes. And cuBLAS, within the bound of any order of summation.
+// Matrix products have the same bits on every device: schemes, formats, modes, shapes, layouts,
+// types, routes. And a GPU's BLAS, within the bound of any order of summation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,16 +14,15 @@
 #include "cpd/ops/gemm.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/presets.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
-#include "tests/testing/gemm_gpu.h"
+#include "tests/testing/gemm_devices.h"
 
 namespace cpd {
 namespace {
 
-using testing::CudaDriver;
-using testing::GemmGpu;
+using testing::GemmDevices;
 using testing::Layout;
 using testing::OnGpu;
 using testing::OnGpuView;
@@ -50,7 +49,7 @@ std::vector<RoundingOptions> roundings() {
   return all;
 }
 
-TEST_F(GemmGpu, EverySchemeFormatAndRounding) {
+TEST_F(GemmDevices, EverySchemeFormatAndRounding) {
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e5m10", "e8m23", "e4m3fn", "e4m3fnuz",
                            "e3m0", "e4m3:nosub", "e8m10", "e2m1", "binary8p4se"}) {
     const Format format = ParseFormat(name);
@@ -67,14 +66,14 @@ TEST_F(GemmGpu, EverySchemeFormatAndRounding) {
           if (++turn % 4 != 0 && o.mode != Rounding::nearest_even) continue;
           if (!testing::is_chosen_on_cpu(static_cast<std::size_t>(turn), 40)) continue;
           if (turn % 5 == 0) accumulator.rounding.overflow = Overflow::saturate;
-          ASSERT_TRUE(GpuMatches({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator)) << name;
+          ASSERT_TRUE(SameEverywhere({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator)) << name;
         }
       }
     }
   }
 }
 
-TEST_F(GemmGpu, Shapes) {
+TEST_F(GemmDevices, Shapes) {
   const Format format = ParseFormat("e4m3");
   const std::vector<Accumulator> all = schemes_of_tiles(format);
   std::size_t turn = 0;
@@ -87,7 +86,7 @@ TEST_F(GemmGpu, Shapes) {
         const Tensor a = Make({m, k}, Values::on_grid, format);
         const Tensor b = Make({k, n}, Values::on_grid, format);
         const Tensor c = Make({n}, Values::on_grid, format);
-        ASSERT_TRUE(GpuMatches({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator));
+        ASSERT_TRUE(SameEverywhere({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator));
       }
     }
   }
@@ -95,7 +94,7 @@ TEST_F(GemmGpu, Shapes) {
 
 /// Every count of random bits that changes what a word serves, or whether binary32 holds them; sums
 /// that overflow, operands beyond the format, NaN.
-TEST_F(GemmGpu, ShortStochasticSteps) {
+TEST_F(GemmDevices, ShortStochasticSteps) {
   std::size_t pick = 0;
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e3m2", "e2m1", "e4m3fnuz", "e5m0"}) {
     const Format format = ParseFormat(name);
@@ -110,7 +109,7 @@ TEST_F(GemmGpu, ShortStochasticSteps) {
           accumulator.rounding = {.mode = Rounding::stochastic, .random_bits = random_bits};
           accumulator.exact_products = pick % 3 == 0;
           if (pick % 5 == 0) accumulator.rounding.overflow = Overflow::saturate;
-          ASSERT_TRUE(GpuMatches({a, b, pick % 2 == 0 ? &c : nullptr}, accumulator))
+          ASSERT_TRUE(SameEverywhere({a, b, pick % 2 == 0 ? &c : nullptr}, accumulator))
               << name << ", " << random_bits << " bits";
         }
       }
@@ -118,59 +117,51 @@ TEST_F(GemmGpu, ShortStochasticSteps) {
   }
 }
 
-/// Parts of rows, and of k where a sum goes on from c, have the whole's bits, here and on the CPU.
-TEST_F(GemmGpu, PartsAreThoseOfTheWhole) {
+/// Parts of rows, and of k where a sum goes on from c, have the whole's bits.
+TEST_F(GemmDevices, PartsAreThoseOfTheWhole) {
   const Format format = ParseFormat("e4m3");
   const Tensor a = Make({37, 96}, Values::on_grid, format);
   const Tensor b = Make({96, 19}, Values::on_grid, format);
-  const OnGpuView a_there(driver(), a.view());
-  const OnGpuView b_there(driver(), b.view());
+  const auto part = [](TensorView view, std::size_t dim, std::int64_t from, std::int64_t n) {
+    view.data = static_cast<float*>(view.data) + from * view.stride[dim];
+    view.shape[dim] = n;
+    return view;
+  };
   for (const char* text : {"e4m3 sequential rounding=stochastic",
                            "e4m3 sequential rounding=stochastic random_bits=8 product=exact",
                            "e4m3 chunked chunk=8 rounding=stochastic random_bits=13"}) {
-    Accumulator accumulator = ParseAccumulator(text);
+    const Accumulator accumulator = ParseAccumulator(text);
     const std::vector<float> nothing(37 * 19, -7.0F);
     const Tensor whole({37, 19}, nothing);
     Gemm(a.view(), b.view(), accumulator, whole.view(), nullptr, testing::kKey);
-    for (const bool gpu : {false, true}) {
+    for (const std::string& name : testing::devices()) {
+      const testing::OnBackendOrGpu device(name);
+      testing::Copies there = device.There();
       const Tensor parts({37, 19}, nothing);
-      const OnGpuView parts_there(driver(), parts.view());
-      const auto rows = [](TensorView view, std::int64_t from, std::int64_t n) {
-        view.data = static_cast<float*>(view.data) + from * view.stride[0];
-        view.shape[0] = n;
-        return view;
-      };
-      const auto depth = [](TensorView view, int dim, std::int64_t from, std::int64_t n) {
-        view.data =
-            static_cast<float*>(view.data) + from * view.stride[static_cast<std::size_t>(dim)];
-        view.shape[static_cast<std::size_t>(dim)] = n;
-        return view;
-      };
-      const TensorView x = gpu ? a_there.view() : a.view();
-      const TensorView y = gpu ? b_there.view() : b.view();
-      const TensorView to = gpu ? parts_there.view() : parts.view();
       const Tensor so_far({37, 19}, nothing);
-      const OnGpuView so_far_there(driver(), so_far.view());
-      const TensorView first = gpu ? so_far_there.view() : so_far.view();
+      const TensorView x = there(a.view());
+      const TensorView y = there(b.view());
+      const TensorView to = there(parts.view());
+      const TensorView first = there(so_far.view());
       for (const auto& [from, n] : {std::pair{0, 16}, {16, 20}, {36, 1}}) {
-        const GemmPart of_rows{.element = 19 * from};
-        Gemm(depth(rows(x, from, n), 1, 0, 40), depth(y, 0, 0, 40), accumulator,
-             rows(first, from, n), nullptr, of_rows, testing::kKey);
-        const TensorView c = rows(first, from, n);
-        Gemm(depth(rows(x, from, n), 1, 40, 56), depth(y, 0, 40, 56), accumulator,
-             rows(to, from, n), &c, GemmPart{.element = 19 * from, .product = 40}, testing::kKey);
+        const TensorView c = part(first, 0, from, n);
+        Gemm(part(part(x, 0, from, n), 1, 0, 40), part(y, 0, 0, 40), accumulator, c, nullptr,
+             GemmPart{.element = 19 * from}, testing::kKey);
+        Gemm(part(part(x, 0, from, n), 1, 40, 56), part(y, 0, 40, 56), accumulator,
+             part(to, 0, from, n), &c, GemmPart{.element = 19 * from, .product = 40},
+             testing::kKey);
       }
-      if (gpu) parts_there.Read();
+      there.Read(parts.view());
       const std::vector<float> expected = whole.read();
       const std::vector<float> got = parts.read();
       EXPECT_TRUE(
           testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
-          << text << (gpu ? ", on the GPU" : ", on the CPU");
+          << text << ", " << name;
     }
   }
 }
 
-TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
+TEST_F(GemmDevices, LargeProductsOnEveryShortRoute) {
   const Format format = ParseFormat("e4m3");
   std::vector<Accumulator> all = schemes_of_tiles(format);
   Accumulator fp32;
@@ -178,19 +169,19 @@ TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
   fp32.exact_products = true;
   all.push_back(fp32);
   for (const Values kind : {Values::on_grid, Values::arbitrary, Values::large}) {
-    const std::int64_t rows = testing::kCudaOnCpu ? 70 : 300;
-    const std::int64_t depth = testing::kCudaOnCpu ? 130 : 1000;
+    const std::int64_t rows = testing::kOnGpuItself ? 300 : 70;
+    const std::int64_t depth = testing::kOnGpuItself ? 1000 : 130;
     const Tensor a = Make({rows, depth}, kind, format);
     const Tensor b = Make({depth, 700 * rows / 300}, kind, format);
     for (const Accumulator& accumulator : testing::few_on_cpu(all, 3)) {
-      ASSERT_TRUE(GpuMatches({a, b}, accumulator));
+      ASSERT_TRUE(SameEverywhere({a, b}, accumulator));
     }
   }
 }
 
 /// Products and sums of all pairs of a format's finite values, by lanes of 16 bits (bf16 for e5m2,
 /// else fp16): enough tiles that a GPU takes them.
-TEST_F(GemmGpu, AllPairsOfFormatsOfFewBits) {
+TEST_F(GemmDevices, AllPairsOfFormatsOfFewBits) {
   for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m2", "e2m1"}) {
     const Accumulator accumulator = testing::accumulator_of(name);
     std::vector<float> finite;
@@ -198,19 +189,19 @@ TEST_F(GemmGpu, AllPairsOfFormatsOfFewBits) {
       if (std::isfinite(x) && (x != 0 || !std::signbit(x))) finite.push_back(x);
     }
     const auto n = static_cast<std::int64_t>(finite.size());
-    const std::int64_t repeats = (testing::kCudaOnCpu ? 720 : 48000) / n + 1;
+    const std::int64_t repeats = (testing::kOnGpuItself ? 48000 : 720) / n + 1;
     std::vector<float> many;
     for (std::int64_t i = 0; i < repeats; ++i)
       many.insert(many.end(), finite.begin(), finite.end());
     const Tensor a({repeats * n, 1}, many);
     const Tensor b({1, n}, finite);
-    ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << name;
+    ASSERT_TRUE(SameEverywhere({a, b}, accumulator)) << name;
     const Tensor ones({repeats * n, 1}, std::vector<float>(many.size(), 1.0F));
-    ASSERT_TRUE(GpuMatches({ones, b, &a}, accumulator)) << name;
+    ASSERT_TRUE(SameEverywhere({ones, b, &a}, accumulator)) << name;
   }
 }
 
-TEST_F(GemmGpu, LayoutsTypesAndBatches) {
+TEST_F(GemmDevices, LayoutsTypesAndBatches) {
   constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
   const Format format = ParseFormat("e4m3");
   const std::vector<Accumulator> all = schemes_of_tiles(format);
@@ -225,13 +216,13 @@ TEST_F(GemmGpu, LayoutsTypesAndBatches) {
         const Tensor c = Make({3, 65, 1}, Values::arbitrary, format, la, kTypes[turn / 2 % 3]);
         Accumulator accumulator = all[turn % all.size()];
         if (turn % 2 == 0) accumulator.rounding.mode = Rounding::stochastic;
-        ASSERT_TRUE(GpuMatches({a, b, &c, lo, kTypes[turn / 9 % 3]}, accumulator));
+        ASSERT_TRUE(SameEverywhere({a, b, &c, lo, kTypes[turn / 9 % 3]}, accumulator));
       }
     }
   }
 }
 
-TEST_F(GemmGpu, MatrixUnits) {
+TEST_F(GemmDevices, MatrixUnits) {
   std::size_t turn = 0;
   for (const NamedSpec& info : Presets()) {
     for (const std::int64_t k : {0, 1, 16, 33, 65, 200}) {
@@ -241,13 +232,13 @@ TEST_F(GemmGpu, MatrixUnits) {
       const Tensor a = MakeRounded({40, k}, Values::on_grid, accumulator.unit->a);
       const Tensor b = MakeRounded({k, 35}, Values::on_grid, accumulator.unit->b);
       const Tensor c = Make({40, 35}, Values::arbitrary, accumulator.format);
-      ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << info.name;
-      ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << info.name;
+      ASSERT_TRUE(SameEverywhere({a, b}, accumulator)) << info.name;
+      ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator)) << info.name;
       accumulator.format = ParseFormat("e6m9");
       accumulator.unit->promote = 2 * accumulator.unit->block;
       for (const RoundingOptions& o : testing::few_on_cpu(roundings(), 8)) {
         accumulator.rounding = o;
-        ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << info.name;
+        ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator)) << info.name;
       }
     }
   }
@@ -255,7 +246,7 @@ TEST_F(GemmGpu, MatrixUnits) {
 
 /// Sums of 64 x 64 a block and its edges, steps of k and what is left of one, in layouts, types and
 /// batches, with results in fp16 too, whose units may have an order of k.
-TEST_F(GemmGpu, MatrixUnitsByTiles) {
+TEST_F(GemmDevices, MatrixUnitsByTiles) {
   std::size_t turn = 0;
   for (const char* text : {"v100", "v100 output=fp16", "a100", "a100-tf32", "ada-fp8", "h100-fp16",
                            "h100-fp16 output=fp16", "h100-bf16", "h100-fp8", "deepseek-promoted",
@@ -273,14 +264,14 @@ TEST_F(GemmGpu, MatrixUnitsByTiles) {
       const Tensor a = MakeRounded({2, 1, 65, k}, kind, operand, layout);
       const Tensor b = MakeRounded({3, k, 70}, kind, operand, testing::kLayouts[turn / 4 % 4]);
       const Tensor c = Make({65, 1}, Values::mixed, accumulator.format, layout, DType::f32);
-      ASSERT_TRUE(GpuMatches({a, b, nullptr, layout}, accumulator)) << text;
-      ASSERT_TRUE(GpuMatches({a, b, &c, layout}, accumulator)) << text;
+      ASSERT_TRUE(SameEverywhere({a, b, nullptr, layout}, accumulator)) << text;
+      ASSERT_TRUE(SameEverywhere({a, b, &c, layout}, accumulator)) << text;
     }
   }
 }
 
 /// Each promotion of an element draws again, wherever the element lies in the random stream.
-TEST_F(GemmGpu, PromotionsDraw) {
+TEST_F(GemmDevices, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
   accumulator.format = ParseFormat("e6m9");
   accumulator.unit->promote = 2 * accumulator.unit->block;
@@ -288,22 +279,33 @@ TEST_F(GemmGpu, PromotionsDraw) {
   const Tensor a = MakeRounded({40, 300}, Values::on_grid, accumulator.unit->a);
   const Tensor b = MakeRounded({300, 35}, Values::on_grid, accumulator.unit->b);
   const Tensor c = Make({40, 35}, Values::arbitrary, accumulator.format);
-  ASSERT_TRUE(GpuMatches({a, b}, accumulator));
-  ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator));
+  ASSERT_TRUE(SameEverywhere({a, b}, accumulator));
+  ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator));
 }
 
 /// Rows of tiny values, which other warps load than the first, whose lanes clear what all join: by
 /// the first warp's range alone binary32 would do. By the general route, and by tiles of 64 x 64.
-TEST_F(GemmGpu, RangesOfATileAreThoseOfAllThreads) {
+TEST_F(GemmDevices, RangesOfATileAreThoseOfAllThreads) {
   const Tensor ones({64, 35}, std::vector<float>(64 * 35, 1.0F));
   std::vector<float> a(40 * 64, 1.0F);
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (i / 64 % 4 != 0) a[i] = 0x1p-126F;
   }
   for (const char* text : {"fp32 block_fma a=bf16 b=bf16 block=6", "h100-bf16"}) {
-    ASSERT_TRUE(GpuMatches({Tensor({40, 64}, a), ones}, ParseAccumulator(text))) << text;
+    ASSERT_TRUE(SameEverywhere({Tensor({40, 64}, a), ones}, ParseAccumulator(text))) << text;
   }
 }
+
+/// What only devices other than the CPU have.
+class GemmGpu : public GemmDevices {
+ protected:
+  void SetUp() override { GpuTest::SetUp(); }
+  static void Run(const testing::Product& product, const testing::GemmCase& g,
+                  const Accumulator& accumulator, const Tensor& out) {
+    const testing::OnBackendOrGpu device(testing::tests_only("sim") ? "sim" : "cuda");
+    GemmDevices::Run(device, product, g, accumulator, out);
+  }
+};
 
 TEST_F(GemmGpu, SeedAndStreamMayLieOnTheGpu) {
   const std::uint64_t numbers[] = {0x0123456789ABCDEFULL, 0xFEDCBA9876543210ULL};
@@ -389,7 +391,7 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
 
 /// Chunks that are longer than what lanes of 16 bits take at once, where these lanes do not hold
 /// one of the values: each quarter of a tile then counts its own chunk.
-TEST_F(GemmGpu, ChunksBesideValuesThatHalvesDoNotHold) {
+TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   constexpr std::int64_t kSide = 130;
   constexpr std::int64_t kDepth = 100;
   std::vector<float> x(static_cast<std::size_t>(kSide * kDepth));
@@ -402,7 +404,7 @@ TEST_F(GemmGpu, ChunksBesideValuesThatHalvesDoNotHold) {
   for (const char* text :
        {"e4m3 chunked chunk=64", "fp32 chunked inner=e4m3 product=e4m3 chunk=64"}) {
     testing::queued_kernels();
-    EXPECT_TRUE(GpuMatches({a, b}, ParseAccumulator(text)));
+    EXPECT_TRUE(SameEverywhere({a, b}, ParseAccumulator(text)));
     if (const auto kernels = testing::queued_kernels()) {
       EXPECT_EQ(*kernels, std::vector<std::string>{"multiply_halves"}) << text;
     }

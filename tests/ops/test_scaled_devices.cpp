@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU's scaled formats are the CPU's, bit for bit: values, codes, scales; of all rules,
-// layouts, types, given scales; and the errors.
+// Scaled formats have the scalar kernels' bits on every device: values, codes, scales; of all
+// rules, layouts, types, given scales; and the errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
-#include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +18,7 @@
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/hadamard.h"
 #include "tests/testing/run.h"
 
@@ -119,17 +118,10 @@ struct Codes {
   bool operator==(const Codes&) const = default;
 };
 
-class ScaledGpu : public testing::GpuTest {
+class ScaledDevices : public testing::SameOnDevices {
  protected:
-  template <class T>
-  [[nodiscard]] testing::OnGpuView Up(const std::vector<T>& values, DType type,
-                                      const Shape& shape) const {
-    return {driver(), View(values.data(), type, shape)};
-  }
-
-  /// Calls Encode on the CPU or the GPU.
-  [[nodiscard]] Codes EncodeOn(bool gpu, const TensorView& x, const Scaled& scaled, int axis,
-                               const RoundingOptions& options) const {
+  static Codes EncodeAt(testing::Copies there, const TensorView& x, const Scaled& scaled, int axis,
+                        const RoundingOptions& options) {
     const ScaleCounts counts =
         CountScales(scaled, {x.shape.data(), static_cast<std::size_t>(x.rank)}, axis);
     Codes codes;
@@ -139,95 +131,69 @@ class ScaledGpu : public testing::GpuTest {
       codes.tensor_scales.resize(
           static_cast<std::size_t>(PackedBytes(*scaled.tensor_scale, counts.tensor)), 9);
     }
-    const auto view = [](Bytes& bytes) {
-      return View(bytes.data(), DType::u8, static_cast<std::int64_t>(bytes.size()));
-    };
-    const TensorView packed = view(codes.packed);
-    const TensorView scales = view(codes.scales);
-    const TensorView outer = view(codes.tensor_scales);
-    if (!gpu) {
-      Encode(x, scaled, axis, options, packed, scales, scaled.tensor_scale ? &outer : nullptr, {},
-             testing::kKey);
-      return codes;
-    }
-    const testing::OnGpuView from(driver(), x);
-    const testing::OnGpuView to(driver(), packed);
-    const testing::OnGpuView to_scales(driver(), scales);
-    const testing::OnGpuView to_outer(driver(), outer);
-    const TensorView outer_view = to_outer.view();
-    Encode(from.view(), scaled, axis, options, to.view(), to_scales.view(),
-           scaled.tensor_scale ? &outer_view : nullptr, {}, testing::kKey);
-    to.Read();
-    to_scales.Read();
-    to_outer.Read();
+    const TensorView packed = testing::view_of(codes.packed);
+    const TensorView scales = testing::view_of(codes.scales);
+    const TensorView outer = testing::view_of(codes.tensor_scales);
+    Encode(there(x), scaled, axis, options, there(packed), there(scales),
+           scaled.tensor_scale ? there(&outer) : nullptr, {}, testing::kKey);
+    for (const TensorView& written : {packed, scales, outer}) there.Read(written);
     return codes;
   }
+  void ExpectSameCodes(const TensorView& x, const Scaled& scaled, int axis,
+                       const RoundingOptions& options) const {
+    ExpectSame(
+        [&](testing::Copies there) { return EncodeAt(std::move(there), x, scaled, axis, options); },
+        ToString(scaled) + " along " + std::to_string(axis));
+  }
 
-  /// Expects the same bits from a cast on the CPU and on the GPU. `random`: integers for stochastic
-  /// rounding, or null. `like_x`: the result has x's strides.
+  /// `random`: integers for stochastic rounding, or null. `like_x`: the result has x's strides.
   void ExpectSameCast(const TensorView& x, const Scaled& scaled, int axis,
                       const RoundingOptions& options, const TensorView* random = nullptr,
-                      bool like_x = false) const {
-    Bytes expected(static_cast<std::size_t>(x.size()) * SizeOf(x.dtype), 3);
-    Bytes got = expected;
-    const Shape shape(x.shape.begin(), x.shape.begin() + x.rank);
-    TensorView on_cpu = View(expected.data(), x.dtype, shape);
-    TensorView on_gpu = View(got.data(), x.dtype, shape);
-    if (like_x) on_cpu.stride = on_gpu.stride = x.stride;
-    Cast(x, scaled, axis, options, on_cpu, {}, testing::kKey, random);
-    const testing::OnGpuView from(driver(), x);
-    const testing::OnGpuView result(driver(), on_gpu);
-    std::optional<testing::OnGpuView> integers;
-    TensorView integers_view;
-    if (random != nullptr) integers_view = integers.emplace(driver(), *random).view();
-    Cast(from.view(), scaled, axis, options, result.view(), {}, testing::kKey,
-         random != nullptr ? &integers_view : nullptr);
-    result.Read();
-    EXPECT_EQ(expected, got) << ToString(scaled) << " along " << axis << " "
-                             << ToString(options.mode);
+                      bool like_x = false, const GivenScales& given = {}) const {
+    const auto cast = [&](testing::Copies there) {
+      Bytes y(static_cast<std::size_t>(x.size()) * SizeOf(x.dtype), 3);
+      TensorView out = View(y.data(), x.dtype, Shape(x.shape.begin(), x.shape.begin() + x.rank));
+      if (like_x) out.stride = x.stride;
+      Cast(there(x), scaled, axis, options, there(out),
+           {.blocks = there(given.blocks), .largest = there(given.largest)}, testing::kKey,
+           there(random));
+      there.Read(out);
+      return y;
+    };
+    ExpectSame(cast,
+               ToString(scaled) + " along " + std::to_string(axis) + " " + ToString(options.mode));
   }
 
-  /// Decodes on both.
   void ExpectSameDecode(const Codes& codes, const Scaled& scaled, const Shape& shape,
                         int axis) const {
-    std::vector<float> expected(static_cast<std::size_t>(Count(shape)));
-    std::vector<float> got(expected.size());
-    const auto view = [](const Bytes& bytes) {
-      return View(bytes.data(), DType::u8, static_cast<std::int64_t>(bytes.size()));
+    const TensorView outer = testing::view_of(codes.tensor_scales);
+    const auto decode = [&](testing::Copies there) {
+      Bytes y(static_cast<std::size_t>(4 * Count(shape)));
+      const TensorView out = View(y.data(), DType::f32, shape);
+      Decode(there(testing::view_of(codes.packed)), scaled, axis,
+             there(testing::view_of(codes.scales)), scaled.tensor_scale ? there(&outer) : nullptr,
+             there(out));
+      there.Read(out);
+      return y;
     };
-    const TensorView outer = view(codes.tensor_scales);
-    const bool two = scaled.tensor_scale.has_value();
-    Decode(view(codes.packed), scaled, axis, view(codes.scales), two ? &outer : nullptr,
-           View(expected.data(), DType::f32, shape));
-    const testing::OnGpuView packed(driver(), view(codes.packed));
-    const testing::OnGpuView scales(driver(), view(codes.scales));
-    const testing::OnGpuView tensor_scales(driver(), outer);
-    const testing::OnGpuView out(driver(), View(got.data(), DType::f32, shape));
-    const TensorView outer_view = tensor_scales.view();
-    Decode(packed.view(), scaled, axis, scales.view(), two ? &outer_view : nullptr, out.view());
-    out.Read();
-    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
-        << ToString(scaled) << " along " << axis;
+    ExpectSame(decode, ToString(scaled) + " along " + std::to_string(axis));
   }
 
-  /// Casts along two axes on both, which the CPU makes one by one.
+  /// Expects that a cast along two axes gives what two casts give.
   void ExpectSameBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                       const RoundingOptions& options, std::array<DType, 2> types) const {
-    const Shape shape(x.shape.begin(), x.shape.begin() + x.rank);
     const std::size_t bytes = static_cast<std::size_t>(x.size()) * sizeof(float);
     std::array<Bytes, 2> expected{Bytes(bytes + 1, 3), Bytes(bytes + 1, 3)};
     std::array<Bytes, 2> got = expected;
     const auto view = [&](std::array<Bytes, 2>& to, std::size_t i) {
-      return View(to[i].data(), types[i], shape);
+      return View(to[i].data(), types[i], Shape(x.shape.begin(), x.shape.begin() + x.rank));
     };
     Cast(x, scaled, axes[0], options, view(expected, 0), {}, testing::kKey);
     Cast(x, scaled, axes[1], options, view(expected, 1), {}, testing::kKey);
-    const testing::OnGpuView from(driver(), x);
-    const testing::OnGpuView first(driver(), view(got, 0));
-    const testing::OnGpuView second(driver(), view(got, 1));
-    CastBoth(from.view(), scaled, axes, options, first.view(), second.view(), testing::kKey);
-    first.Read();
-    second.Read();
+    testing::Copies there = There();
+    CastBoth(there(x), scaled, axes, options, there(view(got, 0)), there(view(got, 1)),
+             testing::kKey);
+    for (const std::size_t i : {0, 1}) there.Read(view(got, i));
     EXPECT_EQ(expected, got) << ToString(scaled) << " along " << axes[0] << " and " << axes[1]
                              << " " << ToString(options.mode) << ", " << x.shape[0] << " rows";
   }
@@ -236,8 +202,10 @@ class ScaledGpu : public testing::GpuTest {
     ExpectSameBoth(x, scaled, axes, options, {x.dtype, x.dtype});
   }
 };
+INSTANTIATE_TEST_SUITE_P(Backends, ScaledDevices, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
 
-TEST_F(ScaledGpu, CastsAsTheCpu) {
+TEST_P(ScaledDevices, Casts) {
   unsigned number = 0;
   for (const std::string& text : kFormats) {
     const Scaled scaled = ParseScaled(text);
@@ -253,7 +221,7 @@ TEST_F(ScaledGpu, CastsAsTheCpu) {
   }
 }
 
-TEST_F(ScaledGpu, OfAnyTypeAndStride) {
+TEST_P(ScaledDevices, OfAnyTypeAndStride) {
   for (const DType type : {DType::bf16, DType::f16}) {
     const Format format = type == DType::bf16 ? MakeFormat(8, 7) : MakeFormat(5, 10);
     const auto codes = testing::run_encode(Values(3 * 64 * 2, 5, true), format);
@@ -278,7 +246,7 @@ TEST_F(ScaledGpu, OfAnyTypeAndStride) {
   }
 }
 
-TEST_F(ScaledGpu, TransposedTensors) {
+TEST_P(ScaledDevices, TransposedTensors) {
   for (const std::string& text : kFormats) {
     const Scaled scaled = ParseScaled(text);
     for (const Case& c : std::vector<Case>{{{70, 64}, 0}, {{64, 33}, 1}, {{2, 32, 48}, 1}}) {
@@ -296,7 +264,7 @@ TEST_F(ScaledGpu, TransposedTensors) {
 }
 
 /// Blocks of subnormal numbers beside others, whose scales are outside of binary32's routes.
-TEST_F(ScaledGpu, TinyBlocksBesideOthers) {
+TEST_P(ScaledDevices, TinyBlocksBesideOthers) {
   const Shape shape{70, 64};
   std::vector<float> x = Values(70 * 64, 9, true);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -308,16 +276,13 @@ TEST_F(ScaledGpu, TinyBlocksBesideOthers) {
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
         ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), axis, Options(mode));
       }
-      const TensorView view = View(x.data(), DType::f32, shape);
-      const RoundingOptions nearest = Options(Rounding::nearest_even);
-      EXPECT_EQ(EncodeOn(true, view, ParseScaled(text), axis, nearest),
-                EncodeOn(false, view, ParseScaled(text), axis, nearest))
-          << text << " along " << axis;
+      ExpectSameCodes(View(x.data(), DType::f32, shape), ParseScaled(text), axis,
+                      Options(Rounding::nearest_even));
     }
   }
 }
 
-TEST_F(ScaledGpu, CastsBothWaysAsTheCpuCastsTwice) {
+TEST_P(ScaledDevices, CastsBothWaysAsTwoCasts) {
   struct Case {
     Shape shape;
     std::array<int, 2> axes;
@@ -363,7 +328,7 @@ TEST_F(ScaledGpu, CastsBothWaysAsTheCpuCastsTwice) {
   }
 }
 
-TEST_F(ScaledGpu, CastsBothWaysIntoOtherTypes) {
+TEST_P(ScaledDevices, CastsBothWaysIntoOtherTypes) {
   const std::vector<float> x = Values(64 * 96, 3, true);
   for (const auto& types : {std::array{DType::bf16, DType::f32}, std::array{DType::f32, DType::f16},
                             std::array{DType::f16, DType::f16}}) {
@@ -372,7 +337,7 @@ TEST_F(ScaledGpu, CastsBothWaysIntoOtherTypes) {
   }
 }
 
-TEST_F(ScaledGpu, TinyBlocksBesideOthersBothWays) {
+TEST_P(ScaledDevices, TinyBlocksBesideOthersBothWays) {
   const Shape shape{160, 192};
   std::vector<float> x = Values(160 * 192, 9, true);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -386,9 +351,9 @@ TEST_F(ScaledGpu, TinyBlocksBesideOthersBothWays) {
 }
 
 /// The kernels that calls queue, by which one sees how often they read their operand.
-TEST_F(ScaledGpu, KernelsOfOnePass) {
+TEST_P(ScaledDevices, KernelsOfOnePass) {
   using Names = std::vector<std::string>;
-  if (!testing::queued_kernels()) GTEST_SKIP() << "kernels have names on the CPU alone";
+  if (on_host() || !testing::queued_kernels()) GTEST_SKIP() << "kernels have no names";
   const std::vector<float> values = Values(256 * 128, 2, true);
   const TensorView x = View(values.data(), DType::f32, Shape{256, 128});
   const RoundingOptions nearest = Options(Rounding::nearest_even);
@@ -405,8 +370,8 @@ TEST_F(ScaledGpu, KernelsOfOnePass) {
     ExpectSameCast(x, scaled, 1, nearest);
     expect({"cast_short_blocks"});
     for (const auto& [axis, name] : {std::pair{0, "encode_columns"}, {1, "encode_short_blocks"}}) {
-      const Codes codes = EncodeOn(true, x, scaled, axis, nearest);
-      EXPECT_EQ(codes, EncodeOn(false, x, scaled, axis, nearest));
+      const Codes codes = EncodeAt(testing::Copies(nullptr), x, scaled, axis, nearest);
+      ExpectSameCodes(x, scaled, axis, nearest);
       const Names names = testing::queued_kernels().value();
       EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << text;
       EXPECT_EQ(std::count(names.begin(), names.end(), "form_blocks"), 0) << text;
@@ -419,7 +384,7 @@ TEST_F(ScaledGpu, KernelsOfOnePass) {
             (Names{"find_largest_of_all", "form_cells", "form_columns", "cast_stochastic"}));
 }
 
-TEST_F(ScaledGpu, TakesRandomIntegers) {
+TEST_P(ScaledDevices, TakesRandomIntegers) {
   const std::vector<float> x = Values(3 * 70, 8, true);
   std::vector<std::uint32_t> integers(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) integers[i] = (i * 37) % 128;
@@ -435,7 +400,7 @@ TEST_F(ScaledGpu, TakesRandomIntegers) {
                Error);
 }
 
-TEST_F(ScaledGpu, EncodesAndDecodesAsTheCpu) {
+TEST_P(ScaledDevices, EncodesAndDecodes) {
   std::size_t number = 0;
   for (const std::string& text : kFormats) {
     const Scaled scaled = ParseScaled(text);
@@ -451,93 +416,73 @@ TEST_F(ScaledGpu, EncodesAndDecodesAsTheCpu) {
       const TensorView view = View(x.data(), DType::f32, c.shape);
       const RoundingOptions options =
           Options(number % 2 == 0 ? Rounding::nearest_even : Rounding::stochastic);
-      const Codes expected = EncodeOn(false, view, scaled, c.axis, options);
-      EXPECT_EQ(EncodeOn(true, view, scaled, c.axis, options), expected)
-          << text << " along " << c.axis << " number " << number;
-      ExpectSameDecode(expected, scaled, c.shape, c.axis);
+      SCOPED_TRACE(number);
+      ExpectSameCodes(view, scaled, c.axis, options);
+      ExpectSameDecode(EncodeAt(testing::Copies(nullptr), view, scaled, c.axis, options), scaled,
+                       c.shape, c.axis);
     }
   }
 }
 
-TEST_F(ScaledGpu, TakesScalesThatAreGiven) {
+TEST_P(ScaledDevices, TakesScalesThatAreGiven) {
   const Shape shape{2, 64};
   const std::vector<float> x = Values(128, 12, true);
   const std::vector<float> scales = {0.25F, 0, 8, 0x1p-120F};
   const std::vector<float> largest = {3, 0, 1000, 1e-30F};
   for (const bool magnitudes : {false, true}) {
-    const std::vector<float>& numbers = magnitudes ? largest : scales;
-    const TensorView host = View(numbers);
+    const TensorView numbers = View(magnitudes ? largest : scales);
+    const GivenScales given =
+        magnitudes ? GivenScales{.largest = &numbers} : GivenScales{.blocks = &numbers};
     for (const char* text : {"e4m3fn 32 scale=fp32", "e4m3fn 32 scale=fp32 arithmetic=te"}) {
-      const Scaled scaled = ParseScaled(text);
-      std::vector<float> expected(128);
-      std::vector<float> got(128);
-      const RoundingOptions options = Options(Rounding::nearest_even);
-      const auto given = [&](const TensorView& view) {
-        return magnitudes ? GivenScales{.largest = &view} : GivenScales{.blocks = &view};
-      };
-      Cast(View(x.data(), DType::f32, shape), scaled, 1, options,
-           View(expected.data(), DType::f32, shape), given(host), testing::kKey);
-      const testing::OnGpuView on_gpu(driver(), host);
-      const TensorView device = on_gpu.view();
-      const testing::OnGpuView from(driver(), View(x.data(), DType::f32, shape));
-      const testing::OnGpuView out(driver(), View(got.data(), DType::f32, shape));
-      Cast(from.view(), scaled, 1, options, out.view(), given(device), testing::kKey);
-      out.Read();
-      EXPECT_TRUE(
-          testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
-          << text;
+      ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), 1,
+                     Options(Rounding::nearest_even), nullptr, false, given);
     }
   }
 }
 
-TEST_F(ScaledGpu, RefusesWhatTheCpuRefuses) {
+TEST_P(ScaledDevices, Refuses) {
   const Shape shape{2, 64};
   std::vector<float> x = Values(128, 12, true);
   x[70] = x[71] = std::numeric_limits<float>::quiet_NaN();
-  const Scaled leaves_nan = ParseScaled("mxfp4 non_finite=element");
-  for (const bool gpu : {false, true}) {
+  const TensorView from = View(x.data(), DType::f32, shape);
+  const RoundingOptions nearest = Options(Rounding::nearest_even);
+  const auto refuses = [](const std::string& message, const std::function<void()>& call) {
     try {
-      static_cast<void>(EncodeOn(gpu, View(x.data(), DType::f32, shape), leaves_nan, 1,
-                                 Options(Rounding::nearest_even)));
+      call();
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "element 70 is NaN, and e2m1 has no code for NaN");
+      EXPECT_EQ(error.what(), message);
     }
-  }
+  };
+  refuses("element 70 is NaN, and e2m1 has no code for NaN", [&] {
+    static_cast<void>(EncodeAt(There(), from, ParseScaled("mxfp4 non_finite=element"), 1, nearest));
+  });
+  if (on_host()) return;  // test_scaled_checks.cpp has the CPU's other texts
   const std::vector<float> scales = {1, 3, -1, 1};
-  const testing::OnGpuView from(driver(), View(x.data(), DType::f32, shape));
-  std::vector<float> to(128);
-  const testing::OnGpuView out(driver(), View(to.data(), DType::f32, shape));
+  const TensorView given = View(scales);
+  const std::vector<float> to(128);
+  const TensorView out = View(to.data(), DType::f32, shape);
   for (const auto& [text, message] :
        {std::pair{"mxfp8",
                   "scales must be numbers of e8m0, none negative, got another at element 1"},
         std::pair{"e4m3fn 32 scale=bf16",
                   "scales must be numbers of bf16, none negative, got another at element 2"}}) {
-    const testing::OnGpuView given(driver(), View(scales));
-    const TensorView view = given.view();
-    try {
-      Cast(from.view(), ParseScaled(text), 1, Options(Rounding::nearest_even), out.view(),
-           {.blocks = &view}, testing::kKey);
-      ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), message);
-    }
+    testing::Copies there = There();
+    refuses(message, [&] {
+      Cast(there(from), ParseScaled(text), 1, nearest, there(out), {.blocks = there(&given)},
+           testing::kKey);
+    });
   }
-  const TensorView on_host = View(to.data(), DType::f32, shape);
-  EXPECT_THROW(Cast(from.view(), ParseScaled("mxfp8"), 1, Options(Rounding::nearest_even), on_host,
-                    {}, testing::kKey),
+  EXPECT_THROW(Cast(There()(from), ParseScaled("mxfp8"), 1, nearest, out, {}, testing::kKey),
                Error);
 }
 
-TEST_F(ScaledGpu, AnEmptyTensor) {
+TEST_P(ScaledDevices, AnEmptyTensor) {
   const Shape shape{0, 32};
   const std::vector<float> none(1);
   for (const char* text : {"mxfp8", "nvfp4", "fp8-tensor"}) {
-    const Scaled scaled = ParseScaled(text);
-    const TensorView x = View(none.data(), DType::f32, shape);
-    const RoundingOptions options = Options(Rounding::nearest_even);
-    EXPECT_EQ(EncodeOn(true, x, scaled, 1, options), EncodeOn(false, x, scaled, 1, options))
-        << text;
+    ExpectSameCodes(View(none.data(), DType::f32, shape), ParseScaled(text), 1,
+                    Options(Rounding::nearest_even));
   }
 }
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The simulated device is a device of its own: neither the CPU's operations nor another device's
+// work on its memory and streams.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cpd/ops/cast.h"
+#include "cpd/spec/error.h"
+#include "tests/testing/cuda_memory.h"
+
+namespace cpd {
+namespace {
+
+class Sim : public testing::GpuTest {
+ protected:
+  void SetUp() override { SetUpOn("sim"); }
+
+  std::vector<float> x_ = {1.1F, 2.3F, 3.7F};
+};
+
+TEST_F(Sim, HasANameAndANumber) {
+  const testing::OnGpuView x(driver(), View(x_));
+  EXPECT_EQ(NameOf(x.view()), "sim:0");
+  EXPECT_GT(x.view().device, Device::cuda);
+  const auto number = [](Device added) { return static_cast<int>(added); };
+  try {
+    for (int next = number(kind()) + 1; next <= 8; ++next) {
+      EXPECT_EQ(number(AddBackend(BackendOf(kind()))), next);
+    }
+    ADD_FAILURE() << "there is always another number";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "there are at most 8 kinds of device");
+  }
+}
+
+TEST_F(Sim, HasItsOwnStreams) {
+  const testing::OnGpuView x(driver(), View(x_));
+  TensorView other = x.view();
+  other.stream = &x_;
+  try {
+    Cast(other, ParseFormat("e4m3"), {}, other);
+    ADD_FAILURE() << "took another device's stream";
+  } catch (const MachineError& error) {
+    EXPECT_STREQ(error.what(), "SIM: no stream of this device");
+  }
+}
+
+using SimDeathTest = Sim;
+
+/// The CPU would read the device's memory.
+TEST_F(SimDeathTest, HasMemoryThatTheCpuCannotTouch) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const testing::OnGpuView x(driver(), View(x_));
+  TensorView on_cpu = x.view();
+  on_cpu.device = Device::cpu;
+  EXPECT_DEATH(Cast(on_cpu, ParseFormat("e4m3"), {}, View(x_)), "touched by the host");
+}
+
+}  // namespace
+}  // namespace cpd
