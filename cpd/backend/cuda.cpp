@@ -42,8 +42,8 @@ bool NotesProduct(const Accumulator& accumulator, const MatrixProduct& product,
   return Notes(out, PathOfProduct(plan, random != nullptr).kernel);
 }
 
-GemmCall CallOf(const MatrixProduct& product, const Accumulator& accumulator,
-                const RandomKey& key, const TensorView* random, std::int64_t draws) {
+GemmCall CallOf(const MatrixProduct& product, const Accumulator& accumulator, const RandomKey& key,
+                const TensorView* random, std::int64_t draws) {
   const bool draws_from_key = accumulator.rounding.mode == Rounding::stochastic;
   GemmCall call{product, AccumulatorPlanOf(accumulator, product.depth, key),
                 draws_from_key ? DeviceKey{key.device_seed, key.device_stream} : DeviceKey{},

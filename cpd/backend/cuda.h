@@ -27,8 +27,8 @@ struct PathOnGpu {
 };
 PathOnGpu PathOfProduct(const AccumulatorPlan& plan, bool given);
 
-/// cpd::Gemm of CUDA tensors: all checked, a, b and c not yet broadcast, out not empty. random: null, or `draws` integers for
-/// each element, checked.
+/// cpd::Gemm of CUDA tensors: all checked, a, b and c not yet broadcast, out not empty. random:
+/// null, or `draws` integers for each element, checked.
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c, const RandomKey& key,
           const TensorView* random, std::int64_t draws);
