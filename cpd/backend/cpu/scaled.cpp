@@ -132,17 +132,11 @@ class NanFinder {
         Kernels().find_large(0x7FFFFFFF, 0x7F800001, run.n, run.x, nullptr, nullptr, places);
     for (std::int64_t k = 0; k < nans; ++k) {
       const float scale = run.scale[places[k] / run.run];
-      if (scale == scale) return Found(static_cast<unsigned long long>(first) + places[k]);
+      if (scale == scale) return Lower(first_, static_cast<unsigned long long>(first) + places[k]);
     }
   }
 
  private:
-  void Found(unsigned long long index) {
-    const std::atomic_ref all(*first_);
-    unsigned long long least = all;
-    while (index < least && !all.compare_exchange_weak(least, index)) {
-    }
-  }
   unsigned long long* first_;
 };
 
