@@ -225,12 +225,12 @@ struct FixedSumCall {
 struct HadamardCall {
   const HadamardPlan* plan = nullptr;
   std::int64_t groups = 0, x_step = 0, out_step = 0;
-  /// The number of groups, one after the other, between whose elements of one number there are no
-  /// others in row-major order.
-  std::int64_t inner = 1;
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements
   bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only
+  /// The number of groups, one after the other, between whose elements of one number there are no
+  /// others in row-major order.
+  std::int64_t inner = 1;
 };
 
 // --- scaled formats ------------------------------------------------------------------------------

@@ -51,9 +51,9 @@ void Transform(const TensorView& x, const Hadamard& transform, int axis, bool in
                        .groups = x.size() / plan.size,
                        .x_step = x.stride[axis],
                        .out_step = out.stride[axis],
-                       .inner = inner,
                        .x = firsts(x),
-                       .out = firsts(out)});
+                       .out = firsts(out),
+                       .inner = inner});
 }
 
 }  // namespace cpd

@@ -34,8 +34,8 @@ void Operate(const ArithmeticCall& call) {
 }  // namespace
 
 int arithmetic(const Launch& /*launch*/, const ArithmeticCall& call) {
-  const bool wide = call.x.dtype == DType::f64 || call.y.dtype == DType::f64 ||
-                    call.z.dtype == DType::f64;
+  const bool wide =
+      call.x.dtype == DType::f64 || call.y.dtype == DType::f64 || call.z.dtype == DType::f64;
   wide ? Operate<double>(call) : Operate<float>(call);
   return 0;
 }

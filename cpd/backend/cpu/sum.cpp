@@ -88,30 +88,29 @@ void Sum(const SumCall& call) {
   const FoldOrder& order = call.plan.order;
   const auto planes = static_cast<std::size_t>(fold_planes(order.scheme, call.terms));
   if (Explains()) NoteKernel("fold");
-  parallel_for(
-      call.n, kBlock, SerialBelow(call.terms), [&](std::int64_t begin, std::int64_t end) {
-        const PlansOf plans{call.plan};
-        Writer<T> writer(call.out);
-        Terms<T> all(call);
-        std::vector<T> state(planes * static_cast<std::size_t>(kStage));
-        ForRanges(begin, end, all.elements(), [&](std::int64_t i, std::int64_t n) {
-          const FoldStateOf<T> sums{state.data(), kStage, call.random.from(i)};
-          for (std::int64_t k = 0; k < call.terms; k += Terms<T>::kMost) {
-            CheckInterrupt();
-            const std::int64_t count = std::min(Terms<T>::kMost, call.terms - k);
-            Spans spans(plans, order.scheme, i, n, all.Read(k, count, i, n), sums);
-            FoldWalk(order, k).take(spans, count);
-          }
-          Spans<T, const PlansOf> spans(plans, order.scheme, i, n, nullptr, sums);
-          if (call.terms > 0) {
-            FoldWalk(order, call.terms).end(spans);
-          } else {
-            RoundInPlace(call.empty, i, n, state.data());
-          }
-          std::copy_n(state.data(), n, writer.Target(i, n));
-          writer.Flush(i, n);
-        });
-      });
+  parallel_for(call.n, kBlock, SerialBelow(call.terms), [&](std::int64_t begin, std::int64_t end) {
+    const PlansOf plans{call.plan};
+    Writer<T> writer(call.out);
+    Terms<T> all(call);
+    std::vector<T> state(planes * static_cast<std::size_t>(kStage));
+    ForRanges(begin, end, all.elements(), [&](std::int64_t i, std::int64_t n) {
+      const FoldStateOf<T> sums{state.data(), kStage, call.random.from(i)};
+      for (std::int64_t k = 0; k < call.terms; k += Terms<T>::kMost) {
+        CheckInterrupt();
+        const std::int64_t count = std::min(Terms<T>::kMost, call.terms - k);
+        Spans spans(plans, order.scheme, i, n, all.Read(k, count, i, n), sums);
+        FoldWalk(order, k).take(spans, count);
+      }
+      Spans<T, const PlansOf> spans(plans, order.scheme, i, n, nullptr, sums);
+      if (call.terms > 0) {
+        FoldWalk(order, call.terms).end(spans);
+      } else {
+        RoundInPlace(call.empty, i, n, state.data());
+      }
+      std::copy_n(state.data(), n, writer.Target(i, n));
+      writer.Flush(i, n);
+    });
+  });
 }
 
 }  // namespace

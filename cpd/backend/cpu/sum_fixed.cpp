@@ -52,26 +52,25 @@ struct Integers {
 template <class T>
 void SumIntegers(const FixedSumCall& call) {
   const std::int64_t step = call.step * static_cast<std::int64_t>(SizeOf(call.x.dtype));
-  parallel_for(
-      call.n, kBlock, SerialBelow(call.terms), [&](std::int64_t begin, std::int64_t end) {
-        Reader<T> reader(call.x);
-        Writer<T> writer(call.out);
-        Integers sums(call.plan, kStage);
-        std::vector<double> values(static_cast<std::size_t>(kStage));
-        ForRanges(begin, end, kStage, [&](std::int64_t i, std::int64_t n) {
-          sums.Start(n);
-          auto* term = static_cast<std::uint8_t*>(call.x.data);
-          for (std::int64_t k = 0; k < call.terms; ++k, term += step) {
-            if (k % 64 == 63) CheckInterrupt();
-            reader.Move(term);
-            sums.Add(n, reader.Read(i, n));
-          }
-          sums.Values(n, values.data());
-          RoundInPlace(call.plan.end, i, n, values.data());
-          std::copy_n(values.data(), n, writer.Target(i, n));
-          writer.Flush(i, n);
-        });
-      });
+  parallel_for(call.n, kBlock, SerialBelow(call.terms), [&](std::int64_t begin, std::int64_t end) {
+    Reader<T> reader(call.x);
+    Writer<T> writer(call.out);
+    Integers sums(call.plan, kStage);
+    std::vector<double> values(static_cast<std::size_t>(kStage));
+    ForRanges(begin, end, kStage, [&](std::int64_t i, std::int64_t n) {
+      sums.Start(n);
+      auto* term = static_cast<std::uint8_t*>(call.x.data);
+      for (std::int64_t k = 0; k < call.terms; ++k, term += step) {
+        if (k % 64 == 63) CheckInterrupt();
+        reader.Move(term);
+        sums.Add(n, reader.Read(i, n));
+      }
+      sums.Values(n, values.data());
+      RoundInPlace(call.plan.end, i, n, values.data());
+      std::copy_n(values.data(), n, writer.Target(i, n));
+      writer.Flush(i, n);
+    });
+  });
 }
 
 }  // namespace
