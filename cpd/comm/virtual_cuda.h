@@ -13,7 +13,6 @@
 
 #include "cpd/backend/queue.h"
 #include "cpd/comm/reduction.h"
-#include "cpd/backend/queue.h"
 #include "cpd/compress/codec.h"
 
 namespace cpd {
