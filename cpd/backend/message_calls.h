@@ -170,8 +170,8 @@ struct QuantizedCall : CodecMemory {
   std::uint64_t stream = 0;       ///< of the random integers
   std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
   std::int64_t bucket = 1, block = 0;
-  std::int32_t shift = 0;   ///< x and decoded values are multiplied by 2^shift
-  float divisor = 1;        ///< of decoded values
+  std::int32_t shift = 0;  ///< x and decoded values are multiplied by 2^shift
+  float divisor = 1;       ///< of decoded values
   /// Of the piece's buckets, as bucket_scales writes them: their scales and the factors of their
   /// elements (ElementScale); a CPU writes their largest magnitudes to `scale` alone.
   float* scale = nullptr;

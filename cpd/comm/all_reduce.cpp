@@ -227,7 +227,8 @@ class Collective {
       }
       if (result_states_.empty()) continue;
       const Segment own = Owned(l);
-      result_states_[l]->BeginOn(queue, reduction.ResultPiece(layer, own.begin, own.count), nullptr);
+      result_states_[l]->BeginOn(queue, reduction.ResultPiece(layer, own.begin, own.count),
+                                 nullptr);
     }
     if (reduction.measured() != Measured::shared) return;
     Enter(Phase::exponents, 0, link_.transport());
@@ -397,7 +398,7 @@ class Collective {
   bool on_host_ = false;  // whether a codec computes there
   std::optional<StreamOrder> order_;
   std::optional<StagedLayers> staged_;
-  std::vector<float> scales_;                       // empty where nothing is measured
+  std::vector<float> scales_;               // empty where nothing is measured
   std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
   std::vector<CodecState*> result_states_;  // of the results that this rank owns
   CodecStates own_states_;                  // where the caller has none

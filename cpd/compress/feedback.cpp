@@ -133,8 +133,7 @@ std::int64_t Feedback::EncodeOn(const Queue& queue, const Piece& piece, CodecSta
   ForParts(queue, piece, bucket(), step, [&](const Piece& part, std::int64_t i) {
     if (!decoded) decoded.emplace(queue, part.n);  // the first is the longest
     Compensated sums(queue, *inner_, part, state, x + i);
-    const std::int64_t bytes =
-        inner_->EncodeOn(queue, Unshifted(part), sums.inner(), sums.v(), to);
+    const std::int64_t bytes = inner_->EncodeOn(queue, Unshifted(part), sums.inner(), sums.v(), to);
     inner_->DecodeOn(queue, {to, static_cast<std::size_t>(bytes)}, part.n, 0, 1, decoded->data(),
                      part.begin % bucket());
     sums.TakeErrors(part, decoded->data(), nullptr);

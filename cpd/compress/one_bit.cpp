@@ -28,6 +28,13 @@ constexpr std::array<Key<OneBitOptions>, 3> kOneBitKeys{{
 }};
 constexpr Keys<OneBitOptions> kOneBit{"one_bit", kOneBitKeys};
 
+/// Eight buckets, which are summed together, where these are at most kMostBucket values.
+std::int64_t EightBuckets(std::int64_t bucket) {
+  const std::int64_t least = BlockOfBucket(std::max<std::int64_t>(bucket, 1));
+  const std::int64_t eight = 8 * bucket;
+  return least < eight && eight <= kMostBucket ? eight : least;
+}
+
 }  // namespace
 
 OneBit::OneBit(std::int64_t bucket, std::optional<int> axis) : OneBit(false, axis, 0, bucket) {
@@ -37,7 +44,7 @@ OneBit::OneBit(std::int64_t bucket, std::optional<int> axis) : OneBit(false, axi
 }
 
 OneBit::OneBit(bool columns, std::optional<int> axis, std::int64_t row, std::int64_t bucket)
-    : columns_(columns), axis_(axis), row_(row), bucket_(bucket) {}
+    : columns_(columns), axis_(axis), row_(row), bucket_(bucket), block_(EightBuckets(bucket)) {}
 
 SharedCodec OneBit::Columns(std::optional<int> axis) {
   return SharedCodec(new OneBit(true, axis, 0, kMostBucket));
@@ -64,12 +71,6 @@ std::string OneBit::name() const {
 
 std::string OneBit::text() const {
   return row_ == 0 ? name() : name() + " of columns of " + std::to_string(row_);
-}
-
-std::int64_t OneBit::block() const {
-  const std::int64_t least = BlockOfBucket(bucket_);
-  const std::int64_t eight = 8 * bucket_;
-  return least < eight && eight <= kMostBucket ? eight : least;
 }
 
 std::int64_t OneBit::Buckets(std::int64_t n, std::int64_t before) const {

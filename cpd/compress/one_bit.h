@@ -41,7 +41,7 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   /// Eight buckets, which are summed together, where these are at most kMostBucket values.
-  [[nodiscard]] std::int64_t block() const override;
+  [[nodiscard]] std::int64_t block() const override { return block_; }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
@@ -73,7 +73,7 @@ class CPD_API OneBit final : public Codec {
   bool columns_;
   std::optional<int> axis_;
   std::int64_t row_;  ///< 0: not known
-  std::int64_t bucket_;
+  std::int64_t bucket_, block_;
 };
 
 }  // namespace cpd

@@ -64,6 +64,7 @@ Quantized::Quantized(Name name, const Scaled& scaled, const RoundingOptions& rou
   rounding_.overflow = Overflow::saturate;
   plan_ = Guarded([&] { return make_scaled_plan(scaled_, rounding_, false); });
   bucket_ = scaled_.block.kind == Kind::row ? kMostBucket : scaled_.block.columns;
+  block_ = BlockOfBucket(bucket_);
 }
 
 std::string Quantized::name() const {

@@ -47,7 +47,7 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] const Format& format() const override { return kFp32; }
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
-  [[nodiscard]] std::int64_t block() const override { return BlockOfBucket(bucket_); }
+  [[nodiscard]] std::int64_t block() const override { return block_; }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
   /// Of codecs that round to nearest-even or stochastically.
@@ -79,7 +79,7 @@ class CPD_API Quantized final : public Codec {
   Scaled scaled_;
   RoundingOptions rounding_;
   ScaledPlan plan_;
-  std::int64_t bucket_ = 0;
+  std::int64_t bucket_ = 0, block_ = 0;
 };
 
 }  // namespace cpd

@@ -189,12 +189,11 @@ class CodecsGpu : public testing::GpuTest {
     SCOPED_TRACE("values " + std::to_string(begin) + " + " + std::to_string(n));
     const Piece piece = both.PieceOf(begin, n);
     const Bytes bytes = EncodedOnCpu(codec, piece, both.state, both.x.data() + begin);
-    ExpectBytes(codec, both.queue, bytes, n, begin % codec.bucket(),
-                [&](std::uint8_t* to) {
-                  const float* const x = both.there() + begin;
-                  EXPECT_EQ(codec.EncodeOn(*both.queue, piece, both.state_there, x, to),
-                            static_cast<std::int64_t>(bytes.size()));
-                });
+    ExpectBytes(codec, both.queue, bytes, n, begin % codec.bucket(), [&](std::uint8_t* to) {
+      const float* const x = both.there() + begin;
+      EXPECT_EQ(codec.EncodeOn(*both.queue, piece, both.state_there, x, to),
+                static_cast<std::int64_t>(bytes.size()));
+    });
   }
 };
 

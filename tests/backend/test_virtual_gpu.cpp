@@ -15,8 +15,8 @@
 
 #include "cpd/backend/queue.h"
 #include "cpd/comm/virtual.h"
-#include "cpd/compress/codecs.h"
 #include "cpd/compress/codec.h"
+#include "cpd/compress/codecs.h"
 #include "cpd/ops/cast.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
@@ -128,9 +128,8 @@ class VirtualGpu : public testing::GpuTest {
 
   static void ExpectSame(const Reduce& spec, const Reduced& expected, const Reduced& got,
                          int world) {
-    const bool is_staged =
-        spec.wire != nullptr &&
-        (spec.wire->kernels() == KernelSupport::none || !spec.wire->counts_bytes());
+    const bool is_staged = spec.wire != nullptr && (spec.wire->kernels() == KernelSupport::none ||
+                                                    !spec.wire->counts_bytes());
     for (std::size_t l = 0; l < kSizes.size(); ++l) {
       const std::string about = "layer " + std::to_string(l) + " of " + std::to_string(world) +
                                 " ranks, " + ToString(spec.accumulator) + " " +

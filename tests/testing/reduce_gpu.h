@@ -182,8 +182,7 @@ class ReduceGpu : public GpuTest {
         EXPECT_EQ(report.zeros, reports[l].zeros);
         EXPECT_EQ(report.bytes, reports[l].bytes);
         EXPECT_EQ(report.bits, reports[l].bits);
-        const bool is_staged =
-            spec.wire != nullptr && spec.wire->kernels() != KernelSupport::all;
+        const bool is_staged = spec.wire != nullptr && spec.wire->kernels() != KernelSupport::all;
         const auto bytes = static_cast<std::int64_t>(8 * expected[l].size());
         EXPECT_EQ(report.staged_bytes, is_staged ? bytes : 0);
       }

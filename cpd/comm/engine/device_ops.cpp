@@ -239,7 +239,8 @@ class DeviceOps final : public MessageOps {
       const auto l = static_cast<std::size_t>(s.layer);
       const float scale = layers().scales.empty() ? 0 : layers().scales[l];
       reduction().wire(s.layer)->EncodeOn(
-          *queue_, reduction().PieceOf(s.layer, rank(), layers().shifts[l], scale, s.begin, s.count),
+          *queue_,
+          reduction().PieceOf(s.layer, rank(), layers().shifts[l], scale, s.begin, s.count),
           StateOf(layers().states, l), layers().x[l] + s.begin, to + at);
     });
     Progress();
