@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <mutex>
 #include <string>
 
-#include "cpd/backend/roster.h"
-#include "cpd/base/parallel.h"
+#include "cpd/backend/segments.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -17,17 +15,24 @@ LayerRange MeasureRange(const TensorView& x) {
   if (x.dtype != DType::f32 || !x.is_contiguous() || !x.on_host()) {
     throw Error("a tensor must be contiguous fp32 on the CPU, got " + ToString(x.dtype));
   }
-  const auto* values = static_cast<const float*>(x.data);
-  LayerRange range;
-  std::mutex mutex;
-  parallel_for(x.size(), 4096, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t non_finite = 0;
-    const float most = Kernels().max_abs(end - begin, values + begin, &non_finite);
-    const std::lock_guard<std::mutex> lock(mutex);
-    range.max_abs = LargerMagnitude(range.max_abs, most);
-    range.non_finite += non_finite;
-  });
-  return range;
+  return MeasureRanges(Queue(x), {&x, 1})[0];
+}
+
+std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x) {
+  std::vector<std::int64_t> sizes;
+  for (const TensorView& layer : x) sizes.push_back(layer.size());
+  std::vector<ReduceSegment> segments = WholeLayers(sizes);
+  for (std::size_t l = 0; l < x.size(); ++l) segments[l].x = static_cast<const float*>(x[l].data);
+  std::vector<SegmentCounts> counts(x.size());
+  CountCall call;
+  call.counts = counts.data();
+  Walk(call.reduce, segments);
+  queue.count(call);
+  std::vector<LayerRange> ranges;
+  for (const SegmentCounts& of : counts) {
+    ranges.push_back({std::bit_cast<float>(of.largest), static_cast<std::int64_t>(of.non_finite)});
+  }
+  return ranges;
 }
 
 int ApsExponent(float max_abs, int ranks) {

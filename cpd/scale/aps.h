@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
+#include "cpd/backend/queue.h"
 #include "cpd/base/tensor.h"
 #include "cpd/spec/rounding.h"
 
@@ -18,6 +21,8 @@ struct LayerRange {
 
 /// The largest magnitude of a float32 layer, without non-finite values, and how many these are.
 CPD_API LayerRange MeasureRange(const TensorView& x);
+/// The same of contiguous layers on the queue's device.
+std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x);
 
 /// ceil(log2(max_abs * ranks)) with the exact product: each of the values, and with `ranks` terms
 /// their sum, is at most 2^e. `max_abs` is finite and above 0. Throws Error where ranks < 1.

@@ -382,6 +382,7 @@ TEST(VirtualReduce, RanksThatStayAreAddedTogether) {
         spec.group_size = group;
         spec.average = group == 6;
         spec.divide = Divide::before;
+        if (spec.average) spec.rounding.mode = Rounding::stochastic;
         std::vector<TensorReport> one_by_one, together;
         const testing::Layers expected =
             testing::virtual_reduce(spec, ranks, &one_by_one, testing::kCall);
@@ -397,6 +398,19 @@ TEST(VirtualReduce, RanksThatStayAreAddedTogether) {
       }
     }
   }
+}
+
+/// The largest fp16 number has more bits than the accumulator's.
+TEST(VirtualReduce, GroupsSaturateInAWiderResult) {
+  Reduce spec;
+  spec.format = spec.accumulator.format = ParseFormat("bf16");
+  spec.accumulator.scheme = Scheme::kahan;
+  spec.accumulator.rounding.overflow = Overflow::saturate;
+  spec.result = ParseFormat("e5m10");
+  spec.group_size = 2;
+  const std::vector<float> layer(5, 40000.0F);
+  const testing::Layers sums = testing::virtual_reduce(spec, {{layer}, {layer}, {layer}, {layer}});
+  EXPECT_EQ(sums[0], std::vector<float>(5, 65504.0F));
 }
 
 TEST(VirtualReduce, ExchangesAreOfNoConsequence) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <utility>
 
 #include "cpd/backend/cpu/spans.h"
+#include "cpd/backend/segments.h"
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
 #include "cpd/numeric/draws/streams.h"
@@ -17,28 +17,6 @@ std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 std::shared_ptr<std::uint8_t> QueuedMemory(const SharedQueue& queue, std::int64_t bytes) {
   const auto free = [queue](std::uint8_t* memory) { queue->Release(MemoryKind::queued, memory); };
   return {static_cast<std::uint8_t*>(queue->Allocate(MemoryKind::queued, bytes)), free};
-}
-
-/// Segments of whole layers; their numbers in random streams are 0, 1, …
-std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> sizes) {
-  std::vector<ReduceSegment> segments;
-  std::int64_t tiles = 0;
-  for (std::size_t l = 0; l < sizes.size(); ++l) {
-    ReduceSegment segment;
-    segment.layer = static_cast<std::int64_t>(l);
-    segment.size = segment.count = sizes[l];
-    segment.tile = tiles;
-    tiles += tiles_of(sizes[l]);
-    segments.push_back(segment);
-  }
-  return segments;
-}
-
-/// Makes a call work on these segments, which must live as long as the call.
-void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
-  call.segments = segments.data();
-  call.segment_count = static_cast<std::int32_t>(segments.size());
-  call.tiles = segments.empty() ? 0 : segments.back().tile + tiles_of(segments.back().count);
 }
 
 class DeviceOps final : public MessageOps {
@@ -344,21 +322,6 @@ std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
     if (size > 0) queue->reduce(call);
   }
   return all;
-}
-
-std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x) {
-  std::vector<std::int64_t> sizes;
-  for (const TensorView& layer : x) sizes.push_back(layer.size());
-  std::vector<ReduceSegment> segments = WholeLayers(sizes);
-  for (std::size_t l = 0; l < x.size(); ++l) segments[l].x = static_cast<const float*>(x[l].data);
-  ReduceCall call;
-  Walk(call, segments);
-  std::vector<LayerRange> ranges;
-  for (const SegmentCounts& counts : queue.Count(call, false)) {
-    ranges.push_back(
-        {std::bit_cast<float>(counts.largest), static_cast<std::int64_t>(counts.non_finite)});
-  }
-  return ranges;
 }
 
 }  // namespace cpd

@@ -136,7 +136,4 @@ SumPlan SumPlanOf(const Level& level);
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
                                               std::span<const TensorView> x, float divisor);
 
-/// MeasureRange of layers on the queue's device.
-std::vector<LayerRange> MeasureRanges(const Queue& queue, std::span<const TensorView> x);
-
 }  // namespace cpd
