@@ -366,51 +366,23 @@ def _packed(x: Tensor, how: str, *args: Any) -> Tensor:
 
 
 _ELEMENTS, _SUM = Batching(widen_elements), Batching(widen_sum, sum_draws)
-operator(
-    "cast",
-    _like,
-    Derivative(_keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0]),
-    _ELEMENTS,
-    has_out=True,
-)
-operator(
-    "add",
-    _contiguous,
-    Derivative(_keep_nothing, lambda ctx, grad: (grad, grad), lambda ctx, t: total(*t[:2])),
-    _ELEMENTS,
-    has_out=True,
-)
-operator(
-    "mul",
-    _contiguous,
-    Derivative(_keep_factors, _mul_backward, _mul_tangent),
-    _ELEMENTS,
-    has_out=True,
-)
-operator(
-    "fma",
-    _contiguous,
-    Derivative(_keep_factors, lambda ctx, grad: (*_mul_backward(ctx, grad), grad), _fma_tangent),
-    _ELEMENTS,
-    has_out=True,
-)
-operator(
-    "div",
-    _contiguous,
-    Derivative(_keep_factors, _div_backward, _div_tangent),
-    _ELEMENTS,
-    has_out=True,
-)
-operator(
+
+
+def _rounded(name: str, setup: Any, backward: Any, tangent: Any, fake: Any = _contiguous) -> None:
+    """Adds the row of an operation of elements whose results are rounded once."""
+    operator(name, fake, Derivative(setup, backward, tangent), _ELEMENTS, has_out=True)
+
+
+_rounded("cast", _keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0], _like)
+_rounded("add", _keep_nothing, lambda ctx, grad: (grad, grad), lambda ctx, t: total(*t[:2]))
+_rounded("mul", _keep_factors, _mul_backward, _mul_tangent)
+_rounded("fma", _keep_factors, lambda ctx, grad: (*_mul_backward(ctx, grad), grad), _fma_tangent)
+_rounded("div", _keep_factors, _div_backward, _div_tangent)
+_rounded(
     "sqrt",
-    _contiguous,
-    Derivative(
-        _keep_x,
-        lambda ctx, grad: (grad / (2 * ctx.saved_tensors[0].sqrt()),),
-        lambda ctx, tangents: tangents[0] / (2 * saved(ctx)[0].sqrt()),
-    ),
-    _ELEMENTS,
-    has_out=True,
+    _keep_x,
+    lambda ctx, grad: (grad / (2 * ctx.saved_tensors[0].sqrt()),),
+    lambda ctx, tangents: tangents[0] / (2 * saved(ctx)[0].sqrt()),
 )
 operator("flags", lambda x, *args: x.new_empty(x.shape, dtype=torch.uint8), batching=_ELEMENTS)
 operator(
