@@ -51,6 +51,8 @@ void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
 unsigned long long* Queue::PlaceOf(const Fault& fault) const {
   return cpd::PlaceOf(backend_, launch_, fault);
 }
+void Queue::EndChecked() const { cpd::EndChecked(backend_, launch_); }
+void Queue::Check(int status) const { CheckStatus(backend_, status); }
 
 std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {
   std::vector<SegmentCounts> counts(static_cast<std::size_t>(call.segment_count));

@@ -67,7 +67,7 @@ class CPD_API Queue {
   /// The memory in which a kernel notes this fault (faults.h).
   [[nodiscard]] unsigned long long* PlaceOf(const Fault& fault) const;
   /// After a call that may note a fault (EndChecked in faults.h).
-  void EndChecked() const { cpd::EndChecked(backend_, launch_); }
+  void EndChecked() const;
 
 #define CPD_OP(name, Call) \
   void name(const Call& call) const { Check(backend_.name(launch_, call)); }
@@ -78,7 +78,7 @@ class CPD_API Queue {
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const ByteRange> bytes) const;
 
  private:
-  void Check(int status) const { CheckStatus(backend_, status); }
+  void Check(int status) const;
 
   Device kind_;
   const Backend& backend_;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <stdexcept>
 #include <string>
 
 #include "cpd/backend/cpu/cpu.h"
@@ -53,7 +54,7 @@ std::string NameOf(const TensorView& x) {
 
 Device AddBackend(const Backend& backend) {
   const std::size_t kind = g_kinds++;
-  if (kind >= kMostKinds) throw Error("there are at most 8 kinds of device");
+  if (kind >= kMostKinds) throw std::logic_error("there are at most 8 kinds of device");
   backend.use_allocator_at(g_allocator);
   g_backends[kind] = &backend;
   return static_cast<Device>(kind);

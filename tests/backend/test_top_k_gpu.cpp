@@ -369,7 +369,7 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
 class Search {
  public:
   Search(const Floats& x, std::int64_t k, std::int32_t span)
-      : queue_(0),
+      : queue_(Device::cuda, 0),
         memory_(Bytes(x.size())),
         spans(((x.size() + kCodeTile - 1) / kCodeTile + static_cast<std::size_t>(span) - 1) /
                   static_cast<std::size_t>(span) +

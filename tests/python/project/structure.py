@@ -27,6 +27,8 @@ CPP_ORDER = (
         " cpd/backend/kernel_table cpd/backend/backend",
     ),
     ("kernels/cpu", "kernels/cuda", "cpd/oracle"),
+    ("cpd/backend/roster cpd/backend/explain cpd/backend/blas cpd/backend/bf16_kernels",),
+    ("cpd/backend/cpu",),
     ("cpd/backend",),
     ("cpd/ops", "cpd/scale"),
     ("cpd/compress",),
