@@ -228,8 +228,8 @@ struct HadamardCall {
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements
   bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only
-  /// The number of groups, one after the other, between whose elements of one number there are no
-  /// others in row-major order.
+  /// The number of neighboring groups whose elements alternate in row-major order: a CPU takes them
+  /// together.
   std::int64_t inner = 1;
 };
 

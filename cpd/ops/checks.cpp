@@ -176,6 +176,11 @@ std::string PlaceOf(const TensorView& x) {
   return x.on_host() ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
 }
 
+void CheckOnCpu(const TensorView& x, const char* what) {
+  if (x.on_host()) return;
+  throw Error(std::string(what) + " are for tensors on the CPU, got one on a GPU");
+}
+
 bool IsTogether(const TensorView& x, const TensorView& y) {
   return x.device == y.device && (x.on_host() || x.device_index == y.device_index);
 }

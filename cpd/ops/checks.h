@@ -17,6 +17,8 @@ namespace cpd {
 void CheckFloat(const TensorView& x, const char* name);
 /// `on the CPU` or `on GPU 1`.
 std::string PlaceOf(const TensorView& x);
+/// Throws Error, naming `what`, unless x is on the CPU.
+void CheckOnCpu(const TensorView& x, const char* what);
 /// Whether both are on the CPU, or on the same GPU.
 bool IsTogether(const TensorView& x, const TensorView& y);
 /// Throws Error unless both are on one device.

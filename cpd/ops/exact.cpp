@@ -179,12 +179,6 @@ bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Ta
   return doubts <= run.n / 8;
 }
 
-/// Throws Error, naming `what`, where x is not on the CPU.
-void CheckOnCpu(const TensorView& x, const char* what) {
-  if (x.on_host()) return;
-  throw Error(std::string(what) + " are for tensors on the CPU, got one on a GPU");
-}
-
 }  // namespace
 
 void Compute(soft::Operation operation, const Operands& in, const Format& format,

@@ -88,6 +88,25 @@ TEST(Transform, GroupsAlongTheLastAxisOfAnyStride) {
   }
 }
 
+TEST(Transform, GroupsWhoseDimensionIsTheOutermostInMemory) {
+  const std::array<std::int64_t, 3> stored{64, 3, 5};  // shape 3 x 64 x 5
+  const std::vector<float> x = hadamard_values(3 * 64 * 5, 13);
+  TensorView permuted = View(x.data(), DType::f32, stored);
+  std::swap(permuted.shape[0], permuted.shape[1]);
+  std::swap(permuted.stride[0], permuted.stride[1]);
+  std::vector<float> straight(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    straight[i] = x[i / 5 % 64 * 15 + i / 320 * 5 + i % 5];
+  }
+  for (const Hadamard& h : all_transforms()) {
+    if (h.size > 64) continue;
+    const std::vector<float> got(x.size());
+    Transform(permuted, h, 1, false,
+              View(got.data(), DType::f32, std::array<std::int64_t, 3>{3, 64, 5}));
+    expect_bits(oracle_transform(straight, h, false, 5), got, ToString(h));
+  }
+}
+
 TEST(Transform, NarrowTypesAlongEveryAxis) {
   for (const DType type : {DType::bf16, DType::f16}) {
     const Format format = type == DType::bf16 ? MakeFormat(8, 7) : MakeFormat(5, 10);

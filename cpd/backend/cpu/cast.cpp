@@ -21,51 +21,11 @@ namespace {
 /// integers, or where rows do not begin with one, so many that few are drawn twice.
 constexpr std::int64_t kBoxElements = 1 << 16, kBoxColumns = kBlock;
 
-/// Writes the call's tensors x, out and random (where it has no data, x), and the row-major indices
-/// of their elements, as views of one shape, whose dimensions all of them traverse evenly are one.
-void Refine(const CastCall& call, const std::array<TensorView*, 4>& views) {
-  struct Walk {
-    const Strided* of;
-    int dimension = 0;
-    std::int64_t left = 0, stride = 0;
-    void Enter(int d) { *this = {of, d, of->shape[d], of->stride[d]}; }
-  };
-  std::array<Walk, 3> walks{{{.of = &call.x},
-                             {.of = &call.out},
-                             {.of = call.random.data != nullptr ? &call.random : &call.x}}};
-  for (std::size_t i = 0; i < walks.size(); ++i) {
-    walks[i].Enter(walks[i].of->rank - 1);
-    views[i]->data = walks[i].of->data;
-    views[i]->dtype = walks[i].of->dtype;
-  }
-  int rank = 0;
-  for (std::int64_t before = 1; before < call.n; ++rank) {
-    const std::int64_t extent = std::ranges::min(walks, {}, &Walk::left).left;
-    for (std::size_t i = 0; i < walks.size(); ++i) {
-      Walk& walk = walks[i];
-      views[i]->shape[rank] = extent;
-      views[i]->stride[rank] = walk.stride;
-      walk.left /= extent;
-      walk.stride *= extent;
-      if (walk.left == 1 && walk.dimension > 0) walk.Enter(walk.dimension - 1);
-    }
-    views[3]->shape[rank] = extent;
-    views[3]->stride[rank] = before;
-    before *= extent;
-  }
-  for (TensorView* view : views) {
-    view->rank = rank;
-    std::reverse(view->shape.begin(), view->shape.begin() + rank);
-    std::reverse(view->stride.begin(), view->stride.begin() + rank);
-  }
-}
-
 /// The dimension along which neighbors are neighbors in memory, or -1.
 int UnitDimension(const TensorView& x) {
-  for (int d = 0; d < x.rank; ++d) {
-    if (x.stride[d] == 1) return d;
-  }
-  return -1;
+  const auto* const end = x.stride.begin() + x.rank;
+  const auto* const unit = std::find(x.stride.begin(), end, 1);
+  return unit == end ? -1 : static_cast<int>(unit - x.stride.begin());
 }
 
 /// The boxes of a call's tensors.
@@ -74,7 +34,7 @@ class Boxes {
   /// None where neither x nor out is contiguous along another dimension than the last.
   static std::optional<Boxes> Of(const CastCall& call);
 
-  [[nodiscard]] std::int64_t size() const;
+  [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t columns() const { return columns_; }
 
@@ -87,17 +47,60 @@ class Boxes {
 
  private:
   Boxes() = default;
-  TensorView x_, out_, random_;
-  TensorView index_;     ///< strides of the row-major index
-  int across_ = 0;       ///< one of the boxes' dimensions; the other is the last
-  bool turned_ = false;  ///< boxes' columns are along across_
-  std::int64_t rows_ = 1, columns_ = 1;
+  void Refine(const CastCall& call);
+  [[nodiscard]] std::int64_t down() const { return (x_.shape[across_] + rows_ - 1) / rows_; }
+  [[nodiscard]] std::int64_t along() const {
+    return (x_.shape[x_.rank - 1] + columns_ - 1) / columns_;
+  }
+
+  TensorView x_, out_, random_;  ///< of one shape; random_ is x where there is none
+  TensorView index_;             ///< strides of the row-major index
+  int across_ = 0;               ///< one of the boxes' dimensions; the other is the last
+  bool turned_ = false;          ///< boxes' columns are along across_
+  std::int64_t rows_ = 1, columns_ = 1, size_ = 0;
 };
+
+/// Sets the tensors' views: dimensions that all of them traverse evenly are one.
+void Boxes::Refine(const CastCall& call) {
+  struct Walk {
+    const Strided* of;
+    TensorView* to;
+    int dimension = 0;
+    std::int64_t left = 0, stride = 0;
+    void Enter(int d) {
+      dimension = d;
+      left = of->shape[d];
+      stride = of->stride[d];
+    }
+  };
+  std::array<Walk, 3> walks{
+      {{&call.x, &x_}, {&call.out, &out_}, {call.random.data ? &call.random : &call.x, &random_}}};
+  for (Walk& walk : walks) walk.Enter(walk.of->rank - 1);
+  int rank = 0;
+  for (std::int64_t before = 1; before < call.n; ++rank) {  // from the last dimension on
+    const std::int64_t extent = std::ranges::min(walks, {}, &Walk::left).left;
+    for (Walk& walk : walks) {
+      walk.to->shape[rank] = extent;
+      walk.to->stride[rank] = walk.stride;
+      walk.left /= extent;
+      walk.stride *= extent;
+      if (walk.left == 1 && walk.dimension > 0) walk.Enter(walk.dimension - 1);
+    }
+    index_.shape[rank] = extent;
+    index_.stride[rank] = before;
+    before *= extent;
+  }
+  for (TensorView* view : {&x_, &out_, &random_, &index_}) {
+    view->rank = rank;
+    std::reverse(view->shape.begin(), view->shape.begin() + rank);
+    std::reverse(view->stride.begin(), view->stride.begin() + rank);
+  }
+}
 
 std::optional<Boxes> Boxes::Of(const CastCall& call) {
   if (call.x.rank == 1 && call.out.rank == 1) return std::nullopt;
   Boxes boxes;
-  Refine(call, {&boxes.x_, &boxes.out_, &boxes.random_, &boxes.index_});
+  boxes.Refine(call);
   const int last = boxes.x_.rank - 1;
   boxes.across_ = UnitDimension(boxes.out_);
   boxes.turned_ = boxes.across_ >= 0 && boxes.across_ != last;
@@ -109,34 +112,25 @@ std::optional<Boxes> Boxes::Of(const CastCall& call) {
   const std::int64_t least_rows = std::min(height, kBoxElements / wanted);
   boxes.columns_ = std::min(width, std::max(wanted, kBoxElements / least_rows));
   boxes.rows_ = std::min(height, kBoxElements / boxes.columns_);
+  boxes.size_ = call.n / (height * width) * boxes.down() * boxes.along();
   return boxes;
-}
-
-std::int64_t Boxes::size() const {
-  const std::int64_t height = x_.shape[across_], width = x_.shape[x_.rank - 1];
-  const std::int64_t down = (height + rows_ - 1) / rows_;
-  const std::int64_t along = (width + columns_ - 1) / columns_;
-  return x_.size() / (height * width) * down * along;
 }
 
 Boxes::Places Boxes::operator[](std::int64_t n) const {
   const int last = x_.rank - 1;
-  const std::int64_t height = x_.shape[across_], width = x_.shape[last];
-  const std::int64_t down = (height + rows_ - 1) / rows_;
-  const std::int64_t along = (width + columns_ - 1) / columns_;
   std::array<std::int64_t, TensorView::kMaxRank> at{};
-  at[across_] = n % down * rows_;
-  n /= down;
-  at[last] = n % along * columns_;
-  n /= along;
+  at[across_] = n % down() * rows_;
+  n /= down();
+  at[last] = n % along() * columns_;
+  n /= along();
   for (int d = last - 1; d >= 0; --d) {
     if (d == across_) continue;
     at[d] = n % x_.shape[d];
     n /= x_.shape[d];
   }
   const auto place = [&](const TensorView& v) {
-    Box box{0, std::min(rows_, height - at[across_]), std::min(columns_, width - at[last]),
-            v.stride[across_], v.stride[last]};
+    Box box{0, std::min(rows_, v.shape[across_] - at[across_]),
+            std::min(columns_, v.shape[last] - at[last]), v.stride[across_], v.stride[last]};
     for (int d = 0; d <= last; ++d) box.offset += at[d] * v.stride[d];
     if (turned_) {
       std::swap(box.rows, box.columns);

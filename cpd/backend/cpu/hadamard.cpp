@@ -18,6 +18,13 @@ Strided WholeOf(const HadamardCall& call, const Strided& firsts, std::int64_t st
   Strided all;
   all.data = firsts.data;
   all.dtype = firsts.dtype;
+  const std::int64_t size = call.plan->size;
+  if (call.inner == 1 && firsts.rank == 1 &&
+      (firsts.shape[0] == 1 || firsts.stride[0] == size * step)) {
+    all.shape[0] = firsts.shape[0] * size;
+    all.stride[0] = step;
+    return all;
+  }
   all.rank = 0;
   const auto put = [&](std::int64_t extent, std::int64_t stride) {  // from the last one on
     if (extent == 1) return;
@@ -31,11 +38,11 @@ Strided WholeOf(const HadamardCall& call, const Strided& firsts, std::int64_t st
     }
   };
   std::int64_t left = call.inner;
-  if (left == 1) put(call.plan->size, step);
+  if (left == 1) put(size, step);
   for (int d = firsts.rank - 1; d >= 0; --d) {
     const std::int64_t within = std::min(firsts.shape[d], left);
     put(within, firsts.stride[d]);
-    if (left > 1 && within == left) put(call.plan->size, step);
+    if (left > 1 && within == left) put(size, step);
     left /= within;
     put(firsts.shape[d] / within, firsts.stride[d] * within);
   }
