@@ -25,6 +25,9 @@ namespace cpd {
 /// Elements after which codes of any width end on a byte and a new random word begins.
 constexpr std::int64_t kBlock = 256;
 
+/// What is at the place of a fault that is true of no element.
+inline constexpr unsigned long long kNoFault = ~0ULL;
+
 /// CPU kernels implement add, mul and fma; GPU kernels also div and sqrt.
 using Operation = soft::Operation;
 
