@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python benchmarks/gemm_cost.py [NAME]`: how many times as long as torch's sgemm a product takes,
-for each figure of `cpd/backend/cpu/product_cost.cpp`, next to `Accumulator.slowdown`, which is made of them.
+for each figure of `cpd/backend/cpu/product_cost.cpp`, next to `Accumulator.slowdown`, which is
+made of them.
 
 One thread, by turns. Bits are not checked here: `./dev bench gemm` does it.
 """

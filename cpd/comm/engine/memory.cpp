@@ -5,11 +5,6 @@
 
 namespace cpd {
 
-const SharedQueue& HostQueue() {
-  static const SharedQueue queue = std::make_shared<const Queue>(Device::cpu, 0);
-  return queue;
-}
-
 MessageMemory::MessageMemory(SharedQueue queue, MemoryKind kind)
     : queue_(std::move(queue)),
       reader_(kind == MemoryKind::pinned ? HostQueue() : queue_),

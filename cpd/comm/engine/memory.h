@@ -48,8 +48,6 @@ class CPD_API MessageMemory {
 
 using SharedMemory = std::shared_ptr<const MessageMemory>;
 
-/// The CPU's queue, and memory for its messages.
-const SharedQueue& HostQueue();
 CPD_API SharedMemory HostMemory();
 
 }  // namespace cpd
