@@ -44,6 +44,7 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return block_; }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] KernelSupport kernels() const override { return KernelSupport::all; }
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                         std::uint8_t* to) const override;
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,

@@ -88,6 +88,7 @@ class CPD_API IntegerSums final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] KernelSupport kernels() const override { return blocks_.kernels(); }
   /// These two throw Error for a value beyond W on the CPU. x: whole numbers, and NaN.
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                         std::uint8_t* to) const override;

@@ -262,6 +262,7 @@ TEST_F(CodecsGpu, ErrorsFromCallToCall) {
   constexpr std::int64_t kSize = 2999;
   for (const char* text : kStateful) {
     const SharedCodec codec = codec_of(text);
+    ASSERT_EQ(codec->kernels(), KernelSupport::all);
     const States states(*codec, kSize);
     for (unsigned step = 0; step < 7; ++step) {
       SCOPED_TRACE(std::string(text) + ", step " + std::to_string(step));
@@ -363,6 +364,7 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
 /// Whole numbers, as sums of ternary values are, and NaN.
 TEST_F(CodecsGpu, IntegerSums) {
   const SharedCodec codec = MakeCodec("terngrad")->ForResults(kFp32, 5);
+  ASSERT_EQ(codec->kernels(), KernelSupport::all);
   Floats sums = values_of(5000, Values::normal);
   for (float& sum : sums) sum = std::round(std::fmin(std::fmax(2 * sum, -5.0F), 5.0F));
   sums[7] = std::nanf("");
