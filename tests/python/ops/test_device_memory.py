@@ -23,6 +23,13 @@ def test_no_index(device: Any, error: type[Exception], text: str) -> None:
         cpd.release_cuda_memory(device)
 
 
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="torch has no CUDA device here"):
+        cpd.release_cuda_memory()
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_it_is_given_back() -> None:
