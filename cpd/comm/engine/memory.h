@@ -48,6 +48,7 @@ class CPD_API MessageMemory {
 
 using SharedMemory = std::shared_ptr<const MessageMemory>;
 
+/// The CPU's memory for messages.
 CPD_API SharedMemory HostMemory();
 
 }  // namespace cpd
