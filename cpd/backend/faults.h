@@ -21,8 +21,6 @@ struct Fault {
   std::string before, after;
 };
 
-/// What is at the place of a fault that is true of no element.
-inline constexpr unsigned long long kNoFault = ~0ULL;
 /// Throws the Error of a fault of element number `element`.
 [[noreturn]] void Raise(const Fault& fault, unsigned long long element);
 /// The place where kernels note the least element of which the fault is true, kNoFault for none; in

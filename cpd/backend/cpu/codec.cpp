@@ -4,7 +4,6 @@
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/explain.h"
-#include "cpd/backend/faults.h"
 #include "cpd/backend/roster.h"
 
 namespace cpd::cpu {
