@@ -417,7 +417,7 @@ void LevelBlocks::DecodeOn(const Queue& queue, std::span<const std::uint8_t> byt
   DamageNote damage(queue, kDamagedNorm);
   call.damaged = damage.place();
   queue.decode_levels(call);
-  damage.Check();
+  if (damage.is_noted()) throw DamagedBytes("a norm is negative or infinite");
 }
 
 void LevelBlocks::DecodeBlocks(std::span<const std::uint8_t> bytes, LevelCall call,

@@ -52,18 +52,15 @@ void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::
 /// (faults.h).
 class DamageNote {
  public:
-  /// The error's text is "value N`what`".
+  /// The fault's text is "value N`what`".
   DamageNote(const Queue& queue, const char* what)
-      : what_(what), place_(queue.on_host() ? &index_ : queue.PlaceOf({"value ", what})) {}
+      : place_(queue.on_host() ? &index_ : queue.PlaceOf({"value ", what})) {}
   [[nodiscard]] unsigned long long* place() { return place_; }
-  /// Throws DamagedBytes on the CPU for a value that was noted.
-  void Check() const {
-    if (index_ != kNone) throw DamagedBytes("value " + std::to_string(index_) + what_);
-  }
+  /// True on the CPU for a value that was noted.
+  [[nodiscard]] bool is_noted() const { return index_ != kNone; }
 
  private:
   static constexpr unsigned long long kNone = std::numeric_limits<unsigned long long>::max();
-  const char* what_;
   unsigned long long index_ = kNone;
   unsigned long long* place_;
 };

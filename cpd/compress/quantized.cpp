@@ -173,7 +173,9 @@ void Quantized::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes
   call.y = y;
   call.damaged = damage.place();
   queue.decode_quantized(call);
-  damage.Check();
+  if (damage.is_noted()) {
+    throw DamagedBytes("a scale of " + name() + " is negative or no number");
+  }
 }
 
 bool Quantized::by_rows() const { return scaled_.block.kind == Kind::row; }
