@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "cpd/backend/cuda.h"
+#include "cpd/backend/registry.h"
 #include "torch_tensors.h"
 
 namespace cpd {
