@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/backend/cpu/product_bf16.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
@@ -18,7 +19,6 @@
 #include "cpd/ops/flagged.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
-#include "cpd/backend/cpu/product_bf16.h"
 #include "cpd/spec/error.h"
 #include "torch_call.h"
 

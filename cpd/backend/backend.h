@@ -46,9 +46,6 @@ inline constexpr std::array kCallSizes = {
 #include "cpd/backend/operations.def"
 };
 
-/// The index that a call finds at `first` or `first_nan`, and leaves where no element is wrong.
-inline constexpr unsigned long long kNoFault = ~0ULL;
-
 /// The status that means that no memory is left.
 inline constexpr int kNoMemoryLeft = 2;
 

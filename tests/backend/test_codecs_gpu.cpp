@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "cpd/backend/cpu/elementwise.h"
-#include "cpd/backend/queue.h"
 #include "cpd/backend/device_memory.h"
+#include "cpd/backend/queue.h"
 #include "cpd/compress/codec.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"

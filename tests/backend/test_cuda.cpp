@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "cpd/backend/queue.h"
 #include "cpd/backend/device_memory.h"
 #include "cpd/backend/faults.h"
+#include "cpd/backend/queue.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/local.h"
 #include "cpd/ops/arithmetic.h"

@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "cpd/backend/queue.h"
 #include "cpd/backend/device_memory.h"
+#include "cpd/backend/queue.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/ops/arithmetic.h"

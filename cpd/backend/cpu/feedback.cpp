@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "cpd/backend/cpu/codec_spans.h"
-#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/cpu/cpu.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/base/guarded.h"
 
 namespace cpd::cpu {

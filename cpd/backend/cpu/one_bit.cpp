@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cpd/backend/cpu/codec_spans.h"
-#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/cpu/cpu.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/roster.h"
 
 namespace cpd::cpu {
@@ -53,7 +53,7 @@ const std::uint8_t* DecodeBits(const OneBitCall& call, std::int64_t n, std::vect
   const std::size_t mean_bytes = means.size() * sizeof(float);
   std::memcpy(means.data(), from, mean_bytes);
   UnscaleSpan(call.shift, call.divisor, static_cast<std::int64_t>(means.size()), means.data(),
-            means.data());
+              means.data());
   from += mean_bytes;
   Kernels().one_bit_decode({n, call.bucket, call.before, call.words}, from, means.data(), y);
   return from + BitBytes(call, n);

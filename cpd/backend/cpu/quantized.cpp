@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cpd/backend/cpu/codec_spans.h"
-#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/cpu/cpu.h"
+#include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/numeric/scaled/scale_rules.h"

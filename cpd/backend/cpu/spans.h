@@ -91,7 +91,7 @@ template <class T, class Plans>
 class FoldSpans {
  public:
   FoldSpans(Plans& plans, Scheme scheme, std::int64_t first, std::int64_t n, const T* const* terms,
-        FoldStateOf<T> state)
+            FoldStateOf<T> state)
       : plans_(plans), scheme_(scheme), first_(first), n_(n), terms_(terms), state_(state) {}
 
   void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
