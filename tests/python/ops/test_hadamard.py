@@ -334,7 +334,7 @@ def test_transforms_of_0_7_load() -> None:
         (ValueError, "has 16 signs, got 0x10000", "hadamard16:signs=0x10000"),
         (ValueError, "at most 32 digits", f"hadamard128:signs=0x1{'0' * 32}"),
         (ValueError, "te or 0x", "hadamard16:signs=random"),
-        (ValueError, "signs te are those of 16 inputs", "hadamard32:te"),
+        (ValueError, "signs te are for 16 inputs", "hadamard32:te"),
         (TypeError, "transform must be a (text|str).*, got list", ["hadamard16"]),
     ],
 )
