@@ -11,6 +11,7 @@
 #include "cpd/backend/cpu/cpu.h"
 #include "cpd/base/library_path.h"
 #include "cpd/spec/error.h"
+#include "kernels/cuda/paths.h"
 
 namespace cpd {
 namespace {
@@ -47,9 +48,21 @@ const Backend& BackendOf(Device device) {
   return device == Device::cpu ? cpu::Table() : Cuda();
 }
 
+const Backend& Described(Device device) {
+  static const Backend cuda = [] {
+    Backend described{};
+    described.name = "cuda";
+    described.product_path = cuda::product_path;
+    return described;
+  }();
+  const bool is_cuda =
+      device == Device::cuda && g_backends[static_cast<std::size_t>(device)] == nullptr;
+  return is_cuda ? cuda : BackendOf(device);
+}
+
 std::string NameOf(const TensorView& x) {
   if (x.on_host()) return "cpu";
-  return std::string(BackendOf(x.device).name) + ":" + std::to_string(x.device_index);
+  return std::string(Described(x.device).name) + ":" + std::to_string(x.device_index);
 }
 
 Device AddBackend(const Backend& backend) {

@@ -14,6 +14,10 @@ namespace cpd {
 /// first call. Throws MachineError where it is missing or belongs to another build.
 CPD_API const Backend& BackendOf(Device device);
 
+/// A kind of device's name and product_path, all that a thread which explains asks for: of CUDA
+/// without its library.
+const Backend& Described(Device device);
+
 /// The name of a tensor's device: "cuda:0", "cpu".
 CPD_API std::string NameOf(const TensorView& x);
 

@@ -207,7 +207,7 @@ void Give(const GivenIntegers& integers, GemmCall& call) {
 bool NotesProduct(const GemmCall& call, const TensorView& out) {
   if (!Explains()) return false;
   const bool given = call.random.random != nullptr;
-  return Notes(out, BackendOf(out.device).product_path(call.plan, given).kernel);
+  return Notes(out, Described(out.device).product_path(call.plan, given).kernel);
 }
 
 }  // namespace
@@ -251,7 +251,7 @@ void NotePathOfProduct(const char* function, const Accumulator& accumulator, std
                        bool given, const TensorView& out) {
   if (!Explains()) return;
   const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, depth);
-  const ProductPath path = BackendOf(out.device).product_path(plan, given);
+  const ProductPath path = Described(out.device).product_path(plan, given);
   NotePath(function, PathOf(accumulator, path.path, path.lanes, given));
 }
 

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/paths.h"
 
 namespace {
 

@@ -143,22 +143,6 @@ int first_outside(const Launch& launch, const FirstOutsideCall& call) {
   return cudaGetLastError();
 }
 
-/// A kernel `multiply_halves` is replaced by `multiply_wide` where the device's processors would be
-/// left idle.
-ProductPath product_path(const AccumulatorPlan& plan, bool given) {
-  constexpr int kLanes = 32;
-  const SplitPlan& split = plan.sum.split;
-  if (takes_wide(plan)) {
-    const bool may_take_halves = split.half != Half::none;
-    return {{.kind = split.kind, .half = split.half},
-            kLanes,
-            may_take_halves ? "multiply_halves" : "multiply_wide"};
-  }
-  if (takes_units(plan)) return {{}, kLanes, "multiply_units"};
-  const bool draws = !plan.ends_in_kernel() && may_take_short_steps(plan.sum) && !given;
-  return {{.kind = draws ? Split::stochastic : Split::none}, kLanes, "multiply"};
-}
-
 int product(const Launch& launch, const GemmCall& call) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
