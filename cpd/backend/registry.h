@@ -11,7 +11,8 @@
 namespace cpd {
 
 /// The backend of a kind of device. The library of Device::cuda, libcpd_cuda, is loaded for the
-/// first call. Throws MachineError where it is missing or belongs to another build.
+/// first call. Throws MachineError where it is missing or belongs to another build, and for a kind
+/// that nobody has added.
 CPD_API const Backend& BackendOf(Device device);
 
 /// The name of a tensor's device: "cuda:0", "cpu".
