@@ -61,7 +61,9 @@ void CheckIsFp32(const Accumulator& accumulator) {
 
 // --- scales --------------------------------------------------------------------------------------
 
-std::int64_t parts_of(std::int64_t n, std::int64_t part) { return (n + part - 1) / part; }
+std::int64_t parts_of(std::int64_t n, std::int64_t part) {
+  return n / part + (n % part != 0 ? 1 : 0);
+}
 
 bool IsUnitWithScales(const Accumulator& accumulator) {
   return accumulator.unit && accumulator.unit->scale;
@@ -181,7 +183,8 @@ void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator
   scales.of_sums = given;
   scales.block = BlockOf(a, b, product.depth);
   scales.sums = parts_of(product.depth, scales.block);
-  scales.draws = std::max<std::int64_t>(0, DrawsOfGemm(accumulator, scales.block) - 1);
+  scales.draws = std::max<std::int64_t>(
+      0, DrawsOfGemm(accumulator, std::min(scales.block, product.depth)) - 1);
 }
 
 // --- calls ---------------------------------------------------------------------------------------
