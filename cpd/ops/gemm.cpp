@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -232,7 +233,9 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
 
 namespace {
 
-void CheckPart(const Accumulator& accumulator, const TensorView& out, const GemmPart& part) {
+/// Throws Error unless the part, of `depth` values of k, is one of a product that Gemm takes.
+void CheckPart(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
+               const GemmPart& part) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
   if (part.element < 0 || part.element > kMostElements - out.size()) {
     throw Error("a part's elements must be numbers below 2^40, got " +
@@ -242,10 +245,14 @@ void CheckPart(const Accumulator& accumulator, const TensorView& out, const Gemm
   const bool chunked = accumulator.scheme == Scheme::chunked;
   const bool goes_on = accumulator.scheme == Scheme::sequential ||
                        (chunked && part.product % accumulator.chunk == 0);
-  if (part.product > 0 && goes_on) return;
-  throw Error(
-      "only sequential sums go on from any product, chunked ones from a chunk's first, got " +
-      ToString(accumulator) + " from product " + std::to_string(part.product));
+  if (part.product < 0 || !goes_on) {
+    throw Error(
+        "only sequential sums go on from any product, chunked ones from a chunk's first, got " +
+        ToString(accumulator) + " from product " + std::to_string(part.product));
+  }
+  const std::int64_t before =
+      std::min(part.product, std::numeric_limits<std::int64_t>::max() - depth);
+  CheckNumbers(accumulator, out, before + depth, {}, nullptr, 0);
 }
 
 }  // namespace
@@ -265,8 +272,9 @@ void QueueProduct(const GemmCall& call, const TensorView& out) {
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c, const GemmPart& part, const RandomKey& key) {
   CheckGemm(a, b, accumulator, out, c, key, nullptr);
-  CheckPart(accumulator, out, part);
-  NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], false, out);
+  const std::int64_t depth = a.shape[a.rank - 1];
+  CheckPart(accumulator, out, depth, part);
+  NotePathOfProduct("gemm", accumulator, depth, false, out);
   if (out.size() == 0) return;
   CheckUnitOperands(accumulator, a, b);
   auto call = ProductCall<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
