@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 
 #include "cpd/backend/cpu/elementwise.h"
 
