@@ -22,7 +22,8 @@ CPD_API std::string NameOf(const TensorView& x);
 /// long as the process.
 CPD_API Device AddBackend(const Backend& backend);
 
-/// For tests: replaces a kind of device's backend in all later calls; null: its own.
+/// For tests: replaces a kind of device's backend in all later calls. Null: the CPU's or CUDA's
+/// own, and none for a kind that was added.
 CPD_API void SetBackend(Device device, const Backend* backend);
 
 /// Has kernels ask this allocator for their own memory from now on; null: none.
