@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The CPU kernels for products of bf16 numbers.
 #pragma once
 
 #include "cpd/base/bf16_table.h"

@@ -26,7 +26,7 @@ Noted& All() {
   return *all;
 }
 
-/// Whether there is any place; calls to a device that notes nothing take no lock.
+/// Whether there is any place; calls take no lock before a device has noted something.
 std::atomic<bool> g_has_places = false;
 
 std::atomic<bool>& AtOnce() {
@@ -94,7 +94,7 @@ void RaiseFaults(const Backend& backend, int device) {
   }
   if (AtOnce()) throw Error(text);
   throw Error(text +
-              " (of an earlier call on the GPU, or of this one; with CPD_CHECK=sync each "
+              " (of an earlier call on the device, or of this one; with CPD_CHECK=sync each "
               "raises its own)");
 }
 

@@ -120,7 +120,7 @@ struct VirtualCall {
   std::uint16_t* halves = nullptr;
   float scale = 1;                  ///< multiplies the sums when they are finished, rounded once
   float* out = nullptr;             ///< the finished sums
-  SegmentCounts* counts = nullptr;  ///< null: nothing is counted
+  SegmentCounts* counts = nullptr;  ///< null: nothing is counted; not null for finish_sums
 };
 
 /// The device's memory that a codec's kernel reads and writes.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Queue and Scratch, a stream on a device and memory there. Both throw MachineError where the
-// backend is missing or reports an error.
+// backend is missing or reports an error, and a CPU's operations throw what is wrong.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@ namespace cpd {
 /// Device memory, allocated and released in the order of work on a tensor's stream.
 class Scratch {
  public:
+  /// Throws Error for a fault of an earlier call on the device.
   Scratch(const TensorView& like, std::int64_t bytes);
   ~Scratch();
   Scratch(const Scratch&) = delete;
@@ -32,7 +33,7 @@ class Scratch {
   void* data_ = nullptr;
 };
 
-/// A stream on one device, on which reductions are queued, and their memory.
+/// A stream on one device, the operations that are queued on it, and their memory.
 class CPD_API Queue {
  public:
   /// A stream of its own, on one device of a kind.

@@ -44,8 +44,13 @@ const Backend& Cuda() {
 }  // namespace
 
 const Backend& BackendOf(Device device) {
-  if (const Backend* backend = g_backends[static_cast<std::size_t>(device)]) return *backend;
-  return device == Device::cpu ? cpu::Table() : Cuda();
+  const auto kind = static_cast<std::size_t>(device);
+  const Backend* const backend = kind < kMostKinds ? g_backends[kind].load() : nullptr;
+  if (backend != nullptr) return *backend;
+  if (device == Device::cpu) return cpu::Table();
+  if (device == Device::cuda) return Cuda();
+  throw MachineError("no backend was added for kind of device " +
+                     std::to_string(static_cast<int>(device)));
 }
 
 const Backend& Described(Device device) {

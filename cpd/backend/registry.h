@@ -11,7 +11,8 @@
 namespace cpd {
 
 /// The backend of a kind of device. The library of Device::cuda, libcpd_cuda, is loaded for the
-/// first call. Throws MachineError where it is missing or belongs to another build.
+/// first call. Throws MachineError where it is missing or belongs to another build, and for a kind
+/// that nobody has added.
 CPD_API const Backend& BackendOf(Device device);
 
 /// A kind of device's name and product_path, all that a thread which explains asks for: of CUDA
@@ -25,7 +26,8 @@ CPD_API std::string NameOf(const TensorView& x);
 /// long as the process.
 CPD_API Device AddBackend(const Backend& backend);
 
-/// For tests: replaces a kind of device's backend in all later calls; null: its own.
+/// For tests: replaces a kind of device's backend in all later calls. Null: the CPU's or CUDA's
+/// own, and none for a kind that was added.
 CPD_API void SetBackend(Device device, const Backend* backend);
 
 /// Has kernels ask this allocator for their own memory from now on; null: none.

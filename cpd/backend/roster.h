@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The CPU's kernel tables, one for each ISA, and the one in use.
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 #include <vector>
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The segments of a ReduceCall.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Polling with pauses.
 #pragma once
 
 #include <algorithm>

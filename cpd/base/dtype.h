@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Element types of tensors.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Arithmetic outside the kernels, protected from the caller's floating-point environment.
 #pragma once
 
 #include "cpd/numeric/lanes/environment.h"

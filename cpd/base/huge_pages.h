@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Advice to the system on large memory.
 #pragma once
 
 #include <cstddef>

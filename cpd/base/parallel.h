@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Loops on threads, and the number of threads.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The operands of a batched matrix product, as strides.
 #pragma once
 
 #include <array>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Threads that take no signals.
 #pragma once
 
 #include <pthread.h>

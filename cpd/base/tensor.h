@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Views of tensors, their devices, and checks of them.
 #pragma once
 
 #include <array>
@@ -15,8 +17,7 @@ namespace cpd {
 enum class Device : std::uint8_t { cpu, cuda };
 
 /// The argument of every operation: memory that the caller owns. Strides are in elements and may be
-/// 0 or negative. `stream` is the device's stream on
-/// which work is queued.
+/// 0 or negative. Work is queued on `stream`, a stream of the device; the CPU has none.
 struct TensorView {
   static constexpr int kMaxRank = 16;
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Elementwise operations with one rounding, and sums over a dimension.
 #pragma once
 
 #include "cpd/base/tensor.h"

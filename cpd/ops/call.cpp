@@ -58,7 +58,8 @@ GivenIntegers::GivenIntegers(const TensorView* random, std::int64_t draws) {
   if (random == nullptr || random->size() == 0) return;
   draws_ = {static_cast<const std::uint32_t*>(random->data), draws};
   if (random->is_contiguous() || Explains()) return;
-  if (!random->on_host()) throw Error("random integers on a GPU must be contiguous");
+  if (!random->on_host())
+    throw Error("random integers must be contiguous unless they are on the CPU");
   copy_.resize(static_cast<std::size_t>(random->size()));
   Gather(*random, 0, random->size(), copy_.data());
   draws_.random = copy_.data();

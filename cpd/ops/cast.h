@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Casts of tensors into a format, and the random integers that a cast draws.
 #pragma once
 
 #include "cpd/base/tensor.h"

@@ -11,7 +11,6 @@
 #include "cpd/base/plans.h"
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/ops/call.h"
-#include "cpd/spec/block_fma.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {

@@ -19,7 +19,7 @@ void CheckFloat(const TensorView& x, const char* name);
 std::string PlaceOf(const TensorView& x);
 /// Throws Error, naming `what`, unless x is on the CPU.
 void CheckOnCpu(const TensorView& x, const char* what);
-/// Whether both are on the CPU, or on the same GPU.
+/// Whether both are on the CPU, or on the same other device.
 bool IsTogether(const TensorView& x, const TensorView& y);
 /// Throws Error unless both are on one device.
 void CheckSameDevice(const TensorView& a, const TensorView& b);

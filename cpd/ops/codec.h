@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Packed codes of tensors: casts into them, and their values.
 #pragma once
 
 #include "cpd/base/tensor.h"

@@ -14,7 +14,7 @@ namespace cpd {
 
 /// flags[i] = the exceptions, a sum of soft_float.h's, that Cast, Add, Mul, Fma, Div or Sqrt raises
 /// for element i. Operands, `key` and `random`: as in Add; flags: u8, of their shape. Throws Error
-/// before anything is written, also for tensors on a GPU.
+/// before anything is written, also for tensors that are not on the CPU.
 CPD_API void Flags(soft::Operation operation, const Operands& operands, const Format& format,
                    const RoundingOptions& options, soft::Tininess tininess, const TensorView& flags,
                    const RandomKey& key = {}, const TensorView* random = nullptr);

@@ -11,8 +11,8 @@
 namespace cpd {
 
 /// Sum with flags (u8, of out's shape): the exceptions of all roundings of an element's sum, or-ed
-/// (numeric/units/flagged_sums.h). Throws Error before anything is written, also for tensors on a
-/// GPU.
+/// (numeric/units/flagged_sums.h). Throws Error before anything is written, also for tensors that
+/// are not on the CPU.
 CPD_API void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
                         soft::Tininess tininess, const TensorView& out, const TensorView& flags,
                         const RandomKey& key = {}, const TensorView* random = nullptr);

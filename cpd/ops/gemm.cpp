@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -61,7 +62,9 @@ void CheckIsFp32(const Accumulator& accumulator) {
 
 // --- scales --------------------------------------------------------------------------------------
 
-std::int64_t parts_of(std::int64_t n, std::int64_t part) { return (n + part - 1) / part; }
+std::int64_t parts_of(std::int64_t n, std::int64_t part) {
+  return n / part + (n % part != 0 ? 1 : 0);
+}
 
 bool IsUnitWithScales(const Accumulator& accumulator) {
   return accumulator.unit && accumulator.unit->scale;
@@ -181,7 +184,8 @@ void SetScales(const OperandScales& a, const OperandScales& b, const Accumulator
   scales.of_sums = given;
   scales.block = BlockOf(a, b, product.depth);
   scales.sums = parts_of(product.depth, scales.block);
-  scales.draws = std::max<std::int64_t>(0, DrawsOfGemm(accumulator, scales.block) - 1);
+  scales.draws = std::max<std::int64_t>(
+      0, DrawsOfGemm(accumulator, std::min(scales.block, product.depth)) - 1);
 }
 
 // --- calls ---------------------------------------------------------------------------------------
@@ -229,7 +233,9 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
 
 namespace {
 
-void CheckPart(const Accumulator& accumulator, const TensorView& out, const GemmPart& part) {
+/// Throws Error unless the part, of `depth` values of k, is one of a product that Gemm takes.
+void CheckPart(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
+               const GemmPart& part) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
   if (part.element < 0 || part.element > kMostElements - out.size()) {
     throw Error("a part's elements must be numbers below 2^40, got " +
@@ -239,10 +245,14 @@ void CheckPart(const Accumulator& accumulator, const TensorView& out, const Gemm
   const bool chunked = accumulator.scheme == Scheme::chunked;
   const bool goes_on = accumulator.scheme == Scheme::sequential ||
                        (chunked && part.product % accumulator.chunk == 0);
-  if (part.product > 0 && goes_on) return;
-  throw Error(
-      "only sequential sums go on from any product, chunked ones from a chunk's first, got " +
-      ToString(accumulator) + " from product " + std::to_string(part.product));
+  if (part.product < 0 || !goes_on) {
+    throw Error(
+        "only sequential sums go on from any product, chunked ones from a chunk's first, got " +
+        ToString(accumulator) + " from product " + std::to_string(part.product));
+  }
+  const std::int64_t before =
+      std::min(part.product, std::numeric_limits<std::int64_t>::max() - depth);
+  CheckNumbers(accumulator, out, before + depth, {}, nullptr, 0);
 }
 
 }  // namespace
@@ -262,8 +272,9 @@ void QueueProduct(const GemmCall& call, const TensorView& out) {
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c, const GemmPart& part, const RandomKey& key) {
   CheckGemm(a, b, accumulator, out, c, key, nullptr);
-  CheckPart(accumulator, out, part);
-  NotePathOfProduct("gemm", accumulator, a.shape[a.rank - 1], false, out);
+  const std::int64_t depth = a.shape[a.rank - 1];
+  CheckPart(accumulator, out, depth, part);
+  NotePathOfProduct("gemm", accumulator, depth, false, out);
   if (out.size() == 0) return;
   CheckUnitOperands(accumulator, a, b);
   auto call = ProductCall<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);

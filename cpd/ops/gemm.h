@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Matrix products with any accumulator, with scales of operands, and by a BLAS.
 #pragma once
 
 #include "cpd/base/tensor.h"
@@ -104,8 +106,8 @@ CPD_API void GemmScaled(const TensorView& a, const OperandScales& a_scales, cons
 CPD_API std::int64_t DrawsOfGemmScaled(const Accumulator& accumulator, std::int64_t depth,
                                        std::int64_t block);
 
-/// Gemm by a BLAS: cuBLAS where the tensors are on a GPU, else the system's OpenBLAS. All tensors
-/// are fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is
+/// Gemm by the device's BLAS: cuBLAS for CUDA, the system's OpenBLAS for the CPU. All tensors are
+/// fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is
 /// the library's. c starts the sums as in Gemm; out overlaps no input. Throws MachineError where
 /// the library is not installed.
 CPD_API void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Hadamard transforms along an axis.
 #pragma once
 
 #include "cpd/base/tensor.h"

@@ -219,7 +219,7 @@ class Given {
       Decode(given, format, to);
     } else {
       Cast(View(numbers, DType::f32, count), format, {}, to);
-      CheckNumbers(numbers, values, count, format, name);
+      Guarded([&] { CheckNumbers(numbers, values, count, format, name); });
     }
     return values;
   }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The library's table, and the texts of its errors.
 #include <string>
 
 #include "kernels/cuda/device.cuh"

@@ -36,6 +36,17 @@ TEST_F(Sim, HasANameAndANumber) {
   }
 }
 
+TEST(Kinds, OfNoBackendAreRefused) {
+  TensorView x;
+  x.device = static_cast<Device>(9);
+  try {
+    static_cast<void>(NameOf(x));
+    ADD_FAILURE() << "another device's backend has the number";
+  } catch (const MachineError& error) {
+    EXPECT_STREQ(error.what(), "no backend was added for kind of device 9");
+  }
+}
+
 TEST_F(Sim, HasItsOwnStreams) {
   const testing::OnGpuView x(driver(), View(x_));
   TensorView other = x.view();

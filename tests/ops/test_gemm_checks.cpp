@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -224,6 +225,10 @@ TEST(GemmErrors, PartsThatCannotGoOn) {
   refuse("e4m3 kahan", {.product = 2}, goes_on);
   refuse("e4m3 chunked chunk=4", {.product = 2}, goes_on);
   refuse("e4m3 sequential", {.product = -1}, goes_on);
+  refuse("e4m3 sequential rounding=stochastic", {.product = std::int64_t{1} << 40},
+         "values of k with these");
+  refuse("e4m3 sequential rounding=stochastic",
+         {.product = std::numeric_limits<std::int64_t>::max()}, "values of k with these");
   refuse("e4m3 sequential", {.element = -1}, "a part's elements must be numbers below 2^40");
   refuse("e4m3 sequential", {.element = std::int64_t{1} << 40}, "must be numbers below 2^40");
 }

@@ -2,7 +2,6 @@
 #include "cpd/backend/cpu/boxes.h"
 
 #include <algorithm>
-#include <array>
 
 #include "cpd/backend/roster.h"
 

@@ -24,7 +24,8 @@ inline void Note(unsigned long long* damaged, std::int64_t index) {
 }
 
 /// Rounds a call's values to those that the message of each of its blocks decodes to. Calls
-/// encode(block) and decode(block) with the call of one block, whose values are in y.
+/// encode(i, n, message) and decode(i, n, message, y) for the n values of each block, from the
+/// call's value i on; a message has at most most_bytes.
 template <class Call, class Encode, class Decode>
 void RoundByBlocks(const Call& call, std::int64_t most_bytes, Encode encode, Decode decode) {
   thread_local std::vector<std::uint8_t> message;

@@ -2,8 +2,8 @@
 #include "cpd/backend/cpu/elementwise.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <cstring>
 #include <type_traits>
 
 #include "cpd/backend/roster.h"
@@ -81,12 +81,6 @@ const RoundPlan& HalfPlan(DType type) {
   return type == DType::bf16 ? bf16 : f16;
 }
 bool IsHalf(DType type) { return type == DType::bf16 || type == DType::f16; }
-
-template <class T>
-T* Resize(std::vector<T>& buffer, std::int64_t n) {
-  if (static_cast<std::int64_t>(buffer.size()) < n) buffer.resize(static_cast<std::size_t>(n));
-  return buffer.data();
-}
 
 /// Converts contiguous elements of `type` to values of T.
 template <class T>
@@ -249,17 +243,17 @@ const T* Reader<T>::Read(std::int64_t begin, std::int64_t n) {
   if (x_.data == nullptr) return nullptr;
   if (is_direct()) return static_cast<const T*>(x_.data) + begin;
   if (x_.dtype == kTypeOf<T>) {
-    T* values = Resize(values_, kStage);
+    T* values = Sized(values_, kStage);
     Gather(x_, begin, n, values);
     return values;
   }
   const auto size = static_cast<std::int64_t>(SizeOf(x_.dtype));
   const void* raw = static_cast<const std::uint8_t*>(x_.data) + begin * size;
   if (!contiguous_) {
-    Gather(x_, begin, n, Resize(raw_, kStage));
+    Gather(x_, begin, n, Sized(raw_, kStage));
     raw = raw_.data();
   }
-  T* values = Resize(values_, kStage);
+  T* values = Sized(values_, kStage);
   Widen(x_.dtype, raw, n, values);
   return values;
 }
@@ -272,7 +266,7 @@ bool Writer<T>::is_direct() const {
 template <class T>
 T* Writer<T>::Target(std::int64_t begin, std::int64_t) {
   if (is_direct()) return static_cast<T*>(y_.data) + begin;
-  return Resize(values_, kStage);
+  return Sized(values_, kStage);
 }
 
 template <class T>
@@ -283,7 +277,7 @@ void Writer<T>::Flush(std::int64_t begin, std::int64_t n) {
   if (contiguous_) {
     return Convert(values_.data(), n, y_.dtype, static_cast<std::uint8_t*>(y_.data) + begin * size);
   }
-  Convert(values_.data(), n, y_.dtype, Resize(raw_, kStage));
+  Convert(values_.data(), n, y_.dtype, Sized(raw_, kStage));
   Scatter(raw_.data(), begin, n, y_);
 }
 
@@ -294,13 +288,13 @@ BoxRows<const T> BoxReader<T>::Read(const Box& box, std::int64_t gap) {
   }
   if (x_.dtype == kTypeOf<T>) {
     const std::int64_t stride = box.columns + gap;
-    T* values = Resize(values_, box.rows * stride);
+    T* values = Sized(values_, box.rows * stride);
     GatherBox(x_, box, values, stride);
     return {values, stride};
   }
   const std::int64_t n = box.rows * box.columns;
-  T* values = Resize(values_, n);
-  GatherBox(x_, box, Resize(raw_, ElementWords(x_.dtype, n)), box.columns);
+  T* values = Sized(values_, n);
+  GatherBox(x_, box, Sized(raw_, ElementWords(x_.dtype, n)), box.columns);
   Widen(x_.dtype, raw_.data(), n, values);
   return {values, box.columns};
 }
@@ -313,7 +307,7 @@ bool BoxWriter<T>::is_direct(const Box& box) const {
 template <class T>
 BoxRows<T> BoxWriter<T>::Target(const Box& box) {
   if (is_direct(box)) return {static_cast<T*>(y_.data) + box.offset, box.row_stride};
-  return {Resize(values_, box.rows * box.columns), box.columns};
+  return {Sized(values_, box.rows * box.columns), box.columns};
 }
 
 template <class T>
@@ -321,7 +315,7 @@ void BoxWriter<T>::Flush(const Box& box) {
   if (is_direct(box)) return;
   if (y_.dtype == kTypeOf<T>) return ScatterBox(values_.data(), y_, box);
   const std::int64_t n = box.rows * box.columns;
-  Convert(values_.data(), n, y_.dtype, Resize(raw_, ElementWords(y_.dtype, n)));
+  Convert(values_.data(), n, y_.dtype, Sized(raw_, ElementWords(y_.dtype, n)));
   ScatterBox(raw_.data(), y_, box);
 }
 

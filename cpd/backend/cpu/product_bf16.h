@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Products of bf16 numbers by the CPU's own instructions, in their order of summation.
 #pragma once
 
 #include "cpd/base/tensor.h"

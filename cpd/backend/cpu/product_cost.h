@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// How much slower than a BLAS's a product is.
 #pragma once
 
 #include "cpd/export.h"

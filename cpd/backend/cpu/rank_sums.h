@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
 
 #include "cpd/backend/cpu/spans.h"
 #include "cpd/numeric/draws/streams.h"
@@ -22,6 +21,7 @@ inline SumPlan PlanOfSum(const ReduceCall& call, const SumPlan& of, std::int64_t
   return plan;
 }
 
+/// The sums over ranks of one call, in one thread.
 class RankSums {
  public:
   /// For blocks of up to n values.

@@ -7,16 +7,6 @@
 #include "cpd/backend/cpu/elementwise.h"
 
 namespace cpd {
-namespace {
-
-/// The plans of a SumPlan for FoldSpans.
-struct PlansOfSum {
-  const SumPlan* plan;
-  [[nodiscard]] const FoldPlan& terms() const { return plan->terms; }
-  [[nodiscard]] const FoldPlan& sums() const { return plan->sums; }
-};
-
-}  // namespace
 
 void CastSpan(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n, const float* x,
               float* y) {
@@ -77,7 +67,7 @@ void AddCounts(const SegmentCounts& counts, SegmentCounts& to) {
 void AddTerms(const SumPlan& plan, std::int64_t count, std::int64_t k,
               std::span<const float* const> terms, std::int64_t first, std::int64_t n,
               float* planes, std::int64_t stride) {
-  const PlansOfSum plans{&plan};
+  const PlansOfSum plans{plan};
   FoldSpans<float, const PlansOfSum> spans(plans, plan.order.scheme, first, n, terms.data(),
                                            {planes, stride});
   FoldWalk walk(plan.order, k);

@@ -129,6 +129,13 @@ class FoldSpans {
   FoldStateOf<T> state_;
 };
 
+/// The plans of a SumPlan for FoldSpans.
+struct PlansOfSum {
+  const SumPlan& plan;
+  [[nodiscard]] const FoldPlan& terms() const { return plan.terms; }
+  [[nodiscard]] const FoldPlan& sums() const { return plan.sums; }
+};
+
 /// Adds terms k … k + terms.size() - 1 of `count` to n sums; after the last term plane 0 has the
 /// sums, rounded to the result.
 void AddTerms(const SumPlan& plan, std::int64_t count, std::int64_t k,

@@ -9,7 +9,6 @@
 #include "cpd/backend/cpu/elementwise.h"
 #include "cpd/backend/cpu/spans.h"
 #include "cpd/backend/explain.h"
-#include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 
 namespace cpd::cpu {
@@ -77,19 +76,13 @@ class Terms {
   std::array<const T*, kMost> terms_{};
 };
 
-struct PlansOf {
-  const SumPlan& plan;
-  [[nodiscard]] const FoldPlan& terms() const { return plan.terms; }
-  [[nodiscard]] const FoldPlan& sums() const { return plan.sums; }
-};
-
 template <class T>
 void Sum(const SumCall& call) {
   const FoldOrder& order = call.plan.order;
   const auto planes = static_cast<std::size_t>(fold_planes(order.scheme, call.terms));
   if (Explains()) NoteKernel("fold");
   parallel_for(call.n, kBlock, SerialBelow(call.terms), [&](std::int64_t begin, std::int64_t end) {
-    const PlansOf plans{call.plan};
+    const PlansOfSum plans{call.plan};
     Writer<T> writer(call.out);
     Terms<T> all(call);
     std::vector<T> state(planes * static_cast<std::size_t>(kStage));
@@ -101,7 +94,7 @@ void Sum(const SumCall& call) {
         FoldSpans spans(plans, order.scheme, i, n, all.Read(k, count, i, n), sums);
         FoldWalk(order, k).take(spans, count);
       }
-      FoldSpans<T, const PlansOf> spans(plans, order.scheme, i, n, nullptr, sums);
+      FoldSpans<T, const PlansOfSum> spans(plans, order.scheme, i, n, nullptr, sums);
       if (call.terms > 0) {
         FoldWalk(order, call.terms).end(spans);
       } else {
