@@ -5,7 +5,7 @@ namespace cpd {
 
 Scratch::Scratch(const TensorView& like, std::int64_t bytes)
     : backend_(BackendOf(like.device)), launch_{like.device_index, like.stream} {
-  RaiseFaults(backend_, launch_.device);
+  if (!like.on_host()) RaiseFaults(backend_, launch_.device);
   CheckStatus(backend_, backend_.allocate(launch_, MemoryKind::queued, bytes, &data_));
 }
 Scratch::~Scratch() { static_cast<void>(backend_.release(launch_, MemoryKind::queued, data_)); }

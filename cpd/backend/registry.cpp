@@ -22,6 +22,10 @@ std::atomic<const Allocator*> g_allocator = nullptr;
 std::array<std::atomic<const Backend*>, kMostKinds> g_backends{};
 std::atomic<std::size_t> g_kinds = static_cast<std::size_t>(Device::cuda) + 1;
 
+bool IsOfThisBuild(const Backend& backend) {
+  return backend.size == sizeof(Backend) && backend.call_sizes == kCallSizes;
+}
+
 const Backend& LoadCuda() {
   const std::string file = "libcpd_cuda.so";
   void* library = LoadBeside(file, RTLD_NOW | RTLD_LOCAL,
@@ -29,7 +33,7 @@ const Backend& LoadCuda() {
                              "with nvcc: CUDA's compiler)");
   auto* get = reinterpret_cast<decltype(&cpd_backend)>(dlsym(library, "cpd_backend"));
   const Backend* backend = get == nullptr ? nullptr : get();
-  if (backend == nullptr || backend->size != sizeof(Backend) || backend->call_sizes != kCallSizes) {
+  if (backend == nullptr || !IsOfThisBuild(*backend)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   backend->use_allocator_at(g_allocator);
@@ -71,6 +75,9 @@ std::string NameOf(const TensorView& x) {
 }
 
 Device AddBackend(const Backend& backend) {
+  if (!IsOfThisBuild(backend)) {
+    throw std::logic_error(std::string(backend.name) + " was compiled with other headers of CPD");
+  }
   const std::size_t kind = g_kinds++;
   if (kind >= kMostKinds) throw std::logic_error("there are at most 8 kinds of device");
   backend.use_allocator_at(g_allocator);

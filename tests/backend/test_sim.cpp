@@ -47,6 +47,17 @@ TEST(Kinds, OfNoBackendAreRefused) {
   }
 }
 
+TEST(Kinds, OfOtherHeadersAreRefused) {
+  Backend older{};
+  older.name = "older";
+  try {
+    AddBackend(older);
+    ADD_FAILURE() << "added a table of another size";
+  } catch (const std::logic_error& error) {
+    EXPECT_STREQ(error.what(), "older was compiled with other headers of CPD");
+  }
+}
+
 TEST_F(Sim, HasItsOwnStreams) {
   const testing::OnGpuView x(driver(), View(x_));
   TensorView other = x.view();
