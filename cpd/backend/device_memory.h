@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A device's memory as users meet it: the error when none is left, and memory to give back.
 #pragma once
 
 #include <string>

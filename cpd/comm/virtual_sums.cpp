@@ -86,7 +86,7 @@ const VirtualSums::Layer& VirtualSums::At(int layer) const {
 }
 
 bool VirtualSums::rounds() const {
-  return reduction_.spec().wire == nullptr || (!on_host_ && reduction_.rounds_on_gpu());
+  return reduction_.spec().wire == nullptr || (!on_host_ && reduction_.rounds_on_devices());
 }
 
 float VirtualSums::Largest(const TensorView& x, const Codec& codec, const Piece& whole,
