@@ -92,7 +92,7 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
-/// What of a codec is operations of every backend; all else is computed on the CPU alone.
+/// The functions of a codec that compute on every device; the CPU alone computes the others.
 enum class KernelSupport : std::uint8_t {
   none,
   round,  ///< all but EncodeOn and DecodeOn: messages are made on the CPU

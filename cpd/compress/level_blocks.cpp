@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "cpd/base/guarded.h"
 #include "cpd/compress/spacing.h"

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "cpd/compress/elias.h"
 #include "cpd/compress/pieces.h"
