@@ -60,7 +60,7 @@ struct Backend {
   /// Has `allocate` ask the allocator at `place` for queued memory, whenever there is one.
   void (*use_allocator_at)(const std::atomic<const Allocator*>& place);
   /// Where no memory is left, releases what the pool keeps and tries once more (while a graph is
-  /// captured, it does not), before cudaErrorMemoryAllocation is returned.
+  /// captured, it does not), before it returns kNoMemoryLeft.
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);
   /// Releases memory that is kept for later calls; waits for all of the device's work.

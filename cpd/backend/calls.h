@@ -28,7 +28,7 @@ constexpr std::int64_t kBlock = 256;
 /// What is at the place of a fault that is true of no element.
 inline constexpr unsigned long long kNoFault = ~0ULL;
 
-/// CPU kernels implement add, mul and fma; GPU kernels also div and sqrt.
+/// CPU kernels implement add, mul and fma; kernels of other devices also div and sqrt.
 using Operation = soft::Operation;
 
 /// A tensor's memory for a call. Dimensions whose strides fit together are merged, so that a

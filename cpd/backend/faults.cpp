@@ -94,7 +94,7 @@ void RaiseFaults(const Backend& backend, int device) {
   }
   if (AtOnce()) throw Error(text);
   throw Error(text +
-              " (of an earlier call on the GPU, or of this one; with CPD_CHECK=sync each "
+              " (of an earlier call on the device, or of this one; with CPD_CHECK=sync each "
               "raises its own)");
 }
 
