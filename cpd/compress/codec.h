@@ -140,7 +140,7 @@ class CPD_API Codec {
   /// parameter never changes.
   [[nodiscard]] virtual bool Freezes(std::int64_t n) const;
   /// Whether a layer's state must know the root mean square of the layer's gradient before Begin
-  /// (CodecState::SetGradient). CodecStates::Of throws Error where it was not set.
+  /// (CodecState::SetGradient). Begin and CodecStates::Of throw Error where it was not set.
   [[nodiscard]] virtual bool needs_gradient() const { return false; }
 
   [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
