@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Optional tensor arguments, as the bindings of NumPy and of torch pass them to the library.
 #pragma once
 
 #include <optional>

@@ -70,12 +70,6 @@ const SharedQueue& HostQueue() {
   return queue;
 }
 
-std::shared_ptr<float> QueuedValues(const SharedQueue& queue, std::int64_t n) {
-  const auto free = [queue](float* memory) { queue->Release(MemoryKind::queued, memory); };
-  const auto bytes = n * static_cast<std::int64_t>(sizeof(float));
-  return {static_cast<float*>(queue->Allocate(MemoryKind::queued, bytes)), free};
-}
-
 void ReleaseUnusedMemory(Device kind, int device) {
   const Backend& backend = BackendOf(kind);
   CheckStatus(backend, backend.release_unused(device));

@@ -113,6 +113,11 @@ class QueuedArray {
 };
 
 /// Memory of the queue's device for n values, which is released behind what is queued by then.
-CPD_API std::shared_ptr<float> QueuedValues(const SharedQueue& queue, std::int64_t n);
+template <class T = float>
+std::shared_ptr<T> QueuedValues(const SharedQueue& queue, std::int64_t n) {
+  const auto free = [queue](T* memory) { queue->Release(MemoryKind::queued, memory); };
+  const auto bytes = n * static_cast<std::int64_t>(sizeof(T));
+  return {static_cast<T*>(queue->Allocate(MemoryKind::queued, bytes)), free};
+}
 
 }  // namespace cpd

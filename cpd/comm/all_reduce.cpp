@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -154,7 +153,7 @@ class Collective {
     const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);
     order_.emplace(queue_, x_, out_);
-    if (spec_.wire == nullptr || (!first.on_host() && reduction_->encodes_on_gpu())) return;
+    if (spec_.wire == nullptr || (!first.on_host() && reduction_->encodes_on_devices())) return;
     on_host_ = true;
     if (first.on_host()) return;
     staged_.emplace(queue_, x_, out_);

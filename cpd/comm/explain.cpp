@@ -46,7 +46,7 @@ void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t
   const auto largest = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
   const std::int64_t size = sizes[static_cast<std::size_t>(largest)];
   const Codec& wire = *reduction.wire(largest);
-  const int casts_on = reduction.rounds_on_gpu() ? gpu : -1;
+  const int casts_on = reduction.rounds_on_devices() ? gpu : -1;
   Path cast{wire.name(), ""};
   if (gpu >= 0 && casts_on < 0) cast.why = "the codec has no kernels on a GPU";
   if (spec.wire == nullptr) {

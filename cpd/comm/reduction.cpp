@@ -246,18 +246,19 @@ Piece Reduction::ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_
           .key = KeyOf(Purpose::result, layer, kEncoded)};
 }
 
-bool Reduction::rounds_on_gpu() const {
+bool Reduction::rounds_on_devices() const {
   if (spec_.wire == nullptr) return true;
   const auto rounds = [](const Codec& codec) { return codec.kernels() != KernelSupport::none; };
   return rounds(*wires_[0]) && wires_[0]->counts_bytes() &&
          (results_[0] == nullptr || rounds(*results_[0]));
 }
 
-bool Reduction::encodes_on_gpu() const {
+bool Reduction::encodes_on_devices() const {
   const auto encodes = [](const SharedCodec& codec) {
     return codec == nullptr || codec->kernels() == KernelSupport::all;
   };
-  return spec_.wire == nullptr || (rounds_on_gpu() && encodes(wires_[0]) && encodes(results_[0]));
+  return spec_.wire == nullptr ||
+         (rounds_on_devices() && encodes(wires_[0]) && encodes(results_[0]));
 }
 
 void Reduction::Finish(int shift, float scale, std::int64_t n, float* values) const {

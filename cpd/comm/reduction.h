@@ -100,10 +100,11 @@ class Reduction {
   [[nodiscard]] std::span<const SharedCodec> wires() const { return wires_; }
   [[nodiscard]] std::span<const SharedCodec> results() const { return results_; }
   [[nodiscard]] Measured measured() const { return wires_[0]->measured(); }
-  /// Whether kernels round for layers on a GPU, and count bytes: there is no codec, or all have
-  /// kernels; and whether they make its messages, too.
-  [[nodiscard]] bool rounds_on_gpu() const;
-  [[nodiscard]] bool encodes_on_gpu() const;
+  /// Whether every device can round contributions and results, and count their bytes: there is no
+  /// codec, or each codec has kernels that round.
+  [[nodiscard]] bool rounds_on_devices() const;
+  /// Whether every device can also make and read the messages (KernelSupport::all).
+  [[nodiscard]] bool encodes_on_devices() const;
   /// The layers' buckets, at whose multiples they are cut into slices and chunks; empty: anywhere.
   [[nodiscard]] const std::vector<std::int64_t>& buckets() const { return buckets_; }
   /// A layer's number in random streams.

@@ -24,7 +24,7 @@ struct TensorReport {
   std::int64_t values = 0;       ///< contributions, of all ranks
   std::int64_t zeros = 0;        ///< contributions that are zero after the cast
   std::int64_t bytes = 0;        ///< of the encoded contributions (LayerBytes)
-  /// What this process copied between the host, where a codec computes, and a GPU.
+  /// The bytes that this process copied between a device and the host, where a codec computes.
   std::int64_t staged_bytes = 0;
   std::vector<int> bits{};  ///< CodecState::ChosenBits of each rank; empty: none are chosen
 };

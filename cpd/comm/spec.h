@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Reduce, the options of a reduction over ranks, and their text.
 #pragma once
 
 #include <cstdint>

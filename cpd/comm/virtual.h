@@ -44,8 +44,8 @@ class CPD_API VirtualReduce {
   /// Adds layer `layer` of the schedule's next rank (x: float32, contiguous, the layer's size),
   /// each layer once, in any order. `stays`: its values stay as they are until the schedule's last
   /// EndRank, so that several ranks are added in one pass over the sums. Throws
-  /// Error for a second time, and where layers are on several devices: all may be on one GPU, which
-  /// then folds them.
+  /// Error for a second time, and where layers are on several devices. The layers' device computes
+  /// the sums.
   void Contribute(int layer, const TensorView& x, bool stays = false);
   /// Ends that rank's contribution. Throws Error where one of its layers is missing.
   void EndRank();
@@ -54,7 +54,7 @@ class CPD_API VirtualReduce {
   void Commit();
   /// Writes the reduced layer to `out` (float32, contiguous), after the schedule's last rank.
   void Result(int layer, const TensorView& out);
-  /// What has been counted; waits for a GPU's work.
+  /// What has been counted; waits for the device's work.
   [[nodiscard]] TensorReport report(int layer) const;
 
  private:

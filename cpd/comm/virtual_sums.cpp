@@ -34,13 +34,6 @@ struct VirtualSums::Layer {
 
 namespace {
 
-template <class T>
-std::shared_ptr<T> OnDevice(const std::shared_ptr<const Queue>& queue, std::int64_t n) {
-  const auto free = [queue](T* memory) { queue->Release(MemoryKind::queued, memory); };
-  const auto bytes = n * static_cast<std::int64_t>(sizeof(T));
-  return {static_cast<T*>(queue->Allocate(MemoryKind::queued, bytes)), free};
-}
-
 /// Whether every value is one of bf16.
 bool FitsHalves(const Format& format) {
   return format.man <= 7 && format.min_quantum_exponent() >= -133;
@@ -59,7 +52,7 @@ VirtualSums::VirtualSums(const Reduction& reduction, const std::vector<std::int6
     : reduction_(reduction),
       queue_(std::make_shared<Queue>(first)),
       on_host_(first.on_host()),
-      terms_(OnDevice<float>(queue_, std::ranges::max(sizes))),
+      terms_(QueuedValues(queue_, std::ranges::max(sizes))),
       across_(CallOf(reduction.Across(0))),
       group_(CallOf(reduction.Group(0, 0))) {
   const int across = reduction.Across(0).planes();
@@ -69,12 +62,12 @@ VirtualSums::VirtualSums(const Reduction& reduction, const std::vector<std::int6
     Layer& layer = layers_.emplace_back();
     layer.size = size;
     if (halves) {
-      layer.halves = OnDevice<std::uint16_t>(queue_, size * across);
+      layer.halves = QueuedValues<std::uint16_t>(queue_, size * across);
     } else {
-      layer.across = OnDevice<float>(queue_, size * across);
+      layer.across = QueuedValues(queue_, size * across);
     }
-    if (reduction.grouped()) layer.group = OnDevice<float>(queue_, size * group);
-    layer.counts = OnDevice<SegmentCounts>(queue_, 2);
+    if (reduction.grouped()) layer.group = QueuedValues(queue_, size * group);
+    layer.counts = QueuedValues<SegmentCounts>(queue_, 2);
     queue_->Clear(layer.counts.get(), 2 * sizeof(SegmentCounts));
   }
 }
@@ -86,7 +79,7 @@ const VirtualSums::Layer& VirtualSums::At(int layer) const {
 }
 
 bool VirtualSums::rounds() const {
-  return reduction_.spec().wire == nullptr || (!on_host_ && reduction_.rounds_on_gpu());
+  return reduction_.spec().wire == nullptr || (!on_host_ && reduction_.rounds_on_devices());
 }
 
 float VirtualSums::Largest(const TensorView& x, const Codec& codec, const Piece& whole,

@@ -92,7 +92,7 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
-/// What of a codec is operations of every backend; all else is computed on the CPU alone.
+/// The functions of a codec that compute on every device; the CPU alone computes the others.
 enum class KernelSupport : std::uint8_t {
   none,
   round,  ///< all but EncodeOn and DecodeOn: messages are made on the CPU
@@ -140,7 +140,7 @@ class CPD_API Codec {
   /// parameter never changes.
   [[nodiscard]] virtual bool Freezes(std::int64_t n) const;
   /// Whether a layer's state must know the root mean square of the layer's gradient before Begin
-  /// (CodecState::SetGradient), which throws Error otherwise.
+  /// (CodecState::SetGradient). Begin and CodecStates::Of throw Error where it was not set.
   [[nodiscard]] virtual bool needs_gradient() const { return false; }
 
   [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }

@@ -18,7 +18,6 @@
 #include <bit>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "cpd/compress/bits.h"
 #include "cpd/export.h"

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "cpd/base/guarded.h"
 #include "cpd/compress/spacing.h"
@@ -207,8 +209,7 @@ void LevelBlocks::ForMeasured(const Queue& queue, const Piece& piece, const Laye
   });
 }
 
-// --- levels, on the host
-// --------------------------------------------------------------------------
+// --- levels, on the host -------------------------------------------------------------------------
 
 void LevelBlocks::EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const {
   std::vector<std::int16_t> levels(static_cast<std::size_t>(call.n));

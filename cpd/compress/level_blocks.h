@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "cpd/compress/elias.h"
 #include "cpd/compress/pieces.h"
@@ -85,7 +84,7 @@ class LevelBlocks {
   [[nodiscard]] std::int64_t MostEliasBytes(EliasLayout layout, std::int64_t n,
                                             std::int64_t before) const;
   [[nodiscard]] std::int64_t MostLevelBytes(std::int64_t n, std::int64_t before) const;
-  // Of the host: the levels of a block, whose call has the norms.
+  // Encode and decode the levels of one block on the host; the call has the norms.
   std::int64_t EncodeBlock(const LevelCall& call, int layer, std::uint8_t* to) const;
   void DecodeBlocks(std::span<const std::uint8_t> bytes, LevelCall call, std::int64_t n) const;
   void EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/compress/pieces.h"
 
+#include <string>
+
 namespace cpd {
 
 void CheckFixedSize(const Codec& codec, std::span<const std::uint8_t> bytes, std::int64_t n,

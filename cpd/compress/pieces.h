@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What codecs share that build calls of operations (operations.def) of a piece, for the queue of
-// any device: its buckets, its parts, and where damage is noted.
+// Helpers of the codecs that compute a piece by calls of operations (operations.def) on any
+// device's queue: the piece's buckets, its parts, and where damage is noted.
 #pragma once
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
 #include "cpd/backend/queue.h"
 #include "cpd/compress/codec.h"

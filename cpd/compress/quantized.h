@@ -50,7 +50,7 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return block_; }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
-  /// Of codecs that round to nearest-even or stochastically.
+  /// `all` for codecs that round to nearest-even or stochastically, else `none`.
   [[nodiscard]] KernelSupport kernels() const override;
 
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A radix sort, for the codecs that sort 64-bit keys by a few of their bits.
 #pragma once
 
 #include <algorithm>

@@ -12,11 +12,12 @@
 
 namespace cpd {
 
-/// The errors of a layer's values, times 2^shift as these were sent: `kept` after the last call
-/// that succeeded, and `next` of the current call. A codec writes `next` for the pieces that it
-/// encodes, the same each time, and nothing else. They are in the memory of the device that the
-/// last call computed on, and move to that of the next. They have a queue of their own, as they
-/// outlive those of calls: a call waits for what is queued there, and the next for the call.
+/// The errors of a layer's values, times 2^shift as the values were sent: `kept` after the last
+/// call that succeeded, and `next` of the current call. A codec writes `next` for the pieces that
+/// it encodes, the same each time, and nothing else. Errors live on the last call's device and are
+/// copied if the next call uses another. Their memory outlives the queues of calls and so has its
+/// own queue: BeginOn makes the call wait for that queue, and Commit, or the next BeginOn, makes
+/// that queue wait for the call.
 class CPD_API Residual : public CodecState {
  public:
   explicit Residual(std::int64_t size) : size_(size) {}

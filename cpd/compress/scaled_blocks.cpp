@@ -2,7 +2,6 @@
 #include "cpd/compress/scaled_blocks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <vector>
 

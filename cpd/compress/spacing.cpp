@@ -2,7 +2,6 @@
 #include "cpd/compress/spacing.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 

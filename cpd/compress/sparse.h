@@ -3,8 +3,6 @@
 // Encodes values most of which are zeros, without loss: sums of what top_k keeps.
 #pragma once
 
-#include <memory>
-
 #include "cpd/compress/codec.h"
 #include "cpd/compress/packed.h"
 

@@ -44,7 +44,7 @@ std::int64_t FloatsOf(std::int64_t n) {
 }
 
 /// The tiles of a span, a power of two up to a block's: few, while that makes no more spans than a
-/// GPU runs at once.
+/// device runs at once.
 std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   constexpr std::int64_t kSpans = 1024;
   std::int64_t span = 1;
@@ -94,6 +94,9 @@ struct TopK::Sending final : Residual {
   void Commit() override {
     Residual::Commit();
     if (inner != nullptr) inner->Commit();
+    // The queue's stream may end before the next call.
+    call = {};
+    sum_ = search_ = gathered = nullptr;
   }
 
   void SetGradient(float rms) override { gradient = rms; }

@@ -45,8 +45,8 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// They round where inner is a packed format, or a codec of fixed size that has kernels, and has
-  /// NaN.
+  /// `round` where inner has NaN and is a packed format or a codec of fixed size that has kernels,
+  /// else `none`.
   [[nodiscard]] KernelSupport kernels() const override;
   [[nodiscard]] bool counts_bytes() const override { return kernels() != KernelSupport::none; }
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,

@@ -89,7 +89,7 @@ class OnGpu {
   std::uint8_t* memory_;
 };
 
-/// The memory between a view's first and last element, on the GPU.
+/// The memory between a view's first and last element, on the device.
 class OnGpuView {
  public:
   OnGpuView(const Accelerator& driver, const TensorView& host)

@@ -7,7 +7,6 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/comm/engine/message_ops.h"
-#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {

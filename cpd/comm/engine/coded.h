@@ -4,7 +4,7 @@
 // bytes of its codec. Any block can be read and written alone, so that a fold goes from bytes to
 // sums without the values of a whole message in memory. Where sizes are fixed a block's place is
 // computed; else the message begins with the sizes of its blocks, four bytes each. A message in a
-// GPU's memory is read and written in a copy on the host.
+// device's memory is read and written in a copy on the host.
 #pragma once
 
 #include <cstdint>

@@ -14,11 +14,6 @@ namespace {
 
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
-std::shared_ptr<std::uint8_t> QueuedMemory(const SharedQueue& queue, std::int64_t bytes) {
-  const auto free = [queue](std::uint8_t* memory) { queue->Release(MemoryKind::queued, memory); };
-  return {static_cast<std::uint8_t*>(queue->Allocate(MemoryKind::queued, bytes)), free};
-}
-
 class DeviceOps final : public MessageOps {
  public:
   DeviceOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
@@ -41,8 +36,7 @@ class DeviceOps final : public MessageOps {
     HopFrom(part, k, from, own.get(), Codes::wire, to);
   }
   [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const override {
-    const auto memory = QueuedMemory(queue_, 4 * n);
-    return {memory, reinterpret_cast<float*>(memory.get())};
+    return QueuedValues(queue_, n);
   }
   void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
                  Message& to) const override {
@@ -163,7 +157,7 @@ class DeviceOps final : public MessageOps {
   /// This rank's contributions as a message; null where `reduce` casts them in passing.
   [[nodiscard]] std::shared_ptr<std::uint8_t> OwnMessage(const Part& part) const {
     if (queue_->kind() == Device::cpu) return nullptr;
-    auto own = QueuedMemory(queue_, MostBytes(Content::contributions, part));
+    auto own = QueuedValues<std::uint8_t>(queue_, MostBytes(Content::contributions, part));
     Contribute(part, own.get());
     return own;
   }
@@ -253,13 +247,13 @@ class DeviceOps final : public MessageOps {
       const auto size = layers().sizes[l];
       const auto layer = static_cast<std::int64_t>(l);
       const float scale = layers().scales.empty() ? 0 : layers().scales[l];
-      const auto found = QueuedMemory(queue_, sizeof(SegmentCounts));
-      SegmentCounts counts;
-      queue_->Copy(found.get(), &counts, sizeof(counts));
+      const auto found = QueuedValues<SegmentCounts>(queue_, 1);
+      queue_->Clear(found.get(), sizeof(SegmentCounts));
       reduction().wire(layer)->RoundOn(
           *queue_, reduction().PieceOf(layer, rank(), layers().shifts[l], scale, 0, size),
           StateOf(layers().states, l), layers().x[l], QueuedValues(queue_, size).get(),
-          reinterpret_cast<SegmentCounts*>(found.get()));
+          found.get());
+      SegmentCounts counts;
       queue_->Copy(&counts, found.get(), sizeof(counts));
       all.push_back(LossesOf(counts));
     }
@@ -312,8 +306,7 @@ std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
   std::vector<std::shared_ptr<float>> all;
   for (const TensorView& layer : x) {
     const std::int64_t size = layer.size();
-    const auto memory = QueuedMemory(queue, 4 * size);
-    all.emplace_back(memory, reinterpret_cast<float*>(memory.get()));
+    all.push_back(QueuedValues(queue, size));
     std::vector<ReduceSegment> segments = WholeLayers({&size, 1});
     segments[0].out = all.back().get();
     const auto* from = static_cast<const std::uint8_t*>(layer.data);

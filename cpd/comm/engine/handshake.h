@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The handshake, by which ranks check before a call that all make the same one.
 #pragma once
 
 #include <cstddef>

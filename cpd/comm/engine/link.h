@@ -42,7 +42,7 @@ class CPD_API Message {
 
  private:
   SharedMemory memory_;
-  std::uint8_t* begin_ = nullptr;  // the payload begins at a cache line
+  std::uint8_t* begin_ = nullptr;  // the payload begins kAlign bytes behind it
   std::int64_t bytes_ = 0, capacity_ = 0;
   int source_ = -1;
 };

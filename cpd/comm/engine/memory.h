@@ -14,7 +14,7 @@ namespace cpd {
 
 class CPD_API MessageMemory {
  public:
-  static constexpr std::int64_t kAlign = 64;  ///< alignment of what Allocate returns
+  static constexpr std::int64_t kAlign = 64;  ///< sizes are multiples of it
 
   /// Memory that the queue's work can read and write: on the host (MemoryKind::pinned), or the
   /// device's.

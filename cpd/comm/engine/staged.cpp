@@ -20,7 +20,7 @@ std::shared_ptr<float> PinnedValues(const SharedQueue& queue, std::int64_t n) {
 
 StagedLayers::StagedLayers(SharedQueue queue, std::span<const TensorView> x,
                            std::span<const TensorView> out)
-    : queue_(std::move(queue)), on_gpu_(out.begin(), out.end()) {
+    : queue_(std::move(queue)), on_device_(out.begin(), out.end()) {
   for (const TensorView& layer : x) {
     x_.push_back(OnHost(layer));
     if (layer.size() > 0) queue_->Copy(x_.back().data, layer.data, cpd::BytesOf(layer));
@@ -40,7 +40,7 @@ TensorView StagedLayers::OnHost(const TensorView& layer) {
 void StagedLayers::Return() const {
   for (std::size_t l = 0; l < out_.size(); ++l) {
     if (out_[l].size() == 0) continue;
-    queue_->Copy(on_gpu_[l].data, out_[l].data, cpd::BytesOf(out_[l]));
+    queue_->Copy(on_device_[l].data, out_[l].data, cpd::BytesOf(out_[l]));
   }
 }
 

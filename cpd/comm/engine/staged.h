@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers of a GPU in the host's memory, where codecs compute: what they are is copied before a
-// call's work, and the results after it. The copies are counted, and reports have their bytes.
+// Copies of a device's layers in the host's memory, where codecs without kernels compute. The
+// layers are copied before a call's work, the results after it. Reports have the bytes copied.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ std::shared_ptr<float> PinnedValues(const SharedQueue& queue, std::int64_t n);
 
 class StagedLayers {
  public:
-  /// Copies x; memory for the results is not set. All are contiguous fp32 on the queue's GPU.
+  /// Copies x; memory for the results is not set. All are contiguous fp32 on the queue's device.
   StagedLayers(SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out);
 
   [[nodiscard]] std::span<const TensorView> x() const { return x_; }
   [[nodiscard]] std::span<const TensorView> out() const { return out_; }
-  /// Copies the results to the layers on the GPU, and waits.
+  /// Copies the results to the layers on the device, and waits.
   void Return() const;
   /// The bytes that are copied for layer l, its results with it.
   [[nodiscard]] std::int64_t BytesOf(std::size_t l) const;
@@ -35,7 +35,7 @@ class StagedLayers {
 
   SharedQueue queue_;
   std::vector<std::shared_ptr<float>> memory_;
-  std::vector<TensorView> x_, out_, on_gpu_;
+  std::vector<TensorView> x_, out_, on_device_;
 };
 
 }  // namespace cpd

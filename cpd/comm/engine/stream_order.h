@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The order between the stream of a reduction and the streams of its layers.
 #pragma once
 
 #include <set>
@@ -10,8 +12,8 @@
 
 namespace cpd {
 
-/// Queues a call's work behind that of the layers' streams, and what these get afterwards behind
-/// it. Empty layers, which may be on another GPU, have no part in that.
+/// Makes a call's work wait for work already queued on the layers' streams, and makes those streams
+/// wait for the call when it ends. Leaves out empty layers, which may be on another device.
 class StreamOrder {
  public:
   StreamOrder(SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out)

@@ -68,7 +68,7 @@ class CPD_API Transport {
   [[nodiscard]] virtual int ranks_on_host() const = 0;
   /// The memory of messages: Device::cuda for a transport between GPUs.
   [[nodiscard]] virtual Device memory() const { return Device::cpu; }
-  /// The GPU's index, where messages are in a GPU's memory.
+  /// The device's index, where messages are in a device's memory.
   [[nodiscard]] virtual int device_index() const { return 0; }
 
   /// Starts messages; at most one to and one from each peer, none to itself. Messages between two
