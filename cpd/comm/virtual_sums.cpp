@@ -199,6 +199,7 @@ void VirtualSums::Contribute(int layer, const TensorView& x, const Codec& codec,
   if (counts_bytes) to.bytes.push_back(codec.BytesOn(queue_, whole, state, values.get()));
   codec.RoundOn(*queue_, whole, state, values.get(), terms_.get(),
                 turn.counts ? to.counts.get() : nullptr);
+  if (state != nullptr) state->Free();  // else hundreds of ranks' would add up
   queue_->Precede(x.stream);
   AddTerms(layer, turn);
 }

@@ -19,6 +19,7 @@ namespace cpd {
 
 CodecState::~CodecState() = default;
 void CodecState::Begin(const Piece& layer, const float* x) { BeginOn(HostQueue(), layer, x); }
+void CodecState::Free() {}
 void CodecState::SetGradient(float /*rms*/) {}
 std::optional<int> CodecState::ChosenBits() const { return std::nullopt; }
 std::vector<float> CodecState::Kept() const { return {}; }

@@ -71,6 +71,9 @@ class CPD_API CodecState {
   virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) = 0;
   /// BeginOn on the CPU.
   void Begin(const Piece& layer, const float* x);
+  /// Frees what the call needed to encode or round the layer, which all of its values are, in the
+  /// queue's order. By default nothing.
+  virtual void Free();
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;
   /// Sets the root mean square of the layer's gradient, finite and not negative, for the calls that

@@ -28,7 +28,7 @@ FeedbackCall CallOf(const Piece& piece, const float* x) {
 }  // namespace
 
 /// The residual and inner's state. Where inner has one, it begins with the whole layer's v, which
-/// is kept until Commit.
+/// is kept until Free.
 struct Feedback::State final : Residual {
   State(const Codec& codec, std::int64_t size) : Residual(size), inner(codec.MakeState(size)) {}
 
@@ -49,6 +49,10 @@ struct Feedback::State final : Residual {
     Residual::Commit();
     if (inner == nullptr) return;
     inner->Commit();
+    Free();
+  }
+  void Free() override {
+    if (inner != nullptr) inner->Free();
     v = nullptr;
   }
   void SetGradient(float rms) override {

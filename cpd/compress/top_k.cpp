@@ -94,7 +94,10 @@ struct TopK::Sending final : Residual {
   void Commit() override {
     Residual::Commit();
     if (inner != nullptr) inner->Commit();
-    // The queue's stream may end before the next call.
+    Free();  // The queue's stream may end before the next call.
+  }
+  void Free() override {
+    if (inner != nullptr) inner->Free();
     call = {};
     sum_ = search_ = gathered = nullptr;
   }
