@@ -124,7 +124,10 @@ def test_spec_is_a_value():
             {"format": "fp8-block 128x128"},
             r"a codec of rows, int8_rows or fp8_rows, got fp8-block 128x128",
         ),
-        ({"format": "mxfp8", "aps": True}, r"aps chooses a scale of each tensor; codec 'mxfp8' has scales of its own"),
+        (
+            {"format": "mxfp8", "aps": True},
+            r"aps chooses a scale of each tensor; codec 'mxfp8' has scales of its own",
+        ),
         ({"format": "mxfp8", "random_bits": 25}, r"random_bits"),
         ({"format": "mxfp8 block=0"}, r"block"),
     ],
