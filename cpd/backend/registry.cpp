@@ -61,7 +61,7 @@ const Backend& Described(Device device) {
   static const Backend cuda = [] {
     Backend described{};
     described.name = "cuda";
-    described.product_path = cuda::product_path;
+    described.product_path = cuda::path_of_product;
     return described;
   }();
   const bool is_cuda =

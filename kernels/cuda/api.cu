@@ -4,7 +4,6 @@
 #include <string>
 
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/paths.h"
 
 namespace {
 

@@ -92,6 +92,7 @@ int open_stream(int device, void** stream);
 int close_stream(int device, void* stream);
 int order(const Launch& launch, void* after);
 int wait(const Launch& launch);
+ProductPath product_path(const AccumulatorPlan& plan, bool given);
 
 /// Device memory allocated in stream order (MemoryKind::queued).
 template <class T>

@@ -7,6 +7,7 @@
 #include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/gemm_stochastic.h"
 #include "kernels/cuda/gemm_units.h"
+#include "kernels/cuda/paths.h"
 
 namespace cpd::cuda {
 namespace {
@@ -141,6 +142,10 @@ int first_outside(const Launch& launch, const FirstOutsideCall& call) {
   start_kernel(find_outside, blocks_for((n + kThreads - 1) / kThreads), kThreads,
                static_cast<cudaStream_t>(launch.stream), plan, negative, n, x, first);
   return cudaGetLastError();
+}
+
+ProductPath product_path(const AccumulatorPlan& plan, bool given) {
+  return path_of_product(plan, given);
 }
 
 int product(const Launch& launch, const GemmCall& call) {

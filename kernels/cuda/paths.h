@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which kernel computes a product, by the conditions that the kernels ask. Host code, which libcpd
-// compiles, too: a thread explains without the CUDA library.
+// compiles, too: a thread explains without the CUDA library. One source of each library includes
+// it.
 #pragma once
 
 #include "cpd/backend/backend.h"
@@ -13,7 +14,7 @@ namespace cpd::cuda {
 
 /// A kernel `multiply_halves` is replaced by `multiply_wide` where the device's processors would be
 /// left idle.
-inline ProductPath product_path(const AccumulatorPlan& plan, bool given) {
+inline ProductPath path_of_product(const AccumulatorPlan& plan, bool given) {
   constexpr int kLanes = 32;
   const SplitPlan& split = plan.sum.split;
   if (takes_wide(plan)) {
