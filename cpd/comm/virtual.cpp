@@ -189,7 +189,7 @@ struct VirtualReduce::Impl {
     return state;
   }
 
-  /// Adds a rank's layer, of which the codec makes the contribution on the host.
+  /// Adds the contribution that the codec makes on the host of a rank's layer.
   void ContributeOnHost(int l, const TensorView& x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const float* const values = OnHost(l, x);

@@ -68,7 +68,7 @@ class CPD_API Quantized final : public Codec {
  private:
   static SharedCodec Make(Name name, Scaled scaled, CodecWords& words,
                           const RoundingOptions& rounding);
-  /// The bytes of up to block() values, the first of which has `before` of its bucket ahead.
+  /// The bytes of up to block() values; `before` values of the first one's bucket come ahead of it.
   [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] QuantizedCall CallOf(std::int64_t n, std::int64_t before) const;
   /// Calls run(call, i) for parts of a piece, from its value number i on, whose scales are known.

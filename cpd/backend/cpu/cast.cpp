@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts. Transposed tensors are cast in boxes of two dimensions, of which x or out is contiguous
-// along one and elements' indices along the other, so that neither memory nor random integers are
-// taken element by element.
+// Casts. Transposed tensors are cast in boxes of two dimensions: x or out is contiguous along one,
+// and elements' indices follow one another along the other. Neither memory nor random integers are
+// then taken element by element.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -201,7 +201,7 @@ void CastDirect(const CastCall& call) {
   });
 }
 
-/// Casts values of T, of which x, out or random is copied to or from a buffer.
+/// Casts in T by way of buffers, where x, out or random is not contiguous values of its own type.
 template <class T>
 void CastStages(const CastCall& call) {
   if (Explains()) NoteKernel("cast");

@@ -66,7 +66,7 @@ class RankSums {
         : together_(std::min(kTogether, terms)), rows_(terms > 0 ? together_ + planes : 0, n) {}
     [[nodiscard]] float* state(std::int64_t plane) const { return rows_[together_ + plane]; }
 
-    /// Adds values i … end - 1 of `terms` terms, each of which term(k, row) writes.
+    /// Adds values i … end - 1 of `terms` terms; term(k, row) writes term k.
     template <class Term>
     void Add(const SumPlan& plan, std::int64_t terms, std::int64_t begin, std::int64_t i,
              std::int64_t end, const Term& term) {

@@ -64,8 +64,8 @@ class TileScaler {
   explicit TileScaler(const ScaledPass& pass)
       : pass_(pass), reader_(pass.x, pass.layout()), integers_(pass.integers()) {}
 
-  /// Calls take(run, route, begin) for up to kStage columns of the tile at a time, of which
-  /// `begin` is the first; all rows are in one run.
+  /// Calls take(run, route, begin) for up to kStage columns of the tile at a time, from column
+  /// `begin` on; all rows are in one run.
   template <class Take>
   void ForElements(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;
