@@ -135,20 +135,6 @@ std::vector<RoundingOptions> all_options() {
   return all;
 }
 
-/// Every scheme; chunks of one term, of several, and of more than there are.
-std::vector<Accumulator> accumulators(const Format& format, const RoundingOptions& rounding) {
-  std::vector<Accumulator> all;
-  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
-    all.push_back({.format = format, .scheme = scheme, .rounding = rounding});
-  }
-  for (const std::int64_t chunk : {1, 3, 64}) {
-    all.push_back({.format = format, .scheme = Scheme::chunked, .rounding = rounding});
-    all.back().chunk = chunk;
-    if (chunk == 3) all.back().inner = ParseFormat("e5m2");
-  }
-  return all;
-}
-
 INSTANTIATE_TEST_SUITE_P(Backends, ArithmeticDevices, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
@@ -431,7 +417,7 @@ TEST_P(ArithmeticDevices, Sums) {
     const std::array<std::int64_t, 2> rest{shape[0], shape[2]};
     const std::vector<T> sums(static_cast<std::size_t>(rest[0] * rest[1]), T{-1});
     for (const RoundingOptions& o : all_options()) {
-      for (const Accumulator& accumulator : accumulators(format, o)) {
+      for (const Accumulator& accumulator : testing::accumulators(format, o)) {
         if (!testing::is_chosen_on_cpu(++turn, 4)) continue;
         ExpectSum(x, 1, accumulator, sums, View(sums.data(), kTypeOf<T>, rest));
       }
@@ -459,7 +445,7 @@ TEST_P(ArithmeticDevices, SumsOverAnyDimensionTypeAndStride) {
       std::vector<std::int64_t> shape{7, 10, 3};
       shape.erase(shape.begin() + dim);
       const std::vector<std::uint16_t> sums(static_cast<std::size_t>(shape[0] * shape[1]));
-      for (const Accumulator& accumulator : accumulators(ParseFormat("e4m3"), {})) {
+      for (const Accumulator& accumulator : testing::accumulators(ParseFormat("e4m3"), {})) {
         ExpectSum(x, dim, accumulator, sums, View(sums.data(), type, shape));
       }
     }

@@ -117,21 +117,6 @@ Terms make_terms(const Spec& spec, std::size_t count, std::size_t n, std::uint64
   return terms;
 }
 
-/// The accumulators of one format: every scheme, chunks of several lengths and two inner formats.
-std::vector<Accumulator> accumulators(const Format& format, const RoundingOptions& rounding) {
-  std::vector<Accumulator> all;
-  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
-    all.push_back({.format = format, .scheme = scheme, .rounding = rounding});
-  }
-  for (const std::int64_t chunk : {1, 3, 64}) {
-    Accumulator chunked{.format = format, .scheme = Scheme::chunked, .rounding = rounding};
-    chunked.chunk = chunk;
-    if (chunk == 3) chunked.inner = ParseFormat("e5m2");
-    all.push_back(chunked);
-  }
-  return all;
-}
-
 RoundingOptions options_of(Rounding mode, int random_bits = 8) {
   RoundingOptions o;
   o.mode = mode;
@@ -159,7 +144,7 @@ TEST(Reduce, EverySchemeIsTheOraclesSum) {
             options_of(Rounding::stochastic, std::array{3, 8, 12, 24}[turn % 4])}) {
         const std::uint64_t first =
             std::array{0ull, 3ull, 0xFFFF'FF00ull, 0x5'0000'0101ull}[turn % 4];
-        for (const Accumulator& a : accumulators(format, o)) {
+        for (const Accumulator& a : testing::accumulators(format, o)) {
           failures += check(a, kFp32, terms, first) ? 0 : 1;
           if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
         }
@@ -206,7 +191,7 @@ TEST(Reduce, KnownTermsChangeNothing) {
       Terms terms = make_terms(reference::spec_of(format), 7, 150, 5);
       for (auto& row : terms) row = testing::run_cast(row, terms_in, {});
       for (const Rounding mode : {Rounding::nearest_even, Rounding::nearest_away}) {
-        for (const Accumulator& a : accumulators(format, options_of(mode))) {
+        for (const Accumulator& a : testing::accumulators(format, options_of(mode))) {
           failures += check(a, terms_in, terms, 0) ? 0 : 1;
           if (failures > 20) FAIL() << "more than 20 failures; the rest is left out";
         }
@@ -220,7 +205,7 @@ TEST(Reduce, TinyTermsBreakTies) {
   const Format e8m3 = ParseFormat("e8m3");
   const Terms terms = {{0x1p-10f, 0x1p-10f, 0x1.8p-9f}, {0x1p-40f, -0x1p-40f, -0x1p-60f}};
   for (const char* name : {"e4m3", "e4m3fn"}) {
-    for (const Accumulator& a : accumulators(ParseFormat(name), {})) {
+    for (const Accumulator& a : testing::accumulators(ParseFormat(name), {})) {
       EXPECT_TRUE(check(a, e8m3, terms, 0));
       EXPECT_TRUE(check(a, e8m3, {terms[1], terms[0]}, 0));
     }
@@ -233,7 +218,7 @@ TEST(Reduce, LargeFoldsDoNotDependOnPiecesOrBackend) {
   Terms terms;
   for (std::uint64_t k = 0; k < 5; ++k) terms.push_back(testing::moderate_values(spec, length, k));
   for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-    for (const Accumulator& a : accumulators(ParseFormat("e4m3"), options_of(mode, 10))) {
+    for (const Accumulator& a : testing::accumulators(ParseFormat("e4m3"), options_of(mode, 10))) {
       std::vector<float> first;
       for (const std::string& backend : testing::backends()) {
         const testing::WithBackend forced(backend);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cpd/backend/faults.h"
+#include "cpd/backend/queue.h"
 #include "cpd/base/tensor.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
@@ -64,14 +65,22 @@ class Copies {
     copies_.emplace_back(host.data, std::make_unique<OnGpuView>(*device_, host));
     return copies_.back().second->view();
   }
+  /// The first of a vector's values.
+  template <class T>
+  T* Of(const std::vector<T>& host) {
+    if (device_ == nullptr || host.empty()) return const_cast<T*>(host.data());
+    const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
+    return static_cast<T*>((*this)(View(host.data(), DType::u8, bytes)).data);
+  }
   /// The view that `host` points to, or null; valid as long as this lives.
   const TensorView* operator()(const TensorView* host) {
     return host == nullptr ? nullptr : &views_.emplace_back((*this)(*host));
   }
   /// Copies a result back.
-  void Read(const TensorView& host) const {
+  void Read(const TensorView& host) const { Read(host.data); }
+  void Read(const void* host) const {
     for (const auto& [data, copy] : copies_) {
-      if (data == host.data) copy->Read();
+      if (data == host) copy->Read();
     }
   }
 
@@ -136,7 +145,20 @@ class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char
   void TearDown() override { device_.reset(); }
 
   [[nodiscard]] bool on_host() const { return device_->on_host(); }
+  [[nodiscard]] Device kind() const { return on_host() ? Device::cpu : GpuTest::kind(); }
   [[nodiscard]] Copies There() const { return device_->There(); }
+  /// The CPU's queue, or a new one on the device.
+  [[nodiscard]] SharedQueue NewQueue() const {
+    return on_host() ? HostQueue() : std::make_shared<const Queue>(kind(), 0);
+  }
+  /// What `run` returns with the scalar kernels, which all others are held against.
+  template <class Run>
+  auto OnScalar(Run run) const {
+    ForceKernels("scalar");
+    auto expected = run();
+    ForceKernels(on_host() ? GetParam() : "");
+    return expected;
+  }
   template <class Run>
   void Compute(std::vector<TensorView> in, const TensorView& out, Run run) const {
     device_->Compute(std::move(in), out, run);
@@ -153,9 +175,7 @@ class SameOnDevices : public OnDevice {
   /// scalar kernels: a vector's bits, or equal values.
   template <class Run>
   void ExpectSame(Run run, const std::string& about) const {
-    ForceKernels("scalar");
-    const auto expected = run(Copies(nullptr));
-    ForceKernels(on_host() ? GetParam() : "");
+    const auto expected = OnScalar([&] { return run(Copies(nullptr)); });
     const auto got = run(There());
     if constexpr (requires { std::span(expected); }) {
       EXPECT_TRUE(bits_equal(std::span(expected), std::span(got))) << about;

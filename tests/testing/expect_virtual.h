@@ -21,19 +21,31 @@ struct Outcome {
   ReduceReport report;
 };
 
-inline std::vector<Outcome> all_reduce(const Reduce& spec, const Ranks& ranks,
+/// Layers are on the device; null: on the host.
+inline std::vector<Outcome> all_reduce(Transports ends, const Accelerator* device,
+                                       const Reduce& spec, const Ranks& ranks,
                                        const CommOptions& options, bool in_place = false,
                                        bool counts = true, const TensorOptions& call = {}) {
   std::vector<Outcome> outcomes(ranks.size());
-  const auto fates = on_ranks(static_cast<int>(ranks.size()), options, [&](Communicator& comm) {
+  const auto fates = on_ranks(std::move(ends), options, [&](Communicator& comm) {
     const auto r = static_cast<std::size_t>(comm.rank());
     Outcome& mine = outcomes[r];
     mine.out = in_place ? ranks[r] : blank(sizes_of(ranks[r]));
-    const Layers& x = in_place ? mine.out : ranks[r];
-    mine.report = comm.AllReduce(views_of(x), views_of(mine.out), spec, counts, call);
+    Copies there(device);
+    const std::vector<TensorView> out = views_of(mine.out, there);
+    const std::vector<TensorView> x = in_place ? out : views_of(ranks[r], there);
+    mine.report = comm.AllReduce(x, out, spec, counts, call);
+    read_back(mine.out, there);
   });
   expect_well(fates);
   return outcomes;
+}
+
+inline std::vector<Outcome> all_reduce(const Reduce& spec, const Ranks& ranks,
+                                       const CommOptions& options, bool in_place = false,
+                                       bool counts = true, const TensorOptions& call = {}) {
+  Transports ends = LocalTransports(static_cast<int>(ranks.size()));
+  return all_reduce(std::move(ends), nullptr, spec, ranks, options, in_place, counts, call);
 }
 
 inline void expect_same_report(const std::vector<TensorReport>& expected,
@@ -97,17 +109,36 @@ inline void expect_traffic(const Reduce& spec, const std::vector<Outcome>& outco
   EXPECT_EQ(steps, CostOf(spec, world, 0, sizes, chunk).steps);
 }
 
-inline void expect_virtual(const Reduce& spec, const Ranks& ranks, const CommOptions& options,
-                           bool in_place = false, bool counts = true) {
-  SCOPED_TRACE(describe(spec, ranks.size()) + ", chunk " + std::to_string(options.chunk));
+/// The bytes that a device's layer of n values travels to and from the host.
+inline std::int64_t staged_bytes(const Reduce& spec, std::size_t n) {
+  const bool is_staged = spec.wire != nullptr && spec.wire->kernels() != KernelSupport::all;
+  return is_staged ? static_cast<std::int64_t>(8 * n) : 0;
+}
+
+inline void expect_virtual(Transports ends, const Accelerator* device, const Reduce& spec,
+                           const Ranks& ranks, const CommOptions& options, bool in_place = false,
+                           bool counts = true) {
+  SCOPED_TRACE(describe(spec, ranks.size()) + ", chunk " + std::to_string(options.chunk) +
+               " over " + ends[0]->name());
   std::vector<TensorReport> reports;
   const Layers expected = virtual_reduce(spec, ranks, &reports, kCall);
-  const auto outcomes = all_reduce(spec, ranks, options, in_place, counts, kCall);
+  const auto outcomes =
+      all_reduce(std::move(ends), device, spec, ranks, options, in_place, counts, kCall);
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
     EXPECT_TRUE(same_layers(expected, outcomes[r].out)) << "on rank " << r;
     expect_same_report(reports, outcomes[r].report.layers, counts);
+    for (std::size_t l = 0; l < expected.size(); ++l) {
+      const std::int64_t staged = device == nullptr ? 0 : staged_bytes(spec, expected[l].size());
+      EXPECT_EQ(outcomes[r].report.layers[l].staged_bytes, staged) << "layer " << l;
+    }
   }
   expect_traffic(spec, outcomes, sizes_of(ranks[0]), options.chunk);
+}
+
+inline void expect_virtual(const Reduce& spec, const Ranks& ranks, const CommOptions& options,
+                           bool in_place = false, bool counts = true) {
+  Transports ends = LocalTransports(static_cast<int>(ranks.size()));
+  expect_virtual(std::move(ends), nullptr, spec, ranks, options, in_place, counts);
 }
 
 }  // namespace cpd::testing

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cpd/oracle/reference.h"
+#include "cpd/spec/accumulator.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/random_key.h"
@@ -113,6 +114,21 @@ inline std::vector<Format> named_formats() {
     formats.push_back(ParseFormat(name));
   }
   return formats;
+}
+
+/// The accumulators of one format: every scheme, chunks of several lengths and two inner formats.
+inline std::vector<Accumulator> accumulators(const Format& format,
+                                             const RoundingOptions& rounding) {
+  std::vector<Accumulator> all;
+  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
+    all.push_back({.format = format, .scheme = scheme, .rounding = rounding});
+  }
+  for (const std::int64_t chunk : {1, 3, 64}) {
+    all.push_back({.format = format, .scheme = Scheme::chunked, .rounding = rounding});
+    all.back().chunk = chunk;
+    if (chunk == 3) all.back().inner = ParseFormat("e5m2");
+  }
+  return all;
 }
 
 inline reference::Options oracle_options(const RoundingOptions& o, std::uint32_t random = 0) {

@@ -18,6 +18,7 @@
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/transport/local.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/reduce.h"
 
 namespace cpd::testing {
@@ -95,6 +96,17 @@ inline std::vector<TensorView> views_of(const Layers& layers) {
   std::vector<TensorView> views;
   for (const auto& layer : layers) views.push_back(view_of(layer));
   return views;
+}
+
+/// The same where `there` has them.
+inline std::vector<TensorView> views_of(const Layers& layers, Copies& there) {
+  std::vector<TensorView> views = views_of(layers);
+  for (TensorView& view : views) view = there(view);
+  return views;
+}
+
+inline void read_back(const Layers& layers, const Copies& there) {
+  for (const auto& layer : layers) there.Read(layer.data());
 }
 
 /// Layers of such sizes whose values no sum gives.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of kernels/cuda/README.md: what the library's operations do with a GPU's tensors, as
-the program of tests/backend/test_operations_gpu.cpp finds it, and torch's operators, as registered.
+the program of tests/backend/test_operations.cpp finds it, and torch's operators, as registered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _table(head: str) -> list[str]:
 
 
 def test_operations() -> None:
-    program = _BUILD / "tests/test_backend_operations_gpu"
+    program = _BUILD / "tests/test_backend_operations"
     shim = _BUILD / "cuda_on_cpu"
     if not program.exists() or not (shim / "libcpd_cuda.so").exists():
         pytest.skip("the C++ tests were not built (cmake --build build/release --target cpd_tests)")
@@ -44,6 +44,7 @@ def test_operations() -> None:
         "LD_LIBRARY_PATH": str(shim),
         "CPD_CUDA_ON_CPU": "1",
         "CPD_REQUIRE_GPU": "1",
+        "CPD_TEST_BACKENDS": "cuda",
     }
     done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
     assert _table(_HEADS[0]) == [line for line in done.stdout.splitlines() if line[:2] == "| "]

@@ -2,7 +2,7 @@
 //
 // Devices and their streams, whose work is done when somebody waits for it, no earlier; the
 // runtime's calls over them and memory.h; and of the driver (libcuda.so.1) those that
-// tests/backend/test_operations_gpu.cpp makes.
+// tests/backend/test_operations.cpp makes.
 //
 // What CUDA does with two devices (CUDA Programming Guide, 'Multi-Device System'), and this:
 // - Each thread of the host has a current device, at first 0. Null is its default stream; streams,

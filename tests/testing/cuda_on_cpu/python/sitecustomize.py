@@ -2,7 +2,7 @@
 """torch's devices "cuda:0" and "cuda:1" on a CPU, in each Python process with this folder in
 PYTHONPATH: torch.cuda of a CPU build with what torch_cuda.cpp brings. Without graphs and NCCL, and
 with random generators' states alone, which nothing draws from; copies between host and device wait
-for all of the device's streams, and `set_sync_debug_mode` finds no wait (test_operations_gpu.cpp
+for all of the device's streams, and `set_sync_debug_mode` finds no wait (test_operations.cpp
 counts them)."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The values of largest magnitude on a GPU: terms, residuals, losses, bytes and the largest that is
-// kept, against a sort of all values and against the codec on the CPU.
+// The values of largest magnitude on every device: terms, residuals, losses, bytes and the largest
+// that is kept, against a sort of all values and against the codec with the scalar kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/backend/queue.h"
@@ -21,7 +22,7 @@
 #include "cpd/ops/reduce.h"
 #include "kernels/cuda/code_tile.h"
 #include "tests/testing/bits.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/largest.h"
 
@@ -96,15 +97,15 @@ struct Expected {
   Floats terms, next;
   float largest = 0;
 };
-Expected expected_of(const Case& one, const Floats& x, const Floats& kept, const Piece& whole) {
+Expected expected_of(const Case& call, const Floats& x, const Floats& kept, const Piece& whole) {
   Floats v = x;
-  for (std::size_t i = 0; i < v.size() && one.feeds_back; ++i) v[i] += kept[i];
-  const auto places = testing::places_of_largest(v, count_of(whole.n, one.billionths));
+  for (std::size_t i = 0; i < v.size() && call.feeds_back; ++i) v[i] += kept[i];
+  const auto places = testing::places_of_largest(v, count_of(whole.n, call.billionths));
   Floats values;
   for (const std::int64_t place : places) values.push_back(v[static_cast<std::size_t>(place)]);
   const auto count = static_cast<std::int64_t>(values.size());
   Piece inner{.n = count, .shift = whole.shift, .key = whole.key, .size = count};
-  const SharedCodec codec = one.codec(one.inner);
+  const SharedCodec codec = call.codec(call.inner);
   const auto state = codec->MakeState(count);
   if (state != nullptr) state->Begin(inner, values.data());
   if (codec->measured() != Measured::nothing) {
@@ -130,43 +131,55 @@ Expected expected_of(const Case& one, const Floats& x, const Floats& kept, const
   return testing::bits_equal(expected, got);
 }
 
-class TopKGpu : public testing::GpuTest {
+class TopKDevices : public testing::OnDevice {
  protected:
-  /// One call on the GPU and on the CPU, from the states on.
-  void Expect(const Case& one, const Codec& codec, const Floats& x, Piece whole, CodecState* cpu,
-              CodecState* there) const {
-    Floats kept = cpu->Kept();
-    const Expected expected = expected_of(one, x, kept, whole);
-    Floats on_cpu(x.size());
-    cpu->Begin(whole, x.data());
-    if (codec.measured() != Measured::nothing) whole.scale = codec.Measure(whole, cpu, x.data());
-    codec.Round(whole, cpu, x.data(), on_cpu.data());
-    ASSERT_TRUE(same(expected.terms, on_cpu));
-    const std::int64_t bytes = LayerBytes(codec, whole, cpu, x.data());
+  /// What RoundOn gives of values on the device, in their place or not.
+  static Floats Rounded(const SharedQueue& queue, const Codec& codec, const Piece& whole,
+                        CodecState* state, const float* there, SegmentCounts* counts = nullptr,
+                        bool in_place = false) {
+    const auto y = QueuedValues(queue, in_place ? 0 : whole.n);
+    float* const to = in_place ? const_cast<float*>(there) : y.get();
+    codec.RoundOn(*queue, whole, state, there, to, counts);
+    Floats got(static_cast<std::size_t>(whole.n));
+    if (whole.n > 0) queue->Copy(got.data(), to, 4 * whole.n);
+    return got;
+  }
 
-    const auto queue = std::make_shared<const Queue>(kind(), 0);
-    const testing::OnGpu memory(driver(), x.data(), 4 * x.size());
-    auto* const from = const_cast<float*>(x.data());
-    const auto* in =
-        static_cast<const float*>(memory.View(View(from, DType::f32, whole.n), from).data);
+  /// One call on the device and with the scalar kernels, from the states on.
+  void Expect(const Case& one, const Codec& codec, const Floats& x, Piece whole, CodecState* scalar,
+              CodecState* there) const {
+    const Floats kept = scalar->Kept();
+    std::int64_t bytes = 0;
+    const Expected expected = OnScalar([&] {
+      const Expected wanted = expected_of(one, x, kept, whole);
+      Floats y(x.size());
+      scalar->Begin(whole, x.data());
+      if (codec.measured() != Measured::nothing) {
+        whole.scale = codec.Measure(whole, scalar, x.data());
+      }
+      codec.Round(whole, scalar, x.data(), y.data());
+      EXPECT_TRUE(same(wanted.terms, y));
+      bytes = LayerBytes(codec, whole, scalar, x.data());
+      return wanted;
+    });
+
+    const SharedQueue queue = NewQueue();
+    testing::Copies copies = There();
+    const float* const in = copies.Of(x);
     there->BeginOn(queue, whole, in);
-    const auto y = QueuedValues(queue, whole.n);
-    const auto found = QueuedValues(queue, sizeof(SegmentCounts) / 4);
-    auto* const counts = reinterpret_cast<SegmentCounts*>(found.get());
-    queue->Clear(counts, sizeof(SegmentCounts));
-    codec.RoundOn(*queue, whole, there, in, y.get(), counts);
-    const auto counted_bytes = codec.BytesOn(queue, whole, there, in);
-    Floats got(x.size());
-    if (whole.n > 0) queue->Copy(got.data(), y.get(), 4 * whole.n);
+    const auto counts = QueuedValues<SegmentCounts>(queue, 1);
+    queue->Clear(counts.get(), sizeof(SegmentCounts));
+    const Floats got = Rounded(queue, codec, whole, there, in, on_host() ? nullptr : counts.get());
     EXPECT_TRUE(same(expected.terms, got));
+    const auto counted_bytes = codec.BytesOn(queue, whole, there, in);
     const auto largest = codec.LargestOn(*queue, *there);
     ASSERT_TRUE(largest.has_value());
     EXPECT_EQ(*largest, expected.largest);
 
     SegmentCounts counted;
-    queue->Copy(&counted, counts, sizeof(counted));
+    queue->Copy(&counted, counts.get(), sizeof(counted));
     SegmentCounts lost;
-    for (std::size_t i = 0; i < x.size(); ++i) {
+    for (std::size_t i = 0; i < x.size() && !on_host(); ++i) {  // the CPU counts apart
       lost.non_finite += std::isfinite(x[i]) ? 0 : 1;
       lost.zeros += expected.terms[i] == 0 ? 1 : 0;
       lost.underflowed += expected.terms[i] == 0 && x[i] != 0 ? 1 : 0;
@@ -179,12 +192,15 @@ class TopKGpu : public testing::GpuTest {
       const float measured = codec.MeasureOn(*queue, whole, there, in);
       EXPECT_TRUE(same({&whole.scale, 1}, {&measured, 1}));
     }
-    cpu->Commit();
-    there->Commit();
-    EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
+    Commit(scalar, there);
     if (one.feeds_back) {
       EXPECT_TRUE(same(expected.next, there->Kept()));
     }
+  }
+  static void Commit(CodecState* scalar, CodecState* there) {
+    scalar->Commit();
+    there->Commit();
+    EXPECT_TRUE(same(scalar->Kept(), there->Kept()));
   }
 
   /// Calls, one after the other, for a layer of n values.
@@ -193,20 +209,22 @@ class TopKGpu : public testing::GpuTest {
                  std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
     const SharedCodec codec = one.codec(one.text());
     ASSERT_EQ(codec->kernels(), KernelSupport::round);
-    const auto cpu = codec->MakeState(n);
+    const auto scalar = codec->MakeState(n);
     const auto there = codec->MakeState(n);
     for (int call = 0; call < calls; ++call) {
       Piece whole{.n = n, .shift = shift, .key = {.seed = 3, .stream = 11}, .size = n};
       whole.key.stream += static_cast<std::uint64_t>(call);
-      Expect(one, *codec, values_of(n, kind, static_cast<unsigned>(call)), whole, cpu.get(),
+      Expect(one, *codec, values_of(n, kind, static_cast<unsigned>(call)), whole, scalar.get(),
              there.get());
     }
   }
 };
+INSTANTIATE_TEST_SUITE_P(Backends, TopKDevices, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
 
 constexpr std::int64_t kFractions[] = {1, 10000000, 300000000, 500000001, 1000000000};
 
-TEST_F(TopKGpu, SizesAndValues) {
+TEST_P(TopKDevices, SizesAndValues) {
   std::size_t number = 0;
   for (const std::int64_t n : {0, 1, 2, 7, 8, 9, 255, 2047, 2048, 2049, 6145}) {
     for (const Values kind : kAllValues) {
@@ -220,7 +238,7 @@ TEST_F(TopKGpu, SizesAndValues) {
 }
 
 /// Messages of 65,536 values, the last one full or not.
-TEST_F(TopKGpu, Messages) {
+TEST_P(TopKDevices, Messages) {
   std::size_t number = 0;
   for (const std::int64_t n : {65535, 65536, 65537, 150000}) {
     for (const Values kind : kAllValues) {
@@ -233,7 +251,7 @@ TEST_F(TopKGpu, Messages) {
 
 /// Kept values are elements of a layer of their own, which is rounded as formats are, times a
 /// power of two.
-TEST_F(TopKGpu, FormatsAndShifts) {
+TEST_P(TopKDevices, FormatsAndShifts) {
   std::size_t number = 0;
   for (const char* inner : {"e4m3", "e5m2", "bf16", "e5m10", "e8m22"}) {
     for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
@@ -248,7 +266,7 @@ TEST_F(TopKGpu, FormatsAndShifts) {
 }
 
 /// Kept values by other codecs, whose buckets go on from message to message.
-TEST_F(TopKGpu, OtherCodecs) {
+TEST_P(TopKDevices, OtherCodecs) {
   for (const char* inner :
        {"qsgd bits=4 bucket=512", "qsgd bits=2 bucket=tensor norm=2", "int4", "int4 bucket=7",
         "terngrad", "terngrad clip=none", "terngrad share=off", "quantized mxfp8"}) {
@@ -263,113 +281,100 @@ TEST_F(TopKGpu, OtherCodecs) {
 }
 
 /// Spans of two tiles; ties all over the layer, of which the limit selects a part.
-TEST_F(TopKGpu, SpansOfTiles) {
+TEST_P(TopKDevices, SpansOfTiles) {
   ExpectCalls({"e4m3", 100000000, false, Rounding::stochastic}, 1024 * 2048 + 3000, Values::few, 0,
               1);
 }
 
 /// Terms may replace the values.
-TEST_F(TopKGpu, InPlace) {
+TEST_P(TopKDevices, InPlace) {
   constexpr std::int64_t kSize = 9000;
   const Case one{"e4m3", 50000000, false};
   const SharedCodec codec = one.codec(one.text());
   const Floats x = values_of(kSize, Values::few);
+  const Floats expected = expected_of(one, x, {}, {.n = kSize, .size = kSize}).terms;
   const Piece whole{.n = kSize, .size = kSize};
-  const auto queue = std::make_shared<const Queue>(kind(), 0);
-  const auto memory = QueuedValues(queue, kSize);
-  queue->Copy(memory.get(), x.data(), 4 * kSize);
+  const SharedQueue queue = NewQueue();
+  testing::Copies copies = There();
+  const float* const there = copies.Of(x);
   const auto state = codec->MakeState(kSize);
-  state->BeginOn(queue, whole, memory.get());
-  codec->RoundOn(*queue, whole, state.get(), memory.get(), memory.get());
-  Floats got(x.size());
-  queue->Copy(got.data(), memory.get(), 4 * kSize);
-  EXPECT_TRUE(same(expected_of(one, x, {}, whole).terms, got));
+  state->BeginOn(queue, whole, there);
+  EXPECT_TRUE(same(expected, Rounded(queue, *codec, whole, state.get(), there, nullptr, true)));
 }
 
-/// A call that fails leaves nothing, and one on the CPU goes on from those on the GPU.
-TEST_F(TopKGpu, ResidualsFromCallToCall) {
+/// A call that fails leaves nothing, and one on the CPU goes on from those on the device.
+TEST_P(TopKDevices, ResidualsFromCallToCall) {
   constexpr std::int64_t kSize = 3000;
   const Case one{"e4m3", 50000000, true};
   const SharedCodec codec = one.codec(one.text());
-  const auto cpu = codec->MakeState(kSize);
+  const auto scalar = codec->MakeState(kSize);
   const auto there = codec->MakeState(kSize);
   const Piece whole{.n = kSize, .size = kSize};
   for (unsigned step = 0; step < 6; ++step) {
     const Floats x = values_of(kSize, step == 3 ? Values::some_nan : Values::normal, step);
     if (step % 3 == 2) {
-      for (CodecState* state : {cpu.get(), there.get()}) {
+      for (CodecState* state : {scalar.get(), there.get()}) {
         Floats y(x.size());
         state->Begin(whole, x.data());
         codec->Round(whole, state, x.data(), y.data());
-        state->Commit();
       }
-      EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
+      Commit(scalar.get(), there.get());
       continue;
     }
-    const auto queue = std::make_shared<const Queue>(kind(), 0);
-    const auto memory = QueuedValues(queue, kSize);
-    queue->Copy(memory.get(), x.data(), 4 * kSize);
-    const auto y = QueuedValues(queue, kSize);
-    there->BeginOn(queue, whole, memory.get());
-    codec->RoundOn(*queue, whole, there.get(), memory.get(), y.get());
-    Expect(one, *codec, x, whole, cpu.get(), there.get());
+    const SharedQueue queue = NewQueue();
+    testing::Copies copies = There();
+    there->BeginOn(queue, whole, copies.Of(x));
+    Rounded(queue, *codec, whole, there.get(), copies.Of(x));
+    Expect(one, *codec, x, whole, scalar.get(), there.get());
   }
 }
 
-/// A codec around it, whose own residual is added first.
-TEST_F(TopKGpu, WithinFeedback) {
-  const SharedCodec codec = MakeCodec("feedback top_k 0.1 feedback=off e5m2");
-  EXPECT_EQ(codec->kernels(), KernelSupport::round);
-  constexpr std::int64_t kSize = 5000;
-  const auto cpu = codec->MakeState(kSize);
-  const auto there = codec->MakeState(kSize);
-  const Piece whole{.n = kSize, .shift = 2, .size = kSize};
-  for (unsigned step = 0; step < 3; ++step) {
-    const Floats x = values_of(kSize, Values::normal, step);
-    Floats expected(x.size());
-    cpu->Begin(whole, x.data());
-    codec->Round(whole, cpu.get(), x.data(), expected.data());
-    const auto queue = std::make_shared<const Queue>(kind(), 0);
-    const auto memory = QueuedValues(queue, kSize);
-    queue->Copy(memory.get(), x.data(), 4 * kSize);
-    const auto y = QueuedValues(queue, kSize);
-    there->BeginOn(queue, whole, memory.get());
-    codec->RoundOn(*queue, whole, there.get(), memory.get(), y.get());
-    Floats got(x.size());
-    queue->Copy(got.data(), y.get(), 4 * kSize);
-    EXPECT_TRUE(same(expected, got));
-    cpu->Commit();
-    there->Commit();
-    EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
-  }
-}
-
-TEST_F(TopKGpu, SumsOfKeptValues) {
-  for (const char* text : {"sparse", "sparse e4m3", "sparse e5m10"}) {
+/// A codec around it, whose own residual is added first; and sums, which keep nothing.
+TEST_P(TopKDevices, WithinFeedbackAndSums) {
+  for (const char* text :
+       {"feedback top_k 0.1 feedback=off e5m2", "sparse", "sparse e4m3", "sparse e5m10"}) {
     SCOPED_TRACE(text);
     const SharedCodec codec = MakeCodec(text);
     EXPECT_EQ(codec->kernels(), KernelSupport::round);
     for (const std::int64_t n : {0, 1, 5000}) {
-      const Floats x = values_of(n, Values::some_nan);
-      const Piece whole{.n = n, .size = n};
-      Floats expected(x.size());
-      codec->Round(whole, nullptr, x.data(), expected.data());
-      const auto queue = std::make_shared<const Queue>(kind(), 0);
-      const auto memory = QueuedValues(queue, n);
-      if (n > 0) queue->Copy(memory.get(), x.data(), 4 * n);
-      codec->RoundOn(*queue, whole, nullptr, memory.get(), memory.get());
-      Floats got(x.size());
-      if (n > 0) queue->Copy(got.data(), memory.get(), 4 * n);
-      EXPECT_TRUE(same(expected, got));
+      const auto scalar = codec->MakeState(n);
+      const auto there = codec->MakeState(n);
+      const Piece whole{.n = n, .shift = scalar == nullptr ? 0 : 2, .size = n};
+      for (unsigned step = 0; step < 3; ++step) {
+        const Floats x = values_of(n, scalar == nullptr ? Values::some_nan : Values::normal, step);
+        const Floats expected = OnScalar([&] {
+          Floats y(x.size());
+          if (scalar != nullptr) scalar->Begin(whole, x.data());
+          codec->Round(whole, scalar.get(), x.data(), y.data());
+          return y;
+        });
+        const SharedQueue queue = NewQueue();
+        testing::Copies copies = There();
+        if (there != nullptr) there->BeginOn(queue, whole, copies.Of(x));
+        EXPECT_TRUE(same(expected, Rounded(queue, *codec, whole, there.get(), copies.Of(x), nullptr,
+                                           there == nullptr)));
+        if (scalar != nullptr) Commit(scalar.get(), there.get());
+      }
     }
   }
 }
 
+/// The kernels by themselves, which the CPU has not: there FindLargest selects.
+class TopKKernels : public TopKDevices {
+ protected:
+  void SetUp() override {
+    TopKDevices::SetUp();
+    if (!IsSkipped() && on_host()) GTEST_SKIP() << "the CPU has no such kernels";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, TopKKernels, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
+
 /// A search of n values whose counts begin with those of values that are not there.
 class Search {
  public:
-  Search(Device kind, const Floats& x, std::int64_t k, std::int32_t span)
-      : queue_(kind, 0),
+  Search(SharedQueue queue, const Floats& x, std::int64_t k, std::int32_t span)
+      : queue_(std::move(queue)),
         memory_(Bytes(x.size())),
         spans(((x.size() + kCodeTile - 1) / kCodeTile + static_cast<std::size_t>(span) - 1) /
                   static_cast<std::size_t>(span) +
@@ -379,17 +384,18 @@ class Search {
     call.span = span;
     call.block = 65536;
     call.cast = PlanOf(kFp32);
-    auto* const values = static_cast<float*>(queue_.Allocate(MemoryKind::device, memory_));
-    queue_.Copy(values, x.data(), memory_);
+    auto* const values = static_cast<float*>(queue_->Allocate(MemoryKind::device, memory_));
+    queue_->Copy(values, x.data(), memory_);
     call.x = values;
-    call.search = static_cast<TopKSearch*>(queue_.Allocate(MemoryKind::device, sizeof(TopKSearch)));
-    call.spans = static_cast<TopKSpan*>(queue_.Allocate(MemoryKind::device, BytesOfSpans()));
+    call.search =
+        static_cast<TopKSearch*>(queue_->Allocate(MemoryKind::device, sizeof(TopKSearch)));
+    call.spans = static_cast<TopKSpan*>(queue_->Allocate(MemoryKind::device, BytesOfSpans()));
   }
   ~Search() {
     for (const void* memory :
          {static_cast<const void*>(call.x), static_cast<const void*>(call.search),
           static_cast<const void*>(call.spans)}) {
-      queue_.Release(MemoryKind::device, const_cast<void*>(memory));
+      queue_->Release(MemoryKind::device, const_cast<void*>(memory));
     }
   }
   Search(const Search&) = delete;
@@ -397,19 +403,19 @@ class Search {
 
   /// Selects, from `found` and `spans` on, which then are what the kernels left.
   void Select() {
-    queue_.Copy(call.search, &found, sizeof(found));
-    queue_.Copy(call.spans, spans.data(), BytesOfSpans());
-    queue_.select_top_k(call);
-    queue_.Copy(&found, call.search, sizeof(found));
-    queue_.Copy(spans.data(), call.spans, BytesOfSpans());
+    queue_->Copy(call.search, &found, sizeof(found));
+    queue_->Copy(call.spans, spans.data(), BytesOfSpans());
+    queue_->select_top_k(call);
+    queue_->Copy(&found, call.search, sizeof(found));
+    queue_->Copy(spans.data(), call.spans, BytesOfSpans());
   }
   [[nodiscard]] Floats Rounded() const {
     TopKCall in_place = call;
     in_place.y = const_cast<float*>(call.x);
     in_place.counts = nullptr;
-    queue_.round_top_k(in_place);
+    queue_->round_top_k(in_place);
     Floats y(static_cast<std::size_t>(call.n));
-    queue_.Copy(y.data(), call.x, memory_);
+    queue_->Copy(y.data(), call.x, memory_);
     return y;
   }
 
@@ -419,7 +425,7 @@ class Search {
     return static_cast<std::int64_t>(spans.size() * sizeof(TopKSpan));
   }
 
-  Queue queue_;
+  SharedQueue queue_;
   std::int64_t memory_;
 
  public:
@@ -429,7 +435,7 @@ class Search {
 };
 
 /// Spans of one tile, of several, and of more than there are.
-TEST_F(TopKGpu, SpansOfAnyLength) {
+TEST_P(TopKKernels, SpansOfAnyLength) {
   constexpr std::int64_t kTile = kCodeTile;
   std::mt19937 random(1);
   for (const std::int64_t n : {std::int64_t{1}, kTile, 8 * kTile - 1, 70 * kTile + 5}) {
@@ -444,7 +450,7 @@ TEST_F(TopKGpu, SpansOfAnyLength) {
         expected[static_cast<std::size_t>(place)] = x[static_cast<std::size_t>(place)];
       }
       for (const std::int32_t span : {1, 2, 32}) {
-        Search search(kind(), x, k, span);
+        Search search(NewQueue(), x, k, span);
         search.Select();
         EXPECT_TRUE(same(expected, search.Rounded()))
             << n << " values, " << k << ", spans of " << span;
@@ -454,10 +460,10 @@ TEST_F(TopKGpu, SpansOfAnyLength) {
 }
 
 /// Counts of digits beyond 32 bits, some of them zero.
-TEST_F(TopKGpu, DigitsOfManyValues) {
+TEST_P(TopKKernels, DigitsOfManyValues) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < (testing::kCudaOnCpu ? 60 : 200); ++trial) {
-    Search search(kind(), {0.0F}, 1, 1);
+    Search search(NewQueue(), {0.0F}, 1, 1);
     std::int64_t all = 1;
     for (int digit = 0; digit < kPatternDigits; ++digit) {
       for (std::uint32_t bin = 0; bin <= last_digit(digit); ++bin) {
@@ -489,10 +495,10 @@ TEST_F(TopKGpu, DigitsOfManyValues) {
 }
 
 /// More spans than one pass of the block takes, of counts whose sums are beyond 2^40.
-TEST_F(TopKGpu, SumsOfManySpans) {
+TEST_P(TopKKernels, SumsOfManySpans) {
   for (const std::int64_t tiles : {1, 7, 2049}) {
     const Floats x(static_cast<std::size_t>(tiles * kCodeTile), 1.0F);
-    Search search(kind(), x, 5, 1);
+    Search search(NewQueue(), x, 5, 1);
     std::mt19937_64 random(3);
     for (TopKSpan& span : search.spans) span = {random() >> 32, random() >> 33};
     search.spans.back() = {};
@@ -514,7 +520,7 @@ TEST_F(TopKGpu, SumsOfManySpans) {
 
 /// The last of 2^33 ties before the second tile is kept, or some of the tile's own, whose random
 /// integers are those of ranks beyond 2^35.
-TEST_F(TopKGpu, RanksBeyond32Bits) {
+TEST_P(TopKKernels, RanksBeyond32Bits) {
   constexpr unsigned long long kMany = 1ULL << 33;
   const Format format = ParseFormat("e4m3");
   RoundingOptions options;
@@ -526,7 +532,7 @@ TEST_F(TopKGpu, RanksBeyond32Bits) {
   x[kCodeTile + 50] = kAbove;
   const auto pattern = [](float v) { return std::bit_cast<std::uint32_t>(v); };
   for (const int more : {0, 1, 30}) {
-    Search search(kind(), x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
+    Search search(NewQueue(), x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
     // 3 * 2^33 values of 3 and 2^33 of the ties that the first tile would have.
     const auto bin = [&](float v, int digit) {
       return pattern(v) >> digit_shift(digit) & last_digit(digit);
@@ -552,7 +558,7 @@ TEST_F(TopKGpu, RanksBeyond32Bits) {
   }
 }
 
-TEST(TopKOnGpu, WhatHasKernels) {
+TEST(TopK, WhatHasKernels) {
   for (const char* text :
        {"top_k 0.1", "top_k 1 e4m3", "top_k 0.5 feedback=off fp16", "top_k 0.1 qsgd bits=4",
         "top_k 0.1 int4", "top_k 0.1 terngrad", "feedback top_k 0.1 feedback=off"}) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every operation of the library on a GPU's tensors: it gives the CPU's bits, or refuses them
-// before anything is written; also on a second GPU while the first is current, and from two threads
-// with a GPU each. Prints a row of the table in kernels/cuda/README.md for each, which
-// tests/python/ops/test_operations_table.py holds against it.
+// Every operation of the library on a device's tensors: it gives the scalar kernels' bits, or
+// refuses them before anything is written; also on a second device while the first is current, and
+// from two threads with a device each. Prints a row of the table in kernels/cuda/README.md for
+// each, which tests/python/ops/test_operations_table.py holds against it.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -34,7 +33,7 @@
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/formats.h"
 
 namespace cpd {
@@ -131,7 +130,7 @@ RoundingOptions Stochastic() {
 
 Accumulator In(const std::string& text) { return ParseAccumulator(text); }
 
-std::vector<Operation> Operations() {
+std::vector<Operation> AllOperations() {
   static const Format e4m3 = ParseFormat("e4m3");
   static const Format wide = ParseFormat("e9m40");
   static const RoundingOptions nearest;
@@ -181,11 +180,7 @@ std::vector<Operation> Operations() {
        }},
       {"`sum`, `flags=`",
        [](const Views& v) {
-         const TensorView flags = View(v.flags.data, DType::u8, kSide);
-         TensorView of_sums = flags;
-         of_sums.device = v.flags.device;
-         of_sums.device_index = v.flags.device_index;
-         SumFlagged(v.x, 0, In("e4m3 sequential"), kTininess, v.sums, of_sums);
+         SumFlagged(v.x, 0, In("e4m3 sequential"), kTininess, v.sums, Part(v.flags, kSide));
        }},
       {"`gemm`, sequential", multiplies("e4m3 sequential")},
       {"`gemm`, stochastic", multiplies("e4m3 sequential rounding=stochastic")},
@@ -276,6 +271,7 @@ bool HoldsTheBitsOf(const std::vector<T>& x, const std::vector<T>& y) {
 }
 
 using testing::Accelerator;
+using testing::Copies;
 
 /// Makes a CUDA device this thread's current one.
 void Enter(const Accelerator& device) {
@@ -297,22 +293,28 @@ void Enter(const Accelerator& device) {
   ASSERT_EQ(set_current(context), 0);
 }
 
-class OperationsGpu : public testing::GpuTest {
+class Operations : public testing::OnDevice {
  protected:
-  /// The columns CUDA and 'in a graph' of an operation's row. Its tensors are on `there`, while the
-  /// current device is `current`.
-  static std::string Columns(const Operation& operation, Memory& memory, const Accelerator& there,
-                             const Accelerator& current) {
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped() || HasFatalFailure() || !s_expected.empty()) return;
+    s_expected = OnScalar([] {
+      const std::vector<Operation> operations = AllOperations();
+      std::vector<Memory> memories(operations.size());
+      for (std::size_t i = 0; i < memories.size(); ++i) operations[i].call(ViewsOf(memories[i]));
+      return memories;
+    });
+  }
+
+  /// The columns CUDA and 'in a graph' of an operation's row. Its tensors are where `there` has
+  /// them, while the current device is `current`, unless that is null.
+  static std::string Columns(const Operation& operation, Memory& memory, Copies there,
+                             const Accelerator* current) {
     Views views = ViewsOf(memory);
-    std::deque<testing::OnGpuView> copies;
-    for (TensorView* view : {&views.x, &views.x64, &views.integers, &views.codes, &views.draws,
-                             &views.out, &views.out64, &views.packed, &views.flags}) {
-      *view = copies.emplace_back(there, *view).view();
-    }
-    views.sums.data = views.out.data;
-    views.sums.device = there.kind();
-    views.sums.device_index = there.device();
-    Enter(current);
+    const std::array all{&views.x,     &views.x64, &views.integers, &views.codes, &views.draws,
+                         &views.out64, &views.out, &views.packed,   &views.flags, &views.sums};
+    for (TensorView* view : all) *view = there(*view);
+    if (current != nullptr) Enter(*current);
     const std::optional<int> before = Waits();
     std::string columns;
     try {
@@ -322,53 +324,65 @@ class OperationsGpu : public testing::GpuTest {
     } catch (const Error& error) {
       columns = "no: " + std::string(error.what()) + " |";
     }
-    for (const testing::OnGpuView& copy : copies) copy.Read();
+    const Views here = ViewsOf(memory);
+    for (const TensorView& view : {here.out, here.out64, here.packed, here.flags}) there.Read(view);
     return columns;
   }
 
   /// Runs every operation; returns the table's rows.
-  static std::vector<std::string> RunAll(const Accelerator& there, const Accelerator& current) {
+  static std::vector<std::string> RunAll(const Accelerator* there, const Accelerator* current) {
     CheckAtOnce(false);
     std::vector<std::string> rows;
-    for (const Operation& operation : Operations()) {
+    const Memory untouched;
+    for (const Operation& operation : AllOperations()) {
       SCOPED_TRACE(operation.name);
-      Memory gpu;
-      const std::string columns = Columns(operation, gpu, there, current);
-      Memory expected;
-      if (columns.starts_with("yes")) operation.call(ViewsOf(expected));
-      EXPECT_TRUE(HoldsTheBitsOf(gpu.out, expected.out));
-      EXPECT_TRUE(HoldsTheBitsOf(gpu.out64, expected.out64));
-      EXPECT_TRUE(HoldsTheBitsOf(gpu.packed, expected.packed));
-      EXPECT_TRUE(HoldsTheBitsOf(gpu.flags, expected.flags));
+      Memory memory;
+      const std::string columns = Columns(operation, memory, Copies(there), current);
+      const Memory& expected = columns.starts_with("yes") ? s_expected.at(rows.size()) : untouched;
+      EXPECT_TRUE(HoldsTheBitsOf(memory.out, expected.out));
+      EXPECT_TRUE(HoldsTheBitsOf(memory.out64, expected.out64));
+      EXPECT_TRUE(HoldsTheBitsOf(memory.packed, expected.packed));
+      EXPECT_TRUE(HoldsTheBitsOf(memory.flags, expected.flags));
       rows.push_back("| " + operation.name + " | " + columns + " |");
     }
     return rows;
   }
+
+ private:
+  static inline std::vector<Memory> s_expected;  // of the scalar kernels
 };
 
-class OperationsOfTwoGpus : public OperationsGpu {
+class OperationsOfTwo : public Operations {
  protected:
   void SetUp() override {
-    OperationsGpu::SetUp();
-    if (!IsSkipped() && OperationsGpu::second() == nullptr) GTEST_SKIP() << "one device, not two";
+    Operations::SetUp();
+    if (IsSkipped()) return;
+    if (on_host() || Operations::second() == nullptr) GTEST_SKIP() << "one device, not two";
   }
-  [[nodiscard]] const Accelerator& second() const { return *OperationsGpu::second(); }
+  [[nodiscard]] const Accelerator& second() const { return *Operations::second(); }
 };
+INSTANTIATE_TEST_SUITE_P(Backends, Operations, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
+INSTANTIATE_TEST_SUITE_P(Backends, OperationsOfTwo, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
 
-TEST_F(OperationsGpu, GiveTheCpusBitsOrRefuse) {
-  for (const std::string& row : RunAll(driver(), driver())) std::printf("%s\n", row.c_str());
+TEST_P(Operations, GiveTheScalarKernelsBitsOrRefuse) {
+  const Accelerator* const device = on_host() ? nullptr : &driver();
+  const std::vector<std::string> rows = RunAll(device, device);
+  if (kind() != Device::cuda) return;
+  for (const std::string& row : rows) std::printf("%s\n", row.c_str());
 }
 
-TEST_F(OperationsOfTwoGpus, WorkWhereTheTensorsAre) { RunAll(second(), driver()); }
+TEST_P(OperationsOfTwo, WorkWhereTheTensorsAre) { RunAll(&second(), &driver()); }
 
-TEST_F(OperationsOfTwoGpus, WorkInTwoThreadsWithAGpuEach) {
-  std::thread other([&] { RunAll(second(), driver()); });
-  RunAll(driver(), second());
+TEST_P(OperationsOfTwo, WorkInTwoThreadsWithADeviceEach) {
+  std::thread other([&] { RunAll(&second(), &driver()); });
+  RunAll(&driver(), &second());
   other.join();
 }
 
-/// A call on the first GPU does not raise what one on the second noted.
-TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
+/// A call on the first device does not raise what one on the second noted.
+TEST_P(OperationsOfTwo, ChecksumsAndFaultsAreTheSecondOnes) {
   Memory memory;
   const Views here = ViewsOf(memory);
   const testing::OnGpuView x(second(), here.x), out(second(), here.out);
@@ -389,14 +403,14 @@ TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
   EXPECT_NO_THROW(cast(x, nullptr));
   CheckAtOnce(false);
   EXPECT_NO_THROW(cast(x, &random));
-  ReleaseUnusedMemory(kind(), 1);  // waits for the GPU's work
+  ReleaseUnusedMemory(kind(), 1);  // waits for the device's work
   EXPECT_NO_THROW(cast(first, nullptr));
   EXPECT_NO_THROW(CheckDevice(kind(), 0));
   EXPECT_THROW(CheckDevice(kind(), 1), Error);
 }
 
 /// Operands of two devices are refused before anything is written.
-TEST_F(OperationsOfTwoGpus, RefuseOperandsOfBoth) {
+TEST_P(OperationsOfTwo, RefuseOperandsOfBoth) {
   Memory memory;
   const Views here = ViewsOf(memory);
   const testing::OnGpuView x(driver(), here.x), y(driver(), here.out), out(second(), here.out);

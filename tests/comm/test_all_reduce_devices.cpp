@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions of layers in a GPU's memory give the virtual ranks' bits: over local ranks, which
-// share the GPU, and over NCCL.
+// Reductions of layers in any device's memory give the virtual ranks' bits: over local ranks, which
+// share the device, with messages in the host's memory or in its own, and over NCCL.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpd/backend/queue.h"
@@ -25,55 +25,49 @@
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/device_transport.h"
+#include "tests/testing/devices.h"
+#include "tests/testing/expect_virtual.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/patterns.h"
-#include "tests/testing/reduce.h"
-#include "tests/testing/reduce_gpu.h"
 
 namespace cpd {
 namespace {
 
-using testing::between_gpus;
 using testing::blank;
+using testing::Copies;
 using testing::Layers;
-using testing::LayersOnGpu;
-using testing::OnGpu;
+using testing::options_of;
 using testing::Ranks;
-using testing::ReduceGpu;
+using testing::Transports;
+using testing::Way;
+using testing::ways;
 
-/// An order, its messages, its groups.
-struct Way {
-  Order order;
-  Exchange exchange;
-  int group;
-};
-
-std::vector<Way> ways(int world) {
-  std::vector<Way> all;
-  for (const int group : {0, 2, 3, world}) {
-    if (group > world) continue;
-    for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
-      all.push_back({order, Exchange::owner, group});
-    }
-    all.push_back({Order::ring, Exchange::gather, group});
-    all.push_back({Order::ring, group == 0 ? Exchange::ring : Exchange::hierarchical, group});
+class AllReduceDevices : public testing::OnDevice {
+ protected:
+  [[nodiscard]] const testing::Accelerator* device() const {
+    return on_host() ? nullptr : &driver();
   }
-  return all;
-}
+  /// Messages in the host's memory, or in the device's.
+  [[nodiscard]] Transports Ends(int world, bool on_device = false) const {
+    if (!on_device || on_host()) return LocalTransports(world);
+    return testing::between_devices(driver(), world);
+  }
+  void ExpectVirtual(const Reduce& spec, const Ranks& ranks, Transports ends,
+                     bool in_place = false) const {
+    testing::expect_virtual(std::move(ends), device(), spec, ranks, options_of(50000), in_place);
+  }
+  void ExpectVirtual(const Reduce& spec, const Ranks& ranks) const {
+    ExpectVirtual(spec, ranks, Ends(static_cast<int>(ranks.size())));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, AllReduceDevices, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
 
 /// The accumulators of a format that a way takes.
 std::vector<Accumulator> accumulators_of(const Way& way, const Format& format,
                                          const RoundingOptions& rounding) {
-  std::vector<Accumulator> all;
-  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::pairwise}) {
-    all.push_back({.format = format, .scheme = scheme, .rounding = rounding});
-  }
-  for (const std::int64_t chunk : {1, 3, 64}) {
-    all.push_back({.format = format, .scheme = Scheme::chunked, .rounding = rounding});
-    all.back().chunk = chunk;
-    if (chunk == 3) all.back().inner = ParseFormat("e5m2");
-  }
+  std::vector<Accumulator> all = testing::accumulators(format, rounding);
   if (way.order == Order::tree) all.resize(1);
   if (way.exchange == Exchange::ring || way.exchange == Exchange::hierarchical) {
     std::erase_if(all, [](const Accumulator& a) { return a.scheme == Scheme::pairwise; });
@@ -122,26 +116,25 @@ Reduce spec_of(std::size_t pick, const Way& way) {
   return spec;
 }
 
-/// Layers of any size, messages in the host's memory and in the GPU's, results in place or not.
-TEST_F(ReduceGpu, LocalRanks) {
+/// Layers of any size, messages in the host's memory and the device's, results in place or not.
+TEST_P(AllReduceDevices, LocalRanks) {
   std::size_t pick = 0;
   for (const int world : {1, 2, 3, 5, 8}) {
     const auto w = static_cast<std::size_t>(world);
-    const std::size_t large = testing::kCudaOnCpu ? 5003 : 300000;
+    const std::size_t large = testing::kOnGpuItself ? 300000 : 5003;
     const Ranks ranks =
         testing::random_ranks(w, {0, 1, w + 1, 257, 0, large / 4, 2047, 2049, large}, w);
     for (const Way& way : ways(world)) {
-      for (int specs = 0; specs < 6; ++specs) {
+      for (int specs = 0; specs < 4; ++specs) {
         if (!testing::is_chosen_on_cpu(++pick, 16)) continue;
-        auto ends = pick % 2 == 1 ? between_gpus(driver(), world) : LocalTransports(world);
-        ExpectVirtual(spec_of(pick, way), ranks, std::move(ends), pick % 7 == 0);
+        ExpectVirtual(spec_of(pick, way), ranks, Ends(world, pick % 2 == 1), pick % 7 == 0);
       }
     }
   }
 }
 
 /// Sums of terms that are any values: messages of binary32.
-TEST_F(ReduceGpu, SumsOfAnyTerms) {
+TEST_P(AllReduceDevices, SumsOfAnyTerms) {
   const reference::Spec of_values = reference::spec_of(ParseFormat("e5m2"));
   std::size_t pick = 0;
   for (const int world : {6, 1, 9, 2}) {
@@ -156,7 +149,7 @@ TEST_F(ReduceGpu, SumsOfAnyTerms) {
     for (const char* name : {"e4m3", "e3m0", "bf16", "e6m9", "e5m2fnuz", "fp32"}) {
       for (const std::size_t mode : {0, 1, 5}) {
         for (const Way& way : ways(world)) {
-          if (way.exchange != Exchange::owner || way.group > 2) continue;
+          if (way.exchange != Exchange::owner || way.group == 1 || way.group > 3) continue;
           for (const Accumulator& accumulator :
                accumulators_of(way, ParseFormat(name), rounding_of(mode, mode == 0 ? 8 : 24))) {
             if (!testing::is_chosen_on_cpu(++pick, 24)) continue;
@@ -164,7 +157,7 @@ TEST_F(ReduceGpu, SumsOfAnyTerms) {
             spec.accumulator = accumulator;
             spec.order = way.order;
             spec.group_size = way.group;
-            ExpectVirtual(spec, ranks, LocalTransports(world));
+            ExpectVirtual(spec, ranks);
           }
         }
       }
@@ -174,10 +167,10 @@ TEST_F(ReduceGpu, SumsOfAnyTerms) {
 
 /// Values of one rank, as packed codes and back: any index, shift and divisor, messages at any
 /// byte. What the casts and codes are, and what the counts count.
-TEST_F(ReduceGpu, PackedContributions) {
+TEST_P(AllReduceDevices, PackedContributions) {
   constexpr std::int64_t n = 501;
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;
-  const Queue queue(kind(), 0);
+  const SharedQueue queue = NewQueue();
   std::size_t pick = 0;
   for (const Format& format : formats()) {
     const reference::Spec of_values = reference::spec_of(format);
@@ -187,7 +180,8 @@ TEST_F(ReduceGpu, PackedContributions) {
     for (float& value : x) {
       if (!format.has_nan() && !std::isfinite(value)) value = 1;
     }
-    const OnGpu values(driver(), x.data(), 4 * n);
+    Copies values = There();
+    const float* const x_there = values.Of(x);
     const auto bytes = static_cast<std::size_t>(PackedBytes(format, n));
     for (std::size_t mode = 0; mode <= testing::kDeterministicModes.size(); ++mode) {
       for (const int shift : {0, 3, -7, 126, -140, 300}) {
@@ -196,14 +190,14 @@ TEST_F(ReduceGpu, PackedContributions) {
         options.variant = pick % 2 == 0 ? Variant::B : Variant::A;
         const auto skip = pick % 4;
         std::vector<std::uint8_t> packed(bytes + skip, 0xA5);
-        const OnGpu message(driver(), packed.data(), packed.size());
-        auto* const there = static_cast<std::uint8_t*>(
-            message.View(View(packed.data(), DType::u8, n), packed.data()).data);
+        const std::vector<float> y(n);
+        Copies copies = There();
+        std::uint8_t* const there = copies.Of(packed);
         ReduceSegment segment;
         segment.size = first + n;
         segment.begin = first;
         segment.count = n;
-        segment.x = static_cast<const float*>(values.View(View(x), x.data()).data);
+        segment.x = x_there;
         segment.shift = shift;
         segment.start.fill(static_cast<std::int64_t>(skip));
         ReduceCall call;
@@ -214,9 +208,9 @@ TEST_F(ReduceGpu, PackedContributions) {
         call.cast = PlanOf(format, options, testing::kKey);
         call.codes.fill(PlanOf(format));
         call.cast_stream = testing::kKey.stream;
-        queue.reduce(call);
-        queue.Wait();
-        message.Read(packed.data());
+        queue->reduce(call);
+        queue->Wait();
+        copies.Read(packed.data());
         // The CPU's ranges do not cross a multiple of 2^32.
         std::vector<float> cast(n);
         CastScaled(format, options, shift, first, 77, x.data(), cast.data(), testing::kKey);
@@ -229,18 +223,16 @@ TEST_F(ReduceGpu, PackedContributions) {
         ASSERT_EQ(packed, expected) << about;
 
         const float divisor = std::array{1.0F, 3.0F, 8.0F}.at(pick % 3);
-        std::vector<float> y(n);
-        const OnGpu results(driver(), y.data(), 4 * n);
-        segment.out = static_cast<float*>(results.View(View(y), y.data()).data);
+        segment.out = copies.Of(y);
         const std::uint8_t* from = there;
         call.task = ReduceTask::unpack;
         call.from = &from;
         call.from_count = 1;
         call.unscales = true;
         call.divisor = divisor;
-        queue.reduce(call);
-        queue.Wait();
-        results.Read(y.data());
+        queue->reduce(call);
+        queue->Wait();
+        copies.Read(y.data());
         std::vector<float> decoded(n);
         DecodeScaled(format, -shift, divisor, n, packed.data() + skip, decoded.data());
         ASSERT_TRUE(testing::bits_equal(std::span<const float>(decoded), std::span<const float>(y)))
@@ -250,62 +242,65 @@ TEST_F(ReduceGpu, PackedContributions) {
   }
 }
 
-/// Reduce, ReduceScatter, AllGather and Barrier of layers on a GPU.
-TEST_F(ReduceGpu, OtherCalls) {
+/// Reduce, ReduceScatter, AllGather and Barrier of layers on a device.
+TEST_P(AllReduceDevices, OtherCalls) {
   Reduce spec;
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
   spec.aps = Aps::on;
   const Ranks ranks = testing::random_ranks(3, {700, 0, 4001}, 4);
   const Layers expected = testing::virtual_reduce(spec, ranks);
   const auto sizes = testing::sizes_of(ranks[0]);
-  for (const bool is_between : {false, true}) {
-    auto ends = is_between ? between_gpus(driver(), 3) : LocalTransports(3);
-    const auto failures = OnRanks(std::move(ends), [&](Communicator& comm) {
-      const auto r = static_cast<std::size_t>(comm.rank());
-      const LayersOnGpu x(driver(), ranks[r]);
-      LayersOnGpu whole(driver(), comm.rank() == 1 ? blank(sizes) : Layers());
-      comm.Reduce(x.views(), whole.views(), spec, 1);
-      if (comm.rank() == 1) {
-        EXPECT_EQ(whole.Read(), expected);
-      }
-      std::vector<std::int64_t> parts;
-      std::vector<std::int64_t> copies;
-      for (const std::int64_t n : sizes) {
-        parts.push_back(SliceBegin(n, 3, comm.rank() + 1) - SliceBegin(n, 3, comm.rank()));
-        copies.push_back(3 * n);
-      }
-      LayersOnGpu slice(driver(), blank(parts));
-      comm.ReduceScatter(x.views(), slice.views(), spec);
-      const Layers got = slice.Read();
-      LayersOnGpu gathered(driver(), blank(copies));
-      comm.AllGather(x.views(), gathered.views(), ParseFormat("bf16"), {});
-      const Layers together = gathered.Read();
-      for (std::size_t l = 0; l < sizes.size(); ++l) {
-        const auto begin = expected[l].begin() + SliceBegin(sizes[l], 3, comm.rank());
-        EXPECT_TRUE(std::equal(got[l].begin(), got[l].end(), begin)) << "layer " << l;
-        std::vector<float> all;
-        for (const Layers& theirs : ranks) {
-          const std::vector<float> cast = testing::run_cast(theirs[l], ParseFormat("bf16"), {});
-          all.insert(all.end(), cast.begin(), cast.end());
-        }
-        EXPECT_EQ(together[l], all) << "layer " << l;
-      }
-      comm.Barrier();
-    });
-    EXPECT_EQ(failures, std::vector<std::string>(3));
+  for (const bool on_device : {false, true}) {
+    testing::expect_well(
+        testing::on_ranks(Ends(3, on_device), options_of(50000), [&](Communicator& comm) {
+          const auto r = static_cast<std::size_t>(comm.rank());
+          Copies there = There();
+          const std::vector<TensorView> x = views_of(ranks[r], there);
+          const Layers whole = comm.rank() == 1 ? blank(sizes) : Layers();
+          comm.Reduce(x, views_of(whole, there), spec, 1);
+          read_back(whole, there);
+          if (comm.rank() == 1) {
+            EXPECT_EQ(whole, expected);
+          }
+          std::vector<std::int64_t> parts;
+          std::vector<std::int64_t> copies;
+          for (const std::int64_t n : sizes) {
+            parts.push_back(SliceBegin(n, 3, comm.rank() + 1) - SliceBegin(n, 3, comm.rank()));
+            copies.push_back(3 * n);
+          }
+          const Layers slice = blank(parts);
+          comm.ReduceScatter(x, views_of(slice, there), spec);
+          read_back(slice, there);
+          const Layers together = blank(copies);
+          comm.AllGather(x, views_of(together, there), ParseFormat("bf16"), {});
+          read_back(together, there);
+          for (std::size_t l = 0; l < sizes.size(); ++l) {
+            const auto begin = expected[l].begin() + SliceBegin(sizes[l], 3, comm.rank());
+            EXPECT_TRUE(std::equal(slice[l].begin(), slice[l].end(), begin)) << "layer " << l;
+            std::vector<float> all;
+            for (const Layers& theirs : ranks) {
+              const std::vector<float> cast = testing::run_cast(theirs[l], ParseFormat("bf16"), {});
+              all.insert(all.end(), cast.begin(), cast.end());
+            }
+            EXPECT_EQ(together[l], all) << "layer " << l;
+          }
+          comm.Barrier();
+        }));
   }
 }
 
-TEST_F(ReduceGpu, RefusesOtherPlaces) {
-  const LayersOnGpu layers(driver(), blank({10, 0, 20}));
+TEST_P(AllReduceDevices, RefusesOtherPlaces) {
+  if (on_host()) GTEST_SKIP() << "one device, not two";
+  const Layers layers = blank({10, 0, 20});
+  Copies there = There();
   using Views = std::vector<TensorView>;
-  const auto refusal = [&](bool is_between, const std::function<void(Views&, Views&)>& change) {
-    Views x = layers.views();
-    Views out = layers.views();
+  const auto refusal = [&](bool on_device, const std::function<void(Views&, Views&)>& change) {
+    Views x = views_of(layers, there);
+    Views out = x;
     change(x, out);
-    auto ends = is_between ? between_gpus(driver(), 1) : LocalTransports(1);
-    return OnRanks(std::move(ends),
-                   [&](Communicator& comm) { comm.AllReduce(x, out, Reduce{}); })[0];
+    return testing::on_ranks(Ends(1, on_device), options_of(50000),
+                             [&](Communicator& comm) { comm.AllReduce(x, out, Reduce{}); })[0]
+        .what;
   };
   EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[2].device_index = 1; }),
             "x[2] must be contiguous fp32 on GPU 0, got fp32 on GPU 1");
@@ -321,8 +316,6 @@ TEST_F(ReduceGpu, RefusesOtherPlaces) {
       << "an empty layer may be anywhere";
 }
 
-/// Codes of 8 bits, summed to nearest-even one rank after the other: within the format and beyond
-/// it, zeros of both signs, NaN and infinities, and segments that begin at any byte.
 /// Ranks of which no sum exceeds a format of 4 bits: such formats have no NaN, and messages that
 /// may meet one are fp32's.
 Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
@@ -335,7 +328,9 @@ Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
   return ranks;
 }
 
-TEST_F(ReduceGpu, ShortFolds) {
+/// Codes of 8 bits, summed to nearest-even one rank after the other: within the format and beyond
+/// it, zeros of both signs, NaN and infinities, and segments that begin at any byte.
+TEST_P(AllReduceDevices, ShortFolds) {
   std::size_t pick = 0;
   for (const int world : {1, 2, 6, 9}) {
     Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {1, 3, 0, 258, 1099}, 7);
@@ -371,7 +366,7 @@ TEST_F(ReduceGpu, ShortFolds) {
                         : world == 2 ? Exchange::gather
                                      : Exchange::owner;
         const Ranks small = small_ranks(world, {3, 258, 1099});
-        ExpectVirtual(spec, spec.format.bits() == 4 ? small : ranks, LocalTransports(world));
+        ExpectVirtual(spec, spec.format.bits() == 4 ? small : ranks);
       }
     }
     // First terms that are no numbers of the accumulator's format, or a zero that it has not; sums
@@ -387,14 +382,14 @@ TEST_F(ReduceGpu, ShortFolds) {
           spec.order = Order::ring;
           spec.exchange = Exchange::hierarchical;
         }
-        ExpectVirtual(spec, ranks, LocalTransports(world));
+        ExpectVirtual(spec, ranks);
       }
     }
   }
 }
 
 /// Kahan's sums, those of groups and codes of any usual width are folded by short steps.
-TEST_F(ReduceGpu, KernelsOfShortFolds) {
+TEST_P(AllReduceDevices, KernelsOfShortFolds) {
   if (!testing::queued_kernels()) GTEST_SKIP() << "kernels have names on the CPU alone";
   const Ranks ranks = small_ranks(3, {256});
   for (const char* format : {"e3m0", "e2m1", "e4m3", "e5m10", "bf16", "fp32"}) {
@@ -409,7 +404,7 @@ TEST_F(ReduceGpu, KernelsOfShortFolds) {
         spec.exchange = Exchange::hierarchical;
       }
       static_cast<void>(testing::queued_kernels());
-      ExpectVirtual(spec, ranks, LocalTransports(3));
+      ExpectVirtual(spec, ranks);
       const std::vector<std::string> names = testing::queued_kernels().value();
       EXPECT_GT(std::count(names.begin(), names.end(), "short_fold"), 0) << format << grouped;
       EXPECT_EQ(std::count(names.begin(), names.end(), "fold"), 0) << format << grouped;
@@ -418,7 +413,7 @@ TEST_F(ReduceGpu, KernelsOfShortFolds) {
 }
 
 /// Contributions and results that are scaled or rounded outside of binary32.
-TEST_F(ReduceGpu, WideContributions) {
+TEST_P(AllReduceDevices, WideContributions) {
   const Ranks ranks = testing::random_ranks(3, {257, 1099}, 8);
   for (const char* format : {"e4m3", "e5m10:bias=140", "e8m7:bias=140"}) {
     for (const float scale : {1.0F, 0x1p126F, 0x1p-126F}) {
@@ -427,7 +422,7 @@ TEST_F(ReduceGpu, WideContributions) {
       spec.accumulator.format = kFp32;
       spec.result = scale == 1 ? spec.format : kFp32;
       spec.loss_scale = scale;
-      ExpectVirtual(spec, ranks, LocalTransports(3));
+      ExpectVirtual(spec, ranks);
     }
   }
 }
@@ -444,74 +439,57 @@ Reduce coded_spec(const std::string& text, std::size_t pick) {
   return spec;
 }
 
-/// Messages in the host's memory and in the GPU's.
-TEST_F(ReduceGpu, CodecsOfLocalRanks) {
+/// Messages in the host's memory and in the device's.
+TEST_P(AllReduceDevices, CodecsOfLocalRanks) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
     if (!testing::is_chosen_on_cpu(++pick, 1)) continue;
     SCOPED_TRACE(text);
     const Ranks ranks = testing::random_ranks(3, {1, 0, 257, 9001}, pick - 1);
-    ExpectVirtual(coded_spec(text, pick - 1), ranks, LocalTransports(3));
-    ExpectVirtual(coded_spec(text, pick - 1), ranks, between_gpus(driver(), 3));
+    ExpectVirtual(coded_spec(text, pick - 1), ranks);
+    ExpectVirtual(coded_spec(text, pick - 1), ranks, Ends(3, true));
   }
 }
 
 /// Slices that begin within a bucket, whose norms come from the whole layer.
-TEST_F(ReduceGpu, ScatteredCodes) {
+TEST_P(AllReduceDevices, ScatteredCodes) {
   const Ranks ranks = testing::random_ranks(3, {7, 9001}, 4);
   for (const char* text : {"qsgd bits=4 bucket=64", "terngrad bucket=100", "terngrad", "mxfp8"}) {
     Reduce spec = coded_spec(text, 2);
     spec.exchange = Exchange::owner;
     spec.order = Order::sequential;
-    std::vector<std::vector<Layers>> found(2, std::vector<Layers>(3));
-    for (const bool gpu : {false, true}) {
-      auto ends = LocalTransports(3);
-      std::vector<std::thread> threads;
-      for (std::size_t r = 0; r < 3; ++r) {
-        threads.emplace_back([&, r] {
-          Layers& out = found[gpu ? 1 : 0][r];
-          for (const std::vector<float>& layer : ranks[r]) {
-            const auto n = static_cast<std::int64_t>(layer.size());
-            const auto rank = static_cast<std::int64_t>(r);
-            out.emplace_back(
-                static_cast<std::size_t>(SliceBegin(n, 3, rank + 1) - SliceBegin(n, 3, rank)));
-          }
-          Communicator comm(std::move(ends[r]), {.timeout = 60});
-          std::vector<TensorView> x, to;
-          for (const auto& layer : ranks[r]) x.push_back(testing::view_of(layer));
-          for (const auto& layer : out) to.push_back(testing::view_of(layer));
-          if (!gpu) {
-            comm.ReduceScatter(x, to, spec, false);
-            return;
-          }
-          LayersOnGpu x_there(driver(), ranks[r]);
-          LayersOnGpu out_there(driver(), out);
-          comm.ReduceScatter(x_there.views(), out_there.views(), spec, false);
-          out = out_there.Read();
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
-    }
+    const auto scatter = [&](const auto& there_now) {
+      std::vector<Layers> slices(3);
+      testing::expect_well(testing::on_ranks(3, options_of(50000), [&](Communicator& comm) {
+        const auto r = static_cast<std::size_t>(comm.rank());
+        std::vector<std::int64_t> sizes;
+        for (const std::int64_t n : testing::sizes_of(ranks[r])) {
+          sizes.push_back(SliceBegin(n, 3, comm.rank() + 1) - SliceBegin(n, 3, comm.rank()));
+        }
+        slices[r] = blank(sizes);
+        Copies there = there_now();
+        comm.ReduceScatter(views_of(ranks[r], there), views_of(slices[r], there), spec, false);
+        read_back(slices[r], there);
+      }));
+      return slices;
+    };
+    const auto expected = OnScalar([&] { return scatter([] { return Copies(nullptr); }); });
+    const auto got = scatter([this] { return There(); });
     for (std::size_t r = 0; r < 3; ++r) {
-      for (std::size_t l = 0; l < 2; ++l) {
-        EXPECT_TRUE(testing::bits_equal(std::span<const float>(found[0][r][l]),
-                                        std::span<const float>(found[1][r][l])))
-            << text << ", layer " << l << " on rank " << r;
-      }
+      EXPECT_TRUE(testing::same_layers(expected[r], got[r])) << text << " on rank " << r;
     }
   }
 }
 
 /// Of less than a thread's piece, of several, and of more than a grid's threads have at once.
-TEST_F(ReduceGpu, ChecksumsOfMessages) {
-  const std::size_t most = (testing::kCudaOnCpu ? std::size_t{9} : std::size_t{600}) << 20;
+TEST_P(AllReduceDevices, ChecksumsOfMessages) {
+  const std::size_t most = (testing::kOnGpuItself ? std::size_t{600} : std::size_t{9}) << 20;
   std::vector<std::uint8_t> data(most);
   for (std::size_t i = 0; i < data.size(); ++i) {
     data[i] = static_cast<std::uint8_t>(i * 2654435761U >> 13);
   }
-  const OnGpu memory(driver(), data.data(), data.size());
-  const auto* begin = static_cast<const std::uint8_t*>(
-      memory.View(View(data.data(), DType::u8, static_cast<std::int64_t>(most)), data.data()).data);
+  Copies there = There();
+  const std::uint8_t* const begin = there.Of(data);
   std::vector<ByteRange> parts;
   std::vector<std::uint32_t> wanted;
   for (const std::size_t count :
@@ -520,26 +498,28 @@ TEST_F(ReduceGpu, ChecksumsOfMessages) {
     parts.push_back({begin + 7, static_cast<std::int64_t>(count)});
     wanted.push_back(Crc32c(0, parts.back().count, data.data() + 7));
   }
-  EXPECT_EQ(Queue(kind(), 0).Checksums(parts), wanted);
+  EXPECT_EQ(NewQueue()->Checksums(parts), wanted);
 }
 
-/// An empty layer may be on another GPU, on any stream there.
-TEST_F(ReduceGpu, AnEmptyLayerOnAnotherGpu) {
-  if (second() == nullptr) GTEST_SKIP() << "one device, not two";
-  const Queue there(kind(), 1);
-  LayersOnGpu layers(driver(), {{1, 2, 3}});
-  TensorView empty = layers.views()[0];
+/// An empty layer may be on another device, on any stream there.
+TEST_P(AllReduceDevices, AnEmptyLayerOnAnotherDevice) {
+  if (on_host() || second() == nullptr) GTEST_SKIP() << "one device, not two";
+  const Queue other(kind(), 1);
+  const std::vector<float> layer{1, 2, 3};
+  Copies there = There();
+  TensorView empty = there(View(layer));
   empty.shape[0] = 0;
-  empty.device_index = there.device();
-  empty.stream = there.stream();
-  const std::array views{empty, layers.views()[0]};
+  empty.device_index = other.device();
+  empty.stream = other.stream();
+  const std::array views{empty, there(View(layer))};
   Communicator comm(std::move(LocalTransports(1)[0]), {});
   comm.AllReduce(views, views, {});
-  EXPECT_EQ(layers.Read(), Layers({{1, 2, 3}}));
+  there.Read(layer.data());
+  EXPECT_EQ(layer, (std::vector<float>{1, 2, 3}));
 }
 
-/// One rank: no message, but headers and layers in one GPU's memory; more need more GPUs.
-TEST_F(ReduceGpu, Nccl) {
+/// One rank: no message, but headers and layers in one device's memory; more need more GPUs.
+TEST_P(AllReduceDevices, Nccl) {
   if (kind() != Device::cuda) GTEST_SKIP() << "NCCL is CUDA's";
   std::unique_ptr<Transport> transport;
   try {
@@ -548,7 +528,7 @@ TEST_F(ReduceGpu, Nccl) {
     GTEST_SKIP() << error.what();
   }
   EXPECT_EQ(transport->memory(), Device::cuda);
-  std::vector<std::unique_ptr<Transport>> ends;
+  Transports ends;
   ends.push_back(std::move(transport));
   ExpectVirtual(spec_of(1, ways(1)[0]), testing::random_ranks(1, {5, 300000}, 3), std::move(ends));
   ends.clear();

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Virtual ranks whose layers are on a GPU have the CPU's results, bit for bit, and its reports.
+// Virtual ranks have the scalar kernels' results on every device, bit for bit, and their reports.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <limits>
-#include <memory>
 #include <random>
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
-#include "cpd/backend/queue.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codec.h"
 #include "cpd/compress/codecs.h"
@@ -21,7 +21,7 @@
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/devices.h"
 
 namespace cpd {
 namespace {
@@ -41,84 +41,50 @@ std::vector<float> LayerOf(int rank, std::size_t layer, bool finite) {
   return x;
 }
 
-/// Where ranks' layers are: on the CPU, or on a GPU, in the second case until all have contributed.
-enum class Place { cpu, gpu, stays };
-
 struct Reduced {
   std::vector<std::vector<float>> results;
   std::vector<TensorReport> reports;
 };
 
-class VirtualGpu : public testing::GpuTest {
+class VirtualDevices : public testing::OnDevice {
  protected:
-  [[nodiscard]] Reduced Run(Place place, const Reduce& spec, int world, bool finite,
+  using Copies = testing::Copies;
+
+  /// Ranks whose layers are on the device, in the second case until all have contributed.
+  [[nodiscard]] Reduced Run(bool stays, const Reduce& spec, int world, bool finite,
                             CodecStates* states = nullptr, std::uint64_t step = 3) const {
-    TensorOptions options{.seed = 5, .step = step};
-    options.states = states;
-    const std::vector<std::int64_t> rows = {50, 1, 7};
-    if (spec.wire != nullptr && spec.wire->by_rows()) options.rows = rows;
-    VirtualReduce reduce(spec, world, kSizes, options);
-    const auto with = [&](std::vector<float>& values, const auto& use) {
-      const TensorView host = View(values);
-      if (place == Place::cpu) return use(host);
-      const testing::OnGpuView device(driver(), host);
-      use(device.view());
-      device.Read();
-    };
-    for (int r = 0; r < world && reduce.wants_ranges(); ++r) {
-      for (std::size_t l = 0; l < kSizes.size(); ++l) {
-        std::vector<float> x = LayerOf(r, l, finite);
-        with(x, [&](const TensorView& view) { reduce.Observe(static_cast<int>(l), view); });
-      }
-    }
-    std::vector<std::unique_ptr<testing::OnGpuView>> kept;
-    for (const int r : reduce.schedule()) {
-      for (std::size_t l = 0; l < kSizes.size(); ++l) {
-        std::vector<float> x = LayerOf(r, l, finite);
-        const auto layer = static_cast<int>(l);
-        if (place == Place::stays) {
-          kept.push_back(std::make_unique<testing::OnGpuView>(driver(), View(x)));
-          x.assign(x.size(), 0);  // only the tensor's place is needed from here on
-          reduce.Contribute(layer, kept.back()->view(), true);
-        } else {
-          with(x, [&](const TensorView& view) { reduce.Contribute(layer, view); });
-        }
-      }
-      reduce.EndRank();
-    }
-    kept.clear();
-    Reduced reduced;
-    for (std::size_t l = 0; l < kSizes.size(); ++l) {
-      std::vector<float>& out =
-          reduced.results.emplace_back(static_cast<std::size_t>(kSizes[l]), 7.0F);
-      with(out, [&](const TensorView& view) { reduce.Result(static_cast<int>(l), view); });
-      reduced.reports.push_back(reduce.report(static_cast<int>(l)));
-    }
-    return reduced;
+    return Run([this] { return There(); }, stays, spec, world, finite, states, step);
+  }
+  [[nodiscard]] Reduced RunOnScalar(const Reduce& spec, int world, bool finite,
+                                    CodecStates* states = nullptr, std::uint64_t step = 3) const {
+    return OnScalar([&] {
+      return Run([] { return Copies(nullptr); }, false, spec, world, finite, states, step);
+    });
   }
 
   /// The second of two cases has layers that stay; `both`: each case runs both ways.
   void ExpectSame(const Reduce& spec, int world, bool finite = true, bool both = false) {
     if (!testing::is_chosen_on_cpu(++case_, 1)) return;
-    const Reduced expected = Run(Place::cpu, spec, world, finite);
+    const Reduced expected = RunOnScalar(spec, world, finite);
     stays_ = !stays_;
-    for (const Place place : {Place::gpu, Place::stays}) {
-      if (!both && stays_ != (place == Place::stays)) continue;
-      ExpectSame(spec, expected, Run(place, spec, world, finite), world);
+    for (const bool stays : {false, true}) {
+      if (both || stays_ == stays) {
+        ExpectSame(spec, expected, Run(stays, spec, world, finite), world);
+      }
     }
   }
 
   /// Two calls of four ranks, and what they leave.
   void ExpectCalls(const Reduce& spec, bool finite) {
     if (!testing::is_chosen_on_cpu(++case_, 1)) return;
-    CodecStates on_cpu;
-    CodecStates on_gpu;
+    CodecStates on_scalar;
+    CodecStates on_device;
     for (const std::uint64_t step : {0, 1}) {
-      ExpectSame(spec, Run(Place::cpu, spec, 4, finite, &on_cpu, step),
-                 Run(Place::stays, spec, 4, finite, &on_gpu, step), 4);
+      ExpectSame(spec, RunOnScalar(spec, 4, finite, &on_scalar, step),
+                 Run(true, spec, 4, finite, &on_device, step), 4);
     }
-    const auto kept = on_cpu.Save();
-    const auto also = on_gpu.Save();
+    const auto kept = on_scalar.Save();
+    const auto also = on_device.Save();
     ASSERT_EQ(kept.size(), also.size());
     for (const auto& [key, state] : kept) {
       EXPECT_TRUE(testing::bits_equal(std::span<const float>(state.values),
@@ -126,10 +92,11 @@ class VirtualGpu : public testing::GpuTest {
     }
   }
 
-  static void ExpectSame(const Reduce& spec, const Reduced& expected, const Reduced& got,
-                         int world) {
-    const bool is_staged = spec.wire != nullptr && (spec.wire->kernels() == KernelSupport::none ||
-                                                    !spec.wire->counts_bytes());
+  void ExpectSame(const Reduce& spec, const Reduced& expected, const Reduced& got,
+                  int world) const {
+    const bool is_staged =
+        !on_host() && spec.wire != nullptr &&
+        (spec.wire->kernels() == KernelSupport::none || !spec.wire->counts_bytes());
     for (std::size_t l = 0; l < kSizes.size(); ++l) {
       const std::string about = "layer " + std::to_string(l) + " of " + std::to_string(world) +
                                 " ranks, " + ToString(spec.accumulator) + " " +
@@ -151,9 +118,54 @@ class VirtualGpu : public testing::GpuTest {
   }
 
  private:
+  template <class There>
+  static Reduced Run(There there_now, bool stays, const Reduce& spec, int world, bool finite,
+                     CodecStates* states, std::uint64_t step) {
+    TensorOptions options{.seed = 5, .step = step};
+    options.states = states;
+    const std::vector<std::int64_t> rows = {50, 1, 7};
+    if (spec.wire != nullptr && spec.wire->by_rows()) options.rows = rows;
+    VirtualReduce reduce(spec, world, kSizes, options);
+    const auto with = [&](const std::vector<float>& values, const auto& use) {
+      Copies there = there_now();
+      use(there(View(values)));
+      there.Read(View(values));
+    };
+    for (int r = 0; r < world && reduce.wants_ranges(); ++r) {
+      for (std::size_t l = 0; l < kSizes.size(); ++l) {
+        with(LayerOf(r, l, finite),
+             [&](const TensorView& view) { reduce.Observe(static_cast<int>(l), view); });
+      }
+    }
+    Copies there = there_now();
+    std::deque<std::vector<float>> layers;  // that stay
+    for (const int r : reduce.schedule()) {
+      for (std::size_t l = 0; l < kSizes.size(); ++l) {
+        const auto layer = static_cast<int>(l);
+        if (stays) {
+          const auto& x = layers.emplace_back(LayerOf(r, l, finite));
+          reduce.Contribute(layer, there(View(x)), true);
+        } else {
+          with(LayerOf(r, l, finite),
+               [&](const TensorView& view) { reduce.Contribute(layer, view); });
+        }
+      }
+      reduce.EndRank();
+    }
+    Reduced reduced;
+    for (std::size_t l = 0; l < kSizes.size(); ++l) {
+      const auto& out = reduced.results.emplace_back(static_cast<std::size_t>(kSizes[l]), 7.0F);
+      with(out, [&](const TensorView& view) { reduce.Result(static_cast<int>(l), view); });
+      reduced.reports.push_back(reduce.report(static_cast<int>(l)));
+    }
+    return reduced;
+  }
+
   bool stays_ = false;
   std::size_t case_ = 0;
 };
+INSTANTIATE_TEST_SUITE_P(Backends, VirtualDevices, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
 
 Reduce Spec(const std::string& format, const std::string& accumulator, Order order,
             int group_size) {
@@ -166,7 +178,7 @@ Reduce Spec(const std::string& format, const std::string& accumulator, Order ord
   return spec;
 }
 
-TEST_F(VirtualGpu, EveryOrderSchemeAndGroup) {
+TEST_P(VirtualDevices, EveryOrderSchemeAndGroup) {
   for (const char* accumulator :
        {"e4m3 sequential", "e4m3 kahan", "fp32 chunked inner=e5m3 chunk=2", "e5m6 pairwise",
         "e4m3 sequential rounding=stochastic"}) {
@@ -187,7 +199,7 @@ TEST_F(VirtualGpu, EveryOrderSchemeAndGroup) {
   }
 }
 
-TEST_F(VirtualGpu, ApsAveragesAndStochasticCasts) {
+TEST_P(VirtualDevices, ApsAveragesAndStochasticCasts) {
   for (const bool average : {false, true}) {
     for (const Divide divide : {Divide::before, Divide::after}) {
       for (const Aps aps : {Aps::off, Aps::on}) {
@@ -204,7 +216,7 @@ TEST_F(VirtualGpu, ApsAveragesAndStochasticCasts) {
   }
 }
 
-TEST_F(VirtualGpu, SixtyFourRanks) {
+TEST_P(VirtualDevices, SixtyFourRanks) {
   Reduce spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 16);
   spec.aps = Aps::on;
   ExpectSame(spec, 64);
@@ -212,7 +224,7 @@ TEST_F(VirtualGpu, SixtyFourRanks) {
 
 /// More ranks than one pass over the sums takes, in formats of every kind of short step; some sums
 /// leave the short steps' limit, where values are large.
-TEST_F(VirtualGpu, ManyRanks) {
+TEST_P(VirtualDevices, ManyRanks) {
   const std::array formats = {"e4m3", "bf16", "e4m3fn", "fp32"};
   std::size_t pick = 0;
   for (const char* accumulator :
@@ -233,30 +245,27 @@ TEST_F(VirtualGpu, ManyRanks) {
 
 /// Pairs of ranks on either of two streams, on which their values are made late, and lost once the
 /// sums are queued; whichever stream works first.
-TEST_F(VirtualGpu, RanksOnTwoStreams) {
+TEST_P(VirtualDevices, RanksOnTwoStreams) {
   constexpr int kWorld = 7;
   const Reduce spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 0);
-  const Reduced expected = Run(Place::cpu, spec, kWorld, true);
-  const std::array queues{std::make_shared<const Queue>(kind(), 0),
-                          std::make_shared<const Queue>(kind(), 0)};
+  const Reduced expected = RunOnScalar(spec, kWorld, true);
+  const std::array queues{NewQueue(), NewQueue()};
   for (const std::size_t works_first : {0, 1}) {
     // Uploads wait for all streams, so that they come before all work.
-    std::vector<std::unique_ptr<testing::OnGpuView>> memory;
-    const auto on = [&](std::size_t queue, std::vector<float>& values) {
-      memory.push_back(std::make_unique<testing::OnGpuView>(driver(), View(values)));
-      TensorView view = memory.back()->view();
+    Copies there = There();
+    std::deque<std::vector<float>> memory;
+    const auto on = [&](std::size_t queue, std::vector<float> values) {
+      TensorView view = there(View(memory.emplace_back(std::move(values))));
       view.stream = queues[queue]->stream();
       return view;
     };
-    std::vector<float> out(static_cast<std::size_t>(kSizes[0]), 7.0F);
-    const TensorView sums = on(0, out);
+    const std::vector<float> other(static_cast<std::size_t>(kSizes[0]), 99.0F);
+    const TensorView sums = on(0, other);
     std::vector<TensorView> sources;
     std::vector<TensorView> layers;
     for (int r = 0; r < kWorld; ++r) {
-      std::vector<float> values = LayerOf(r, 0, true);
-      std::vector<float> before(values.size(), 99.0F);
-      sources.push_back(on(static_cast<std::size_t>(r) / 2 % 2, values));
-      layers.push_back(on(static_cast<std::size_t>(r) / 2 % 2, before));
+      sources.push_back(on(static_cast<std::size_t>(r) / 2 % 2, LayerOf(r, 0, true)));
+      layers.push_back(on(static_cast<std::size_t>(r) / 2 % 2, other));
     }
     VirtualReduce reduce(spec, kWorld, {kSizes[0]});
     for (std::size_t r = 0; r < layers.size(); ++r) {
@@ -270,28 +279,29 @@ TEST_F(VirtualGpu, RanksOnTwoStreams) {
     }
     queues[works_first]->Wait();
     queues[0]->Wait();  // the result's
-    memory.front()->Read();
+    there.Read(memory.front().data());
     EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected.results[0]),
-                                    std::span<const float>(out)));
+                                    std::span<const float>(memory.front())));
   }
 }
 
-TEST_F(VirtualGpu, InfinitiesAreCounted) {
+TEST_P(VirtualDevices, InfinitiesAreCounted) {
   ExpectSame(Spec("e4m3", "e4m3 sequential", Order::sequential, 0), 3, false);
   ExpectSame(Spec("fp32", "e5m10 kahan", Order::sequential, 0), 20, false);
 }
 
-TEST_F(VirtualGpu, Errors) {
+TEST_P(VirtualDevices, Errors) {
   Reduce spec = Spec("e4m3", "e4m3 sequential", Order::sequential, 0);
-  std::vector<float> x(8, 1.0F);
-  const testing::OnGpuView device(driver(), View(x));
+  if (on_host()) GTEST_SKIP() << "one device, not two";
+  const std::vector<float> x(8, 1.0F);
+  Copies there = There();
   VirtualReduce both(spec, 2, {8, 8});
-  both.Contribute(0, device.view());
+  both.Contribute(0, there(View(x)));
   EXPECT_THROW(both.Contribute(1, View(x)), Error);
 }
 
 /// Two calls with each codec, of which the second has what the first left; in groups, and divided.
-TEST_F(VirtualGpu, EveryCodec) {
+TEST_P(VirtualDevices, EveryCodec) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
     SCOPED_TRACE(text);
@@ -309,7 +319,7 @@ TEST_F(VirtualGpu, EveryCodec) {
 }
 
 /// Shifts by what is kept, residuals with it; sums in every exchange; stochastic ranks.
-TEST_F(VirtualGpu, LargestValues) {
+TEST_P(VirtualDevices, LargestValues) {
   std::size_t pick = 0;
   for (const char* text : {"top_k 0.05", "top_k 0.02 e4m3", "top_k 0.3 feedback=off e5m2",
                            "top_k 1 fp16", "feedback top_k 0.1 feedback=off"}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs with kernels: what they measure, round, encode, decode and keep of layers and pieces on a
-// GPU are the CPU's bits and bytes.
+// Codecs with kernels: what they measure, round, encode, decode and keep of layers and pieces on
+// every device are the scalar kernels' bits and bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,12 +23,12 @@
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
-#include "tests/testing/cuda_memory.h"
+#include "tests/testing/devices.h"
 
 namespace cpd {
 namespace {
 
-using testing::OnGpu;
+using testing::Copies;
 using Bytes = std::vector<std::uint8_t>;
 using Floats = std::vector<float>;
 
@@ -58,55 +58,57 @@ Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
 }
 
 SharedCodec codec_of(const std::string& text) {
-  const SharedCodec made = MakeCodec(text, kBits);
-  return made->by_rows() ? made->ForRows(40) : made;
+  const SharedCodec codec = MakeCodec(text, kBits);
+  return codec->by_rows() ? codec->ForRows(40) : codec;
 }
 
-/// What a codec keeps of one layer on the CPU, and of the same layer on a GPU; from equal errors
-/// on, where it keeps errors.
+/// What a codec keeps of one layer with the scalar kernels, and of the same layer on a device; from
+/// equal errors on, where it keeps errors.
 struct States {
-  States(const Codec& codec, std::int64_t n) : cpu(codec.MakeState(n)), gpu(codec.MakeState(n)) {
-    if (cpu == nullptr || cpu->Kept().empty()) return;
+  States(const Codec& codec, std::int64_t n)
+      : scalar(codec.MakeState(n)), there(codec.MakeState(n)) {
+    if (scalar == nullptr || scalar->Kept().empty()) return;
     const Floats kept = values_of(n, Values::normal, 7);
-    cpu->Restore(kept);
-    gpu->Restore(kept);
+    scalar->Restore(kept);
+    there->Restore(kept);
   }
   void ExpectSame() const {
-    if (cpu == nullptr) return;
-    EXPECT_TRUE(same(cpu->Kept(), gpu->Kept()));
+    if (scalar == nullptr) return;
+    EXPECT_TRUE(same(scalar->Kept(), there->Kept()));
   }
   void Commit() const {
-    if (cpu == nullptr) return;
-    cpu->Commit();
-    gpu->Commit();
+    if (scalar == nullptr) return;
+    scalar->Commit();
+    there->Commit();
     ExpectSame();
   }
 
-  std::unique_ptr<CodecState> cpu, gpu;
+  std::unique_ptr<CodecState> scalar, there;
 };
 
-class CodecsGpu : public testing::GpuTest {
+class CodecDevices : public testing::OnDevice {
  protected:
-  /// A layer on the GPU and the CPU.
-  struct Both {
-    Both(const testing::Accelerator& driver, const Codec& codec, Floats values, int shift,
-         const States& states)
+  /// A call's layer, and its copy on the device.
+  struct Layer {
+    Layer(const CodecDevices& test, const Codec& codec, Floats values, int shift,
+          const States& states)
         : x(std::move(values)),
-          memory(driver, x.data(), 4 * x.size()),
-          queue(std::make_shared<const Queue>(driver.kind(), 0)),
-          state(states.cpu.get()),
-          state_there(states.gpu.get()) {
+          copies(test.There()),
+          there(copies.Of(x)),
+          queue(test.NewQueue()),
+          state(states.scalar.get()),
+          state_there(states.there.get()) {
       whole = PieceOf(0, static_cast<std::int64_t>(x.size()));
       whole.shift = shift;
-      if (state != nullptr) state->Begin(whole, x.data());
-      if (state_there != nullptr) state_there->BeginOn(queue, whole, there());
+      const float scale = test.OnScalar([&] {
+        if (state != nullptr) state->Begin(whole, x.data());
+        return codec.measured() == Measured::nothing ? 0 : codec.Measure(whole, state, x.data());
+      });
+      if (state_there != nullptr) state_there->BeginOn(queue, whole, there);
       if (codec.measured() == Measured::nothing) return;
-      whole.scale = codec.Measure(whole, state, x.data());
-      const float measured = codec.MeasureOn(*queue, whole, state_there, there());
-      EXPECT_TRUE(same({&whole.scale, 1}, {&measured, 1}));
-    }
-    [[nodiscard]] const float* there() const {
-      return static_cast<const float*>(memory.View(View(x), x.data()).data);
+      whole.scale = scale;
+      const float measured = codec.MeasureOn(*queue, whole, state_there, there);
+      EXPECT_TRUE(same({&scale, 1}, {&measured, 1}));
     }
     [[nodiscard]] Piece PieceOf(std::int64_t begin, std::int64_t n) const {
       Piece piece = whole;
@@ -118,7 +120,8 @@ class CodecsGpu : public testing::GpuTest {
     }
 
     Floats x;
-    OnGpu memory;
+    Copies copies;
+    const float* there;
     SharedQueue queue;
     Piece whole;
     CodecState* state;
@@ -131,75 +134,99 @@ class CodecsGpu : public testing::GpuTest {
     return values;
   }
 
-  static void ExpectRound(const Codec& codec, const Both& both) {
-    const std::int64_t n = both.whole.n;
-    Floats expected(both.x.size());
-    codec.Round(both.whole, both.state, both.x.data(), expected.data());
-    const auto y = QueuedValues(both.queue, n);
-    const auto memory = QueuedValues(both.queue, sizeof(SegmentCounts) / 4);
-    auto* const counts = reinterpret_cast<SegmentCounts*>(memory.get());
-    both.queue->Clear(counts, sizeof(SegmentCounts));
-    codec.RoundOn(*both.queue, both.whole, both.state_there, both.there(), y.get(), counts);
-    EXPECT_TRUE(same(expected, Read(both.queue, y.get(), n)));
-    SegmentCounts found;
-    both.queue->Copy(&found, counts, sizeof(found));
+  void ExpectRound(const Codec& codec, const Layer& layer) const {
+    const std::int64_t n = layer.whole.n;
+    const Floats expected = OnScalar([&] {
+      Floats y(layer.x.size());
+      codec.Round(layer.whole, layer.state, layer.x.data(), y.data());
+      return y;
+    });
+    const auto y = QueuedValues(layer.queue, n);
+    const auto counts = QueuedValues<SegmentCounts>(layer.queue, 1);
+    layer.queue->Clear(counts.get(), sizeof(SegmentCounts));
+    codec.RoundOn(*layer.queue, layer.whole, layer.state_there, layer.there, y.get(), counts.get());
+    EXPECT_TRUE(same(expected, Read(layer.queue, y.get(), n)));
+    SegmentCounts counted;
+    layer.queue->Copy(&counted, counts.get(), sizeof(counted));
     SegmentCounts lost;
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      lost.non_finite += std::isfinite(both.x[i]) ? 0 : 1;
+      lost.non_finite += std::isfinite(layer.x[i]) ? 0 : 1;
       lost.zeros += expected[i] == 0 ? 1 : 0;
-      lost.underflowed += expected[i] == 0 && both.x[i] != 0 ? 1 : 0;
+      lost.underflowed += expected[i] == 0 && layer.x[i] != 0 ? 1 : 0;
     }
-    EXPECT_EQ(found.non_finite, lost.non_finite);
-    EXPECT_EQ(found.zeros, lost.zeros);
-    EXPECT_EQ(found.underflowed, lost.underflowed);
+    EXPECT_EQ(counted.non_finite, lost.non_finite);
+    EXPECT_EQ(counted.zeros, lost.zeros);
+    EXPECT_EQ(counted.underflowed, lost.underflowed);
   }
 
-  /// What `encode(to)` writes on the GPU, at an odd address, as the segments of a message; then
-  /// decodes it there.
+  /// What `encode(to)` writes on the device, at an odd address; then decodes it there.
   template <class Encode>
   void ExpectBytes(const Codec& codec, const SharedQueue& queue, const Bytes& bytes, std::int64_t n,
                    std::int64_t before, Encode encode) const {
     Bytes got(bytes.size() + 1, 77);
-    const OnGpu memory(driver(), got.data(), got.size());
-    const TensorView host = View(got.data(), DType::u8, static_cast<std::int64_t>(got.size()));
-    auto* there = static_cast<std::uint8_t*>(memory.View(host, got.data()).data);
+    Copies copies = There();
+    std::uint8_t* const there = copies.Of(got);
     encode(there + 1);
     queue->Wait();
-    memory.Read(got.data());
+    copies.Read(got.data());
     EXPECT_EQ(got[0], 77);
     EXPECT_EQ(Bytes(got.begin() + 1, got.end()), bytes);
     for (const auto& [shift, divisor] : {std::pair{0, 1.0F}, {-5, 3.0F}, {200, 4.0F}}) {
-      Floats expected(static_cast<std::size_t>(n));
-      codec.Decode(bytes, n, shift, divisor, expected.data(), before);
+      const Floats expected = OnScalar([&, shift = shift, divisor = divisor] {
+        Floats y(static_cast<std::size_t>(n));
+        codec.Decode(bytes, n, shift, divisor, y.data(), before);
+        return y;
+      });
       const auto y = QueuedValues(queue, n);
       codec.DecodeOn(*queue, {there + 1, bytes.size()}, n, shift, divisor, y.get(), before);
       EXPECT_TRUE(same(expected, Read(queue, y.get(), n)));
     }
   }
 
-  static Bytes EncodedOnCpu(const Codec& codec, const Piece& piece, CodecState* state,
-                            const float* x) {
-    Bytes bytes(static_cast<std::size_t>(codec.MostBytes(piece.n, piece.begin % codec.bucket())));
-    EXPECT_EQ(codec.Encode(piece, state, x, bytes.data()), static_cast<std::int64_t>(bytes.size()));
-    return bytes;
+  Bytes EncodedByScalar(const Codec& codec, const Piece& piece, CodecState* state,
+                        const float* x) const {
+    return OnScalar([&] {
+      Bytes bytes(static_cast<std::size_t>(codec.MostBytes(piece.n, piece.begin % codec.bucket())));
+      EXPECT_EQ(codec.Encode(piece, state, x, bytes.data()),
+                static_cast<std::int64_t>(bytes.size()));
+      return bytes;
+    });
   }
 
-  void ExpectMessage(const Codec& codec, const Both& both, std::int64_t begin,
+  void ExpectMessage(const Codec& codec, const Layer& layer, std::int64_t begin,
                      std::int64_t n) const {
     SCOPED_TRACE("values " + std::to_string(begin) + " + " + std::to_string(n));
-    const Piece piece = both.PieceOf(begin, n);
-    const Bytes bytes = EncodedOnCpu(codec, piece, both.state, both.x.data() + begin);
-    ExpectBytes(codec, both.queue, bytes, n, begin % codec.bucket(), [&](std::uint8_t* to) {
-      const float* const x = both.there() + begin;
-      EXPECT_EQ(codec.EncodeOn(*both.queue, piece, both.state_there, x, to),
+    const Piece piece = layer.PieceOf(begin, n);
+    const Bytes bytes = EncodedByScalar(codec, piece, layer.state, layer.x.data() + begin);
+    ExpectBytes(codec, layer.queue, bytes, n, begin % codec.bucket(), [&](std::uint8_t* to) {
+      EXPECT_EQ(codec.EncodeOn(*layer.queue, piece, layer.state_there, layer.there + begin, to),
                 static_cast<std::int64_t>(bytes.size()));
     });
   }
+
+  /// The text of the error that decoding these bytes of n values has; empty where it is none.
+  [[nodiscard]] std::string FaultOf(const Codec& codec, const Bytes& bytes, std::int64_t n,
+                                    Floats& values) const {
+    const SharedQueue queue = NewQueue();
+    Copies copies = There();
+    const auto y = QueuedValues(queue, n);
+    values.resize(static_cast<std::size_t>(n));
+    try {
+      codec.DecodeOn(*queue, {copies.Of(bytes), bytes.size()}, n, 0, 1, y.get());
+      queue->Copy(values.data(), y.get(), 4 * n);
+      CheckDevice(kind(), 0);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return {};
+  }
 };
+INSTANTIATE_TEST_SUITE_P(Backends, CodecDevices, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
 
 /// Buckets and layers on both sides of what sixteen threads, and what a block of them, handle.
-TEST_F(CodecsGpu, EveryCodecWithKernels) {
-  int found = 0;
+TEST_P(CodecDevices, EveryCodecWithKernels) {
+  int codecs = 0;
   std::size_t number = 0;
   std::vector<std::string> texts = testing::codec_texts();
   for (const char* more : {"qsgd bits=5 bucket=5000",
@@ -228,7 +255,7 @@ TEST_F(CodecsGpu, EveryCodecWithKernels) {
   for (const std::string& text : texts) {
     const SharedCodec codec = codec_of(text);
     if (codec->kernels() != KernelSupport::all) continue;
-    ++found;
+    ++codecs;
     for (const std::int64_t n : {0, 1, 77, 2048, 6145}) {
       for (const auto kind :
            {Values::normal, Values::with_specials, Values::tiny, Values::equal, Values::zero}) {
@@ -238,12 +265,12 @@ TEST_F(CodecsGpu, EveryCodecWithKernels) {
                        std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
           const States states(*codec, n);
           {
-            const Both both(driver(), *codec, values_of(n, kind), shift, states);
-            ExpectRound(*codec, both);
-            ExpectMessage(*codec, both, 0, n);
+            const Layer layer(*this, *codec, values_of(n, kind), shift, states);
+            ExpectRound(*codec, layer);
+            ExpectMessage(*codec, layer, 0, n);
             if (n > 2048) {
-              ExpectMessage(*codec, both, 1029, 1);
-              ExpectMessage(*codec, both, 3, n - 1000);
+              ExpectMessage(*codec, layer, 1029, 1);
+              ExpectMessage(*codec, layer, 3, n - 1000);
             }
           }
           states.Commit();
@@ -251,14 +278,14 @@ TEST_F(CodecsGpu, EveryCodecWithKernels) {
       }
     }
   }
-  EXPECT_GE(found, 35);
+  EXPECT_GE(codecs, 35);
 }
 
 const std::array kStateful{"one_bit", "one_bit bucket=64", "feedback int4",
                            "feedback qsgd bits=2 bucket=64", "feedback fp8_rows"};
 
-/// Errors are those of the CPU after calls of all kinds, and wherever the call before computed.
-TEST_F(CodecsGpu, ErrorsFromCallToCall) {
+/// Errors are the scalar kernels' after calls of all kinds, and wherever the call before computed.
+TEST_P(CodecDevices, ErrorsFromCallToCall) {
   constexpr std::int64_t kSize = 2999;
   for (const char* text : kStateful) {
     const SharedCodec codec = codec_of(text);
@@ -271,26 +298,26 @@ TEST_F(CodecsGpu, ErrorsFromCallToCall) {
       const Floats x = values_of(kSize, kind, step);
       if (step % 3 == 2) {  // both on the CPU
         const Piece whole{.n = kSize, .shift = shift, .key = kKey, .size = kSize};
-        states.cpu->Begin(whole, x.data());
-        states.gpu->Begin(whole, x.data());
-        EXPECT_EQ(EncodedOnCpu(*codec, whole, states.cpu.get(), x.data()),
-                  EncodedOnCpu(*codec, whole, states.gpu.get(), x.data()));
+        states.scalar->Begin(whole, x.data());
+        states.there->Begin(whole, x.data());
+        EXPECT_EQ(EncodedByScalar(*codec, whole, states.scalar.get(), x.data()),
+                  EncodedByScalar(*codec, whole, states.there.get(), x.data()));
       } else if (step % 3 == 1) {
-        ExpectRound(*codec, Both(driver(), *codec, x, shift, states));
+        ExpectRound(*codec, Layer(*this, *codec, x, shift, states));
       } else {
-        const Both both(driver(), *codec, x, shift, states);
-        ExpectMessage(*codec, both, 1029, kSize - 1029);
-        ExpectMessage(*codec, both, 0, 1029);
+        const Layer layer(*this, *codec, x, shift, states);
+        ExpectMessage(*codec, layer, 1029, kSize - 1029);
+        ExpectMessage(*codec, layer, 0, 1029);
       }
       states.Commit();
-      ExpectRound(*codec, Both(driver(), *codec, x, 0, states));  // of a call that fails
+      ExpectRound(*codec, Layer(*this, *codec, x, 0, states));  // of a call that fails
       states.ExpectSame();
     }
   }
 }
 
 /// A call finds the errors of the one before, whose stream the host has not waited for.
-TEST_F(CodecsGpu, ErrorsFromStreamToStream) {
+TEST_P(CodecDevices, ErrorsFromStreamToStream) {
   constexpr std::int64_t kSize = 500;
   for (const char* text : kStateful) {
     SCOPED_TRACE(text);
@@ -298,23 +325,21 @@ TEST_F(CodecsGpu, ErrorsFromStreamToStream) {
     const States states(*codec, kSize);
     const Piece whole{.n = kSize, .key = kKey, .size = kSize};
     const Floats x = values_of(2 * kSize, Values::normal);
-    const OnGpu memory(driver(), x.data(), 4 * x.size());
-    const auto* const there = static_cast<const float*>(
-        memory.View(View(const_cast<float*>(x.data()), DType::f32, 2 * kSize), x.data()).data);
-    const std::array queues{std::make_shared<const Queue>(kind(), 0),
-                            std::make_shared<const Queue>(kind(), 0)};
+    Copies copies = There();
+    const float* const there = copies.Of(x);
+    const std::array queues{NewQueue(), NewQueue()};
     Bytes bytes;
     std::shared_ptr<float> to;
     for (std::size_t call = 0; call < 2; ++call) {
       const auto first = static_cast<std::int64_t>(call) * kSize;
-      states.cpu->Begin(whole, x.data() + first);
-      bytes = EncodedOnCpu(*codec, whole, states.cpu.get(), x.data() + first);
-      states.cpu->Commit();
+      states.scalar->Begin(whole, x.data() + first);
+      bytes = EncodedByScalar(*codec, whole, states.scalar.get(), x.data() + first);
+      states.scalar->Commit();
       to = QueuedValues(queues[call], static_cast<std::int64_t>(bytes.size()));
-      states.gpu->BeginOn(queues[call], whole, there + first);
-      codec->EncodeOn(*queues[call], whole, states.gpu.get(), there + first,
+      states.there->BeginOn(queues[call], whole, there + first);
+      codec->EncodeOn(*queues[call], whole, states.there.get(), there + first,
                       reinterpret_cast<std::uint8_t*>(to.get()));
-      states.gpu->Commit();
+      states.there->Commit();
     }
     Bytes got(bytes.size());
     queues[1]->Copy(got.data(), to.get(), static_cast<std::int64_t>(got.size()));
@@ -324,7 +349,7 @@ TEST_F(CodecsGpu, ErrorsFromStreamToStream) {
 }
 
 /// A slice of results, whose values come piece by piece, with nothing around them.
-TEST_F(CodecsGpu, ErrorsOfResults) {
+TEST_P(CodecDevices, ErrorsOfResults) {
   constexpr std::int64_t kSlice = 2500;
   for (const char* text : kStateful) {
     SCOPED_TRACE(text);
@@ -333,22 +358,21 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
     const std::int64_t slice = 5 * codec->bucket();
     const std::int64_t cut = 1280 / codec->bucket() * codec->bucket();
     for (unsigned step = 0; step < 3; ++step) {
-      const SharedQueue queue = std::make_shared<const Queue>(kind(), 0);
+      const SharedQueue queue = NewQueue();
       const Floats x = values_of(kSlice, Values::normal, step);
-      states.cpu->Begin({.begin = slice, .n = kSlice, .key = kKey}, nullptr);
-      states.gpu->BeginOn(queue, {.begin = slice, .n = kSlice, .key = kKey}, nullptr);
+      states.scalar->Begin({.begin = slice, .n = kSlice, .key = kKey}, nullptr);
+      states.there->BeginOn(queue, {.begin = slice, .n = kSlice, .key = kKey}, nullptr);
       for (const auto& [begin, n] : {std::pair{cut, kSlice - cut}, {std::int64_t{0}, cut}}) {
         const Piece piece{.begin = slice + begin, .n = n, .key = kKey};
-        const float* const from = x.data() + begin;
-        const Bytes bytes = EncodedOnCpu(*codec, piece, states.cpu.get(), from);
-        const OnGpu memory(driver(), from, static_cast<std::size_t>(4 * n));
-        auto* const there = static_cast<float*>(
-            memory.View(View(const_cast<float*>(from), DType::f32, n), from).data);
+        const Floats values(x.begin() + begin, x.begin() + begin + n);
+        const Bytes bytes = EncodedByScalar(*codec, piece, states.scalar.get(), values.data());
+        Copies copies = There();
+        float* const there = copies.Of(values);
         ExpectBytes(*codec, queue, bytes, n, 0, [&](std::uint8_t* to) {
-          codec->EncodeOn(*queue, piece, states.gpu.get(), there, to);
+          codec->EncodeOn(*queue, piece, states.there.get(), there, to);
         });
         // In place, as virtual ranks do.
-        if (step == 1) codec->RoundOn(*queue, piece, states.gpu.get(), there, there);
+        if (step == 1) codec->RoundOn(*queue, piece, states.there.get(), there, there);
         queue->Wait();
         Floats rounded(static_cast<std::size_t>(n));
         codec->Decode(bytes, n, 0, 1, rounded.data());
@@ -362,39 +386,19 @@ TEST_F(CodecsGpu, ErrorsOfResults) {
 }
 
 /// Whole numbers, as sums of ternary values are, and NaN.
-TEST_F(CodecsGpu, IntegerSums) {
+TEST_P(CodecDevices, IntegerSums) {
   const SharedCodec codec = MakeCodec("terngrad")->ForResults(kFp32, 5);
   ASSERT_EQ(codec->kernels(), KernelSupport::all);
   Floats sums = values_of(5000, Values::normal);
   for (float& sum : sums) sum = std::round(std::fmin(std::fmax(2 * sum, -5.0F), 5.0F));
   sums[7] = std::nanf("");
-  const Both both(driver(), *codec, sums, 0, States(*codec, 5000));
-  ExpectRound(*codec, both);
-  ExpectMessage(*codec, both, 0, 5000);
-  ExpectMessage(*codec, both, 8, 801);
+  const Layer layer(*this, *codec, sums, 0, States(*codec, 5000));
+  ExpectRound(*codec, layer);
+  ExpectMessage(*codec, layer, 0, 5000);
+  ExpectMessage(*codec, layer, 8, 801);
 }
 
-/// The text of the fault that decoding these bytes of n values notes; empty where it is none.
-std::string fault_of(const testing::Accelerator& driver, const Codec& codec, const Bytes& bytes,
-                     std::int64_t n, Floats& values) {
-  const SharedQueue queue = std::make_shared<const Queue>(driver.kind(), 0);
-  const OnGpu memory(driver, bytes.data(), bytes.size());
-  const TensorView host = View(const_cast<std::uint8_t*>(bytes.data()), DType::u8,
-                               static_cast<std::int64_t>(bytes.size()));
-  const auto y = QueuedValues(queue, n);
-  const auto* const from = static_cast<const std::uint8_t*>(memory.View(host, bytes.data()).data);
-  codec.DecodeOn(*queue, {from, bytes.size()}, n, 0, 1, y.get());
-  values.resize(static_cast<std::size_t>(n));
-  queue->Copy(values.data(), y.get(), 4 * n);
-  try {
-    CheckDevice(driver.kind(), 0);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
-
-TEST_F(CodecsGpu, ANumberOfABucketThatIsNoneIsAFault) {
+TEST_P(CodecDevices, ANumberOfABucketThatIsNoneIsAFault) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   struct Case {
     std::string text;
@@ -413,20 +417,21 @@ TEST_F(CodecsGpu, ANumberOfABucketThatIsNoneIsAFault) {
                                 {"fp8_rows row=64", kInf, scale},
                                 {"fp8_rows row=64", std::nanf(""), scale},
                                 {"feedback int4 bucket=64", -1, scale}};
-  for (const Case& one : cases) {
-    SCOPED_TRACE(one.text + ", " + std::to_string(one.number));
-    const SharedCodec codec = MakeCodec(one.text);
+  for (const auto& [text, number, expected] : cases) {
+    SCOPED_TRACE(text + ", " + std::to_string(number));
+    const SharedCodec codec = MakeCodec(text);
     Bytes bytes(static_cast<std::size_t>(codec->MostBytes(100)));
-    std::copy_n(reinterpret_cast<const std::uint8_t*>(&one.number), 4, bytes.data() + 4);
+    std::copy_n(reinterpret_cast<const std::uint8_t*>(&number), 4, bytes.data() + 4);
     Floats values;
-    const std::string fault = fault_of(driver(), *codec, bytes, 100, values);
-    EXPECT_EQ(fault.empty(), one.fault.empty()) << fault;
-    EXPECT_EQ(fault.find(one.fault), 0U) << fault;
+    const std::string fault = FaultOf(*codec, bytes, 100, values);
+    EXPECT_EQ(fault.empty(), expected.empty()) << fault;
+    if (on_host()) continue;  // whose text names the codec
+    EXPECT_EQ(fault.find(expected), 0U) << fault;
   }
 }
 
-/// Bytes that no encoder makes: a fault where the CPU throws, else the CPU's values.
-TEST_F(CodecsGpu, AnyBytes) {
+/// Bytes that no encoder makes: an error where the scalar kernels throw, else their values.
+TEST_P(CodecDevices, AnyBytes) {
   constexpr std::int64_t kSize = 150;
   std::mt19937 random(1);
   int faults = 0;
@@ -445,13 +450,15 @@ TEST_F(CodecsGpu, AnyBytes) {
       }
       Floats expected(static_cast<std::size_t>(kSize));
       Floats got;
-      bool is_damaged = false;
-      try {
-        codec->Decode(bytes, kSize, 0, 1, expected.data());
-      } catch (const DamagedBytes&) {
-        is_damaged = true;
-      }
-      EXPECT_EQ(!fault_of(driver(), *codec, bytes, kSize, got).empty(), is_damaged);
+      const bool is_damaged = OnScalar([&] {
+        try {
+          codec->Decode(bytes, kSize, 0, 1, expected.data());
+          return false;
+        } catch (const DamagedBytes&) {
+          return true;
+        }
+      });
+      EXPECT_EQ(!FaultOf(*codec, bytes, kSize, got).empty(), is_damaged);
       if (!is_damaged) {
         EXPECT_TRUE(same(expected, got));
       }
