@@ -196,8 +196,12 @@ void BindCommunicator(py::module_& m) {
   m.def(
       "note_reduction",
       [](const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
-         const std::vector<std::int64_t>& numbers, const std::vector<std::int64_t>& rows,
-         int gpu) { NoteReduction(spec, world, sizes, {.numbers = numbers, .rows = rows}, gpu); },
+         const std::vector<std::int64_t>& numbers, const std::vector<std::int64_t>& rows, int gpu) {
+        TensorView like;
+        if (gpu >= 0) like.device = Device::cuda;
+        like.device_index = gpu;
+        NoteReduction(spec, world, sizes, {.numbers = numbers, .rows = rows}, like);
+      },
       py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers"), py::arg("rows"),
       py::arg("gpu") = -1);
   const auto seed = py::arg("seed") = 0;

@@ -9,19 +9,20 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
+#include "cpd/ops/call.h"
 
 namespace cpd {
 namespace {
 
-/// Where a step runs.
+/// A step, where `like` is.
 struct Runs {
-  int gpu;  ///< -1: on the CPU
+  TensorView like;
   std::int64_t size, block;
 
-  void Note(const char* kernel) const {
-    const std::string backend = gpu < 0 ? Kernels().name : "cuda:" + std::to_string(gpu);
-    Explaining::Current()->Run(backend, kernel);
-    if (gpu < 0) parallel_for(size, block, kSerialRanksBelow, [](std::int64_t, std::int64_t) {});
+  void Note(const char* on_cpu, const char* elsewhere) const {
+    if (Notes(like, elsewhere)) return;
+    Explaining::Current()->Run(Kernels().name, on_cpu);
+    parallel_for(size, block, kSerialRanksBelow, [](std::int64_t, std::int64_t) {});
   }
 };
 
@@ -30,25 +31,25 @@ void NoteLevel(const char* function, const Level& level, const std::string& orde
   const KernelTable& kernels = Kernels();
   const Split kind = kernels.fold_path(TermsPlanOf(level.accumulator, level.terms_in), false);
   Path path = PathOfTerms(level.accumulator, kind, kernels.lanes, false);
-  if (runs.gpu >= 0) path.why = "the GPU's kernels: the values decide";
+  if (!runs.like.on_host()) path.why = NameOf(runs.like) + "'s kernels: the values decide";
   path.why = order + ", " + std::to_string(level.terms) + " terms" +
              (path.why.empty() ? "" : "; " + path.why);
   NotePath(function, path);
-  runs.Note(runs.gpu < 0 ? "fold" : "fold_ranks");
+  runs.Note("fold", "fold_ranks");
 }
 
 }  // namespace
 
 void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
-                   const TensorOptions& layers, int gpu) {
+                   const TensorOptions& layers, const TensorView& like) {
   const Reduction reduction(spec, world, sizes, layers);
   if (sizes.empty()) return;
   const auto largest = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
   const std::int64_t size = sizes[static_cast<std::size_t>(largest)];
   const Codec& wire = *reduction.wire(largest);
-  const int casts_on = reduction.rounds_on_devices() ? gpu : -1;
+  const TensorView casts_on = reduction.rounds_on_devices() ? like : TensorView{};
   Path cast{wire.name(), ""};
-  if (gpu >= 0 && casts_on < 0) cast.why = "the codec has no kernels on a GPU";
+  if (casts_on.device != like.device) cast.why = "the codec has no kernels on " + NameOf(like);
   if (spec.wire == nullptr) {
     cast = PathOf(spec.format, spec.rounding);
     if (spec.aps != Aps::off) {
@@ -57,9 +58,9 @@ void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t
     }
   }
   NotePath("encode", cast);
-  const char* const on_cpu = spec.wire == nullptr ? "cast" : "compressor";
-  Runs{casts_on, size, wire.block()}.Note(casts_on < 0 ? on_cpu : "cast_terms");
-  const Runs sums{gpu, size, 4096};
+  Runs{casts_on, size, wire.block()}.Note(spec.wire == nullptr ? "cast" : "compressor",
+                                          "cast_terms");
+  const Runs sums{like, size, 4096};
   const std::string order = ToString(reduction.spec().order);
   if (reduction.grouped()) NoteLevel("sum_in_groups", reduction.Group(largest, 0), order, sums);
   NoteLevel("sum", reduction.Across(largest), order, sums);

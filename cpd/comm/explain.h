@@ -13,9 +13,8 @@ namespace cpd {
 
 /// Notes, on a thread that explains, what VirtualReduce would run for the largest layer: the
 /// codec's rounding of contributions, the sums within groups, where there are any, and the sums
-/// across ranks or groups. gpu: the device of the layers; -1: the CPU. Throws Error as
-/// VirtualReduce does.
+/// across ranks or groups. like: a tensor where the layers are. Throws Error as VirtualReduce does.
 CPD_API void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
-                           const TensorOptions& layers, int gpu = -1);
+                           const TensorOptions& layers, const TensorView& like = {});
 
 }  // namespace cpd

@@ -67,7 +67,7 @@ void NotePathOfSum(const TensorView& x, const Accumulator& accumulator, bool giv
     return NotePath("sum", PathOfTerms(accumulator, Split::none, 1, false));
   }
   if (!x.on_host()) {
-    return NotePath("sum", {"general", "a GPU's sums of terms have no short path"});
+    return NotePath("sum", {"general", NameOf(x) + "'s sums of terms have no short path"});
   }
   if (x.dtype == DType::f64) {
     return NotePath("sum", {"general", "terms of binary64 have no short path"});
@@ -117,7 +117,7 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   CheckSameDevice(x, out);
   const std::int64_t terms = x.shape[dim];
   accumulator.fixed ? Check(accumulator) : CheckFold(accumulator, terms);
-  Check(key, !x.on_host());
+  CheckKey(key, x);
   const std::int64_t draws = DrawsOfSum(accumulator, terms);
   CheckDraws(random, out, draws, accumulator.rounding);
   if (Explains()) NotePathOfSum(x, accumulator, random != nullptr);

@@ -37,7 +37,7 @@ namespace cpd {
 /// element's index; another device's, with index -1, is noted and raised as faults.h says.
 template <class MakeFault, class Run>
 void RunChecked(const Queue& queue, MakeFault fault, Run run) {
-  if (queue.kind() != Device::cpu) {
+  if (queue.notes_faults()) {
     run(queue.PlaceOf(fault(std::int64_t{-1})));
     return queue.EndChecked();
   }

@@ -42,9 +42,9 @@ void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const T
   Check(options);
   Check(key, false);
   Check(out, "out");
-  if (out.dtype != DType::u32 || !out.is_contiguous() || !out.on_host()) {
+  Check(OnCpuAlone::random_integers, out);
+  if (out.dtype != DType::u32 || !out.is_contiguous()) {
     throw Error("out must be contiguous uint32 on the CPU, got " + ToString(out.dtype) +
-                (out.on_host() ? "" : " on a GPU") +
                 (out.is_contiguous() ? "" : ", not contiguous"));
   }
   if (first % kBlock != 0) {

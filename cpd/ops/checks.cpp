@@ -142,12 +142,14 @@ void CheckOwnElements(const TensorView& out) {
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options,
                  const RandomKey& key) {
   Check(options);
-  Check(key, !x.on_host());
+  CheckKey(key, x);
   if (random == nullptr) return;
   CheckIntegers(*random, x, options);
   CheckSameShape(x, *random, "x and random");
   CheckRange(*random, options.random_bits);
 }
+
+void CheckKey(const RandomKey& key, const TensorView& x) { Check(key, !x.on_host()); }
 
 void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,
                 const RoundingOptions& options) {
@@ -171,13 +173,15 @@ void CheckFloat(const TensorView& x, const char* name) {
   }
 }
 
-std::string PlaceOf(const TensorView& x) {
-  return x.on_host() ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
-}
+std::string PlaceOf(const TensorView& x) { return "on " + (x.on_host() ? "the CPU" : NameOf(x)); }
 
-void CheckOnCpu(const TensorView& x, const char* what) {
+void Check(OnCpuAlone operation, const TensorView& x) {
   if (x.on_host()) return;
-  throw Error(std::string(what) + " are for tensors on the CPU, got one on a GPU");
+  constexpr std::array kNames = {
+      "casts for products in bf16", "convolutions", "flags", "random integers by themselves",
+      "quotients and square roots of fp64 and formats wider than binary32"};
+  throw Error(std::string(kNames.at(static_cast<std::size_t>(operation))) +
+              " are for tensors on the CPU, got one " + PlaceOf(x) + ": copy it to the CPU");
 }
 
 bool IsTogether(const TensorView& x, const TensorView& y) {
@@ -234,7 +238,7 @@ void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& ou
 
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                   const RandomKey& key, const TensorView* random, std::int64_t draws) {
-  Check(key, !out.on_host());
+  CheckKey(key, out);
   CheckDraws(random, out, draws, accumulator.rounding);
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   if (out.size() > std::int64_t{1} << 40) {

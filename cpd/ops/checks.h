@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "cpd/base/tensor.h"
 #include "cpd/spec/accumulator.h"
@@ -15,10 +16,18 @@ namespace cpd {
 
 /// Throws Error unless x has a float type.
 void CheckFloat(const TensorView& x, const char* name);
-/// `on the CPU` or `on GPU 1`.
+/// `on the CPU` or `on cuda:1`.
 std::string PlaceOf(const TensorView& x);
-/// Throws Error, naming `what`, unless x is on the CPU.
-void CheckOnCpu(const TensorView& x, const char* what);
+/// What the CPU alone computes: no backend's table has an operation for it.
+enum class OnCpuAlone : std::uint8_t {
+  casts_for_products,  ///< CastWhereHeld and CastApart (scaled.h)
+  convolutions,
+  flags,
+  random_integers,
+  wide_formats,
+};
+/// Throws Error, naming the operation and x's device, unless x is on the CPU.
+void Check(OnCpuAlone operation, const TensorView& x);
 /// Whether both are on the CPU, or on the same other device.
 bool IsTogether(const TensorView& x, const TensorView& y);
 /// Throws Error unless both are on one device.
@@ -40,6 +49,8 @@ void CheckOperands(const Operands& operands);
 /// options. On another device than the CPU an integer out of range is a fault (faults.h).
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options,
                  const RandomKey& key);
+/// Throws Error where the key has addresses, and x is on the CPU, which reads none.
+void CheckKey(const RandomKey& key, const TensorView& x);
 /// Throws Error as CheckRandom does, for an ordered sum: random's shape is out's and, last,
 /// `draws`.
 void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,

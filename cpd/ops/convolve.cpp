@@ -34,7 +34,7 @@ void CheckType(const TensorView& x, const char* name) {
   if (!IsFloat(x.dtype) || x.dtype == DType::f64) {
     throw Error(std::string(name) + " must be fp32, bf16 or fp16, got " + ToString(x.dtype));
   }
-  if (!x.on_host()) throw Error(std::string(name) + " must be on the CPU");
+  Check(OnCpuAlone::convolutions, x);
 }
 
 /// Throws Error unless x's shape is `shape` followed by the field `along` of each of the windows'

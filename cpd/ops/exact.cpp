@@ -184,7 +184,7 @@ bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Ta
 void Compute(soft::Operation operation, const Operands& in, const Format& format,
              const RoundingOptions& options, const TensorView& out, const RandomKey& key,
              const TensorView* random) {
-  CheckOnCpu(in.x, "quotients and square roots of fp64 and formats wider than binary32");
+  Check(OnCpuAlone::wide_formats, in.x);
   const soft::Target to = soft::target(format, options);
   if (Explains()) {
     NotePath(ToString(operation).c_str(),
@@ -216,7 +216,7 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
   CheckSameShape(in.x, flags, "x and flags");
   CheckSameDevice(in.x, flags);
   CheckRandom(random, flags, options, key);
-  CheckOnCpu(in.x, "flags");
+  Check(OnCpuAlone::flags, in.x);
   if (Explains()) {
     NotePath("flags", {"limits", "or integers: the values decide"});
     return NoteKernel("flags");

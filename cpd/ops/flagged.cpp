@@ -28,7 +28,7 @@ void CheckFlags(const TensorView& flags, const TensorView& out) {
   if (flags.dtype != DType::u8) throw Error("flags must be uint8, got " + ToString(flags.dtype));
   CheckSameShape(out, flags, "out and flags");
   CheckSameDevice(out, flags);
-  CheckOnCpu(out, "flags");
+  Check(OnCpuAlone::flags, out);
 }
 
 /// Reads `count` elements from `offset` on, `stride` apart, as binary64 numbers.

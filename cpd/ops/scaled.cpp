@@ -378,9 +378,10 @@ bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
                    const RoundingOptions& options, const TensorView& out, const RandomKey& key) {
   Check(key, false);
   CheckCast(x, scaled, out);
-  if (!x.on_host() || out.dtype != DType::bf16 || !out.is_contiguous()) {
+  Check(OnCpuAlone::casts_for_products, x);
+  if (out.dtype != DType::bf16 || !out.is_contiguous()) {
     throw Error("out must be contiguous bf16 on the CPU, got " + ToString(out.dtype) +
-                (x.on_host() ? "" : " on a GPU") + (out.is_contiguous() ? "" : ", not contiguous"));
+                (out.is_contiguous() ? "" : ", not contiguous"));
   }
   const int along = AxisOf(x, axis);
   if (x.size() == 0) return true;
@@ -397,8 +398,8 @@ void CastApart(const TensorView& x, const Scaled& scaled, int axis, const Roundi
   const ScaleCounts counts = CountScales(scaled, ShapeOf(x), along);
   const std::int64_t count = scaled.tensor_scale ? counts.tensor : counts.blocks;
   Check(scales, "scales");
-  if (!x.on_host() || scales.dtype != DType::f32 || !scales.is_contiguous() ||
-      scales.size() != count) {
+  Check(OnCpuAlone::casts_for_products, x);
+  if (scales.dtype != DType::f32 || !scales.is_contiguous() || scales.size() != count) {
     throw Error("scales must be " + std::to_string(count) + " contiguous fp32 numbers on the CPU");
   }
   if (x.size() == 0) return;

@@ -235,8 +235,7 @@ TEST_P(AllReduceDevices, PackedContributions) {
         copies.Read(y.data());
         std::vector<float> decoded(n);
         DecodeScaled(format, -shift, divisor, n, packed.data() + skip, decoded.data());
-        ASSERT_TRUE(testing::bits_equal(std::span<const float>(decoded), std::span<const float>(y)))
-            << about << ", divisor " << divisor;
+        ASSERT_TRUE(testing::bits_equal(decoded, y)) << about << ", divisor " << divisor;
       }
     }
   }
@@ -294,6 +293,10 @@ TEST_P(AllReduceDevices, RefusesOtherPlaces) {
   const Layers layers = blank({10, 0, 20});
   Copies there = There();
   using Views = std::vector<TensorView>;
+  TensorView there_too = there(View(layers[0]));
+  const std::string first = NameOf(there_too);
+  there_too.device_index = 1;
+  const std::string second = NameOf(there_too);
   const auto refusal = [&](bool on_device, const std::function<void(Views&, Views&)>& change) {
     Views x = views_of(layers, there);
     Views out = x;
@@ -303,15 +306,16 @@ TEST_P(AllReduceDevices, RefusesOtherPlaces) {
         .what;
   };
   EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[2].device_index = 1; }),
-            "x[2] must be contiguous fp32 on GPU 0, got fp32 on GPU 1");
+            "x[2] must be contiguous fp32 on " + first + ", got fp32 on " + second);
   EXPECT_EQ(refusal(false, [](Views& /*x*/, Views& out) { out[0].device = Device::cpu; }),
-            "out[0] must be contiguous fp32 on GPU 0, got fp32 on the CPU");
+            "out[0] must be contiguous fp32 on " + first + ", got fp32 on the CPU");
   const auto to_second = [](Views& x, Views& out) {
     for (Views* views : {&x, &out}) {
       for (TensorView& view : *views) view.device_index = 1;
     }
   };
-  EXPECT_EQ(refusal(true, to_second), "transport local takes tensors on GPU 0, got them on GPU 1");
+  EXPECT_EQ(refusal(true, to_second),
+            "transport local takes tensors on " + first + ", got them on " + second);
   EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[1].device = Device::cpu; }), "")
       << "an empty layer may be anywhere";
 }

@@ -87,8 +87,7 @@ class VirtualDevices : public testing::OnDevice {
     const auto also = on_device.Save();
     ASSERT_EQ(kept.size(), also.size());
     for (const auto& [key, state] : kept) {
-      EXPECT_TRUE(testing::bits_equal(std::span<const float>(state.values),
-                                      std::span<const float>(also.at(key).values)));
+      EXPECT_TRUE(testing::bits_equal(state.values, also.at(key).values));
     }
   }
 
@@ -102,9 +101,7 @@ class VirtualDevices : public testing::OnDevice {
                                 " ranks, " + ToString(spec.accumulator) + " " +
                                 ToString(spec.order) + " groups of " +
                                 std::to_string(spec.group_size);
-      EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected.results[l]),
-                                      std::span<const float>(got.results[l])))
-          << about;
+      EXPECT_TRUE(testing::bits_equal(expected.results[l], got.results[l])) << about;
       const TensorReport& a = expected.reports[l];
       const TensorReport& b = got.reports[l];
       EXPECT_EQ(
@@ -280,8 +277,7 @@ TEST_P(VirtualDevices, RanksOnTwoStreams) {
     queues[works_first]->Wait();
     queues[0]->Wait();  // the result's
     there.Read(memory.front().data());
-    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected.results[0]),
-                                    std::span<const float>(memory.front())));
+    EXPECT_TRUE(testing::bits_equal(expected.results[0], memory.front()));
   }
 }
 

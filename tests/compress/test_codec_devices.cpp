@@ -24,6 +24,7 @@
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
 #include "tests/testing/devices.h"
+#include "tests/testing/losses.h"
 
 namespace cpd {
 namespace {
@@ -142,21 +143,10 @@ class CodecDevices : public testing::OnDevice {
       return y;
     });
     const auto y = QueuedValues(layer.queue, n);
-    const auto counts = QueuedValues<SegmentCounts>(layer.queue, 1);
-    layer.queue->Clear(counts.get(), sizeof(SegmentCounts));
-    codec.RoundOn(*layer.queue, layer.whole, layer.state_there, layer.there, y.get(), counts.get());
+    const testing::Losses losses(layer.queue);
+    codec.RoundOn(*layer.queue, layer.whole, layer.state_there, layer.there, y.get(), losses.get());
     EXPECT_TRUE(same(expected, Read(layer.queue, y.get(), n)));
-    SegmentCounts counted;
-    layer.queue->Copy(&counted, counts.get(), sizeof(counted));
-    SegmentCounts lost;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      lost.non_finite += std::isfinite(layer.x[i]) ? 0 : 1;
-      lost.zeros += expected[i] == 0 ? 1 : 0;
-      lost.underflowed += expected[i] == 0 && layer.x[i] != 0 ? 1 : 0;
-    }
-    EXPECT_EQ(counted.non_finite, lost.non_finite);
-    EXPECT_EQ(counted.zeros, lost.zeros);
-    EXPECT_EQ(counted.underflowed, lost.underflowed);
+    losses.Expect(layer.x, expected);
   }
 
   /// What `encode(to)` writes on the device, at an odd address; then decodes it there.

@@ -25,6 +25,7 @@
 #include "tests/testing/devices.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/largest.h"
+#include "tests/testing/losses.h"
 
 namespace cpd {
 namespace {
@@ -167,26 +168,15 @@ class TopKDevices : public testing::OnDevice {
     testing::Copies copies = There();
     const float* const in = copies.Of(x);
     there->BeginOn(queue, whole, in);
-    const auto counts = QueuedValues<SegmentCounts>(queue, 1);
-    queue->Clear(counts.get(), sizeof(SegmentCounts));
-    const Floats got = Rounded(queue, codec, whole, there, in, on_host() ? nullptr : counts.get());
-    EXPECT_TRUE(same(expected.terms, got));
+    const testing::Losses losses(queue);
+    SegmentCounts* const counts = on_host() ? nullptr : losses.get();  // the CPU counts apart
+    EXPECT_TRUE(same(expected.terms, Rounded(queue, codec, whole, there, in, counts)));
     const auto counted_bytes = codec.BytesOn(queue, whole, there, in);
     const auto largest = codec.LargestOn(*queue, *there);
     ASSERT_TRUE(largest.has_value());
     EXPECT_EQ(*largest, expected.largest);
 
-    SegmentCounts counted;
-    queue->Copy(&counted, counts.get(), sizeof(counted));
-    SegmentCounts lost;
-    for (std::size_t i = 0; i < x.size() && !on_host(); ++i) {  // the CPU counts apart
-      lost.non_finite += std::isfinite(x[i]) ? 0 : 1;
-      lost.zeros += expected.terms[i] == 0 ? 1 : 0;
-      lost.underflowed += expected.terms[i] == 0 && x[i] != 0 ? 1 : 0;
-    }
-    EXPECT_EQ(counted.non_finite, lost.non_finite);
-    EXPECT_EQ(counted.zeros, lost.zeros);
-    EXPECT_EQ(counted.underflowed, lost.underflowed);
+    if (counts != nullptr) losses.Expect(x, expected.terms);
     EXPECT_EQ(counted_bytes(), bytes);
     if (codec.measured() != Measured::nothing) {
       const float measured = codec.MeasureOn(*queue, whole, there, in);

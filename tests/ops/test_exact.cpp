@@ -341,7 +341,7 @@ TEST(Exact, RefusesWhatDoesNotFit) {
   EXPECT_REFUSAL("flags must be uint8, got fp32", flags_into(Operation::sqrt, {in}, view_of(y)));
   TensorView on_gpu = in, flags_on_gpu = view_of(flags);
   on_gpu.device = flags_on_gpu.device = Device::cuda;
-  EXPECT_REFUSAL("flags are for tensors on the CPU, got one on a GPU",
+  EXPECT_REFUSAL("flags are for tensors on the CPU, got one on cuda:0: copy it to the CPU",
                  flags_into(Operation::sqrt, {on_gpu}, flags_on_gpu));
   EXPECT_THROW(flags_into(Operation::sqrt, {in}, View(flags.data(), DType::u8, 3)), Error);
   EXPECT_THROW(Div(in, in, wide, {}, view_of(y)), Error);

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace cpd::testing {
 
@@ -70,6 +71,11 @@ bits_equal(std::span<const T> expected, std::span<const T> got, const Describe& 
 template <class T>
 ::testing::AssertionResult bits_equal(std::span<const T> expected, std::span<const T> got) {
   return bits_equal(expected, got, [](std::size_t) { return std::string(); });
+}
+
+template <class T>
+::testing::AssertionResult bits_equal(const std::vector<T>& expected, const std::vector<T>& got) {
+  return bits_equal(std::span(expected), std::span(got));
 }
 
 /// The same, with the inputs that led there.

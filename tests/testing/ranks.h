@@ -119,8 +119,7 @@ inline Layers blank(const std::vector<std::int64_t>& sizes) {
 inline ::testing::AssertionResult same_layers(const Layers& expected, const Layers& got) {
   if (expected.size() != got.size()) return ::testing::AssertionFailure() << "other layers";
   for (std::size_t l = 0; l < expected.size(); ++l) {
-    const auto same =
-        bits_equal(std::span<const float>(expected[l]), std::span<const float>(got[l]));
+    const auto same = bits_equal(expected[l], got[l]);
     if (!same) return ::testing::AssertionFailure() << "layer " << l << ": " << same.message();
   }
   return ::testing::AssertionSuccess();

@@ -141,7 +141,7 @@ def test_layers_on_both_are_refused() -> None:
                 comm.all_reduce(layers, FP32)
         with pytest.raises(ValueError, match="on the tensors' device, cuda:0, got cuda:1"):
             comm.all_reduce([a], FP32, out=[b])
-    places = "must be on one device, got one on GPU 0, one on GPU 1"
+    places = "must be on one device, got one on cuda:0, one on cuda:1"
     with pytest.raises(ValueError, match=places):
         cpd.simulate_all_reduce([[a], [b]], FP32)
     assert b.tolist() == [1, 1, 1]
