@@ -43,16 +43,8 @@ using testing::Transports;
 using testing::Way;
 using testing::ways;
 
-class AllReduceDevices : public testing::OnDevice {
+class AllReduceDevices : public testing::RanksOnDevice {
  protected:
-  [[nodiscard]] const testing::Accelerator* device() const {
-    return on_host() ? nullptr : &driver();
-  }
-  /// Messages in the host's memory, or in the device's.
-  [[nodiscard]] Transports Ends(int world, bool on_device = false) const {
-    if (!on_device || on_host()) return LocalTransports(world);
-    return testing::between_devices(driver(), world);
-  }
   void ExpectVirtual(const Reduce& spec, const Ranks& ranks, Transports ends,
                      bool in_place = false) const {
     testing::expect_virtual(std::move(ends), device(), spec, ranks, options_of(50000), in_place);
@@ -63,17 +55,6 @@ class AllReduceDevices : public testing::OnDevice {
 };
 INSTANTIATE_TEST_SUITE_P(Backends, AllReduceDevices, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
-
-/// The accumulators of a format that a way takes.
-std::vector<Accumulator> accumulators_of(const Way& way, const Format& format,
-                                         const RoundingOptions& rounding) {
-  std::vector<Accumulator> all = testing::accumulators(format, rounding);
-  if (way.order == Order::tree) all.resize(1);
-  if (way.exchange == Exchange::ring || way.exchange == Exchange::hierarchical) {
-    std::erase_if(all, [](const Accumulator& a) { return a.scheme == Scheme::pairwise; });
-  }
-  return all;
-}
 
 /// A mode by its number, stochastic the first.
 RoundingOptions rounding_of(std::size_t mode, int random_bits) {
@@ -96,26 +77,6 @@ std::vector<Format> formats() {
   return all;
 }
 
-/// Number `pick` of many specs of a way.
-Reduce spec_of(std::size_t pick, const Way& way) {
-  static const std::vector<Format> all = formats();
-  Reduce spec;
-  spec.order = way.order;
-  spec.exchange = way.exchange;
-  spec.group_size = way.group;
-  spec.format = all[pick % all.size()];
-  const Format& sum = all[(pick / 2) % all.size()];
-  const auto sums = accumulators_of(way, pick % 3 == 0 ? sum : spec.format,
-                                    rounding_of(pick, pick % 2 == 0 ? 8 : 24));
-  spec.accumulator = sums[pick % sums.size()];
-  spec.result = pick % 4 == 1 ? all[(pick / 4) % all.size()] : spec.accumulator.format;
-  spec.rounding = rounding_of(pick / 3, 16);
-  if (pick % 3 == 1) spec.aps = Aps::on;
-  if (pick % 3 == 2) spec.loss_scale = 0x1p-3;
-  spec.average = pick % 5 == 4;
-  return spec;
-}
-
 /// Layers of any size, messages in the host's memory and the device's, results in place or not.
 TEST_P(AllReduceDevices, LocalRanks) {
   std::size_t pick = 0;
@@ -127,7 +88,8 @@ TEST_P(AllReduceDevices, LocalRanks) {
     for (const Way& way : ways(world)) {
       for (int specs = 0; specs < 4; ++specs) {
         if (!testing::is_chosen_on_cpu(++pick, 16)) continue;
-        ExpectVirtual(spec_of(pick, way), ranks, Ends(world, pick % 2 == 1), pick % 7 == 0);
+        ExpectVirtual(testing::spec_of(way, pick), ranks, Ends(world, pick % 2 == 1),
+                      pick % 7 == 0);
       }
     }
   }
@@ -150,8 +112,10 @@ TEST_P(AllReduceDevices, SumsOfAnyTerms) {
       for (const std::size_t mode : {0, 1, 5}) {
         for (const Way& way : ways(world)) {
           if (way.exchange != Exchange::owner || way.group == 1 || way.group > 3) continue;
-          for (const Accumulator& accumulator :
-               accumulators_of(way, ParseFormat(name), rounding_of(mode, mode == 0 ? 8 : 24))) {
+          auto all =
+              testing::accumulators(ParseFormat(name), rounding_of(mode, mode == 0 ? 8 : 24));
+          if (way.order == Order::tree) all.resize(1);
+          for (const Accumulator& accumulator : all) {
             if (!testing::is_chosen_on_cpu(++pick, 24)) continue;
             Reduce spec;
             spec.accumulator = accumulator;
@@ -238,53 +202,6 @@ TEST_P(AllReduceDevices, PackedContributions) {
         ASSERT_TRUE(testing::bits_equal(decoded, y)) << about << ", divisor " << divisor;
       }
     }
-  }
-}
-
-/// Reduce, ReduceScatter, AllGather and Barrier of layers on a device.
-TEST_P(AllReduceDevices, OtherCalls) {
-  Reduce spec;
-  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
-  spec.aps = Aps::on;
-  const Ranks ranks = testing::random_ranks(3, {700, 0, 4001}, 4);
-  const Layers expected = testing::virtual_reduce(spec, ranks);
-  const auto sizes = testing::sizes_of(ranks[0]);
-  for (const bool on_device : {false, true}) {
-    testing::expect_well(
-        testing::on_ranks(Ends(3, on_device), options_of(50000), [&](Communicator& comm) {
-          const auto r = static_cast<std::size_t>(comm.rank());
-          Copies there = There();
-          const std::vector<TensorView> x = views_of(ranks[r], there);
-          const Layers whole = comm.rank() == 1 ? blank(sizes) : Layers();
-          comm.Reduce(x, views_of(whole, there), spec, 1);
-          read_back(whole, there);
-          if (comm.rank() == 1) {
-            EXPECT_EQ(whole, expected);
-          }
-          std::vector<std::int64_t> parts;
-          std::vector<std::int64_t> copies;
-          for (const std::int64_t n : sizes) {
-            parts.push_back(SliceBegin(n, 3, comm.rank() + 1) - SliceBegin(n, 3, comm.rank()));
-            copies.push_back(3 * n);
-          }
-          const Layers slice = blank(parts);
-          comm.ReduceScatter(x, views_of(slice, there), spec);
-          read_back(slice, there);
-          const Layers together = blank(copies);
-          comm.AllGather(x, views_of(together, there), ParseFormat("bf16"), {});
-          read_back(together, there);
-          for (std::size_t l = 0; l < sizes.size(); ++l) {
-            const auto begin = expected[l].begin() + SliceBegin(sizes[l], 3, comm.rank());
-            EXPECT_TRUE(std::equal(slice[l].begin(), slice[l].end(), begin)) << "layer " << l;
-            std::vector<float> all;
-            for (const Layers& theirs : ranks) {
-              const std::vector<float> cast = testing::run_cast(theirs[l], ParseFormat("bf16"), {});
-              all.insert(all.end(), cast.begin(), cast.end());
-            }
-            EXPECT_EQ(together[l], all) << "layer " << l;
-          }
-          comm.Barrier();
-        }));
   }
 }
 
@@ -534,7 +451,8 @@ TEST_P(AllReduceDevices, Nccl) {
   EXPECT_EQ(transport->memory(), Device::cuda);
   Transports ends;
   ends.push_back(std::move(transport));
-  ExpectVirtual(spec_of(1, ways(1)[0]), testing::random_ranks(1, {5, 300000}, 3), std::move(ends));
+  ExpectVirtual(testing::spec_of(ways(1)[0], 1), testing::random_ranks(1, {5, 300000}, 3),
+                std::move(ends));
   ends.clear();
   ends.push_back(NcclTransport(MakeNcclId(), 0, 1, 0, nullptr, 60));
   ExpectVirtual(coded_spec("qsgd bits=4", 0), testing::random_ranks(1, {5, 3000}, 3),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A communicator's other calls, and arguments that it refuses.
+// A communicator's other calls, on every device, and arguments that it refuses.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,6 +14,8 @@
 #include "cpd/numeric/draws/streams.h"
 #include "cpd/spec/presets.h"
 #include "cpd/spec/purpose.h"
+#include "tests/testing/device_transport.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/expect_virtual.h"
 #include "tests/testing/refusal.h"
 
@@ -21,6 +23,7 @@ namespace cpd {
 namespace {
 
 using testing::blank;
+using testing::Copies;
 using testing::describe;
 using testing::expect_same_report;
 using testing::expect_well;
@@ -36,37 +39,48 @@ using testing::views_of;
 using testing::Way;
 using testing::ways;
 
-TEST(AllReduce, Reduce) {
+using CallsOnDevices = testing::RanksOnDevice;
+INSTANTIATE_TEST_SUITE_P(Backends, CallsOnDevices, ::testing::ValuesIn(testing::Backends()),
+                         testing::NameOf);
+
+TEST_P(CallsOnDevices, Reduce) {
+  std::size_t pick = 0;
   const Ranks ranks = testing::random_ranks(5, {100, 0, 3, 257}, 8);
   for (const Way& way : ways(5)) {
     if (way.exchange != Exchange::owner) continue;
     for (const int root : {0, 3, 4}) {
+      if (!on_host() && !testing::is_chosen_on_cpu(++pick, 4)) continue;
       const Reduce spec = spec_of(way, 7);
       SCOPED_TRACE(describe(spec, 5));
       std::vector<TensorReport> reports;
       const Layers expected = testing::virtual_reduce(spec, ranks, &reports);
       Layers out = blank(sizes_of(ranks[0]));
-      expect_well(on_ranks(5, options_of(50), [&](Communicator& comm) {
-        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
-        const auto to = comm.rank() == root ? views_of(out) : std::vector<TensorView>{};
+      expect_well(on_ranks(Ends(5, pick % 2 == 1), options_of(50), [&](Communicator& comm) {
+        Copies there = There();
+        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())], there);
+        const auto to = comm.rank() == root ? views_of(out, there) : std::vector<TensorView>{};
         expect_same_report(reports, comm.Reduce(x, to, spec, root, true).layers, true);
+        read_back(out, there);
+        comm.Barrier();
       }));
       EXPECT_TRUE(same_layers(expected, out));
     }
   }
 }
 
-TEST(AllReduce, ReduceScatter) {
+TEST_P(CallsOnDevices, ReduceScatter) {
+  std::size_t pick = 0;
   for (const int world : {1, 4, 5}) {
     const Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {100, 0, 3, 257}, 8);
     const auto sizes = sizes_of(ranks[0]);
     for (const Way& way : ways(world)) {
       if (way.exchange != Exchange::owner) continue;
+      if (!on_host() && !testing::is_chosen_on_cpu(++pick, 4)) continue;
       const Reduce spec = spec_of(way, 4);
       SCOPED_TRACE(describe(spec, ranks.size()));
       std::vector<TensorReport> reports;
       const Layers whole = testing::virtual_reduce(spec, ranks, &reports);
-      expect_well(on_ranks(world, options_of(50), [&](Communicator& comm) {
+      expect_well(on_ranks(Ends(world, pick % 2 == 1), options_of(50), [&](Communicator& comm) {
         std::vector<std::int64_t> mine;
         Layers expected;
         for (std::size_t l = 0; l < sizes.size(); ++l) {
@@ -76,8 +90,10 @@ TEST(AllReduce, ReduceScatter) {
           expected.emplace_back(whole[l].begin() + begin, whole[l].begin() + end);
         }
         Layers out = blank(mine);
-        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
-        const ReduceReport report = comm.ReduceScatter(x, views_of(out), spec, true);
+        Copies there = There();
+        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())], there);
+        const ReduceReport report = comm.ReduceScatter(x, views_of(out, there), spec, true);
+        read_back(out, there);
         expect_same_report(reports, report.layers, true);
         EXPECT_TRUE(same_layers(expected, out)) << "rank " << comm.rank();
       }));
@@ -85,7 +101,7 @@ TEST(AllReduce, ReduceScatter) {
   }
 }
 
-TEST(AllReduce, AllGather) {
+TEST_P(CallsOnDevices, AllGather) {
   Ranks ranks = testing::random_ranks(4, {100, 0, 3, 257}, 8);
   ranks[1][0][5] = std::numeric_limits<float>::infinity();
   ranks[2][3][5] = std::numeric_limits<float>::quiet_NaN();
@@ -100,10 +116,13 @@ TEST(AllReduce, AllGather) {
           expected[l].insert(expected[l].end(), y.begin(), y.end());
         }
       }
-      expect_well(on_ranks(4, options_of(50), [&](Communicator& comm) {
+      const bool on_device = mode == Rounding::toward_zero;
+      expect_well(on_ranks(Ends(4, on_device), options_of(50), [&](Communicator& comm) {
         Layers out = blank(sizes_of(expected));
-        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())]);
-        comm.AllGather(x, views_of(out), format, rounding);
+        Copies there = There();
+        const auto x = views_of(ranks[static_cast<std::size_t>(comm.rank())], there);
+        comm.AllGather(x, views_of(out, there), format, rounding);
+        read_back(out, there);
         EXPECT_TRUE(same_layers(expected, out)) << ToString(format);
       }));
     }

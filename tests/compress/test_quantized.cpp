@@ -11,13 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "cpd/backend/roster.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/quantized.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
-#include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
 
@@ -196,21 +194,6 @@ TEST(Quantized, TakesGivenIntegers) {
   }
   const auto part = coded(*codec, y, 1234, 700, 0, random.data());
   EXPECT_TRUE(same({got.begin() + 1234, got.begin() + 1934}, part));
-}
-
-TEST(Quantized, EveryInstructionSetHasTheSameBits) {
-  const std::vector<float> x = layer();
-  for (const char* text : {"fp8_rows row=27", "int8_rows row=576", "int8_rows row=33 stochastic",
-                           "int4 stochastic", "quantized mxfp8", "int4 bucket=7"}) {
-    std::vector<float> expected;
-    for (const KernelTable* table : testing::kernel_tables()) {
-      ForceKernels(table->name);
-      const auto y = coded(text, x);
-      if (expected.empty()) expected = y;
-      EXPECT_TRUE(same(expected, y)) << text << " " << table->name;
-    }
-    ForceKernels("");
-  }
 }
 
 TEST(Quantized, BytesAreScalesThenElements) {

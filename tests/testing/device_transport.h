@@ -4,15 +4,15 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "cpd/comm/transport/local.h"
 #include "tests/testing/accelerator.h"
+#include "tests/testing/devices.h"
+#include "tests/testing/faulty_transports.h"
 #include "tests/testing/ranks.h"
 
 namespace cpd::testing {
@@ -53,37 +53,37 @@ class CopyingTransfer final : public Transfer {
   std::unique_ptr<Transfer> inner_;
 };
 
-class BetweenDevices final : public Transport {
+class BetweenDevices final : public ForwardingTransport {
  public:
   BetweenDevices(const Accelerator& driver, std::unique_ptr<Transport> inner)
-      : driver_(driver), inner_(std::move(inner)) {}
-  [[nodiscard]] std::string name() const override { return inner_->name(); }
-  [[nodiscard]] int rank() const override { return inner_->rank(); }
-  [[nodiscard]] int size() const override { return inner_->size(); }
-  [[nodiscard]] int ranks_on_host() const override { return inner_->ranks_on_host(); }
+      : ForwardingTransport(std::move(inner)), driver_(driver) {}
   [[nodiscard]] Device memory() const override { return driver_.kind(); }
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
     return std::make_unique<CopyingTransfer>(driver_, *inner_, out, in, tag);
   }
-  void RaiseAlarm() noexcept override { inner_->RaiseAlarm(); }
-  [[nodiscard]] std::vector<bool> Alarms() override { return inner_->Alarms(); }
   std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
     return std::make_unique<BetweenDevices>(driver_, inner_->Subgroup(ranks, timeout));
   }
-  [[noreturn]] void Abort(const std::string& /*reason*/) noexcept override { std::abort(); }
 
  private:
   const Accelerator& driver_;
-  std::unique_ptr<Transport> inner_;
 };
 
-inline Transports between_devices(const Accelerator& driver, int world) {
-  Transports ends;
-  for (auto& end : LocalTransports(world)) {
-    ends.push_back(std::make_unique<BetweenDevices>(driver, std::move(end)));
+/// Tests of ranks whose layers are on a device.
+class RanksOnDevice : public OnDevice {
+ protected:
+  /// Null: the CPU.
+  [[nodiscard]] const Accelerator* device() const { return on_host() ? nullptr : &driver(); }
+  /// Messages in the host's memory, or in the device's.
+  [[nodiscard]] Transports Ends(int world, bool on_device = false) const {
+    Transports ends = LocalTransports(world);
+    for (auto& end : ends) {
+      if (!on_device || on_host()) break;
+      end = std::make_unique<BetweenDevices>(driver(), std::move(end));
+    }
+    return ends;
   }
-  return ends;
-}
+};
 
 }  // namespace cpd::testing

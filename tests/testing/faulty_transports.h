@@ -17,6 +17,25 @@
 
 namespace cpd::testing {
 
+/// Another transport, whose messages a test changes.
+class ForwardingTransport : public Transport {
+ public:
+  explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  [[nodiscard]] std::string name() const override { return inner_->name(); }
+  [[nodiscard]] int rank() const override { return inner_->rank(); }
+  [[nodiscard]] int size() const override { return inner_->size(); }
+  [[nodiscard]] int ranks_on_host() const override { return inner_->ranks_on_host(); }
+  void RaiseAlarm() noexcept override { inner_->RaiseAlarm(); }
+  [[nodiscard]] std::vector<bool> Alarms() override { return inner_->Alarms(); }
+  std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
+    return inner_->Subgroup(ranks, timeout);
+  }
+  [[noreturn]] void Abort(const std::string& /*reason*/) noexcept override { std::abort(); }
+
+ protected:
+  std::unique_ptr<Transport> inner_;
+};
+
 /// Which bit of which message to change.
 struct Flip {
   std::int64_t message = 0;  ///< of those that arrive with bytes, by completion
@@ -49,28 +68,17 @@ class FlippingTransfer : public Transfer {
 };
 
 /// Changes one bit of what one rank receives.
-class FlippingTransport : public Transport {
+class FlippingTransport : public ForwardingTransport {
  public:
   FlippingTransport(std::unique_ptr<Transport> inner, Flip& flip)
-      : inner_(std::move(inner)), flip_(flip) {}
-  [[nodiscard]] std::string name() const override { return inner_->name(); }
-  [[nodiscard]] int rank() const override { return inner_->rank(); }
-  [[nodiscard]] int size() const override { return inner_->size(); }
-  [[nodiscard]] int ranks_on_host() const override { return inner_->ranks_on_host(); }
+      : ForwardingTransport(std::move(inner)), flip_(flip) {}
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
     return std::make_unique<FlippingTransfer>(inner_->Start(out, in, tag),
                                               std::vector<Incoming>(in.begin(), in.end()), flip_);
   }
-  void RaiseAlarm() noexcept override { inner_->RaiseAlarm(); }
-  [[nodiscard]] std::vector<bool> Alarms() override { return inner_->Alarms(); }
-  std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
-    return inner_->Subgroup(ranks, timeout);
-  }
-  [[noreturn]] void Abort(const std::string& /*reason*/) noexcept override { std::abort(); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   Flip& flip_;
 };
 
@@ -91,29 +99,19 @@ struct Begun {
 
 /// Never moves anything, and says so; a Start after the first ones runs out of memory in the
 /// middle.
-class OutOfMemory final : public Transport {
+class OutOfMemory final : public ForwardingTransport {
  public:
   OutOfMemory(std::unique_ptr<Transport> inner, Begun& begun)
-      : inner_(std::move(inner)), begun_(begun) {}
+      : ForwardingTransport(std::move(inner)), begun_(begun) {}
   [[nodiscard]] std::string name() const override { return "out of memory"; }
-  [[nodiscard]] int rank() const override { return inner_->rank(); }
-  [[nodiscard]] int size() const override { return inner_->size(); }
-  [[nodiscard]] int ranks_on_host() const override { return inner_->ranks_on_host(); }
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> /*out*/, std::span<const Incoming> in,
                                   int /*tag*/) override {
     const std::lock_guard lock(begun_.mutex);
     begun_.messages.insert(begun_.messages.end(), in.begin(), in.end());
     throw std::bad_alloc();
   }
-  void RaiseAlarm() noexcept override { inner_->RaiseAlarm(); }
-  [[nodiscard]] std::vector<bool> Alarms() override { return inner_->Alarms(); }
-  std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
-    return inner_->Subgroup(ranks, timeout);
-  }
-  [[noreturn]] void Abort(const std::string& /*reason*/) noexcept override { std::abort(); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   Begun& begun_;
 };
 
