@@ -14,18 +14,18 @@ namespace cpd {
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
-  /// Addresses of seed and stream in the memory of x's GPU, in place of the numbers above. The
+  /// Addresses of seed and stream in the memory of x's device, in place of the numbers above. The
   /// kernel reads them when it runs: nothing waits for them, and a CUDA graph takes new ones at
   /// each replay. On the CPU an Error.
   const std::uint64_t* device_seed = nullptr;
   const std::uint64_t* device_stream = nullptr;
 };
 
-/// Throws Error where device_seed or device_stream is given and the rounding is not done `on_gpu`.
-inline void Check(const RandomKey& key, bool on_gpu) {
-  if (on_gpu || (key.device_seed == nullptr && key.device_stream == nullptr)) return;
+/// Throws Error where device_seed or device_stream is given, and the device does not read them.
+inline void Check(const RandomKey& key, bool reads_addresses) {
+  if (reads_addresses || (key.device_seed == nullptr && key.device_stream == nullptr)) return;
   throw Error(
-      "device_seed and device_stream are for operations on CUDA tensors; on the CPU give seed and "
+      "device_seed and device_stream are for tensors on another device; on the CPU give seed and "
       "stream");
 }
 

@@ -74,7 +74,7 @@ TEST_F(Cuda, NumbersOnTheGpuAreRefusedOnTheCpu) {
     options.mode = Rounding::stochastic;
     RandomKey key;
     (is_seed ? key.device_seed : key.device_stream) = &number;
-    const char* what = "device_seed and device_stream are for operations on CUDA tensors";
+    const char* what = "device_seed and device_stream are for tensors on another device";
     const TensorView row = View(x_.data(), DType::f32, std::array<std::int64_t, 2>{1, n});
     const TensorView words = View(y_.data(), DType::u32, n);
     ExpectError(what, [&] { Cast(X(), format_, options, Y(), key); });
