@@ -286,10 +286,12 @@ TEST_F(TopKGpu, InPlace) {
   EXPECT_TRUE(same(expected_of(one, x, {}, whole).terms, got));
 }
 
+class TopKResiduals : public TopKGpu, public ::testing::WithParamInterface<const char*> {};
+
 /// A call that fails leaves nothing, and one on the CPU goes on from those on the GPU.
-TEST_F(TopKGpu, ResidualsFromCallToCall) {
+TEST_P(TopKResiduals, FromCallToCall) {
   constexpr std::int64_t kSize = 3000;
-  const Case one{"e4m3", 50000000, true};
+  const Case one{GetParam(), 50000000, true};
   const SharedCodec codec = one.codec(one.text());
   const auto cpu = codec->MakeState(kSize);
   const auto there = codec->MakeState(kSize);
@@ -315,6 +317,8 @@ TEST_F(TopKGpu, ResidualsFromCallToCall) {
     Expect(one, *codec, x, whole, cpu.get(), there.get());
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Codecs, TopKResiduals, ::testing::Values("e4m3", "int4"));
 
 /// A codec around it, whose own residual is added first.
 TEST_F(TopKGpu, WithinFeedback) {
@@ -365,6 +369,11 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
   }
 }
 
+/// What a search goes on from, and finds.
+struct Found : TopKSearch {
+  unsigned long long counts[kPatternDigits][kMostDigit + 1];
+};
+
 /// A search of n values whose counts begin with those of values that are not there.
 class Search {
  public:
@@ -378,17 +387,20 @@ class Search {
     call.k = k;
     call.span = span;
     call.block = 65536;
+    call.goes_on = true;
     call.cast = PlanOf(kFp32);
     auto* const values = static_cast<float*>(queue_.Allocate(MemoryKind::device, memory_));
     queue_.Copy(values, x.data(), memory_);
     call.x = values;
     call.search = static_cast<TopKSearch*>(queue_.Allocate(MemoryKind::device, sizeof(TopKSearch)));
+    call.counts_of =
+        static_cast<DigitCounts*>(queue_.Allocate(MemoryKind::device, sizeof(found.counts)));
     call.spans = static_cast<TopKSpan*>(queue_.Allocate(MemoryKind::device, BytesOfSpans()));
   }
   ~Search() {
     for (const void* memory :
          {static_cast<const void*>(call.x), static_cast<const void*>(call.search),
-          static_cast<const void*>(call.spans)}) {
+          static_cast<const void*>(call.counts_of), static_cast<const void*>(call.spans)}) {
       queue_.Release(MemoryKind::device, const_cast<void*>(memory));
     }
   }
@@ -397,10 +409,11 @@ class Search {
 
   /// Selects, from `found` and `spans` on, which then are what the kernels left.
   void Select() {
-    queue_.Copy(call.search, &found, sizeof(found));
+    queue_.Copy(call.search, &found, sizeof(TopKSearch));
+    queue_.Copy(call.counts_of, &found.counts, sizeof(found.counts));
     queue_.Copy(call.spans, spans.data(), BytesOfSpans());
     queue_.select_top_k(call);
-    queue_.Copy(&found, call.search, sizeof(found));
+    queue_.Copy(&found, call.search, sizeof(TopKSearch));
     queue_.Copy(spans.data(), call.spans, BytesOfSpans());
   }
   [[nodiscard]] Floats Rounded() const {
@@ -424,7 +437,7 @@ class Search {
 
  public:
   TopKCall call;
-  TopKSearch found{};
+  Found found{};
   std::vector<TopKSpan> spans;
 };
 
@@ -471,7 +484,7 @@ TEST_F(TopKGpu, DigitsOfManyValues) {
     if (trial > 1 && trial % 4 == 0) wanted = trial;  // beyond infinity's pattern
     search.call.k = wanted;
     LargestLimit expected{0, wanted};
-    TopKSearch with_value = search.found;
+    Found with_value = search.found;
     auto& counts = with_value.counts;
     for (int digit = 0; digit < kPatternDigits; ++digit) {
       if (expected.pattern == 0) ++counts[digit][0];  // the value that is there
