@@ -61,9 +61,10 @@ class Text {
   StringHandle handle_;
 };
 
-/// What a text means, parsed once by `Parse`. Every thread has its own, of bounded size: no lock.
+/// What a text means, parsed once by `Parse`. Every thread has its own, of bounded size: no lock. A
+/// copy, since a handler of Python's that runs within the call may parse any number of texts.
 template <auto Parse>
-const auto& Parsed(const Text& text) {
+auto Parsed(const Text& text) {
   using Spec = decltype(Parse(text.view()));
   constexpr std::size_t kMost = 256;
   thread_local std::map<std::string, Spec, std::less<>> known;
@@ -135,8 +136,8 @@ struct ElementCast {
   static constexpr const char* kSchema = "str how, Tensor? seed, Tensor? stream, Tensor? random";
 
   /// The parsed text, and the random bits of a call on x.
-  [[nodiscard]] std::pair<const PlainCast&, RandomKey> On(const Tensor& x) const {
-    const PlainCast& to = Parsed<ParsePlainCast>(how);
+  [[nodiscard]] std::pair<PlainCast, RandomKey> On(const Tensor& x) const {
+    const PlainCast to = Parsed<ParsePlainCast>(how);
     return {to, numbers.KeyOf(to.rounding, x)};
   }
 
@@ -151,8 +152,8 @@ struct SumBy {
   static constexpr const char* kSchema = "str accumulator, Tensor? seed, Tensor? stream";
 
   /// The parsed text, and the random bits of a call on x.
-  [[nodiscard]] std::pair<const Accumulator&, RandomKey> On(const Tensor& x) const {
-    const Accumulator& how = Parsed<ParseAccumulator>(text);
+  [[nodiscard]] std::pair<Accumulator, RandomKey> On(const Tensor& x) const {
+    const Accumulator how = Parsed<ParseAccumulator>(text);
     return {how, numbers.KeyOf(how.rounding, x)};
   }
 

@@ -193,7 +193,7 @@ Tensor GemmScaledNew(const Tensor& a, const OptionalTensor& a_scales, std::int64
                      const Text& accumulator, bool epilogue, const Numbers& numbers,
                      const OptionalTensor& random) {
   const OnDeviceOf guard(a);
-  const Accumulator& how = Parsed<ParseAccumulator>(accumulator);
+  const Accumulator how = Parsed<ParseAccumulator>(accumulator);
   const RandomKey key = numbers.KeyOf(how.rounding, a);
   const Tensor out = Empty(a, ProductShape(a, b), ScalarType::Float);
   const OptionalView of_a = Input(a_scales), of_b = Input(b_scales);

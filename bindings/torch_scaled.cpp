@@ -64,7 +64,7 @@ struct ScaledCall {
         tensor(Beside(x, tensors.tensor_scales, "tensor scales")),
         largest(Beside(x, tensors.amax, "amax")),
         random(Input(integers)) {
-    const PlainCast& cast = Parsed<ParsePlainCast>(elements);
+    const PlainCast cast = Parsed<ParsePlainCast>(elements);
     if (cast.format != scaled.element) {
       throw Error("elements of " + ToString(scaled) + " are not cast to " + ToString(cast.format));
     }
@@ -80,7 +80,7 @@ struct ScaledCall {
     Cast(Input(x), scaled, axis, rounding, Output(out), given(), key, random);
   }
 
-  const Scaled& scaled;
+  Scaled scaled;
   int axis;
   OptionalView blocks, tensor, largest, random;
   RoundingOptions rounding;

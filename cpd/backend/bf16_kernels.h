@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU kernels for products of bf16 numbers.
+// Selects the CPU kernels for products of bf16 numbers, as roster.h does all others. They have a
+// table of their own, which few CPUs can use.
 #pragma once
 
 #include "cpd/base/bf16_table.h"

@@ -65,7 +65,7 @@ void Raise(const Fault& fault, unsigned long long element) {
   throw Error(fault.before + std::to_string(element) + fault.after);
 }
 
-unsigned long long* PlaceOf(const Backend& backend, const Launch& launch, const Fault& fault) {
+unsigned long long* NoteOf(const Backend& backend, const Launch& launch, const Fault& fault) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   unsigned long long*& place = all.places[{&backend, launch.device, fault.before, fault.after}];

@@ -25,7 +25,7 @@ struct Fault {
 [[noreturn]] void Raise(const Fault& fault, unsigned long long element);
 /// The place where kernels note the least element that has the fault, kNoFault for none. It is in
 /// pinned memory, and the same for the same fault and device.
-unsigned long long* PlaceOf(const Backend& backend, const Launch& launch, const Fault& fault);
+unsigned long long* NoteOf(const Backend& backend, const Launch& launch, const Fault& fault);
 /// Throws Error for a fault that was noted on the device, after waiting for all of its work; all
 /// that were noted are then forgotten.
 void RaiseFaults(const Backend& backend, int device);

@@ -160,7 +160,7 @@ struct NormCall {
   float* norms = nullptr;
 };
 
-/// A piece of a layer in a scaled format whose buckets, runs of neighbours, have one scale each.
+/// A piece of a layer in a scaled format whose buckets, runs of neighbors, have one scale each.
 /// All memory is the device's.
 struct QuantizedCall : CodecMemory {
   ScaledCall scaled;  ///< its plan and route alone
@@ -208,15 +208,20 @@ struct FeedbackCall {
   SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
 };
 
-/// What the search for the values of largest magnitude has counted and found; zeros at first.
+struct Selection;  // backend/cpu/largest.h
+
+/// How often each value of a digit occurs.
+struct DigitCounts {
+  unsigned long long of[kMostDigit + 1];
+};
+/// What the search for the values of largest magnitude has found; on a CPU the last two alone.
 struct TopKSearch {
-  unsigned long long counts[kPatternDigits][kMostDigit + 1];
   LargestLimit limit;
   std::int64_t kept;      ///< how many values are kept
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is kept
 };
-/// Values above the limit, and with its pattern: those of a span of a layer's tiles, zeros at
-/// first; then those of all spans before it.
+/// Values above the limit, and with its pattern: those of a span of a layer's tiles; then those of
+/// all spans before it.
 struct TopKSpan {
   unsigned long long above, equal;
 };
@@ -231,19 +236,31 @@ struct TopKCall {
   std::int64_t n = 0, k = 0;
   const float* x = nullptr;
   const float* kept = nullptr;  ///< the residual; null: there is none, and v is x
-  float* sum = nullptr;         ///< v, where there is a residual
+  float* sum = nullptr;         ///< v, where there is a residual; on a CPU `next` has it at first
   float* next = nullptr;        ///< the next residual, where there is one
   TopKSearch* search = nullptr;
-  TopKSpan* spans = nullptr;  ///< one more than there are, whose counts are those of all
-  std::int32_t span = 1;      ///< tiles of a span, a divisor of those of a block
-  std::int64_t block = 0;     ///< values of a message
-  std::int32_t shift = 0;     ///< terms are v * 2^shift, rounded
-  /// The terms, by rank; null: the cast's.
+  /// Kernels count here, a CPU does not: each digit, and the values of each span; a last span has
+  /// those of all. Both follow the search in memory, and all three are cleared, or with goes_on
+  /// added to: they then have counts of other values, and may lie anywhere.
+  DigitCounts* counts_of = nullptr;
+  TopKSpan* spans = nullptr;
+  bool goes_on = false;
+  /// On a CPU: the values that are kept, in memory of the host.
+  Selection* selection = nullptr;
+  std::int32_t span = 1;   ///< tiles of a span, a divisor of those of a block
+  std::int64_t block = 0;  ///< values of a message
+  /// The values that are rounded, all of the layer but on a CPU, and how: terms are v * 2^shift,
+  /// rounded.
+  std::int64_t begin = 0, end = 0;
+  std::int32_t shift = 0;
+  /// The terms of those that are kept, by rank; null: the cast's.
   const float* terms = nullptr;
   float unit = 1;  ///< what the terms are multiples of
   RoundPlan cast;
   std::uint64_t stream = 0;
-  float* y = nullptr;               ///< the rounded values; may be x where there is no residual
+  /// The terms, +0 for values that are not kept; may be x where there is no residual. Null, on a
+  /// CPU: the terms are needed for the next residual alone.
+  float* y = nullptr;
   SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
   float* gathered = nullptr;        ///< the values that are kept, by index
   TopKPlaces* places = nullptr;     ///< what each message keeps

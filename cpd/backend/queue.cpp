@@ -48,8 +48,8 @@ void Queue::Clear(void* memory, std::int64_t bytes) const {
 void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
   Check(backend_.copy(launch_, to, from, bytes));
 }
-unsigned long long* Queue::PlaceOf(const Fault& fault) const {
-  return cpd::PlaceOf(backend_, launch_, fault);
+unsigned long long* Queue::NoteOf(const Fault& fault) const {
+  return cpd::NoteOf(backend_, launch_, fault);
 }
 void Queue::EndChecked() const { cpd::EndChecked(backend_, launch_); }
 void Queue::Check(int status) const { CheckStatus(backend_, status); }

@@ -63,6 +63,9 @@ class CPD_API Queue {
   /// Waits until all that is queued here is done.
   void Wait() const;
 
+  /// Of n bytes or values that kernels pass to one another, how many need memory of the caller's:
+  /// none on the CPU, whose operations compute at once.
+  [[nodiscard]] std::int64_t ForKernels(std::int64_t n) const { return on_host() ? 0 : n; }
   [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
   void Release(MemoryKind kind, void* memory) const noexcept;
   /// Makes bytes in device memory zero.
@@ -70,7 +73,7 @@ class CPD_API Queue {
   /// Copies between host and device, in either direction, and waits until it is done.
   void Copy(void* to, const void* from, std::int64_t bytes) const;
   /// The memory in which a kernel notes this fault (faults.h).
-  [[nodiscard]] unsigned long long* PlaceOf(const Fault& fault) const;
+  [[nodiscard]] unsigned long long* NoteOf(const Fault& fault) const;
   /// After a call that may note a fault (EndChecked in faults.h).
   void EndChecked() const;
 

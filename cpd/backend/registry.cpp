@@ -26,6 +26,15 @@ bool IsOfThisBuild(const Backend& backend) {
   return backend.size == sizeof(Backend) && backend.call_sizes == kCallSizes;
 }
 
+/// Throws std::logic_error unless the backend has every operation.
+void CheckOperations(const Backend& backend) {
+  const auto check = [&](const char* operation, bool is_there) {
+    if (!is_there) throw std::logic_error(std::string(backend.name) + " has no " + operation);
+  };
+#define CPD_OP(name, Call) check(#name, backend.name != nullptr);
+#include "cpd/backend/operations.def"
+}
+
 const Backend& LoadCuda() {
   const std::string file = "libcpd_cuda.so";
   void* library = LoadBeside(file, RTLD_NOW | RTLD_LOCAL,
@@ -78,6 +87,7 @@ Device AddBackend(const Backend& backend) {
   if (!IsOfThisBuild(backend)) {
     throw std::logic_error(std::string(backend.name) + " was compiled with other headers of CPD");
   }
+  CheckOperations(backend);
   const std::size_t kind = g_kinds++;
   if (kind >= kMostKinds) throw std::logic_error("there are at most 8 kinds of device");
   backend.use_allocator_at(g_allocator);
@@ -85,8 +95,11 @@ Device AddBackend(const Backend& backend) {
   return static_cast<Device>(kind);
 }
 
-void SetBackend(Device device, const Backend* backend) {
-  g_backends[static_cast<std::size_t>(device)] = backend;
+const Backend* SetBackend(Device device, const Backend* backend) {
+  if (backend == nullptr && device > Device::cuda) {
+    throw std::logic_error("a kind of device that was added has no other backend than that");
+  }
+  return g_backends.at(static_cast<std::size_t>(device)).exchange(backend);
 }
 
 void SetAllocator(const Allocator* allocator) { g_allocator = allocator; }

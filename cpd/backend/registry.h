@@ -23,12 +23,14 @@ const Backend& Described(Device device);
 CPD_API std::string NameOf(const TensorView& x);
 
 /// Adds a kind of device and returns its number, which tensors on it have. The backend must live as
-/// long as the process.
+/// long as the process. Throws std::logic_error for a table of another build, one without some
+/// operation, or a ninth kind.
 CPD_API Device AddBackend(const Backend& backend);
 
-/// For tests: replaces a kind of device's backend in all later calls. Null: the CPU's or CUDA's
-/// own, and none for a kind that was added.
-CPD_API void SetBackend(Device device, const Backend* backend);
+/// For tests: replaces a kind of device's backend in all later calls, and returns what SetBackend
+/// or AddBackend set before; with that, a second call undoes the first. Null means the CPU's or
+/// CUDA's own. Throws std::logic_error for null and a kind that was added.
+CPD_API const Backend* SetBackend(Device device, const Backend* backend);
 
 /// Has kernels ask this allocator for their own memory from now on; null: none.
 CPD_API void SetAllocator(const Allocator* allocator);

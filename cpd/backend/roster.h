@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU's kernel tables, one for each ISA, and the one in use.
+// Selects the CPU kernels: lists the tables, one for each instruction set, and returns the one in
+// use, which every operation of the CPU's backend calls.
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The segments of a ReduceCall.
+// Makes the segments of a ReduceCall and sets them; both place a layer's tiles behind those of the
+// layers before it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Polling with pauses.
+// Paces a loop that polls for another thread or process: at first without delay, then ever less
+// often.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element types of tensors.
+// The element types of tensors: their names and sizes, and which formats' values each holds.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arithmetic outside the kernels, protected from the caller's floating-point environment.
+// Runs arithmetic outside the kernels in the default floating-point environment, so that a caller
+// who flushes subnormals, or rounds another way, changes no bit.
 #pragma once
 
 #include "cpd/numeric/lanes/environment.h"

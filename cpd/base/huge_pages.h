@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Advice to the system on large memory.
+// Asks the system for huge pages in large memory, for speed alone.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops on threads, and the number of threads.
+// Runs loops on threads, whose number changes no bit of a result, and limits that number.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operands of a batched matrix product, as strides.
+// Describes a batched matrix product by strides, with all broadcasting in them, and its scales.
 #pragma once
 
 #include <array>

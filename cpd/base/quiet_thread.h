@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that take no signals.
+// Starts threads that take no signals, so that a program's handlers run on its own threads.
 #pragma once
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Views of tensors, their devices, and checks of them.
+// TensorView, which every operation takes and which owns nothing; devices; checks of views.
 #pragma once
 
 #include <array>
@@ -55,7 +55,7 @@ inline TensorView View(std::span<const float> x) {
   return View(x.data(), DType::f32, static_cast<std::int64_t>(x.size()));
 }
 
-/// Joins neighbouring dimensions that all views, which have one shape, traverse evenly, and leaves
+/// Joins neighboring dimensions that all views, which have one shape, traverse evenly, and leaves
 /// out those of extent 1: the row-major order of elements is the same.
 CPD_API void MergeDimensions(std::span<TensorView* const> views);
 

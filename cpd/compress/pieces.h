@@ -53,7 +53,7 @@ class DamageNote {
  public:
   /// The fault's text is "value N`what`".
   DamageNote(const Queue& queue, const char* what)
-      : place_(queue.notes_faults() ? queue.PlaceOf({"value ", what}) : &index_) {}
+      : place_(queue.notes_faults() ? queue.NoteOf({"value ", what}) : &index_) {}
   [[nodiscard]] unsigned long long* place() { return place_; }
   /// True on the CPU for a value that was noted.
   [[nodiscard]] bool is_noted() const { return index_ != kNone; }

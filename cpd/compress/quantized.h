@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A scaled format's codes, computed from each piece alone, for contributions and for results:
-// blocks of neighbours or rows, one scale each. int8 with one scale per row, int4 in blocks
+// blocks of neighbors or rows, one scale each. int8 with one scale per row, int4 in blocks
 // (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format with one level of scales.
 #pragma once
 

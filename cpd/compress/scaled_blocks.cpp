@@ -32,7 +32,7 @@ std::int64_t BlocksOf(std::int64_t n, std::int64_t first, std::int64_t block) {
   return 1 + (n - first) / block + ((n - first) % block != 0 ? 1 : 0);
 }
 
-/// The most blocks that n >= 1 neighbours can touch.
+/// The most blocks that n >= 1 neighbors can touch.
 std::int64_t MostBlocks(const Scaled& scaled, std::int64_t n) {
   return scaled.block.kind == BlockShape::Kind::tensor ? 1 : BlocksOf(n, 1, scaled.block.columns);
 }

@@ -100,16 +100,13 @@ void Sparse::DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, s
   for (std::size_t k = 0; k < places.size(); ++k) y[places[k]] = values[k];
 }
 
-void Sparse::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
+void Sparse::RoundOn(const Queue& queue, const Piece& piece, CodecState* /*state*/, const float* x,
                      float* y, SegmentCounts* counts) const {
-  if (queue.on_host()) {
-    return values_.RoundOn(queue, {piece.layer, 0, piece.n, piece.shift}, state, x, y);
-  }
   if (piece.n == 0) return;
   VirtualCall call;
   call.cast = PlanOf(format());
   call.x[0] = x;
-  call.size = piece.n;
+  call.size = call.end = piece.n;
   call.shift = piece.shift;
   call.terms = y;
   call.counts = counts;

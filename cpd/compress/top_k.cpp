@@ -11,17 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/backend/cpu/largest.h"
+#include "cpd/backend/queue.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/plans.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/compress/largest.h"
 #include "cpd/compress/packed.h"
 #include "cpd/compress/places.h"
 #include "cpd/compress/residual.h"
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/scaled/gap_codes.h"
-#include "cpd/numeric/scaled/largest_limit.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -36,12 +36,6 @@ constexpr std::array<Key<FeedbackOption>, 1> kTopKKeys{
     ChoiceKey<"feedback", &FeedbackOption::feeds_back, kFeedback>()};
 constexpr Keys<FeedbackOption> kTopK{"top_k", kTopKKeys};
 constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // values of a message
-
-template <class T>
-std::int64_t FloatsOf(std::int64_t n) {
-  static_assert(sizeof(T) % sizeof(float) == 0);
-  return n * std::int64_t{sizeof(T) / sizeof(float)};
-}
 
 /// The tiles of a span, a power of two up to a block's: few, while that makes no more spans than a
 /// device runs at once.
@@ -69,10 +63,8 @@ std::int64_t BytesOf(const Codec& inner, const std::vector<TopKPlaces>& places) 
 
 }  // namespace
 
-/// A layer's residual, where there is one, and the values that the current call sends: their
-/// indices and values on the CPU; elsewhere the limit that selects them, in the call's memory. On
-/// the CPU Begin writes every v as the next residual, and Run::Leave that of the values that are
-/// sent.
+/// A layer's residual, where there is one, and the values that the current call sends, which
+/// select_top_k finds: `call` refers to them in the device's memory, and on the CPU to `sent`.
 struct TopK::Sending final : Residual {
   Sending(const TopK& codec, std::int64_t size)
       : Residual(codec.feeds_back_ ? size : 0),
@@ -82,14 +74,10 @@ struct TopK::Sending final : Residual {
 
   void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override {
     Residual::BeginOn(queue, layer, x);
-    if (queue->on_host()) {
-      Find(x);
-    } else {
-      Select(queue, x);
-    }
+    Select(queue, x);
     inner = codec->MakeState(kept_count);
     if (inner != nullptr && gradient) inner->SetGradient(*gradient);
-    if (inner != nullptr) inner->BeginOn(queue, InnerOf(layer), values());
+    if (inner != nullptr) inner->BeginOn(queue, InnerOf(layer), gathered.get());
   }
   void Commit() override {
     Residual::Commit();
@@ -99,7 +87,8 @@ struct TopK::Sending final : Residual {
   void Free() override {
     if (inner != nullptr) inner->Free();
     call = {};
-    sum_ = search_ = gathered = nullptr;
+    sum_ = gathered = nullptr;
+    search_ = nullptr;
   }
 
   void SetGradient(float rms) override { gradient = rms; }
@@ -108,9 +97,6 @@ struct TopK::Sending final : Residual {
   }
 
   [[nodiscard]] Piece InnerOf(const Piece& layer) const { return TopK::InnerOf(layer, kept_count); }
-  [[nodiscard]] const float* values() const {
-    return gathered == nullptr ? sent.values.data() : gathered.get();
-  }
   /// A number of the search; waits. 0 for a layer without values.
   template <class T>
   [[nodiscard]] T Read(const Queue& queue, T TopKSearch::* number) const {
@@ -118,30 +104,29 @@ struct TopK::Sending final : Residual {
     if (n > 0) queue.Copy(&found, &(call.search->*number), sizeof(found));
     return found;
   }
+  /// The call that rounds a piece, or that takes the errors of its terms.
+  [[nodiscard]] TopKCall CallOf(const Piece& piece) const {
+    TopKCall rounding = call;
+    rounding.begin = piece.begin;
+    rounding.end = piece.begin + piece.n;
+    rounding.shift = piece.shift;
+    rounding.cast.seed = piece.key.seed;
+    rounding.stream = piece.key.stream;
+    if (codec->measured() == Measured::shared) rounding.unit = piece.scale;
+    return rounding;
+  }
 
   SharedCodec codec;
   std::int64_t n, count;
-  std::int64_t kept_count = 0;  ///< how many values are sent; 0 where the device casts them
+  std::int64_t kept_count = 0;      ///< how many values are sent; 0 where the operation casts them
+  std::shared_ptr<float> gathered;  ///< these values; null where the operation casts them
   Selection sent;
-  TopKCall call;  ///< of the call's device
-  std::shared_ptr<float> gathered;
+  TopKCall call;
   std::unique_ptr<CodecState> inner;
   std::optional<float> gradient;
 
  private:
-  void Find(const float* x) {
-    Summands of{.n = n, .x = x};
-    if (size() > 0) {
-      of.r = kept(0);
-      of.sum = next(0);
-    }
-    FindLargest(of, count, sent);
-    kept_count = static_cast<std::int64_t>(sent.values.size());
-    gathered = nullptr;
-  }
-
-  /// Selects by kernels. Waits for how many values are kept, and gathers them, unless they are
-  /// cast.
+  /// Selects the values. Waits for how many are kept, and gathers them, unless they are cast.
   void Select(const SharedQueue& queue, const float* x) {
     call = {};
     call.n = n;
@@ -149,22 +134,28 @@ struct TopK::Sending final : Residual {
     call.x = x;
     call.block = kMessage;
     call.span = SpanOf(n, kMessage);
+    call.selection = &sent;
+    sent.places.clear();
+    sent.values.clear();
     if (size() > 0) {
-      sum_ = QueuedValues(queue, n);
+      sum_ = QueuedValues(queue, queue->ForKernels(n));
       call.kept = kept(0);
       call.sum = sum_.get();
       call.next = next(0);
     }
     if (n > 0) {
       const std::int64_t spans = (tiles_of(n) + call.span - 1) / call.span + 1;
-      const std::int64_t floats = FloatsOf<TopKSearch>(1) + FloatsOf<TopKSpan>(spans);
-      search_ = QueuedValues(queue, floats);
+      const std::int64_t bytes = kPatternDigits * std::int64_t{sizeof(DigitCounts)} +
+                                 spans * std::int64_t{sizeof(TopKSpan)};
+      search_ = QueuedValues<std::byte>(
+          queue, std::int64_t{sizeof(TopKSearch)} + queue->ForKernels(bytes));
       call.search = reinterpret_cast<TopKSearch*>(search_.get());
-      call.spans = reinterpret_cast<TopKSpan*>(call.search + 1);
-      queue->Clear(search_.get(), floats * std::int64_t{sizeof(float)});
+      call.counts_of = reinterpret_cast<DigitCounts*>(call.search + 1);
+      call.spans = reinterpret_cast<TopKSpan*>(call.counts_of + kPatternDigits);
       queue->select_top_k(call);
     }
     kept_count = 0;
+    gathered = nullptr;
     if (const auto* packed = dynamic_cast<const Packed*>(codec.get())) {
       call.cast = PlanOf(packed->format(), packed->rounding());
       return;
@@ -175,42 +166,27 @@ struct TopK::Sending final : Residual {
     if (kept_count > 0) queue->gather_top_k(call);
   }
 
-  std::shared_ptr<float> sum_, search_;
+  std::shared_ptr<float> sum_;
+  std::shared_ptr<std::byte> search_;
 };
 
-/// The kept values of a piece.
+/// The kept values of a piece. On another device than the CPU a piece is the layer, and their
+/// indices are not known.
 struct TopK::Run {
-  Run(const Piece& of, CodecState* state) : sending(dynamic_cast<Sending&>(*state)) {
-    const auto first = std::ranges::lower_bound(sending.sent.places, of.begin);
-    const auto last = std::ranges::lower_bound(sending.sent.places, of.begin + of.n);
-    piece = sending.InnerOf(of);
-    piece.begin = first - sending.sent.places.begin();
-    piece.n = last - first;
-    places = {first, last};
+  Run(const Piece& of, const Sending& sending) : piece(sending.InnerOf(of)) {
+    const Selection& sent = sending.sent;
+    if (sent.places.empty()) return;
+    const RankRange ranks = sent.Within(of.begin, of.begin + of.n);
+    piece.begin = ranks.first;
+    piece.n = ranks.size();
+    places =
+        std::span(sent.places)
+            .subspan(static_cast<std::size_t>(ranks.first), static_cast<std::size_t>(ranks.size()));
     if (of.random == nullptr) return;
     for (const std::int64_t place : places) random.push_back(of.random[place - of.begin]);
     piece.random = random.data();
   }
-  [[nodiscard]] const float* values() const { return sending.sent.values.data() + piece.begin; }
-  [[nodiscard]] std::int64_t before() const { return piece.begin % sending.codec->bucket(); }
 
-  /// Records the residuals of the kept values, which decode to `decoded` times 2^shift.
-  void Leave(std::vector<float> decoded) const {
-    const float unit = sending.codec->measured() == Measured::shared ? piece.scale : 1;
-    Guarded([&] {
-      for (float& value : decoded) value *= unit;
-    });
-    if (piece.shift != 0) {
-      Unscale(-piece.shift, 1, piece.n, decoded.data(), decoded.data());
-    }
-    Guarded([&] {
-      for (std::size_t k = 0; k < places.size(); ++k) {
-        *sending.next(places[k]) = error_of(values()[k], decoded[k]);
-      }
-    });
-  }
-
-  Sending& sending;
   Piece piece;  ///< of the inner codec's layer
   std::span<const std::int64_t> places;
   std::vector<std::uint32_t> random;
@@ -232,7 +208,7 @@ TopK::TopK(double fraction, bool feeds_back, SharedCodec inner)
   };
   if (inner_->by_rows()) refuse("rows");
   const std::unique_ptr<CodecState> state = inner_->MakeState(1);
-  if (state != nullptr && !state->Kept().empty()) refuse("neighbours that stay from call to call");
+  if (state != nullptr && !state->Kept().empty()) refuse("neighbors that stay from call to call");
   has_scales_ = dynamic_cast<const Packed*>(inner_.get()) == nullptr;
   if (!has_scales_ && inner_->format().has_zero()) format_ = inner_->format();
 }
@@ -285,44 +261,27 @@ KernelSupport TopK::kernels() const {
 float TopK::MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                       const float* /*x*/) const {
   const auto& sending = dynamic_cast<const Sending&>(*state);
-  return inner_->MeasureOn(queue, sending.InnerOf(layer), sending.inner.get(), sending.values());
+  return inner_->MeasureOn(queue, sending.InnerOf(layer), sending.inner.get(),
+                           sending.gathered.get());
 }
 
 std::optional<float> TopK::LargestOn(const Queue& queue, const CodecState& state) const {
   const auto& sending = dynamic_cast<const Sending&>(state);
-  if (!queue.on_host()) return std::bit_cast<float>(sending.Read(queue, &TopKSearch::largest));
-  float largest = 0;
-  for (const float value : sending.sent.values) {
-    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-  }
-  return largest;
-}
-
-void TopK::RoundOnHost(const Queue& queue, const Piece& piece, CodecState* state, float* y) const {
-  const Run run(piece, state);
-  std::vector<float> decoded(run.places.size());
-  inner_->RoundOn(queue, run.piece, run.sending.inner.get(), run.values(), decoded.data());
-  std::fill_n(y, piece.n, 0.0F);
-  for (std::size_t k = 0; k < decoded.size(); ++k) y[run.places[k] - piece.begin] = decoded[k];
-  if (feeds_back_) run.Leave(std::move(decoded));
+  return std::bit_cast<float>(sending.Read(queue, &TopKSearch::largest));
 }
 
 void TopK::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* /*x*/,
                    float* y, SegmentCounts* counts) const {
-  if (queue.on_host()) return RoundOnHost(queue, piece, state, y);
   if (piece.n == 0) return;
   const auto& sending = dynamic_cast<const Sending&>(*state);
-  TopKCall call = sending.call;
-  call.shift = piece.shift;
-  call.cast.seed = piece.key.seed;
-  call.stream = piece.key.stream;
+  TopKCall call = sending.CallOf(piece);
   std::optional<QueuedArray<float>> terms;
   if (sending.gathered != nullptr) {
-    const Piece values = sending.InnerOf(piece);
-    terms.emplace(queue, values.n);
-    inner_->RoundOn(queue, values, sending.inner.get(), sending.values(), terms->data());
+    const Run run(piece, sending);
+    terms.emplace(queue, run.piece.n);
+    inner_->RoundOn(queue, run.piece, sending.inner.get(), sending.gathered.get() + run.piece.begin,
+                    terms->data());
     call.terms = terms->data();
-    if (measured() == Measured::shared) call.unit = piece.scale;
   }
   call.y = y;
   call.counts = counts;
@@ -331,11 +290,11 @@ void TopK::RoundOn(const Queue& queue, const Piece& piece, CodecState* state, co
 
 std::function<std::int64_t()> TopK::BytesOn(const SharedQueue& queue, const Piece& layer,
                                             CodecState* state, const float* x) const {
-  if (queue->on_host()) return Codec::BytesOn(queue, layer, state, x);
+  if (!counts_bytes()) return Codec::BytesOn(queue, layer, state, x);
   TopKCall call = dynamic_cast<const Sending&>(*state).call;
   const std::int64_t blocks = (layer.n + call.block - 1) / call.block;
-  const auto memory = QueuedValues(queue, FloatsOf<TopKPlaces>(blocks));
-  call.places = reinterpret_cast<TopKPlaces*>(memory.get());
+  const auto memory = QueuedValues<TopKPlaces>(queue, blocks);
+  call.places = memory.get();
   if (blocks > 0) queue->count_top_k(call);
   return [queue, memory, blocks, inner = inner_] {
     std::vector<TopKPlaces> places(static_cast<std::size_t>(blocks));
@@ -348,18 +307,22 @@ std::function<std::int64_t()> TopK::BytesOn(const SharedQueue& queue, const Piec
 std::int64_t TopK::EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
                             const float* /*x*/, std::uint8_t* to) const {
   if (piece.n == 0) return 0;
-  const Run run(piece, state);
+  const auto& sending = dynamic_cast<const Sending&>(*state);
+  const Run run(piece, sending);
   const std::uint8_t* const begin = to;
   to = PutPlaces(run.places, piece.begin, piece.n, to);
   if (run.places.empty()) return to - begin;
-  if (inner_->bucket() > 1) to = PutNumber(run.before(), to);
-  const std::int64_t size =
-      inner_->EncodeOn(queue, run.piece, run.sending.inner.get(), run.values(), to);
+  const std::int64_t before = run.piece.begin % inner_->bucket();
+  if (inner_->bucket() > 1) to = PutNumber(before, to);
+  const std::int64_t size = inner_->EncodeOn(queue, run.piece, sending.inner.get(),
+                                             sending.sent.values.data() + run.piece.begin, to);
   if (feeds_back_) {
-    std::vector<float> decoded(run.places.size());
+    const QueuedArray<float> decoded(queue, run.piece.n);
     inner_->DecodeOn(queue, {to, static_cast<std::size_t>(size)}, run.piece.n, 0, 1, decoded.data(),
-                     run.before());
-    run.Leave(std::move(decoded));
+                     before);
+    TopKCall call = sending.CallOf(piece);
+    call.terms = decoded.data();
+    queue.round_top_k(call);
   }
   return to + size - begin;
 }

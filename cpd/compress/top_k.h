@@ -79,7 +79,6 @@ class CPD_API TopK final : public Codec {
   struct Run;
 
   [[nodiscard]] std::string Head() const;
-  void RoundOnHost(const Queue& queue, const Piece& piece, CodecState* state, float* y) const;
   /// The values that are kept of a layer, as a layer of the inner codec.
   [[nodiscard]] static Piece InnerOf(const Piece& layer, std::int64_t kept);
 

@@ -151,7 +151,7 @@ struct Bins {
 };
 
 void CountFew(uint32_t alphabet, Bins* all) {
-  // Four tables, so that increments for equal neighbours do not wait for each other.
+  // Four tables, so that increments for equal neighbors do not wait for each other.
   const size_t ways = alphabet <= 4096 ? 4 : 1;
   std::vector<uint32_t> counts(ways * alphabet);
   const auto count = [&]<size_t kWays>() {

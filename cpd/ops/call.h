@@ -38,7 +38,7 @@ namespace cpd {
 template <class MakeFault, class Run>
 void RunChecked(const Queue& queue, MakeFault fault, Run run) {
   if (queue.notes_faults()) {
-    run(queue.PlaceOf(fault(std::int64_t{-1})));
+    run(queue.NoteOf(fault(std::int64_t{-1})));
     return queue.EndChecked();
   }
   unsigned long long first = kNoFault;

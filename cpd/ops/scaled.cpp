@@ -200,6 +200,7 @@ class Given {
     Check(given, name);
     CheckSameDevice(like_, given);
     const bool are_codes = given.dtype == DType::u8;
+    if (are_codes) CheckCodes(given, format, count, name);
     if (!are_codes &&
         (given.dtype != DType::f32 || !given.is_contiguous() || given.size() != count)) {
       throw Error(std::string(name) + " must be " + std::to_string(count) +

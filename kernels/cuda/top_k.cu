@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
   block.each([&](int thread) {
     for (std::uint32_t bin = thread; bin <= last; bin += kThreads) {
       if (bins[bin] == 0) continue;
-      block.tally(&call.search->counts[digit][bin], static_cast<unsigned long long>(bins[bin]));
+      block.tally(&call.counts_of[digit].of[bin], static_cast<unsigned long long>(bins[bin]));
     }
   });
 }
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads)
   const ThreadBlock block;
   const auto last = static_cast<int>(last_digit(digit));
   const int per = (last + 1) / kThreads;
-  const unsigned long long* const counts = call.search->counts[digit];
+  const unsigned long long* const counts = call.counts_of[digit].of;
   const std::int64_t wanted = digit == 0 ? call.k : call.search->limit.equals;
   block.each([&](int thread) {
     std::int64_t sum = 0;
@@ -352,6 +352,10 @@ __global__ void __launch_bounds__(kThreads)
 
 int select_top_k(const Launch& launch, const TopKCall& call) {
   int status = cudaSuccess;
+  if (!call.goes_on) {
+    const auto* const end = reinterpret_cast<std::uint8_t*>(call.spans + spans_of(call) + 1);
+    status = clear(launch, call.search, end - reinterpret_cast<std::uint8_t*>(call.search));
+  }
   const auto start = [&](auto kernel, std::int64_t blocks, const auto&... more) {
     if (status == cudaSuccess) status = start_tiles(launch, kernel, blocks, call, more...);
   };

@@ -162,15 +162,16 @@ class FailingLibrary {
     api_.wait = [](const Launch&) { return 0; };
     api_.order = [](const Launch&, void*) { return 0; };
     api_.allocate = [](const Launch&, MemoryKind, std::int64_t, void**) { return status_; };
-    SetBackend(Device::cuda, &api_);
+    before_ = SetBackend(Device::cuda, &api_);
   }
-  ~FailingLibrary() { SetBackend(Device::cuda, nullptr); }
+  ~FailingLibrary() { SetBackend(Device::cuda, before_); }
   FailingLibrary(const FailingLibrary&) = delete;
   FailingLibrary& operator=(const FailingLibrary&) = delete;
 
  private:
   static inline int status_ = 0;
   Backend api_{.name = "cuda"};
+  const Backend* before_;
 };
 
 TEST_F(Cuda, StatusesAreErrors) {

@@ -58,6 +58,39 @@ TEST(Kinds, OfOtherHeadersAreRefused) {
   }
 }
 
+TEST(Kinds, WithoutAnOperationAreRefused) {
+  Backend lacking = BackendOf(Device::cpu);
+  lacking.name = "lacking";
+  lacking.count_top_k = nullptr;
+  try {
+    AddBackend(lacking);
+    ADD_FAILURE() << "added a table with a hole";
+  } catch (const std::logic_error& error) {
+    EXPECT_STREQ(error.what(), "lacking has no count_top_k");
+  }
+}
+
+/// Replaces the backend of the simulated device, and of the CPU, until the next call.
+TEST_F(Sim, IsReplacedForTests) {
+  Backend other = BackendOf(kind());
+  other.name = "other";
+  const Backend& own = BackendOf(kind());
+  EXPECT_EQ(SetBackend(kind(), &other), &own);
+  EXPECT_EQ(&BackendOf(kind()), &other);
+  try {
+    SetBackend(kind(), nullptr);
+    ADD_FAILURE() << "a kind that was added lost its backend";
+  } catch (const std::logic_error& error) {
+    EXPECT_STREQ(error.what(), "a kind of device that was added has no other backend than that");
+  }
+  EXPECT_EQ(SetBackend(kind(), &own), &other);
+  EXPECT_EQ(&BackendOf(kind()), &own);
+  const Backend& cpu = BackendOf(Device::cpu);
+  EXPECT_EQ(SetBackend(Device::cpu, &other), nullptr);
+  EXPECT_EQ(SetBackend(Device::cpu, nullptr), &other);
+  EXPECT_EQ(&BackendOf(Device::cpu), &cpu);
+}
+
 TEST_F(Sim, HasItsOwnStreams) {
   const testing::OnGpuView x(driver(), View(x_));
   TensorView other = x.view();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cpd/backend/queue.h"
 #include "cpd/backend/roster.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/places.h"
@@ -133,6 +134,24 @@ std::vector<float> decoded(const Codec& codec, const Bytes& bytes, std::size_t n
 }
 ::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
   return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
+}
+
+/// Values of a rounding may be replaced, and losses are counted all the same.
+TEST(Sparse, RoundsInPlace) {
+  const Sparse codec(ParseFormat("e4m3"));
+  const std::vector<float> x{0, 1e-9F, 1.1F, -3, std::numeric_limits<float>::infinity(), -1e-9F};
+  const Piece piece{.n = 6, .shift = 1};
+  std::vector<float> apart(6);
+  std::vector<float> y = x;
+  for (float* to : {apart.data(), y.data()}) {
+    SegmentCounts counts;
+    codec.RoundOn(*HostQueue(), piece, nullptr, to == y.data() ? to : x.data(), to, &counts);
+    EXPECT_EQ(counts.zeros, 3U);
+    EXPECT_EQ(counts.underflowed, 2U);
+    EXPECT_EQ(counts.non_finite, 1U);
+  }
+  EXPECT_TRUE(same(apart, y));
+  EXPECT_TRUE(same(decoded(codec, encoded(codec, x, 1), 6), y));
 }
 
 TEST(Sparse, KeepsEveryBitButNansPayload) {

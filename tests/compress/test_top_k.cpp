@@ -15,9 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "cpd/backend/cpu/largest.h"
+#include "cpd/backend/queue.h"
 #include "cpd/backend/roster.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/compress/largest.h"
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/top_k.h"
 #include "cpd/spec/error.h"
@@ -382,6 +383,56 @@ TEST(TopK, BytesArePlacesAndValues) {
   EXPECT_FALSE(caller.codec->is_fixed());
   EXPECT_EQ(caller.codec->MostBytes(0), 0);
   EXPECT_EQ(caller.codec->block() % 4096, 0);
+}
+
+/// Losses, bytes and the largest value, as other devices count them.
+TEST(TopK, CountsWhatRoundingLoses) {
+  const SharedQueue& queue = HostQueue();
+  const std::int64_t n = 70001;  // two messages
+  Values x = normal(static_cast<std::size_t>(n), 21);
+  for (std::size_t i = 0; i < x.size(); i += 3) x[i] = 0;
+  x[5000] = kNan;
+  x[66000] = -kInf;
+  for (const char* text : {"top_k 0.1", "top_k 0.00003 feedback=off e4m3", "top_k 0.1 int4",
+                           "top_k 0.2 feedback=off qsgd bits=4 bucket=512",
+                           "top_k 0.1 qsgd bits=4 bucket=512 coding=elias-dense"}) {
+    const SharedCodec codec = MakeCodec(text);
+    const auto state = codec->MakeState(n);
+    Piece layer{.n = n, .key = {.stream = 5}, .size = n};
+    state->Begin(layer, x.data());
+    layer.scale = codec->Measure(layer, state.get(), x.data());
+    EXPECT_EQ(codec->BytesOn(queue, layer, state.get(), x.data())(),
+              LayerBytes(*codec, layer, state.get(), x.data()))
+        << text;
+    EXPECT_EQ(codec->Largest(*state), std::abs(*std::ranges::max_element(x, {}, [](float v) {
+                return std::isfinite(v) ? std::abs(v) : 0;
+              })));
+    Values expected(x.size());
+    codec->Round(layer, state.get(), x.data(), expected.data());
+    Values y = x;  // in place where there is no residual
+    const bool in_place = state->Kept().empty();
+    SegmentCounts counts;
+    codec->RoundOn(*queue, layer, state.get(), x.data(), y.data(), &counts);
+    EXPECT_TRUE(same(expected, y)) << text;
+    if (in_place) {
+      Values values = x;
+      const auto other = codec->MakeState(n);
+      other->Begin(layer, values.data());
+      SegmentCounts again;
+      codec->RoundOn(*queue, layer, other.get(), values.data(), values.data(), &again);
+      EXPECT_TRUE(same(expected, values)) << text;
+      EXPECT_EQ(again.underflowed, counts.underflowed) << text;
+    }
+    const auto count = [&](auto is_counted) {
+      unsigned long long all = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) all += is_counted(x[i], y[i]) ? 1 : 0;
+      return all;
+    };
+    EXPECT_EQ(counts.non_finite, 2U);
+    EXPECT_EQ(counts.zeros, count([](float, float to) { return to == 0; })) << text;
+    EXPECT_EQ(counts.underflowed, count([](float of, float to) { return of != 0 && to == 0; }))
+        << text;
+  }
 }
 
 TEST(TopK, TextsAndResults) {

@@ -295,27 +295,30 @@ TEST_P(TopKDevices, InPlace) {
 /// A call that fails leaves nothing, and one on the CPU goes on from those on the device.
 TEST_P(TopKDevices, ResidualsFromCallToCall) {
   constexpr std::int64_t kSize = 3000;
-  const Case one{"e4m3", 50000000, true};
-  const SharedCodec codec = one.codec(one.text());
-  const auto scalar = codec->MakeState(kSize);
-  const auto there = codec->MakeState(kSize);
-  const Piece whole{.n = kSize, .size = kSize};
-  for (unsigned step = 0; step < 6; ++step) {
-    const Floats x = values_of(kSize, step == 3 ? Values::some_nan : Values::normal, step);
-    if (step % 3 == 2) {
-      for (CodecState* state : {scalar.get(), there.get()}) {
-        Floats y(x.size());
-        state->Begin(whole, x.data());
-        codec->Round(whole, state, x.data(), y.data());
+  for (const char* const format : {"e4m3", "int4"}) {
+    SCOPED_TRACE(format);
+    const Case one{format, 50000000, true};
+    const SharedCodec codec = one.codec(one.text());
+    const auto scalar = codec->MakeState(kSize);
+    const auto there = codec->MakeState(kSize);
+    const Piece whole{.n = kSize, .size = kSize};
+    for (unsigned step = 0; step < 6; ++step) {
+      const Floats x = values_of(kSize, step == 3 ? Values::some_nan : Values::normal, step);
+      if (step % 3 == 2) {
+        for (CodecState* state : {scalar.get(), there.get()}) {
+          Floats y(x.size());
+          state->Begin(whole, x.data());
+          codec->Round(whole, state, x.data(), y.data());
+        }
+        Commit(scalar.get(), there.get());
+        continue;
       }
-      Commit(scalar.get(), there.get());
-      continue;
+      const SharedQueue queue = NewQueue();
+      testing::Copies copies = There();
+      there->BeginOn(queue, whole, copies.Of(x));
+      Rounded(queue, *codec, whole, there.get(), copies.Of(x));
+      Expect(one, *codec, x, whole, scalar.get(), there.get());
     }
-    const SharedQueue queue = NewQueue();
-    testing::Copies copies = There();
-    there->BeginOn(queue, whole, copies.Of(x));
-    Rounded(queue, *codec, whole, there.get(), copies.Of(x));
-    Expect(one, *codec, x, whole, scalar.get(), there.get());
   }
 }
 
@@ -349,16 +352,21 @@ TEST_P(TopKDevices, WithinFeedbackAndSums) {
   }
 }
 
-/// The kernels by themselves, which the CPU has not: there FindLargest selects.
+/// The kernels by themselves. The CPU's operations search without such counts.
 class TopKKernels : public TopKDevices {
  protected:
   void SetUp() override {
     TopKDevices::SetUp();
-    if (!IsSkipped() && on_host()) GTEST_SKIP() << "the CPU has no such kernels";
+    if (!IsSkipped() && on_host()) GTEST_SKIP() << "the CPU searches without counts";
   }
 };
 INSTANTIATE_TEST_SUITE_P(Backends, TopKKernels, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
+
+/// What a search goes on from, and finds.
+struct Found : TopKSearch {
+  unsigned long long counts[kPatternDigits][kMostDigit + 1];
+};
 
 /// A search of n values whose counts begin with those of values that are not there.
 class Search {
@@ -373,18 +381,21 @@ class Search {
     call.k = k;
     call.span = span;
     call.block = 65536;
+    call.goes_on = true;
     call.cast = PlanOf(kFp32);
     auto* const values = static_cast<float*>(queue_->Allocate(MemoryKind::device, memory_));
     queue_->Copy(values, x.data(), memory_);
     call.x = values;
     call.search =
         static_cast<TopKSearch*>(queue_->Allocate(MemoryKind::device, sizeof(TopKSearch)));
+    call.counts_of =
+        static_cast<DigitCounts*>(queue_->Allocate(MemoryKind::device, sizeof(found.counts)));
     call.spans = static_cast<TopKSpan*>(queue_->Allocate(MemoryKind::device, BytesOfSpans()));
   }
   ~Search() {
     for (const void* memory :
          {static_cast<const void*>(call.x), static_cast<const void*>(call.search),
-          static_cast<const void*>(call.spans)}) {
+          static_cast<const void*>(call.counts_of), static_cast<const void*>(call.spans)}) {
       queue_->Release(MemoryKind::device, const_cast<void*>(memory));
     }
   }
@@ -393,10 +404,11 @@ class Search {
 
   /// Selects, from `found` and `spans` on, which then are what the kernels left.
   void Select() {
-    queue_->Copy(call.search, &found, sizeof(found));
+    queue_->Copy(call.search, &found, sizeof(TopKSearch));
+    queue_->Copy(call.counts_of, &found.counts, sizeof(found.counts));
     queue_->Copy(call.spans, spans.data(), BytesOfSpans());
     queue_->select_top_k(call);
-    queue_->Copy(&found, call.search, sizeof(found));
+    queue_->Copy(&found, call.search, sizeof(TopKSearch));
     queue_->Copy(spans.data(), call.spans, BytesOfSpans());
   }
   [[nodiscard]] Floats Rounded() const {
@@ -420,7 +432,7 @@ class Search {
 
  public:
   TopKCall call;
-  TopKSearch found{};
+  Found found{};
   std::vector<TopKSpan> spans;
 };
 
@@ -467,7 +479,7 @@ TEST_P(TopKKernels, DigitsOfManyValues) {
     if (trial > 1 && trial % 4 == 0) wanted = trial;  // beyond infinity's pattern
     search.call.k = wanted;
     LargestLimit expected{0, wanted};
-    TopKSearch with_value = search.found;
+    Found with_value = search.found;
     auto& counts = with_value.counts;
     for (int digit = 0; digit < kPatternDigits; ++digit) {
       if (expected.pattern == 0) ++counts[digit][0];  // the value that is there

@@ -106,6 +106,22 @@ TEST(GemmScaled, OneOperandAlone) {
   EXPECT_TRUE(gemm_scaled_matches(made, accumulator_of("e6m9")));
 }
 
+/// Blocks may be longer than k, by any number.
+TEST(GemmScaled, HugeBlocks) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  Maker make(ParseFormat("e4m3"));
+  ScaledCase made = make.Make(3, 20, 5, {20, 1}, {20, 1});
+  for (const char* text : {"e5m7 sequential rounding=stochastic random_bits=8",
+                           "e5m7 kahan rounding=stochastic random_bits=8"}) {
+    const Accumulator accumulator = ParseAccumulator(text);
+    made.a.block = made.b.block = 20;
+    const std::vector<float> expected = testing::run_scaled(made, accumulator);
+    made.a.block = made.b.block = kMost;
+    EXPECT_TRUE(testing::scaled_equal(made, accumulator, "huge blocks", expected,
+                                      testing::run_scaled(made, accumulator)));
+  }
+}
+
 TEST(GemmScaled, Batches) {
   Maker make(ParseFormat("e4m3"));
   for (const bool shared : {false, true}) {

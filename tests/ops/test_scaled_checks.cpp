@@ -4,13 +4,16 @@
 // written; numbers of scales.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "cpd/backend/explain.h"
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
+#include "tests/testing/flushing.h"
 #include "tests/testing/refusal.h"
 #include "tests/testing/run.h"
 
@@ -114,6 +117,31 @@ TEST_F(ScaledErrors, GivenScales) {
   const TensorView negative = view_of(minus);
   ExpectCast("scales must not be negative", view_of(x), ParseScaled("e4m3fn 4 scale=fp32"),
              view_of(y), {.blocks = &negative});
+}
+
+/// 1.25 * 2^-127 is cast to another subnormal number, which a flushing program's comparison takes
+/// for the same zero.
+TEST_F(ScaledErrors, GivenScalesThatAreSubnormal) {
+#if defined(CPD_TEST_FLUSHES)
+  const Floats between = {1, std::bit_cast<float>(0x00500000U)};
+  const TensorView scales_between = view_of(between);
+  const testing::Flushing flushing;
+  ExpectCast("scales must be numbers of e8m0, got", view_of(x), mx, view_of(y),
+             {.blocks = &scales_between});
+#endif
+}
+
+TEST_F(ScaledErrors, GivenCodesWhileExplaining) {
+  for (const std::size_t size : {1, 2, 3}) {
+    const Bytes bytes(size);
+    const TensorView view = view_of(bytes);
+    const auto explain = [&] {
+      static_cast<void>(
+          Explain([&] { Cast(view_of(x), mx, -1, Saturating(), view_of(y), {.blocks = &view}); }));
+    };
+    Expect(size == 2 ? "nothing" : "scales must be 2 contiguous bytes, of 2 codes of e8m0, got",
+           explain);
+  }
 }
 
 TEST_F(ScaledErrors, Sizes) {

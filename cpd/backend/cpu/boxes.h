@@ -23,13 +23,13 @@ TensorView IndicesOf(const TensorView& x);
 class CPD_API BoxIntegers {
  public:
   explicit BoxIntegers(const RoundPlan& plan) : plan_(plan) {}
-  /// The integers of a box whose places are indices: neighbours along its rows or, where it is
-  /// turned, its columns have neighbouring ones. They have no gaps, and are valid until the next
+  /// The integers of a box whose places are indices: neighbors along its rows or, where it is
+  /// turned, its columns have neighboring ones. They have no gaps, and are valid until the next
   /// call.
   const std::uint32_t* Read(const Box& box);
 
  private:
-  /// Draws rows x columns integers, those of a row for neighbouring indices, rows `apart`.
+  /// Draws rows x columns integers, those of a row for neighboring indices, rows `apart`.
   void DrawRows(std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t apart,
                 std::uint32_t* to, std::int64_t to_stride) const;
 

@@ -68,7 +68,6 @@ const Backend& Table() {
       .order = Order,
       .wait = Wait,
       .product_path = product_path,
-#define CPD_DEVICE_OP(name, Call)
 #define CPD_OP(name, Call) .name = name,
 #include "cpd/backend/operations.def"
   };

@@ -9,13 +9,12 @@
 
 namespace cpd::cpu {
 
-#define CPD_DEVICE_OP(name, Call)
 #define CPD_OP(name, Call) int name(const Launch& launch, const Call& call);
 #include "cpd/backend/operations.def"
 
 ProductPath product_path(const AccumulatorPlan& plan, bool given);
 
-/// The table; operations that it lacks are null.
+/// The table.
 const Backend& Table();
 
 }  // namespace cpd::cpu

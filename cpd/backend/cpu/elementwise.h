@@ -132,7 +132,7 @@ class Writer {
 };
 
 /// Where a box of a tensor is in memory: `rows` x `columns` elements, of which the first is
-/// `offset` elements from the tensor's; neighbours in a column and in a row are their strides
+/// `offset` elements from the tensor's; neighbors in a column and in a row are their strides
 /// apart.
 struct Box {
   std::int64_t offset = 0, rows = 0, columns = 0, row_stride = 0, column_stride = 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of bf16 numbers by the CPU's own instructions, in their order of summation.
+// Computes products of bf16 numbers by the CPU's own instructions, in their order of summation.
+// It says so where the CPU or the values do not allow that; callers then compute another way.
 #pragma once
 
 #include "cpd/base/tensor.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much slower than a BLAS's a product is.
+// Estimates how much slower than a BLAS's a product is, before anything runs.
 #pragma once
 
 #include "cpd/export.h"

@@ -52,7 +52,7 @@ struct ScaledPart {
   std::int64_t elements, bytes;  ///< the offset of the elements; the size of the part
 };
 
-/// `n` neighbours whose codes begin on a byte, from the part's value `begin` on. The first is value
+/// `n` neighbors whose codes begin on a byte, from the part's value `begin` on. The first is value
 /// `place` of bucket number `bucket`. Each `run` of them share a scale; run 0: buckets may be cut.
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;

@@ -17,7 +17,7 @@ constexpr std::int64_t kWhole = kMostChosen;
 /// of a page at a time.
 constexpr std::int64_t kTallest = 1024;
 
-/// The most neighbours in a run whose largest magnitude a kernel finds without prefetching, which
+/// The most neighbors in a run whose largest magnitude a kernel finds without prefetching, which
 /// the pass over the previous tile's elements has done.
 constexpr std::int64_t kPart = 128;
 

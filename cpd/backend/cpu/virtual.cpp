@@ -121,7 +121,14 @@ void ForBlocks(const VirtualCall& call, Run run) {
 
 int cast_terms(const Launch& /*launch*/, const VirtualCall& call) {
   ForBlocks(call, [&](RankBlocks& blocks, std::int64_t begin, std::int64_t n) {
-    blocks.Cast(0, begin, n, call.x[0] + (begin - call.begin), call.terms + (begin - call.begin));
+    const float* x = call.x[0] + (begin - call.begin);
+    float* const terms = call.terms + (begin - call.begin);
+    float values[kStage];
+    if (call.counts != nullptr && x == terms) {  // losses are counted after the cast
+      std::copy_n(x, n, values);
+      x = values;
+    }
+    blocks.Cast(0, begin, n, x, terms);
   });
   return 0;
 }

@@ -53,7 +53,7 @@ std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase 
   return headers;
 }
 
-/// Writes the headers of settled messages; neighbours may be the same message.
+/// Writes the headers of settled messages; neighbors may be the same message.
 void Seal(std::span<const Addressed> out, Phase phase, std::uint32_t number) {
   std::vector<const Message*> messages;
   for (const auto& [peer, message] : out) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/compress/largest.h"
+#include "cpd/backend/cpu/largest.h"
 
 #include <algorithm>
 #include <atomic>
@@ -25,24 +25,39 @@ constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // the fewest values t
 
 std::uint32_t PatternOf(float value) { return pattern_of(value); }
 
+/// Finds a digit of the limit, of n patterns at(i) that have its digits before. Returns how many
+/// have this one, too.
+template <class At>
+std::int64_t FindDigit(int place, std::int64_t n, At at, LargestLimit& limit) {
+  const int shift = digit_shift(place);
+  std::uint32_t digit = last_digit(place);
+  std::int64_t counts[kMostDigit + 1] = {};
+  for (std::int64_t i = 0; i < n; ++i) ++counts[at(i) >> shift & last_digit(place)];
+  for (; counts[digit] < limit.equals; --digit) limit.equals -= counts[digit];
+  limit.pattern |= digit << shift;
+  return counts[digit];
+}
+
 /// The limit that selects the k >= 1 largest of n patterns at(i), found digit by digit.
 template <class At>
 LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   LargestLimit limit{0, k};
-  std::uint32_t known = 0;
-  for (int place = 0; place < kPatternDigits; ++place) {
-    const int shift = digit_shift(place);
-    const std::uint32_t last = last_digit(place);
-    std::int64_t counts[kMostDigit + 1] = {};
+  std::vector<std::uint32_t> same(static_cast<std::size_t>(FindDigit(0, n, at, limit)) + 1);
+  // Stores the patterns that have the limit's digits, and behind them one that need not.
+  const auto narrow = [&](int place, auto from) {
+    std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::uint32_t pattern = at(i);
-      counts[pattern >> shift & last] += (pattern & known) == limit.pattern ? 1 : 0;
+      const std::uint32_t pattern = from(i);
+      same[count] = pattern;
+      count += pattern >> digit_shift(place) == limit.pattern >> digit_shift(place) ? 1 : 0;
     }
-    std::uint32_t digit = last;
-    for (; counts[digit] < limit.equals; --digit) limit.equals -= counts[digit];
-    limit.pattern |= digit << shift;
-    known |= last << shift;
-  }
+    n = count;
+  };
+  narrow(0, at);
+  const auto stored = [&](std::int64_t i) { return same[i]; };
+  FindDigit(1, n, stored, limit);
+  narrow(1, stored);
+  FindDigit(2, n, stored, limit);
   return limit;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds the largest values of a layer.
+// Finds the largest values of a layer, for the operations of top-k.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -18,8 +19,22 @@ struct Summands {
   float* sum = nullptr;
 };
 
+/// Ranks first … last - 1 among the values of a Selection.
+struct RankRange {
+  std::int64_t first = 0, last = 0;
+  [[nodiscard]] std::int64_t size() const { return last - first; }
+};
+
 /// Some of n values and their indices, ascending.
 struct Selection {
+  /// The ranks of the values whose indices are in [begin, end).
+  [[nodiscard]] RankRange Within(std::int64_t begin, std::int64_t end) const {
+    const auto rank_of = [&](std::int64_t i) {
+      return std::ranges::lower_bound(places, i) - places.begin();
+    };
+    return {rank_of(begin), rank_of(end)};
+  }
+
   std::vector<std::int64_t> places;
   std::vector<float> values;
 };
