@@ -11,6 +11,7 @@
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
 #include "cpd/comm/engine/staged.h"
+#include "cpd/comm/engine/stream_order.h"
 #include "cpd/numeric/draws/streams.h"
 
 namespace cpd {
@@ -33,6 +34,29 @@ struct VirtualSums::Layer {
 };
 
 namespace {
+
+/// A codec's state of a layer of these values, from BeginOn to Free.
+class BegunState {
+ public:
+  BegunState(const SharedQueue& queue, CodecState* state, const Piece& whole, const float* x)
+      : state_(state) {
+    if (state == nullptr) return;
+    try {
+      state->BeginOn(queue, whole, x);
+    } catch (...) {
+      state->Free();
+      throw;
+    }
+  }
+  ~BegunState() {
+    if (state_ != nullptr) state_->Free();
+  }
+  BegunState(const BegunState&) = delete;
+  BegunState& operator=(const BegunState&) = delete;
+
+ private:
+  CodecState* state_;
+};
 
 /// Whether every value is one of bf16.
 bool FitsHalves(const Format& format) {
@@ -84,12 +108,12 @@ bool VirtualSums::rounds() const {
 
 float VirtualSums::Largest(const TensorView& x, const Codec& codec, const Piece& whole,
                            CodecState* state) const {
+  queue_->Follow(x.stream);
   if (state != nullptr) {
     const auto values = Entering(x);
-    state->BeginOn(queue_, whole, values.get());
+    const BegunState begun(queue_, state, whole, values.get());
     if (const auto largest = codec.LargestOn(*queue_, *state)) return *largest;
   }
-  queue_->Follow(x.stream);
   const float largest = MeasureRanges(*queue_, {&x, 1})[0].max_abs;
   float entering = largest;  // rounding keeps the order of magnitudes
   Unscale(0, reduction_.first_divisor(), 1, &largest, &entering);
@@ -158,10 +182,9 @@ void VirtualSums::Contribute(int layer, const TensorView& x, int shift, const Tu
 
 void VirtualSums::Fold(Layer& layer) {
   auto kept = std::exchange(layer.kept, std::nullopt);
-  queue_->Follow(kept->stream);
+  const StreamOrder order(queue_, kept->stream);
   if (kept->counts) kept->call.counts = layer.counts.get();
   queue_->fold_ranks(kept->call);
-  queue_->Precede(kept->stream);
 }
 
 void VirtualSums::FoldKept() {
@@ -176,7 +199,6 @@ void VirtualSums::End() {
 }
 
 std::shared_ptr<const float> VirtualSums::Entering(const TensorView& x) const {
-  queue_->Follow(x.stream);
   const float divisor = reduction_.first_divisor();
   if (divisor != 1) return Quotients(queue_, {&x, 1}, divisor)[0];
   return {std::shared_ptr<void>(), static_cast<const float*>(x.data)};
@@ -184,8 +206,9 @@ std::shared_ptr<const float> VirtualSums::Entering(const TensorView& x) const {
 
 float VirtualSums::Measure(const TensorView& x, const Codec& codec, const Piece& whole,
                            CodecState* state) const {
+  queue_->Follow(x.stream);
   const auto values = Entering(x);
-  if (state != nullptr) state->BeginOn(queue_, whole, values.get());
+  const BegunState begun(queue_, state, whole, values.get());
   return codec.MeasureOn(*queue_, whole, state, values.get());
 }
 
@@ -193,14 +216,15 @@ void VirtualSums::Contribute(int layer, const TensorView& x, const Codec& codec,
                              CodecState* state, const Turn& turn) {
   Layer& to = At(layer);
   if (to.size == 0) return;
-  const auto values = Entering(x);
-  if (state != nullptr) state->BeginOn(queue_, whole, values.get());
-  const bool counts_bytes = turn.counts && turn.counts_bytes && !codec.is_fixed();
-  if (counts_bytes) to.bytes.push_back(codec.BytesOn(queue_, whole, state, values.get()));
-  codec.RoundOn(*queue_, whole, state, values.get(), terms_.get(),
-                turn.counts ? to.counts.get() : nullptr);
-  if (state != nullptr) state->Free();  // else hundreds of ranks' would add up
-  queue_->Precede(x.stream);
+  {
+    const StreamOrder order(queue_, x.stream);
+    const auto values = Entering(x);
+    const BegunState begun(queue_, state, whole, values.get());
+    const bool counts_bytes = turn.counts && turn.counts_bytes && !codec.is_fixed();
+    if (counts_bytes) to.bytes.push_back(codec.BytesOn(queue_, whole, state, values.get()));
+    codec.RoundOn(*queue_, whole, state, values.get(), terms_.get(),
+                  turn.counts ? to.counts.get() : nullptr);
+  }
   AddTerms(layer, turn);
 }
 
@@ -238,7 +262,7 @@ void VirtualSums::EncodeResults(int layer, const Codec& codec, const Piece& whol
                                 CodecState* state) {
   if (At(layer).size == 0) return;
   float* const sums = At(layer).across.get();
-  if (state != nullptr) state->BeginOn(queue_, whole, nullptr);
+  const BegunState begun(queue_, state, whole, nullptr);
   codec.RoundOn(*queue_, whole, state, sums, sums);
 }
 
@@ -292,12 +316,11 @@ void VirtualSums::Result(int layer, int shift, float scale, const TensorView& ou
   call.shift = BoundedShift(shift);
   call.divisor = reduction_.divisor();
   call.scale = scale;
-  queue_->Follow(out.stream);
+  const StreamOrder order(queue_, out.stream);
   queue_->Clear(from.of_result(), sizeof(SegmentCounts));
   call.out = static_cast<float*>(out.data);
   call.counts = from.of_result();
   queue_->finish_sums(call);
-  queue_->Precede(out.stream);
 }
 
 VirtualSums::Counts VirtualSums::counts(int layer) const {

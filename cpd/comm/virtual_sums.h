@@ -93,7 +93,7 @@ class VirtualSums {
   void Copy(Layer& layer, void* to, const void* from);
   /// A copy of the layer's values on the host; these values where the host can read them.
   [[nodiscard]] std::shared_ptr<float> HostCopy(Layer& layer, const float* values);
-  /// A rank's values as they enter the reduction.
+  /// A rank's values as they enter the reduction; the queue follows their stream.
   [[nodiscard]] std::shared_ptr<const float> Entering(const TensorView& x) const;
 
   const Reduction& reduction_;

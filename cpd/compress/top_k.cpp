@@ -100,6 +100,7 @@ struct TopK::Sending final : Residual {
     if (inner != nullptr) inner->Free();
     call = {};
     sum_ = search_ = gathered = nullptr;
+    Residual::Free();
   }
 
   void SetGradient(float rms) override { gradient = rms; }
