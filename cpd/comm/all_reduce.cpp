@@ -69,7 +69,7 @@ class Collective {
       return exchanges.Run(chunk, std::move(parts));
     });
     if (counts) CountAll(std::move(own), report);
-    if (staged_) ReturnStaged(report);
+    if (copies_) ReturnResults(report);
     for (CodecState* state : states_) state->Commit();
     for (CodecState* state : result_states_) state->Commit();
     link_.traffic().steps = exchanges.steps();
@@ -154,15 +154,30 @@ class Collective {
     queue_ = link_.UseLayersOn(first.device, first.device_index);
     order_.emplace(queue_, x_, out_);
     if (first.on_host() || reduction_->encodes_on_devices()) return;
-    staged_.emplace(queue_, x_, out_);
-    x_ = staged_->x();
-    out_ = staged_->out();
+    HostCopies& copies = copies_.emplace(queue_);
+    const auto on_host = [&](TensorView layer, std::shared_ptr<float> memory) {
+      layer.data = host_memory_.emplace_back(std::move(memory)).get();
+      layer.device = Device::cpu;
+      layer.stream = nullptr;
+      return layer;
+    };
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      const auto* values = static_cast<const float*>(x_[l].data);
+      host_x_.push_back(on_host(x_[l], copies.Fetch(l, values, sizes_[l])));
+    }
+    for (const TensorView& layer : out_) {
+      host_out_.push_back(on_host(layer, copies.Allocate(layer.size())));
+    }
+    on_device_ = std::exchange(out_, host_out_);
+    x_ = host_x_;
     queue_ = HostQueue();
   }
 
-  void ReturnStaged(ReduceReport& report) const {
-    staged_->Return();
-    for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].staged_bytes = staged_->BytesOf(l);
+  void ReturnResults(ReduceReport& report) {
+    for (std::size_t l = 0; l < out_.size(); ++l) {
+      copies_->Copy(l, on_device_[l].data, out_[l].data, out_[l].size());
+    }
+    for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].staged_bytes = copies_->bytes(l);
   }
 
   /// Where contributions are divided (Divide::before), replaces x by the quotients.
@@ -390,7 +405,10 @@ class Collective {
   bool in_fp32_ = false;
   SharedQueue queue_;
   std::optional<StreamOrder> order_;
-  std::optional<StagedLayers> staged_;
+  std::optional<HostCopies> copies_;  // where a codec has no kernels on the layers' device
+  std::vector<std::shared_ptr<float>> host_memory_;
+  std::vector<TensorView> host_x_, host_out_;
+  std::span<const TensorView> on_device_;   // the results
   std::vector<float> scales_;               // empty where nothing is measured
   std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
   std::vector<CodecState*> result_states_;  // of the results that this rank owns

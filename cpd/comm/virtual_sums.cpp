@@ -10,7 +10,6 @@
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
-#include "cpd/comm/engine/staged.h"
 #include "cpd/comm/engine/stream_order.h"
 #include "cpd/numeric/draws/streams.h"
 
@@ -19,9 +18,8 @@ namespace cpd {
 struct VirtualSums::Layer {
   std::int64_t size = 0;
   std::shared_ptr<float> group, across;
-  std::shared_ptr<std::uint16_t> halves;  ///< in place of `across`
-  std::shared_ptr<SegmentCounts> counts;  ///< of the contributions, and of the result
-  std::int64_t staged_bytes = 0;
+  std::shared_ptr<std::uint16_t> halves;             ///< in place of `across`
+  std::shared_ptr<SegmentCounts> counts;             ///< of the contributions, and of the result
   std::vector<std::function<std::int64_t()>> bytes;  ///< of contributions
   struct Kept {
     VirtualCall call;
@@ -78,7 +76,8 @@ VirtualSums::VirtualSums(const Reduction& reduction, const std::vector<std::int6
       on_host_(first.on_host()),
       terms_(QueuedValues(queue_, std::ranges::max(sizes))),
       across_(CallOf(reduction.Across(0))),
-      group_(CallOf(reduction.Group(0, 0))) {
+      group_(CallOf(reduction.Group(0, 0))),
+      copies_(queue_) {
   const int across = reduction.Across(0).planes();
   const int group = reduction.Group(0, 0).planes();
   const bool halves = on_host_ && FitsHalves(reduction);
@@ -238,7 +237,7 @@ void VirtualSums::Contribute(int layer, std::int64_t block, const Turn& turn, co
   Layer& to = At(layer);
   if (to.size == 0) return;
   const VirtualCall turns = TurnCall(layer, turn);
-  const auto all = on_host_ ? nullptr : PinnedValues(queue_, to.size);
+  const auto all = on_host_ ? nullptr : copies_.Allocate(to.size);
   parallel_for(to.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
     const AlignedRows own(1, on_host_ ? std::min(block, end - begin) : 0);
     for (std::int64_t i = begin; i < end; i += block) {
@@ -254,7 +253,7 @@ void VirtualSums::Contribute(int layer, std::int64_t block, const Turn& turn, co
     }
   });
   if (on_host_) return;
-  Copy(to, terms_.get(), all.get());
+  copies_.Copy(static_cast<std::size_t>(layer), terms_.get(), all.get(), to.size);
   AddTerms(layer, turn);
 }
 
@@ -268,36 +267,22 @@ void VirtualSums::EncodeResults(int layer, const Codec& codec, const Piece& whol
 
 void VirtualSums::ChangeResults(int layer, std::int64_t block, const Make& change) {
   Layer& of = At(layer);
-  const auto sums = HostCopy(of, of.across.get());
+  const auto l = static_cast<std::size_t>(layer);
+  const auto sums = copies_.Fetch(l, of.across.get(), of.size);
   parallel_for(of.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; i += block) {
       change(i, std::min(block, end - i), sums.get() + i);
     }
   });
-  Copy(of, of.across.get(), sums.get());
-}
-
-void VirtualSums::Copy(Layer& layer, void* to, const void* from) {
-  const std::int64_t bytes = layer.size * static_cast<std::int64_t>(sizeof(float));
-  if (bytes == 0 || to == from) return;
-  queue_->Copy(to, from, bytes);
-  layer.staged_bytes += bytes;
-}
-
-std::shared_ptr<float> VirtualSums::HostCopy(Layer& layer, const float* values) {
-  if (on_host_) return {std::shared_ptr<void>(), const_cast<float*>(values)};
-  std::shared_ptr<float> copy = PinnedValues(queue_, layer.size);
-  Copy(layer, copy.get(), values);
-  return copy;
+  copies_.Copy(l, of.across.get(), sums.get(), of.size);
 }
 
 const float* VirtualSums::OnHost(int layer, const TensorView& x) {
   queue_->Follow(x.stream);
-  staged_ = HostCopy(At(layer), static_cast<const float*>(x.data));
-  return staged_.get();
+  const auto* values = static_cast<const float*>(x.data);
+  fetched_ = copies_.Fetch(static_cast<std::size_t>(layer), values, At(layer).size);
+  return fetched_.get();
 }
-
-std::int64_t VirtualSums::staged_bytes(int layer) const { return At(layer).staged_bytes; }
 
 void VirtualSums::EndGroup(const Turn& turn) {
   FoldKept();

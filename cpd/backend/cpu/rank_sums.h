@@ -27,8 +27,9 @@ class RankSums {
   /// For blocks of up to n values.
   RankSums(const ReduceCall& call, std::int64_t n)
       : call_(call),
-        across_(call.rounds.units, fold_planes(call.across.order.scheme, call.rounds.units), n),
-        group_(Members(), fold_planes(call.group.order.scheme, Members()), n) {}
+        across_(call.rounds.units, fold_planes(call.across.order.scheme, call.rounds.units),
+                !in_place(call) || call.group_size > 0, n),
+        group_(Members(), fold_planes(call.group.order.scheme, Members()), !in_place(call), n) {}
 
   /// Returns the sums of values begin … begin + n - 1 of the segment's layer, valid until the next
   /// call. load(r, row) returns the n values of from[r], for which `row` is memory.
@@ -63,9 +64,12 @@ class RankSums {
   /// Terms, some at a time, and the state of one level's sums.
   class Level {
    public:
-    Level(std::int64_t terms, int planes, std::int64_t n)
-        : together_(std::min(kTogether, terms)), rows_(terms > 0 ? together_ + planes : 0, n) {}
-    [[nodiscard]] float* state(std::int64_t plane) const { return rows_[together_ + plane]; }
+    /// `has_rows`: terms need memory.
+    Level(std::int64_t terms, int planes, bool has_rows, std::int64_t n)
+        : together_(std::min(kTogether, terms)),
+          planes_(planes),
+          rows_(terms > 0 ? planes + (has_rows ? together_ : 0) : 0, n) {}
+    [[nodiscard]] float* state(std::int64_t plane) const { return rows_[plane]; }
 
     /// Adds values i … end - 1 of `terms` terms; term(k, row) returns term k.
     template <class Term>
@@ -74,7 +78,7 @@ class RankSums {
       const float* rows[kTogether];
       for (std::int64_t k = 0; k < terms; k += together_) {
         const std::int64_t count = std::min(together_, terms - k);
-        for (std::int64_t j = 0; j < count; ++j) rows[j] = term(k + j, rows_[j]) + i;
+        for (std::int64_t j = 0; j < count; ++j) rows[j] = term(k + j, rows_[planes_ + j]) + i;
         AddTerms(plan, terms, k, {rows, static_cast<std::size_t>(count)}, begin + i, end - i,
                  state(0) + i, rows_.width());
       }
@@ -83,8 +87,12 @@ class RankSums {
    private:
     static constexpr std::int64_t kTogether = 8;
     std::int64_t together_;
+    int planes_;
     AlignedRows rows_;
   };
+
+  /// Whether all terms are values in memory.
+  static bool in_place(const ReduceCall& call) { return call.from_codes == Codes::values; }
 
   [[nodiscard]] std::int64_t Members() const {
     return call_.unit >= 0 ? call_.from_count : call_.group_size;

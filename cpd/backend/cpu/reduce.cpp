@@ -91,7 +91,7 @@ class Work {
   explicit Work(const ReduceCall& call)
       : call_(call),
         planes_(fold_planes(call.across.order.scheme, call.rounds.units)),
-        rows_(call.task == ReduceTask::hop ? planes_ + 1 : 1, kStage) {
+        rows_(RowsOf(call.task), kStage) {
     if (call.task == ReduceTask::fold) sums_.emplace(call, kStage);
   }
 
@@ -100,11 +100,10 @@ class Work {
       case ReduceTask::pack:
         return Pack(block);
       case ReduceTask::fold:
-        return Store(block, call_.to_codes,
-                     sums_->Fold(*block.segment, block.segment->begin + block.at, block.n,
-                                 [&](std::int64_t r, float* row) {
-                                   return Contribution(block, r, row);
-                                 }));
+        return Store(
+            block, call_.to_codes,
+            sums_->Fold(*block.segment, block.segment->begin + block.at, block.n,
+                        [&](std::int64_t r, float* row) { return Contribution(block, r, row); }));
       case ReduceTask::hop:
         return Hop(block);
       case ReduceTask::transcode:
@@ -115,6 +114,10 @@ class Work {
   }
 
  private:
+  [[nodiscard]] int RowsOf(ReduceTask task) const {
+    if (task == ReduceTask::hop) return planes_ + 1;
+    return task == ReduceTask::fold ? 0 : 1;
+  }
   [[nodiscard]] const RoundPlan& PlanOf(Codes codes) const {
     return call_.codes[static_cast<std::size_t>(codes)];
   }

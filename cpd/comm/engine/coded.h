@@ -3,9 +3,9 @@
 // A part's values in a message: plane by plane, segment by segment, block by block, each block the
 // bytes of its codec. Any block can be read and written alone, so that a fold goes from bytes to
 // sums without the values of a whole message in memory. Where sizes are fixed a block's place is
-// computed; else the message begins with the sizes of its blocks, four bytes each. Codecs compute on
-// a queue's device. Where that is the CPU, a message in another device's memory is read and written
-// in a copy on the host.
+// computed; else the message begins with the sizes of its blocks, four bytes each. Codecs compute
+// on a queue's device. Where that is the CPU, a message in another device's memory is read and
+// written in a copy on the host.
 #pragma once
 
 #include <cstdint>

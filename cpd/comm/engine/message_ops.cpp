@@ -87,8 +87,7 @@ ReduceCall MessageOps::MakeCall() const {
     call.cast = PlanOf(wire.format(), wire.rounding(), {.seed = reduction_.seed()});
   }
   call.codes.fill(PlanOf(kFp32));
-  for (const Content content :
-       {Content::contributions, Content::running_sums, Content::results}) {
+  for (const Content content : {Content::contributions, Content::running_sums, Content::results}) {
     for (std::size_t q = 0; q < codecs(content).planes() && is_direct(content); ++q) {
       call.codes[Index(CodesOf(content, q))] = PlanOf(codecs(content).of(q, 0).format());
     }
@@ -104,12 +103,33 @@ ReduceCall MessageOps::MakeCall() const {
   return call;
 }
 
+/// Memory for values on the queue's device, which blocks use one after the other.
+class MessageOps::Scratch {
+ public:
+  explicit Scratch(const SharedQueue& queue) : queue_(queue) {}
+  /// Begins the next blocks.
+  void Reset() { used_ = 0; }
+  /// Memory for n values until Reset.
+  float* Take(std::int64_t n) {
+    if (used_ == memory_.size()) memory_.emplace_back();
+    auto& [size, values] = memory_[used_++];
+    if (size < n) values = QueuedValues(queue_, size = n);
+    return values.get();
+  }
+
+ private:
+  const SharedQueue& queue_;
+  std::size_t used_ = 0;
+  std::vector<std::pair<std::int64_t, std::shared_ptr<float>>> memory_;
+};
+
 template <class Body>
 void MessageOps::ForBlocks(const Part& part, const Body& body) const {
   if (part.count == 0) return;
   if (!by_blocks()) {
     const std::vector<Block> segments = SegmentsOf(part);
-    body(Blocks(segments));
+    Scratch scratch(queue_);
+    body(Blocks(segments), scratch);
     return progress_();
   }
   const std::vector<Block> blocks = BlocksOf(part, codecs(Content::contributions));
@@ -117,14 +137,24 @@ void MessageOps::ForBlocks(const Part& part, const Body& body) const {
   const std::int64_t batch = kBatch * MaxThreads();
   for (std::int64_t first = 0; first < count; first += batch) {
     parallel_for(std::min(batch, count - first), 1, 8, [&](std::int64_t begin, std::int64_t end) {
+      Scratch scratch(queue_);
       for (std::int64_t i = begin; i < end; ++i) {
-        body(Blocks(blocks).subspan(static_cast<std::size_t>(first + i), 1));
+        scratch.Reset();
+        body(Blocks(blocks).subspan(static_cast<std::size_t>(first + i), 1), scratch);
       }
     });
     CheckInterrupt();
     progress_();
   }
 }
+
+/// Blocks of a part, in the messages that are read and in the one that is written.
+struct MessageOps::Work {
+  Blocks blocks;
+  Scratch& scratch;
+  const std::vector<CodedPart>& read;
+  CodedPart& written;
+};
 
 template <class Body>
 void MessageOps::Convert(const Part& part, const std::vector<Source>& from, Content content,
@@ -137,7 +167,8 @@ void MessageOps::Convert(const Part& part, const std::vector<Source>& from, Cont
   }
   CodedPart written;
   if (to != nullptr) written = CodedPart::Write(part, codecs(content), *to, *queue_);
-  ForBlocks(part, [&](Blocks blocks) { body(blocks, read, written); });
+  ForBlocks(part,
+            [&](Blocks blocks, Scratch& scratch) { body(Work{blocks, scratch, read, written}); });
   if (to != nullptr) written.End(*to);
 }
 
@@ -146,12 +177,13 @@ void MessageOps::Convert(const Part& part, const std::vector<Source>& from, Cont
 /// memory in the blocks' order, plane by plane.
 class MessageOps::Step {
  public:
-  Step(const MessageOps& ops, ReduceTask task, Blocks blocks)
-      : ops_(ops), blocks_(blocks), call_(ops.call_) {
+  Step(const MessageOps& ops, ReduceTask task, const Work& work)
+      : ops_(ops), blocks_(work.blocks), scratch_(work.scratch), call_(ops.call_) {
     call_.task = task;
     call_.from_codes = call_.to_codes = Codes::values;
     std::int64_t tiles = 0;
-    for (const Block& block : blocks) {
+    segments_.reserve(blocks_.size());
+    for (const Block& block : blocks_) {
       const auto l = static_cast<std::size_t>(block.layer);
       ReduceSegment& segment = segments_.emplace_back();
       segment.layer = ops.reduction_.number(block.layer);
@@ -172,24 +204,27 @@ class MessageOps::Step {
   [[nodiscard]] ReduceCall& call() { return call_; }
   [[nodiscard]] ReduceSegment& segment(std::size_t i) { return segments_[i]; }
 
-  /// Has `reduce` read a message; contributions that are not there are this rank's own.
-  void Read(Content content, const CodedPart& message) {
+  /// Has `reduce` read messages of one content; contributions that are not there are this rank's
+  /// own.
+  void Read(Content content, std::span<const CodedPart> messages) {
     if (ops_.is_direct(content)) {
-      Locate(content, message);
+      Locate(content, messages[0]);  // all have the same places
       call_.from_codes = CodesOf(content, 0);
-      return from_.push_back(message.memory());
+      for (const CodedPart& message : messages) from_.push_back(message.memory());
+      return;
     }
-    if (!message.is_there() && content != Content::contributions) return from_.push_back(nullptr);
-    float* const values = Values(content);
-    for (const Block& block : blocks_) {
-      float* const to = values + PlaceOf(block);
-      if (!message.is_there()) {
-        ops_.Round(block, to);
-        continue;
+    float* values = Values(content, messages.size());
+    for (const CodedPart& message : messages) {
+      const bool is_own = !message.is_there() && content == Content::contributions;
+      from_.push_back(message.is_there() || is_own ? BytesOf(values) : nullptr);
+      for (const Block& block : blocks_) {
+        if (is_own) ops_.Round(block, values + PlaceOf(block));
+        for (int q = 0; q < message.planes() && message.is_there(); ++q) {
+          message.Load(q, block, values + q * count_ + PlaceOf(block));
+        }
       }
-      for (int q = 0; q < message.planes(); ++q) message.Load(q, block, to + q * count_);
+      values += message.planes() * count_;
     }
-    from_.push_back(BytesOf(values));
   }
   /// Has `reduce` read values, indexed by position.
   void Read(const float* values) { from_.push_back(BytesOf(values + blocks_[0].position)); }
@@ -233,12 +268,12 @@ class MessageOps::Step {
   [[nodiscard]] std::int64_t PlaceOf(const Block& block) const {
     return block.position - blocks_[0].position;
   }
-  /// Memory for the values of all planes.
-  float* Values(Content content) {
-    const auto planes = static_cast<std::int64_t>(ops_.codecs(content).planes());
-    return memory_.emplace_back(QueuedValues(ops_.queue_, planes * count_)).get();
+  /// Memory for the values of messages, with all planes.
+  float* Values(Content content, std::size_t messages = 1) {
+    const std::size_t planes = messages * ops_.codecs(content).planes();
+    return scratch_.Take(static_cast<std::int64_t>(planes) * count_);
   }
-  /// Tells `reduce` where a message's blocks begin; messages of one content have the same places.
+  /// Sets the places at which a message's blocks begin.
   void Locate(Content content, const CodedPart& message) {
     for (std::size_t q = 0; q < ops_.codecs(content).planes(); ++q) {
       const std::size_t codes = Index(CodesOf(content, q));
@@ -260,11 +295,11 @@ class MessageOps::Step {
 
   const MessageOps& ops_;
   Blocks blocks_;
+  Scratch& scratch_;
   ReduceCall call_;
   std::int64_t count_ = 0;
   std::vector<ReduceSegment> segments_;
   std::vector<const std::uint8_t*> from_;
-  std::vector<std::shared_ptr<float>> memory_;
 };
 
 Piece MessageOps::OwnPiece(const Block& block) const {
@@ -276,34 +311,36 @@ Piece MessageOps::OwnPiece(const Block& block) const {
 void MessageOps::Round(const Block& block, float* terms, SegmentCounts* counts) const {
   const float* const x = layers_.x[static_cast<std::size_t>(block.layer)] + block.begin;
   try {
-    reduction_.wire(block.layer)->RoundOn(*queue_, OwnPiece(block),
-                                          StateOf(layers_.states, block.layer), x, terms, counts);
+    reduction_.wire(block.layer)
+        ->RoundOn(*queue_, OwnPiece(block), StateOf(layers_.states, block.layer), x, terms, counts);
   } catch (const DamagedBytes& error) {
     ThrowDamaged(-1, block, error);
   }
 }
 
 void MessageOps::Pack(const Part& part, Message& to) const {
-  Convert(part, {}, Content::contributions, &to, [&](Blocks blocks, const auto&, CodedPart& coded) {
-    if (casts_) return Step(*this, ReduceTask::pack, blocks).Run(Content::contributions, coded);
-    for (const Block& block : blocks) {
-      if (as_values()) {
-        const QueuedArray<float> terms(*queue_, block.n);
-        Round(block, terms.data());
-        coded.Store(0, block, terms.data());
-      } else {
-        coded.Encode(block, OwnPiece(block), StateOf(layers_.states, block.layer),
-                     layers_.x[static_cast<std::size_t>(block.layer)] + block.begin);
+  Convert(part, {}, Content::contributions, &to, [&](const Work& work) {
+    if (casts_) {
+      return Step(*this, ReduceTask::pack, work).Run(Content::contributions, work.written);
+    }
+    for (const Block& block : work.blocks) {
+      if (!as_values()) {
+        work.written.Encode(block, OwnPiece(block), StateOf(layers_.states, block.layer),
+                            layers_.x[static_cast<std::size_t>(block.layer)] + block.begin);
+        continue;
       }
+      float* const terms = work.scratch.Take(block.n);
+      Round(block, terms);
+      work.written.Store(0, block, terms);
     }
   });
 }
 
 std::unique_ptr<Message> MessageOps::OwnMessage(const Part& part) const {
   if (queue_ == nullptr || queue_->on_host()) return nullptr;
-  auto own = std::make_unique<Message>(
-      std::make_shared<const MessageMemory>(queue_, MemoryKind::queued),
-      MostBytes(Content::contributions, part));
+  auto own =
+      std::make_unique<Message>(std::make_shared<const MessageMemory>(queue_, MemoryKind::queued),
+                                MostBytes(Content::contributions, part));
   Pack(part, *own);
   return own;
 }
@@ -324,13 +361,12 @@ void MessageOps::FoldFrom(const Part& part, std::span<const SharedMessage> from,
     if (message == nullptr && own == nullptr) own = OwnMessage(part);
     sources.push_back({Content::contributions, message == nullptr ? own.get() : message.get()});
   }
-  Convert(part, sources, Content::results, &to,
-          [&](Blocks blocks, const std::vector<CodedPart>& contributions, CodedPart& results) {
-            Step step(*this, ReduceTask::fold, blocks);
-            step.call().unit = unit;
-            for (const CodedPart& coded : contributions) step.Read(Content::contributions, coded);
-            step.Run(Content::results, results);
-          });
+  Convert(part, sources, Content::results, &to, [&](const Work& work) {
+    Step step(*this, ReduceTask::fold, work);
+    step.call().unit = unit;
+    step.Read(Content::contributions, work.read);
+    step.Run(Content::results, work.written);
+  });
 }
 
 void MessageOps::Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const {
@@ -347,14 +383,14 @@ void MessageOps::HopFrom(const Part& part, std::int64_t k, const Message* from, 
   const Content content = last ? Content::results : Content::running_sums;
   const auto own = values == nullptr ? OwnMessage(part) : nullptr;
   Convert(part, {{Content::running_sums, from}, {Content::contributions, own.get()}}, content, &to,
-          [&](Blocks blocks, const std::vector<CodedPart>& read, CodedPart& written) {
-            Step step(*this, ReduceTask::hop, blocks);
+          [&](const Work& work) {
+            Step step(*this, ReduceTask::hop, work);
             step.call().k = k;
-            step.Read(Content::running_sums, read[0]);
-            step.call().from_codes = Codes::values;
-            if (values == nullptr) step.Read(Content::contributions, read[1]);
+            step.Read(Content::running_sums, std::span(work.read).first(1));
+            step.call().from_codes = Codes::values;  // the term's
+            if (values == nullptr) step.Read(Content::contributions, std::span(work.read).last(1));
             if (values != nullptr) step.Read(values);
-            step.Run(content, written);
+            step.Run(content, work.written);
           });
 }
 
@@ -364,26 +400,25 @@ std::shared_ptr<float> MessageOps::Allocate(std::int64_t n) const {
 }
 
 void MessageOps::LoadResults(const Part& part, const Message& from, float* values) const {
-  Convert(part, {{Content::results, &from}}, {}, nullptr,
-          [&](Blocks blocks, const std::vector<CodedPart>& results, auto&) {
-            Step step(*this, ReduceTask::transcode, blocks);
-            step.Read(Content::results, results[0]);
-            step.WriteTo(values);
-            step.Run();
-          });
+  Convert(part, {{Content::results, &from}}, {}, nullptr, [&](const Work& work) {
+    Step step(*this, ReduceTask::transcode, work);
+    step.Read(Content::results, work.read);
+    step.WriteTo(values);
+    step.Run();
+  });
 }
 
 void MessageOps::StoreResults(const Part& part, const float* values, Message& to) const {
-  Convert(part, {}, Content::results, &to, [&](Blocks blocks, const auto&, CodedPart& results) {
-    Step step(*this, ReduceTask::transcode, blocks);
+  Convert(part, {}, Content::results, &to, [&](const Work& work) {
+    Step step(*this, ReduceTask::transcode, work);
     step.Read(values);
-    step.Run(Content::results, results);
+    step.Run(Content::results, work.written);
   });
 }
 
 void MessageOps::Unpack(const Part& part, const Message& from) const {
   const bool shares = reduction_.measured() == Measured::shared;
-  const auto unpack = [&](Blocks blocks, const std::vector<CodedPart>& results, auto&) {
+  const auto unpack = [&](const Work& work) {
     const auto out = [&](const Block& block) {
       const auto l = static_cast<std::size_t>(block.layer);
       return layers_.out[l] + (block.begin - layers_.out_begin[l]);
@@ -392,18 +427,18 @@ void MessageOps::Unpack(const Part& part, const Message& from) const {
       return layers_.shifts[static_cast<std::size_t>(block.layer)];
     };
     if (!shares && (by_blocks() || !is_direct(Content::results))) {
-      for (const Block& block : blocks) {
-        results[0].LoadUnscaled(0, block, -shift(block), reduction_.divisor(), out(block));
+      for (const Block& block : work.blocks) {
+        work.read[0].LoadUnscaled(0, block, -shift(block), reduction_.divisor(), out(block));
       }
       return;
     }
-    Step step(*this, ReduceTask::unpack, blocks);
-    step.Read(Content::results, results[0]);
+    Step step(*this, ReduceTask::unpack, work);
+    step.Read(Content::results, work.read);
     step.call().unscales = true;
     step.call().divisor = reduction_.divisor();
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      step.segment(i).out = out(blocks[i]);
-      const auto l = static_cast<std::size_t>(blocks[i].layer);
+    for (std::size_t i = 0; i < work.blocks.size(); ++i) {
+      const auto l = static_cast<std::size_t>(work.blocks[i].layer);
+      step.segment(i).out = out(work.blocks[i]);
       if (shares) step.segment(i).scale = layers_.scales[l];
     }
     step.Run();
@@ -413,16 +448,16 @@ void MessageOps::Unpack(const Part& part, const Message& from) const {
 
 void MessageOps::UnpackWire(const Part& part, const Message& from,
                             std::span<const std::int64_t> offset) const {
-  Convert(part, {{Content::contributions, &from}}, {}, nullptr,
-          [&](Blocks blocks, const std::vector<CodedPart>& coded, auto&) {
-            Step step(*this, ReduceTask::unpack, blocks);
-            step.Read(Content::contributions, coded[0]);
-            for (std::size_t i = 0; i < blocks.size(); ++i) {
-              const auto l = static_cast<std::size_t>(blocks[i].layer);
-              step.segment(i).out = layers_.out[l] + offset[l] + blocks[i].begin;
-            }
-            step.Run();
-          });
+  Convert(part, {{Content::contributions, &from}}, {}, nullptr, [&](const Work& work) {
+    Step step(*this, ReduceTask::unpack, work);
+    step.Read(Content::contributions, work.read);
+    for (std::size_t i = 0; i < work.blocks.size(); ++i) {
+      const Block& block = work.blocks[i];
+      const auto l = static_cast<std::size_t>(block.layer);
+      step.segment(i).out = layers_.out[l] + offset[l] + block.begin;
+    }
+    step.Run();
+  });
 }
 
 std::vector<Losses> MessageOps::CountLosses() const {
@@ -444,14 +479,15 @@ std::vector<Losses> MessageOps::CountLosses() const {
     const auto lost = QueuedValues<SegmentCounts>(queue_, static_cast<std::int64_t>(count));
     const auto bytes = static_cast<std::int64_t>(count * sizeof(SegmentCounts));
     queue_->Clear(lost.get(), bytes);
-    ForBlocks(all, [&](Blocks blocks) {
+    ForBlocks(all, [&](Blocks blocks, Scratch& scratch) {
       for (const Block& block : blocks) {
         const auto l = static_cast<std::size_t>(block.layer);
-        const QueuedArray<float> terms(*queue_, block.n);
-        Round(block, terms.data(), queue_->on_host() ? nullptr : lost.get() + l);
+        scratch.Reset();
+        float* const terms = scratch.Take(block.n);
+        Round(block, terms, queue_->on_host() ? nullptr : lost.get() + l);
         if (!queue_->on_host()) continue;
         SegmentCounts of_block;
-        cpd::CountLosses(block.n, layers_.x[l] + block.begin, terms.data(), of_block);
+        cpd::CountLosses(block.n, layers_.x[l] + block.begin, terms, of_block);
         AddCounts(of_block, lost.get()[l]);
       }
     });

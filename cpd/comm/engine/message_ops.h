@@ -87,7 +87,9 @@ class MessageOps {
   [[nodiscard]] std::vector<Losses> CountLosses() const;
 
  private:
+  class Scratch;
   class Step;
+  struct Work;
   using Blocks = std::span<const Block>;
   /// A message to read; null: none.
   struct Source {
@@ -110,10 +112,10 @@ class MessageOps {
   [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
 
-  /// Calls body(blocks) for all blocks of a part.
+  /// Calls body(blocks, scratch) for all blocks of a part.
   template <class Body>
   void ForBlocks(const Part& part, const Body& body) const;
-  /// Reads messages and writes one, which may be null: body(blocks, read, written).
+  /// Reads messages and writes one, which may be null: body(work) for all blocks.
   template <class Body>
   void Convert(const Part& part, const std::vector<Source>& from, Content content, Message* to,
                const Body& body) const;

@@ -26,9 +26,7 @@ Function SimFunction(const char* name) {
   return reinterpret_cast<Function>(dlsym(library, name));
 }
 
-inline SimCounts CountsOfSim() {
-  return SimFunction<SimCounts (*)()>("cpd_sim_counts")();
-}
+inline SimCounts CountsOfSim() { return SimFunction<SimCounts (*)()>("cpd_sim_counts")(); }
 
 /// Adds the backend at the first call; returns its kind of device. Throws std::runtime_error where
 /// the library is missing.

@@ -203,8 +203,8 @@ Backend MakeTable() {
     return status;
   };
   table.release = [](const Launch& launch, MemoryKind kind, void* memory) {
-    const int status = OnQueue(
-        launch, [&](const Launch& on) { return Emulation().release(on, kind, memory); });
+    const int status =
+        OnQueue(launch, [&](const Launch& on) { return Emulation().release(on, kind, memory); });
     if (status == 0 && kind == MemoryKind::queued) --g_queued;
     return status;
   };
