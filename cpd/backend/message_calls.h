@@ -38,7 +38,8 @@ struct ReduceSegment {
 
 enum class ReduceTask : std::uint8_t {
   pack,  ///< casts this rank's contributions and writes them to `to` as `to_codes`
-  fold,  ///< sums from[r] of each rank (of group `unit` alone, if not -1, by member) to `to`
+  fold,  ///< sums from[r] of each rank (of group `unit` alone, if not -1, by member) to `to`; they
+         ///< are `wire` codes, or `values` where `wire` has their format and places, too
   hop,   ///< adds term k, from[1] (as from_codes), to the running sum from[0] (null for k = 0);
          ///< writes the new sum, or after the last term the result, to `to`
   transcode,  ///< converts from[0] (as from_codes) to `to` (as to_codes)

@@ -60,16 +60,16 @@ class Collective {
 
     ReduceReport report;
     report.layers.resize(x_.size());
-    const auto ops = MakeOps();
+    const MessageOps ops = MakeOps();
     for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].shift = shifts_[l];
     std::vector<std::int64_t> own;
-    if (counts) own = CountContributions(*ops, MakeLayers());
-    Exchanges exchanges(link_, *ops, delivery, root);
+    if (counts) own = CountContributions(ops, MakeLayers());
+    Exchanges exchanges(link_, ops, delivery, root);
     Drive(exchanges.Slices(), [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.Run(chunk, std::move(parts));
     });
     if (counts) CountAll(std::move(own), report);
-    if (staged_) ReturnStaged(report);
+    if (copies_) ReturnResults(report);
     for (CodecState* state : states_) state->Commit();
     for (CodecState* state : result_states_) state->Commit();
     link_.traffic().steps = exchanges.steps();
@@ -83,8 +83,8 @@ class Collective {
     for (std::int64_t r = 0; r < size(); ++r) {
       for (const std::int64_t n : sizes_) offsets[static_cast<std::size_t>(r)].push_back(r * n);
     }
-    const auto ops = MakeOps();
-    Exchanges exchanges(link_, *ops, Delivery::to_all, 0);
+    const MessageOps ops = MakeOps();
+    Exchanges exchanges(link_, ops, Delivery::to_all, 0);
     Drive(1, [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.AllGather(chunk, std::move(parts[0]), offsets);
     });
@@ -147,24 +147,37 @@ class Collective {
                 ", got them " + PlaceOf(first));
   }
 
-  /// Sets queue_, where kernels compute. Layers of another device are copied to the host for a
+  /// Sets queue_, on which all is computed. Layers of another device are copied to the host for a
   /// codec without kernels that encode.
   void UseLayers() {
     const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);
     order_.emplace(queue_, x_, out_);
-    if (spec_.wire == nullptr || (!first.on_host() && reduction_->encodes_on_devices())) return;
-    on_host_ = true;
-    if (first.on_host()) return;
-    staged_.emplace(queue_, x_, out_);
-    x_ = staged_->x();
-    out_ = staged_->out();
+    if (first.on_host() || reduction_->encodes_on_devices()) return;
+    HostCopies& copies = copies_.emplace(queue_);
+    const auto on_host = [&](TensorView layer, std::shared_ptr<float> memory) {
+      layer.data = host_memory_.emplace_back(std::move(memory)).get();
+      layer.device = Device::cpu;
+      layer.stream = nullptr;
+      return layer;
+    };
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      const auto* values = static_cast<const float*>(x_[l].data);
+      host_x_.push_back(on_host(x_[l], copies.Fetch(l, values, sizes_[l])));
+    }
+    for (const TensorView& layer : out_) {
+      host_out_.push_back(on_host(layer, copies.Allocate(layer.size())));
+    }
+    on_device_ = std::exchange(out_, host_out_);
+    x_ = host_x_;
     queue_ = HostQueue();
   }
 
-  void ReturnStaged(ReduceReport& report) const {
-    staged_->Return();
-    for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].staged_bytes = staged_->BytesOf(l);
+  void ReturnResults(ReduceReport& report) {
+    for (std::size_t l = 0; l < out_.size(); ++l) {
+      copies_->Copy(l, on_device_[l].data, out_[l].data, out_[l].size());
+    }
+    for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].staged_bytes = copies_->bytes(l);
   }
 
   /// Where contributions are divided (Divide::before), replaces x by the quotients.
@@ -219,14 +232,13 @@ class Collective {
       const auto* x = static_cast<const float*>(x_[l].data);
       const Piece whole = reduction.PieceOf(layer, rank(), shifts_[l]);
       CodecState* state = states_.empty() ? nullptr : states_[l];
-      const SharedQueue& queue = on_host_ ? HostQueue() : queue_;
-      if (state != nullptr) state->BeginOn(queue, whole, x);
+      if (state != nullptr) state->BeginOn(queue_, whole, x);
       if (reduction.measured() != Measured::nothing) {
-        scales_.push_back(reduction.wire(layer)->MeasureOn(*queue, whole, state, x));
+        scales_.push_back(reduction.wire(layer)->MeasureOn(*queue_, whole, state, x));
       }
       if (result_states_.empty()) continue;
       const Segment own = Owned(l);
-      result_states_[l]->BeginOn(queue, reduction.ResultPiece(layer, own.begin, own.count),
+      result_states_[l]->BeginOn(queue_, reduction.ResultPiece(layer, own.begin, own.count),
                                  nullptr);
     }
     if (reduction.measured() != Measured::shared) return;
@@ -271,12 +283,13 @@ class Collective {
     }
   }
 
-  /// What the codec says of a layer's largest magnitude (Codec::Largest); nothing by kernels.
+  /// What the codec says of a layer's largest magnitude (Codec::LargestOn).
   [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
-    if (states_.empty() || !on_host_) return std::nullopt;
+    if (states_.empty()) return std::nullopt;
     const auto layer = static_cast<std::int64_t>(l);
-    states_[l]->Begin(reduction_->PieceOf(layer, rank(), 0), static_cast<const float*>(x_[l].data));
-    return reduction_->wire(layer)->Largest(*states_[l]);
+    states_[l]->BeginOn(queue_, reduction_->PieceOf(layer, rank(), 0),
+                        static_cast<const float*>(x_[l].data));
+    return reduction_->wire(layer)->LargestOn(*queue_, *states_[l]);
   }
 
   /// Sets largest_: the bits of each layer's largest magnitude, and last whether any value is NaN
@@ -304,11 +317,8 @@ class Collective {
     BeginLayers();
   }
 
-  [[nodiscard]] std::unique_ptr<MessageOps> MakeOps() {
-    const Reduction& reduction = *reduction_;
-    const auto progress = [this] { Progress(); };
-    if (on_host_) return MakeCodecOps(reduction, rank(), MakeLayers(), in_fp32_, progress);
-    return MakeDeviceOps(reduction, rank(), MakeLayers(), in_fp32_, progress, queue_);
+  [[nodiscard]] MessageOps MakeOps() {
+    return {*reduction_, rank(), MakeLayers(), in_fp32_, queue_, [this] { Progress(); }};
   }
 
   [[nodiscard]] Layers MakeLayers() const {
@@ -394,9 +404,11 @@ class Collective {
   std::vector<int> shifts_;
   bool in_fp32_ = false;
   SharedQueue queue_;
-  bool on_host_ = false;  // whether a codec computes there
   std::optional<StreamOrder> order_;
-  std::optional<StagedLayers> staged_;
+  std::optional<HostCopies> copies_;  // where a codec has no kernels on the layers' device
+  std::vector<std::shared_ptr<float>> host_memory_;
+  std::vector<TensorView> host_x_, host_out_;
+  std::span<const TensorView> on_device_;   // the results
   std::vector<float> scales_;               // empty where nothing is measured
   std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
   std::vector<CodecState*> result_states_;  // of the results that this rank owns

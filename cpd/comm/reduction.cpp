@@ -6,7 +6,6 @@
 #include <cmath>
 #include <string>
 
-#include "cpd/base/guarded.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/draws/streams.h"
 #include "cpd/numeric/round/round_plan.h"
@@ -259,15 +258,6 @@ bool Reduction::encodes_on_devices() const {
   };
   return spec_.wire == nullptr ||
          (rounds_on_devices() && encodes(wires_[0]) && encodes(results_[0]));
-}
-
-void Reduction::Finish(int shift, float scale, std::int64_t n, float* values) const {
-  if (measured() == Measured::shared) {
-    Guarded([&] {
-      for (std::int64_t i = 0; i < n; ++i) values[i] *= scale;
-    });
-  }
-  Unscale(-shift, divisor(), n, values, values);
 }
 
 }  // namespace cpd

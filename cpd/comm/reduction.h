@@ -151,9 +151,6 @@ class Reduction {
   [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }
   /// What sums are divided by at the end.
   [[nodiscard]] float divisor() const { return DivisorOf(Divide::after); }
-  /// Makes results of sums, in place: multiplies by a scale that ranks share, undoes 2^shift,
-  /// divides; each rounded once to binary32. Any NaN becomes 0x7FC00000.
-  void Finish(int shift, float scale, std::int64_t n, float* values) const;
 
  private:
   [[nodiscard]] float DivisorOf(Divide divide) const {

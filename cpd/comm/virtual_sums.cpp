@@ -10,7 +10,7 @@
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
-#include "cpd/comm/engine/staged.h"
+#include "cpd/comm/engine/stream_order.h"
 #include "cpd/numeric/draws/streams.h"
 
 namespace cpd {
@@ -18,9 +18,8 @@ namespace cpd {
 struct VirtualSums::Layer {
   std::int64_t size = 0;
   std::shared_ptr<float> group, across;
-  std::shared_ptr<std::uint16_t> halves;  ///< in place of `across`
-  std::shared_ptr<SegmentCounts> counts;  ///< of the contributions, and of the result
-  std::int64_t staged_bytes = 0;
+  std::shared_ptr<std::uint16_t> halves;             ///< in place of `across`
+  std::shared_ptr<SegmentCounts> counts;             ///< of the contributions, and of the result
   std::vector<std::function<std::int64_t()>> bytes;  ///< of contributions
   struct Kept {
     VirtualCall call;
@@ -33,6 +32,29 @@ struct VirtualSums::Layer {
 };
 
 namespace {
+
+/// A codec's state of a layer of these values, from BeginOn to Free.
+class BegunState {
+ public:
+  BegunState(const SharedQueue& queue, CodecState* state, const Piece& whole, const float* x)
+      : state_(state) {
+    if (state == nullptr) return;
+    try {
+      state->BeginOn(queue, whole, x);
+    } catch (...) {
+      state->Free();
+      throw;
+    }
+  }
+  ~BegunState() {
+    if (state_ != nullptr) state_->Free();
+  }
+  BegunState(const BegunState&) = delete;
+  BegunState& operator=(const BegunState&) = delete;
+
+ private:
+  CodecState* state_;
+};
 
 /// Whether every value is one of bf16.
 bool FitsHalves(const Format& format) {
@@ -54,7 +76,8 @@ VirtualSums::VirtualSums(const Reduction& reduction, const std::vector<std::int6
       on_host_(first.on_host()),
       terms_(QueuedValues(queue_, std::ranges::max(sizes))),
       across_(CallOf(reduction.Across(0))),
-      group_(CallOf(reduction.Group(0, 0))) {
+      group_(CallOf(reduction.Group(0, 0))),
+      copies_(queue_) {
   const int across = reduction.Across(0).planes();
   const int group = reduction.Group(0, 0).planes();
   const bool halves = on_host_ && FitsHalves(reduction);
@@ -84,12 +107,12 @@ bool VirtualSums::rounds() const {
 
 float VirtualSums::Largest(const TensorView& x, const Codec& codec, const Piece& whole,
                            CodecState* state) const {
+  queue_->Follow(x.stream);
   if (state != nullptr) {
     const auto values = Entering(x);
-    state->BeginOn(queue_, whole, values.get());
+    const BegunState begun(queue_, state, whole, values.get());
     if (const auto largest = codec.LargestOn(*queue_, *state)) return *largest;
   }
-  queue_->Follow(x.stream);
   const float largest = MeasureRanges(*queue_, {&x, 1})[0].max_abs;
   float entering = largest;  // rounding keeps the order of magnitudes
   Unscale(0, reduction_.first_divisor(), 1, &largest, &entering);
@@ -158,10 +181,9 @@ void VirtualSums::Contribute(int layer, const TensorView& x, int shift, const Tu
 
 void VirtualSums::Fold(Layer& layer) {
   auto kept = std::exchange(layer.kept, std::nullopt);
-  queue_->Follow(kept->stream);
+  const StreamOrder order(queue_, kept->stream);
   if (kept->counts) kept->call.counts = layer.counts.get();
   queue_->fold_ranks(kept->call);
-  queue_->Precede(kept->stream);
 }
 
 void VirtualSums::FoldKept() {
@@ -176,7 +198,6 @@ void VirtualSums::End() {
 }
 
 std::shared_ptr<const float> VirtualSums::Entering(const TensorView& x) const {
-  queue_->Follow(x.stream);
   const float divisor = reduction_.first_divisor();
   if (divisor != 1) return Quotients(queue_, {&x, 1}, divisor)[0];
   return {std::shared_ptr<void>(), static_cast<const float*>(x.data)};
@@ -184,8 +205,9 @@ std::shared_ptr<const float> VirtualSums::Entering(const TensorView& x) const {
 
 float VirtualSums::Measure(const TensorView& x, const Codec& codec, const Piece& whole,
                            CodecState* state) const {
+  queue_->Follow(x.stream);
   const auto values = Entering(x);
-  if (state != nullptr) state->BeginOn(queue_, whole, values.get());
+  const BegunState begun(queue_, state, whole, values.get());
   return codec.MeasureOn(*queue_, whole, state, values.get());
 }
 
@@ -193,14 +215,15 @@ void VirtualSums::Contribute(int layer, const TensorView& x, const Codec& codec,
                              CodecState* state, const Turn& turn) {
   Layer& to = At(layer);
   if (to.size == 0) return;
-  const auto values = Entering(x);
-  if (state != nullptr) state->BeginOn(queue_, whole, values.get());
-  const bool counts_bytes = turn.counts && turn.counts_bytes && !codec.is_fixed();
-  if (counts_bytes) to.bytes.push_back(codec.BytesOn(queue_, whole, state, values.get()));
-  codec.RoundOn(*queue_, whole, state, values.get(), terms_.get(),
-                turn.counts ? to.counts.get() : nullptr);
-  if (state != nullptr) state->Free();  // else hundreds of ranks' would add up
-  queue_->Precede(x.stream);
+  {
+    const StreamOrder order(queue_, x.stream);
+    const auto values = Entering(x);
+    const BegunState begun(queue_, state, whole, values.get());
+    const bool counts_bytes = turn.counts && turn.counts_bytes && !codec.is_fixed();
+    if (counts_bytes) to.bytes.push_back(codec.BytesOn(queue_, whole, state, values.get()));
+    codec.RoundOn(*queue_, whole, state, values.get(), terms_.get(),
+                  turn.counts ? to.counts.get() : nullptr);
+  }
   AddTerms(layer, turn);
 }
 
@@ -214,7 +237,7 @@ void VirtualSums::Contribute(int layer, std::int64_t block, const Turn& turn, co
   Layer& to = At(layer);
   if (to.size == 0) return;
   const VirtualCall turns = TurnCall(layer, turn);
-  const auto all = on_host_ ? nullptr : PinnedValues(queue_, to.size);
+  const auto all = on_host_ ? nullptr : copies_.Allocate(to.size);
   parallel_for(to.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
     const AlignedRows own(1, on_host_ ? std::min(block, end - begin) : 0);
     for (std::int64_t i = begin; i < end; i += block) {
@@ -230,7 +253,7 @@ void VirtualSums::Contribute(int layer, std::int64_t block, const Turn& turn, co
     }
   });
   if (on_host_) return;
-  Copy(to, terms_.get(), all.get());
+  copies_.Copy(static_cast<std::size_t>(layer), terms_.get(), all.get(), to.size);
   AddTerms(layer, turn);
 }
 
@@ -238,42 +261,28 @@ void VirtualSums::EncodeResults(int layer, const Codec& codec, const Piece& whol
                                 CodecState* state) {
   if (At(layer).size == 0) return;
   float* const sums = At(layer).across.get();
-  if (state != nullptr) state->BeginOn(queue_, whole, nullptr);
+  const BegunState begun(queue_, state, whole, nullptr);
   codec.RoundOn(*queue_, whole, state, sums, sums);
 }
 
 void VirtualSums::ChangeResults(int layer, std::int64_t block, const Make& change) {
   Layer& of = At(layer);
-  const auto sums = HostCopy(of, of.across.get());
+  const auto l = static_cast<std::size_t>(layer);
+  const auto sums = copies_.Fetch(l, of.across.get(), of.size);
   parallel_for(of.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; i += block) {
       change(i, std::min(block, end - i), sums.get() + i);
     }
   });
-  Copy(of, of.across.get(), sums.get());
-}
-
-void VirtualSums::Copy(Layer& layer, void* to, const void* from) {
-  const std::int64_t bytes = layer.size * static_cast<std::int64_t>(sizeof(float));
-  if (bytes == 0 || to == from) return;
-  queue_->Copy(to, from, bytes);
-  layer.staged_bytes += bytes;
-}
-
-std::shared_ptr<float> VirtualSums::HostCopy(Layer& layer, const float* values) {
-  if (on_host_) return {std::shared_ptr<void>(), const_cast<float*>(values)};
-  std::shared_ptr<float> copy = PinnedValues(queue_, layer.size);
-  Copy(layer, copy.get(), values);
-  return copy;
+  copies_.Copy(l, of.across.get(), sums.get(), of.size);
 }
 
 const float* VirtualSums::OnHost(int layer, const TensorView& x) {
   queue_->Follow(x.stream);
-  staged_ = HostCopy(At(layer), static_cast<const float*>(x.data));
-  return staged_.get();
+  const auto* values = static_cast<const float*>(x.data);
+  fetched_ = copies_.Fetch(static_cast<std::size_t>(layer), values, At(layer).size);
+  return fetched_.get();
 }
-
-std::int64_t VirtualSums::staged_bytes(int layer) const { return At(layer).staged_bytes; }
 
 void VirtualSums::EndGroup(const Turn& turn) {
   FoldKept();
@@ -292,12 +301,11 @@ void VirtualSums::Result(int layer, int shift, float scale, const TensorView& ou
   call.shift = BoundedShift(shift);
   call.divisor = reduction_.divisor();
   call.scale = scale;
-  queue_->Follow(out.stream);
+  const StreamOrder order(queue_, out.stream);
   queue_->Clear(from.of_result(), sizeof(SegmentCounts));
   call.out = static_cast<float*>(out.data);
   call.counts = from.of_result();
   queue_->finish_sums(call);
-  queue_->Precede(out.stream);
 }
 
 VirtualSums::Counts VirtualSums::counts(int layer) const {

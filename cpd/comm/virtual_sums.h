@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cpd/backend/queue.h"
+#include "cpd/comm/engine/staged.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/compress/codec.h"
 
@@ -60,7 +61,9 @@ class VirtualSums {
   /// A rank's layer in the host's memory; the values stay until the next call.
   const float* OnHost(int layer, const TensorView& x);
   /// The bytes that were copied between host and device.
-  [[nodiscard]] std::int64_t staged_bytes(int layer) const;
+  [[nodiscard]] std::int64_t staged_bytes(int layer) const {
+    return copies_.bytes(static_cast<std::size_t>(layer));
+  }
   /// Adds the sums of the turn's group to those across groups.
   void EndGroup(const Turn& turn);
   /// Ends the last turn: adds what has been contributed and is kept, and releases groups' sums.
@@ -90,10 +93,7 @@ class VirtualSums {
   void AddTerms(int layer, const Turn& turn) const;
   void Fold(Layer& layer);
   void FoldKept();
-  void Copy(Layer& layer, void* to, const void* from);
-  /// A copy of the layer's values on the host; these values where the host can read them.
-  [[nodiscard]] std::shared_ptr<float> HostCopy(Layer& layer, const float* values);
-  /// A rank's values as they enter the reduction.
+  /// A rank's values as they enter the reduction; the queue follows their stream.
   [[nodiscard]] std::shared_ptr<const float> Entering(const TensorView& x) const;
 
   const Reduction& reduction_;
@@ -102,7 +102,8 @@ class VirtualSums {
   std::vector<Layer> layers_;
   std::shared_ptr<float> terms_;  ///< of one rank and layer
   VirtualCall across_, group_;    ///< what the calls of each level have in common
-  std::shared_ptr<float> staged_;
+  HostCopies copies_;
+  std::shared_ptr<float> fetched_;  ///< of OnHost
 };
 
 }  // namespace cpd

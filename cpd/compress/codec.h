@@ -71,8 +71,8 @@ class CPD_API CodecState {
   virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) = 0;
   /// BeginOn on the CPU.
   void Begin(const Piece& layer, const float* x);
-  /// Frees what the call needed to encode or round the layer, which all of its values are, in the
-  /// queue's order. By default nothing.
+  /// Frees what the call needed to encode or round the layer, in the queue's order. From here to
+  /// the next BeginOn the state does not use the queue, whose stream may end. By default nothing.
   virtual void Free();
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;

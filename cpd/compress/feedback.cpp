@@ -54,6 +54,7 @@ struct Feedback::State final : Residual {
   void Free() override {
     if (inner != nullptr) inner->Free();
     v = nullptr;
+    Residual::Free();
   }
   void SetGradient(float rms) override {
     if (inner != nullptr) inner->SetGradient(rms);

@@ -16,14 +16,15 @@ namespace cpd {
 /// call that succeeded, and `next` of the current call. A codec writes `next` for the pieces that
 /// it encodes, the same each time, and nothing else. Errors live on the last call's device and are
 /// copied if the next call uses another. Their memory outlives the queues of calls and so has its
-/// own queue: BeginOn makes the call wait for that queue, and Commit, or the next BeginOn, makes
-/// that queue wait for the call.
+/// own queue: BeginOn makes the call wait for that queue. Free, Commit or the next BeginOn makes
+/// that queue wait for the call, whose queue is not used from then on.
 class CPD_API Residual : public CodecState {
  public:
   explicit Residual(std::int64_t size) : size_(size) {}
   ~Residual() override { Leave(); }
 
   void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) override;
+  void Free() override { Leave(); }
   void Commit() override;
   [[nodiscard]] std::vector<float> Kept() const override;
   void Restore(std::span<const float> kept) override;

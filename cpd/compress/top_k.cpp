@@ -89,6 +89,7 @@ struct TopK::Sending final : Residual {
     call = {};
     sum_ = gathered = nullptr;
     search_ = nullptr;
+    Residual::Free();
   }
 
   void SetGradient(float rms) override { gradient = rms; }

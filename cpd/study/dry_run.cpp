@@ -15,29 +15,10 @@
 namespace cpd {
 namespace {
 
-/// Computes nothing but sizes of messages: nothing is cast, folded or unpacked.
-class NoMessageOps final : public MessageOps {
- public:
-  NoMessageOps(const Reduction& reduction, int rank, bool in_fp32)
-      : MessageOps(reduction, rank, {}, in_fp32, [] {}) {}
-
-  void Pack(const Part&, Message&) const override {}
-  void Fold(const Part&, std::span<const SharedMessage>, Message&) const override {}
-  void FoldGroup(const Part&, std::span<const SharedMessage>, Message&) const override {}
-  void Hop(const Part&, std::int64_t, const Message*, Message&) const override {}
-  /// Returns an address that is not read; offsets are counted from it.
-  [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t) const override {
-    static float nothing = 0;
-    return {&nothing, [](float*) {}};
-  }
-  void HopValues(const Part&, std::int64_t, const Message*, const float*, Message&) const override {
-  }
-  void LoadResults(const Part&, const Message&, float*) const override {}
-  void StoreResults(const Part&, const float*, Message&) const override {}
-  void Unpack(const Part&, const Message&) const override {}
-  void UnpackWire(const Part&, const Message&, std::span<const std::int64_t>) const override {}
-  [[nodiscard]] std::vector<Losses> CountLosses() const override { return {}; }
-};
+/// Operations that compute nothing but sizes of messages.
+MessageOps SizesOf(const Reduction& reduction, int rank, bool in_fp32) {
+  return {reduction, rank, {}, in_fp32, nullptr, {}};
+}
 
 /// Messages have a length and no memory; a transfer is done when it starts.
 class CountingChannel final : public Channel {
@@ -105,14 +86,14 @@ DryRun::DryRun(const Reduce& spec, int world, std::span<const std::int64_t> size
 int DryRun::slices() const {
   const std::function<void(const Moves&)> nobody;
   CountingChannel channel(nobody);
-  const NoMessageOps ops(reduction_, 0, in_fp32_);
+  const MessageOps ops = SizesOf(reduction_, 0, in_fp32_);
   return Exchanges(channel, ops, Delivery::to_all, 0).Slices();
 }
 
 std::int64_t DryRun::Run(int rank, std::int64_t chunk,
                          const std::function<void(const Moves&)>& moved) const {
   CountingChannel channel(moved);
-  const NoMessageOps ops(reduction_, rank, in_fp32_);
+  const MessageOps ops = SizesOf(reduction_, rank, in_fp32_);
   Exchanges exchanges(channel, ops, Delivery::to_all, 0);
   std::vector<std::int64_t> turns;
   for (std::size_t l = 0; l < sizes_.size(); ++l) {

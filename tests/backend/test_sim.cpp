@@ -4,9 +4,18 @@
 // work on its memory and streams.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "cpd/backend/queue.h"
+#include "cpd/comm/virtual.h"
+#include "cpd/compress/codecs.h"
 #include "cpd/ops/cast.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/cuda_memory.h"
@@ -101,6 +110,139 @@ TEST_F(Sim, HasItsOwnStreams) {
   } catch (const MachineError& error) {
     EXPECT_STREQ(error.what(), "SIM: no stream of this device");
   }
+}
+
+Reduce SpecOf(SharedCodec wire) {
+  Reduce spec;
+  spec.format = wire->format();
+  spec.accumulator.format = spec.result = kFp32;
+  spec.wire = std::move(wire);
+  return spec;
+}
+
+/// Codecs whose states use the queue of a call.
+constexpr const char* kStateful[] = {"one_bit", "feedback int4", "top_k 0.1", "top_k 0.1 int4",
+                                     "feedback top_k 0.1 feedback=off"};
+
+/// A call ends without its commit, and the tensors' stream with it, before the states.
+TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
+  std::vector<float> x(3000, 1.5F);
+  for (const char* text : kStateful) {
+    for (const bool observes : {false, true}) {
+      SCOPED_TRACE(text);
+      const testing::OnGpuView layer(driver(), View(x));
+      const testing::SimCounts before = testing::CountsOfSim();
+      CodecStates states;
+      Reduce spec = SpecOf(MakeCodec(text));
+      if (observes && spec.wire->has_scales()) continue;
+      spec.aps = observes ? Aps::on : Aps::off;
+      TensorOptions options;
+      options.states = &states;
+      options.commits = false;
+      for (const int ranks : {0, 1, 2}) {  // contribute before the call ends
+        const Queue stream(kind(), 0);
+        TensorView view = layer.view();
+        view.stream = stream.stream();
+        VirtualReduce reduce(spec, 2, {3000}, options);
+        for (int r = 0; r < 2 && observes; ++r) reduce.Observe(0, view);
+        for (int r = 0; r < ranks; ++r) {
+          reduce.Contribute(0, view);
+          reduce.EndRank();
+        }
+      }
+      states.Reset();
+      const testing::SimCounts after = testing::CountsOfSim();
+      EXPECT_EQ(after.unknown_streams, before.unknown_streams);
+      EXPECT_EQ(after.queued, before.queued);
+    }
+  }
+}
+
+/// Every rank's contribution leaves as many blocks of memory as the first one's.
+TEST_F(Sim, VirtualRanksFreeWhatACodecNeeded) {
+  constexpr int kRanks = 6;
+  std::vector<float> x(3000, 1.5F);
+  for (const char* text : kStateful) {
+    SCOPED_TRACE(text);
+    const testing::OnGpuView layer(driver(), View(x));
+    CodecStates states;
+    TensorOptions options;
+    options.states = &states;
+    options.counts_bytes = false;
+    for (const std::uint64_t step : {0, 1}) {  // the first allocates residuals
+      options.step = step;
+      VirtualReduce reduce(SpecOf(MakeCodec(text)), kRanks, {3000}, options);
+      std::optional<std::int64_t> blocks;
+      for (int r = 0; r < kRanks; ++r) {
+        reduce.Contribute(0, layer.view());
+        const std::int64_t now = testing::CountsOfSim().queued;
+        if (step == 1) {
+          EXPECT_EQ(now, blocks.value_or(now)) << "rank " << r;
+        }
+        blocks = now;
+        reduce.EndRank();
+      }
+    }
+  }
+}
+
+/// A codec that reads a layer and then throws.
+class Throwing final : public Codec {
+ public:
+  explicit Throwing(float* copy) : copy_(copy) {}
+  [[nodiscard]] std::string name() const override { return "throwing"; }
+  [[nodiscard]] std::string text() const override { return name(); }
+  [[nodiscard]] const Format& format() const override { return kFp32; }
+  [[nodiscard]] bool is_fixed() const override { return true; }
+  [[nodiscard]] KernelSupport kernels() const override { return KernelSupport::round; }
+  [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t /*before*/) const override {
+    return 4 * n;
+  }
+  std::int64_t EncodeOn(const Queue& /*queue*/, const Piece& /*piece*/, CodecState* /*state*/,
+                        const float* /*x*/, std::uint8_t* /*to*/) const override {
+    throw Error("not called");
+  }
+  void DecodeOn(const Queue& /*queue*/, std::span<const std::uint8_t> /*bytes*/, std::int64_t /*n*/,
+                int /*shift*/, float /*divisor*/, float* /*y*/,
+                std::int64_t /*before*/) const override {
+    throw Error("not called");
+  }
+  void RoundOn(const Queue& queue, const Piece& piece, CodecState* /*state*/, const float* x,
+               float* /*y*/, SegmentCounts* /*counts*/) const override {
+    FeedbackCall call;
+    call.n = piece.n;
+    call.x = x;
+    call.v = copy_;
+    queue.add_residual(call);
+    throw Error("a codec's error");
+  }
+
+ private:
+  float* copy_;
+};
+
+/// A tensor's stream waits for what was queued, though the call throws.
+TEST_F(Sim, TensorsMayChangeAfterACodecsError) {
+  std::vector<float> x(3000, 1.5F);
+  std::vector<float> copy(x.size());
+  const testing::OnGpuView first(driver(), View(x));
+  const testing::OnGpuView second(driver(), View(x));
+  const testing::OnGpuView there(driver(), View(copy));
+  const Queue sums(kind(), 0);
+  const Queue other(kind(), 0);
+  TensorView on_sums = first.view();
+  TensorView on_other = second.view();
+  on_sums.stream = sums.stream();
+  on_other.stream = other.stream();
+  const auto codec = std::make_shared<Throwing>(static_cast<float*>(there.view().data));
+  VirtualReduce reduce(SpecOf(codec), 2, {3000, 3000});
+  EXPECT_THROW(reduce.Contribute(0, on_sums), Error);
+  EXPECT_THROW(reduce.Contribute(1, on_other), Error);
+  other.Clear(on_other.data, 4 * on_other.size());
+  other.Wait();
+  sums.Wait();
+  there.Read();
+  EXPECT_EQ(copy, x);
 }
 
 using SimDeathTest = Sim;

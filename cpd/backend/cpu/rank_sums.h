@@ -27,11 +27,12 @@ class RankSums {
   /// For blocks of up to n values.
   RankSums(const ReduceCall& call, std::int64_t n)
       : call_(call),
-        across_(call.rounds.units, fold_planes(call.across.order.scheme, call.rounds.units), n),
-        group_(Members(), fold_planes(call.group.order.scheme, Members()), n) {}
+        across_(call.rounds.units, fold_planes(call.across.order.scheme, call.rounds.units),
+                !in_place(call) || call.group_size > 0, n),
+        group_(Members(), fold_planes(call.group.order.scheme, Members()), !in_place(call), n) {}
 
   /// Returns the sums of values begin … begin + n - 1 of the segment's layer, valid until the next
-  /// call. load(r, row) writes the n values of from[r].
+  /// call. load(r, row) returns the n values of from[r], for which `row` is memory.
   template <class Load>
   const float* Fold(const ReduceSegment& segment, std::int64_t begin, std::int64_t n,
                     const Load& load) {
@@ -44,13 +45,14 @@ class RankSums {
     for (std::int64_t i = 0; i < n;) {  // a ring's slices begin at different units
       const std::int64_t slice = rounds.slice_of(segment.size, begin + i);
       const std::int64_t end = std::min(n, rounds.begin(segment.size, slice + 1) - begin);
-      const auto term = [&](std::int64_t k, float* row) {
+      const auto term = [&](std::int64_t k, float* row) -> const float* {
         const std::int64_t unit = rounds.unit_of_term(k, slice);
         if (call_.group_size == 0) return load(unit, row);
         const std::int64_t first = unit * call_.group_size;
         Group(segment, unit, first, std::min(call_.group_size, call_.world - first), begin, i, end,
               load);
         std::copy(group_.state(0) + i, group_.state(0) + end, row + i);
+        return row;
       };
       across_.Add(plan, rounds.units, begin, i, end, term);
       i = end;
@@ -62,19 +64,21 @@ class RankSums {
   /// Terms, some at a time, and the state of one level's sums.
   class Level {
    public:
-    Level(std::int64_t terms, int planes, std::int64_t n)
-        : together_(std::min(kTogether, terms)), rows_(terms > 0 ? together_ + planes : 0, n) {}
-    [[nodiscard]] float* state(std::int64_t plane) const { return rows_[together_ + plane]; }
+    /// `has_rows`: terms need memory.
+    Level(std::int64_t terms, int planes, bool has_rows, std::int64_t n)
+        : together_(std::min(kTogether, terms)),
+          planes_(planes),
+          rows_(terms > 0 ? planes + (has_rows ? together_ : 0) : 0, n) {}
+    [[nodiscard]] float* state(std::int64_t plane) const { return rows_[plane]; }
 
-    /// Adds values i … end - 1 of `terms` terms; term(k, row) writes term k.
+    /// Adds values i … end - 1 of `terms` terms; term(k, row) returns term k.
     template <class Term>
     void Add(const SumPlan& plan, std::int64_t terms, std::int64_t begin, std::int64_t i,
              std::int64_t end, const Term& term) {
       const float* rows[kTogether];
-      for (std::int64_t j = 0; j < together_; ++j) rows[j] = rows_[j] + i;
       for (std::int64_t k = 0; k < terms; k += together_) {
         const std::int64_t count = std::min(together_, terms - k);
-        for (std::int64_t j = 0; j < count; ++j) term(k + j, rows_[j]);
+        for (std::int64_t j = 0; j < count; ++j) rows[j] = term(k + j, rows_[planes_ + j]) + i;
         AddTerms(plan, terms, k, {rows, static_cast<std::size_t>(count)}, begin + i, end - i,
                  state(0) + i, rows_.width());
       }
@@ -83,8 +87,12 @@ class RankSums {
    private:
     static constexpr std::int64_t kTogether = 8;
     std::int64_t together_;
+    int planes_;
     AlignedRows rows_;
   };
+
+  /// Whether all terms are values in memory.
+  static bool in_place(const ReduceCall& call) { return call.from_codes == Codes::values; }
 
   [[nodiscard]] std::int64_t Members() const {
     return call_.unit >= 0 ? call_.from_count : call_.group_size;
@@ -95,7 +103,7 @@ class RankSums {
              std::int64_t members, std::int64_t begin, std::int64_t i, std::int64_t end,
              const Load& load) {
     group_.Add(PlanOfSum(call_, call_.group, segment.layer, unit), members, begin, i, end,
-               [&](std::int64_t m, float* row) { load(first + m, row); });
+               [&](std::int64_t m, float* row) { return load(first + m, row); });
   }
 
   const ReduceCall& call_;

@@ -91,7 +91,7 @@ class Work {
   explicit Work(const ReduceCall& call)
       : call_(call),
         planes_(fold_planes(call.across.order.scheme, call.rounds.units)),
-        rows_(call.task == ReduceTask::hop ? planes_ + 1 : 1, kStage) {
+        rows_(RowsOf(call.task), kStage) {
     if (call.task == ReduceTask::fold) sums_.emplace(call, kStage);
   }
 
@@ -100,11 +100,10 @@ class Work {
       case ReduceTask::pack:
         return Pack(block);
       case ReduceTask::fold:
-        return Store(block, call_.to_codes,
-                     sums_->Fold(*block.segment, block.segment->begin + block.at, block.n,
-                                 [&](std::int64_t r, float* row) {
-                                   Contribution(block, r, Codes::wire, row);
-                                 }));
+        return Store(
+            block, call_.to_codes,
+            sums_->Fold(*block.segment, block.segment->begin + block.at, block.n,
+                        [&](std::int64_t r, float* row) { return Contribution(block, r, row); }));
       case ReduceTask::hop:
         return Hop(block);
       case ReduceTask::transcode:
@@ -115,6 +114,10 @@ class Work {
   }
 
  private:
+  [[nodiscard]] int RowsOf(ReduceTask task) const {
+    if (task == ReduceTask::hop) return planes_ + 1;
+    return task == ReduceTask::fold ? 0 : 1;
+  }
   [[nodiscard]] const RoundPlan& PlanOf(Codes codes) const {
     return call_.codes[static_cast<std::size_t>(codes)];
   }
@@ -177,14 +180,12 @@ class Work {
   }
   [[nodiscard]] static const float* Own(const Block& block) { return block.segment->x + block.at; }
 
-  /// Writes a contribution, this rank's where from[which] is null.
-  void Contribution(const Block& block, std::int64_t which, Codes codes, float* row) const {
-    if (call_.from[which] == nullptr) {
-      return CastSpan(CastPlan(block), block.segment->shift, block.segment->begin + block.at,
-                      block.n, Own(block), row);
-    }
-    const float* values = Load(block, which, codes, row);
-    if (values != row) std::copy_n(values, block.n, row);
+  /// Returns a contribution, this rank's where from[which] is null.
+  const float* Contribution(const Block& block, std::int64_t which, float* row) const {
+    if (call_.from[which] != nullptr) return Load(block, which, call_.from_codes, row);
+    CastSpan(CastPlan(block), block.segment->shift, block.segment->begin + block.at, block.n,
+             Own(block), row);
+    return row;
   }
 
   void Pack(const Block& block) const {
@@ -206,13 +207,7 @@ class Work {
       if (call_.k > 0) Decode(block, 0, plane, 0, 1, rows_[q]);
       if (call_.k == 0) std::fill_n(rows_[q], block.n, 0.0F);  // the whole state travels
     }
-    float* const row = rows_[planes_];
-    const float* term = row;
-    if (call_.from[1] == nullptr) {
-      Contribution(block, 1, call_.from_codes, row);
-    } else {
-      term = Load(block, 1, call_.from_codes, row);
-    }
+    const float* const term = Contribution(block, 1, rows_[planes_]);
     AddTerms(PlanOfSum(call_, call_.across, block.segment->layer, kAcross), units, call_.k,
              {&term, 1}, block.segment->begin + block.at, block.n, rows_[0], rows_.width());
     if (call_.k + 1 == units) return Store(block, Codes::result, rows_[0]);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cpd/comm/errors.h"
+#include "cpd/compress/packed.h"
 
 namespace cpd {
 namespace {
@@ -56,16 +57,21 @@ void Codecs::Add(std::span<const SharedCodec> of_layers, const SharedCodec& othe
   for (SharedCodec& codec : plane) {
     if (codec == nullptr) codec = otherwise;
     is_fixed_ = is_fixed_ && codec->is_fixed();
+    is_packed_ = is_packed_ && dynamic_cast<const Packed*>(codec.get()) != nullptr &&
+                 codec->format() == plane[0]->format();
   }
   planes_.push_back(std::move(plane));
 }
 
-std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs) {
+namespace {
+
+template <class Most>
+std::vector<Block> BlocksOf(const Part& part, const Most& most_of) {
   std::vector<Block> blocks;
   std::int64_t position = 0;
   for (std::size_t s = 0; s < part.segments.size(); ++s) {
     const Segment& segment = part.segments[s];
-    const std::int64_t most = codecs.block(segment.layer);
+    const std::int64_t most = most_of(segment);
     for (std::int64_t at = 0; at < segment.count; at += most) {
       const std::int64_t n = std::min(most, segment.count - at);
       blocks.push_back({s, segment.layer, segment.begin + at, n, at, position + at, blocks.size()});
@@ -73,6 +79,16 @@ std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs) {
     position += segment.count;
   }
   return blocks;
+}
+
+}  // namespace
+
+std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs) {
+  return BlocksOf(part, [&](const Segment& segment) { return codecs.block(segment.layer); });
+}
+
+std::vector<Block> SegmentsOf(const Part& part) {
+  return BlocksOf(part, [](const Segment& segment) { return segment.count; });
 }
 
 std::int64_t MostBytes(const Part& part, const Codecs& codecs) {
@@ -86,18 +102,20 @@ std::int64_t MostBytes(const Part& part, const Codecs& codecs) {
   return bytes;
 }
 
-CodedPart::CodedPart(const Part& part, const Codecs& codecs, const Message* message)
+CodedPart::CodedPart(const Part& part, const Codecs& codecs, const Message* message,
+                     const Queue& queue)
     : codecs_(&codecs),
       memory_(message == nullptr ? nullptr : message->payload()),
+      queue_(&queue),
       fixed_(codecs.is_fixed()),
       segments_(part.segments.size()),
       blocks_(fixed_ ? 0 : static_cast<std::size_t>(BlockCount(part, codecs))) {
-  if (message != nullptr && !message->memory().is_on_host()) {
+  if (message != nullptr && queue.on_host() && !message->memory().is_on_host()) {
     copy_ = std::make_shared_for_overwrite<std::uint8_t[]>(
         static_cast<std::size_t>(message->capacity()));
     memory_ = copy_.get();
   }
-  if (!fixed_ || memory_ == nullptr) return;
+  if (!fixed_) return;
   starts_.reserve(codecs.planes() * segments_);
   std::int64_t bytes = 0;
   for (std::size_t q = 0; q < codecs.planes(); ++q) {
@@ -108,8 +126,9 @@ CodedPart::CodedPart(const Part& part, const Codecs& codecs, const Message* mess
   }
 }
 
-CodedPart CodedPart::Read(const Part& part, const Codecs& codecs, const Message* from) {
-  CodedPart coded(part, codecs, from);
+CodedPart CodedPart::Read(const Part& part, const Codecs& codecs, const Message* from,
+                          const Queue& queue) {
+  CodedPart coded(part, codecs, from, queue);
   if (from == nullptr) return coded;
   coded.source_ = from->source();
   if (coded.copy_ != nullptr) {
@@ -119,8 +138,9 @@ CodedPart CodedPart::Read(const Part& part, const Codecs& codecs, const Message*
   return coded;
 }
 
-CodedPart CodedPart::Write(const Part& part, const Codecs& codecs, const Message& to) {
-  CodedPart coded(part, codecs, &to);
+CodedPart CodedPart::Write(const Part& part, const Codecs& codecs, const Message& to,
+                           const Queue& queue) {
+  CodedPart coded(part, codecs, &to, queue);
   if (!coded.fixed_) coded.PlaceApart(part);
   return coded;
 }
@@ -196,8 +216,8 @@ void CodedPart::LoadUnscaled(int plane, const Block& block, int shift, float div
   const std::int64_t bytes =
       fixed_ ? MostBytesOf(static_cast<std::size_t>(plane), block) : sizes_[Entry(plane, block)];
   try {
-    codec.Decode({memory_ + Place(plane, block), static_cast<std::size_t>(bytes)}, block.n, shift,
-                 divisor, values, Before(codec, block.begin));
+    codec.DecodeOn(*queue_, {memory_ + Place(plane, block), static_cast<std::size_t>(bytes)},
+                   block.n, shift, divisor, values, Before(codec, block.begin));
   } catch (const DamagedBytes& error) {
     ThrowDamaged(source_, block, error);
   }
@@ -206,7 +226,7 @@ void CodedPart::LoadUnscaled(int plane, const Block& block, int shift, float div
 void CodedPart::EncodeTo(int plane, const Block& block, const Piece& piece, CodecState* state,
                          const float* x) {
   const std::int64_t bytes =
-      Of(plane, block).Encode(piece, state, x, memory_ + Place(plane, block));
+      Of(plane, block).EncodeOn(*queue_, piece, state, x, memory_ + Place(plane, block));
   if (!fixed_) sizes_[Entry(plane, block)] = static_cast<std::uint32_t>(bytes);
 }
 

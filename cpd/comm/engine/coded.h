@@ -3,8 +3,9 @@
 // A part's values in a message: plane by plane, segment by segment, block by block, each block the
 // bytes of its codec. Any block can be read and written alone, so that a fold goes from bytes to
 // sums without the values of a whole message in memory. Where sizes are fixed a block's place is
-// computed; else the message begins with the sizes of its blocks, four bytes each. A message in a
-// device's memory is read and written in a copy on the host.
+// computed; else the message begins with the sizes of its blocks, four bytes each. Codecs compute
+// on a queue's device. Where that is the CPU, a message in another device's memory is read and
+// written in a copy on the host.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "cpd/backend/queue.h"
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
 #include "cpd/compress/codec.h"
@@ -30,6 +32,8 @@ class CPD_API Codecs {
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }
   [[nodiscard]] bool is_fixed() const { return is_fixed_; }
+  /// Whether each plane has the packed codes of one format.
+  [[nodiscard]] bool is_packed() const { return is_packed_; }
   [[nodiscard]] const Codec& of(std::size_t plane, int layer) const {
     const std::vector<SharedCodec>& all = planes_[plane];
     return *all[all.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
@@ -43,9 +47,10 @@ class CPD_API Codecs {
   std::vector<std::vector<SharedCodec>> planes_;
   std::vector<std::int64_t> blocks_;
   bool is_fixed_ = true;
+  bool is_packed_ = true;
 };
 
-/// Consecutive values of a segment, at most Codecs::block of them.
+/// Consecutive values of a segment: at most Codecs::block of them, or all.
 struct Block {
   std::size_t segment = 0;
   int layer = 0;
@@ -55,6 +60,8 @@ struct Block {
   std::size_t index = 0;          ///< among the part's blocks
 };
 CPD_API std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs);
+/// The part's segments, each as one block; for codecs of fixed sizes.
+std::vector<Block> SegmentsOf(const Part& part);
 
 /// The most bytes of a part's message; exactly its bytes where the codecs' sizes are fixed.
 CPD_API std::int64_t MostBytes(const Part& part, const Codecs& codecs);
@@ -67,19 +74,24 @@ class CPD_API CodedPart {
   CodedPart() = default;
   /// Reads a message that has arrived; null: none. Throws Corrupt where its blocks' sizes are
   /// impossible.
-  static CodedPart Read(const Part& part, const Codecs& codecs, const Message* from);
+  static CodedPart Read(const Part& part, const Codecs& codecs, const Message* from,
+                        const Queue& queue = *HostQueue());
   /// Writes a message, block by block in any order; End completes it.
-  static CodedPart Write(const Part& part, const Codecs& codecs, const Message& to);
+  static CodedPart Write(const Part& part, const Codecs& codecs, const Message& to,
+                         const Queue& queue = *HostQueue());
   /// Completes a message of which every block is written: where sizes vary, joins the blocks and
   /// sets its size.
   void End(Message& to);
 
   [[nodiscard]] bool is_there() const { return memory_ != nullptr; }
+  [[nodiscard]] std::uint8_t* memory() const { return memory_; }
+  /// The byte at which a block begins.
+  [[nodiscard]] std::int64_t Place(int plane, const Block& block) const;
   [[nodiscard]] int planes() const {
     return static_cast<int>(codecs_ == nullptr ? 0 : codecs_->planes());
   }
 
-  /// Decodes a block's values (Codec::Decode). Throws Corrupt.
+  /// Decodes a block's values (Codec::DecodeOn). Throws Corrupt.
   void Load(int plane, const Block& block, float* values) const {
     LoadUnscaled(plane, block, 0, 1, values);
   }
@@ -92,7 +104,7 @@ class CPD_API CodedPart {
   }
 
  private:
-  CodedPart(const Part& part, const Codecs& codecs, const Message* message);
+  CodedPart(const Part& part, const Codecs& codecs, const Message* message, const Queue& queue);
   [[nodiscard]] const Codec& Of(int plane, const Block& block) const {
     return codecs_->of(static_cast<std::size_t>(plane), block.layer);
   }
@@ -100,7 +112,6 @@ class CPD_API CodedPart {
     return static_cast<std::size_t>(plane) * blocks_ + block.index;
   }
   [[nodiscard]] std::int64_t MostBytesOf(std::size_t plane, const Block& block) const;
-  [[nodiscard]] std::int64_t Place(int plane, const Block& block) const;
   void EncodeTo(int plane, const Block& block, const Piece& piece, CodecState* state,
                 const float* x);
   void ReadSizes(const Part& part, const Message& from);
@@ -110,7 +121,8 @@ class CPD_API CodedPart {
 
   const Codecs* codecs_ = nullptr;
   std::uint8_t* memory_ = nullptr;
-  std::shared_ptr<std::uint8_t[]> copy_;  // of a message that is not on the host
+  const Queue* queue_ = nullptr;
+  std::shared_ptr<std::uint8_t[]> copy_;  // of a message that the queue's device cannot read
   bool fixed_ = true;
   int source_ = -1;  // the rank that sent the message; -1: this one
   std::size_t segments_ = 0;

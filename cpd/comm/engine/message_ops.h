@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a rank computes on messages: encodes its contributions, folds what came, decodes results.
-// A device's backend does this by calls of `reduce` and a codec's kernels (device_ops.cpp); codecs
-// without kernels encode and decode on the host, block by block (codec_ops.cpp, coded.h).
+//
+// Every device does this by the same steps: a codec decodes messages to values (DecodeOn), the
+// operation `reduce` folds them, and a codec encodes the sums (EncodeOn). `reduce` itself reads and
+// writes the codes of packed formats. A CPU takes a codec's blocks one by one, on threads, so that
+// a block's values stay in the caches; all other work is queued for whole parts.
 #pragma once
 
 #include <array>
@@ -17,9 +20,7 @@
 #include "cpd/comm/engine/coded.h"
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
-#include "cpd/comm/engine/memory.h"
 #include "cpd/comm/reduction.h"
-#include "cpd/scale/aps.h"
 
 namespace cpd {
 
@@ -41,9 +42,13 @@ enum class Content : std::uint8_t { contributions, running_sums, results };
 /// One rank's operations on the messages of a call.
 class MessageOps {
  public:
+  /// Layers and values are in the memory of the queue's device. Without a queue nothing is
+  /// computed: messages have sizes alone. `in_fp32`: what would be packed travels in fp32, since
+  /// some values may have no code in the formats. `progress` is called now and then.
+  MessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32, SharedQueue queue,
+             std::function<void()> progress);
   MessageOps(const MessageOps&) = delete;
   MessageOps& operator=(const MessageOps&) = delete;
-  virtual ~MessageOps();
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   [[nodiscard]] int rank() const { return rank_; }
@@ -56,78 +61,85 @@ class MessageOps {
 
   /// Encodes this rank's contributions. Here and below `to` has its most bytes at first, and in the
   /// end those that were used.
-  virtual void Pack(const Part& part, Message& to) const = 0;
+  void Pack(const Part& part, Message& to) const;
   /// The whole reduction of a part: from[r] is what Pack made on rank r; this rank's own may be
   /// null. Results go to `to`.
-  virtual void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const = 0;
+  void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const;
   /// The sum of this rank's group, to `to`: from[m] is member m's message, this rank's own null.
-  virtual void FoldGroup(const Part& part, std::span<const SharedMessage> from,
-                         Message& to) const = 0;
+  void FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const;
   /// Adds this rank's own contribution as term k of the sum across units, whose running state is in
   /// `from` (null for k = 0); the new state, or after the last term the result, goes to `to`.
-  virtual void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const = 0;
+  void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const;
   /// Memory for n values, indexed by position, for the functions below.
-  [[nodiscard]] virtual std::shared_ptr<float> Allocate(std::int64_t n) const = 0;
+  [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const;
   /// Hop whose terms are `values`, indexed by position.
-  virtual void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
-                         Message& to) const = 0;
+  void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
+                 Message& to) const;
   /// Decodes results to values indexed by position, and encodes such values, neither unscaled.
-  virtual void LoadResults(const Part& part, const Message& from, float* values) const = 0;
-  virtual void StoreResults(const Part& part, const float* values, Message& to) const = 0;
+  void LoadResults(const Part& part, const Message& from, float* values) const;
+  void StoreResults(const Part& part, const float* values, Message& to) const;
   /// Writes results to the layers: scale undone, divided.
-  virtual void Unpack(const Part& part, const Message& from) const = 0;
-  /// Writes another rank's contributions, as decoded, to out + offset[layer].
-  virtual void UnpackWire(const Part& part, const Message& from,
-                          std::span<const std::int64_t> offset) const = 0;
+  void Unpack(const Part& part, const Message& from) const;
+  /// Writes another rank's contributions of a format, as decoded, to out + offset[layer].
+  void UnpackWire(const Part& part, const Message& from,
+                  std::span<const std::int64_t> offset) const;
   /// The losses of each layer's cast.
-  [[nodiscard]] virtual std::vector<Losses> CountLosses() const = 0;
+  [[nodiscard]] std::vector<Losses> CountLosses() const;
 
- protected:
-  MessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
-             std::function<void()> progress);
+ private:
+  class Scratch;
+  class Step;
+  struct Work;
+  using Blocks = std::span<const Block>;
+  /// A message to read; null: none.
+  struct Source {
+    Content content;
+    const Message* message;
+  };
 
-  [[nodiscard]] const Layers& layers() const { return layers_; }
-  /// What all calls of the reduction have.
-  [[nodiscard]] const ReduceCall& call() const { return call_; }
-  /// Whether codecs of the layers make the messages of contributions.
-  [[nodiscard]] bool coded() const { return reduction_.spec().wire != nullptr && !as_values(); }
+  [[nodiscard]] const Codecs& codecs(Content content) const {
+    return codecs_[static_cast<std::size_t>(content)];
+  }
   /// Whether contributions travel as fp32 values: with in_fp32, unless their codec has bytes for
   /// NaN.
   [[nodiscard]] bool as_values() const {
     const SharedCodec& wire = reduction_.spec().wire;
     return in_fp32_ && (wire == nullptr || !wire->has_nan());
   }
-  /// The format in which values of `format` travel.
-  [[nodiscard]] Format MessageFormat(const Format& format) const {
-    return in_fp32_ ? kFp32 : format;
-  }
-  [[nodiscard]] const Codecs& codecs(Content content) const {
-    return codecs_[static_cast<std::size_t>(content)];
-  }
-  void Progress() const { progress_(); }
-
- private:
+  /// Whether codecs' blocks are computed one by one, on threads.
+  [[nodiscard]] bool by_blocks() const { return !casts_ && queue_->on_host(); }
+  /// Whether `reduce` itself reads and writes messages of this content, not a codec.
+  [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
+
+  /// Calls body(blocks, scratch) for all blocks of a part.
+  template <class Body>
+  void ForBlocks(const Part& part, const Body& body) const;
+  /// Reads messages and writes one, which may be null: body(work) for all blocks.
+  template <class Body>
+  void Convert(const Part& part, const std::vector<Source>& from, Content content, Message* to,
+               const Body& body) const;
+  void FoldFrom(const Part& part, std::span<const SharedMessage> from, std::int64_t unit,
+                Message& to) const;
+  void HopFrom(const Part& part, std::int64_t k, const Message* from, const float* values,
+               Message& to) const;
+  /// On devices other than the CPU this rank's contributions are encoded before they are folded.
+  [[nodiscard]] std::unique_ptr<Message> OwnMessage(const Part& part) const;
+
+  [[nodiscard]] Piece OwnPiece(const Block& block) const;
+  /// Writes a block of this rank's contributions, as all ranks decode them.
+  void Round(const Block& block, float* terms, SegmentCounts* counts = nullptr) const;
 
   const Reduction& reduction_;
   int rank_;
   Layers layers_;
   bool in_fp32_;
+  SharedQueue queue_;
   std::function<void()> progress_;
-  ReduceCall call_;
-  std::vector<Codecs> codecs_;  // by Content
+  bool casts_;                    // contributions are a packed format's
+  std::array<Codecs, 3> codecs_;  // by Content
+  ReduceCall call_;               // what all calls have
 };
-
-/// Operations on the queue's device: of packed contributions, and of codecs that have kernels
-/// there. Layers and values are in its memory, and all work is queued. `in_fp32`: what would be
-/// packed travels in fp32, since some values may have no code in the formats. `progress` is called
-/// now and then.
-std::unique_ptr<MessageOps> MakeDeviceOps(const Reduction& reduction, int rank, Layers layers,
-                                          bool in_fp32, std::function<void()> progress,
-                                          SharedQueue queue);
-/// Operations of codecs on the CPU.
-std::unique_ptr<MessageOps> MakeCodecOps(const Reduction& reduction, int rank, Layers layers,
-                                         bool in_fp32, std::function<void()> progress);
 
 /// The plan of a level's sum and of its rounding to the result.
 SumPlan SumPlanOf(const Level& level);

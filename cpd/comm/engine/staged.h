@@ -1,41 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of a device's layers in the host's memory, where codecs without kernels compute. The
-// layers are copied before a call's work, the results after it. Reports have the bytes copied.
+// Copies of a device's tensors in the host's memory, for codecs that the device has no kernels of.
+// Reports have the bytes copied.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <utility>
 #include <vector>
 
-#include "cpd/base/tensor.h"
-#include "cpd/comm/engine/memory.h"
+#include "cpd/backend/queue.h"
 
 namespace cpd {
 
-/// Pinned memory for n values.
-std::shared_ptr<float> PinnedValues(const SharedQueue& queue, std::int64_t n);
-
-class StagedLayers {
+/// Copies between the queue's device and the host, and their bytes by tensor. On a CPU's queue
+/// nothing is copied.
+class HostCopies {
  public:
-  /// Copies x; memory for the results is not set. All are contiguous fp32 on the queue's device.
-  StagedLayers(SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out);
+  explicit HostCopies(SharedQueue queue) : queue_(std::move(queue)) {}
 
-  [[nodiscard]] std::span<const TensorView> x() const { return x_; }
-  [[nodiscard]] std::span<const TensorView> out() const { return out_; }
-  /// Copies the results to the layers on the device, and waits.
-  void Return() const;
-  /// The bytes that are copied for layer l, its results with it.
-  [[nodiscard]] std::int64_t BytesOf(std::size_t l) const;
+  /// A tensor's n values in pinned memory; on a CPU's queue these values themselves.
+  [[nodiscard]] std::shared_ptr<float> Fetch(std::size_t tensor, const float* values,
+                                             std::int64_t n);
+  /// Pinned memory for n values.
+  [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const;
+  /// Copies a tensor's n values between the host and the device, and waits.
+  void Copy(std::size_t tensor, void* to, const void* from, std::int64_t n);
+  /// The bytes that were copied for a tensor, in both directions.
+  [[nodiscard]] std::int64_t bytes(std::size_t tensor) const {
+    return tensor < bytes_.size() ? bytes_[tensor] : 0;
+  }
 
  private:
-  /// A tensor of as many values in pinned memory.
-  TensorView OnHost(const TensorView& layer);
-
   SharedQueue queue_;
-  std::vector<std::shared_ptr<float>> memory_;
-  std::vector<TensorView> x_, out_, on_device_;
+  std::vector<std::int64_t> bytes_;
 };
 
 }  // namespace cpd

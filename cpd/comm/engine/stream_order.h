@@ -16,6 +16,9 @@ namespace cpd {
 /// wait for the call when it ends. Leaves out empty layers, which may be on another device.
 class StreamOrder {
  public:
+  StreamOrder(SharedQueue queue, void* stream) : queue_(std::move(queue)), streams_{stream} {
+    queue_->Follow(stream);
+  }
   StreamOrder(SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out)
       : queue_(std::move(queue)) {
     for (const auto& views : {x, out}) {

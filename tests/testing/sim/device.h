@@ -5,19 +5,34 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <stdexcept>
 
 #include "cpd/backend/registry.h"
 
 namespace cpd::testing {
 
+/// What the backend has counted.
+struct SimCounts {
+  std::int64_t unknown_streams = 0;  ///< calls on streams that are not open
+  std::int64_t queued = 0;           ///< blocks of queued memory that are not released
+};
+
+/// A function of the library; throws std::runtime_error where the library is missing.
+template <class Function>
+Function SimFunction(const char* name) {
+  void* library = dlopen("libcpd_sim.so", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  return reinterpret_cast<Function>(dlsym(library, name));
+}
+
+inline SimCounts CountsOfSim() { return SimFunction<SimCounts (*)()>("cpd_sim_counts")(); }
+
 /// Adds the backend at the first call; returns its kind of device. Throws std::runtime_error where
 /// the library is missing.
 inline Device SimKind() {
   static const Device kind = [] {
-    void* library = dlopen("libcpd_sim.so", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw std::runtime_error(dlerror());
-    auto* get = reinterpret_cast<const Backend* (*)()>(dlsym(library, "cpd_sim_backend"));
+    auto* get = SimFunction<const Backend* (*)()>("cpd_sim_backend");
     if (get == nullptr || get()->call_sizes != kCallSizes) {
       throw std::runtime_error("libcpd_sim.so belongs to another build");
     }

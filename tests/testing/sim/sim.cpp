@@ -21,12 +21,16 @@
 
 #include "cpd/backend/backend.h"
 #include "cpd/base/plans.h"
+#include "tests/testing/sim/device.h"
 
 namespace cpd::sim {
 namespace {
 
 /// The operations and the memory.
 const Backend& Emulation() { return *cpd_backend(); }
+
+std::atomic<std::int64_t> g_unknown_streams{0};
+std::atomic<std::int64_t> g_queued{0};
 
 /// The status of a call on a stream that this backend has not opened.
 constexpr int kUnknownStream = -1;
@@ -113,7 +117,9 @@ class Streams {
     const Key key{launch.device, reinterpret_cast<std::uintptr_t>(launch.stream)};
     if (launch.stream == nullptr && !streams_.contains(key)) static_cast<void>(Add(key));
     const auto found = streams_.find(key);
-    return found == streams_.end() ? nullptr : found->second;
+    if (found != streams_.end()) return found->second;
+    ++g_unknown_streams;
+    return nullptr;
   }
   int Close(const Launch& launch) {
     const std::shared_ptr<Stream> stream = Find(launch);
@@ -191,11 +197,16 @@ Backend MakeTable() {
   table.describe = Describe;
   table.use_allocator_at = [](const std::atomic<const Allocator*>& /*place*/) {};
   table.allocate = [](const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory) {
-    return OnQueue(launch,
-                   [&](const Launch& on) { return Emulation().allocate(on, kind, bytes, memory); });
+    const int status = OnQueue(
+        launch, [&](const Launch& on) { return Emulation().allocate(on, kind, bytes, memory); });
+    if (status == 0 && kind == MemoryKind::queued) ++g_queued;
+    return status;
   };
   table.release = [](const Launch& launch, MemoryKind kind, void* memory) {
-    return OnQueue(launch, [&](const Launch& on) { return Emulation().release(on, kind, memory); });
+    const int status =
+        OnQueue(launch, [&](const Launch& on) { return Emulation().release(on, kind, memory); });
+    if (status == 0 && kind == MemoryKind::queued) --g_queued;
+    return status;
   };
   table.release_unused = [](int device) {
     Streams::All().WaitForAll(device);
@@ -230,4 +241,8 @@ Backend MakeTable() {
 extern "C" __attribute__((visibility("default"))) const cpd::Backend* cpd_sim_backend() {
   static const cpd::Backend table = cpd::sim::MakeTable();
   return &table;
+}
+
+extern "C" __attribute__((visibility("default"))) cpd::testing::SimCounts cpd_sim_counts() {
+  return {cpd::sim::g_unknown_streams, cpd::sim::g_queued};
 }
