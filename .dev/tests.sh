@@ -6,6 +6,7 @@ readonly kResults=build/results
 # One more than there are cores: some tests wait.
 kParallel=(--numprocesses "$(($(jobs) + 1))" --dist worksteal)
 readonly kParallel
+readonly kTorchTests=(_torch compat nn ops optim parallel track)
 
 # ctest_tree TREE LABELS: runs the tests of some labels (a|b) in one build tree; keeps their JUnit file for the summary.
 ctest_tree() {
@@ -70,6 +71,31 @@ python_tests() {
   # pytest keeps the tests as it compiles them.
   PYTHONDONTWRITEBYTECODE='' OMP_WAIT_POLICY=${OMP_WAIT_POLICY-passive} step "Python tests, $1" "$kVenv/bin/python" -m pytest --junitxml="$results" "${@:2}" ||
     die "stage failed: Python tests"
+}
+
+# torch_tests NAME REQUIREMENT: the quick Python tests of tensors with another torch, which pip installs into a folder of its
+# own, found before the environment's. The folder goes afterwards: 5 GB, and the newest changes.
+torch_tests() {
+  local folder=$PWD/build/torch/$1
+  if offline; then
+    warn "skipped: Python tests with the $1 torch (CPD_OFFLINE)"
+    return
+  fi
+  rm -rf "$folder"
+  if pip install --target "$folder" "$2"; then
+    PYTHONPATH=$folder python_tests "torch-$1" -m 'not exhaustive' "${kParallel[@]}" "${kTorchTests[@]/#/tests/python/}"
+  else
+    warn "skipped: Python tests with the $1 torch ($2 could not be had)"
+  fi
+  rm -rf "$folder"
+}
+
+# The least torch of pyproject.toml, as 'torch>=2.11'.
+least_torch() {
+  "$kVenv/bin/python" - <<'PY'
+import pathlib, tomllib
+print(tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]["optional-dependencies"]["torch"][0])
+PY
 }
 
 # The Python tests of CUDA tensors, on this CPU (tests/testing/cuda_on_cpu): kernels compiled for it, a torch without CUDA.
@@ -142,6 +168,8 @@ every_test() {
   gpu_tests_on_cpu gpu -m 'gpu and not exhaustive'
   if ((kAll)); then
     gpu_tests_on_cpu gpu-exhaustive -m 'gpu and exhaustive'
+    torch_tests oldest "$(least_torch | sed 's/>=\(.*\)/==\1.*/')"
+    torch_tests newest "$(least_torch)"
     python_tests exhaustive -m exhaustive # one after the other: they measure memory, and some need the machine
     logged configure-tests cmake -DCPD_EVERY_HEADER=ON build/release
     cpp_tests exhaustive
