@@ -6,14 +6,14 @@ Functions that print import rich, so that a mistake is reported without it.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cpd._files import STDOUT
+from cpd._files import STDOUT, write_json
 from cpd.cli.errors import UsageError, users_mistakes
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+    from cpd.cli.options import Tables
 
 MAY_BREAK = "\u00ad"
 """Stands in a header where a narrow table breaks the word."""
@@ -93,8 +94,8 @@ def check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: not a file in an existing folder")
 
 
-def check_tables(options: argparse.Namespace) -> None:
-    """Finds out before the work whether the files of `table_arguments` can be written."""
+def check_tables(options: Tables) -> None:
+    """Finds out before the work whether the files of a table can be written."""
     for path in (options.json, options.csv, options.plot):
         check_writable(path)
     if is_stdout(options.csv) and is_stdout(options.json):
@@ -116,6 +117,13 @@ def check_readable(path: Path) -> None:
     suffix(path)
     with path.open("rb"):
         pass
+
+
+def json_written(path: Path | None, result: Callable[[], Any]) -> bool:
+    """Writes a result as JSON if there is a path. Returns whether it went to standard output."""
+    if path is not None:
+        write_json(path, result())
+    return is_stdout(path)
 
 
 def counted(number: int, noun: str) -> str:
