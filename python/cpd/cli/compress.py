@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpd._files import write_npz
+from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import (
-    Commands,
-    add_command,
-    argument,
-    group,
-    json_option,
-    option,
-    seed_option,
-    texts,
-)
 from cpd.cli.output import (
     check_readable,
     check_writable,
@@ -55,37 +46,37 @@ cpd.compress.Packet.from_bytes takes, as NAME.data, and its shape as NAME.shape.
 _ZSTD = "zstd"
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `compress`."""
     help = "measure what codecs lose and save on a file's tensors"
-    add_command(commands, "compress", _run, help, _TEXT, Options)
+    opt.add_command(commands, "compress", _run, help, _TEXT, Options)
 
 
 @dataclass
 class Results:
     """Options of the results."""
 
-    per_tensor: bool = option("also show each tensor", False)
-    json: Path | None = json_option()
-    out: Path | None = option("write the encoded tensors (.npz)", absent="not written")
+    per_tensor: bool = opt.option("also show each tensor", False)
+    json: Path | None = opt.json_file()
+    out: Path | None = opt.option("write the encoded tensors (.npz)", absent="not written")
 
 
 @dataclass
 class Options:
     """The options of `cpd compress`."""
 
-    file: Path = argument("a file of tensors")
-    codec: list[str] = option(
+    file: Path = opt.argument("a file of tensors")
+    codec: list[str] = opt.option(
         "codecs (cpd show --codecs) or formats, such as 'qsgd bits=4 bucket=512' or mxfp8; a list, "
         "or the option again",
         required=True,
         action="extend",
-        type=texts,
+        type=opt.texts,
         metavar="TEXT,…",
     )
-    seed: int = seed_option()
-    seeds: int = option("encodings from which the variance is estimated, each with its seed", 4)
-    results: Results = group(Results, "the results")
+    seed: int = opt.seed()
+    seeds: int = opt.option("encodings from which the variance is estimated, each with its seed", 4)
+    results: Results = opt.group(Results, "the results")
 
 
 def _run(options: Options) -> int:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd cost`: the time, bytes and price of a training step by number of ranks."""
 
-import csv
-import io
 import sys
 import warnings
 from collections.abc import Iterator
@@ -14,31 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpd._files import write_json, write_text
+from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import (
-    Commands,
-    GradientsFile,
-    Tables,
-    add_command,
-    changed,
-    group,
-    integers,
-    machine_option,
-    option,
-    plot_option,
-    reduce_option,
-)
 from cpd.cli.output import (
     MAY_BREAK,
     check_tables,
     counted,
+    csv_text,
     is_stdout,
     new_console,
     new_progress,
     new_table,
-    percent,
 )
 from cpd.comm.spec import as_reduce
+from cpd.numeric.shown import percent
 from cpd.numeric.warned import PrecisionWarning
 
 if TYPE_CHECKING:
@@ -84,27 +71,27 @@ _MACHINE = "ec2-p2"
 _RANKS = [4, 8, 16]
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `cost`."""
     help = "estimate time, bytes and price of a training step"
-    add_command(commands, "cost", _run, help, _TEXT, Options)
+    opt.add_command(commands, "cost", _run, help, _TEXT, Options)
 
 
 @dataclass
 class Step:
     """Options of the step."""
 
-    compute: float | None = option(
+    compute: float | None = opt.option(
         "seconds of the computation", absent="from published rates", metavar="S"
     )
-    batch: int | None = option("samples of each rank", absent="the published number")
-    codec_gbps: str | None = option(
+    batch: int | None = opt.option("samples of each rank", absent="the published number")
+    codec_gbps: str | None = opt.option(
         "GB/s of binary32 values that a codec encodes, and decodes; measured: its speed on this "
         "CPU",
         absent="the machine's",
         metavar="X",
     )
-    mean_bits: float | None = option(
+    mean_bits: float | None = opt.option(
         "mean bits a value of codecs of variable sizes", absent="their largest size"
     )
 
@@ -113,36 +100,38 @@ class Step:
 class Published:
     """Options of published figures."""
 
-    figure: str | None = option("compare with what a paper publishes, as grubic-10", metavar="NAME")
-    shared: bool = option(
+    figure: str | None = opt.option(
+        "compare with what a paper publishes, as grubic-10", metavar="NAME"
+    )
+    shared: bool = opt.option(
         "fit a third constant: what the GPUs of a host share, such as its memory", False
     )
 
 
 @dataclass
-class Results(Tables):
+class Results(opt.Tables):
     """Options of the results."""
 
-    plot: Path | None = plot_option("samples a second")
+    plot: Path | None = opt.plot_file("samples a second")
 
 
 @dataclass
 class Options:
     """The options of `cpd cost`."""
 
-    model: str | None = option("the network, one of those above", metavar="NAME")
-    machine: str | None = machine_option(_MACHINE)
-    ranks: list[int] | None = option(
+    model: str | None = opt.option("the network, one of those above", metavar="NAME")
+    machine: str | None = opt.machine(_MACHINE)
+    ranks: list[int] | None = opt.option(
         "numbers of ranks; '…' or '...' continues by the same factor: 4,8,…,64",
         absent="4,8,16",
-        type=integers,
+        type=opt.integers,
         metavar="N,…",
     )
-    reduce: list[str] | None = reduce_option("fp32")
-    step: Step = group(Step, "the step")
-    source: GradientsFile = group(GradientsFile, "the round-off")
-    published: Published = group(Published, "published figures")
-    results: Results = group(Results, "the results")
+    reduce: list[str] | None = opt.reduce("fp32")
+    step: Step = opt.group(Step, "the step")
+    source: opt.GradientsFile = opt.group(opt.GradientsFile, "the round-off")
+    published: Published = opt.group(Published, "published figures")
+    results: Results = opt.group(Results, "the results")
 
 
 def _run(options: Options) -> int:
@@ -195,7 +184,7 @@ def _steps(options: Options) -> int:
                 soft_wrap=True,
             )
     if results.csv is not None:
-        write_text(results.csv, _csv([row.json() for row in rows]))
+        write_text(results.csv, csv_text([row.json() for row in rows]))
     if results.json is not None:
         setting = {"network": network.name, "values": network.values, "machine": asdict(on)}
         write_json(results.json, {**setting, "rows": [row.json() for row in rows]})
@@ -317,26 +306,18 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.3f} ms" if value >= 1e-3 or value == 0 else f"{value * 1e6:.2f} µs"
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 # ---- figures ----------------------------------------------------------------------------------
 
 
 def _figure(options: Options, figure: str) -> int:
     from cpd.study.published import by_ratio, compared, rms
 
-    flags = changed(options) | changed(options.step)
+    flags = opt.changed(options) | opt.changed(options.step)
     for name in ("model", "machine", "ranks", "reduce", "compute", "batch"):
         if name in flags:
             raise UsageError(f"--figure has its own {flags[name]}")
     results, shared = options.results, options.published.shared
-    flags |= changed(options.source) | changed(results)
+    flags |= opt.changed(options.source) | opt.changed(results)
     for name in ("mean_bits", "gradients", "plot"):
         if name in flags:
             raise UsageError(f"--figure takes no {flags[name]}")
@@ -357,7 +338,7 @@ def _figure(options: Options, figure: str) -> int:
                 console.print(f"  {ratio:8.3f} MB/GFLOP  {speedup:.3f}×")
         console.print(f"RMS of the errors: {percent(rms(cells))} of {counted(len(cells), 'cell')}")
     if results.csv is not None:
-        write_text(results.csv, _csv(rows))
+        write_text(results.csv, csv_text(rows))
     if results.json is not None:
         data: dict[str, Any] = {"figure": figure, "cells": rows, "rms": rms(cells)}
         if curve:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd import _core
-from cpd.cli.options import Commands, add_command, json_option
+from cpd.cli import options as opt
 from cpd.cli.output import check_writable, json_written
 
 _TEXT = """\
@@ -26,16 +26,18 @@ _VARIABLES = ("CPD_", "OMP_", "CUDA_VISIBLE", "CUBLAS_", "NCCL_", "TORCH_", "PYT
 """Prefixes of the environment variables that are printed if set."""
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `env`."""
-    add_command(commands, "env", _run, "print what to paste into an error report", _TEXT, Options)
+    opt.add_command(
+        commands, "env", _run, "print what to paste into an error report", _TEXT, Options
+    )
 
 
 @dataclass
 class Options:
     """The options of `cpd env`."""
 
-    json: Path | None = json_option()
+    json: Path | None = opt.json_file()
 
 
 def _run(options: Options) -> int:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cpd.cli import options as opt
 from cpd.cli.compare import compare, comparison_rows
 from cpd.cli.errors import UsageError
 from cpd.cli.format_bench import neighbors_row, neighbors_table, number
-from cpd.cli.options import option, plot_option
 from cpd.cli.output import exact, new_console, new_table, short
 from cpd.cli.scaled import describe_scaled, notes, scaled_table
 from cpd.numeric.formats import Format
@@ -35,23 +35,23 @@ _SIDE_BY_SIDE = 4
 class FormatOptions:
     """Options of what is shown of formats."""
 
-    values: bool = option(
+    values: bool = opt.option(
         f"list every code and its value, for formats of up to {LISTED_BITS} bits and the elements "
         "of scaled formats",
         False,
     )
-    compare: list[str] | None = option(
+    compare: list[str] | None = opt.option(
         "compare two formats: figures, spacing, and the values that only one has",
         type=str,
         nargs=2,
         metavar=("A", "B"),
     )
-    neighbors: str | None = option(
+    neighbors: str | None = opt.option(
         "show the values next to a number, such as 0.3 or 0x1.8p-3; a negative one as "
         "--neighbors=-1",
         metavar="VALUE",
     )
-    picture: Path | None = plot_option("number lines and the spacing of values")
+    picture: Path | None = opt.plot_file("number lines and the spacing of values")
 
 
 def describe(options: FormatOptions, found: Sequence[Format | Scaled]) -> Any:

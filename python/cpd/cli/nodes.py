@@ -135,5 +135,5 @@ def _wait_for_all(ranks: "Ranks") -> None:
 def _digest(options: Any) -> int:
     """64 bits of the options that decide a result."""
     apart = ("run", "json", "csv", "plot", "save_gradients", "gradients")
-    deciding = sorted(item for item in flat(options).items() if item[0] not in apart)
+    deciding = sorted(item for item in vars(flat(options)).items() if item[0] not in apart)
     return int.from_bytes(hashlib.sha256(repr(deciding).encode()).digest()[:8])

@@ -12,11 +12,11 @@ the values of a command line.
 """
 
 import argparse
-import json
 import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
+from json import loads
 from pathlib import Path
 from types import NoneType
 from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
@@ -221,12 +221,12 @@ def options_of(cls: type[T], parsed: argparse.Namespace) -> T:
     return cls(**values)
 
 
-def flat(options: Any) -> dict[str, Any]:
-    """Returns the values of all options by their names, those in groups too."""
+def flat(options: Any) -> argparse.Namespace:
+    """Returns all options, those in groups too, as argparse has read them."""
     values: dict[str, Any] = {}
     for name, value in vars(options).items():
-        values |= flat(value) if is_dataclass(value) else {name: value}
-    return values
+        values |= vars(flat(value)) if is_dataclass(value) else {name: value}
+    return argparse.Namespace(**values)
 
 
 def changed(options: Any) -> dict[str, str]:
@@ -307,7 +307,7 @@ def _between(before: int, last: int, end: int, text: str) -> list[int]:
 def json_object(text: str) -> dict[str, Any]:
     """Returns the JSON object of a text."""
     try:
-        value = json.loads(text)
+        value = loads(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from None
     if not isinstance(value, dict):
@@ -329,7 +329,7 @@ def seconds(text: str) -> float:
 # ---- options that several commands have ----------------------------------------------------------
 
 
-def reduce_option(default: str, several: bool = True) -> Any:
+def reduce(default: str, several: bool = True) -> Any:
     """Returns the option of an all-reduce, or of `several`; its default is None."""
     settings = {"action": "extend", "type": texts, "metavar": "TEXT,…"} if several else {}
     more = "; a list, or the option again" if several else ""
@@ -341,34 +341,34 @@ def reduce_option(default: str, several: bool = True) -> Any:
     )
 
 
-def accumulator_option(what: str, default: str | None = None, **settings: Any) -> Any:
+def accumulator(what: str, default: str | None = None, **settings: Any) -> Any:
     """Returns the option of an accumulator; `what` it is for, `settings` as of `option`."""
     text = f"{what}, such as 'e6m9 kahan' or a matrix unit (cpd show --units)"
     return option(text, default, **settings)
 
 
-def overflow_option(default: str) -> Any:
+def overflow(default: str) -> Any:
     """Returns the option of the overflow of casts."""
     text = "what a cast makes of a value beyond the format: Inf or NaN (ieee), or its largest value"
     return option(text, default, choices=_core.OVERFLOWS)
 
 
-def timeout_option(default: int, until: str) -> Any:
+def timeout_of(default: int, until: str) -> Any:
     """Returns the option of a timeout."""
     return option(f"seconds {until}", float(default), type=seconds, metavar="S")
 
 
-def jobs_option(default: str) -> Any:
+def jobs(default: str) -> Any:
     """Returns the option of processes."""
     return option("processes, or a cluster's jobs", absent=default)
 
 
-def seed_option() -> Any:
+def seed() -> Any:
     """Returns the option of a seed."""
     return option("the seed of all random numbers", 0)
 
 
-def machine_option(default: str) -> Any:
+def machine(default: str) -> Any:
     """Returns the option of a machine; its default is None."""
     return option(
         "a machine's name, its .toml file, or its numbers: alpha, the seconds of a message, beta, "
@@ -378,7 +378,7 @@ def machine_option(default: str) -> Any:
     )
 
 
-def json_option() -> Any:
+def json_file() -> Any:
     """Returns the option of JSON."""
     return option(
         "write the result as JSON; without FILE or with '-' to standard output, in place of the "
@@ -389,7 +389,7 @@ def json_option() -> Any:
     )
 
 
-def plot_option(what: str) -> Any:
+def plot_file(what: str) -> Any:
     """Returns the option of a picture, which shows `what`."""
     return option(f"draw {what}, as .png or .svg", absent="no plot")
 
@@ -398,9 +398,9 @@ def plot_option(what: str) -> Any:
 class Tables:
     """Options of the files that have a table's values."""
 
-    json: Path | None = json_option()
+    json: Path | None = json_file()
     csv: Path | None = option("write the table as CSV; '-' as for --json", absent="not written")
-    plot: Path | None = plot_option("the table")
+    plot: Path | None = plot_file("the table")
 
 
 @dataclass
@@ -421,7 +421,7 @@ class Ranks:
         "virtual",
         choices=("virtual", "mpi", "torch"),
     )
-    timeout: float = timeout_option(300, "until a silent rank of a transport is lost")
+    timeout: float = timeout_of(300, "until a silent rank of a transport is lost")
 
 
 @dataclass
@@ -449,17 +449,17 @@ def _add(parser: Group, name: str, annotation: Any, own: Any) -> None:
 
 def reduce_argument(parser: Group, default: str, several: bool) -> None:
     """Adds the option of an all-reduce."""
-    _add(parser, "reduce", str, reduce_option(default, several))
+    _add(parser, "reduce", str, reduce(default, several))
 
 
 def seed_argument(parser: Group) -> None:
     """Adds the option of a seed."""
-    _add(parser, "seed", int, seed_option())
+    _add(parser, "seed", int, seed())
 
 
 def json_argument(parser: Group) -> None:
     """Adds the option of JSON."""
-    _add(parser, "json", Path, json_option())
+    _add(parser, "json", Path, json_file())
 
 
 def nodes_arguments(parser: Group) -> None:
@@ -469,7 +469,7 @@ def nodes_arguments(parser: Group) -> None:
 
 def jobs_arguments(parser: Group, default: str) -> None:
     """Adds the options of processes and clusters."""
-    _add(parser, "jobs", int, jobs_option(default))
+    _add(parser, "jobs", int, jobs(default))
     add_options(parser, Cluster)
 
 

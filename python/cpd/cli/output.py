@@ -6,10 +6,12 @@ Functions that print import rich, so that a mistake is reported without it.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -81,11 +83,6 @@ def new_table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
-def percent(value: float) -> str:
-    """A share in per cent: two decimals, or three digits where those would show nothing."""
-    return f"{value:.2%}" if value == 0 or not abs(value) < 1e-4 else f"{value * 100:.2e}%"
-
-
 def check_writable(path: Path | None) -> None:
     """Finds out before the work whether its result can be written; - is standard output."""
     if path is None or path == STDOUT:
@@ -124,6 +121,15 @@ def json_written(path: Path | None, result: Callable[[], Any]) -> bool:
     if path is not None:
         write_json(path, result())
     return is_stdout(path)
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
+    """Returns rows as CSV with a header; `columns` are by default those of the first row."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or [*rows[0]], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def counted(number: int, noun: str) -> str:

@@ -5,17 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cpd.cli import options as opt
 from cpd.cli.errors import RunError, UsageError, users_mistakes
-from cpd.cli.options import (
-    Commands,
-    accumulator_option,
-    add_command,
-    argument,
-    json_option,
-    option,
-    seed_option,
-    timeout_option,
-)
 from cpd.cli.output import check_writable, json_written
 from cpd.numeric.accumulator import as_accumulator
 from cpd.numeric.formats import as_format
@@ -40,30 +31,30 @@ it the rules that give the same results. The exit status is 1 if no rule fits.
 """
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `probe`."""
     help = "find how a matrix unit or a kernel adds products"
-    add_command(commands, "probe", _run, help, _TEXT, Options)
+    opt.add_command(commands, "probe", _run, help, _TEXT, Options)
 
 
 @dataclass
 class Options:
     """The options of `cpd probe`."""
 
-    command_line: list[str] = argument(
+    command_line: list[str] = opt.argument(
         "a command and its words, after --", nargs="*", metavar="COMMAND"
     )
-    a: str = option("the format of a", "fp16", metavar="FORMAT")
-    b: str | None = option("the format of b", absent="a's", metavar="FORMAT")
-    c: str = option(
+    a: str = opt.option("the format of a", "fp16", metavar="FORMAT")
+    b: str | None = opt.option("the format of b", absent="a's", metavar="FORMAT")
+    c: str = opt.option(
         "the format of the addend c; none: the command has no addend", "fp32", metavar="FORMAT"
     )
-    result: str = option("the format of the results", "fp32", metavar="FORMAT")
-    k: int = option("the number of products in a dot product", 64)
-    seed: int = seed_option()
-    timeout: float = timeout_option(60, "after which a batch has failed")
-    accumulator: str | None = accumulator_option("an accumulator to probe in place of a command")
-    json: Path | None = json_option()
+    result: str = opt.option("the format of the results", "fp32", metavar="FORMAT")
+    k: int = opt.option("the number of products in a dot product", 64)
+    seed: int = opt.seed()
+    timeout: float = opt.timeout_of(60, "after which a batch has failed")
+    accumulator: str | None = opt.accumulator("an accumulator to probe in place of a command")
+    json: Path | None = opt.json_file()
 
 
 def _run(options: Options) -> int:

@@ -5,15 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpd.cli import options as opt
 from cpd.cli.errors import users_mistakes
-from cpd.cli.options import (
-    Commands,
-    accumulator_option,
-    add_command,
-    argument,
-    json_option,
-    option,
-)
 from cpd.cli.output import check_writable, json_written, new_console, new_table
 
 if TYPE_CHECKING:
@@ -34,9 +27,9 @@ cannot tell two rules apart if that count is 0.
 """
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `replay`."""
-    add_command(
+    opt.add_command(
         commands,
         "replay",
         _run,
@@ -50,19 +43,19 @@ def register(commands: Commands) -> None:
 class Options:
     """The options of `cpd replay`."""
 
-    file: Path = argument("a file of dot products")
-    accumulator: str | None = accumulator_option(
+    file: Path = opt.argument("a file of dot products")
+    accumulator: str | None = opt.accumulator(
         "the accumulator to compute with", absent="the file's own"
     )
-    operands: str | None = option(
+    operands: str | None = opt.option(
         "only dot products of these operands, as E4M3", absent="all", metavar="FORMAT"
     )
-    result: str | None = option(
+    result: str | None = opt.option(
         "only dot products with these results, as fp16", absent="all", metavar="FORMAT"
     )
-    no_c: bool = option("the recorded results do not include the addends c", False)
-    mutations: bool = option("also count the results that change if the rule is changed", False)
-    json: Path | None = json_option()
+    no_c: bool = opt.option("the recorded results do not include the addends c", False)
+    mutations: bool = opt.option("also count the results that change if the rule is changed", False)
+    json: Path | None = opt.json_file()
 
 
 def _run(options: Options) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd roundoff`: the round-off of an all-reduce by group size."""
 
+import argparse
 import shlex
 import sys
 from dataclasses import asdict, dataclass
@@ -8,25 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd._files import STDOUT, write_json, write_text
+from cpd.cli import options as opt
 from cpd.cli.errors import UsageError
 from cpd.cli.nodes import agreed, checked_alone, connected
-from cpd.cli.options import (
-    Commands,
-    GradientsFile,
-    Ranks,
-    Tables,
-    add_command,
-    changed,
-    group,
-    integers,
-    machine_option,
-    option,
-    plot_option,
-    reduce_option,
-    seed_option,
-)
 from cpd.cli.output import check_readable, check_tables, counted, new_console, new_progress
-from cpd.cli.roundoff_output import csv_text, json_of, print_series
+from cpd.cli.roundoff_output import csv_of, json_of, print_series
 from cpd.comm.spec import Reduce, as_reduce
 
 if TYPE_CHECKING:
@@ -83,64 +70,64 @@ _MACHINE = "alpha=1e-5 beta=1.25e9"
 _REDUCE = "e5m2 aps"
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `roundoff`."""
     help = "measure the round-off of an all-reduce by group size"
-    add_command(commands, "roundoff", _run, help, _TEXT, Options)
+    opt.add_command(commands, "roundoff", _run, help, _TEXT, Options)
 
 
 @dataclass
 class Sums:
     """Options of the sums."""
 
-    reduce: list[str] | None = reduce_option(f"'{_REDUCE}'")
-    group_sizes: list[int] | None = option(
+    reduce: list[str] | None = opt.reduce(f"'{_REDUCE}'")
+    group_sizes: list[int] | None = opt.option(
         "numbers of ranks in a group; each is measured for every all-reduce whose text has no "
         "group_size",
         absent="4,8,16,32,64,256, up to the number of nodes, and all nodes (no groups)",
-        type=integers,
+        type=opt.integers,
         metavar="K,…",
     )
-    baselines: bool = option("leave out the rows of today's stacks", True)
-    recommend: bool = option("also model the time and name the best group sizes", False)
-    machine: str | None = machine_option(f"'{_MACHINE}'")
+    baselines: bool = opt.option("leave out the rows of today's stacks", True)
+    recommend: bool = opt.option("also model the time and name the best group sizes", False)
+    machine: str | None = opt.machine(f"'{_MACHINE}'")
 
 
 @dataclass
-class Nodes(Ranks):
+class Nodes(opt.Ranks):
     """Options of the nodes."""
 
-    nodes: int | None = option(
+    nodes: int | None = opt.option(
         "the number of nodes",
         absent="256, or the file's ranks, or with a transport the processes (and no others)",
     )
 
 
 @dataclass
-class Source(GradientsFile):
+class Source(opt.GradientsFile):
     """Options of the gradients."""
 
-    layer: str | None = option(
+    layer: str | None = opt.option(
         "only this tensor, or those of a pattern; of a --model also convN and fcN, the weight of "
         "its Nth convolution or linear layer",
         absent="all together",
         metavar="NAME",
     )
-    seed: int = seed_option()
+    seed: int = opt.seed()
 
 
 def _of_models(what: str, name: str) -> Any:
     """Returns an option of the model, of which each has a default."""
     others = OTHER_DEFAULTS.get(name, "their own")
     both = f"{MODEL_DEFAULTS[name]}, of other models {others}"
-    return option(what, absent=str(others) if others == MODEL_DEFAULTS[name] else both)
+    return opt.option(what, absent=str(others) if others == MODEL_DEFAULTS[name] else both)
 
 
 @dataclass
 class Model:
     """Options of the model whose gradients are taken."""
 
-    model: str | None = option("a model of `cpd train`", absent="mlp", metavar="NAME")
+    model: str | None = opt.option("a model of `cpd train`", absent="mlp", metavar="NAME")
     epochs: int | None = _of_models("epochs of training in fp32 before", "epochs")
     batch: int | None = _of_models("images for each virtual node", "batch")
     train_nodes: int | None = _of_models("emulated nodes of the training", "train_nodes")
@@ -149,22 +136,22 @@ class Model:
 
 
 @dataclass
-class Results(Tables):
+class Results(opt.Tables):
     """Options of the results."""
 
-    plot: Path | None = plot_option("relative RMS by group size")
-    per_tensor: bool = option("also show each tensor", False)
+    plot: Path | None = opt.plot_file("relative RMS by group size")
+    per_tensor: bool = opt.option("also show each tensor", False)
 
 
 @dataclass
 class Options:
     """The options of `cpd roundoff`."""
 
-    sums: Sums = group(Sums, "the sums")
-    nodes: Nodes = group(Nodes, "the nodes")
-    source: Source = group(Source, "the gradients")
-    model: Model = group(Model, "the model's gradients (without --gradients)")
-    results: Results = group(Results, "the results")
+    sums: Sums = opt.group(Sums, "the sums")
+    nodes: Nodes = opt.group(Nodes, "the nodes")
+    source: Source = opt.group(Source, "the gradients")
+    model: Model = opt.group(Model, "the model's gradients (without --gradients)")
+    results: Results = opt.group(Results, "the results")
 
 
 @dataclass
@@ -198,7 +185,7 @@ def _check(options: Options) -> None:
     _check_source(options)
     if options.source.gradients is None:
         check_group_sizes(options.sums.group_sizes or [], nodes or 256)
-        _training(options)
+        _training(opt.flat(options))
 
 
 def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
@@ -228,8 +215,6 @@ def _study(options: Options, world: int | None) -> _Study:
     network, specs = _specs(options)
     nodes = _nodes(options.nodes.nodes, world)
     gradients = _gradients(options, nodes)
-    if options.source.layer is not None:
-        gradients = gradients.layer(options.source.layer)
     usual = options.sums.group_sizes or group_sizes_for(gradients.ranks)
     series = baselines(gradients.ranks) if options.sums.baselines else []
     for text, spec in specs.items():
@@ -264,7 +249,7 @@ def _measure_and_print(
     print_series(console, study.series, options.results.per_tensor)
     _warn_of_what_is_lost(study)
     if options.results.csv is not None:
-        write_text(options.results.csv, csv_text(study.series, options.results.per_tensor))
+        write_text(options.results.csv, csv_of(study.series, options.results.per_tensor))
     if options.results.json is not None:
         setting = {
             "nodes": gradients.ranks,
@@ -376,53 +361,55 @@ def _check_source(options: Options) -> None:
         if options.source.round:
             raise UsageError("--round needs --gradients")
         return
-    for flag in changed(options.model).values():
+    for flag in opt.changed(options.model).values():
         raise UsageError(f"{flag} is the model's, --gradients takes no model")
     check_readable(options.source.gradients)
 
 
 def _gradients(options: Options, nodes: int | None) -> "Gradients":
+    """The gradients of a file or a model, of --layer alone if it is given."""
     from cpd.study.gradients import load_gradients
 
-    if options.source.gradients is None:
-        return _of_model(options, nodes)
-    loaded = load_gradients(options.source.gradients, options.source.round)
-    if nodes not in (None, loaded.ranks):
-        raise UsageError(
-            f"{options.source.gradients} holds {counted(loaded.ranks, 'rank')}, not {nodes}"
-        )
-    return loaded
+    file, layer = options.source.gradients, options.source.layer
+    if file is None:
+        parsed = opt.flat(options)
+        loaded = _of_model(parsed, nodes)
+        layer = parsed.layer
+    else:
+        loaded = load_gradients(file, options.source.round)
+        if nodes not in (None, loaded.ranks):
+            raise UsageError(f"{file} holds {counted(loaded.ranks, 'rank')}, not {nodes}")
+    return loaded if layer is None else loaded.layer(layer)
 
 
-def _training(options: Options) -> "tuple[TrainOptions, int]":
+def _training(options: argparse.Namespace) -> "tuple[TrainOptions, int]":
     """The training in fp32 that comes first, and the images of each node after it."""
     from cpd.train.options import TrainOptions
 
-    name = options.model.model or "mlp"
-    defaults = MODEL_DEFAULTS if name == "mlp" else OTHER_DEFAULTS
-    model = {name: getattr(options.model, name) for name in MODEL_DEFAULTS}
+    defaults = MODEL_DEFAULTS if options.model in (None, "mlp") else OTHER_DEFAULTS
+    model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
     model |= {name: value for name, value in defaults.items() if model[name] is None}
     batch = model["batch"]
     if defaults is OTHER_DEFAULTS:
         del model["batch"]  # of a node of the training: the model's own
     chosen = TrainOptions(
-        model=name, nodes=model.pop("train_nodes"), seed=options.source.seed, **model
+        model=options.model or "mlp", nodes=model.pop("train_nodes"), seed=options.seed, **model
     )
     return chosen, batch
 
 
-def _of_model(options: Options, nodes: int | None) -> "Gradients":
+def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
     """Gradients of a model that is trained in fp32 first."""
     from cpd.study.gradients import Gradients
     from cpd.train import sampled_gradients, train
     from cpd.train.layers import weight_named
 
     chosen, batch = _training(options)
-    if options.source.layer is not None:
-        options.source.layer = weight_named(options.source.layer, chosen.layers)
+    if options.layer is not None:
+        options.layer = weight_named(options.layer, chosen.layers)
     data = chosen.load_data()
     chosen.check_data(len(data.train_x))
-    with new_progress(quiet=options.nodes.transport != "virtual") as progress:
+    with new_progress(quiet=options.transport != "virtual") as progress:
         bar = progress.add_task("training in fp32", total=chosen.epochs, note="")
         result = train(
             chosen,

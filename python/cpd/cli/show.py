@@ -11,19 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cpd._files import STDOUT, write_text
+from cpd.cli import options as opt
 from cpd.cli import presets
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.format import FormatOptions, check_formats, describe, print_formats
 from cpd.cli.format_bench import STANDARDS, names_of, number
-from cpd.cli.options import (
-    Commands,
-    add_command,
-    argument,
-    changed,
-    group,
-    json_option,
-    option,
-)
 from cpd.cli.output import check_writable, json_written, new_console, new_table
 from cpd.cli.scaled import SOURCES, find_format
 from cpd.compress.table import compressors, is_compressor
@@ -31,7 +23,7 @@ from cpd.nn.ready import READY
 from cpd.nn.recipe import NATIVE, Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
-from cpd.numeric.names import did_you_mean
+from cpd.numeric.names import did_you_mean, nearest
 from cpd.numeric.scaled import Scaled
 
 _TEXT = """\
@@ -52,30 +44,32 @@ Some names are both formats and recipes (nvfp4). They are shown as formats, or w
 COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `show`."""
     help = "show formats, matrix units, codecs and recipes"
-    add_command(commands, "show", _run, help, _TEXT, Options)
+    opt.add_command(commands, "show", _run, help, _TEXT, Options)
 
 
 @dataclass
 class Lists:
     """Options of what is listed."""
 
-    tables: str | None = option(
+    tables: str | None = opt.option(
         "show the formats of a standard: of IEEE P3109 those of 3 to 8 bits, of OCP those of FP8 "
         "and MX",
         absent="the formats of NAME",
         choices=STANDARDS,
     )
-    units: bool = option("show the matrix units that an accumulator can be, or those named", False)
-    codecs: bool = option(
+    units: bool = opt.option(
+        "show the matrix units that an accumulator can be, or those named", False
+    )
+    codecs: bool = opt.option(
         "show the codecs and their options, which all-reduces send in place of a format, or those "
         "named",
         False,
     )
-    recipes: bool = option("show the recipes, or those named", False)
-    schema: bool = option(
+    recipes: bool = opt.option("show the recipes, or those named", False)
+    schema: bool = opt.option(
         "print the JSON schema of a recipe's TOML and JSON, for editors and checks", False
     )
 
@@ -90,10 +84,10 @@ class Lists:
 class Options:
     """The options of `cpd show`."""
 
-    names: list[str] = argument("a name, a text or a recipe's file", nargs="*", metavar="NAME")
-    lists: Lists = group(Lists, "lists", exclusive=True)
-    formats: FormatOptions = group(FormatOptions, "formats")
-    json: Path | None = json_option()
+    things: list[str] = opt.argument("a name, a text or a recipe's file", nargs="*", metavar="NAME")
+    lists: Lists = opt.group(Lists, "lists", exclusive=True)
+    formats: FormatOptions = opt.group(FormatOptions, "formats")
+    json: Path | None = opt.json_file()
 
     @property
     def kind(self) -> str | None:
@@ -103,7 +97,7 @@ class Options:
 
 def _run(options: Options) -> int:
     if options.json not in (None, STDOUT) and options.json.suffix != ".json":
-        options.names.insert(0, str(options.json))  # `--json e4m3`: the value is a name
+        options.things.insert(0, str(options.json))  # `--json e4m3`: the value is a name
         options.json = STDOUT
     for path in (options.json, options.formats.picture):
         check_writable(path)
@@ -113,13 +107,13 @@ def _run(options: Options) -> int:
 
         print(json.dumps(schema(), indent=2, ensure_ascii=False))
         return 0
-    names = options.names
+    names = options.things
     if options.lists.tables is not None:
         names = [*names, *names_of(options.lists.tables)]
     names = options.formats.compare or names or [*_listed(options.kind)]
     with users_mistakes():
         found = {name: _find(name, options.kind) for name in names}
-    if options.names and len(_recipes(list(found.values()))) > 1:
+    if options.things and len(_recipes(list(found.values()))) > 1:
         raise UsageError("one recipe at a time, as its TOML is a file")
     formats = [thing for thing in found.values() if isinstance(thing, Format | Scaled)]
     check_formats(options.formats, formats)
@@ -135,15 +129,15 @@ def _run(options: Options) -> int:
 
 def _check(options: Options) -> None:
     """Refuses options that exclude each other."""
-    if options.formats.compare is not None and options.names:
-        shown = " ".join(options.names)
+    if options.formats.compare is not None and options.things:
+        shown = " ".join(options.things)
         raise UsageError(f"--compare takes two formats and no more, got {shown} too")
     if options.formats.compare is not None and options.lists.tables is not None:
         raise UsageError("--compare takes two formats and no table")
-    if options.kind is not None and (asked := changed(options.formats)):
+    if options.kind is not None and (asked := opt.changed(options.formats)):
         raise UsageError(f"{next(iter(asked.values()))} shows formats, --{options.kind} does not")
-    if options.kind == "schema" and options.names:
-        raise UsageError(f"--schema is of all recipes, got {options.names[0]!r} too")
+    if options.kind == "schema" and options.things:
+        raise UsageError(f"--schema is of all recipes, got {options.things[0]!r} too")
     if options.formats.neighbors is not None:
         number(options.formats.neighbors)
 
@@ -174,13 +168,13 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:
-            raise UsageError(f"unknown matrix unit {name!r}; {_meant(name, names['units'])}")
+            raise UsageError(f"unknown matrix unit {name!r}; {nearest(name, names['units'])}")
         return _Unit(name)
     if kind == "codecs" or (kind is None and is_compressor(name)):
         from cpd.compress.codecs import Codec
 
         if not is_compressor(name):
-            raise UsageError(f"no codec {name!r}; {_meant(name, names['codecs'])}")
+            raise UsageError(f"no codec {name!r}; {nearest(name, names['codecs'])}")
         return _Codec(name if name in names["codecs"] else Codec(name))
     if kind == "recipes":
         return Recipe(name)
@@ -202,10 +196,6 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
         raise
 
 
-def _meant(name: str, known: tuple[str, ...]) -> str:
-    return did_you_mean(name, known) or f"there are {', '.join(known)}"
-
-
 _Found = dict[str, Any]
 """What names mean."""
 
@@ -214,7 +204,7 @@ def _json(options: Options, found: _Found) -> Any:
     things = list(found.values())
     if options.kind == "recipes":
         rows = {name: one.to_dict() for name, one in found.items()}
-        return rows if not options.names or len(rows) > 1 else next(iter(rows.values()))
+        return rows if not options.things or len(rows) > 1 else next(iter(rows.values()))
     formats = [one for one in things if isinstance(one, Format | Scaled)]
     described = describe(options.formats, formats)
     if not isinstance(described, list):
@@ -237,15 +227,15 @@ def _print(options: Options, found: _Found) -> None:
     formats = [one for one in things if isinstance(one, Format | Scaled)]
     if formats:
         print_formats(options.formats, formats, whole_names=options.lists.tables is not None)
-        for name in options.names if options.kind is None else ():
+        for name in options.things if options.kind is None else ():
             if name in READY and isinstance(found[name], Format | Scaled):
                 print(f"note: {name} is a recipe, too: cpd show --recipes {name}", file=sys.stderr)
     if some := [one for one in things if isinstance(one, _Unit)]:
         presets.print_units(_units(some))
-    if options.kind == "codecs" and not options.names:
+    if options.kind == "codecs" and not options.things:
         rows = {name: row["summary"] for name, row in compressors().items()}
         _print_list("Codec", rows, "cpd show NAME prints one with its options and its source.")
-    elif options.kind == "recipes" and not options.names:
+    elif options.kind == "recipes" and not options.things:
         then = "cpd show --recipes NAME prints one as TOML, with its source."
         _print_list("Recipe", {name: one.summary for name, one in READY.items()}, then)
     else:

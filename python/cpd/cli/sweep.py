@@ -9,21 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import (
-    Cluster,
-    Commands,
-    Tables,
-    accumulator_option,
-    add_command,
-    argument,
-    group,
-    jobs_option,
-    option,
-    overflow_option,
-    plot_option,
-    seed_option,
-)
 from cpd.cli.output import (
     MAY_BREAK,
     check_readable,
@@ -68,71 +55,71 @@ predict an area.
 """
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `sweep`."""
     help = "compare formats and accumulators on your tensors"
-    add_command(commands, "sweep", _run, help, _TEXT, Options)
+    opt.add_command(commands, "sweep", _run, help, _TEXT, Options)
 
 
 @dataclass
 class Choices:
     """Options of what is combined: arguments of `cpd.study.sweep`."""
 
-    formats: str = option("formats", "e[2-5]m[1-3]", metavar="NAME,…")
-    accumulators: str = accumulator_option(
+    formats: str = opt.option("formats", "e[2-5]m[1-3]", metavar="NAME,…")
+    accumulators: str = opt.accumulator(
         "accumulators of dot products", "fp32", flags=("--accumulator",), metavar="TEXT,…"
     )
-    rounding: str = option(
+    rounding: str = opt.option(
         "roundings of the casts; stochastic:8 has 8 random bits", "nearest_even", metavar="MODE,…"
     )
-    scales: str = option("scales of the formats", "none", metavar="NAME,…")
-    bits: int | None = option("only formats of N bits", absent="all")
-    overflow: str = overflow_option("saturate")
-    seed: int = seed_option()
+    scales: str = opt.option("scales of the formats", "none", metavar="NAME,…")
+    bits: int | None = opt.option("only formats of N bits", absent="all")
+    overflow: str = opt.overflow("saturate")
+    seed: int = opt.seed()
 
 
 @dataclass
 class Measurement:
     """Options of how cells are measured: arguments of `cpd.study.sweep`."""
 
-    length: int = option("up to N terms of a dot product", 1024)
-    dots: bool = option("do not measure dot products", True)
-    sample: int | None = option("up to N values of each tensor", absent="all")
-    accuracy: str | None = option(
+    length: int = opt.option("up to N terms of a dot product", 1024)
+    dots: bool = opt.option("do not measure dot products", True)
+    sample: int | None = opt.option("up to N values of each tensor", absent="all")
+    accuracy: str | None = opt.option(
         "your function that returns the accuracy of a model in a cell", metavar="MODULE:FUNCTION"
     )
 
 
 @dataclass
-class Jobs(Cluster):
+class Jobs(opt.Cluster):
     """Options of processes: arguments of `cpd.study.sweep`."""
 
-    jobs: int | None = jobs_option("one, or one per CPU for large sweeps")
+    jobs: int | None = opt.jobs("one, or one per CPU for large sweeps")
 
 
 @dataclass
 class Front:
     """Options of the Pareto front."""
 
-    error: str | None = option(
+    error: str | None = opt.option(
         "the error: dot_error, relative_rms, mean_error, worst, underflow, overflow or accuracy",
         absent="the accuracy if it is measured, else dot_error",
         metavar="NAME",
     )
-    cost: str = option(
+    cost: str = opt.option(
         "the hardware cost",
         "gates",
         choices=("gates", "bits", "multiplier", "aligner", "adder", "normalizer"),
     )
-    front: bool = option("show only the front; CSV has all rows and a column for it", False)
+    front: bool = opt.option("show only the front; CSV has all rows and a column for it", False)
 
 
 @dataclass
-class Results(Tables):
+class Results(opt.Tables):
     """Options of the results."""
 
-    plot: Path | None = plot_option("the front")
-    out: Path | None = option(
+    plot: Path | None = opt.plot_file("the front")
+    out: Path | None = opt.option(
         "a folder for cells, figures and a report", flags=("-o", "--out"), metavar="DIR"
     )
 
@@ -141,17 +128,17 @@ class Results(Tables):
 class Options:
     """The options of `cpd sweep`."""
 
-    files: list[Path] = argument("a file of tensors", nargs="*", metavar="FILE")
-    capture: str | None = option(
+    files: list[Path] = opt.argument("a file of tensors", nargs="*", metavar="FILE")
+    capture: str | None = opt.option(
         "your function that returns the arguments of cpd.study.capture, (model, inputs) or (model, "
         "inputs, loss), in place of files",
         metavar="MODULE:FUNCTION",
     )
-    choices: Choices = group(Choices, "the choices")
-    measurement: Measurement = group(Measurement, "the measurement")
-    jobs: Jobs = group(Jobs, "processes")
-    front: Front = group(Front, "the front")
-    results: Results = group(Results, "the results")
+    choices: Choices = opt.group(Choices, "the choices")
+    measurement: Measurement = opt.group(Measurement, "the measurement")
+    jobs: Jobs = opt.group(Jobs, "processes")
+    front: Front = opt.group(Front, "the front")
+    results: Results = opt.group(Results, "the results")
 
 
 def _run(options: Options) -> int:

@@ -12,18 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd._files import STDOUT
+from cpd.cli import options as opt
 from cpd.cli.errors import RunError, UsageError, users_mistakes
-from cpd.cli.options import (
-    Commands,
-    accumulator_option,
-    add_command,
-    argument,
-    changed,
-    group,
-    option,
-    overflow_option,
-    seed_option,
-)
 from cpd.cli.output import counted, new_console, new_progress
 from cpd.numeric.names import listed
 from cpd.numeric.shown import byte_size
@@ -79,10 +69,10 @@ _ROUNDINGS = {
 """Each mode's names in file names, RISC-V and TestFloat."""
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `vectors`."""
     help = "write and check test vectors and test benches for hardware"
-    add_command(commands, "vectors", _run, help, _TEXT, Options)
+    opt.add_command(commands, "vectors", _run, help, _TEXT, Options)
 
 
 def _rounding(text: str) -> str:
@@ -96,119 +86,121 @@ def _rounding(text: str) -> str:
 class Rule:
     """Options of the operation: arguments of `cpd.hardware.make_vectors`."""
 
-    result: str | None = option(
+    result: str | None = opt.option(
         "the format of the results",
         absent="the first operand's; of a sum the accumulator's",
         metavar="FORMAT",
     )
-    rounding: str = option(
+    rounding: str = opt.option(
         "nearest_even (rne), nearest_away (rna, RMM), toward_zero (rtz), up (rup), down (rdn), "
         "to_odd (rto) or stochastic (sr); sums round as their accumulator does",
         "nearest_even",
         type=_rounding,
         metavar="MODE",
     )
-    overflow: str = overflow_option("ieee")
-    random_bits: int = option("random bits of stochastic rounding, field r of a line", 24)
-    variant: str = option(
+    overflow: str = opt.overflow("ieee")
+    random_bits: int = opt.option("random bits of stochastic rounding, field r of a line", 24)
+    variant: str = opt.option(
         "the variant of stochastic rounding in IEEE P3109", "A", choices=("A", "B", "C")
     )
-    tininess: str = option(
+    tininess: str = opt.option(
         "detect UF after rounding or before it", "after", choices=("after", "before")
     )
-    nan_signals: bool = option(
+    nan_signals: bool = opt.option(
         "NaN operands raise NV also in formats without quiet and signaling NaN", False
     )
-    accumulator: str | None = accumulator_option(
+    accumulator: str | None = opt.accumulator(
         "the accumulator of a sum", absent="none, but a sum needs one"
     )
-    length: int | None = option("products or terms of a sum", absent="a unit's block, else 16")
+    length: int | None = opt.option("products or terms of a sum", absent="a unit's block, else 16")
 
 
 @dataclass
 class Lines:
     """Options of which lines there are: arguments of `cpd.hardware.make_vectors`."""
 
-    exhaustive: bool = option("add all lines", False)
-    directed: bool = option("add inputs near special values", False)
-    random: int = option("add N random lines", 0)
-    seed: int = seed_option()
+    exhaustive: bool = opt.option("add all lines", False)
+    directed: bool = opt.option("add inputs near special values", False)
+    random: int = opt.option("add N random lines", 0)
+    seed: int = opt.seed()
 
 
 @dataclass
 class Files:
     """Options of files."""
 
-    kind: str | None = option(
+    kind: str | None = opt.option(
         "the kind of file",
         absent="by the suffix of FILE, else testfloat",
         flags=("--as",),
         choices=("testfloat", "readmemh", "csv", "jsonl"),
     )
-    out: Path | None = option(
+    out: Path | None = opt.option(
         "a file, which is overwritten, a folder, or - for standard output",
         absent="a name such as e4m3fn_mul_rne.tv in the current folder",
         flags=("-o", "--out"),
     )
-    testbench: Path | None = option(
+    testbench: Path | None = opt.option(
         "a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
         metavar="DIR",
     )
-    check: Path | None = option("compare a file's lines with the results computed here")
+    check: Path | None = opt.option("compare a file's lines with the results computed here")
 
 
 @dataclass
 class Module:
     """Options of the module under test."""
 
-    module: str | None = option(
+    module: str | None = opt.option(
         "your module, whose ports are the fields of a line (a, b, …, result, flags)",
         absent="the operation's module in tests/rtl",
         metavar="NAME",
     )
-    rtl: list[Path] | None = option(
+    rtl: list[Path] | None = opt.option(
         "a source under test; may be given several times", type=Path, action="append"
     )
-    ports: str | None = option(
+    ports: str | None = opt.option(
         "ports whose names are not their fields', as in a=op_a_i,result=res_o",
         metavar="FIELD=PORT,…",
     )
-    signals: str | None = option(
+    signals: str | None = opt.option(
         "inner signals that are ports too, or all; those of block_fma and mma also need the port "
         "special, which is 1 if they are not compared",
         metavar="NAMES",
     )
-    flags: bool = option("the module has no port flags", True)
-    any_nan: bool = option("any NaN passes for any other", False)
+    flags: bool = opt.option("the module has no port flags", True)
+    any_nan: bool = opt.option("any NaN passes for any other", False)
 
 
 @dataclass
 class Clock:
     """Options of a module with a clock: arguments of `cpd.hardware.Ports`."""
 
-    clock: str | None = option(
+    clock: str | None = opt.option(
         "the clock, used at its rising edge",
         absent="none, the module is combinational",
         metavar="PORT",
     )
-    latency: int = option("rising edges from a line to its result, without --valid-out", 1)
-    valid_in: str | None = option("an input, 1 with each line", metavar="PORT")
-    ready_in: str | None = option(
+    latency: int = opt.option("rising edges from a line to its result, without --valid-out", 1)
+    valid_in: str | None = opt.option("an input, 1 with each line", metavar="PORT")
+    ready_in: str | None = opt.option(
         "an output, 1 when the module takes a line", absent="it takes each", metavar="PORT"
     )
-    valid_out: str | None = option(
+    valid_out: str | None = opt.option(
         "an output, 1 with each result, in the order of the lines",
         absent="none, see --latency",
         metavar="PORT",
     )
-    ready_out: str | None = option(
+    ready_out: str | None = opt.option(
         "an input, 1 when the bench takes a result", absent="it takes each", metavar="PORT"
     )
-    reset: str | None = option("the reset, active only before the first line", metavar="PORT")
-    reset_level: int = option("the value that resets", 1, choices=(0, 1))
-    reset_cycles: int = option("rising edges in reset; 0: a pulse between edges (asynchronous)", 4)
-    interval: int = option("the least cycles from one line to the next, without --ready-in", 1)
-    gaps: int | None = option(
+    reset: str | None = opt.option("the reset, active only before the first line", metavar="PORT")
+    reset_level: int = opt.option("the value that resets", 1, choices=(0, 1))
+    reset_cycles: int = opt.option(
+        "rising edges in reset; 0: a pulse between edges (asynchronous)", 4
+    )
+    interval: int = opt.option("the least cycles from one line to the next, without --ready-in", 1)
+    gaps: int | None = opt.option(
         "the percentage of cycles without a line and without --ready-out, in bursts",
         absent="25 with --ready-in or --ready-out, else 0",
         metavar="PERCENT",
@@ -219,17 +211,19 @@ class Clock:
 class Options:
     """The options of `cpd vectors`."""
 
-    operation: str | None = argument("one of the operations above", nargs="?", metavar="OPERATION")
-    formats: str | None = argument(
+    operation: str | None = opt.argument(
+        "one of the operations above", nargs="?", metavar="OPERATION"
+    )
+    formats: str | None = opt.argument(
         "the formats of the operands, as above", nargs="?", metavar="FORMAT,…"
     )
-    rule: Rule = group(Rule, "the operation")
-    lines: Lines = group(
+    rule: Rule = opt.group(Rule, "the operation")
+    lines: Lines = opt.group(
         Lines, "lines", "Default: all up to 2^20, else the directed ones and 10,000 random ones."
     )
-    files: Files = group(Files, "files")
-    module: Module = group(Module, "the test bench's module")
-    clock: Clock = group(Clock, "a module with a clock")
+    files: Files = opt.group(Files, "files")
+    module: Module = opt.group(Module, "the test bench's module")
+    clock: Clock = opt.group(Clock, "a module with a clock")
 
 
 def _run(options: Options) -> int:
@@ -306,7 +300,7 @@ def _check_bench(options: Options) -> None:
     from cpd.hardware.testbench.ports import CLOCKED, NEEDS
 
     files, clock = options.files, options.clock
-    flags = changed(options.module) | changed(clock)
+    flags = opt.changed(options.module) | opt.changed(clock)
     _check_needs(flags, flags, files.testbench, "--testbench DIR")
     if files.testbench is None:
         return
