@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from cpd.study.compression import Figures, Values
 
 _TEXT = """\
-What codecs make of the floating-point tensors in a file: .npy, .npz, .safetensors,
-.pt or .pth, such as a model's checkpoint or per-rank gradients. Nothing in a file
-is executed; what is no floating-point tensor is left out; values are rounded to
+Encodes the floating-point tensors of a file with codecs and measures their size, error
+and speed. The file is .npy, .npz, .safetensors, .pt or .pth, such as a model's
+checkpoint or per-rank gradients. Nothing in it is executed. Values are rounded to
 binary32 first.
 
-Each tensor is a layer, encoded on its own from a fresh state. Bytes are those of a
-message; the ratio is to binary32. The relative RMS is sqrt(sum (q - x)^2 / sum
-x^2) over finite values x, q what is decoded. Where random bits decide q, the
-variance is sum Var(q) / sum x^2, estimated from --seeds encodings. A value without
-a code is an error.
+Each tensor is encoded separately, from a new state. Bytes are the size of a message;
+the ratio is that of binary32 to it. The relative RMS is sqrt(sum (q - x)^2 / sum x^2)
+over finite values x and decoded values q. If random bits decide q, the variance is
+sum Var(q) / sum x^2, estimated from --seeds encodings. A value that a codec cannot
+encode is an error.
 
-The row `zstd` is the file's binary32 values compressed without loss, where the
-Python package zstandard is there.
+The row `zstd` is the lossless compression of the binary32 values. It needs the Python
+package zstandard.
 
---out keeps the encoded tensors as .npz: for each tensor its bytes, which
+--out stores the encoded tensors as .npz: the bytes of each, which
 cpd.compress.Packet.from_bytes takes, as NAME.data, and its shape as NAME.shape.
 """
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd cost`: the time, bytes and price of a training step by number of ranks."""
 
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpd._files import write_json, write_text
 from cpd.cli import options as opt
-from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.errors import UsageError, users_mistakes, warn
 from cpd.cli.output import (
     MAY_BREAK,
     check_tables,
     counted,
     csv_text,
-    is_stdout,
     new_console,
     new_progress,
     new_table,
+    write_tables,
 )
 from cpd.comm.spec import as_reduce
 from cpd.numeric.shown import percent
@@ -86,8 +84,8 @@ class Step:
     )
     batch: int | None = opt.option("samples of each rank", absent="the published number")
     codec_gbps: str | None = opt.option(
-        "GB/s of binary32 values that a codec encodes, and decodes; measured: its speed on this "
-        "CPU",
+        "GB/s of binary32 values that a codec encodes, and also decodes; or measured: its speed on "
+        "this CPU",
         absent="the machine's",
         metavar="X",
     )
@@ -119,10 +117,12 @@ class Results(opt.Tables):
 class Options:
     """The options of `cpd cost`."""
 
-    model: str | None = opt.option("the network, one of those above", metavar="NAME")
+    model: str | None = opt.option(
+        "the network, one of those above", absent="the --gradients", metavar="NAME"
+    )
     machine: str | None = opt.machine(_MACHINE)
     ranks: list[int] | None = opt.option(
-        "numbers of ranks; '…' or '...' continues by the same factor: 4,8,…,64",
+        "numbers of ranks; '…' or '...' continues with the same factor, as in 4,8,…,64",
         absent="4,8,16",
         type=opt.integers,
         metavar="N,…",
@@ -159,8 +159,7 @@ def _steps(options: Options) -> int:
             as_reduce(text)
     network, largest, roundoffs, measured = _gradients(options, texts)
     results = options.results
-    quiet = is_stdout(results.csv) or is_stdout(results.json)
-    with new_progress(quiet=quiet, unit="rows") as progress:
+    with new_progress(quiet=results.to_stdout, unit="rows") as progress:
         bar = progress.add_task("modelling", total=len(world) * len(texts), note="")
         with users_mistakes(), _warned_in_lines():
             rows = step_rows(
@@ -176,18 +175,16 @@ def _steps(options: Options) -> int:
                 roundoffs=roundoffs,
                 done=lambda: progress.advance(bar),
             )
-    if not quiet:
+    if not results.to_stdout:
         _show(rows, network, on)
         if roundoffs is not None and any(row.step.ranks != measured for row in rows):
             new_console().print(
                 f"round-off: of the file's {counted(measured, 'rank')}, in every row",
                 soft_wrap=True,
             )
-    if results.csv is not None:
-        write_text(results.csv, csv_text([row.json() for row in rows]))
-    if results.json is not None:
-        setting = {"network": network.name, "values": network.values, "machine": asdict(on)}
-        write_json(results.json, {**setting, "rows": [row.json() for row in rows]})
+    table = [row.json() for row in rows]
+    setting = {"network": network.name, "values": network.values, "machine": asdict(on)}
+    write_tables(results, lambda: csv_text(table), lambda: {**setting, "rows": table})
     if results.plot is not None:
         from cpd.study.step_plot import draw_rows
 
@@ -202,7 +199,7 @@ def _warned_in_lines() -> Iterator[None]:
         warnings.simplefilter("always", PrecisionWarning)
         yield
     for text in dict.fromkeys(str(one.message) for one in found):
-        print(f"cpd cost: warning: {text}", file=sys.stderr)
+        warn("cost", text)
 
 
 def _codec_gbps(text: str | None) -> Any:
@@ -327,7 +324,7 @@ def _figure(options: Options, figure: str) -> int:
         cells = compared(figure, _codec_gbps(options.step.codec_gbps), shared)
     rows = [{**asdict(cell), "error": cell.error} for cell in cells]
     curve = by_ratio([1, 2, 4, 8, 16, 32, 64, 128]) if figure == "grubic-16" else []
-    if not (is_stdout(results.csv) or is_stdout(results.json)):
+    if not results.to_stdout:
         console = new_console()
         for line in _fitted(figure, shared):
             console.print(line, soft_wrap=True)
@@ -337,13 +334,10 @@ def _figure(options: Options, figure: str) -> int:
             for ratio, speedup in curve:
                 console.print(f"  {ratio:8.3f} MB/GFLOP  {speedup:.3f}×")
         console.print(f"RMS of the errors: {percent(rms(cells))} of {counted(len(cells), 'cell')}")
-    if results.csv is not None:
-        write_text(results.csv, csv_text(rows))
-    if results.json is not None:
-        data: dict[str, Any] = {"figure": figure, "cells": rows, "rms": rms(cells)}
-        if curve:
-            data["by_ratio"] = [list(point) for point in curve]
-        write_json(results.json, data)
+    data: dict[str, Any] = {"figure": figure, "cells": rows, "rms": rms(cells)}
+    if curve:
+        data["by_ratio"] = [list(point) for point in curve]
+    write_tables(results, lambda: csv_text(rows), lambda: data)
     return 0
 
 

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 LISTED_BITS = 8
 """The widest format whose values `--values` lists."""
+_FIGURES = (
+    *("exp", "man", "bias", "encoding", "signed", "subnormals", "bits", "max", "min_normal"),
+    *("min_subnormal", "epsilon", "num_values"),
+)
+"""The attributes of a format that JSON has."""
 _SIDE_BY_SIDE = 4
 """Scaled formats in a table."""
 
@@ -111,21 +116,7 @@ def _describe(f: Format | Scaled, values: bool) -> dict[str, Any]:
 
 
 def _describe_format(wire: Format, values: bool) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "name": str(wire),
-        "exp": wire.exp,
-        "man": wire.man,
-        "bias": wire.bias,
-        "encoding": wire.encoding,
-        "signed": wire.signed,
-        "subnormals": wire.subnormals,
-        "bits": wire.bits,
-        "max": wire.max,
-        "min_normal": wire.min_normal,
-        "min_subnormal": wire.min_subnormal,
-        "epsilon": wire.epsilon,
-        "num_values": wire.num_values,
-    }
+    described = {"name": str(wire), **{name: getattr(wire, name) for name in _FIGURES}}
     if values:
         described["values"] = [
             {"code": code, "value": value if math.isfinite(value) else str(value)}

@@ -22,6 +22,7 @@ from types import NoneType
 from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
 
 from cpd import _core
+from cpd._files import STDOUT
 from cpd._since import gone_flag
 from cpd.cli.errors import one_line
 from cpd.numeric.names import did_you_mean
@@ -234,7 +235,8 @@ def changed(options: Any) -> dict[str, str]:
     return {
         own.name: f"--{'no-' * (own.default is True)}{own.name.replace('_', '-')}"
         for own in fields(options)
-        if "group" not in own.metadata and getattr(options, own.name) != own.default
+        if own.metadata.get("flags") != () and "group" not in own.metadata
+        if getattr(options, own.name) != own.default
     }
 
 
@@ -349,7 +351,9 @@ def accumulator(what: str, default: str | None = None, **settings: Any) -> Any:
 
 def overflow(default: str) -> Any:
     """Returns the option of the overflow of casts."""
-    text = "what a cast makes of a value beyond the format: Inf or NaN (ieee), or its largest value"
+    text = (
+        "what values beyond a format become: Inf or NaN, if it has one (ieee), or its largest value"
+    )
     return option(text, default, choices=_core.OVERFLOWS)
 
 
@@ -385,13 +389,13 @@ def json_file() -> Any:
         "text",
         absent="text alone",
         nargs="?",
-        const=Path("-"),
+        const=STDOUT,
     )
 
 
 def plot_file(what: str) -> Any:
     """Returns the option of a picture, which shows `what`."""
-    return option(f"draw {what}, as .png or .svg", absent="no plot")
+    return option(f"draw {what}, as .png or .svg", absent="not drawn")
 
 
 @dataclass
@@ -401,6 +405,11 @@ class Tables:
     json: Path | None = json_file()
     csv: Path | None = option("write the table as CSV; '-' as for --json", absent="not written")
     plot: Path | None = plot_file("the table")
+
+    @property
+    def to_stdout(self) -> bool:
+        """Whether a file goes to standard output, which then takes nothing else."""
+        return STDOUT in (self.json, self.csv)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cpd._files import STDOUT, write_json
+from cpd._files import STDOUT, write_json, write_text
 from cpd.cli.errors import UsageError, users_mistakes
 
 if TYPE_CHECKING:
@@ -121,6 +121,13 @@ def json_written(path: Path | None, result: Callable[[], Any]) -> bool:
     if path is not None:
         write_json(path, result())
     return is_stdout(path)
+
+
+def write_tables(options: Tables, csv: Callable[[], str], json: Callable[[], Any]) -> None:
+    """Writes a table's files, as far as they are asked for."""
+    if options.csv is not None:
+        write_text(options.csv, csv())
+    json_written(options.json, json)
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:

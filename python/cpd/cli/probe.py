@@ -20,8 +20,8 @@ The command is started for each of about twenty batches. It reads dot products f
 standard input, one a line: the codes of a's k values, of b's k values and of the
 addend, in hexadecimal, separated by blanks. It writes the codes of the results,
 one a line in the same order, and ends with status 0. Lines that begin with #, //
-or '- ' are ignored. If {in} or {out} is one of its words, it is replaced by the
-name of a file, in place of standard input or output.
+or '- ' are ignored. In its words {in} and {out} become the names of files, which
+take the place of standard input and output.
 
   cpd probe --a e4m3fn --k 64 -- ./Vunit
   cpd probe --a fp16 --c none --result fp16 -- vvp unit.vvp +in={in} +out={out}

@@ -2,17 +2,23 @@
 """`cpd roundoff`: the round-off of an all-reduce by group size."""
 
 import argparse
+import functools
 import shlex
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpd._files import STDOUT, write_json, write_text
 from cpd.cli import options as opt
-from cpd.cli.errors import UsageError
+from cpd.cli.errors import UsageError, warn
 from cpd.cli.nodes import agreed, checked_alone, connected
-from cpd.cli.output import check_readable, check_tables, counted, new_console, new_progress
+from cpd.cli.output import (
+    check_readable,
+    check_tables,
+    counted,
+    new_console,
+    new_progress,
+    write_tables,
+)
 from cpd.cli.roundoff_output import csv_of, json_of, print_series
 from cpd.comm.spec import Reduce, as_reduce
 
@@ -68,6 +74,8 @@ OTHER_DEFAULTS = {"epochs": 2, "batch": 4, "train_nodes": 8}
 """Options of another model; depth and width are then the model's own."""
 _MACHINE = "alpha=1e-5 beta=1.25e9"
 _REDUCE = "e5m2 aps"
+
+_warn = functools.partial(warn, "roundoff")
 
 
 def register(commands: opt.Commands) -> None:
@@ -128,7 +136,9 @@ class Model:
     """Options of the model whose gradients are taken."""
 
     model: str | None = opt.option("a model of `cpd train`", absent="mlp", metavar="NAME")
-    epochs: int | None = _of_models("epochs of training in fp32 before", "epochs")
+    epochs: int | None = _of_models(
+        "epochs of training in fp32, before gradients are computed", "epochs"
+    )
     batch: int | None = _of_models("images for each virtual node", "batch")
     train_nodes: int | None = _of_models("emulated nodes of the training", "train_nodes")
     depth: int | None = _of_models("hidden layers", "depth")
@@ -244,21 +254,21 @@ def _measure_and_print(
     _measure(study, comm, options.source.seed, quiet=not prints)
     if not prints:
         return
-    console = new_console(quiet=STDOUT in (options.results.csv, options.results.json))
+    console = new_console(quiet=options.results.to_stdout)
     console.print(_headline(study, options), soft_wrap=True)
     print_series(console, study.series, options.results.per_tensor)
     _warn_of_what_is_lost(study)
-    if options.results.csv is not None:
-        write_text(options.results.csv, csv_of(study.series, options.results.per_tensor))
-    if options.results.json is not None:
-        setting = {
-            "nodes": gradients.ranks,
-            "layers": gradients.names,
-            "not_finite": [asdict(one) for one in not_finite],
-        }
-        write_json(
-            options.results.json, {**setting, **json_of(study.series, options.results.per_tensor)}
-        )
+    setting = {
+        "nodes": gradients.ranks,
+        "layers": gradients.names,
+        "not_finite": [asdict(values) for values in not_finite],
+    }
+    per_tensor = options.results.per_tensor
+    write_tables(
+        options.results,
+        lambda: csv_of(study.series, per_tensor),
+        lambda: {**setting, **json_of(study.series, per_tensor)},
+    )
     if options.results.plot is not None:
         from cpd.study.plot import draw
 
@@ -320,19 +330,20 @@ def _warn_of_what_is_lost(study: _Study) -> None:
     for one in study.series:
         rows = [line.row for line in one.lines]
         if all(row.count > row.zero_references and row.relative_rms == 1 for row in rows):
-            _warn(f"{one.label}: everything is lost, every sum is 0; {_remedy(one.spec)}")
+            warn(
+                "roundoff", f"{one.label}: everything is lost, every sum is 0; {_remedy(one.spec)}"
+            )
         elif all(0 < row.count == row.non_finite for row in rows):
-            _warn(f"{one.label}: everything is lost, no sum is finite; {_remedy(one.spec)}")
+            warn(
+                "roundoff",
+                f"{one.label}: everything is lost, no sum is finite; {_remedy(one.spec)}",
+            )
 
 
 def _remedy(spec: "Reduce") -> str:
     if not spec.aps:
         return "scale the values (aps)"
     return "take more exponent bits, or a format with a scale of its own (block=tensor scale=e8m0)"
-
-
-def _warn(text: str) -> None:
-    print(f"cpd roundoff: warning: {text}", file=sys.stderr)
 
 
 def _network(options: Options) -> "Machine | None":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd sweep`: formats, accumulators, roundings and scales on tensors of one's own."""
 
+import functools
 import importlib
 import re
 import sys
@@ -10,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd.cli import options as opt
-from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.errors import UsageError, users_mistakes, warn
 from cpd.cli.output import (
     MAY_BREAK,
     check_readable,
     check_tables,
     counted,
-    is_stdout,
     new_console,
     new_progress,
     new_table,
@@ -29,7 +29,7 @@ _TEXT = """\
 Measures every combination of formats, accumulators, roundings and scales on tensors of
 yours: errors, SQNR, underflow, overflow, the error of dot products against those of
 the uncast values, and the hardware cost of a multiply-accumulate. It marks the rows on
-the Pareto front, to which no other row is superior.
+the Pareto front, which no other row beats in both error and cost.
 
 Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint. Nothing
 in them is executed. Only floating-point tensors are read, and values are rounded to
@@ -37,11 +37,10 @@ binary32 first. Each tensor counts divided by its RMS. Sums and blocks run along
 last dimension; each value is cast and multiplied.
 
 A pattern e[2-5]m[1-3] names all formats with these exponent and mantissa bits; so do
-int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Commas separate several,
-except for commas in quotes or brackets. Some short names are finite formats (e2m1,
-e2m3, e3m2), which a warning says; e[2-5]m[1-3]:ieee or :finite names formats of one
-kind.
-Scales are none, tensor and row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn
+int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are separated by
+commas, except in quotes or brackets. Some short names are finite formats (e2m1, e2m3,
+e3m2), of which a warning is printed; e[2-5]m[1-3]:ieee or :finite names formats of one
+kind. Scales are none, tensor and row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn
 below a tensor's fp32), or the words after the element of a scaled format, such as
 '64 scale=e8m0'. Scaled formats such as mxfp4 have their own.
 
@@ -54,6 +53,8 @@ normalizer for each product, as gates of two inputs. It compares; it does not
 predict an area.
 """
 
+_warn = functools.partial(warn, "sweep")
+
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `sweep`."""
@@ -65,14 +66,14 @@ def register(commands: opt.Commands) -> None:
 class Choices:
     """Options of what is combined: arguments of `cpd.study.sweep`."""
 
-    formats: str = opt.option("formats", "e[2-5]m[1-3]", metavar="NAME,…")
+    formats: str = opt.option("formats, as patterns or names", "e[2-5]m[1-3]", metavar="NAME,…")
     accumulators: str = opt.accumulator(
         "accumulators of dot products", "fp32", flags=("--accumulator",), metavar="TEXT,…"
     )
     rounding: str = opt.option(
         "roundings of the casts; stochastic:8 has 8 random bits", "nearest_even", metavar="MODE,…"
     )
-    scales: str = opt.option("scales of the formats", "none", metavar="NAME,…")
+    scales: str = opt.option("scales of the formats, as above", "none", metavar="NAME,…")
     bits: int | None = opt.option("only formats of N bits", absent="all")
     overflow: str = opt.overflow("saturate")
     seed: int = opt.seed()
@@ -102,16 +103,19 @@ class Front:
     """Options of the Pareto front."""
 
     error: str | None = opt.option(
-        "the error: dot_error, relative_rms, mean_error, worst, underflow, overflow or accuracy",
-        absent="the accuracy if it is measured, else dot_error",
+        "the error that is compared: dot_error, relative_rms, mean_error, worst, underflow, "
+        "overflow or accuracy",
+        absent="accuracy if it is measured, else dot_error",
         metavar="NAME",
     )
     cost: str = opt.option(
-        "the hardware cost",
+        "the hardware cost that is compared",
         "gates",
         choices=("gates", "bits", "multiplier", "aligner", "adder", "normalizer"),
     )
-    front: bool = opt.option("show only the front; CSV has all rows and a column for it", False)
+    front: bool = opt.option(
+        "show only the front; CSV has all rows, and a column that marks the front", False
+    )
 
 
 @dataclass
@@ -153,8 +157,7 @@ def _run(options: Options) -> int:
     with users_mistakes():
         total = len(fitting(grid(**vars(options.choices)))[0])
     results = options.results
-    quiet = is_stdout(results.csv) or is_stdout(results.json)
-    with new_progress(quiet=quiet, unit="cells") as progress:
+    with new_progress(quiet=results.to_stdout, unit="cells") as progress:
         bar = progress.add_task("measuring", total=total, note="")
         with users_mistakes():
             found = sweep(
@@ -171,7 +174,7 @@ def _run(options: Options) -> int:
         _warn(text)
     for text in found.left_out:
         _warn(f"left out: {text}")
-    if not quiet:
+    if not results.to_stdout:
         _show(found, len(front), options)
     _write(found, options)
     return 0
@@ -221,10 +224,6 @@ def _function(text: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _warn(text: str) -> None:
-    print(f"cpd sweep: warning: {text}", file=sys.stderr)
-
-
 def _show(found: "Sweep", on_front: int, options: Options) -> None:
     error = options.front.error or found.error
     console = new_console()
@@ -267,5 +266,5 @@ def _write(found: "Sweep", options: Options) -> None:
         found.to_json(results.json)
     if results.plot is not None:
         found.plot(results.plot, *front)
-    if results.out is not None and not (is_stdout(results.csv) or is_stdout(results.json)):
+    if results.out is not None and not results.to_stdout:
         write_text(Path("-"), f"report {results.out / 'report.html'}\n")

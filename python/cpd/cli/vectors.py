@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _TEXT = """\
 Writes test vectors for hardware: inputs, results and exception flags of one operation.
-The exact oracle and the kernels compute each line, and must agree before it is written.
-Then it prints the number of lines of each kind of case. For a kind without lines it
-prints "cannot happen" if the formats exclude the case or no input has it (up to 2^24
+The exact oracle and the kernels both compute each line, which is written only if they
+agree. Then it prints the number of lines of each kind of case. For a kind without
+lines it prints "cannot happen" if the formats exclude the case or no input has it (up to 2^24
 inputs, of sums 2^21), else "not reached".
 
   cpd vectors mul e4m3fn --exhaustive
@@ -88,7 +88,7 @@ class Rule:
 
     result: str | None = opt.option(
         "the format of the results",
-        absent="the first operand's; of a sum the accumulator's",
+        absent="that of the first operand, or of a sum's accumulator",
         metavar="FORMAT",
     )
     rounding: str = opt.option(
@@ -172,29 +172,25 @@ class Module:
     any_nan: bool = opt.option("any NaN passes for any other", False)
 
 
+def _port(help: str, absent: str = "none") -> Any:
+    return opt.option(help, absent=absent, metavar="PORT")
+
+
 @dataclass
 class Clock:
     """Options of a module with a clock: arguments of `cpd.hardware.Ports`."""
 
-    clock: str | None = opt.option(
-        "the clock, used at its rising edge",
-        absent="none, the module is combinational",
-        metavar="PORT",
+    clock: str | None = _port(
+        "the clock, used at its rising edge", "none, the module is combinational"
     )
     latency: int = opt.option("rising edges from a line to its result, without --valid-out", 1)
-    valid_in: str | None = opt.option("an input, 1 with each line", metavar="PORT")
-    ready_in: str | None = opt.option(
-        "an output, 1 when the module takes a line", absent="it takes each", metavar="PORT"
+    valid_in: str | None = _port("an input, 1 with each line")
+    ready_in: str | None = _port("an output, 1 when the module takes a line", "it takes each")
+    valid_out: str | None = _port(
+        "an output, 1 with each result, in the order of the lines", "none, see --latency"
     )
-    valid_out: str | None = opt.option(
-        "an output, 1 with each result, in the order of the lines",
-        absent="none, see --latency",
-        metavar="PORT",
-    )
-    ready_out: str | None = opt.option(
-        "an input, 1 when the bench takes a result", absent="it takes each", metavar="PORT"
-    )
-    reset: str | None = opt.option("the reset, active only before the first line", metavar="PORT")
+    ready_out: str | None = _port("an input, 1 when the bench takes a result", "it takes each")
+    reset: str | None = _port("the reset, active only before the first line")
     reset_level: int = opt.option("the value that resets", 1, choices=(0, 1))
     reset_cycles: int = opt.option(
         "rising edges in reset; 0: a pulse between edges (asynchronous)", 4
