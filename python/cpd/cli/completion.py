@@ -9,28 +9,25 @@ from pathlib import Path
 from cpd.cli import options as opt
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
-_TEXT = """\
-Prints a script with which a shell completes commands, options, choices, files and
-the names of recipes, formats, codecs and matrix units. Needs the package shtab.
-
-  bash   cpd completion bash > ~/.local/share/bash-completion/completions/cpd
-  zsh    cpd completion zsh > ~/.zfunc/_cpd   (fpath+=~/.zfunc before compinit)
-  tcsh   cpd completion tcsh >> ~/.cshrc
-  fish   cpd completion fish > ~/.config/fish/completions/cpd.fish
-"""
 
 
 def register(commands: opt.Commands, whole: argparse.ArgumentParser) -> None:
     """Adds the command `completion`; `whole` is the parser that is completed."""
-    help = "print a script that completes commands in a shell"
-    opt.add_command(
-        commands, "completion", lambda options: _run(whole, options), help, _TEXT, Options
-    )
+    opt.command(commands, "completion", lambda options: _run(whole, options), Options)
 
 
 @dataclass
 class Options:
-    """The options of `cpd completion`."""
+    """Print a script that completes commands in a shell.
+
+    Prints a script with which a shell completes commands, options, choices, files and the names of
+    recipes, formats, codecs and matrix units. Needs the package shtab.
+
+      bash   cpd completion bash > ~/.local/share/bash-completion/completions/cpd
+      zsh    cpd completion zsh > ~/.zfunc/_cpd   (fpath+=~/.zfunc before compinit)
+      tcsh   cpd completion tcsh >> ~/.cshrc
+      fish   cpd completion fish > ~/.config/fish/completions/cpd.fish
+    """
 
     shell: str = opt.argument(", ".join(SHELLS), choices=SHELLS, metavar="SHELL")
 

@@ -24,32 +24,13 @@ from cpd.cli.output import (
 if TYPE_CHECKING:
     from cpd.study.compression import Figures, Values
 
-_TEXT = """\
-Encodes the floating-point tensors of a file with codecs and measures their size, error
-and speed. The file is .npy, .npz, .safetensors, .pt or .pth, such as a model's
-checkpoint or per-rank gradients. Nothing in it is executed. Values are rounded to
-binary32 first.
-
-Each tensor is encoded separately, from a new state. Bytes are the size of a message;
-the ratio is that of binary32 to it. The relative RMS is sqrt(sum (q - x)^2 / sum x^2)
-over finite values x and decoded values q. If random bits decide q, the variance is
-sum Var(q) / sum x^2, estimated from --seeds encodings. A value that a codec cannot
-encode is an error.
-
-The row `zstd` is the lossless compression of the binary32 values. It needs the Python
-package zstandard.
-
---out stores the encoded tensors as .npz: the bytes of each, which
-cpd.compress.Packet.from_bytes takes, as NAME.data, and its shape as NAME.shape.
-"""
 
 _ZSTD = "zstd"
 
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `compress`."""
-    help = "measure what codecs lose and save on a file's tensors"
-    opt.add_command(commands, "compress", _run, help, _TEXT, Options)
+    opt.command(commands, "compress", _run, Options)
 
 
 @dataclass
@@ -63,7 +44,23 @@ class Results:
 
 @dataclass
 class Options:
-    """The options of `cpd compress`."""
+    """Measure what codecs lose and save on a file's tensors.
+
+    Encodes the floating-point tensors of a file with codecs and measures their size, error and
+    speed. The file is .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint or
+    per-rank gradients. Nothing in it is executed. Values are rounded to binary32 first.
+
+    Each tensor is encoded separately, from a new state. Bytes are the size of a message; the ratio
+    is that of binary32 to it. The relative RMS is sqrt(sum (q - x)^2 / sum x^2) over finite values
+    x and decoded values q. If random bits decide q, the variance is sum Var(q) / sum x^2, estimated
+    from --seeds encodings. A value that a codec cannot encode is an error.
+
+    The row `zstd` is the lossless compression of the binary32 values. It needs the Python package
+    zstandard.
+
+    --out stores the encoded tensors as .npz: the bytes of each, which
+    cpd.compress.Packet.from_bytes takes, as NAME.data, and its shape as NAME.shape.
+    """
 
     file: Path = opt.argument("a file of tensors")
     codec: list[str] = opt.option(

@@ -32,38 +32,6 @@ if TYPE_CHECKING:
     from cpd.study.published import Cell
     from cpd.study.step_rows import StepRow
 
-_TEXT = """\
-Computes the time of a training step: computation, codec and messages, with the bytes
-that a rank sends and the price. It marks the rows on the Pareto front. No other row is
-at least as good in samples a second, the price of a sample (or seconds of GPUs, if no
-price is known) and round-off, and better in one of them.
-
-The messages are those of the exchange itself, run without values. Each of its steps
-takes as long as its longest message: `alpha` seconds plus its bytes over `beta` bytes a
-second, within a host or between hosts. The GPUs of a host share its link, and each
-message passes its GPU's `port`. For APS and formats without NaN the ranks first agree on
-the largest magnitude of each tensor, which takes 4 bytes a tensor. Two times are shown:
-all parts one after another, and codec and messages at the same time.
-
-The computation follows from published rates of one K80 and the machine's speed, unless
---compute is given. The speed of the codec is the machine's `codec_gbps`, unless
---codec-gbps is given; the lines below the table say which. Codecs of variable sizes
-count with their largest size, unless --mean-bits is given.
-
-Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm.
-Machines: ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g,
-ethernet-100g, nvlink-like; a .toml file of one (like cpd/study/machines.toml); or a text
-such as 'alpha=1e-5 beta=1e10 gpus=8 alpha_between=5e-6 beta_between=5e10 port=1.25e10
-dollars=30'.
-
---gradients measures the round-off of each all-reduce on the ranks of a file, as cpd
-roundoff does. Without --model its tensors are the network.
-
---figure compares the model with what a paper publishes, cell by cell: grubic-6 to
-grubic-16, qsgd-2, terngrad-5. For tables the constants of the links are fitted to the
-rows of 32 bits alone. The time of a codec, which is not published for those GPUs, is 0
-unless --codec-gbps is given.
-"""
 
 _MACHINE = "ec2-p2"
 _RANKS = [4, 8, 16]
@@ -71,8 +39,7 @@ _RANKS = [4, 8, 16]
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `cost`."""
-    help = "estimate time, bytes and price of a training step"
-    opt.add_command(commands, "cost", _run, help, _TEXT, Options)
+    opt.command(commands, "cost", _run, Options)
 
 
 @dataclass
@@ -115,7 +82,38 @@ class Results(opt.Tables):
 
 @dataclass
 class Options:
-    """The options of `cpd cost`."""
+    """Estimate time, bytes and price of a training step.
+
+    Computes the time of a training step: computation, codec and messages, with the bytes that a
+    rank sends and the price. It marks the rows on the Pareto front. No other row is at least as
+    good in samples a second, the price of a sample (or seconds of GPUs, if no price is known) and
+    round-off, and better in one of them.
+
+    The messages are those of the exchange itself, run without values. Each of its steps takes as
+    long as its longest message: `alpha` seconds plus its bytes over `beta` bytes a second, within a
+    host or between hosts. The GPUs of a host share its link, and each message passes its GPU's
+    `port`. For APS and formats without NaN the ranks first agree on the largest magnitude of each
+    tensor, which takes 4 bytes a tensor. Two times are shown: all parts one after another, and
+    codec and messages at the same time.
+
+    The computation follows from published rates of one K80 and the machine's speed, unless
+    --compute is given. The speed of the codec is the machine's `codec_gbps`, unless --codec-gbps is
+    given; the lines below the table say which. Codecs of variable sizes count with their largest
+    size, unless --mean-bits is given.
+
+    Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm. Machines:
+    ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g, ethernet-100g, nvlink-like; a
+    .toml file of one (like cpd/study/machines.toml); or a text such as 'alpha=1e-5 beta=1e10 gpus=8
+    alpha_between=5e-6 beta_between=5e10 port=1.25e10 dollars=30'.
+
+    --gradients measures the round-off of each all-reduce on the ranks of a file, as cpd roundoff
+    does. Without --model its tensors are the network.
+
+    --figure compares the model with what a paper publishes, cell by cell: grubic-6 to grubic-16,
+    qsgd-2, terngrad-5. For tables the constants of the links are fitted to the rows of 32 bits
+    alone. The time of a codec, which is not published for those GPUs, is 0 unless --codec-gbps is
+    given.
+    """
 
     model: str | None = opt.option(
         "the network, one of those above", absent="the --gradients", metavar="NAME"

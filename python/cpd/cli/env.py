@@ -13,11 +13,6 @@ from cpd import _core
 from cpd.cli import options as opt
 from cpd.cli.output import check_writable, json_written
 
-_TEXT = """\
-Prints what an error report should hold: versions, the processor and its kernels,
-threads, GPUs, the optional parts that CPD was built with, and the environment
-variables that change its behavior. Nothing is sent anywhere.
-"""
 _PACKAGES = (
     "numpy", "ml_dtypes", "safetensors", "scikit-learn", "matplotlib", "zstandard", "mpi4py",
     "torchvision", "torchao", "transformers", "accelerate", "lightning", "wandb", "tensorboard",
@@ -28,14 +23,17 @@ _VARIABLES = ("CPD_", "OMP_", "CUDA_VISIBLE", "CUBLAS_", "NCCL_", "TORCH_", "PYT
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `env`."""
-    opt.add_command(
-        commands, "env", _run, "print what to paste into an error report", _TEXT, Options
-    )
+    opt.command(commands, "env", _run, Options)
 
 
 @dataclass
 class Options:
-    """The options of `cpd env`."""
+    """Print what to paste into an error report.
+
+    Prints what an error report should hold: versions, the processor and its kernels, threads, GPUs,
+    the optional parts that CPD was built with, and the environment variables that change its
+    behavior. Nothing is sent anywhere.
+    """
 
     json: Path | None = opt.json_file()
 

@@ -7,11 +7,12 @@
         seeds: int = option("the number of encodings", 4)
         results: Tables = group(Tables, "the results")
 
-`add_options` adds the options of such a class to a parser, `options_of` returns an instance with
-the values of a command line.
+`command` adds the command of such a class, whose docstring is the command's help, and runs it with
+an instance that has the values of a command line.
 """
 
 import argparse
+import inspect
 import math
 import textwrap
 from collections.abc import Callable
@@ -87,37 +88,33 @@ Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 def add_command(
     commands: Commands,
     name: str,
-    run: Callable[[Any], int],
+    run: Callable[[argparse.Namespace], int],
     help: str,
     text: str = "",
-    options: type[Any] | None = None,
 ) -> Parser:
-    """Adds a command and returns its parser.
-
-    Args:
-        commands: the commands.
-        name: its name.
-        run: runs it and returns its exit status. It takes the `options`, or without them what
-            argparse has read.
-        help: its line in the list of commands.
-        text: what its own help shows above the options; default `help`.
-        options: the dataclass of its options; default none.
-
-    Returns:
-        The parser.
-    """
+    """The parser of one command, which calls `run`; its help shows `text`, or else `help`."""
     parser = commands.add_parser(
         name,
         help=help,
         description=text or f"{help[0].upper()}{help[1:]}.",
         formatter_class=Help,
     )
-    if options is None:
-        parser.set_defaults(run=run)
-    else:
-        add_options(parser, options)
-        parser.set_defaults(run=lambda parsed: run(options_of(options, parsed)))
+    parser.set_defaults(run=run)
     return parser
+
+
+def command(commands: Commands, name: str, run: Callable[[T], int], options: type[T]) -> None:
+    """Adds a command that `run` runs.
+
+    `options` is the dataclass of its options. The summary of the class's docstring stands in the
+    list of commands, the rest above the command's options.
+    """
+    summary, _, text = (inspect.getdoc(options) or name).partition("\n\n")
+    help = f"{summary[0].lower()}{summary[1:].removesuffix('.')}"
+    parser = add_command(
+        commands, name, lambda parsed: run(options_of(options, parsed)), help, text
+    )
+    add_options(parser, options)
 
 
 # ---- options of a dataclass ----------------------------------------------------------------------

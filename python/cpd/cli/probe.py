@@ -11,35 +11,31 @@ from cpd.cli.output import check_writable, json_written
 from cpd.numeric.accumulator import as_accumulator
 from cpd.numeric.formats import as_format
 
-_TEXT = """\
-Finds how a command adds the products of a dot product: the order of k, the
-blocks of a matrix unit, its fraction bits and rounding, when the addend is added,
-and the formats of its sums.
-
-The command is started for each of about twenty batches. It reads dot products from
-standard input, one a line: the codes of a's k values, of b's k values and of the
-addend, in hexadecimal, separated by blanks. It writes the codes of the results,
-one a line in the same order, and ends with status 0. Lines that begin with #, //
-or '- ' are ignored. In its words {in} and {out} become the names of files, which
-take the place of standard input and output.
-
-  cpd probe --a e4m3fn --k 64 -- ./Vunit
-  cpd probe --a fp16 --c none --result fp16 -- vvp unit.vvp +in={in} +out={out}
-
-It prints the rule as the text of an accumulator, which cpd.gemm takes, and below
-it the rules that give the same results. The exit status is 1 if no rule fits.
-"""
-
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `probe`."""
-    help = "find how a matrix unit or a kernel adds products"
-    opt.add_command(commands, "probe", _run, help, _TEXT, Options)
+    opt.command(commands, "probe", _run, Options)
 
 
 @dataclass
 class Options:
-    """The options of `cpd probe`."""
+    """Find how a matrix unit or a kernel adds products.
+
+    Finds how a command adds the products of a dot product: the order of k, the blocks of a matrix
+    unit, its fraction bits and rounding, when the addend is added, and the formats of its sums.
+
+    The command is started for each of about twenty batches. It reads dot products from standard
+    input, one a line: the codes of a's k values, of b's k values and of the addend, in hexadecimal,
+    separated by blanks. It writes the codes of the results, one a line in the same order, and ends
+    with status 0. Lines that begin with #, // or '- ' are ignored. In its words {in} and {out}
+    become the names of files, which take the place of standard input and output.
+
+      cpd probe --a e4m3fn --k 64 -- ./Vunit
+      cpd probe --a fp16 --c none --result fp16 -- vvp unit.vvp +in={in} +out={out}
+
+    It prints the rule as the text of an accumulator, which cpd.gemm takes, and below it the rules
+    that give the same results. The exit status is 1 if no rule fits.
+    """
 
     command_line: list[str] = opt.argument(
         "a command and its words, after --", nargs="*", metavar="COMMAND"

@@ -12,36 +12,28 @@ from cpd.cli.output import check_writable, json_written, new_console, new_table
 if TYPE_CHECKING:
     from cpd.hardware.replaying import Replay
 
-_TEXT = """\
-Computes the dot products of a file again and compares the results bit by bit. The
-file has results of a matrix unit (.npz with arrays E4M3_a, E4M3_b, E4M3_c,
-E4M3_d_fp32, … of binary32 patterns) or is written by `cpd vectors` (.csv, .jsonl;
-operations dot and block_fma). The exit status is 1 if a result differs.
-
-The accumulator is the matrix unit that the file is named after (H100.npz,
-Ada-fp8.npz) or that the file's first line names, unless --accumulator is given.
-
---mutations changes the rule: one fraction bit more or less, twice or half the
-block, the other rounding. It counts the results that each change alters. The file
-cannot tell two rules apart if that count is 0.
-"""
-
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `replay`."""
-    opt.add_command(
-        commands,
-        "replay",
-        _run,
-        "compare a unit's recorded dot products with an accumulator's",
-        _TEXT,
-        Options,
-    )
+    opt.command(commands, "replay", _run, Options)
 
 
 @dataclass
 class Options:
-    """The options of `cpd replay`."""
+    """Compare a unit's recorded dot products with an accumulator's.
+
+    Computes the dot products of a file again and compares the results bit by bit. The file has
+    results of a matrix unit (.npz with arrays E4M3_a, E4M3_b, E4M3_c, E4M3_d_fp32, … of binary32
+    patterns) or is written by `cpd vectors` (.csv, .jsonl; operations dot and block_fma). The exit
+    status is 1 if a result differs.
+
+    The accumulator is the matrix unit that the file is named after (H100.npz, Ada-fp8.npz) or that
+    the file's first line names, unless --accumulator is given.
+
+    --mutations changes the rule: one fraction bit more or less, twice or half the block, the other
+    rounding. It counts the results that each change alters. The file cannot tell two rules apart if
+    that count is 0.
+    """
 
     file: Path = opt.argument("a file of dot products")
     accumulator: str | None = opt.accumulator(

@@ -29,44 +29,6 @@ if TYPE_CHECKING:
     from cpd.study.series import Series
     from cpd.train.options import TrainOptions
 
-_TEXT = """\
-Measures the round-off of an all-reduce by group size, against the binary64 sum of the
-contributions before cast and scaling. The relative RMS is sqrt(sum (h - l)^2 / sum
-h^2). The Eq. 5 error (of the APS paper) is the mean of |(h - l) / h| over the
-references h that are not zero; a few tiny references can decide it. 'Not finite' counts
-NaN and infinite results, which both figures leave out. Steps are those of the
-hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in groups of k; without
-groups 2(p - 1).
-
-Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps
-with the same gradients: the mean of their sums.
-
-The first rows are what today's stacks do, without scaling or groups: a ring in bf16,
-which rounds partial sums at each hop as NCCL does, and fp32, in which one rank sums each
-slice.
-
-With --transport each process contributes its own gradients, and the processes sum them.
-The table is that of as many virtual nodes.
-
---recommend measures in order ring and models the time of two exchanges: the
-hierarchical one (without groups a ring; codecs have neither) and owner. The time is
-steps × alpha + bytes / beta, each step as long as its longest message on --machine,
-whose ranks all have one link each. It names the choices with the least relative RMS, the
-least time and the least product of both. Its errors are those over 8 random orders of
-the ranks together, so that the given order does not matter; the rows are of the given
-order. It reports a tie, and names the fastest choice, if more than 5 % of 1,000
-resamples (of the orders, and of 16 blocks of the values) would change the choice.
-Between processes the ranks have one order. MB are the bytes that the first rank of a
-group sends, at most if a codec's sizes depend on the values.
-
-Without --gradients it trains a --model of `cpd train`, by default its digit classifier,
-in fp32 for --epochs. Then each virtual node computes gradients on --batch training
-images that it draws at random. The paper's table 9, at a small size: --model resnet18
---layer conv1. A file is .npz, .safetensors, .pt or .pth with an array for each tensor,
-whose leading dimension is the rank, or with arrays named rank{r}/NAME (in a .pt also a
-list with a dict for each rank). A .npy is one such tensor. Nothing in a file is
-executed.
-"""
 
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
 """Options of the digit classifier, whose gradients `cpd roundoff` takes."""
@@ -80,8 +42,7 @@ _warn = functools.partial(warn, "roundoff")
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `roundoff`."""
-    help = "measure the round-off of an all-reduce by group size"
-    opt.add_command(commands, "roundoff", _run, help, _TEXT, Options)
+    opt.command(commands, "roundoff", _run, Options)
 
 
 @dataclass
@@ -155,7 +116,41 @@ class Results(opt.Tables):
 
 @dataclass
 class Options:
-    """The options of `cpd roundoff`."""
+    """Measure the round-off of an all-reduce by group size.
+
+    Measures the round-off of an all-reduce by group size, against the binary64 sum of the
+    contributions before cast and scaling. The relative RMS is sqrt(sum (h - l)^2 / sum h^2). The
+    Eq. 5 error (of the APS paper) is the mean of |(h - l) / h| over the references h that are not
+    zero; a few tiny references can decide it. 'Not finite' counts NaN and infinite results, which
+    both figures leave out. Steps are those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1)
+    for p nodes in groups of k; without groups 2(p - 1).
+
+    Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps with the
+    same gradients: the mean of their sums.
+
+    The first rows are what today's stacks do, without scaling or groups: a ring in bf16, which
+    rounds partial sums at each hop as NCCL does, and fp32, in which one rank sums each slice.
+
+    With --transport each process contributes its own gradients, and the processes sum them. The
+    table is that of as many virtual nodes.
+
+    --recommend measures in order ring and models the time of two exchanges: the hierarchical one
+    (without groups a ring; codecs have neither) and owner. The time is steps × alpha + bytes /
+    beta, each step as long as its longest message on --machine, whose ranks all have one link each.
+    It names the choices with the least relative RMS, the least time and the least product of both.
+    Its errors are those over 8 random orders of the ranks together, so that the given order does
+    not matter; the rows are of the given order. It reports a tie, and names the fastest choice, if
+    more than 5 % of 1,000 resamples (of the orders, and of 16 blocks of the values) would change
+    the choice. Between processes the ranks have one order. MB are the bytes that the first rank of
+    a group sends, at most if a codec's sizes depend on the values.
+
+    Without --gradients it trains a --model of `cpd train`, by default its digit classifier, in fp32
+    for --epochs. Then each virtual node computes gradients on --batch training images that it draws
+    at random. The paper's table 9, at a small size: --model resnet18 --layer conv1. A file is .npz,
+    .safetensors, .pt or .pth with an array for each tensor, whose leading dimension is the rank, or
+    with arrays named rank{r}/NAME (in a .pt also a list with a dict for each rank). A .npy is one
+    such tensor. Nothing in a file is executed.
+    """
 
     sums: Sums = opt.group(Sums, "the sums")
     nodes: Nodes = opt.group(Nodes, "the nodes")

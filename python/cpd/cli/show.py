@@ -26,28 +26,12 @@ from cpd.numeric.formats import Format
 from cpd.numeric.names import did_you_mean, nearest
 from cpd.numeric.scaled import Scaled
 
-_TEXT = """\
-Shows what names and texts mean: a format or scaled format with its range and spacing,
-a matrix unit with its rule and evidence, a codec with its options, a recipe as TOML.
-Without a NAME it shows common formats.
-
-Some names are both formats and recipes (nvfp4). They are shown as formats, or with
---recipes as recipes.
-
-  cpd show e4m3fn '(4,3)' e6m9:bias=40 fp8-block 'int8 row'
-  cpd show e4m3fn --neighbors 0.3
-  cpd show h100-fp8
-  cpd show 'qsgd bits=4'
-  cpd show --recipes nvfp4 > mine.toml, then cpd show mine.toml
-  cpd show 'native; weight=mxfp8; output=bf16'
-"""
 COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `show`."""
-    help = "show formats, matrix units, codecs and recipes"
-    opt.add_command(commands, "show", _run, help, _TEXT, Options)
+    opt.command(commands, "show", _run, Options)
 
 
 @dataclass
@@ -82,7 +66,22 @@ class Lists:
 
 @dataclass
 class Options:
-    """The options of `cpd show`."""
+    """Show formats, matrix units, codecs and recipes.
+
+    Shows what names and texts mean: a format or scaled format with its range and spacing, a matrix
+    unit with its rule and evidence, a codec with its options, a recipe as TOML. Without a NAME it
+    shows common formats.
+
+    Some names are both formats and recipes (nvfp4). They are shown as formats, or with --recipes as
+    recipes.
+
+      cpd show e4m3fn '(4,3)' e6m9:bias=40 fp8-block 'int8 row'
+      cpd show e4m3fn --neighbors 0.3
+      cpd show h100-fp8
+      cpd show 'qsgd bits=4'
+      cpd show --recipes nvfp4 > mine.toml, then cpd show mine.toml
+      cpd show 'native; weight=mxfp8; output=bf16'
+    """
 
     things: list[str] = opt.argument("a name, a text or a recipe's file", nargs="*", metavar="NAME")
     lists: Lists = opt.group(Lists, "lists", exclusive=True)

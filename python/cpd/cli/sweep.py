@@ -25,41 +25,13 @@ from cpd.cli.output import (
 if TYPE_CHECKING:
     from cpd.study.sweeps.results import Sweep
 
-_TEXT = """\
-Measures every combination of formats, accumulators, roundings and scales on tensors of
-yours: errors, SQNR, underflow, overflow, the error of dot products against those of
-the uncast values, and the hardware cost of a multiply-accumulate. It marks the rows on
-the Pareto front, which no other row beats in both error and cost.
-
-Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint. Nothing
-in them is executed. Only floating-point tensors are read, and values are rounded to
-binary32 first. Each tensor counts divided by its RMS. Sums and blocks run along the
-last dimension; each value is cast and multiplied.
-
-A pattern e[2-5]m[1-3] names all formats with these exponent and mantissa bits; so do
-int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are separated by
-commas, except in quotes or brackets. Some short names are finite formats (e2m1, e2m3,
-e3m2), of which a warning is printed; e[2-5]m[1-3]:ieee or :finite names formats of one
-kind. Scales are none, tensor and row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn
-below a tensor's fp32), or the words after the element of a scaled format, such as
-'64 scale=e8m0'. Scaled formats such as mxfp4 have their own.
-
---out stores each cell in a file, and writes cells.csv, sweep.json, front.png and
-report.html. An interrupted sweep continues from there: it measures only cells that are
-missing, damaged or of other tensors.
-
-The cost is that of the model cpd-2026: bits of multiplier, aligner, adder and
-normalizer for each product, as gates of two inputs. It compares; it does not
-predict an area.
-"""
 
 _warn = functools.partial(warn, "sweep")
 
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `sweep`."""
-    help = "compare formats and accumulators on your tensors"
-    opt.add_command(commands, "sweep", _run, help, _TEXT, Options)
+    opt.command(commands, "sweep", _run, Options)
 
 
 @dataclass
@@ -130,7 +102,33 @@ class Results(opt.Tables):
 
 @dataclass
 class Options:
-    """The options of `cpd sweep`."""
+    """Compare formats and accumulators on your tensors.
+
+    Measures every combination of formats, accumulators, roundings and scales on tensors of yours:
+    errors, SQNR, underflow, overflow, the error of dot products against those of the uncast values,
+    and the hardware cost of a multiply-accumulate. It marks the rows on the Pareto front, which no
+    other row beats in both error and cost.
+
+    Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint. Nothing in them
+    is executed. Only floating-point tensors are read, and values are rounded to binary32 first.
+    Each tensor counts divided by its RMS. Sums and blocks run along the last dimension; each value
+    is cast and multiplied.
+
+    A pattern e[2-5]m[1-3] names all formats with these exponent and mantissa bits; so do int[4-8]
+    and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are separated by commas, except in
+    quotes or brackets. Some short names are finite formats (e2m1, e2m3, e3m2), of which a warning
+    is printed; e[2-5]m[1-3]:ieee or :finite names formats of one kind. Scales are none, tensor and
+    row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn below a tensor's fp32), or the words
+    after the element of a scaled format, such as '64 scale=e8m0'. Scaled formats such as mxfp4 have
+    their own.
+
+    --out stores each cell in a file, and writes cells.csv, sweep.json, front.png and report.html.
+    An interrupted sweep continues from there: it measures only cells that are missing, damaged or
+    of other tensors.
+
+    The cost is that of the model cpd-2026: bits of multiplier, aligner, adder and normalizer for
+    each product, as gates of two inputs. It compares; it does not predict an area.
+    """
 
     files: list[Path] = opt.argument("a file of tensors", nargs="*", metavar="FILE")
     capture: str | None = opt.option(

@@ -23,39 +23,6 @@ if TYPE_CHECKING:
     from cpd.hardware.vectors.rules import ElementRule
     from cpd.hardware.vectors.sums import SumRule
 
-_TEXT = """\
-Writes test vectors for hardware: inputs, results and exception flags of one operation.
-The exact oracle and the kernels both compute each line, which is written only if they
-agree. Then it prints the number of lines of each kind of case. For a kind without
-lines it prints "cannot happen" if the formats exclude the case or no input has it (up to 2^24
-inputs, of sums 2^21), else "not reached".
-
-  cpd vectors mul e4m3fn --exhaustive
-  cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
-  cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
-  cpd vectors block_fma --accumulator h100-fp16 --random 5000 --as jsonl -o -
-  cpd vectors dot int8 --accumulator int32 --testbench tb --rtl mac.sv --module mac
-  cpd vectors div fp16 --testbench tb --module div --clock clk --valid-out done
-  cpd vectors --check e4m3fn_mul_rne.tv
-
-Operations: cast, add, mul, fma, div, sqrt; and sums: dot (an element of a matrix
-product), sum (of terms), block_fma (dot by a matrix unit) and mma (dot by a unit that
-takes scales). Lines of sums have the inner signals, unless the unit does not align all
-terms.
-
-FORMAT: one for all operands or one for each. For a cast: the operand's and the
-result's, or the result's alone (from fp32). For a unit the default is its own. Results
-are in the first operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn) unless --result is
-given.
-
-Kinds of files: testfloat (`a b result flags`; flags NX 1, UF 2, OF 4, DZ 8, NV 16),
-readmemh (a word a line, first field on top, with a SystemVerilog package), csv, jsonl
-(a head, then an object a line). All numbers are hexadecimal. The first element of a
-field stands lowest. Comments begin with # (readmemh: //).
-
-A test bench reports a stuck or missing valid, X and Z (in Icarus), lost lines, extra
-results, and the latency with which results match. Its exit status is not 0 then.
-"""
 
 _ROUNDINGS = {
     "nearest_even": ("rne", "rnear_even"),
@@ -71,8 +38,7 @@ _ROUNDINGS = {
 
 def register(commands: opt.Commands) -> None:
     """Adds the command `vectors`."""
-    help = "write and check test vectors and test benches for hardware"
-    opt.add_command(commands, "vectors", _run, help, _TEXT, Options)
+    opt.command(commands, "vectors", _run, Options)
 
 
 def _rounding(text: str) -> str:
@@ -205,7 +171,38 @@ class Clock:
 
 @dataclass
 class Options:
-    """The options of `cpd vectors`."""
+    """Write and check test vectors and test benches for hardware.
+
+    Writes test vectors for hardware: inputs, results and exception flags of one operation. The
+    exact oracle and the kernels both compute each line, which is written only if they agree. Then
+    it prints the number of lines of each kind of case. For a kind without lines it prints "cannot
+    happen" if the formats exclude the case or no input has it (up to 2^24 inputs, of sums 2^21),
+    else "not reached".
+
+      cpd vectors mul e4m3fn --exhaustive
+      cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
+      cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
+      cpd vectors block_fma --accumulator h100-fp16 --random 5000 --as jsonl -o -
+      cpd vectors dot int8 --accumulator int32 --testbench tb --rtl mac.sv --module mac
+      cpd vectors div fp16 --testbench tb --module div --clock clk --valid-out done
+      cpd vectors --check e4m3fn_mul_rne.tv
+
+    Operations: cast, add, mul, fma, div, sqrt; and sums: dot (an element of a matrix product), sum
+    (of terms), block_fma (dot by a matrix unit) and mma (dot by a unit that takes scales). Lines of
+    sums have the inner signals, unless the unit does not align all terms.
+
+    FORMAT: one for all operands or one for each. For a cast: the operand's and the result's, or the
+    result's alone (from fp32). For a unit the default is its own. Results are in the first
+    operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn) unless --result is given.
+
+    Kinds of files: testfloat (`a b result flags`; flags NX 1, UF 2, OF 4, DZ 8, NV 16), readmemh (a
+    word a line, first field on top, with a SystemVerilog package), csv, jsonl (a head, then an
+    object a line). All numbers are hexadecimal. The first element of a field stands lowest.
+    Comments begin with # (readmemh: //).
+
+    A test bench reports a stuck or missing valid, X and Z (in Icarus), lost lines, extra results,
+    and the latency with which results match. Its exit status is not 0 then.
+    """
 
     operation: str | None = opt.argument(
         "one of the operations above", nargs="?", metavar="OPERATION"
