@@ -167,13 +167,13 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:
-            raise UsageError(f"unknown matrix unit {name!r}; {nearest(name, names['units'])}")
+            raise UsageError(f"unknown matrix unit {name!r}{nearest(name, names['units'])}")
         return _Unit(name)
     if kind == "codecs" or (kind is None and is_compressor(name)):
         from cpd.compress.codecs import Codec
 
         if not is_compressor(name):
-            raise UsageError(f"no codec {name!r}; {nearest(name, names['codecs'])}")
+            raise UsageError(f"no codec {name!r}{nearest(name, names['codecs'])}")
         return _Codec(name if name in names["codecs"] else Codec(name))
     if kind == "recipes":
         return Recipe(name)

@@ -313,7 +313,7 @@ def _check_bench(options: Options) -> None:
 
 def _check_needs(flags: dict[str, str], users: Collection[str], value: object, needed: str) -> None:
     """Refuses the flags of `users` if the value that they need is None."""
-    named = [flag for name, flag in flags.items() if name in users]
+    named = sorted(flag for name, flag in flags.items() if name in users)
     if named and value is None:
         raise UsageError(f"{' and '.join(named)} need{'s' * (len(named) == 1)} {needed}")
 

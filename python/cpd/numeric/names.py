@@ -50,10 +50,10 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """Returns the end of an error: the name that was meant, or all names.
 
     >>> nearest("adm", ["sgd", "adam"]), nearest("lion", ["sgd", "adam"])
-    ('did you mean adam?', 'there are sgd, adam')
+    ('; did you mean adam?', '; there are sgd, adam')
     """
     names = list(known)
-    return did_you_mean(name, names) or f"there are {', '.join(names)}"
+    return f"; {did_you_mean(name, names) or 'there are ' + ', '.join(names)}"
 
 
 def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -277,7 +277,7 @@ def _replaced(values: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def _of_name(name: str) -> dict[str, Any]:
     known = _named()
     if name not in known:
-        raise ValueError(f"no machine {shown(name)}; {nearest(name, known)}")
+        raise ValueError(f"no machine {shown(name)}{nearest(name, known)}")
     return known[name]
 
 
@@ -287,7 +287,7 @@ def _of_words(text: str, words: Iterable[str]) -> dict[str, Any]:
         key, _, value = word.partition("=")
         if key not in _NUMBERS:
             raise ValueError(
-                f"{shown(key)} is no number of a machine; {nearest(key, _NUMBERS)} "
+                f"{shown(key)} is no number of a machine{nearest(key, _NUMBERS)} "
                 f"(allowed: {', '.join(_NUMBERS)})"
             )
         if key in given:
@@ -329,13 +329,13 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{key} must be a table of {', '.join(names)}, got {shown(value)}")
         for one, number in value.items():
             if one not in names:
-                raise ValueError(f"{one} is no key of {key}; {nearest(one, names)}")
+                raise ValueError(f"{one} is no key of {key}{nearest(one, names)}")
             if names[one] and not (one == "port" and key == "within" and "between" in data):
                 values[names[one]] = number
     keys = (*_NUMBERS, "name", "summary", "sources")
     for key in values:
         if key not in keys:
-            raise ValueError(f"{key} is no key of a machine; {nearest(key, keys)}")
+            raise ValueError(f"{key} is no key of a machine{nearest(key, keys)}")
     return values
 
 

@@ -160,5 +160,5 @@ def _values(name: str, data: dict[str, Any]) -> dict[str, Any]:
 def _of_name(name: str) -> dict[str, Any]:
     known = _named()
     if name not in known:
-        raise ValueError(f"no network {shown(name)}; {nearest(name, known)}")
+        raise ValueError(f"no network {shown(name)}{nearest(name, known)}")
     return known[name]

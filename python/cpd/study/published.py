@@ -93,7 +93,7 @@ class Fit:
 def check_figure(figure: str) -> None:
     """Raises ValueError for a figure that is not known, naming the nearest."""
     if figure not in FIGURES:
-        raise ValueError(f"no figure {shown(figure)}; {nearest(figure, FIGURES)}")
+        raise ValueError(f"no figure {shown(figure)}{nearest(figure, FIGURES)}")
 
 
 def table_of(figure: str) -> str | None:
