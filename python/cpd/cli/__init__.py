@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from cpd._core import PARTS, __version__
 from cpd._since import gone_command
-from cpd.cli.errors import RunError, UsageError, one_line, stalls_reported
+from cpd.cli.errors import RunError, UsageError, one_line, stalls_reported, system_error
 from cpd.cli.options import CommandParser, Commands, Parser
 
 _COMMANDS = (
@@ -61,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # such as a full disk
-        where = f"{error.filename}: " if error.filename is not None else ""
-        message = one_line(f"{where}{error.strerror or error}")
+        message = one_line(system_error(error))
         print(f"cpd {options.command}: error: {message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

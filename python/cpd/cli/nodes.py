@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes of `--transport`: opening them, agreeing on options, and what goes wrong in between."""
 
-import argparse
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cpd.comm
 from cpd.cli.errors import RunError, UsageError, users_mistakes
+from cpd.cli.options import flat
 from cpd.comm.launched import broken_promise, no_launcher
 from cpd.parallel.launch import check_launched
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def checked_alone(options: argparse.Namespace, check: Callable[[], object]) -> None:
+def checked_alone(options: Any, check: Callable[[], object]) -> None:
     """Raises UsageError for mistakes that are found before nodes connect, which imports torch.
 
     They are a missing launcher, and what `check` refuses, if nodes are virtual. (Processes first
@@ -33,7 +33,7 @@ def checked_alone(options: argparse.Namespace, check: Callable[[], object]) -> N
 
 
 @contextmanager
-def connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks"]:
+def connected(options: Any, nodes: int | None) -> Iterator["Ranks"]:
     """The nodes of `--transport`. An error between processes is one line."""
     from cpd.train import open_ranks
 
@@ -89,7 +89,7 @@ def _failures_between(ranks: "Ranks") -> Iterator[None]:
         raise
 
 
-def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -> T | None:
+def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
     """Returns the result of `make` if no process finds a user's mistake in it.
 
     All must also have the same options. The first process with a mistake reports it.
@@ -132,8 +132,8 @@ def _wait_for_all(ranks: "Ranks") -> None:
         gather_integers(ranks, [[0] for _ in ranks.mine])
 
 
-def _digest(options: argparse.Namespace) -> int:
+def _digest(options: Any) -> int:
     """64 bits of the options that decide a result."""
     apart = ("run", "json", "csv", "plot", "save_gradients", "gradients")
-    deciding = sorted((name, value) for name, value in vars(options).items() if name not in apart)
+    deciding = sorted(item for item in vars(flat(options)).items() if item[0] not in apart)
     return int.from_bytes(hashlib.sha256(repr(deciding).encode()).digest()[:8])

@@ -74,12 +74,11 @@ def test_codes_have_the_digits_of_their_width():
     *((3, None, True),),
 ])  # fmt: skip
 def test_nodes_are_as_many_as_the_ranks(nodes, world, fits):
-    options = argparse.Namespace(nodes=nodes)
     if fits:
-        assert _nodes(options, world) == (world or nodes)
+        assert _nodes(nodes, world) == (world or nodes)
     else:
         with pytest.raises(UsageError, match="nodes must be"):
-            _nodes(options, world)
+            _nodes(nodes, world)
 
 
 def test_a_rank_alone_is_told(monkeypatch):

@@ -132,7 +132,7 @@ def test_options_of_clocked_modules() -> None:
     for option in options:
         assert f" {option} " in said
     assert "default 25 with" in table[-1][1]
-    assert "default 25 with --ready-in or --ready-out" in said
+    assert "default: 25 with --ready-in or --ready-out" in said
 
 
 def test_the_report_names_layers_that_nobody_called() -> None:
