@@ -230,3 +230,21 @@ def operand_text(spec: Cast) -> str:
     """The text of a cast as recipes hold it, in which IEEE-like `e4m3` is `(4,3)`."""
     text = spec.text
     return f"(4,3){text[4:]}" if text.split(" ", 1)[0] == "e4m3" else text
+
+
+# ---- pickles of version 0.7 ----------------------------------------------------------------------
+
+
+class _Options(NamedTuple):
+    rounding: str
+    overflow: str
+    random_bits: int
+    variant: str
+
+
+class Options(_Options):
+    """Reads the options of a rounding, without their seed and stream."""
+
+    def __new__(cls, *fields: Any) -> Options:
+        """Takes the fields of 0.7: the seed and the stream are the third and the fourth."""
+        return super().__new__(cls, *fields[:2], *fields[-2:])

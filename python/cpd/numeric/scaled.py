@@ -235,13 +235,6 @@ def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
     return as_format(f)
 
 
-def overflow_of(to: Format | Scaled | None, overflow: str | None) -> str:
-    """What overflow does where it is not said: elements below scales saturate."""
-    if overflow is not None:
-        return overflow
-    return "saturate" if isinstance(to, Scaled) else "ieee"
-
-
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 

@@ -280,8 +280,8 @@ def crossed(rule: Any, words: Words) -> Lines:
     """Every combination of the formats' corner codes."""
     grids = np.meshgrid(*(corner_codes(f) for f in rule.formats), indexing="ij")
     lines = {name: grid.reshape(-1) for name, grid in zip("abc", grids, strict=False)}
-    if rule.options.rounding == "stochastic":
-        lines["r"] = random_integers(rule.options.random_bits, words, grids[0].size)
+    if rule.to.rounding == "stochastic":
+        lines["r"] = random_integers(rule.to.random_bits, words, grids[0].size)
     return lines
 
 

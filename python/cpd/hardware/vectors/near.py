@@ -141,8 +141,8 @@ def near_roundings(rule: Any, words: Words) -> Lines:
     names = list(lines)
     rows = np.unique(np.stack([lines[name] for name in names], axis=1), axis=0)
     made = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(names)}
-    if rule.options.rounding == "stochastic":
-        made["r"] = generated.random_integers(rule.options.random_bits, words, len(rows))
+    if rule.to.rounding == "stochastic":
+        made["r"] = generated.random_integers(rule.to.random_bits, words, len(rows))
     return made
 
 
