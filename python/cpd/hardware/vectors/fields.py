@@ -46,6 +46,11 @@ class Field(NamedTuple):
         """The number of bits of one element, 1…64."""
         return self.bits // self.count
 
+    @property
+    def dtype(self) -> type[np.uint32 | np.uint64]:
+        """The type of its elements in arrays."""
+        return np.uint64 if self.signed else np.uint32
+
     def describe(self) -> dict[str, Any]:
         """Returns the field as in heads of files."""
         return dict(self._asdict())
