@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,11 @@ class Field(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """Returns the field as in heads of files."""
         return dict(self._asdict())
+
+
+def line_digits(fields: Sequence[Field]) -> int:
+    """Returns the number of hexadecimal digits of a line's numbers."""
+    return sum(field.digits for field in fields)
 
 
 def field_of(given: Any) -> Field:

@@ -13,11 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd import ops
 from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.corners import is_integer, largest_code
 from cpd.hardware.vectors.inputs import Codes, Lines, Words
-from cpd.hardware.vectors.values import values_of
+from cpd.hardware.vectors.values import encoded, values_of
 from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 
@@ -39,12 +38,7 @@ STEPS = np.array([-1, 0, 1])
 
 def codes_of(f: Format, values: F64) -> Codes:
     """The codes of the numbers nearest to finite values."""
-    flat = np.ascontiguousarray(values, np.float64).reshape(-1)
-    bits = np.unpackbits(ops.encode(flat, Cast(f, overflow="saturate")), bitorder="little")
-    digits = bits[: flat.size * f.bits].reshape(-1, f.bits).astype(np.uint64)
-    weights = np.uint64(1) << np.arange(f.bits, dtype=np.uint64)
-    codes: Codes = (digits @ weights).astype(np.uint32).reshape(np.shape(values))
-    return codes
+    return encoded(np.asarray(values, np.float64), Cast(f, overflow="saturate"))
 
 
 def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
