@@ -288,7 +288,9 @@ class Recipe:
 
     def to_json(self) -> str:
         """Returns `to_dict` as JSON, for a file that `Recipe` takes."""
-        return recipe_files.to_json(self)
+        import json
+
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def to_toml(self) -> str:
         """Returns `to_dict` as TOML, for a file that `Recipe` takes; needs the package tomli_w.
@@ -297,7 +299,9 @@ class Recipe:
         forward = "native"
         weight = "mxfp8"
         """
-        return recipe_files.to_toml(self)
+        import tomli_w
+
+        return tomli_w.dumps(self.to_dict())
 
     def __getstate__(self) -> dict[str, Any]:
         return self._arguments
@@ -523,14 +527,6 @@ def _nested(name: str, value: Any) -> Recipe | None:
         raise _within(name, error) from None
 
 
-def _rules(name: str, value: Any) -> tuple[tuple[str, Recipe | None], ...]:
-    return read.rules(name, value, _nested)
-
-
-def _schedule(name: str, value: Any) -> tuple[tuple[str, int, Recipe | None], ...]:
-    return read.schedule(name, value, _nested)
-
-
 _USUAL = {
     name: one.default
     for name, one in inspect.signature(Recipe).parameters.items()
@@ -548,8 +544,8 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "words": read.words,
     "reduce": read.reduce,
     "loss_scale": read.loss_scale,
-    "rules": _rules,
-    "schedule": _schedule,
+    "rules": functools.partial(read.rules, nested=_nested),
+    "schedule": functools.partial(read.schedule, nested=_nested),
 }
 """For each kind of key, the function that checks and converts a value to what a recipe holds."""
 _OPTIONAL = ("operand", "override", "result", "recipe", "words", "reduce", "loss_scale")

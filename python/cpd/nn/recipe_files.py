@@ -199,20 +199,6 @@ def to_dict(recipe: Any) -> dict[str, Any]:
     return made
 
 
-def to_json(recipe: Any) -> str:
-    """`to_dict` as JSON."""
-    import json
-
-    return json.dumps(to_dict(recipe), indent=2, ensure_ascii=False) + "\n"
-
-
-def to_toml(recipe: Any) -> str:
-    """`to_dict` as TOML."""
-    import tomli_w
-
-    return tomli_w.dumps(to_dict(recipe))
-
-
 def text_of(recipe: Any, names: Mapping[str, str]) -> str:
     """Returns the text of all that a recipe holds, but for its source.
 
