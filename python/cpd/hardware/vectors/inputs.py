@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from cpd.hardware.vectors.corners import CORNERS, FLAGS, is_integer, largest_code
 from cpd.hardware.vectors.fields import Field
-from cpd.numeric.accumulator import as_integer
 from cpd.numeric.formats import Format
 
 BATCH = 1 << 17
@@ -171,9 +170,8 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
     for field, f in zip(rule.inputs, rule.formats, strict=False):
         if not field.signed:
             lines[field.name] = _operand(f, field.count, style, words, cancels=field.name == "a")
-    fixed = as_integer(rule.accumulator)
-    if fixed is not None and rule.operation != "sum":
-        lines["c"] = _integers(fixed.width, words, n)[:, None]
+    if rule.fixed is not None and rule.operation != "sum":
+        lines["c"] = _integers(rule.fixed.width, words, n)[:, None]
     if rule.scale is not None:
         for name in ("a_scale", "b_scale"):
             lines[name] = _operand(rule.scale, rule.scales, style, words, spread=5, rarity=4)

@@ -30,7 +30,7 @@ from cpd.hardware.vectors.near import (
     stepped,
     targets,
 )
-from cpd.numeric.accumulator import as_integer, as_unit
+from cpd.numeric.accumulator import Integer
 from cpd.numeric.formats import Format
 
 I64: TypeAlias = "npt.NDArray[np.int64]"
@@ -63,13 +63,12 @@ class SumLines:
         self.words = words
         self.length: int = rule.length
         self.formats: tuple[Format, ...] = rule.formats[: 1 if rule.operation == "sum" else 2]
-        self.fixed = as_integer(rule.accumulator)
+        self.fixed: Integer | None = rule.fixed
         self.of_c: Format | None = None
         if rule.operation != "sum" and self.fixed is None:
             self.of_c = rule.formats[2]
-        unit = as_unit(rule.accumulator)
-        self.sum = rule.result if unit is None else unit.sum
-        self.window = self.sum.man + 1 if unit is None else unit.fraction_bits
+        self.sum: Format = rule.result if rule.unit is None else rule.unit.sum
+        self.window: int = self.sum.man + 1 if rule.unit is None else rule.unit.fraction_bits
 
     # ---- parts of lines -------------------------------------------------------------------------
 
