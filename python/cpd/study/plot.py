@@ -80,46 +80,46 @@ def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
 def _figure(series: Sequence[Series], nodes: int) -> Figure:
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.subplots()
-    formats = [one for one in series if not one.baseline]
-    drawn = [_line(axes, one, index) for index, one in enumerate(formats)]
-    errors = [line.row.relative_rms for one in formats for line in one.lines]
-    for one, dashes in zip((s for s in series if s.baseline), _BASELINES, strict=False):
-        level = one.lines[0].row.relative_rms
+    formats = [way for way in series if not way.baseline]
+    handles = [_line(axes, way, index) for index, way in enumerate(formats)]
+    errors = [line.row.relative_rms for way in formats for line in way.lines]
+    for way, dashes in zip((s for s in series if s.baseline), _BASELINES, strict=False):
+        level = way.lines[0].row.relative_rms
         near = level * _FAR >= min(errors)
-        label = f"{one.label}, no groups" + ("" if near else f":\n{level:.1e}, far below")
-        drawn.append(axes.plot([], [], color=GREY, lw=1.4, ls=dashes, label=label)[0])
+        label = f"{way.label}, no groups" + ("" if near else f":\n{level:.1e}, far below")
+        handles.append(axes.plot([], [], color=GREY, lw=1.4, ls=dashes, label=label)[0])
         if near:
             axes.axhline(level, color=GREY, lw=1.4, ls=dashes)
             errors.append(level)
-    sizes = sorted({size for one in formats for size in one.sizes})
+    sizes = sorted({size for way in formats for size in way.sizes})
     number_axis(axes, sizes, ["none" if size == nodes else str(size) for size in sizes])
     _error_axis(axes, errors)
     axes.set_xlabel("group size")
     axes.set_ylabel("relative RMS error")
     axes.set_title(f"Round-off of the all-reduce over {nodes} node{'s' * (nodes != 1)}")
-    figure.legend(handles=drawn, loc="outside right upper")
+    figure.legend(handles=handles, loc="outside right upper")
     return figure
 
 
-def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **how: Any) -> None:
+def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **options: Any) -> None:
     """Makes the horizontal axis logarithmic, with a tick for each number."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(numbers, labels, **how)
+    axes.set_xticks(numbers, labels, **options)
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
-def _line(axes: Axes, one: Series, index: int) -> Any:
-    spreads = [line.choice.spread if line.choice else None for line in one.lines]
-    known = [spread for spread in spreads if spread is not None]
+def _line(axes: Axes, way: Series, index: int) -> Any:
+    spreads = [line.choice.spread if line.choice else None for line in way.lines]
+    errors = [spread for spread in spreads if spread is not None]
     return axes.errorbar(
-        [line.row.group_size for line in one.lines],
-        [line.row.relative_rms for line in one.lines],
-        yerr=known if len(known) == len(spreads) else None,
+        [line.row.group_size for line in way.lines],
+        [line.row.relative_rms for line in way.lines],
+        yerr=errors if len(errors) == len(spreads) else None,
         fmt=_MARKERS[index % len(_MARKERS)],
         color=_COLOURS[index % len(_COLOURS)],
         lw=1.8,
         capsize=3,
-        label=one.label,
+        label=way.label,
     )
 
 

@@ -261,7 +261,7 @@ def _values(each: Field, code: str, numbers: set[str]) -> str:
 def _starts(fields: Sequence[Field]) -> dict[str, int]:
     """The position of each field's lowest bit in a line."""
     starts, above = {}, 4 * line_digits(fields)
-    for each in fields:
-        above -= 4 * each.digits
-        starts[each.name] = above
+    for field in fields:
+        above -= 4 * field.digits
+        starts[field.name] = above
     return starts
