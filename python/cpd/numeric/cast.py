@@ -9,7 +9,7 @@ from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
 from cpd.numeric.numbers import Number, key_of, plain_number
-from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd.numeric.scaled import Scaled, element_format, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, made
 
@@ -135,7 +135,7 @@ def format_of(cast: Cast | None) -> Format | None:
 
 def element_of(cast: Cast) -> Format:
     """Returns the format of the values, or of the elements of a scaled format."""
-    return cast.format.element if isinstance(cast.format, Scaled) else cast.format
+    return element_format(cast.format)
 
 
 def rounding_of(how: Any) -> dict[str, Any]:

@@ -235,6 +235,11 @@ def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
     return as_format(f)
 
 
+def element_format(f: Format | Scaled) -> Format:
+    """Returns the format of the values, or of the elements of a scaled format."""
+    return f.element if isinstance(f, Scaled) else f
+
+
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
@@ -247,16 +252,6 @@ def untransformed(text: str) -> Scaled:
 @constant
 def _either(text: str) -> Format | Scaled:
     return named_scaled(text) if _core.names_scaled(text) else as_format(format_text("", text))
-
-
-@constant
-def is_scaled(text: str) -> bool:
-    """Returns whether a text names a scaled format."""
-    try:
-        named_scaled(text)
-    except ValueError:
-        return False
-    return True
 
 
 @constant
