@@ -240,6 +240,7 @@ MODULES = {
     "cpd.hardware.probe.command": "cpd.hardware.probing.command",
     "cpd.hardware.probe.find": "cpd.hardware.probing.find",
     "cpd.hardware.replay": "cpd.hardware.replaying",
+    "cpd.numeric.options": "cpd.numeric.cast",
     "cpd.numeric.scaled_cast": "cpd.numeric.cast",
 }
 """Modules that pickles of 0.7 name, and what they are now."""

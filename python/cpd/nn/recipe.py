@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias
 
-from cpd import _core
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
 from cpd.nn.ready import READY
 from cpd.nn.recipe_arguments import NATIVE as NATIVE
-from cpd.nn.recipe_arguments import NONE, Sum
+from cpd.nn.recipe_arguments import Sum
 from cpd.nn.recipe_arguments import SumLike as SumLike
 from cpd.nn.recipe_parts import OPERANDS as OPERANDS
 from cpd.nn.recipe_parts import OVERRIDES as OVERRIDES
@@ -289,7 +288,9 @@ class Recipe:
 
     def to_json(self) -> str:
         """Returns `to_dict` as JSON, for a file that `Recipe` takes."""
-        return recipe_files.to_json(self)
+        import json
+
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def to_toml(self) -> str:
         """Returns `to_dict` as TOML, for a file that `Recipe` takes; needs the package tomli_w.
@@ -298,7 +299,9 @@ class Recipe:
         forward = "native"
         weight = "mxfp8"
         """
-        return recipe_files.to_toml(self)
+        import tomli_w
+
+        return tomli_w.dumps(self.to_dict())
 
     def __getstate__(self) -> dict[str, Any]:
         return self._arguments
@@ -306,7 +309,7 @@ class Recipe:
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers("Recipe", state)
         state = recipe_files.renewed(state)
-        self.__init__(**{name: one for name, one in state.items() if name in _READERS})  # type: ignore[misc]
+        self.__init__(**{name: one for name, one in state.items() if name in _PARTS})  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return hash(self._kept.text)
@@ -326,7 +329,7 @@ class Recipe:
     @property
     def _arguments(self) -> dict[str, Any]:
         """The keyword arguments that make the same recipe."""
-        return {name: getattr(self, name) for name in _READERS}
+        return {name: getattr(self, name) for name in _PARTS}
 
     # ---- for layers ------------------------------------------------------------------------------
 
@@ -493,14 +496,20 @@ def _read_parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(name: str, value: Any) -> Any:
+    kind = recipe_files.KEYS[name]
+    if kind in _OPTIONAL and read.is_none(value):
+        return None
     try:
-        return _READERS[name](name, value)
+        return _KINDS[kind](name, value)
     except (ValueError, TypeError) as error:
         if str(error).startswith(name):
             raise
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(
-            f"{name}: {error}"
-        ) from None
+        raise _within(name, error) from None
+
+
+def _within(name: str, error: ValueError | TypeError) -> Exception:
+    """The error of a value, with the name of the key that has it."""
+    return (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}")
 
 
 def _is_usual(name: str, value: Any) -> bool:
@@ -509,22 +518,13 @@ def _is_usual(name: str, value: Any) -> bool:
 
 
 def _nested(name: str, value: Any) -> Recipe | None:
-    if value is None or (isinstance(value, str) and value == NONE):
+    if read.is_none(value):
         return None
     try:
         is_keys = isinstance(value, dict)  # whose depth the outermost call tells
         return _new(_parts(value, {})) if is_keys else as_recipe(value)
     except (ValueError, TypeError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{name}: {error}") from None
-
-
-def _rules(name: str, value: Any) -> tuple[tuple[str, Recipe | None], ...]:
-    return read.rules(name, value, _nested)
-
-
-def _schedule(name: str, value: Any) -> tuple[tuple[str, int, Recipe | None], ...]:
-    return read.schedule(name, value, _nested)
+        raise _within(name, error) from None
 
 
 _USUAL = {
@@ -540,19 +540,19 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "override": read.override,
     "result": read.cast,
     "word": read.scales_at,
-}
-_OWN: dict[str, Callable[[str, Any], Any]] = {
-    **{name: _KINDS[kind] for name, kind in _core.Recipe.keys().items() if kind in _KINDS},
-    **dict.fromkeys(("optimizer", "source"), read.words),
-    "attention": _nested,
-    "loss_scale": read.loss_scale,
+    "recipe": _nested,
+    "words": read.words,
     "reduce": read.reduce,
-    "rules": _rules,
-    "schedule": _schedule,
+    "loss_scale": read.loss_scale,
+    "rules": functools.partial(read.rules, nested=_nested),
+    "schedule": functools.partial(read.schedule, nested=_nested),
 }
-_READERS = {name: _OWN[name] for name in _USUAL if name in _OWN}
-"""For each argument, the function that checks and converts it to what a recipe holds."""
-_FIELDS = (*_READERS, "_kept")
+"""For each kind of key, the function that checks and converts a value to what a recipe holds."""
+_OPTIONAL = ("operand", "override", "result", "recipe", "words", "reduce", "loss_scale")
+"""The kinds of keys that may be None, or `none` in texts and files."""
+_PARTS = tuple(name for name in _USUAL if name != "sums")
+"""What a recipe holds."""
+_FIELDS = (*_PARTS, "_kept")
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
 RecipeLike: TypeAlias = "Recipe | CastLike | dict[str, Any]"
