@@ -55,6 +55,6 @@ def later(module: str) -> dict[str, tuple[str, str]]:
         for block in ast.parse(source).body
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for node in block.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cpd"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cpd")
         for alias in node.names
     }

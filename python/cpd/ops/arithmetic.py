@@ -78,6 +78,7 @@ def add(
         y: the second operand, of x's type; operands broadcast.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -148,6 +149,7 @@ def mul(
         y: the second operand, of x's type; operands broadcast.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -223,6 +225,7 @@ def fma(
         z: the addend, of x's type.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -290,6 +293,7 @@ def div(
         y: the second operand, of x's type; operands broadcast.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -351,6 +355,7 @@ def sqrt(
         x: the operand, of any values; it is not rounded first.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.

@@ -87,7 +87,10 @@ def cast(
         x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
             is rounded from its 53 bits. NaN stays NaN.
         to: what values are rounded to: a `cpd.Cast`, its text, such as "e4m3fn stochastic
-            random_bits=8", or a format, scaled or not, for rounding to nearest-even.
+            random_bits=8", or a format, scaled or not, for rounding to nearest-even. A text names
+            a rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
+            `stochastic`) and has the keys `overflow=` (`ieee`, `saturate`), `random_bits=` (1 to
+            24) and `variant=` (`A`, `B`, `C`): see `help(cpd.Cast)`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -209,7 +212,10 @@ def encode(
         x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
             is rounded from its 53 bits.
         to: what values are rounded to: a `cpd.Cast`, its text, such as "e4m3fn stochastic
-            random_bits=8", or a format, scaled or not, for rounding to nearest-even.
+            random_bits=8", or a format, scaled or not, for rounding to nearest-even. A text names
+            a rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
+            `stochastic`) and has the keys `overflow=` (`ieee`, `saturate`), `random_bits=` (1 to
+            24) and `variant=` (`A`, `B`, `C`): see `help(cpd.Cast)`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
