@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
-from cpd._lazy import attach
+from cpd._lazy import attach, later
 from cpd._since import keep_modules
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
@@ -108,3 +108,7 @@ loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
 
 attach(__name__)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *later(__name__)})

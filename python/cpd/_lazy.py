@@ -12,7 +12,7 @@ from cpd._since import missing
 
 
 def attach(module: str) -> None:
-    """Gives a module its `__getattr__` and its `__dir__`.
+    """Gives a module its `__getattr__`.
 
     A package loads at their first use the names that it imports `if TYPE_CHECKING:`. Type checkers
     and Python so read one list. Other names raise AttributeError, which says what to use in place
@@ -30,7 +30,6 @@ def attach(module: str) -> None:
         return value
 
     own["__getattr__"] = load
-    own["__dir__"] = lambda: sorted({*own, *later(module)})
 
 
 @functools.cache
