@@ -134,8 +134,10 @@ def public_modules(names: set[str]) -> dict[str, set[str]]:
 
 def names_of(path: str, taken: set[str]) -> dict[str, Any]:
     """The public names of a public module, with what they name; modules are left out."""
+    from cpd._lazy import later
+
     module = found_at(path)
-    listed = {*getattr(module, "__all__", ()), *getattr(module, "_NAMES", ()), *taken}
+    listed = {*getattr(module, "__all__", ()), *later(module.__name__), *taken}
     found = {name: getattr(module, name, None) for name in sorted(listed) if name[0] != "_"}
     return {name: it for name, it in found.items() if it is not None and not inspect.ismodule(it)}
 

@@ -42,6 +42,7 @@ CPP_ORDER = (
 )
 PYTHON_ORDER = (
     ("cpd/_core", "cpd/_files", "cpd/_since"),
+    ("cpd/_lazy",),
     ("cpd/numeric",),
     ("cpd/cells",),
     ("cpd/ops",),
