@@ -38,13 +38,14 @@ class Mode(TorchFunctionMode):
         left: how often torch computed each operation that has a row.
     """
 
+    _calls = _paused = 0
+    _around: Any = None
+
     def __init__(self, recipe: Recipe, operations: Mapping[Any, Operation]) -> None:
         super().__init__()
         self.recipe = recipe
         self.left: dict[str, int] = {}
         self._operations = operations
-        self._calls = self._paused = 0
-        self._around: Any = None
 
     def __torch_function__(
         self,

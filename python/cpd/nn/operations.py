@@ -188,6 +188,11 @@ def _transposed(m: Any, input: Tensor, output_size: list[int] | None = None, **h
     return _TRANSPOSED[rank - 1](input, m.weight, m.bias, *geometry, **how)
 
 
+def _embedded(m: Any, input: Tensor, *, delayed: None, **how: Any) -> Tensor:
+    of_rows = m.padding_idx, m.max_norm, m.norm_type, m.scale_grad_by_freq, m.sparse
+    return embedding.embedding(input, m.weight, *of_rows, **how)
+
+
 def _histories_of_cell(cell: Any) -> tuple[int, int]:
     return recurrent.PRODUCTS, 0
 
@@ -307,6 +312,7 @@ OPERATIONS = (
         "embedding",
         modules=(nn.Embedding,),
         what="table",
+        call=_embedded,
     ),
     Operation("add", "add __add__ __radd__", _add, RESIDUAL),
     Operation("add_", "add_ __iadd__", _add_in_place, RESIDUAL),

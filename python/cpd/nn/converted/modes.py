@@ -26,12 +26,13 @@ class ByRecipe(Mode):
     scales, as far as the module's histories go: the products after share them.
     """
 
+    calls = products = 0
+
     def __init__(self, state: State, operations: dict[Any, Operation]) -> None:
         assert state.recipe is not None
         super().__init__(state.recipe, operations)
         self.bits = Bits.of(state.recipe, **state.numbers())
         self.delayed = state.delayed
-        self.calls = self.products = 0
 
     def _take(self, products: int = 1) -> dict[str, Any]:
         position = self.calls * _POSITIONS % MAX_POSITIONS
