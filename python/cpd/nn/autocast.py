@@ -58,7 +58,7 @@ class Mode(TorchFunctionMode):
         operation = None if self._paused else self._operations.get(func)
         if operation is None:
             return func(*args, **keywords)
-        result = self._computed(operation, args, dict(keywords))
+        result = self._computed(func, operation, args, dict(keywords))
         if result is not NotImplemented:
             return result
         if operation.part == RESIDUAL or torch.compiler.is_compiling():
@@ -69,13 +69,13 @@ class Mode(TorchFunctionMode):
         return result
 
     def _computed(
-        self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
+        self, func: Any, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         """The result of a function by its form; NotImplemented where torch's computes it."""
         if operation.form is None:
             return NotImplemented
         out = keywords.pop("out", None)
-        tensors = _tensors((*args, *keywords.values()))
+        tensors = tensors_of((*args, *keywords.values()))
         if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
             return NotImplemented
         asks = any(isinstance(x, torch.dtype) for x in (*args, *keywords.values()))  # out_dtype
@@ -266,7 +266,7 @@ def pause(count: int) -> None:
 _OURS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
+def tensors_of(values: Iterable[Any]) -> list[Tensor]:
     """The tensors among arguments and in their lists."""
     found: list[Tensor] = []
     for value in values:

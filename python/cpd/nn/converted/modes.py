@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from cpd.nn import functional
-from cpd.nn.autocast import Mode, pause
+from cpd.nn.autocast import Mode, pause, tensors_of
 from cpd.nn.converted.state import State
 from cpd.nn.operations import OPERATIONS, RESIDUAL, Operation, by_function
 from cpd.nn.streams import MAX_POSITIONS, Bits
@@ -48,9 +48,11 @@ class Replacing(ByRecipe):
     """`ByRecipe` that leaves no call of its operations to torch, whatever the arguments."""
 
     def _computed(
-        self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
+        self, func: Any, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         assert operation.form is not None
+        if operation.refuses(tensors_of((*args, *keywords.values()))):
+            func(*args, **keywords)  # raises torch's error
         return operation.form(self, *args, **keywords)
 
 
