@@ -20,6 +20,7 @@ from torch import Tensor
 from cpd import _core
 from cpd._torch.native import HALVES, Factor
 from cpd._torch.operands import (
+    UNCAST,
     Pair,
     Parts,
     cast_operand,
@@ -45,10 +46,10 @@ class Resolved(NamedTuple):
     text: str
     roundings: tuple[str, ...]
     """The texts of sums and casts, by the numbers of their purposes; empty: no cast."""
-    casts: dict[Purpose, Parts]
-    """What the cast of each operand is made of."""
-    in_native: frozenset[Purpose]
-    """The operands of sums that torch's kernels form."""
+    casts: tuple[Parts, ...]
+    """What the casts of operands are made of, by the numbers of their purposes."""
+    in_native: tuple[bool, ...]
+    """By the number of an operand's purpose: whether torch's kernels form the sum."""
     scales_at: str
     """The place where scales are applied: `operand`, `block` or `epilogue`."""
     drawing: frozenset[Purpose]
@@ -62,17 +63,16 @@ def resolved(text: str) -> Resolved:
     """The resolved recipe of a text."""
     recipe = _core.Recipe.parse(text)
     roundings = recipe.roundings()
-    casts = {operand: parts(roundings[operand]) for operand in OPERANDS}
-    drawing = {operand for operand, cast in casts.items() if cast.draws}
+    casts = tuple(parts(roundings[p]) if p in OPERANDS else UNCAST for p in Purpose)
+    drawing = {operand for operand in OPERANDS if casts[operand].draws}
     for sum_ in SUMS:
         if roundings[sum_] != NATIVE and parsed(roundings[sum_]).rounding == "stochastic":
             drawing.add(sum_)
-    in_native = {operand for operand in OPERANDS if roundings[_SUM_OF[operand]] == NATIVE}
+    in_native = tuple(p in OPERANDS and roundings[_SUM_OF[p]] == NATIVE for p in Purpose)
     left_out = casts[Purpose.cast_activation].factor
     left_out *= casts[Purpose.cast_weight].factor
     scales_at = recipe.fields()["scales_at"]
-    sets = frozenset(in_native), scales_at, frozenset(drawing)
-    return Resolved(text, roundings, casts, *sets, left_out)
+    return Resolved(text, roundings, casts, in_native, scales_at, frozenset(drawing), left_out)
 
 
 class RecipeCall(NamedTuple):
@@ -86,11 +86,6 @@ class RecipeCall(NamedTuple):
     narrow: torch.dtype | None = None
     """Torch.autocast's type: of native products' operands that are not cast, and of the gradients
     that they give, which are rounded to it before their operand's own type. None: no autocast."""
-
-    @classmethod
-    def of(cls, text: str, *rest: Any) -> RecipeCall:
-        """The call of a recipe by its text. `rest`: the further fields."""
-        return cls(resolved(text), *rest)
 
     @property
     def scales_at(self) -> str:
@@ -133,9 +128,9 @@ class RecipeCall(NamedTuple):
         If that is a 16-bit type and the sum native, short values are apart from their scale,
         outside of differentiated code; with `narrow`, in bfloat16 on the CPU.
         """
-        text, cast = self.recipe.roundings[operand], self.recipe.casts[operand]
-        is_half = dtype in HALVES and bool(text) and operand in self.recipe.in_native
-        if is_half and not _differentiates():
+        recipe = self.recipe
+        text, cast = recipe.roundings[operand], recipe.casts[operand]
+        if dtype in HALVES and text and recipe.in_native[operand] and not _differentiates():
             if cast.splits_at(x.dim()):
                 pair, multiplier = self.pair(operand), self.multiplier(operand)
                 return split_operand(x, text, axis, pair, multiplier, narrow=narrow)
@@ -237,7 +232,8 @@ def _of_cast(text: str) -> Resolved:
 
 def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
     """The recipe of a call, by its arguments' names."""
-    return RecipeCall.of(*(arguments[name] for name in RecipeCall._fields))
+    text, *rest = (arguments[name] for name in RecipeCall._fields)
+    return RecipeCall(resolved(text), *rest)
 
 
 def recipe_draws(arguments: dict[str, Any]) -> bool:
@@ -254,5 +250,4 @@ def scales_apart(call: Any) -> bool:
     It does if a scale of an operand covers a whole tensor, or scales are applied to sums.
     """
     of = recipe_call(call.arguments)
-    casts = of.recipe.casts.values()
-    return of.scales_at != "operand" or any(cast.covers_a_tensor for cast in casts)
+    return of.scales_at != "operand" or any(cast.covers_a_tensor for cast in of.recipe.casts)

@@ -58,7 +58,7 @@ class Mode(TorchFunctionMode):
         operation = None if self._paused else self._operations.get(func)
         if operation is None:
             return func(*args, **keywords)
-        result = self._computed(func, operation, args, dict(keywords))
+        result = self._computed(operation, args, dict(keywords))
         if result is not NotImplemented:
             return result
         if operation.part == RESIDUAL or torch.compiler.is_compiling():
@@ -69,7 +69,7 @@ class Mode(TorchFunctionMode):
         return result
 
     def _computed(
-        self, func: Any, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
+        self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         """The result of a function by its form; NotImplemented where torch's computes it."""
         if operation.form is None:

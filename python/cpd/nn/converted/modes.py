@@ -47,13 +47,19 @@ class ByRecipe(Mode):
 class Replacing(ByRecipe):
     """`ByRecipe` that leaves no call of its operations to torch, whatever the arguments."""
 
-    def _computed(
-        self, func: Any, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        assert operation.form is not None
-        if operation.refuses(tensors_of((*args, *keywords.values()))):
-            func(*args, **keywords)  # raises torch's error
-        return operation.form(self, *args, **keywords)
+        keywords = kwargs or {}
+        operation = self._operations.get(func)
+        if operation is None or operation.form is None:
+            return func(*args, **keywords)
+        try:
+            return operation.form(self, *args, **keywords)
+        except ValueError:
+            if operation.refuses(tensors_of((*args, *keywords.values()))):
+                func(*args, **keywords)  # raises torch's error
+            raise
 
 
 # ---- the operations of modes ---------------------------------------------------------------------
