@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from cpd._torch.private import TorchDispatchMode, autograd_node
+from cpd.nn.arguments import FORMATS
 from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.contractions import in_order
 from cpd.nn.operations import OPERATIONS, RESIDUAL, Operation, by_function
@@ -263,8 +264,6 @@ def pause(count: int) -> None:
 
 # ---- arguments -----------------------------------------------------------------------------------
 
-_OURS = (torch.float32, torch.bfloat16, torch.float16)
-
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
     """The tensors among arguments and in their lists."""
@@ -284,7 +283,7 @@ def _are_ours(tensors: Sequence[Tensor]) -> bool:
     """
     floats = [x.dtype for x in tensors if x.is_floating_point()]
     dense = all(x.layout is torch.strided or x.is_nested for x in tensors)
-    exact = all(dtype in _OURS for dtype in floats) and not any(x.is_complex() for x in tensors)
+    exact = all(dtype in FORMATS for dtype in floats) and not any(x.is_complex() for x in tensors)
     return dense and exact and len(floats) > 0
 
 

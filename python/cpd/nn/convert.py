@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd._torch import operators
 from cpd.nn import bypasses, clock, notes, ranks
+from cpd.nn.arguments import FORMATS
 from cpd.nn.converted import classes
 from cpd.nn.converted.emulations import ENCODERS, Emulation, nearest
 from cpd.nn.converted.modes import end_stand_alone, stand_alone
@@ -534,7 +535,7 @@ def _check_layers(layers: list[_Layer]) -> None:
                     "cannot read: convert the model before it is quantized, or give a rule "
                     f"({layer.name!r}, None) for the layer"
                 )
-            if (p.is_floating_point() or p.is_complex()) and p.dtype not in _FLOATS:
+            if (p.is_floating_point() or p.is_complex()) and p.dtype not in FORMATS:
                 raise TypeError(
                     f"{path} is {operators.name_of(p.dtype)}: emulated layers take float32, "
                     "bfloat16 and float16; call model.float(), or give a rule "
@@ -546,7 +547,6 @@ def _check_layers(layers: list[_Layer]) -> None:
 
 _COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
 """The methods by which a layer of torch computes; a subclass of it may override them."""
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _check_results(how: Recipe, layer: _Layer) -> None:
@@ -558,9 +558,6 @@ def _check_results(how: Recipe, layer: _Layer) -> None:
     if weight.is_floating_point() and not holds(held, format):
         raise ValueError(
             f"{layer.name or 'the model'}: its results are {held}, which cannot represent every "
-            f"value of the sums' format {format}: give the recipe output={_NAMES[held]!r}, or make "
-            "the layer float32"
+            f"value of the sums' format {format}: give the recipe output={FORMATS[weight.dtype]!r}, "
+            "or make the layer float32"
         )
-
-
-_NAMES = {"bfloat16": "bf16", "float16": "fp16"}
