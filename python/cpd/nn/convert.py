@@ -556,8 +556,9 @@ def _check_results(how: Recipe, layer: _Layer) -> None:
         return
     held, format = operators.name_of(weight.dtype), how.forward.format.name  # type: ignore[union-attr]
     if weight.is_floating_point() and not holds(held, format):
+        output = FORMATS[weight.dtype]
         raise ValueError(
             f"{layer.name or 'the model'}: its results are {held}, which cannot represent every "
-            f"value of the sums' format {format}: give the recipe output={FORMATS[weight.dtype]!r}, "
-            "or make the layer float32"
+            f"value of the sums' format {format}: give the recipe {output=}, or make the layer "
+            "float32"
         )
