@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,7 +14,8 @@ from torch.nn import functional as F  # noqa: E402
 
 import cpd  # noqa: E402
 from cpd.nn import autocast  # noqa: E402
-from cpd.nn.converted.emulations import TORCHS  # noqa: E402
+from cpd.nn.converted import classes  # noqa: E402
+from cpd.nn.converted.emulations import EMULATIONS, TORCHS  # noqa: E402
 from cpd.nn.operations import OPERATIONS, Operation, by_function  # noqa: E402
 
 RECIPE = cpd.Recipe("e4m3fn", norm="bf16", embedding="bf16", attention="e4m3fn", softmax="bf16")
@@ -47,6 +50,39 @@ def test_a_rows_modules_are_converted(row, kind):
     assert TORCHS[kind].what == row.what
     cpd.restore(module)
     assert type(module) is kind
+
+
+@pytest.mark.parametrize(
+    ("module", "mixin", "kind", "what"),
+    [
+        ("products", "EmulatedLinear", nn.Linear, "products"),
+        ("products", "EmulatedConv", nn.Conv1d, "products"),
+        ("products", "EmulatedConvTranspose", nn.ConvTranspose3d, "products"),
+        ("products", "EmulatedConv1D", nn.Linear, "products"),
+        ("attention", "EmulatedMultiheadAttention", nn.MultiheadAttention, "attention"),
+        ("recurrent", "EmulatedRecurrent", nn.GRU, "recurrence"),
+        ("recurrent", "EmulatedCell", nn.GRUCell, "recurrence"),
+        ("norms", "EmulatedNorm", nn.BatchNorm2d, "norm"),
+        ("embedding", "EmulatedEmbedding", nn.Embedding, "table"),
+        ("own", "EmulatedAttention", nn.Identity, "attention"),
+        ("own", "EmulatedOwnNorm", nn.SyncBatchNorm, "norm"),
+        ("encoder", "CallsItsLayers", nn.TransformerEncoderLayer, ""),
+    ],
+)
+def test_pickles_of_0_7_name_a_mixin(module, mixin, kind, what):
+    name = getattr(importlib.import_module(f"cpd.nn.converted.{module}"), mixin)
+    assert EMULATIONS[name].what == what
+    assert type(classes._new(name, kind)).__mro__[1] is kind
+
+
+def test_a_convolution_of_0_7_has_its_dimensions():
+    layer = nn.Conv1d(2, 3, 3)
+    cpd.convert(layer, RECIPE, coverage=False)
+    name = importlib.import_module("cpd.nn.converted.products").EmulatedConv
+    loaded = classes._new(name, nn.Conv1d)
+    loaded.__setstate__(layer.__getstate__())
+    x = torch.randn(1, 2, 8)
+    assert torch.equal(loaded(x), layer(x))
 
 
 def test_a_new_row_is_one_function(monkeypatch):
