@@ -233,6 +233,8 @@ MEMBERS = {
 }
 """By class, each member that is gone and what to use instead; "" for internal ones."""
 
+_MIXINS = "attention embedding encoder norms own products recurrent"
+
 MODULES = {
     "cpd.compress.codec": "cpd.compress.codecs",
     "cpd.hardware.hardware_cost": "cpd.hardware.gate_counts",
@@ -241,6 +243,7 @@ MODULES = {
     "cpd.hardware.probe.find": "cpd.hardware.probing.find",
     "cpd.hardware.replay": "cpd.hardware.replaying",
     "cpd.numeric.options": "cpd.numeric.cast",
+    **{f"cpd.nn.converted.{name}": "cpd.nn.converted.emulations" for name in _MIXINS.split()},
     "cpd.numeric.scaled_cast": "cpd.numeric.cast",
 }
 """Modules that pickles of 0.7 name, and what they are now."""

@@ -43,7 +43,7 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
     text, numbers = call.rounding(which), call.pair(which)
     if not text:
         return Operand(x.float(), None, 0, 1, None)
-    _, scaled, how, size, factor, history = parts(text)
+    _, scaled, how, size, factor, history, *_ = parts(text)
     if factor != 1:
         raise ValueError(f"a factor goes with scales at each operand, got {text}")
     if not scaled:
