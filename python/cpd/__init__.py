@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
-from cpd._since import keep_modules, missing
+from cpd._since import keep_modules, missing, refuse_moved
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast
@@ -129,6 +129,7 @@ _NAMES = {
 """What is loaded when it is first used."""
 
 keep_modules("cpd.numeric")
+refuse_moved()
 loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
 

@@ -245,6 +245,27 @@ MODULES = {
 """Modules that pickles of 0.7 name, and what they are now."""
 
 
+_LAB = {
+    f"cpd.{name}": f"cpd_lab.{name} (pip install cpd-lab)" for name in ("demo", "papers", "train")
+}
+MOVED = {"cpd.cells": "cpd.study.jobs and cpd.study.store", **_LAB}
+"""Packages that are elsewhere, and where."""
+
+
+class _Moved:
+    """A finder, after all others, of packages in MOVED: importing one raises."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name in MOVED:
+            raise ModuleNotFoundError(f"{name} is gone: {_told(MOVED[name])}")
+
+
+def refuse_moved() -> None:
+    """Has an import of a package in MOVED raise what to use instead."""
+    sys.meta_path.append(_Moved)
+
+
 def keep_modules(package: str) -> None:
     """Lets pickles of 0.7 find the package's modules by their names of then."""
     for old, new in MODULES.items():

@@ -8,7 +8,7 @@ A module is public if the reference, the guides or the examples name it, and no 
 begins with an underscore. Its public names are those in `__all__`, those that it imports when they
 are first used, and those that the same pages take from it. A name that two public modules export
 counts twice, because a reader meets it twice. A module within a module is counted as a module, not
-as a name. `cpd.compat`, `cpd.train`, and the functions of `cpd.functional` that torch has by the
+as a name. `cpd.compat`, `cpd_lab.train`, and the functions of `cpd.functional` that torch has by the
 same name are counted apart and enter no other count.
 
 --json writes the counts and the names (`-`: to standard output, in place of the table). --store
@@ -35,7 +35,7 @@ STORED = ROOT / "tests/python/project/surface.json"
 GUIDES = ("README.md", "python/*.md", "python/docs/*.md", "python/docs/tasks/*.md")
 EXAMPLES = ("examples/**/*.py", "examples/**/*.ipynb")
 REFERENCE = ("python/docs/api/*.md",)
-APART = ("cpd.compat", "cpd.train")
+APART = ("cpd.compat", "cpd_lab.train")
 """The modules whose names are counted apart."""
 
 SPECS = {
@@ -58,7 +58,7 @@ GRAMMARS = {
     "optimizer of a recipe": "cpd.optim.recipe.from_recipe",
     "pattern of a sweep": "cpd.study.sweeps.patterns.expand",
     "machine": "cpd.study.machines.Machine",
-    "schedule of a rate": "cpd.train.schedules.rate_schedule",
+    "schedule of a rate": "cpd_lab.train.schedules.rate_schedule",
     "ports of a test bench": "cpd.cli.vectors._port_names",
 }
 """The little languages in which a user writes, each with the function that reads it. Options of the

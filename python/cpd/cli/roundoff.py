@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from cpd._files import STDOUT, write_json, write_text
+from cpd.cli.added import model_gradients
 from cpd.cli.errors import UsageError
 from cpd.cli.nodes import agreed, checked_alone, connected
 from cpd.cli.options import (
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from cpd.study.gradients import Gradients, NotFinite
     from cpd.study.machines import Machine
     from cpd.study.series import Series
-    from cpd.train.options import TrainOptions
 
 _TEXT = """\
 Round-off of an all-reduce by group size, against the binary64 sum of the
@@ -168,7 +168,7 @@ def _check(options: argparse.Namespace) -> None:
     _check_source(options)
     if options.gradients is None:
         check_group_sizes(options.group_sizes or [], nodes or 256)
-        _training(options)
+        model_gradients().check(options)
 
 
 def _specs(options: argparse.Namespace) -> "tuple[Machine | None, dict[str, Reduce]]":
@@ -354,47 +354,9 @@ def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
     from cpd.study.gradients import load_gradients
 
     if options.gradients is None:
-        return _of_model(options, nodes)
+        trained: Gradients = model_gradients().gradients(options, nodes)
+        return trained
     loaded = load_gradients(options.gradients, options.round)
     if nodes not in (None, loaded.ranks):
         raise UsageError(f"{options.gradients} holds {counted(loaded.ranks, 'rank')}, not {nodes}")
     return loaded
-
-
-def _training(options: argparse.Namespace) -> "tuple[TrainOptions, int]":
-    """The training in fp32 that comes first, and the images of each node after it."""
-    from cpd.train.options import TrainOptions
-
-    defaults = MODEL_DEFAULTS if options.model in (None, "mlp") else OTHER_DEFAULTS
-    model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
-    model |= {name: value for name, value in defaults.items() if model[name] is None}
-    batch = model["batch"]
-    if defaults is OTHER_DEFAULTS:
-        del model["batch"]  # of a node of the training: the model's own
-    chosen = TrainOptions(
-        model=options.model or "mlp", nodes=model.pop("train_nodes"), seed=options.seed, **model
-    )
-    return chosen, batch
-
-
-def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    """Gradients of a model that is trained in fp32 first."""
-    from cpd.study.gradients import Gradients
-    from cpd.train import sampled_gradients, train
-    from cpd.train.layers import weight_named
-
-    chosen, batch = _training(options)
-    if options.layer is not None:
-        options.layer = weight_named(options.layer, chosen.layers)
-    data = chosen.load_data()
-    chosen.check_data(len(data.train_x))
-    with new_progress(quiet=options.transport != "virtual") as progress:
-        bar = progress.add_task("training in fp32", total=chosen.epochs, note="")
-        result = train(
-            chosen,
-            data=data,
-            on_epoch=lambda epoch, _: progress.update(bar, completed=epoch),
-        )
-        per_rank = sampled_gradients(result.model, data, nodes or 256, batch, chosen.seed)
-    arrays = [[layer.numpy() for layer in rank] for rank in per_rank]
-    return Gradients([layer.name for layer in result.layers], arrays)

@@ -116,8 +116,8 @@ def test_a_replay_with_a_mismatch_ends_with_1(monkeypatch):
 @pytest.mark.parametrize("error", [KeyError, IndexError, ZeroDivisionError, StopIteration])
 def test_a_page_that_cannot_be_made_is_told(monkeypatch, error):
     from cpd.cli import report as command
-    from cpd.demo.report import page
-    from cpd.demo.report.results import Demo
+    from cpd_lab.demo.report import page
+    from cpd_lab.demo.report.results import Demo
 
     def write_report(demo, folder):
         raise error("told")
@@ -141,7 +141,7 @@ def test_margins_are_factors():
     ("epochs", "heads"), [(1, ["1"]), (5, ["1", "2", "5"]), (10, ["1", "2", "5", "10"])]
 )
 def test_epochs_are_shown_once(epochs, heads):
-    from cpd.cli.train import epochs_table
+    from cpd_lab.cli.train import epochs_table
 
     curve = [0.5 + n / 100 for n in range(epochs)]
     options = SimpleNamespace(epochs=epochs, label=lambda: "(4,3)")

@@ -30,6 +30,7 @@ from cpd._since import (
     KEYWORDS,
     MEMBERS,
     MODULES,
+    MOVED,
     TO_CALL,
     gone_flag,
     missing,
@@ -72,6 +73,19 @@ def test_what_takes_their_place(new: str) -> None:
     public = imported(".".join(["cpd", *modules]))
     lazy = {*getattr(public, "_NAMES", ()), *getattr(public, "_MODULES", ())}
     assert name in {*public.__all__, *lazy}
+
+
+@pytest.mark.parametrize("old", MOVED)
+@pytest.mark.parametrize(
+    "statement", ["import {}", "from {} import name", "from {0[0]} import {0[1]}"]
+)
+def test_packages_that_are_elsewhere(old: str, statement: str) -> None:
+    named = old.split(".") if "[" in statement else old
+    with pytest.raises(ModuleNotFoundError) as raised:
+        exec(statement.format(named))
+    assert str(raised.value) == f"{old} is gone: use {MOVED[old]}"
+    for name in re.findall(r"cpd[\w.]+", MOVED[old]):
+        imported(name)
 
 
 GONE_MEMBERS = [(cls, old, new) for cls, names in MEMBERS.items() for old, new in names.items()]

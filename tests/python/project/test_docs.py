@@ -90,7 +90,7 @@ def test_five_tasks_in_ten_minutes(page: str) -> None:
 
 
 RUN_BY = {
-    "./dev demo": ("tests/python/demo/test_report.py", "measure(SMALL"),
+    "./dev demo": ("tests/python/lab/demo/test_report.py", "measure(SMALL"),
     "./dev test": (".ci/run", "./dev test"),
     "./dev wheel": ("tests/python/package/test_install.py", "wheel"),
     "pip install .": ("tests/python/package/test_install.py", "install"),
