@@ -12,6 +12,7 @@ _CODEC = "bucket by_rows is_compressor is_fixed layout needs_gradient"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
 _RECIPE = "gemms cast_before drawing operands casts is_native rounds draws delays operand"
 _SCHEDULE = "is_exempt check_names check_world exempts parts"
+_LAB = "cpd.demo cpd.papers cpd.train"
 _WARNINGS = "CoverageWarning SlowProductWarning StallWarning WireWarning"
 
 GONE: dict[str, dict[str, str]] = {
@@ -245,10 +246,10 @@ MODULES = {
 """Modules that pickles of 0.7 name, and what they are now."""
 
 
-_LAB = {
-    f"cpd.{name}": f"cpd_lab.{name} (pip install cpd-lab)" for name in ("demo", "papers", "train")
+MOVED = {
+    "cpd.cells": "cpd.study.jobs and cpd.study.store",
+    **{name: f"{name.replace('.', '_lab.')} (pip install cpd-lab)" for name in _LAB.split()},
 }
-MOVED = {"cpd.cells": "cpd.study.jobs and cpd.study.store", **_LAB}
 """Packages that are elsewhere, and where."""
 
 

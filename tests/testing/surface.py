@@ -8,8 +8,8 @@ A module is public if the reference, the guides or the examples name it, and no 
 begins with an underscore. Its public names are those in `__all__`, those that it imports when they
 are first used, and those that the same pages take from it. A name that two public modules export
 counts twice, because a reader meets it twice. A module within a module is counted as a module, not
-as a name. `cpd.compat`, `cpd_lab.train`, and the functions of `cpd.functional` that torch has by the
-same name are counted apart and enter no other count.
+as a name. `cpd.compat`, `cpd_lab.train`, and the functions of `cpd.functional` that torch has by
+the same name are counted apart and enter no other count.
 
 --json writes the counts and the names (`-`: to standard output, in place of the table). --store
 writes them to the file of the ratchet test, `tests/python/project/surface.json`.

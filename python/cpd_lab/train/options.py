@@ -38,7 +38,8 @@ class TrainOptions:
     None, for an option of the all-reduce (`format` to `overflow`, `wire`), is what `reduce` says,
     or the `reduce` of `recipe`, where it has one and none of `format`, `wire` and `reduce` replaces
     it; else the default. None, for an option that models have defaults of (`batch`, `lr`, `data`,
-    …), becomes the model's (`cpd_lab.train.table`): `dataclasses.replace` keeps it with another model.
+    …), becomes the model's (`cpd_lab.train.table`): `dataclasses.replace` keeps it with another
+    model.
 
     Attributes:
         format, aps, loss_scale, kahan, group_size, order, exchange, rounding, overflow: of the

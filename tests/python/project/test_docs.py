@@ -95,6 +95,8 @@ RUN_BY = {
     "./dev wheel": ("tests/python/package/test_install.py", "wheel"),
     "pip install .": ("tests/python/package/test_install.py", "install"),
     "pip install scikit-build-core": ("tests/python/package/test_install.py", "no-build-isolation"),
+    "pip install ./python": ("tests/python/package/test_install.py", "cpd_lab"),
+    "pip install cpd_lab-*.whl": ("tests/python/package/test_install.py", "cpd_lab-"),
     "pip install cpd-*.whl": ("tests/python/package/test_install.py", "whl"),
     "pip install 'torch>=2.11'": ("pyproject.toml", "torch>=2.11"),
 }
