@@ -64,7 +64,7 @@ class Store:
             return made(_body(json.loads(data), key))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             why = str(error).partition("\n")[0][:100] or type(error).__name__
-            tell(f"{path}: damaged ({why}); the cell is measured again")
+            tell(f"{path}: damaged ({why}), which counts as missing")
             return None
 
 

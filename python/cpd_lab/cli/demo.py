@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +14,16 @@ from cpd.cli.options import Commands, add_command, integer, seed_argument
 from cpd.cli.output import counted, new_console, new_progress, new_table
 from cpd.cli.roundoff_output import roundoff_table
 from cpd.numeric import formats
+from cpd_lab.cli.cells_bar import CellsBar
+from cpd_lab.shares import percent
+from cpd_lab.train.runs import Run
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Table
 
-    from cpd_lab.demo.report.results import Demo, Run
+    from cpd_lab.demo.results import Demo
+    from cpd_lab.papers.study import Found
 
 
 def register(commands: Commands) -> None:
@@ -41,47 +45,51 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd_lab.demo.report.demo import DemoOptions, measure, other_seeds, total_epochs
-    from cpd_lab.demo.report.page import write_report
+    from cpd_lab.demo.cells import DemoOptions, cells
 
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"jobs must be at least 1, got {options.jobs}")
     with users_mistakes():
         chosen = DemoOptions(seed=options.seed, seeds=options.seeds, epochs=options.epochs)
-        other_seeds(chosen)
         options.out.mkdir(parents=True, exist_ok=True)
+    from cpd_lab.demo.report import write_report
+    from cpd_lab.demo.results import RESULTS, measure
+
     console = new_console()
-    with new_progress() as progress:
-        demo = measure(chosen, _DemoProgress(progress, total_epochs(chosen)), options.jobs)
-    demo.save(options.out)
+    with new_progress(unit="cells") as progress:
+        bar = CellsBar(progress, cells(chosen), more=chosen.seeds - 1)
+
+        def done(found: Found) -> None:
+            bar.done(found)
+            if line := run_line(found):
+                progress.console.print(line, soft_wrap=True)
+
+        demo = measure(chosen, options.out, done, options.jobs or min(_cores(), 8))
+    demo.write(options.out)
     page = write_report(demo, options.out)
     _print_demo(console, demo)
-    console.print(f"\nreport  {page}\nresults {options.out / 'results.json'}", soft_wrap=True)
+    console.print(f"\nreport  {page}\nresults {options.out / RESULTS}", soft_wrap=True)
     return 0
 
 
-class _DemoProgress:
-    """The demo's progress: one bar over all epochs, one line for each finished run."""
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._bar = progress.add_task("training", total=total, note="")
 
-    def epoch(self, count: int) -> None:
-        self._progress.advance(self._bar, count)
-
-    def done(self, run: Run) -> None:
-        self._progress.console.print(
-            f"  {run.label:<14} {counted(run.depth, 'hidden layer')}  seed {run.seed}  "
-            f"accuracy {run.accuracy:.3f}  {run.seconds:4.1f} s  "
-            f"{'' if run.state == 'finished' else run.state}".rstrip(),
-            soft_wrap=True,
-        )
+def run_line(found: Found) -> str:
+    """The line of a training that has finished; empty for another cell."""
+    if "label" not in found.result:
+        return ""
+    run = Run.read(found.result)
+    return (
+        f"  {run.label:<14} {counted(run.depth, 'hidden layer')}  seed {run.seed}  "
+        f"accuracy {run.accuracy:.3f}  {found.seconds:4.1f} s  "
+        f"{'' if run.state == 'finished' else run.state}".rstrip()
+    )
 
 
 def _print_demo(console: Console, demo: Demo) -> None:
-    from cpd_lab.demo.report.results import accuracy_range, state_of
-    from cpd_lab.demo.shares import percent
+    from cpd_lab.demo.results import accuracy_range, state_of
 
     table = new_table("Gradients", "Bits", "Accuracy", "Lost to zero", "State", "Weights")
     for run in demo.table:
@@ -95,7 +103,7 @@ def _print_demo(console: Console, demo: Demo) -> None:
             run.weights,
         )
     seeds = 1 + len({run.seed for run in demo.repeats})
-    table.title = f"Held-out accuracy, {counted(demo.settings.nodes, 'node')}"
+    table.title = f"Held-out accuracy, {counted(demo.options.nodes, 'node')}"
     if seeds > 1:
         first = demo.table[0].seed
         table.title += f"; ranges over {seeds} seeds, the rest of seed {first}"
@@ -130,7 +138,7 @@ def stall_lines(demo: Demo) -> list[str]:
     """For each format whose sums may stall, the runs that they are in."""
     runs = demo.runs
     found = Counter(run.format for run in runs if run.may_stall)
-    nodes = demo.settings.nodes
+    nodes = demo.options.nodes
     lines = []
     for name, count in found.items():
         wire = formats.as_format(name)

@@ -8,6 +8,9 @@ from cpd.cli.errors import users_mistakes
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import new_console
 
+_UNFIT = (LookupError, ArithmeticError, TypeError, AttributeError, ValueError, StopIteration)
+"""Errors of files that hold something else than a demo."""
+
 
 def register(commands: Commands) -> None:
     """Adds the command `report`."""
@@ -18,14 +21,13 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd_lab.demo.report.page import write_report
-    from cpd_lab.demo.report.results import Demo
+    from cpd_lab.demo.report import write_report
+    from cpd_lab.demo.results import load
 
     with users_mistakes():
-        demo = Demo.load(options.folder)
         try:
-            page = write_report(demo, options.folder)
-        except (LookupError, ArithmeticError, TypeError, ValueError, StopIteration) as error:
+            page = write_report(load(options.folder), options.folder)
+        except _UNFIT as error:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"{options.folder}: no page can be made of it ({reason})") from error
     new_console().print(f"report {page}", soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, Help, Parser, add_command, integer, jobs_arguments
 from cpd.cli.output import counted, new_console, new_progress, new_table
+from cpd_lab.cli.cells_bar import CellsBar
 
 if TYPE_CHECKING:
     from cpd_lab.papers.study import Cell, Shown, Study
@@ -106,7 +107,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     from cpd_lab.papers.catalogue import studies_named
-    from cpd_lab.papers.run import run
+    from cpd_lab.papers.run import is_stale, run
     from cpd_lab.papers.study import Results
 
     with users_mistakes():
@@ -114,22 +115,16 @@ def _measure(options: argparse.Namespace) -> int:
         cells = {study.name: _cells(study, options) for study in studies}
     every = [cell for of in cells.values() for cell in of]
     with new_progress(unit="cells") as progress:
-        bar = progress.add_task("measuring", total=len(every), note=_left(every))
-        left = {cell.key: cell for cell in every}
-
-        def done(found: Any) -> None:
-            left.pop(found.cell.key, None)
-            progress.update(bar, completed=len(every) - len(left), note=_left(left.values()))
-
+        bar = CellsBar(progress, every)
         with users_mistakes():
             found = run(
                 every,
                 options.out,
                 jobs=1 if options.jobs is None else options.jobs,
-                stale=options.stale,
+                again=is_stale if options.stale else None,
                 cluster=options.cluster,
                 cluster_options=options.cluster_options,
-                done=done,
+                done=bar.done,
                 tell=_warn,
             )
     by_key = {one.cell.key: one for one in found}
@@ -158,11 +153,6 @@ def _labelled(cells: "Sequence[Cell]", by_key: dict[str, Any]) -> list[Any]:
     from dataclasses import replace
 
     return [replace(by_key[cell.key], cell=cell) for cell in cells if cell.key in by_key]
-
-
-def _left(cells: Any) -> str:
-    minutes = sum(cell.minutes for cell in cells)
-    return f"about {minutes:.0f} min of one process left" if minutes >= 1 else ""
 
 
 def _report(options: argparse.Namespace) -> int:

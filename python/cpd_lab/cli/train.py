@@ -32,6 +32,7 @@ from cpd.cli.output import (
 )
 from cpd.comm.spec import as_reduce
 from cpd.numeric.warned import PrecisionWarning
+from cpd_lab.shares import percent
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -416,8 +417,6 @@ def headlines(chosen: TrainOptions, data: Data) -> list[str]:
 
 def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> list[str]:
     """Returns the last lines of a run."""
-    from cpd_lab.demo.shares import percent
-
     nonzero = result.total("nonzero")
     share = result.total("underflowed") / nonzero if nonzero else 0.0
     lines = [
@@ -447,8 +446,6 @@ def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> li
 
 def _codec_lines(result: TrainResult) -> list[str]:
     """Returns a codec's report on gradients and layers; empty for a format."""
-    from cpd_lab.demo.shares import percent
-
     if result.options.spec.format is not None or not result.total("values"):
         return []
     zeros = result.total("zeros") / result.total("values")
@@ -471,7 +468,7 @@ _MOST_LAYERS = 8
 
 def json_of(result: TrainResult, baseline: TrainResult | None = None) -> dict[str, object]:
     """The result as `--json` writes it."""
-    from cpd_lab.demo.report.results import Run
+    from cpd_lab.train.runs import Run
 
     run = Run.of(result)
     return {

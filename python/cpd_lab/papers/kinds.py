@@ -52,6 +52,8 @@ KINDS: dict[str, Kind] = {
     "masks": Kind("cpd_lab.papers.trained:masks", _TRAIN),
     "scale-factor": Kind("cpd_lab.papers.small:scale_factor"),
     "dot-product": Kind("cpd_lab.papers.small:dot_product"),
+    "demo": Kind("cpd_lab.demo.measured:trained", _TRAIN),
+    "demo-roundoff": Kind("cpd_lab.demo.measured:roundoff", (*_TRAIN, "cpd.study.series")),
 }
 
 

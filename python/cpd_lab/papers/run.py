@@ -25,7 +25,7 @@ def run(
     folder: Path,
     *,
     jobs: int = 1,
-    stale: bool = False,
+    again: Callable[[Found], bool] | None = None,
     cluster: str | None = None,
     cluster_options: dict[str, Any] | None = None,
     done: Callable[[Found], None] | None = None,
@@ -41,7 +41,8 @@ def run(
         folder: stores a file for each cell in its subfolder `cells`. A damaged file is reported by
             `tell` and its cell measured again.
         jobs: processes of this machine, or a cluster's jobs; default 1.
-        stale: whether cells that other sources or another version measured are measured again.
+        again: returns True for a result of `folder` that is to be measured again, such as
+            `is_stale`; default None: none is.
         cluster: as in `cpd.study.sweep`; default None.
         cluster_options: as in `cpd.study.sweep`; default None.
         done: is called with each cell: first with those of the folder.
@@ -58,8 +59,8 @@ def run(
     check_jobs(jobs, cluster, folder)
     wanted = list({cell.key: cell for cell in cells}.values())
     found = {one.cell.key: one for one in kept(wanted, folder, tell)}
-    if stale:
-        found = {key: one for key, one in found.items() if not is_stale(one)}
+    if again is not None:
+        found = {key: one for key, one in found.items() if not again(one)}
     missing = [cell for cell in wanted if cell.key not in found]
     _check_room(folder, len(missing))
     for one in found.values():

@@ -115,14 +115,14 @@ def test_a_replay_with_a_mismatch_ends_with_1(monkeypatch):
 
 @pytest.mark.parametrize("error", [KeyError, IndexError, ZeroDivisionError, StopIteration])
 def test_a_page_that_cannot_be_made_is_told(monkeypatch, error):
-    from cpd.cli import report as command
-    from cpd_lab.demo.report import page
-    from cpd_lab.demo.report.results import Demo
+    from cpd_lab.cli import report as command
+    from cpd_lab.demo import report as page
+    from cpd_lab.demo import results
 
     def write_report(demo, folder):
         raise error("told")
 
-    monkeypatch.setattr(Demo, "load", lambda folder: None)
+    monkeypatch.setattr(results, "load", lambda folder: None)
     monkeypatch.setattr(page, "write_report", write_report)
     with pytest.raises(UsageError, match="no page can be made of it"):
         command._run(argparse.Namespace(folder="x"))

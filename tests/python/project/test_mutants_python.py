@@ -18,13 +18,13 @@ import mutants_python
 from mutants import Mutant, Result
 from mutants_python import Ended
 
-FILE = "python/cpd_lab/demo/shares.py"
+FILE = "python/cpd_lab/shares.py"
 TEST = "tests/python/lab/demo/test_report.py::test_percent_never_rounds_to_all_or_nothing"
 MUTANT = Mutant(FILE, "share < 0.001", "share < 0.5", TEST, "")
-PROGRAM = "from cpd_lab.demo.shares import percent; print(percent(0.25))"
+PROGRAM = "from cpd_lab.shares import percent; print(percent(0.25))"
 WITHIN = """
 import multiprocessing, sys
-from cpd_lab.demo.shares import percent
+from cpd_lab.shares import percent
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         print(pool.apply(percent, (0.25,)))

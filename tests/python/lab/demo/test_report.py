@@ -7,6 +7,7 @@ import random
 import re
 import resource
 import shlex
+import shutil
 import sys
 import warnings
 from dataclasses import replace
@@ -20,45 +21,46 @@ pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
 from cpd.cli import build_parser, main
-from cpd_lab.cli.demo import stall_lines
+from cpd.study.store import digest
+from cpd_lab.cli.demo import run_line, stall_lines
 from cpd_lab.cli.train import train_options
-from cpd_lab.demo.report.demo import CODECS, DemoOptions, best_of, measure, total_epochs
-from cpd_lab.demo.report.figures import share_lost
-from cpd_lab.demo.report.page import _find, render, write_report
-from cpd_lab.demo.report.results import Demo, accuracy_range, write_json
-from cpd_lab.demo.shares import percent
+from cpd_lab.demo.cells import CODECS, DemoOptions, cells
+from cpd_lab.demo.figures import share_lost
+from cpd_lab.demo.report import _find, render, write_report
+from cpd_lab.demo.results import accuracy_range, best_of, load, measure
+from cpd_lab.papers.run import kept
+from cpd_lab.shares import percent
 from cpd_lab.train import train
 
 SMALL = DemoOptions(epochs=1, roundoff_epochs=1, roundoff_nodes=16, search_exponents=(4, 6, 120))
 
 
-class Counter:
-    """Counts what the demo tells of its progress."""
-
-    def __init__(self):
-        self.epochs, self.runs = 0, 0
-
-    def epoch(self, count):
-        self.epochs += count
-
-    def done(self, run):
-        self.runs += 1
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The demo and the folder of its cells."""
+    folder = tmp_path_factory.mktemp("demo")
+    done = []
+    demo = measure(SMALL, folder, done.append)
+    assert len(done) == 1 + 8 + 3 + 2 + len(CODECS)
+    return demo, folder
 
 
 @pytest.fixture(scope="module")
-def demo():
-    counter = Counter()
-    measured = measure(SMALL, counter, jobs=1)
-    assert counter.epochs == total_epochs(SMALL)
-    assert counter.runs == 8 + 3 + 2 + len(CODECS)
-    return measured
+def demo(measured):
+    return measured[0]
 
 
 @pytest.fixture
-def folder(demo, tmp_path):
-    demo.save(tmp_path)
+def folder(measured, tmp_path):
+    demo, folder = measured
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    demo.write(tmp_path)
     write_report(demo, tmp_path)
     return tmp_path
+
+
+def ignore(found):
+    pass
 
 
 def test_results_file(folder):
@@ -121,9 +123,9 @@ def test_roundoff_options_repeat_it(folder, tmp_path):
 
 
 @pytest.mark.slow("measures twice, once in processes of its own")
-def test_results_do_not_depend_on_jobs(demo):
+def test_results_do_not_depend_on_jobs(tmp_path):
     options = replace(SMALL, epochs=1, search_exponents=(4,), codecs=("one_bit",))
-    one, two = (measure(options, Counter(), jobs=jobs) for jobs in (1, 2))
+    one, two = (measure(options, tmp_path / str(jobs), ignore, jobs) for jobs in (1, 2))
     for name in ("table", "shallow", "search", "codecs"):
         mine, yours = getattr(one, name), getattr(two, name)
         assert [run.row() for run in mine] == [run.row() for run in yours]
@@ -218,20 +220,59 @@ def test_report_on_a_full_disk(folder, capsys, monkeypatch):
     assert sorted(os.listdir(folder)) == files
 
 
-def test_report_of_files_that_do_not_fit(folder, capsys):
-    results = json.loads((folder / "results.json").read_text())
-    results["accuracy"][0]["weights"] = "0" * 16
-    write_json(folder / "results.json", results)
+def test_every_cell_is_measured_anew(measured, tmp_path, monkeypatch):
+    """Sources of a compiled library are no part of a cell."""
+    shutil.copytree(measured[1], tmp_path, dirs_exist_ok=True)
+    done = []
+    monkeypatch.setattr("cpd_lab.papers.run.measure", lambda cell: done.append(cell) or stop())
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(SMALL, tmp_path, ignore)
+    assert len(done) == 1
+
+
+def some_cell(folder, label="e4m3"):
+    (cell,) = (cell for cell in cells(SMALL) if cell.label == label)
+    return folder / "cells" / f"{cell.key}.json"
+
+
+def test_a_cell_that_is_missing_or_damaged(folder, capsys):
+    path = some_cell(folder)
+    text = path.read_text()
+    for content, told in (
+        (text.replace('"accuracy": 0.', '"accuracy": 1.'), "damaged (its SHA-256 is not that of"),
+        ("no", "damaged (Expecting value"),
+        (some_cell(folder, "fp32").read_text(), "damaged (it is another cell's)"),
+        (None, "1 cells of `cpd demo` are missing"),
+    ):
+        path.unlink() if content is None else path.write_text(content)
+        assert main(["report", str(folder)]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert told in err
+    (folder / "demo.json").unlink()
     assert main(["report", str(folder)]) == 2
-    assert "different runs" in capsys.readouterr().err
-    (folder / "details.json").write_text("[1]")
+    assert "there is no demo.json of `cpd demo`" in capsys.readouterr().err
+
+
+def rewritten(path, change):
+    """Changes the body of a stored file, whose SHA-256 then is that of the new one."""
+    body = json.loads(path.read_text())["body"]
+    change(body)
+    path.write_text(json.dumps({"sha256": digest(body), "body": body}))
+
+
+def test_results_of_another_version(folder, capsys):
+    """A cell with other fields than today's makes no page."""
+    rewritten(some_cell(folder), lambda body: body["result"].pop("curve"))
     assert main(["report", str(folder)]) == 2
-    (folder / "details.json").write_text("{}")
+    assert "no page can be made of it (TypeError: " in capsys.readouterr().err
+    rewritten(folder / "demo.json", lambda body: body["options"].update(seeds=0))
     assert main(["report", str(folder)]) == 2
-    (folder / "details.json").write_text("no")
-    capsys.readouterr()
-    assert main(["report", str(folder)]) == 2
-    assert "details.json: not JSON (Expecting value: " in capsys.readouterr().err
+    assert "demo.json: damaged (seeds must be at least 1, got 0)" in capsys.readouterr().err
 
 
 def mutated(data, generator):
@@ -249,55 +290,43 @@ def mutated(data, generator):
 
 
 def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
-    """Whatever the two files hold, there is a page or one line; never a traceback."""
+    """Whatever the files hold, there is a page or one line; never a traceback."""
     generator = random.Random(5)
-    texts = {name: (folder / name).read_text() for name in ("results.json", "details.json")}
-    monkeypatch.setattr(
-        "cpd_lab.demo.report.figures.to_svg", lambda figure, *_: ""
-    )  # the slow part
+    paths = [folder / "demo.json", *(some_cell(folder, n) for n in ("fp32", "scale 2^4"))]
+    texts = {path: path.read_text() for path in paths}
+    monkeypatch.setattr("cpd_lab.demo.figures.to_svg", lambda figure, *_: "")  # the slow part
     broken = [
         b"",
         b"\xff\xfe\x00",
         b"PK\x03\x04",
         b"[" * 200_000,
-        b'{"table": ' * 10_000,
+        b'{"body": ' * 10_000,
         b"null",
         b'"text"',
         b"{}",
-        b'{"accuracy": 3, "table": 3}',
+        b'{"sha256": 3, "body": 3}',
     ]
-    files = [(name, junk) for name in texts for junk in broken]
+    files = [(path, junk) for path in paths for junk in broken]
     for _ in range(24):
-        name = generator.choice(list(texts))
-        changed = mutated(json.loads(texts[name]), generator)
-        files.append((name, json.dumps(changed).encode()))
+        path = generator.choice(paths)
+        body = json.loads(texts[path])["body"]
+        part = "result" if "result" in body else "options"
+        changed = {**body, part: mutated(body[part], generator)}
+        whole = {"sha256": digest(changed), "body": changed}
+        files.append((path, json.dumps(whole).encode()))
     told = 0
-    for name, junk in files:
-        (folder / name).write_bytes(junk)
+    for path, junk in files:
+        path.write_bytes(junk)
         status = main(["report", str(folder)])
         captured = capsys.readouterr()
         assert status in (0, 2)
         assert captured.err.count("\n") == (status == 2)
         told += status == 2
-        (folder / name).write_text(texts[name])
-    assert told > 25
-    (folder / "results.json").unlink()
-    (folder / "results.json").mkdir()
+        path.write_text(texts[path])
+    assert told > 30
+    (folder / "demo.json").unlink()
+    (folder / "demo.json").mkdir()
     assert main(["report", str(folder)]) == 2
-
-
-def test_a_report_says_what_is_wrong_where(folder, capsys):
-    details = json.loads((folder / "details.json").read_text())
-    for change, told in (
-        ({"table": []}, "not what `cpd demo` writes: table must have at least 1, got 0"),
-        ({"roundoff": {**details["roundoff"], "series": []}}, "must have series with rows"),
-        ({"settings": {**details["settings"], "nodes": "<script>"}}, "details.json.settings.nodes"),
-        ({"more": 1}, "details.json has no 'more'"),
-        ({"shallow": [{**details["shallow"][0], "accuracy": "x"}]}, "shallow[0].accuracy must be"),
-    ):
-        write_json(folder / "details.json", {**details, **change})
-        assert main(["report", str(folder)]) == 2
-        assert told in capsys.readouterr().err
 
 
 def test_seeds_give_ranges(folder, demo, capsys):
@@ -307,14 +336,13 @@ def test_seeds_give_ranges(folder, demo, capsys):
         for run in demo.table
         for seed, state in ((1, "finished"), (2, "diverged at epoch 1"))
     ]
-    several = replace(demo, repeats=others)
-    several.save(folder)
+    several = replace(demo, repeats=others, options=replace(SMALL, seeds=3))
+    several.write(folder)
     (row, *_) = json.loads((folder / "results.json").read_text())["accuracy"]
     low = demo.table[0].accuracy
     assert row["accuracies"] == {"0": low, "1": low + 0.125, "2": low + 0.25}
     assert accuracy_range(several.of_all_seeds(demo.table[0])) == f"{low:.3f}–{low + 0.25:.3f}"
-    assert main(["report", str(folder)]) == 0
-    html = (folder / "report.html").read_text()
+    html = render(several)
     assert f"{low:.3f}–{low + 0.25:.3f}" in html
     assert "ranges over 3 seeds, 0 and those behind it" in html
     assert "2 of 3 diverged" not in html
@@ -326,26 +354,37 @@ def test_seeds_give_ranges(folder, demo, capsys):
     ]
 
 
-def test_every_seed_is_run():
-    counter = Counter()
+def test_every_seed_is_run(tmp_path):
     options = replace(
         SMALL, epochs=1, seed=7, seeds=2, search_exponents=(4, 6), codecs=("one_bit",)
     )
+    done = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # also where sums may stall
-        measured = measure(options, counter, jobs=1)
-    assert counter.epochs == total_epochs(options)
-    assert counter.runs == 8 + 2 + 2 + 9 + 1
+        measured = measure(options, tmp_path, done.append)
+    assert len(done) == 1 + 8 + 2 + 2 + 9 + 1
     assert [run.seed for run in measured.table] == [7] * 9
     assert sorted(run.label for run in measured.repeats) == sorted(r.label for r in measured.table)
     for run in measured.repeats:
         assert "--seed 8" in run.options
+    assert load(tmp_path) == measured
     with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
-        measure(replace(options, seeds=0), Counter(), jobs=1)
+        replace(options, seeds=0)
 
 
-def test_saving_and_loading_keeps_everything(demo, folder):
-    assert render(Demo.load(folder)) == render(demo)
+def test_what_is_loaded_makes_the_same_page(demo, folder):
+    assert render(load(folder)) == render(demo)
+
+
+def test_a_line_for_each_training(measured):
+    demo, folder = measured
+    found = list(kept(cells(SMALL), folder, pytest.fail))
+    study, *lines = (run_line(one) for one in found)
+    assert study == ""
+    assert lines[2].split()[-4:] == ["diverged", "at", "epoch", "1"]
+    for line, run in zip(lines[3:6], (demo.table[0], demo.table[1], demo.table[3]), strict=True):
+        assert line.startswith(f"  {run.label} ")
+        assert f"accuracy {run.accuracy:.3f} " in line
 
 
 def test_best_scale_prefers_accuracy_then_the_least(demo):

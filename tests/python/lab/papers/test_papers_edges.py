@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -12,18 +11,14 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd_lab.demo.report import results
-from cpd_lab.demo.report.checked import read_as
-from cpd_lab.demo.report.demo import table_options
-from cpd_lab.demo.report.figures import lost_below
-from cpd_lab.demo.report.page import _find, _power, power_of_two
-from cpd_lab.demo.report.results import Demo, _read_json
-from cpd_lab.demo.shares import percent
+from cpd_lab.demo.cells import DemoOptions, cells, scaled_cells, table_rows
+from cpd_lab.demo.figures import lost_below
+from cpd_lab.demo.report import _find, _power, power_of_two
 from cpd_lab.papers import catalogue, distributions, page, ternary, trained
 from cpd_lab.papers.run import _read
 from cpd_lab.papers.studies import oland
 from cpd_lab.papers.study import Range
-from cpd_lab.train.options import TrainOptions
+from cpd_lab.shares import percent
 
 
 @pytest.mark.parametrize(
@@ -35,44 +30,6 @@ from cpd_lab.train.options import TrainOptions
 )
 def test_shares(share, text):
     assert percent(share) == text
-
-
-@dataclasses.dataclass
-class Figures:
-    rate: float
-    count: int = 0
-
-
-def test_what_is_read_has_the_fields_and_types():
-    assert read_as(Figures, {"rate": 1}, "x") == Figures(1.0)
-    for given, told in (
-        ({"rate": 1.0, "more": 2}, "x has no 'more'"),
-        ({"count": 1}, "x lacks 'rate'"),
-        ({"rate": True}, "x.rate must be a number"),
-        ({"rate": 1.0, "count": 1.5}, "x.count must be an integer"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            read_as(Figures, given, "x")
-
-
-def test_a_result_is_an_object(tmp_path):
-    path = tmp_path / "results.json"
-    for content in ([], 5, None):
-        path.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match="must hold an object"):
-            _read_json(path)
-
-
-def test_a_demo_with_the_fewest_runs():
-    run = SimpleNamespace(format="e4m3")
-    series = SimpleNamespace(rows=[1])
-    given = {"table": [run], "shallow": [run, run], "search": [run], "runs": [run]}
-    demo = SimpleNamespace(**given, roundoff=SimpleNamespace(series=[series]))
-    Demo.check(demo)
-    for name, least in (("table", 1), ("shallow", 2), ("search", 1)):
-        fewer = SimpleNamespace(**{**vars(demo), name: [run] * (least - 1)})
-        with pytest.raises(ValueError, match=f"{name} must have at least {least}"):
-            Demo.check(fewer)
 
 
 def test_states_of_rows_are_known(monkeypatch):
@@ -121,18 +78,6 @@ def test_a_fifth_fewer_epochs():
     assert judged(epochs(120), oland._fewer_epochs) is False
 
 
-@dataclasses.dataclass
-class Union:
-    value: int | str
-    other: int | None = None
-
-
-def test_none_is_read_where_it_is_allowed():
-    assert read_as(Union, {"value": "a", "other": None}, "x") == Union("a")
-    with pytest.raises(ValueError, match=r"x\.value must be"):
-        read_as(Union, {"value": None}, "x")
-
-
 def test_layers_that_are_drawn():
     """The first convolution and the largest matrix."""
     weights = [("a", 2, 5), ("k", 4, 10), ("b", 2, 9), ("l", 4, 99), ("c", 2, 7), ("bias", 1, 500)]
@@ -157,11 +102,20 @@ def test_studies_without_results_are_not_written(tmp_path, monkeypatch):
 
 
 def test_the_demos_table_has_each_format_with_and_without_aps():
-    rows = [(one.format, one.aps) for one in table_options(TrainOptions())]
+    rows = [(row["format"], row.get("aps")) for row in table_rows(3).values()]
     assert len(set(rows[:-1])) == len(rows) - 1 == 7
     for name in ("e4m3", "e5m2", "e3m0"):
         assert {(name, "on")} < set(rows)
         assert any(format == name and aps != "on" for format, aps in rows)
+
+
+def test_the_demos_cells_are_distinct_and_of_the_seeds_that_are_asked_for():
+    options = DemoOptions(seed=3, seeds=3)
+    made = cells(options) + scaled_cells(options, SimpleNamespace(loss_scale=2.0))
+    assert len({cell.key for cell in made}) == len(made)
+    for label, seeds in (("fp32", [3, 4, 5]), ("scale 2^1", [3]), ("scaled", [4, 5])):
+        assert [cell.options["seed"] for cell in made if cell.label == label] == seeds
+    assert scaled_cells(DemoOptions(), SimpleNamespace(loss_scale=2.0)) == []
 
 
 def test_powers_of_two_in_the_page():
@@ -213,17 +167,3 @@ def test_layers_of_a_round_off_are_chosen_by_a_pattern(two_workers):
         assert found["layers"] == names
     with pytest.raises(ValueError, match="no layer is named 'x"):
         distributions.roundoff("x*", 2, 8, [2], "e4m3")
-
-
-def test_results_and_details_are_of_the_same_runs(monkeypatch, tmp_path):
-    demo = SimpleNamespace(table=[SimpleNamespace(weights="a")], check=lambda: None)
-    for weights, fits in (("a", True), ("b", False)):
-        rows = SimpleNamespace(accuracy=[{"weights": weights}])
-        read = {results.DETAILS: demo, results.RESULTS: rows}
-        monkeypatch.setattr(results, "_read_json", lambda path: {})
-        monkeypatch.setattr(results, "read_as", lambda kind, data, name, read=read: read[name])
-        if fits:
-            assert Demo.load(tmp_path) is demo
-        else:
-            with pytest.raises(ValueError, match="are of different runs"):
-                Demo.load(tmp_path)

@@ -72,7 +72,7 @@ def test_cells_of_other_sources_are_marked_and_renewed(tmp_path, monkeypatch):
     assert run([FACTOR], tmp_path) == [one]  # kept unless asked
     measured = []
     monkeypatch.setattr(papers_run, "measure", lambda cell: measured.append(cell) or measure(cell))
-    run([FACTOR], tmp_path, stale=True)
+    run([FACTOR], tmp_path, again=is_stale)
     assert measured == [FACTOR]
 
 

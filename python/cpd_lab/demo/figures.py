@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from cpd.numeric.formats import Format, named
 from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
 from cpd.study.svg import to_svg
-from cpd_lab.demo.report.results import Layer, Roundoff, Run
-from cpd_lab.demo.shares import percent
+from cpd_lab.demo.results import Roundoff
+from cpd_lab.shares import percent
+from cpd_lab.train.runs import Layer, Run
 from cpd_lab.train.wire import power_of_two
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained HTML page of what the demo measured: `page.html.j2`, filled."""
+"""One self-contained HTML page of what the demo measured: `report.html.j2`, filled."""
 
 import math
 from collections.abc import Sequence
@@ -11,12 +11,14 @@ from cpd.compress.codecs import Codec
 from cpd.numeric import formats
 from cpd.study.pages import fill
 from cpd.study.svg import as_file
-from cpd_lab.demo.report import figures
-from cpd_lab.demo.report.results import ACCURACY, REPORT, Demo, Run, accuracy_range, state_of
-from cpd_lab.demo.shares import percent
+from cpd_lab.demo import figures
+from cpd_lab.demo.results import Demo, accuracy_range, state_of
+from cpd_lab.shares import percent
+from cpd_lab.train.runs import Run
 from cpd_lab.train.wire import power_of_two
 
-_TEMPLATE = Path(__file__).with_name("page.html.j2")
+REPORT, ACCURACY = "report.html", "accuracy.svg"
+_TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 # (format, APS, whether a loss scale is set) of the rows that the text names
 _ROWS = {
@@ -46,6 +48,8 @@ def render(demo: Demo) -> str:
         powers=_powers,
         **named,
         settings=demo.settings,
+        options=demo.options,
+        training=demo.options.training,
         kind=lambda run: "good" if run.accuracy > 0.8 * named["fp32"].accuracy else "bad",
         e4m3=formats.as_format("e4m3"),
         e5m2=formats.as_format("e5m2"),
@@ -108,7 +112,7 @@ def _ranges(fp32: Run, plain: Run, aps: Run, **_: Run) -> dict[str, Any]:
 
 def _search(demo: Demo, plain: Run, scaled: Run, aps: Run, **_: Run) -> dict[str, Any]:
     return {
-        "tried": demo.settings.search_exponents,
+        "tried": demo.options.search_exponents,
         "usable": sum(run.accuracy >= 0.95 * scaled.accuracy for run in demo.search),
         "diverged": [int(math.log2(run.loss_scale)) for run in demo.search if run.diverged],
         "figure": figures.loss_scale_search(demo.search, aps, plain),
