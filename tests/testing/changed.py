@@ -237,7 +237,7 @@ def tests() -> tuple[list[str], list[str]]:
     """All C++ and all Python tests."""
     cpp = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").rglob("*.cpp"))
     programs = [p for p in cpp if re.search(r"/test_\w+\.cpp$|/comm/(mpi|nccl)/", p)]
-    python = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/python/*/test_*.py"))
+    python = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/python/**/test_*.py"))
     return programs, python
 
 
