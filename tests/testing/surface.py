@@ -105,8 +105,10 @@ def members_of(module: str) -> list[str]:
 def used(text: str) -> Iterator[str]:
     """The dotted names that a guide or an example takes from the package."""
     text = re.sub(r"(?m)^\s*\.\.\. ?", "", text)  # the prompt of a statement's further lines
-    yield from re.findall(r"\bcpd(?:\.[A-Za-z]\w*)+", text)
-    for module, names in re.findall(r"from (cpd(?:\.\w+)*) import (\([^)]*\)|[^\n\"\\]+)", text):
+    yield from re.findall(r"\bcpd(?:_lab)?(?:\.[A-Za-z]\w*)+", text)
+    for module, names in re.findall(
+        r"from (cpd(?:_lab)?(?:\.\w+)*) import (\([^)]*\)|[^\n\"\\]+)", text
+    ):
         yield from (f"{module}.{word}" for word in re.findall(r"(?:^|[,(])\s*(\w+)", names))
 
 
@@ -152,8 +154,8 @@ def is_mirror(name: str, it: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Returns whether a class is defined in this package."""
-    return cls.__module__.split(".")[0] == "cpd"
+    """Returns whether a class is defined in these packages."""
+    return cls.__module__.split(".")[0] in ("cpd", "cpd_lab")
 
 
 def members(cls: type) -> dict[str, Any]:

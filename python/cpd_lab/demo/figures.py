@@ -5,15 +5,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import matplotlib.ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cpd.numeric.formats import Format, named
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
-from cpd.study.svg import to_svg
+from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from cpd_lab.demo.results import Roundoff
+from cpd_lab.picture import picture
 from cpd_lab.shares import percent
 from cpd_lab.train.runs import Layer, Run
 from cpd_lab.train.wire import power_of_two
@@ -47,9 +46,10 @@ def gradient_ranges(run: Run, formats: Sequence[str]) -> str:
     """Every layer's first-epoch gradients against what the formats hold, without and with APS."""
     wires = [named(name) for name in formats]
     layers = weight_layers(run)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 4.3), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
+    with picture(
+        "Gradient magnitudes of every layer against the formats' ranges", 9.6, 4.3
+    ) as drawn:
+        left, right = drawn.figure.subplots(1, 2, sharey=True)
         _range_panel(left, [layer.exponents["1"] for layer in layers], wires)
         _range_panel(right, [layer.relative["1"] for layer in layers], wires, aps=True)
         left.set_yticks(range(len(layers)), [layer.name.split(".")[0] for layer in layers])
@@ -58,8 +58,8 @@ def gradient_ranges(run: Run, formats: Sequence[str]) -> str:
         right.set_title("After APS: every layer moved to the format's top")
         left.set_xlabel("log₂ |gradient|")
         right.set_xlabel("log₂ |gradient|, relative to the format's top")
-        _legend_below(figure, left)
-    return to_svg(figure, "Gradient magnitudes of every layer against the formats' ranges")
+        _legend_below(drawn.figure, left)
+    return drawn.svg
 
 
 _HATCHED: dict[str, Any] = {
@@ -142,9 +142,8 @@ _RUN_STYLES: list[tuple[str, str]] = [
 
 def accuracy_curves(runs: Sequence[Run]) -> str:
     """Held-out accuracy after every epoch."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 4.0), layout="constrained")
-        axes = figure.subplots()
+    with picture("Held-out accuracy by epoch for every run of the table", 9.6, 4.0) as drawn:
+        axes = drawn.figure.subplots()
         for run, (colour, line) in zip(runs, _RUN_STYLES, strict=False):
             epochs = range(1, len(run.curve) + 1)
             axes.plot(epochs, run.curve, line, color=colour, lw=1.8, label=run.label)
@@ -152,15 +151,14 @@ def accuracy_curves(runs: Sequence[Run]) -> str:
                 axes.plot(len(run.curve), run.curve[-1], "x", color=colour, ms=8, mew=2)
         axes.axhline(0.1, color=GREY, lw=1, ls=":", label="guessing")
         axes.set(xlabel="epoch", ylabel="held-out accuracy", ylim=(0, 1.02))
-        figure.legend(loc="outside right center")
-    return to_svg(figure, "Held-out accuracy by epoch for every run of the table")
+        drawn.figure.legend(loc="outside right center")
+    return drawn.svg
 
 
 def loss_scale_search(search: Sequence[Run], with_aps: Run, without: Run) -> str:
     """Held-out accuracy by the constant loss scale."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 3.2), layout="constrained")
-        axes = figure.subplots()
+    with picture("Held-out accuracy of (4,3) by constant loss scale", 9.6, 3.2) as drawn:
+        axes = drawn.figure.subplots()
         tried = [without, *search]
         exponents = [int(math.log2(run.loss_scale)) for run in tried]
         axes.plot(exponents, [run.accuracy for run in tried], "o-", color=RED, label="(4,3)")
@@ -170,15 +168,14 @@ def loss_scale_search(search: Sequence[Run], with_aps: Run, without: Run) -> str
         axes.axhline(with_aps.accuracy, color=BLUE, lw=1.6, ls="--", label="(4,3) + APS, no search")
         axes.set_xticks(exponents, [power_of_two(e) for e in exponents])
         axes.set(xlabel="constant loss scale", ylabel="held-out accuracy", ylim=(0, 1.02))
-        figure.legend(loc="outside right center")
-    return to_svg(figure, "Held-out accuracy of (4,3) by constant loss scale")
+        drawn.figure.legend(loc="outside right center")
+    return drawn.svg
 
 
 def roundoff_by_group_size(roundoff: Roundoff) -> str:
     """Eq. 5 and relative RMS by group size, one line for each way to sum."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-        panels = figure.subplots(1, 2)
+    with picture("Round-off of the all-reduce by group size", 9.6, 3.8) as drawn:
+        panels = drawn.figure.subplots(1, 2)
         figures = (("error", "mean relative error (Eq. 5)"), ("relative_rms", "relative RMS"))
         for axes, (name, title) in zip(panels, figures, strict=True):
             for series, colour, line in zip(
@@ -194,8 +191,8 @@ def roundoff_by_group_size(roundoff: Roundoff) -> str:
             axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
             axes.set_xlabel("group size")
             axes.set_title(title)
-        _legend_below(figure, panels[0])
-    return to_svg(figure, "Round-off of the all-reduce by group size")
+        _legend_below(drawn.figure, panels[0])
+    return drawn.svg
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 import matplotlib
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
-from cpd.study.svg import to_svg
+from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from cpd_lab.papers.study import Results
+from cpd_lab.picture import picture
 
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)
 
@@ -26,9 +25,8 @@ def curves(
     factor: float = 100.0,
 ) -> str:
     """A metric of trainings by epoch: of each label the mean over seeds, and its range shaded."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8, 4), layout="constrained")
-        axes = figure.subplots()
+    with picture(title, 8, 4) as drawn:
+        axes = drawn.figure.subplots()
         for number, label in enumerate(labels):
             runs = [one.result["curves"][metric] for one in results.of(label)]
             if not runs:
@@ -45,8 +43,8 @@ def curves(
         axes.set_xlabel("epoch")
         axes.set_ylabel(what)
         if axes.lines:
-            figure.legend(loc="outside right upper")
-    return to_svg(figure, title)
+            drawn.figure.legend(loc="outside right upper")
+    return drawn.svg
 
 
 def lines(
@@ -59,9 +57,8 @@ def lines(
     log_y: bool = False,
 ) -> str:
     """Lines through points, by label: places and values."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8, 4), layout="constrained")
-        axes = figure.subplots()
+    with picture(title, 8, 4) as drawn:
+        axes = drawn.figure.subplots()
         for number, (label, (places, values)) in enumerate(series.items()):
             axes.plot(places, values, "o-", color=COLOURS[number % len(COLOURS)], label=label)
         if log_x:
@@ -73,15 +70,14 @@ def lines(
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         if len(series) > 1:
-            figure.legend(loc="outside right upper")
-    return to_svg(figure, title)
+            drawn.figure.legend(loc="outside right upper")
+    return drawn.svg
 
 
 def histograms(title: str, counts: Mapping[str, Mapping[int, int]], x: str) -> str:
     """Shares by exponent, one line a label."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        axes = figure.subplots()
+    with picture(title, 8, 4.5) as drawn:
+        axes = drawn.figure.subplots()
         shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, max(len(counts), 2)))
         for shade, (label, of) in zip(shades, counts.items(), strict=False):
             total = sum(of.values()) or 1
@@ -90,8 +86,8 @@ def histograms(title: str, counts: Mapping[str, Mapping[int, int]], x: str) -> s
             axes.step(list(exponents), shares, where="mid", color=shade, label=label)
         axes.set_xlabel(x)
         axes.set_ylabel("share of the values, %")
-        figure.legend(loc="outside right upper", fontsize=8)
-    return to_svg(figure, title)
+        drawn.figure.legend(loc="outside right upper", fontsize=8)
+    return drawn.svg
 
 
 _CLASSES = ListedColormap(["#eeeeee", BLUE, ORANGE, GREEN])
@@ -100,9 +96,8 @@ _CLASSES = ListedColormap(["#eeeeee", BLUE, ORANGE, GREEN])
 def grid(title: str, columns: Mapping[str, Sequence[Sequence[str]]]) -> str:
     """Classes of pixels as pictures: a column a label, a row a picture, whose rows are digits."""
     rows = min(len(pictures) for pictures in columns.values())
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(1.5 * len(columns), 1.5 * rows), layout="constrained")
-        every = figure.subplots(rows, len(columns), squeeze=False)
+    with picture(title, 1.5 * len(columns), 1.5 * rows) as drawn:
+        every = drawn.figure.subplots(rows, len(columns), squeeze=False)
         for column, (label, pictures) in enumerate(columns.items()):
             for row in range(rows):
                 axes = every[row][column]
@@ -111,4 +106,4 @@ def grid(title: str, columns: Mapping[str, Sequence[Sequence[str]]]) -> str:
                 axes.set_axis_off()
                 if row == 0:
                     axes.set_title(label, fontsize=8, loc="center")
-    return to_svg(figure, title)
+    return drawn.svg

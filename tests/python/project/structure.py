@@ -54,7 +54,7 @@ PYTHON_ORDER = (
     ("cpd",),  # the modules at the root: public names, and how they are loaded
     ("cpd/cli",),
     ("cpd/__main__",),
-    ("cpd_lab/shares",),
+    ("cpd_lab/picture", "cpd_lab/shares"),
     ("cpd_lab/train",),
     ("cpd_lab/papers",),
     ("cpd_lab/demo",),

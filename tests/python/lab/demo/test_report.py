@@ -294,7 +294,7 @@ def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
     generator = random.Random(5)
     paths = [folder / "demo.json", *(some_cell(folder, n) for n in ("fp32", "scale 2^4"))]
     texts = {path: path.read_text() for path in paths}
-    monkeypatch.setattr("cpd_lab.demo.figures.to_svg", lambda figure, *_: "")  # the slow part
+    monkeypatch.setattr("cpd_lab.picture.to_svg", lambda figure, *_: "")  # the slow part
     broken = [
         b"",
         b"\xff\xfe\x00",
