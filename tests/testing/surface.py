@@ -106,9 +106,8 @@ def used(text: str) -> Iterator[str]:
     """The dotted names that a guide or an example takes from the package."""
     text = re.sub(r"(?m)^\s*\.\.\. ?", "", text)  # the prompt of a statement's further lines
     yield from re.findall(r"\bcpd(?:_lab)?(?:\.[A-Za-z]\w*)+", text)
-    for module, names in re.findall(
-        r"from (cpd(?:_lab)?(?:\.\w+)*) import (\([^)]*\)|[^\n\"\\]+)", text
-    ):
+    imports = r"from (cpd(?:_lab)?(?:\.\w+)*) import (\([^)]*\)|[^\n\"\\]+)"
+    for module, names in re.findall(imports, text):
         yield from (f"{module}.{word}" for word in re.findall(r"(?:^|[,(])\s*(\w+)", names))
 
 

@@ -32,7 +32,10 @@ def trained(**options: Any) -> dict[str, Any]:
 def roundoff(ranks: int, reduce: str, **options: Any) -> dict[str, Any]:
     """The round-off of an all-reduce by group size, summed in three ways.
 
-    It trains in fp32, then each of `ranks` virtual nodes computes gradients on its own micro-batch.
+    Args:
+        ranks: the virtual nodes; each computes gradients on its own micro-batch.
+        reduce: the text of the all-reduce.
+        options: of the training in fp32 before.
 
     Returns:
         `series`: for each way its `label` and a row for each group size; `options`, of
