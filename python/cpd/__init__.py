@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
 from cpd._lazy import attach, later
-from cpd._since import keep_modules
+from cpd._since import keep_modules, refuse_moved
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast
@@ -104,6 +104,7 @@ __all__ = [
 ]
 
 keep_modules("cpd.numeric")
+refuse_moved()
 loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
 

@@ -32,7 +32,7 @@ PUBLIC = (
     *(
         "cpd.study",
         "cpd.track",
-        "cpd.train",
+        "cpd_lab.train",
         "cpd.compat.qpytorch",
         "cpd.compat.cpd2020",
     ),

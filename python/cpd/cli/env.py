@@ -51,7 +51,7 @@ def _run(options: Options) -> int:
 
 def environment() -> dict[str, str]:
     """The lines of `cpd env`, by name."""
-    from cpd.papers.machine import cpu_name
+    from cpd.study.processor import cpu_name
 
     versions = {name: _version(name) for name in _PACKAGES}
     packages = ", ".join(f"{name} {of}" for name, of in versions.items() if of)

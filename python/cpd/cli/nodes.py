@@ -14,7 +14,7 @@ from cpd.comm.launched import broken_promise, no_launcher
 from cpd.parallel.launch import check_launched
 
 if TYPE_CHECKING:
-    from cpd.train import Ranks
+    from cpd.parallel.nodes import Ranks
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def checked_alone(options: Any, check: Callable[[], object]) -> None:
 @contextmanager
 def connected(options: Any, nodes: int | None) -> Iterator["Ranks"]:
     """The nodes of `--transport`. An error between processes is one line."""
-    from cpd.train import open_ranks
+    from cpd.parallel.nodes import open_ranks
 
     with ExitStack() as stack:
         try:
@@ -77,7 +77,7 @@ def _check_not_alone(transport: str, nodes: int | None, ranks: "Ranks") -> None:
 def _failures_between(ranks: "Ranks") -> Iterator[None]:
     """An error between processes names the process that reports it."""
     from cpd.comm import Mismatch, RankLost, TransportError
-    from cpd.train import RanksDiffer
+    from cpd.parallel.nodes import RanksDiffer
 
     try:
         yield
@@ -97,7 +97,7 @@ def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
     Raises UsageError in that process and returns None in the others, which end without an error so
     that no launcher stops the reporting process.
     """
-    from cpd.train import gather_integers
+    from cpd.parallel.nodes import gather_integers
 
     made, mistake = None, None
     try:
@@ -126,7 +126,7 @@ def _wait_for_all(ranks: "Ranks") -> None:
     report that.
     """
     from cpd.comm import RankLost, TransportError
-    from cpd.train import gather_integers
+    from cpd.parallel.nodes import gather_integers
 
     with suppress(RankLost, TransportError):
         gather_integers(ranks, [[0] for _ in ranks.mine])

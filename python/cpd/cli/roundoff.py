@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd roundoff`: the round-off of an all-reduce by group size."""
 
-import argparse
 import functools
 import shlex
 from dataclasses import asdict, dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd.cli import options as opt
+from cpd.cli.added import model_gradients
 from cpd.cli.errors import UsageError, warn
 from cpd.cli.nodes import agreed, checked_alone, connected
 from cpd.cli.output import (
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cpd.study.gradients import Gradients, NotFinite
     from cpd.study.machines import Machine
     from cpd.study.series import Series
-    from cpd.train.options import TrainOptions
 
 
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
@@ -190,7 +189,7 @@ def _check(options: Options) -> None:
     _check_source(options)
     if options.source.gradients is None:
         check_group_sizes(options.sums.group_sizes or [], nodes or 256)
-        _training(opt.flat(options))
+        model_gradients().check(opt.flat(options))
 
 
 def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
@@ -379,49 +378,10 @@ def _gradients(options: Options, nodes: int | None) -> "Gradients":
     file, layer = options.source.gradients, options.source.layer
     if file is None:
         parsed = opt.flat(options)
-        loaded = _of_model(parsed, nodes)
+        loaded = model_gradients().gradients(parsed, nodes)
         layer = parsed.layer
     else:
         loaded = load_gradients(file, options.source.round)
         if nodes not in (None, loaded.ranks):
             raise UsageError(f"{file} holds {counted(loaded.ranks, 'rank')}, not {nodes}")
     return loaded if layer is None else loaded.layer(layer)
-
-
-def _training(options: argparse.Namespace) -> "tuple[TrainOptions, int]":
-    """The training in fp32 that comes first, and the images of each node after it."""
-    from cpd.train.options import TrainOptions
-
-    defaults = MODEL_DEFAULTS if options.model in (None, "mlp") else OTHER_DEFAULTS
-    model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
-    model |= {name: value for name, value in defaults.items() if model[name] is None}
-    batch = model["batch"]
-    if defaults is OTHER_DEFAULTS:
-        del model["batch"]  # of a node of the training: the model's own
-    chosen = TrainOptions(
-        model=options.model or "mlp", nodes=model.pop("train_nodes"), seed=options.seed, **model
-    )
-    return chosen, batch
-
-
-def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    """Gradients of a model that is trained in fp32 first."""
-    from cpd.study.gradients import Gradients
-    from cpd.train import sampled_gradients, train
-    from cpd.train.layers import weight_named
-
-    chosen, batch = _training(options)
-    if options.layer is not None:
-        options.layer = weight_named(options.layer, chosen.layers)
-    data = chosen.load_data()
-    chosen.check_data(len(data.train_x))
-    with new_progress(quiet=options.transport != "virtual") as progress:
-        bar = progress.add_task("training in fp32", total=chosen.epochs, note="")
-        result = train(
-            chosen,
-            data=data,
-            on_epoch=lambda epoch, _: progress.update(bar, completed=epoch),
-        )
-        per_rank = sampled_gradients(result.model, data, nodes or 256, batch, chosen.seed)
-    arrays = [[layer.numpy() for layer in rank] for rank in per_rank]
-    return Gradients([layer.name for layer in result.layers], arrays)

@@ -114,14 +114,14 @@ def test_a_replay_with_a_mismatch_ends_with_1(monkeypatch):
 
 @pytest.mark.parametrize("error", [KeyError, IndexError, ZeroDivisionError, StopIteration])
 def test_a_page_that_cannot_be_made_is_told(monkeypatch, error):
-    from cpd.cli import report as command
-    from cpd.demo.report import page
-    from cpd.demo.report.results import Demo
+    from cpd_lab.cli import report as command
+    from cpd_lab.demo import report as page
+    from cpd_lab.demo import results
 
     def write_report(demo, folder):
         raise error("told")
 
-    monkeypatch.setattr(Demo, "load", lambda folder: None)
+    monkeypatch.setattr(results, "load", lambda folder: None)
     monkeypatch.setattr(page, "write_report", write_report)
     with pytest.raises(UsageError, match="no page can be made of it"):
         command._run(argparse.Namespace(folder="x"))
@@ -140,7 +140,7 @@ def test_margins_are_factors():
     ("epochs", "heads"), [(1, ["1"]), (5, ["1", "2", "5"]), (10, ["1", "2", "5", "10"])]
 )
 def test_epochs_are_shown_once(epochs, heads):
-    from cpd.cli.train import epochs_table
+    from cpd_lab.cli.train import epochs_table
 
     curve = [0.5 + n / 100 for n in range(epochs)]
     options = SimpleNamespace(epochs=epochs, label=lambda: "(4,3)")

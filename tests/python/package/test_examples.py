@@ -110,7 +110,7 @@ def test_cifar10_refuses(images: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("augment", ["none", "shift", "cutout", "crop24"])
 def test_images_have_their_channels_first_in_memory(images: Path, augment: str) -> None:
-    from cpd.train.images import AUGMENTS, load_cifar10
+    from cpd_lab.train.images import AUGMENTS, load_cifar10
 
     found = load_cifar10(images, 64, 32)
     change = AUGMENTS[augment]
@@ -121,7 +121,7 @@ def test_images_have_their_channels_first_in_memory(images: Path, augment: str) 
 
 
 def test_cifar10_as_published(tmp_path: Path) -> None:
-    from cpd.train.images import load_cifar10
+    from cpd_lab.train.images import load_cifar10
 
     pickled(tmp_path)
     found = load_cifar10(tmp_path, 100, 10)
@@ -135,7 +135,7 @@ def test_cifar10_as_published(tmp_path: Path) -> None:
 
 
 def test_augmented_images_are_moved_and_mirrored() -> None:
-    from cpd.train.images import augmented
+    from cpd_lab.train.images import augmented
 
     images = torch.arange(1.0, 64 * 3 * 32 * 32 + 1).reshape(64, 3, 32, 32)
     made = augmented(images, torch.Generator().manual_seed(0))
@@ -152,7 +152,7 @@ def test_augmented_images_are_moved_and_mirrored() -> None:
 
 
 def test_text() -> None:
-    from cpd.train.text import load_text
+    from cpd_lab.train.text import load_text
 
     text = load_text()
     assert len(text.train) + len(text.test) > 300_000

@@ -31,6 +31,7 @@ from cpd._since import (
     KEYWORDS,
     MEMBERS,
     MODULES,
+    MOVED,
     TO_CALL,
     gone_flag,
     missing,
@@ -72,6 +73,17 @@ def test_what_takes_their_place(new: str) -> None:
     *modules, name = [part for part in path.split(".") if part not in ("from_bytes", "named")]
     public = imported(".".join(["cpd", *modules]))
     assert name in {*public.__all__, *later(public.__name__)}
+
+
+@pytest.mark.parametrize("old", MOVED)
+@pytest.mark.parametrize("statement", ["import {}", "from {} import name", "from cpd import {}"])
+def test_packages_that_are_elsewhere(old: str, statement: str) -> None:
+    named = old.removeprefix("cpd.") if "cpd" in statement else old
+    with pytest.raises(ModuleNotFoundError) as raised:
+        exec(statement.format(named))
+    assert str(raised.value) == f"{old} is gone: use {MOVED[old]}"
+    for name in re.findall(r"cpd[\w.]+", MOVED[old]):
+        imported(name)
 
 
 GONE_MEMBERS = [(cls, old, new) for cls, names in MEMBERS.items() for old, new in names.items()]
@@ -133,6 +145,7 @@ def test_the_page_has_every_flag_and_command() -> None:
 def test_the_page_has_every_name() -> None:
     rows = set(re.findall(r"(?m)^\| `([\w.]+)` \|", section("Names")))
     paths = {f"{module}.{name}".removeprefix("cpd.") for module, name, _ in EACH}
+    paths |= {module.removeprefix("cpd.") for module in MOVED}
     assert {path for path in paths if not {path, path.removeprefix("parallel.")} & rows} == set()
 
 

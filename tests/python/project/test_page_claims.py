@@ -53,7 +53,7 @@ def test_the_number_of_architectures() -> None:
 
 
 def test_the_number_of_the_papers_rows() -> None:
-    from cpd.papers.catalogue import papers
+    from cpd_lab.papers.catalogue import papers
 
     count = sum(len(paper.rows) for paper in papers())
     assert f"a page of all {count} rows" in (ROOT / "python/docs/papers.md").read_text()
