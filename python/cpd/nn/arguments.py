@@ -67,10 +67,16 @@ def check_bias(bias: Tensor, outputs: int) -> None:
         raise ValueError(f"bias must have shape ({outputs},), got {tuple(bias.shape)}")
 
 
+@constant
+def _has_autocast(place: str) -> bool:
+    """True if torch.autocast serves devices of that type. Torch 2.11 cannot trace the question."""
+    return torch.amp.is_autocast_available(place)
+
+
 def autocast_type(x: Tensor) -> torch.dtype | None:
     """The type of torch.autocast where `x` is; None: no autocast."""
     place = x.device.type
-    if not torch.amp.is_autocast_available(place) or not torch.is_autocast_enabled(place):
+    if not _has_autocast(place) or not torch.is_autocast_enabled(place):
         return None
     return torch.get_autocast_dtype(place)
 

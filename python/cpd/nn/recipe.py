@@ -48,6 +48,37 @@ Rules: TypeAlias = (
 )
 
 
+def _by_keywords(declared: Callable[..., None]) -> Callable[..., None]:
+    """Returns the constructor with the signature of the one that the class declares.
+
+    It takes the keywords in one dict: torch 2.11 cannot trace `locals()`.
+    """
+
+    @functools.wraps(declared)
+    def construct(self: Recipe, format: Any = NATIVE, /, **keywords: Any) -> None:
+        unknown = {name: value for name, value in keywords.items() if name not in _USUAL}
+        if unknown:
+            recipe_files.refuse_gone(unknown, TypeError)
+            refuse("Recipe", unknown, parameters=[*_USUAL])
+        given = {name: value for name, value in keywords.items() if not _is_usual(name, value)}
+        if is_compiling():
+            if isinstance(given.get("sums"), Recipe):
+                given["sums"] = tuple(getattr(given["sums"], name) for name in SUMS)
+            format, *values = (_plain(value) for value in (format, *given.values()))
+            given = dict(zip(given, values, strict=True))
+        try:
+            if isinstance(format, str) and _are_texts(format, *given.values()):
+                parts = _fields(_of_text(format, *given.items()))
+            else:
+                parts = _parts(format, given)
+        except RecursionError:
+            raise ValueError("the recipe has too many recipes within recipes") from None
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
+
+    return construct
+
+
 @checked
 @dataclass(frozen=True, init=False, repr=False)
 class Recipe:
@@ -180,6 +211,7 @@ class Recipe:
     scales_at: str
     _kept: Kept = field(init=False, repr=False, compare=False)
 
+    @_by_keywords
     @refuses_old
     def __init__(
         self,
@@ -213,26 +245,7 @@ class Recipe:
         scales_at: str | None = None,
         **_renamed: Never,
     ) -> None:
-        said = dict(locals())
-        del said["self"], said["format"], said["_renamed"]
-        if _renamed:
-            recipe_files.refuse_gone(_renamed, TypeError)
-            refuse("Recipe", _renamed, parameters=[*said])
-        given = {name: value for name, value in said.items() if not _is_usual(name, value)}
-        if is_compiling():
-            if isinstance(sums, Recipe):
-                given["sums"] = tuple(getattr(sums, name) for name in SUMS)
-            format, *values = (_plain(value) for value in (format, *given.values()))
-            given = dict(zip(given, values, strict=True))
-        try:
-            if isinstance(format, str) and _are_texts(format, *given.values()):
-                parts = _fields(_of_text(format, *given.items()))
-            else:
-                parts = _parts(format, given)
-        except RecursionError:
-            raise ValueError("the recipe has too many recipes within recipes") from None
-        for name, part in parts.items():
-            object.__setattr__(self, name, part)
+        ...  # `_by_keywords` has the body
 
     @property
     def text(self) -> str:
