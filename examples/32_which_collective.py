@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the order in which torch.distributed's all-reduce adds, chunk by chunk.
 
-Every rank holds values of very different magnitudes, so another order gives other bits. For each chunk rank 0 adds the
-ranks' values in every order and prints the orders that give the same bits. The first two ranks of an order commute. For
-an order that it found it checks that `cpd.simulate_all_reduce` gives these bits, too.
+Every rank holds values of very different magnitudes, so another order gives other bits. For each
+chunk rank 0 adds the ranks' values in every order and prints the orders that give the same bits.
+The first two ranks of an order commute. For an order that it found it checks that
+`cpd.simulate_all_reduce` gives these bits, too.
 
 Run: torchrun --nproc-per-node 4 examples/32_which_collective.py [--backend gloo] [--dtype bfloat16]
 """
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Which order does this all-reduce add in?")
     parser.add_argument("--backend", default="gloo")
     parser.add_argument("--dtype", choices=FORMATS, default="float32")
-    parser.add_argument("--values", type=int, default=1 << 20, help="values in the tensor (default: 1048576)")
+    parser.add_argument("--values", type=int, default=1 << 20, help="values (default: 1048576)")
     options = parser.parse_args(arguments)
 
     dist.init_process_group(options.backend)
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 3 <= world <= MOST_RANKS:
         raise SystemExit(f"takes 3 to {MOST_RANKS} ranks, got {world}")
     device = f"cuda:{os.environ['LOCAL_RANK']}" if options.backend == "nccl" else "cpu"
-    terms = [contribution(r, options.values).to(getattr(torch, options.dtype)) for r in range(world)]
+    dtype = getattr(torch, options.dtype)
+    terms = [contribution(r, options.values).to(dtype) for r in range(world)]
     result = terms[rank].to(device, copy=True)
     dist.all_reduce(result)
     if rank == 0:
@@ -53,7 +55,7 @@ def contribution(rank: int, count: int) -> Tensor:
 
 
 def report(terms: list[Tensor], result: Tensor, format: str) -> None:
-    """Prints each range of values with its orders; neighboring chunks of equal orders are one range."""
+    """Prints each range of values with its orders; it merges neighboring chunks of equal orders."""
     size = -(-len(result) // (16 * len(terms)))
     chunks = [slice(first, min(first + size, len(result))) for first in range(0, len(result), size)]
     by_orders = itertools.groupby(chunks, lambda chunk: orders(terms, result, chunk))
@@ -63,7 +65,8 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
         shown = [" + ".join(map(str, order)) for order in found] + others(terms, result, values)
         simulated = found and torch.equal(simulate(terms, found[0], values, format), result[values])
         note = "; cpd.simulate_all_reduce gives the same bits" if simulated else ""
-        print(f"values {values.start:>9,} to {values.stop - 1:>9,}: {' or '.join(shown) or 'no order found'}{note}")
+        text = " or ".join(shown) or "no order found"
+        print(f"values {values.start:>9,} to {values.stop - 1:>9,}: {text}{note}")
 
 
 def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int, ...]]:
