@@ -9,6 +9,7 @@ import importlib.util
 import io
 import json
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,31 @@ def test_notebook() -> None:
     names = run_notebook("14_model.ipynb", None)
     assert min(names["accuracies"].values()) > 0.85
     assert type(names["model"][0]) is torch.nn.Linear
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_which_collective(dtype: str) -> None:
+    """gloo adds in a ring: slice s from rank s - 1 down to rank s; the first two ranks commute."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    run = subprocess.run(
+        [
+            sys.executable,
+            *launcher,
+            FOLDER / "32_which_collective.py",
+            "--dtype",
+            dtype,
+            "--values",
+            "4096",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("values")]
+    orders = ("2 + 3 + 1 + 0", "0 + 3 + 2 + 1", "0 + 1 + 3 + 2", "1 + 2 + 0 + 3")
+    assert len(lines) == 4
+    for line, order in zip(lines, orders, strict=True):
+        assert line.endswith(f": {order}; cpd.simulate_all_reduce gives the same bits")
 
 
 def test_every_example_is_listed() -> None:
