@@ -244,8 +244,7 @@ class Recipe:
         source: str = "",
         scales_at: str | None = None,
         **_renamed: Never,
-    ) -> None:
-        ...  # `_by_keywords` has the body
+    ) -> None: ...  # `_by_keywords` has the body
 
     @property
     def text(self) -> str:
