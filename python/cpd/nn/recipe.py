@@ -49,23 +49,19 @@ Rules: TypeAlias = (
 
 
 def _by_keywords(declared: Callable[..., None]) -> Callable[..., None]:
-    """Returns the constructor with the signature of the one that the class declares.
-
-    It takes the keywords in one dict: torch 2.11 cannot trace `locals()`.
-    """
+    """Returns the declared constructor, of keywords in a dict: torch 2.11 traces no `locals()`."""
 
     @functools.wraps(declared)
     def construct(self: Recipe, format: Any = NATIVE, /, **keywords: Any) -> None:
-        unknown = {name: value for name, value in keywords.items() if name not in _USUAL}
-        if unknown:
+        if unknown := {name: keywords[name] for name in keywords if name not in _USUAL}:
             recipe_files.refuse_gone(unknown, TypeError)
             refuse("Recipe", unknown, parameters=[*_USUAL])
         given = {name: value for name, value in keywords.items() if not _is_usual(name, value)}
         if is_compiling():
-            if isinstance(given.get("sums"), Recipe):
-                given["sums"] = tuple(getattr(given["sums"], name) for name in SUMS)
-            format, *values = (_plain(value) for value in (format, *given.values()))
-            given = dict(zip(given, values, strict=True))
+            sums = given.get("sums")
+            if isinstance(sums, Recipe):
+                given["sums"] = tuple(getattr(sums, name) for name in SUMS)
+            format, given = _plain(format), {name: _plain(given[name]) for name in given}
         try:
             if isinstance(format, str) and _are_texts(format, *given.values()):
                 parts = _fields(_of_text(format, *given.items()))
@@ -475,8 +471,8 @@ def _changed(recipe: Recipe, given: dict[str, Any]) -> Recipe:
 
 
 def _is_unit(sums: Any) -> bool:
-    forward = read.sum_("sums", _sums_of(sums)[0])
-    return not is_native(forward) and forward.form == "unit"  # type: ignore[union-attr]
+    forward: Any = read.sum_("sums", _sums_of(sums)[0])
+    return not is_native(forward) and forward.form == "unit"
 
 
 def _sums_of(sums: Any) -> tuple[Any, ...]:
