@@ -27,7 +27,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /cpd/out/*.whl /tmp/
 RUN python3 -m venv /opt/cpd \
-    && for wheel in /tmp/cpd-*.whl; do pip install --no-cache-dir "$wheel[torch,study]"; done \
-    && rm /tmp/cpd-*.whl
+    && pip install --no-cache-dir /tmp/cpd-*.whl /tmp/cpd_lab-*.whl \
+    && rm /tmp/*.whl
 WORKDIR /work
 CMD ["cpd", "--help"]

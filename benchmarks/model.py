@@ -33,7 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cpd
 from cpd.nn.coverage import Census
-from cpd.train import models
+from cpd_lab.train import models
 
 SUMS = "e6m9 chunked chunk=64"
 BARS = {

@@ -57,7 +57,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="resnet18", help="of cpd.train; default resnet18")
+    parser.add_argument("--model", default="resnet18", help="of cpd_lab.train; default resnet18")
     parser.add_argument("--width", type=int, default=64, help="default 64, 11.2 M parameters")
     parser.add_argument("--batch", type=int, default=8, help="images a rank; default 8")
     parser.add_argument("--steps", type=int, default=5, help="timed, after one more; default 5")
@@ -74,8 +74,8 @@ def _rank(options: argparse.Namespace) -> None:
     import torch
 
     import cpd
-    from cpd.papers.studies.grubic import WIRES
-    from cpd.train import TrainOptions
+    from cpd_lab.papers.studies.grubic import WIRES
+    from cpd_lab.train import TrainOptions
 
     torch.set_num_threads(1)
     with cpd.comm.mpi() as comm:
@@ -94,7 +94,7 @@ def _measured(chosen: Any, comm: Any, steps: int) -> dict[str, float]:
     import torch
 
     from cpd.parallel.nodes.real import RealNode
-    from cpd.train.metrics import loss_of
+    from cpd_lab.train.metrics import loss_of
 
     torch.manual_seed(comm.rank)
     model = chosen.make_model()
@@ -172,8 +172,8 @@ def _text(row: dict[str, Any], fp32: dict[str, Any]) -> str:
 
 def _stored(options: argparse.Namespace, rows: list[dict[str, Any]]) -> str:
     """As `cpd study report --store` keeps the results of a study."""
-    from cpd.papers.kinds import VERSION
-    from cpd.papers.machine import cpu_name
+    from cpd.study.processor import cpu_name
+    from cpd_lab.papers.kinds import VERSION
 
     title = (
         f"A step of {options.model} (width {options.width}) on {RANKS} hosts behind links of "

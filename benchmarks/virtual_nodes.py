@@ -18,7 +18,7 @@ from timing import Row, seconds
 from torch import nn
 
 import cpd
-from cpd.train import models
+from cpd_lab.train import models
 
 NODES = 256
 ONE_PASS, TWICE = 1.15, 2.2  # most times the plain micro-batches' time

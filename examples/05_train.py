@@ -7,7 +7,7 @@ then 8 times smaller, and without APS most of them underflow.
 Run: python examples/05_train.py
 """
 
-from cpd.train import TrainOptions, train
+from cpd_lab.train import TrainOptions, train
 
 
 def main() -> None:

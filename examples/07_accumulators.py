@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.train import Data, digit_classifier, epoch_order, load_digits
+from cpd_lab.train import Data, digit_classifier, epoch_order, load_digits
 
 DEPTH, WIDTH = 2, 512
 BATCH = 128

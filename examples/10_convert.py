@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.train import Data, digit_classifier, epoch_order, load_digits
+from cpd_lab.train import Data, digit_classifier, epoch_order, load_digits
 
 BATCH = 64
 

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cpd
-from cpd.train import Data, Step, TrainOptions, train
-from cpd.train.images import data_folder, load_cifar10
+from cpd_lab.train import Data, Step, TrainOptions, train
+from cpd_lab.train.images import data_folder, load_cifar10
 
 WIRES = ("fp32", "e5m2", "e5m2 aps", "e4m3", "e4m3 aps", "(3,0)", "(3,0) aps")
 PAPER_BATCH = 512

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.train.models import Gpt
-from cpd.train.text import Text, load_text
+from cpd_lab.train.models import Gpt
+from cpd_lab.train.text import Text, load_text
 
 CHUNKED = "e6m9 chunked chunk=64"
 COLOURS = {"fp32": "black", "te-delayed": "C0", "mxfp8": "C2", "nvfp4": "C1"}

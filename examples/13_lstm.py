@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.train.models import TextLstm
-from cpd.train.text import Text, load_text
+from cpd_lab.train.models import TextLstm
+from cpd_lab.train.text import Text, load_text
 
 RECIPES = ("bf16", "te-current", "mxfp8")
 

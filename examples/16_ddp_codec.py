@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import cpd
-from cpd.train import (
+from cpd_lab.train import (
     deterministic,
     digit_classifier,
     epoch_order,

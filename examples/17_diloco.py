@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.train import (
+from cpd_lab.train import (
     Data,
     deterministic,
     digit_classifier,

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 import cpd
-from cpd.train import TrainOptions, train
+from cpd_lab.train import TrainOptions, train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 import cpd
-from cpd.train import load_digits
+from cpd_lab.train import load_digits
 
 Vector = npt.NDArray[np.float64]
 

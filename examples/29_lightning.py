@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import cpd
-from cpd.train import digit_classifier, load_digits
+from cpd_lab.train import digit_classifier, load_digits
 
 ROOT = Path(__file__).parents[1]
 

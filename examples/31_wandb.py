@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.train import digit_classifier, epoch_order, load_digits
+from cpd_lab.train import digit_classifier, epoch_order, load_digits
 
 ROOT = Path(__file__).parents[1]
 

@@ -13,12 +13,12 @@ precision), `cpd.optim` (optimizers in one, and workers that average every N ste
 (what a training writes to TensorBoard, Weights & Biases, Lightning and so on).
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
-from cpd._since import keep_modules, missing
+from cpd._lazy import attach, later
+from cpd._since import keep_modules, refuse_moved
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast
@@ -103,46 +103,13 @@ __all__ = [
     "sum",
 ]
 
-_MODULES = {
-    **{name: f"cpd.{name}" for name in ("comm", "compat", "compress", "functional", "hardware")},
-    **{name: f"cpd.{name}" for name in ("optim", "study", "track")},
-}
-_NAMES = {
-    "Codec": "cpd.compress.codecs",
-    "Coverage": "cpd.nn.coverage",
-    "Explanation": "cpd.ops.explain",
-    "Reduce": "cpd.comm.spec",
-    "Schedule": "cpd.comm.schedule",
-    "VirtualNodes": "cpd.parallel.virtual_nodes",
-    "autocast": "cpd.nn.autocast",
-    "convert": "cpd.nn.convert",
-    "ddp_hook": "cpd.parallel.ddp",
-    "explain": "cpd.ops.explain",
-    "fsdp_hook": "cpd.parallel.fsdp",
-    "observe": "cpd.nn.observers",
-    "plain_state_dict": "cpd.nn.convert",
-    "quantizer": "cpd.nn.quantizers",
-    "restore": "cpd.nn.convert",
-    "set_step": "cpd.nn.convert",
-    "simulate_all_reduce": "cpd.comm.virtual",
-}
-"""What is loaded when it is first used."""
-
 keep_modules("cpd.numeric")
+refuse_moved()
 loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        if name in _NAMES:
-            found = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
-            return found
-        if name in _MODULES:
-            return importlib.import_module(_MODULES[name])
-        raise missing("cpd", name)
+attach(__name__)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *_NAMES})
+    return sorted({*globals(), *later(__name__)})

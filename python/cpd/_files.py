@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -65,13 +65,18 @@ def replaced(path: str | Path) -> Iterator[BinaryIO]:
 @contextmanager
 def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
     """As `replaced`, for several files: none is renamed before all are on the disk."""
-    with ExitStack() as parts:
-        made = [parts.enter_context(_part(Path(path))) for path in paths]
-        yield [part.file for part in made]
-        for part in made:
-            part.sync()
-        for part in made:
-            part.rename()
+    with ExitStack() as stack:
+        parts = [_part(Path(path), stack) for path in paths]
+        yield [part.file for part in parts]
+        for part in parts:
+            with _named(part.path):
+                part.file.flush()
+                if part.name is not None:
+                    os.fsync(part.file.fileno())
+        for part in parts:
+            if part.name is not None:
+                with _named(part.path):
+                    part.name.replace(part.target)
 
 
 def is_replaceable(path: Path) -> bool:
@@ -82,44 +87,28 @@ def is_replaceable(path: Path) -> bool:
     return _target(path) is not None
 
 
-class _Part:
+class _Part(NamedTuple):
     """A file being written: a new one in `target`'s folder, or `target` itself (no `name`)."""
 
-    def __init__(self, path: Path, target: Path, file: BinaryIO, name: Path | None) -> None:
-        self.path = path
-        self.target = target
-        self.file = file
-        self.name = name
-
-    def sync(self) -> None:
-        with _named(self.path):
-            self.file.flush()
-            if self.name is not None:
-                os.fsync(self.file.fileno())
-
-    def rename(self) -> None:
-        if self.name is not None:
-            with _named(self.path):
-                self.name.replace(self.target)
-            self.name = None
+    path: Path
+    target: Path
+    file: BinaryIO
+    name: Path | None
 
 
-@contextmanager
-def _part(path: Path) -> Iterator[_Part]:
+def _part(path: Path, stack: ExitStack) -> _Part:
+    """Opens the part of a file. The stack closes it, and removes what was not renamed."""
     if path == STDOUT:
-        yield _Part(path, path, sys.stdout.buffer, None)
-        return
+        return _Part(path, path, sys.stdout.buffer, None)
     with _named(path):
         target = _target(path)
         beside = None if target is None else _beside(target)
         name, file = beside or (None, path.open("wb"))
-    part = _Part(path, target or path, file, name)
-    try:
-        with _named(path), file:
-            yield part
-    finally:
-        if part.name is not None:
-            part.name.unlink(missing_ok=True)
+    if name is not None:
+        stack.callback(name.unlink, missing_ok=True)
+    stack.enter_context(_named(path))
+    stack.enter_context(file)
+    return _Part(path, target or path, file, name)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ _CODEC = "bucket by_rows is_compressor is_fixed layout needs_gradient"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
 _RECIPE = "gemms cast_before drawing operands casts is_native rounds draws delays operand"
 _SCHEDULE = "is_exempt check_names check_world exempts parts"
+_LAB = "cpd.demo cpd.papers cpd.train"
 _WARNINGS = "CoverageWarning SlowProductWarning StallWarning WireWarning"
 
 GONE: dict[str, dict[str, str]] = {
@@ -233,6 +234,8 @@ MEMBERS = {
 }
 """By class, each member that is gone and what to use instead; "" for internal ones."""
 
+_MIXINS = "attention embedding encoder norms own products recurrent"
+
 MODULES = {
     "cpd.compress.codec": "cpd.compress.codecs",
     "cpd.hardware.hardware_cost": "cpd.hardware.gate_counts",
@@ -240,9 +243,32 @@ MODULES = {
     "cpd.hardware.probe.command": "cpd.hardware.probing.command",
     "cpd.hardware.probe.find": "cpd.hardware.probing.find",
     "cpd.hardware.replay": "cpd.hardware.replaying",
+    "cpd.numeric.options": "cpd.numeric.cast",
+    **{f"cpd.nn.converted.{name}": "cpd.nn.converted.emulations" for name in _MIXINS.split()},
     "cpd.numeric.scaled_cast": "cpd.numeric.cast",
 }
 """Modules that pickles of 0.7 name, and what they are now."""
+
+
+MOVED = {
+    "cpd.cells": "cpd.study.jobs and cpd.study.store",
+    **{name: f"{name.replace('.', '_lab.')} (pip install cpd-lab)" for name in _LAB.split()},
+}
+"""Packages that are elsewhere, and where."""
+
+
+class _Moved:
+    """A finder, after all others, of packages in MOVED: importing one raises."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name in MOVED:
+            raise ModuleNotFoundError(f"{name} is gone: {_told(MOVED[name])}")
+
+
+def refuse_moved() -> None:
+    """Has an import of a package in MOVED raise what to use instead."""
+    sys.meta_path.append(_Moved)
 
 
 def keep_modules(package: str) -> None:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's functions in a customized precision; `help` shows the text of `cpd.nn.functional`."""
 
-from typing import TYPE_CHECKING, Any
-
-from cpd._since import missing
+from cpd._lazy import attach
 from cpd.nn import functional
 from cpd.nn.attention import multi_head_attention, scaled_dot_product_attention
 from cpd.nn.convolution import (
@@ -48,8 +46,4 @@ __all__ = [
     "scaled_dot_product_attention",
 ]
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        raise missing("cpd.functional", name)
+attach(__name__)

@@ -52,10 +52,10 @@ def load_operations_with_the_first_tensor() -> None:
 
 
 def _operations() -> front_ends.FrontEnd:
-    from cpd._torch import operators
+    from cpd._torch import on_torch
 
-    front_ends.on_tensors = lambda: operators  # an import statement takes its time at each call
-    return operators
+    front_ends.on_tensors = lambda: on_torch  # an import statement takes its time at each call
+    return on_torch
 
 
 def register_safe_globals() -> None:

@@ -29,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/testing")]
 
 import site_check  # noqa: E402
 
-for _name in ("cpd.nn", "cpd.train"):  # autodoc documents what a module holds: lazy names, loaded
+for _name in ("cpd.nn", "cpd_lab.train"):  # autodoc documents what a module holds, so all is loaded
     _module = importlib.import_module(_name)
     vars(_module).update({each: getattr(_module, each) for each in _module.__all__})
 

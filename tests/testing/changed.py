@@ -55,11 +55,11 @@ ABOUT = (
     ),
     (r"tests/testing/(reading|prose)\.py$", "tests/python/project/test_reading.py"),
     (r"tests/rtl/", "tests/python/hardware/test_rtl.py"),
-    (r"python/.*\.(j2|toml|json|html)$", "tests/python/demo/test_report.py"),
+    (r"python/.*\.(j2|toml|json|html)$", "tests/python/lab/demo/test_report.py"),
     (r"tests/testing/summary.py$", "tests/python/project/test_summary.py"),
 )
 BUILD = re.compile(
-    r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|pyproject\.toml|requirements\.lock|tests/python/conftest"
+    r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|(python/)?pyproject\.toml|requirements\.lock|tests/python/conftest"
     r"|python/cpd/__init__\.py"
 )
 """What every test is built or started by."""
@@ -150,7 +150,8 @@ def _file(module: str) -> str | None:
 def python_edges() -> Edges:
     core, public = core_names(), public_names()
     torch = {f"bindings/{p.name}" for p in (ROOT / "bindings").glob("torch_[!d]*.cpp")}
-    commands = {p.stem for p in (ROOT / "python/cpd/cli").glob("*.py")}
+    files = (path.relative_to(ROOT).as_posix() for path in ROOT.glob("python/*/cli/*.py"))
+    commands = {Path(file).stem: file for file in files}
     edges: Edges = defaultdict(set)
     for folder in ("python", "tests/python", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -158,10 +159,10 @@ def python_edges() -> Edges:
             text = path.read_text()
             edges[name] = set(_uses(name, text, public))
             if name == COMMANDS:  # who runs one names it
-                edges[name] -= {f"python/cpd/cli/{command}.py" for command in commands}
+                edges[name] -= {*commands.values()}
             elif COMMANDS in edges[name]:
-                words = set(re.findall(r"""["'](\w+)["']""", text)) & commands
-                edges[name] |= {f"python/cpd/cli/{command}.py" for command in words}
+                words = set(re.findall(r"""["'](\w+)["']""", text)) & {*commands}
+                edges[name] |= {commands[word] for word in words}
             edges[name] |= {
                 core[word] for word in re.findall(r"_core\.(\w+)", text) if word in core
             }
@@ -236,7 +237,7 @@ def tests() -> tuple[list[str], list[str]]:
     """All C++ and all Python tests."""
     cpp = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").rglob("*.cpp"))
     programs = [p for p in cpp if re.search(r"/test_\w+\.cpp$|/comm/(mpi|nccl)/", p)]
-    python = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/python/*/test_*.py"))
+    python = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/python/**/test_*.py"))
     return programs, python
 
 

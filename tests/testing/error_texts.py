@@ -166,7 +166,7 @@ def templates(root: Path = prose.ROOT) -> list[Template]:
     """The texts of all errors of the package and the library, each once a file."""
     found: dict[str, Template] = {}
     for name in prose.tracked(root, ".py", *prose.CPP):
-        if name.startswith("python/cpd/"):
+        if name.startswith(("python/cpd/", "python/cpd_lab/")):
             texts = python_templates(name, (root / name).read_text())
         elif name.startswith(("cpd/", "bindings/", "kernels/")) and not name.endswith(".py"):
             texts = cpp_templates(name, (root / name).read_text())
@@ -210,7 +210,7 @@ def readers(root: Path = prose.ROOT) -> Iterator[Reader]:
                 else:
                     whole = "".join(LITERAL.findall(found[0]))
                     yield Reader(test, re.sub(r"\\(.)", r"\1", whole), True)
-        elif name.endswith(".md") or name.startswith("python/cpd/"):
+        elif name.endswith(".md") or name.startswith(("python/cpd/", "python/cpd_lab/")):
             pages = "tests/python/project/test_docs.py::test_commands_print_what_is_shown"
             examples = "tests/python/package/test_doctests.py::test_examples"
             for line in source.splitlines():

@@ -203,9 +203,10 @@ def contents() -> Iterator[tuple[Path, str]]:
     for library in libraries():
         yield library, f"build/release/lib/{library.name}"
     package = next((ROOT / "build/venv/lib").glob("python*/site-packages/cpd"))
-    for folder in (ROOT / "python/cpd", package):
+    (entries,) = package.parent.glob("cpd_lab-*.dist-info")
+    for folder in (ROOT / "python/cpd", package, ROOT / "python/cpd_lab", entries):
         for file in files(folder):
-            yield file, f"build/site/cpd/{file.relative_to(folder)}"
+            yield file, f"build/site/{folder.name}/{file.relative_to(folder)}"
     for folder in ("tests/python", "tests/golden", "tests/rtl", "tests/testing", "benchmarks"):
         for file in files(ROOT / folder):
             yield file, str(file.relative_to(ROOT))

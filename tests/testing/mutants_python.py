@@ -165,7 +165,7 @@ def selected(file: str) -> list[str]:
     if lines and lines[0].startswith("everything"):
         files = [
             path.relative_to(ROOT).as_posix()
-            for path in (ROOT / "tests/python").glob("*/test_*.py")
+            for path in (ROOT / "tests/python").glob("**/test_*.py")
         ]
     else:
         files = [line.removeprefix("python ") for line in lines if line.startswith("python ")]

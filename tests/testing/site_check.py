@@ -32,7 +32,7 @@ PUBLIC = (
     *(
         "cpd.study",
         "cpd.track",
-        "cpd.train",
+        "cpd_lab.train",
         "cpd.compat.qpytorch",
         "cpd.compat.cpd2020",
     ),
@@ -125,9 +125,11 @@ def inventory(root: Path) -> set[str]:
 
 def public_names() -> list[set[str]]:
     """Of each public function and class the names that it has."""
+    from cpd._lazy import later
+
     names: dict[int, set[str]] = {}
     for module in map(importlib.import_module, PUBLIC):
-        for name in {*getattr(module, "__all__", ()), *getattr(module, "_NAMES", ())}:
+        for name in {*getattr(module, "__all__", ()), *later(module.__name__)}:
             it = getattr(module, name)
             if inspect.isclass(it) or inspect.isfunction(it):
                 own = f"{it.__module__}.{it.__qualname__}"

@@ -8,8 +8,8 @@ A module is public if the reference, the guides or the examples name it, and no 
 begins with an underscore. Its public names are those in `__all__`, those that it imports when they
 are first used, and those that the same pages take from it. A name that two public modules export
 counts twice, because a reader meets it twice. A module within a module is counted as a module, not
-as a name. `cpd.compat`, `cpd.train`, and the functions of `cpd.functional` that torch has by the
-same name are counted apart and enter no other count.
+as a name. `cpd.compat`, `cpd_lab.train`, and the functions of `cpd.functional` that torch has by
+the same name are counted apart and enter no other count.
 
 --json writes the counts and the names (`-`: to standard output, in place of the table). --store
 writes them to the file of the ratchet test, `tests/python/project/surface.json`.
@@ -35,7 +35,7 @@ STORED = ROOT / "tests/python/project/surface.json"
 GUIDES = ("README.md", "python/*.md", "python/docs/*.md", "python/docs/tasks/*.md")
 EXAMPLES = ("examples/**/*.py", "examples/**/*.ipynb")
 REFERENCE = ("python/docs/api/*.md",)
-APART = ("cpd.compat", "cpd.train")
+APART = ("cpd.compat", "cpd_lab.train")
 """The modules whose names are counted apart."""
 
 SPECS = {
@@ -58,7 +58,7 @@ GRAMMARS = {
     "optimizer of a recipe": "cpd.optim.recipe.from_recipe",
     "pattern of a sweep": "cpd.study.sweeps.patterns.expand",
     "machine": "cpd.study.machines.Machine",
-    "schedule of a rate": "cpd.train.schedules.rate_schedule",
+    "schedule of a rate": "cpd_lab.train.schedules.rate_schedule",
     "ports of a test bench": "cpd.cli.vectors._port_names",
 }
 """The little languages in which a user writes, each with the function that reads it. Options of the
@@ -105,8 +105,9 @@ def members_of(module: str) -> list[str]:
 def used(text: str) -> Iterator[str]:
     """The dotted names that a guide or an example takes from the package."""
     text = re.sub(r"(?m)^\s*\.\.\. ?", "", text)  # the prompt of a statement's further lines
-    yield from re.findall(r"\bcpd(?:\.[A-Za-z]\w*)+", text)
-    for module, names in re.findall(r"from (cpd(?:\.\w+)*) import (\([^)]*\)|[^\n\"\\]+)", text):
+    yield from re.findall(r"\bcpd(?:_lab)?(?:\.[A-Za-z]\w*)+", text)
+    imports = r"from (cpd(?:_lab)?(?:\.\w+)*) import (\([^)]*\)|[^\n\"\\]+)"
+    for module, names in re.findall(imports, text):
         yield from (f"{module}.{word}" for word in re.findall(r"(?:^|[,(])\s*(\w+)", names))
 
 
@@ -134,8 +135,10 @@ def public_modules(names: set[str]) -> dict[str, set[str]]:
 
 def names_of(path: str, taken: set[str]) -> dict[str, Any]:
     """The public names of a public module, with what they name; modules are left out."""
+    from cpd._lazy import later
+
     module = found_at(path)
-    listed = {*getattr(module, "__all__", ()), *getattr(module, "_NAMES", ()), *taken}
+    listed = {*getattr(module, "__all__", ()), *later(module.__name__), *taken}
     found = {name: getattr(module, name, None) for name in sorted(listed) if name[0] != "_"}
     return {name: it for name, it in found.items() if it is not None and not inspect.ismodule(it)}
 
@@ -152,8 +155,8 @@ def is_mirror(name: str, it: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Returns whether a class is defined in this package."""
-    return cls.__module__.split(".")[0] == "cpd"
+    """Returns whether a class is defined in these packages."""
+    return cls.__module__.split(".")[0] in ("cpd", "cpd_lab")
 
 
 def members(cls: type) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from cpd._torch.gemm import Operand, Products, addend_gradient, keep, scaled_bac
 from cpd._torch.library import ops
 from cpd._torch.moves import Moves
 from cpd._torch.native import HALVES, Factor, scaled, summed_in_float32
-from cpd._torch.recipe import SCHEMA, RecipeCall, recipe_draws, scales_apart
+from cpd._torch.recipe import SCHEMA, RecipeCall, recipe_draws, resolved, scales_apart
 from cpd._torch.sums import NATIVE, Ints, Sum, tagged
 from cpd._torch.table import operator
 from cpd._torch.vmap import BatchedCall, Batching, text_draws
@@ -33,8 +33,8 @@ from cpd.numeric.purposes import Purpose
 
 
 def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-    moves, (*of_recipe, dtype) = _parted(rest)
-    call = RecipeCall(*of_recipe)
+    moves, (recipe, *of_call, dtype) = _parted(rest)
+    call = RecipeCall(resolved(recipe), *of_call)
     how, size = call.sum(Purpose.given), moves.size(x.shape, w.shape)
     with torch.no_grad():
         left, right = _entering_forward(call, x, w, moves, dtype)
@@ -101,8 +101,8 @@ def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
 
 
 def _fake_convolution(x: Tensor, w: Tensor, bias: Any, *rest: Any) -> Tensor:
-    moves, (*of_recipe, dtype) = _parted(rest)
-    if RecipeCall(*of_recipe).rounding(Purpose.given) == NATIVE:
+    moves, (recipe, *_, dtype) = _parted(rest)
+    if resolved(recipe).roundings[Purpose.given] == NATIVE:
         return _of_torch(Factor(x), Factor(w), bias, moves, dtype)
     return x.new_empty(moves.size(x.shape, w.shape), dtype=dtype)
 
@@ -272,7 +272,7 @@ def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     x, w, numbers, multipliers = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     for_input, for_weight, for_bias = ctx.needs_input_grad[:3]
-    moves, call = ctx.moves, RecipeCall(ctx.recipe, numbers, multipliers, ctx.narrow)
+    moves, call = ctx.moves, RecipeCall(resolved(ctx.recipe), numbers, multipliers, ctx.narrow)
     type_x = call.gradient_type(like_x.dtype, Purpose.grad_input)
     type_w = call.gradient_type(like_w.dtype, Purpose.grad_weight)
     narrowest = type_x if type_x in HALVES else type_w
@@ -339,7 +339,7 @@ def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """The tangent, formed as a matrix product's is: see `cpd._torch.gemm.product_tangent`."""
     x, w, numbers, multipliers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
-    moves, call = ctx.moves, RecipeCall(ctx.recipe, numbers, multipliers, ctx.narrow)
+    moves, call = ctx.moves, RecipeCall(resolved(ctx.recipe), numbers, multipliers, ctx.narrow)
     shape = moves.size(x.shape, w.shape)
     x, w = (f.values for f in _entering_forward(call, x, w, moves, torch.float32))
 

@@ -120,19 +120,12 @@ def run(name: str, *args: Any) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return getattr(ops, name)(*args)
-    operator = _operators[name]
-    if not may_differentiate(args):
-        if operator.undifferentiated is not None:
-            return operator.undifferentiated(*args)
-        if is_plain(args):
-            return operator.computes(*args)
-        with private.below_autograd():
-            return operator.dispatched(*args)
+    operator, differentiates = _operators[name], may_differentiate(args)
+    if not differentiates and operator.undifferentiated is not None:
+        return operator.undifferentiated(*args)
     if not is_plain(args):
         return operator.dispatched(*args)
-    if private.is_below_autograd():
-        return operator.computes(*args)
-    return operator.function.apply(*args, None)
+    return operator.function.apply(*args, None) if differentiates else operator.computes(*args)
 
 
 _writers: dict[str, tuple[Any, Any]] = {}

@@ -20,7 +20,7 @@ from torch import Tensor
 from cpd._torch.derivatives import Derivative, Tangents, run, saved, total
 from cpd._torch.library import ops
 from cpd._torch.native import HALVES, Factor, as_factor
-from cpd._torch.recipe import SCHEMA, RecipeCall, recipe_draws, scales_apart
+from cpd._torch.recipe import SCHEMA, RecipeCall, recipe_draws, resolved, scales_apart
 from cpd._torch.scaled_products import encoded, scaled_product
 from cpd._torch.scaled_products import turned as turned_operand
 from cpd._torch.sums import NATIVE, Ints, Sum, of_type, product
@@ -251,7 +251,7 @@ def product_tangent(
     return total(*terms).to(dtype)
 
 
-_UNCAST = RecipeCall(NATIVE, None, None)
+_UNCAST = RecipeCall(resolved(NATIVE))
 """The call of a recipe that casts nothing."""
 
 
@@ -334,7 +334,7 @@ def _matmul(
     narrow: torch.dtype | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    call = RecipeCall(recipe, numbers, multipliers, narrow)
+    call = RecipeCall(resolved(recipe), numbers, multipliers, narrow)
     how = call.sum(Purpose.given)
     if call.scales_at != "operand":
         left = encoded(call, Purpose.cast_activation, a, -1)
@@ -372,13 +372,13 @@ def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     a, b, numbers, multipliers = ctx.saved_tensors
-    call = RecipeCall(ctx.recipe, numbers, multipliers, ctx.narrow)
+    call = RecipeCall(resolved(ctx.recipe), numbers, multipliers, ctx.narrow)
     return _product_gradients(ctx, a, b, g, Products.of(call), call, turned=ctx.turned)
 
 
 def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     a, b, numbers, multipliers = saved(ctx)
-    call = RecipeCall(ctx.recipe, numbers, multipliers, ctx.narrow)
+    call = RecipeCall(resolved(ctx.recipe), numbers, multipliers, ctx.narrow)
     a, b = _factors(a, b, ctx.turned, call)
     of_a, of_b, *rest = tangents
     if of_b is not None and ctx.turned:

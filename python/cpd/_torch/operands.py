@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,11 +22,11 @@ from cpd._torch.derivatives import run
 from cpd._torch.library import ops
 from cpd._torch.native import Factor
 from cpd._torch.private import dispatch_modes
-from cpd.numeric.cast import Cast, as_cast, elements, scaled_of
+from cpd.numeric.cast import Cast, as_cast, elements
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import transform_of
-from cpd.numeric.scaled import named_scaled
+from cpd.numeric.scaled import Scaled, named_scaled
 from cpd.ops.arguments import holds, holds_scaled
 from cpd.ops.explaining import explains
 
@@ -34,30 +34,84 @@ Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
 """Seed and stream of a rounding; None where it draws nothing."""
 
 
-def _parsed(text: str) -> Cast | None:
-    return as_cast(text) if text else None
+class Parts(NamedTuple):
+    """What follows from the text of an operand's cast, resolved once.
+
+    All are texts and numbers, as torch.compile stores no other values.
+    """
+
+    element: str
+    """The format of the elements."""
+    scaled: str
+    """The scaled format's text; "": values have no scales."""
+    how: str
+    """The text of the cast of the elements."""
+    transform: int
+    """The size of the transform; 0: none."""
+    factor: float
+    """The factor by which values are multiplied, in addition to their scales."""
+    history: int
+    draws: bool
+    """True if the cast rounds stochastically."""
+    is_short: bool
+    """True if values have at most eight significant bits, times powers of two."""
+    is_scaled: bool
+    """True if the cast is to a scaled format, without factor, transform and history."""
+    fits_bfloat16: bool
+    """True if values have no scales, and bfloat16 holds all of them."""
+    covers_a_tensor: bool
+    """True if one scale covers a whole tensor."""
+    splits: str
+    """The block, "tensor" or "row", of a scale that `split_operand` takes apart; "": none."""
+
+    @property
+    def narrows(self) -> bool:
+        """True if `narrow_operand` takes the cast."""
+        return self.is_scaled and self.is_short
+
+    def splits_at(self, rank: int) -> bool:
+        """Returns whether `split_operand` takes the cast, of tensors of `rank` dimensions."""
+        return self.splits == "tensor" or (self.splits == "row" and rank == 2)
+
+
+UNCAST = Parts("", "", "", 0, 1.0, 0, *(False,) * 5, "")
 
 
 @constant
-def parts(text: str) -> tuple[str, str, str, int, float, int]:
-    """Returns the parts of a cast.
-
-    They are the format, the scaled format's text or "", the cast's or the elements' text, the
-    transform's size or 0, the factor, the history. All are texts and numbers, as torch.compile
-    stores no other values.
-    """
+def parts(text: str) -> Parts:
+    """Returns the parts of a cast, by its text; an empty text is no cast."""
+    if not text:
+        return UNCAST
     spec = as_cast(text)
+    draws = spec.rounding == "stochastic"
     q = spec.format
     if isinstance(q, Format):
-        return q.name, "", spec.text, 0, 1.0, 0
+        is_short, fits = significant_bits(q) <= SHORT, holds("bfloat16", q.name)
+        flags = draws, is_short, False, fits, False
+        return Parts(q.name, "", spec.text, 0, 1.0, 0, *flags, "")
     size = 0 if q.transform is None else transform_of(q.transform).size
-    return q.element.name, q.text, elements(spec), size, spec.factor, spec.history
+    powers = q.scale.name == "e8m0" and q.tensor_scale is None
+    is_short = powers and significant_bits(q.element) <= SHORT and not spec.history
+    is_scaled = not (size or spec.factor != 1 or spec.history)
+    covers = q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
+    flags = draws, is_short, is_scaled, False, covers
+    numbers = size, spec.factor, spec.history
+    return Parts(q.element.name, q.text, elements(spec), *numbers, *flags, _splits(spec, q))
 
 
-@constant
-def factor_of(text: str) -> float:
-    """The factor by which an operand's values are multiplied, in addition to its scales."""
-    return parts(text)[4] if text else 1.0
+def _splits(spec: Cast, q: Scaled) -> str:
+    """The block of a scale of a whole tensor, or of each row, times values that bfloat16 holds."""
+    block, factors = q.block, [q.element]
+    if q.tensor_scale is not None:
+        block, factors = q.outer, [q.element, q.scale]
+        if q.tensor_scale.name != "fp32":
+            return ""
+    is_held = (
+        sum(map(significant_bits, factors)) <= SHORT
+        and math.prod(f.min_subnormal or 0.0 for f in factors) >= _LEAST_BFLOAT16
+        and math.prod(max(f.max, -f.lowest) for f in factors) <= torch.finfo(torch.bfloat16).max
+    )
+    return block if is_held and spec.factor == 1 and block in ("tensor", "row") else ""
 
 
 @constant
@@ -66,51 +120,20 @@ def keeps_type(dtype: str, text: str) -> bool:
 
     A bfloat16 number rounded to at most eight significant bits, at any power of two, is one.
     """
-    element, scaled, _, size, factor, history = parts(text)
-    if not scaled:
-        return holds(dtype, element)
-    return dtype == "float32" or (
-        holds_scaled(dtype, scaled) and not (size or factor != 1 or history)
-    )
-
-
-@constant
-def is_short(text: str) -> bool:
-    """Returns whether values of the cast of that text have at most eight significant bits."""
-    return bool(text) and _is_short(text)
-
-
-def _is_short(text: str) -> bool:
-    spec = as_cast(text)
-    q = spec.format
-    if isinstance(q, Format):
-        return significant_bits(q) <= SHORT
-    powers = q.scale.name == "e8m0" and q.tensor_scale is None
-    return powers and significant_bits(q.element) <= SHORT and not spec.history
+    cast = parts(text)
+    if not cast.scaled:
+        return holds(dtype, cast.element)
+    return dtype == "float32" or (holds_scaled(dtype, cast.scaled) and cast.is_scaled)
 
 
 SHORT = 8
 """The significant bits of bfloat16."""
+_LEAST_BFLOAT16 = 2.0**-133
 
 
 def significant_bits(f: Format) -> int:
     """The greatest number of significant bits of a format's values."""
     return f.man + 1
-
-
-@constant
-def fits_bfloat16(text: str) -> bool:
-    """Returns whether bfloat16 holds all values of the cast of that text, which has no scales."""
-    return bool(text) and not parts(text)[1] and keeps_type("bfloat16", text)
-
-
-@constant
-def narrows(text: str) -> bool:
-    """Returns whether `narrow_operand` takes a cast.
-
-    It takes one to a scaled format of short values, without factor and transform.
-    """
-    return casts_scaled(text) and is_short(text)
 
 
 def is_plain(x: Tensor) -> bool:
@@ -125,39 +148,13 @@ def is_plain(x: Tensor) -> bool:
 
 
 def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)) -> Tensor:
-    """Returns `cast_operand` of a tensor that `is_plain`, of a text that `narrows`.
+    """Returns `cast_operand` of a tensor that `is_plain`, to a scaled format of short values.
 
-    It is in bfloat16 if that holds all values. Only subnormal ones may be too small for it.
+    The cast has no factor and no transform (`Parts.narrows`). It is in bfloat16 if that holds all
+    values. Only subnormal ones may be too small for it.
     """
-    _, scaled, how, *_ = parts(text)
-    return ops.cast_scaled_narrow(x, scaled, axis, how, *numbers)
-
-
-@constant
-def splits(text: str, rank: int) -> bool:
-    """Returns whether `split_operand` takes the cast of a text, of tensors of `rank` dimensions.
-
-    It takes a scale of the whole tensor, or of each row of a matrix, times values that bfloat16
-    holds.
-    """
-    spec = as_cast(text)
-    q = spec.format
-    if isinstance(q, Format) or spec.factor != 1:
-        return False
-    covers, factors = q.block, [q.element]
-    if q.tensor_scale is not None:
-        covers, factors = q.outer, [q.element, q.scale]
-    if q.tensor_scale is not None and q.tensor_scale.name != "fp32":
-        return False
-    is_held = (
-        sum(map(significant_bits, factors)) <= SHORT
-        and math.prod(f.min_subnormal or 0.0 for f in factors) >= _LEAST_BFLOAT16
-        and math.prod(max(f.max, -f.lowest) for f in factors) <= torch.finfo(torch.bfloat16).max
-    )
-    return is_held and (covers == "tensor" or (covers == "row" and rank == 2))
-
-
-_LEAST_BFLOAT16 = 2.0**-133
+    cast = parts(text)
+    return ops.cast_scaled_narrow(x, cast.scaled, axis, cast.how, *numbers)
 
 
 def split_operand(
@@ -168,11 +165,11 @@ def split_operand(
     multiplier: Tensor | None = None,
     narrow: bool = False,
 ) -> Factor:
-    """Casts by a text that `splits`: returns the short values apart from the scale.
+    """Returns the short values of a cast apart from their scale, as `Parts.splits` says.
 
     `narrow`: in bfloat16 instead of float32, on the CPU.
     """
-    _, scaled, how, size, _, history = parts(text)
+    _, scaled, how, size, _, history, *_ = parts(text)
     if x.numel() == 0:
         return Factor(x.float(), None, True)
     if history:
@@ -202,22 +199,6 @@ def type_of_cast(x: Tensor, text: str) -> torch.dtype:
     return x.dtype if keeps_type(name_of(x.dtype), text) else torch.float32
 
 
-@constant
-def operand_draws(text: str) -> bool:
-    """Returns whether the cast of that text rounds stochastically."""
-    spec = _parsed(text)
-    return spec is not None and spec.rounding == "stochastic"
-
-
-@constant
-def covers_a_tensor(text: str) -> bool:
-    """Returns whether one scale of the cast of that text covers a whole tensor."""
-    q = scaled_of(_parsed(text))
-    return q is not None and (
-        q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
-    )
-
-
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
@@ -228,7 +209,7 @@ def cast_operand(
     """
     if not text:
         return x
-    _, scaled, how, size, factor, history = parts(text)
+    _, scaled, how, size, factor, history, *_ = parts(text)
     element = type_of_cast(x, text)
     if not scaled:
         return run("cast", x.to(element), how, *numbers, None)
@@ -248,30 +229,11 @@ def cast_operand(
     return run("cast_scaled", x, scaled, axis, how, scales, None, None, *numbers, None, element)
 
 
-@constant
-def casts_both(text: str) -> bool:
-    """Returns whether `cast_operand_both` takes the cast of a text.
-
-    It takes one to a scaled format, without factor, transform, history and random bits.
-    """
-    return casts_scaled(text) and not operand_draws(text)
-
-
-@constant
-def casts_scaled(text: str) -> bool:
-    """Returns whether the cast of a text is to a scaled format.
-
-    It must be without factor, transform and history.
-    """
-    _, scaled, _, size, factor, history = parts(text) if text else ("",) * 6
-    return bool(scaled) and not size and factor == 1 and not history
-
-
 def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Returns `x` cast with blocks along each of two axes.
 
-    It is `cast_operand` twice, of a text that `casts_both`; a GPU reads x once where it can
-    (`CastBoth`, ops/scaled.h).
+    It is `cast_operand` twice, of a cast that `is_scaled` and draws nothing; a GPU reads x once
+    where it can (`CastBoth`, ops/scaled.h).
     """
     _, scaled, how, *_ = parts(text)
     element = type_of_cast(x, text)

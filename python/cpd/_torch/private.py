@@ -81,7 +81,7 @@ def _may_differentiate(args: tuple[Any, ...]) -> bool:
     return (
         _transforms()
         or forward_ad._current_level >= 0
-        or (torch.is_grad_enabled() and _requires_grad(*args))
+        or (torch.is_grad_enabled() and _requires_grad(*args) and not is_below_autograd())
     )
 
 

@@ -20,20 +20,15 @@ from torch import Tensor
 from cpd import _core
 from cpd._torch.native import HALVES, Factor
 from cpd._torch.operands import (
+    UNCAST,
     Pair,
+    Parts,
     cast_operand,
     cast_operand_both,
-    casts_both,
-    covers_a_tensor,
-    factor_of,
-    fits_bfloat16,
     is_plain,
-    is_short,
     narrow_operand,
-    narrows,
-    operand_draws,
+    parts,
     split_operand,
-    splits,
 )
 from cpd._torch.private import transforms_active
 from cpd._torch.sums import NATIVE, Sum, of_type
@@ -45,12 +40,18 @@ SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType? narrow, 
 """The arguments that an operator takes of a recipe, and the type of its result."""
 
 
-class _Parsed(NamedTuple):
-    """The parts of a recipe's text that calls need."""
+class Resolved(NamedTuple):
+    """A recipe's text, resolved once for all calls."""
 
+    text: str
     roundings: tuple[str, ...]
     """The texts of sums and casts, by the numbers of their purposes; empty: no cast."""
+    casts: tuple[Parts, ...]
+    """What the casts of operands are made of, by the numbers of their purposes."""
+    in_native: tuple[bool, ...]
+    """By the number of an operand's purpose: whether torch's kernels form the sum."""
     scales_at: str
+    """The place where scales are applied: `operand`, `block` or `epilogue`."""
     drawing: frozenset[Purpose]
     """The purposes of what rounds stochastically."""
     left_out: float
@@ -58,25 +59,29 @@ class _Parsed(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(text: str) -> _Parsed:
+def resolved(text: str) -> Resolved:
+    """The resolved recipe of a text."""
     recipe = _core.Recipe.parse(text)
     roundings = recipe.roundings()
-    drawing = {operand for operand in OPERANDS if operand_draws(roundings[operand])}
+    casts = tuple(parts(roundings[p]) if p in OPERANDS else UNCAST for p in Purpose)
+    drawing = {operand for operand in OPERANDS if casts[operand].draws}
     for sum_ in SUMS:
         if roundings[sum_] != NATIVE and parsed(roundings[sum_]).rounding == "stochastic":
             drawing.add(sum_)
-    left_out = factor_of(roundings[Purpose.cast_activation])
-    left_out *= factor_of(roundings[Purpose.cast_weight])
-    return _Parsed(roundings, recipe.fields()["scales_at"], frozenset(drawing), left_out)
+    in_native = tuple(p in OPERANDS and roundings[_SUM_OF[p]] == NATIVE for p in Purpose)
+    left_out = casts[Purpose.cast_activation].factor
+    left_out *= casts[Purpose.cast_weight].factor
+    scales_at = recipe.fields()["scales_at"]
+    return Resolved(text, roundings, casts, in_native, scales_at, frozenset(drawing), left_out)
 
 
 class RecipeCall(NamedTuple):
     """A recipe in one call of an operator."""
 
-    text: str
-    numbers: Tensor | None
+    recipe: Resolved
+    numbers: Tensor | None = None
     """Seeds and streams, int64, a row for each purpose, by its number; None: nothing draws."""
-    multipliers: Tensor | None
+    multipliers: Tensor | None = None
     """The scales of activation, weight and gradient, where scaling is delayed."""
     narrow: torch.dtype | None = None
     """Torch.autocast's type: of native products' operands that are not cast, and of the gradients
@@ -85,15 +90,15 @@ class RecipeCall(NamedTuple):
     @property
     def scales_at(self) -> str:
         """The place where scales are applied: `operand`, `block` or `epilogue`."""
-        return _parsed(self.text).scales_at
+        return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
         """The sum of that purpose."""
-        return Sum(self.rounding(purpose), *self.pair(purpose))
+        return Sum(self.recipe.roundings[purpose], *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:
         """The text of a sum or of an operand's cast; empty where the operand is not cast."""
-        return _parsed(self.text).roundings[purpose]
+        return self.recipe.roundings[purpose]
 
     def multiplier(self, operand: Purpose) -> Tensor | None:
         """The scale by which an operand is multiplied, where scaling is delayed."""
@@ -103,14 +108,14 @@ class RecipeCall(NamedTuple):
 
     def pair(self, purpose: Purpose) -> Pair:
         """Seed and stream of a sum or of an operand's cast; None where it draws nothing."""
-        if self.numbers is None or purpose not in _parsed(self.text).drawing:
+        if self.numbers is None or purpose not in self.recipe.drawing:
             return None, None
         seed, stream = self.numbers[purpose].unbind()
         return seed, stream
 
     def cast(self, operand: Purpose, x: Tensor, axis: int) -> Tensor:
         """An operand as it enters its product, blocks along `axis`."""
-        text = self.rounding(operand)
+        text = self.recipe.roundings[operand]
         if not text:
             return self.narrowed(x, _SUM_OF[operand])
         return cast_operand(x, text, axis, self.pair(operand), self.multiplier(operand))
@@ -123,19 +128,18 @@ class RecipeCall(NamedTuple):
         If that is a 16-bit type and the sum native, short values are apart from their scale,
         outside of differentiated code; with `narrow`, in bfloat16 on the CPU.
         """
-        text = self.rounding(operand)
-        native = self.rounding(_SUM_OF[operand]) == NATIVE
-        if native and dtype in HALVES and text and splits(text, x.dim()) and not _differentiates():
-            pair, multiplier = self.pair(operand), self.multiplier(operand)
-            return split_operand(x, text, axis, pair, multiplier, narrow=narrow)
-        powers = native and dtype == torch.bfloat16 and text and narrows(text)
-        if powers and is_plain(x) and not _differentiates():
-            return Factor(narrow_operand(x, text, axis, self.pair(operand)))
+        recipe = self.recipe
+        text, cast = recipe.roundings[operand], recipe.casts[operand]
+        if dtype in HALVES and text and recipe.in_native[operand] and not _differentiates():
+            if cast.splits_at(x.dim()):
+                pair, multiplier = self.pair(operand), self.multiplier(operand)
+                return split_operand(x, text, axis, pair, multiplier, narrow=narrow)
+            if dtype == torch.bfloat16 and cast.narrows and is_plain(x):
+                return Factor(narrow_operand(x, text, axis, self.pair(operand)))
+            if dtype == torch.bfloat16 and cast.fits_bfloat16 and narrow:
+                return Factor(of_type(self.cast(operand, x, axis), torch.bfloat16))
         y = self.cast(operand, x, axis)
-        fits = native and dtype == torch.bfloat16 and narrow and fits_bfloat16(text)
-        if fits and not _differentiates():
-            return Factor(of_type(y, torch.bfloat16))
-        return Factor(y, None, y.dtype == torch.float32 and is_short(text))
+        return Factor(y, None, y.dtype == torch.float32 and cast.is_short)
 
     def narrowed(self, x: Tensor, purpose: Purpose) -> Tensor:
         """An operand of the sum `purpose` that is not cast: in autocast's type if it is native."""
@@ -167,10 +171,11 @@ class RecipeCall(NamedTuple):
         if first == second and (not first or is_whole(first)):
             cast = self.factor(Purpose.cast_gradient, g, axes[0], dtype, narrow)
             return cast, cast
-        both = all(needs) and first == second and casts_both(first) and g.is_contiguous()
-        if both and not (dtype in HALVES and splits(first, g.dim())):
+        gradient = self.recipe.casts[Purpose.cast_gradient]
+        both = all(needs) and first == second and gradient.is_scaled and not gradient.draws
+        if both and g.is_contiguous() and not (dtype in HALVES and gradient.splits_at(g.dim())):
             once, again = cast_operand_both(g, first, axes)
-            short = is_short(first) and once.dtype == torch.float32
+            short = gradient.is_short and once.dtype == torch.float32
             return Factor(once, None, short), Factor(again, None, short)
         return (
             self._factor_if(for_input, Purpose.cast_gradient, g, axes[0], dtype, narrow),
@@ -182,19 +187,19 @@ class RecipeCall(NamedTuple):
 
     def leaves_factors(self) -> bool:
         """True if the operands of the forward product have factors, which its result loses."""
-        return _parsed(self.text).left_out != 1
+        return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
         """The factors that a product of two operands contains."""
-        return factor_of(self.rounding(first)) * factor_of(self.rounding(second))
+        return self.recipe.casts[first].factor * self.recipe.casts[second].factor
 
     def of_cast(self) -> RecipeCall:
         """The call for an activation and a weight that are cast already."""
-        return self._replace(text=_of_cast(self.text))
+        return self._replace(recipe=_of_cast(self.recipe.text))
 
     def draws(self) -> bool:
         """Returns whether a rounding is stochastic, in the backward pass too."""
-        return bool(_parsed(self.text).drawing)
+        return bool(self.recipe.drawing)
 
 
 _SUM_OF = {
@@ -218,8 +223,8 @@ def _differentiates() -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _of_cast(text: str) -> str:
-    return _core.Recipe.parse(text).gemms(True, True).text
+def _of_cast(text: str) -> Resolved:
+    return resolved(_core.Recipe.parse(text).gemms(True, True).text)
 
 
 # ---- calls by torch.vmap -------------------------------------------------------------------------
@@ -227,7 +232,8 @@ def _of_cast(text: str) -> str:
 
 def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
     """The recipe of a call, by its arguments' names."""
-    return RecipeCall(*(arguments[name] for name in ("recipe", *RecipeCall._fields[1:])))
+    text, *rest = (arguments[name] for name in RecipeCall._fields)
+    return RecipeCall(resolved(text), *rest)
 
 
 def recipe_draws(arguments: dict[str, Any]) -> bool:
@@ -244,4 +250,4 @@ def scales_apart(call: Any) -> bool:
     It does if a scale of an operand covers a whole tensor, or scales are applied to sums.
     """
     of = recipe_call(call.arguments)
-    return of.scales_at != "operand" or any(covers_a_tensor(of.rounding(p)) for p in OPERANDS)
+    return of.scales_at != "operand" or any(cast.covers_a_tensor for cast in of.recipe.casts)

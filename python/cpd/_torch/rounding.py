@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cpd._torch.arguments import call_numbers, name_of, stacked_numbers
 from cpd._torch.derivatives import Derivative, Tangents, run
-from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
+from cpd._torch.operands import Pair, cast_operand, parts
 from cpd._torch.sums import tagged
 from cpd._torch.table import operator
 from cpd._torch.vmap import BatchedCall, Batching, widen_blocks
@@ -98,7 +98,7 @@ def _numbers_of(
 
 def _cast(x: Tensor, text: str, axis: int, numbers: Tensor | None, which: int) -> Tensor:
     """One of the two casts."""
-    if numbers is None or not operand_draws(text):
+    if numbers is None or not parts(text).draws:
         return cast_operand(x, text, axis)
     return cast_operand(x, text, axis, (numbers[which, 0], numbers[which, 1]))
 
@@ -126,12 +126,12 @@ def _tangent(ctx: Any, tangents: Tangents) -> Tensor:
 
 
 def _draws(arguments: dict[str, Any]) -> bool:
-    return any(operand_draws(arguments[way]) for way in ("forward", "backward"))
+    return any(parts(arguments[way]).draws for way in ("forward", "backward"))
 
 
 def _covers(call: BatchedCall) -> bool:
     """Returns whether a scale covers a whole tensor: each example then has its own."""
-    return any(covers_a_tensor(call.arguments[way]) for way in ("forward", "backward"))
+    return any(parts(call.arguments[way]).covers_a_tensor for way in ("forward", "backward"))
 
 
 operator(

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats on torch tensors.
+"""The rows of the operators torch.ops.cpd.* of scaled formats (`cpd._torch.table`).
 
-The operators are torch.ops.cpd.cast_scaled, encode_scaled and decode_scaled, with their fake
-kernels, derivatives and batching rules. Documented in `cpd.ops`. cast_scaled_both makes a layer's
-casts of its gradient along two axes, stacked.
+They are cast_scaled, encode_scaled and decode_scaled, documented in `cpd.ops`. cast_scaled_both
+makes a layer's casts of its gradient along two axes, stacked.
 
 `scaled` is the format's text, `how` the text of the cast of its elements (`cast.elements`), `dtype`
 the result's type, which holds x's values; None: x's own. Scales follow from x in its own type.
@@ -21,167 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd._torch.arguments import (
-    cast_arguments,
-    check,
-    check_codes,
-    check_out,
-    checked_integers,
-    describe,
-    name_of,
-    result_element,
-    sizes_of,
-    sum_numbers,
-    wider_type,
-)
-from cpd._torch.derivatives import Derivative, run, write
-from cpd._torch.library import ops
+from cpd._torch.derivatives import Derivative
 from cpd._torch.table import operator
 from cpd._torch.vmap import BatchedCall, Batching, never, widen_blocks
-from cpd.numeric.accumulator import Accumulator
-from cpd.numeric.cast import Drawing
-from cpd.numeric.numbers import Number
-from cpd.numeric.scaled import Scaled, named_scaled
-from cpd.ops.arguments import (
-    LEVELS,
-    NARROW_FLOATS,
-    Scales,
-    ScaleSource,
-    Shape,
-    check_addend,
-    check_cast,
-    check_level,
-    check_level_type,
-    check_scaled_bytes,
-    product_shape,
-    scale_grids,
-    scale_levels,
-    shape_of,
-    source_levels,
-)
+from cpd.numeric.scaled import named_scaled
+from cpd.ops.arguments import product_shape
 
 _LEVEL_ARGUMENTS = ("scales", "tensor_scales", "amax")
-"""The operators' arguments of `LEVELS`."""
-
-
-def cast_scaled(
-    x: Tensor,
-    q: Scaled,
-    options: Drawing,
-    out: Any,
-    axis: int,
-    source: ScaleSource,
-    random: Any,
-    dtype: Any,
-) -> Tensor:
-    arguments = _arguments(x, q, options, axis, source, random)
-    element = x.dtype if dtype is None else wider_type(x, dtype, NARROW_FLOATS)
-    check_cast(name_of(element), q)
-    if out is None:
-        return run("cast_scaled", *arguments, element)
-    *levels, _, _, integers = arguments[4:]
-    inputs = {"x": x, "random": integers, **dict(zip(LEVELS, levels, strict=True))}
-    check_out(out, x.shape, x.new_empty(0, dtype=element), inputs)
-    write("cast_scaled", *arguments, out=out)
-    return out
-
-
-def encode_scaled(
-    x: Tensor, q: Scaled, options: Drawing, axis: int, source: ScaleSource, random: Any
-) -> tuple[Tensor, Scales]:
-    arguments = _arguments(x, q, options, axis, source, random)
-    codes, blocks, tensor = ops.encode_scaled.default(*arguments)
-    return codes, blocks if q.tensor_scale is None else (blocks, tensor)
-
-
-def decode_scaled(
-    codes: Tensor, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
-) -> Tensor:
-    compiling = torch.compiler.is_compiling()
-    if compiling:
-        q = named_scaled(q.text)  # as in `cast`: one program reaches its parts in one way
-    sizes = sizes_of(shape)
-    blocks, tensor = scale_levels(q, scales)
-    parts = {"codes": codes, "scales": blocks}
-    if q.tensor_scale is not None:
-        parts["tensor scales"] = tensor
-    for name, each in parts.items():
-        check_codes(name, each, codes)
-    element = result_element(dtype, out, NARROW_FLOATS)
-    if not compiling:
-        counts = [each.numel() for each in parts.values()]
-        check_scaled_bytes(q, shape_of("shape", sizes), axis, counts)
-    packed, *levels = (each.contiguous() for each in parts.values())
-    arguments = packed, q.text, axis, levels[0], levels[1] if len(levels) > 1 else None
-    if out is None:
-        return ops.decode_scaled.default(*arguments, sizes, element)
-    check_out(out, torch.Size(sizes), codes.new_empty(0, dtype=element), parts)
-    write("decode_scaled", *arguments, out=out)
-    return out
-
-
-def _arguments(
-    x: Tensor, q: Scaled, options: Drawing, axis: int, source: ScaleSource, random: Any
-) -> tuple[Any, ...]:
-    """The arguments of cast_scaled and encode_scaled, checked."""
-    check("x", x, NARROW_FLOATS)
-    how, seed, stream = cast_arguments(options, x)
-    levels: tuple[Any, ...] = source_levels(q, source)
-    if any(level is not None for level in levels):
-        compiling = torch.compiler.is_compiling()
-        grids = (None,) * 3 if compiling else scale_grids(q, x.shape, axis)
-        levels = tuple(map(_checked_level, (q,) * 3, LEVELS, levels, grids, (x,) * 3))
-    integers = (
-        None if random is None else checked_integers(random, x, x.shape, "x's shape", options)
-    )
-    return x, q.text, axis, how, *levels, seed, stream, integers
-
-
-def _checked_level(q: Scaled, name: str, value: Any, grid: Any, x: Tensor) -> Tensor | None:
-    """Returns a level of scales, checked.
-
-    It has packed codes, or float32 numbers in the shape of `grid` (None: left to the library).
-    """
-    if value is None:
-        return None
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = torch.full((), value, dtype=torch.float32, device=x.device)
-    element = name_of(value.dtype) if isinstance(value, Tensor) else ""
-    check_level_type(name, element, describe(value))
-    if value.device != x.device:
-        raise ValueError(f"{name} must be on x's device, {x.device}, got {value.device}")
-    if grid is not None:
-        check_level(q, name, element == "uint8", value.shape, grid)
-    return value.detach().contiguous()
-
-
-def gemm_scaled(
-    a: Tensor,
-    a_scales: Tensor | None,
-    a_block: int,
-    a_lines: int,
-    a_factor: Tensor | None,
-    b: Tensor,
-    b_scales: Tensor | None,
-    b_block: int,
-    b_lines: int,
-    b_factor: Tensor | None,
-    acc: Accumulator,
-    epilogue: bool,
-    c: Any,
-    seed: Number,
-    stream: Number,
-    random: Any,
-) -> Tensor:
-    """The operands are those of `products.Operand`, decoded."""
-    if c is not None:
-        check("c", c, NARROW_FLOATS, "a")
-        check_addend(c.shape, product_shape(a.shape, b.shape))
-        c = c.detach()
-    of_a = a, a_scales, a_block, a_lines, a_factor
-    of_b = b, b_scales, b_block, b_lines, b_factor
-    numbers = sum_numbers(acc, seed, stream, a)
-    return ops.gemm_scaled.default(*of_a, *of_b, c, acc.text, epilogue, *numbers, random)
+"""The operators' arguments of `cpd.ops.arguments.LEVELS`."""
 
 
 # ---- fake kernels ------------------------------------------------------------------------------

@@ -25,12 +25,8 @@ from cpd.ops.encoded import Encoded
 from cpd.ops.products import Operand, encoded_operand
 
 
-class _TensorFrontEnd:
-    """The part of the front end for tensors that `cpd.ops.products` calls."""
-
-    @staticmethod
-    def decode(codes: Tensor, f: Format, shape: Any, dtype: Any, out: Any) -> Tensor:
-        return ops.decode(codes, f.name, list(shape), torch.float32)
+def _decoded(codes: Tensor, f: Format, shape: Any) -> Tensor:
+    return ops.decode(codes, f.name, list(shape), torch.float32)
 
 
 def scaled_product(
@@ -47,7 +43,7 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
     text, numbers = call.rounding(which), call.pair(which)
     if not text:
         return Operand(x.float(), None, 0, 1, None)
-    _, scaled, how, size, factor, history = parts(text)
+    _, scaled, how, size, factor, history, *_ = parts(text)
     if factor != 1:
         raise ValueError(f"a factor goes with scales at each operand, got {text}")
     if not scaled:
@@ -62,7 +58,7 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
     q = named_scaled(scaled)
     codes, blocks, tensor = ops.encode_scaled(x, scaled, axis, how, *(None,) * 3, *numbers, None)
     scales = blocks if q.tensor_scale is None else (blocks, tensor)
-    return encoded_operand(_TensorFrontEnd, Encoded(codes, scales, scaled, tuple(x.shape), axis))
+    return encoded_operand(Encoded(codes, scales, scaled, tuple(x.shape), axis), _decoded)
 
 
 def turned(x: Operand) -> Operand:

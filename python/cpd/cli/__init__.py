@@ -12,14 +12,15 @@ from collections.abc import Sequence
 
 from cpd._core import PARTS, __version__
 from cpd._since import gone_command
-from cpd.cli.errors import RunError, UsageError, one_line, stalls_reported
+from cpd.cli.added import LAB, LAB_COMMANDS, added_commands, needs
+from cpd.cli.errors import RunError, UsageError, one_line, stalls_reported, system_error
 from cpd.cli.options import CommandParser, Commands, Parser
 
 _COMMANDS = (
     *("show", "replay", "probe", "vectors", "sweep", "compress", "train", "roundoff", "cost"),
     *("study", "demo", "report", "env", "completion"),
 )
-"""The commands, each a module, in the order of the help."""
+"""The commands in the order of the help. Each is a module here or of the package cpd-lab."""
 _PACKAGES = {"sklearn": "scikit-learn"}
 """Modules whose packages bear another name."""
 
@@ -50,10 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.name is None or error.name.split(".")[0] == "cpd":
             raise
         module = error.name.split(".")[0]
-        package = _PACKAGES.get(module, module)
         print(
-            f"cpd {options.command}: error: needs the Python package '{package}' "
-            f"(pip install {package})",
+            f"cpd {options.command}: error: {needs(_PACKAGES.get(module, module))}",
             file=sys.stderr,
         )
         return 1
@@ -61,8 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # such as a full disk
-        where = f"{error.filename}: " if error.filename is not None else ""
-        message = one_line(f"{where}{error.strerror or error}")
+        message = one_line(system_error(error))
         print(f"cpd {options.command}: error: {message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -84,22 +82,36 @@ def build_parser(command: str | None = None) -> Parser:
         dest="command", metavar="COMMAND", parser_class=CommandParser
     )
     if command is None or command.startswith("-") or command == "completion":
-        _register(commands, parser, *_COMMANDS)
-    elif command in _COMMANDS:
+        _register(commands, parser, *_COMMANDS, *added_commands())
+    elif command in _COMMANDS or command in added_commands():
+        if command in LAB_COMMANDS and command not in added_commands():
+            parser.exit(1, f"cpd {command}: error: {needs(LAB)}\n")
         _register(commands, parser, command)
     else:
-        for name in _COMMANDS:
+        for name in dict.fromkeys((*_COMMANDS, *added_commands())):
             commands.add_parser(name)
     return parser
 
 
-def _register(commands: Commands, parser: Parser, *modules: str) -> None:
-    for name in modules:
+def _register(commands: Commands, parser: Parser, *names: str) -> None:
+    for name in dict.fromkeys(names):
+        if name in LAB_COMMANDS or name not in _COMMANDS:
+            _register_added(commands, name)
+            continue
         module = importlib.import_module(f"cpd.cli.{name}")
         if name == "completion":
             module.register(commands, parser)
         else:
             module.register(commands)
+
+
+def _register_added(commands: Commands, name: str) -> None:
+    """Adds a command of another package; for one of the lab that is missing, what it needs."""
+    entry = added_commands().get(name)
+    if entry is None:
+        commands.add_parser(name, help=needs(LAB))
+    else:
+        entry.load()(commands)
 
 
 def _parts() -> str:

@@ -8,9 +8,7 @@ power of two up to its largest value. So formats of any width are compared exact
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +22,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _LISTED = 12
-"""Values that are listed of those that one format alone has: half from each end."""
+"""The most values of one format alone that are printed; of more, half from each end."""
+_LISTED_BITS = 20
+"""The widest format whose values are compared one by one."""
 _MOST_IN_JSON = 2**16
 
 
@@ -72,27 +72,6 @@ def shared(one: Binade | None, other: Binade | None) -> int:
     return int((min(one.last, other.last) - one.first) / step) + 1
 
 
-def alone(one: Binade | None, other: Binade | None, descending: bool = False) -> Iterator[float]:
-    """The values of a binade that `one` has and `other` has not."""
-    if one is None:
-        return
-    step = 2.0**one.spacing
-    first = one.first
-    if other is not None and other.spacing <= one.spacing:
-        first += shared(one, other) * step  # all before it are shared
-    numbers = range(int((one.last - first) / step) + 1)
-    for number in reversed(numbers) if descending else numbers:
-        value = first + number * step
-        if other is None or value > other.last or math.fmod(value, 2.0**other.spacing) != 0:
-            yield value
-
-
-def only_in(f: Format, other: Format | None) -> Iterator[float]:
-    """The positive values that `f` has and `other` has not, ascending."""
-    for k in binades(f):
-        yield from alone(binade(f, k), None if other is None else binade(other, k))
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Two formats, and how many finite values they share."""
@@ -107,10 +86,6 @@ class Comparison:
         positive = sum(shared(binade(a, k), binade(b, k)) for k in binades(a, b))
         signs = 2 if a.signed and b.signed else 1
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
-
-    def sides(self) -> list[tuple[Format, Format]]:
-        """Each format with the other one."""
-        return [(self.a, self.b), (self.b, self.a)]
 
     def spacings(self) -> list[Spacing]:
         """The binades, ascending; those of the same relative spacings in one."""
@@ -145,31 +120,31 @@ class Spacing:
 
 def compare(console: Console, a: Format, b: Format) -> None:
     """Prints the comparison."""
-    found = Comparison.of(a, b)
+    comparison = Comparison.of(a, b)
     console.print(_figures_table(a, b))
-    console.print(_spacings_table(found))
+    console.print(_spacings_table(comparison))
     if a == b:
         console.print(f"both names are of the same format, {a}", soft_wrap=True)
         return
-    console.print(f"{counted(found.common, 'value')} in both", soft_wrap=True)
-    for one, other in found.sides():
-        console.print(_alone_line(found, one, other), soft_wrap=True)
+    console.print(f"{counted(comparison.common, 'value')} in both", soft_wrap=True)
+    for sides in ((a, b), (b, a)):
+        console.print(_only(*sides, comparison.common), soft_wrap=True)
 
 
 def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
-    """The same for JSON; without the values of one format alone where they are more than 2^16."""
-    found = Comparison.of(a, b)
+    """The same for JSON; `values` are None if they are more than 2^16, or a format is wide."""
+    comparison = Comparison.of(a, b)
     return {
-        "common": found.common,
+        "common": comparison.common,
         "only": [
             {
-                "name": str(one),
-                "count": one.num_values - found.common,
-                "values": _all_alone(found, one, other),
+                "name": str(f),
+                "count": (count := f.num_values - comparison.common),
+                "values": _values_only(f, other, count) if count <= _MOST_IN_JSON else None,
             }
-            for one, other in found.sides()
+            for f, other in ((a, b), (b, a))
         ],
-        "special": [{"name": str(one), **specials(one)} for one in (a, b)],
+        "special": [{"name": str(f), **specials(f)} for f in (a, b)],
         "spacings": [
             {
                 "first_exponent": run.first,
@@ -178,7 +153,7 @@ def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
                 "positive_values": list(run.counts[:2]),
                 "in_both": run.counts[2],
             }
-            for run in found.spacings()
+            for run in comparison.spacings()
         ],
     }
 
@@ -243,49 +218,33 @@ def _spacings_table(found: Comparison) -> Table:
     return table
 
 
-def _alone_line(found: Comparison, one: Format, other: Format) -> str:
-    """Returns the number of values that one format alone has, and some of them."""
-    count = one.num_values - found.common
+def _only(a: Format, b: Format, common: int) -> str:
+    """Returns the number of values that only `a` has, and some of them if both are narrow."""
+    count = a.num_values - common
     if count == 0:
-        return f"none in {one} alone"
-    parts = []
-    if _has_zero(one) and not _has_zero(other):
-        parts.append("0")
-    both_signs = one.signed and other.signed
-    some = _some(one, other)
-    if some:
-        parts.append(f"±({some})" if both_signs else some)
-    if one.signed and not other.signed:
+        return f"none in {a} alone"
+    values = _values_only(a, b, count)
+    if values is None:
+        return f"{count} in {a} alone"
+    parts = ["0"] if 0 in values else []
+    if positive := _some([value for value in values if value > 0]):
+        parts.append(f"±({positive})" if a.signed and b.signed else positive)
+    if a.signed and not b.signed:
         parts.append("all that are negative")
-    return f"{count} in {one} alone: {', '.join(parts)}"
+    return f"{count} in {a} alone: {', '.join(parts)}"
 
 
-def _some(one: Format, other: Format) -> str:
-    """The positive values of one format alone, or the first and the last of them."""
-    first = list(islice(only_in(one, other), _LISTED + 1))
-    if len(first) <= _LISTED:
-        return ", ".join(map(exact, first))
+def _values_only(a: Format, b: Format, count: int) -> list[float] | None:
+    """The `count` values that only `a` has, ascending; None if a format is wide."""
+    if max(a.bits, b.bits) > _LISTED_BITS:
+        return None if count else []
+    values: list[float] = np.setdiff1d(a.values(), b.values()).tolist()
+    return values
+
+
+def _some(values: list[float]) -> str:
+    """The values, or the first and the last of them."""
+    if len(values) <= _LISTED:
+        return ", ".join(map(exact, values))
     half = _LISTED // 2
-    ends = [exact(value) for value in (*first[:half], *reversed(_last(one, other, half)))]
-    return ", ".join(ends[:half]) + ", …, " + ", ".join(ends[half:])
-
-
-def _last(one: Format, other: Format, count: int) -> list[float]:
-    """The greatest positive values of one format alone, descending."""
-    found: list[float] = []
-    for k in reversed(binades(one)):
-        for value in alone(binade(one, k), binade(other, k), descending=True):
-            found.append(value)
-            if len(found) == count:
-                return found
-    return found
-
-
-def _all_alone(found: Comparison, one: Format, other: Format) -> list[float] | None:
-    """The values that one format alone has, ascending; None where they are too many."""
-    if one.num_values - found.common > _MOST_IN_JSON:
-        return None
-    positive = list(only_in(one, other))
-    zero = [0.0] if _has_zero(one) and not _has_zero(other) else []
-    negative = positive if other.signed else list(only_in(one, None))
-    return [-value for value in reversed(negative) if one.signed] + zero + positive
+    return ", ".join([*map(exact, values[:half]), "…", *map(exact, values[-half:])])

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd compress`: what codecs make of a file's tensors."""
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpd._files import write_json, write_npz
+from cpd._files import write_npz
+from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command, integer, json_argument, seed_argument, texts
 from cpd.cli.output import (
     check_readable,
     check_writable,
     counted,
     is_stdout,
+    json_written,
     new_console,
     new_progress,
     new_table,
@@ -23,55 +24,59 @@ from cpd.cli.output import (
 if TYPE_CHECKING:
     from cpd.study.compression import Figures, Values
 
-_TEXT = """\
-What codecs make of the floating-point tensors in a file: .npy, .npz, .safetensors,
-.pt or .pth, such as a model's checkpoint or per-rank gradients. Nothing in a file
-is executed; what is no floating-point tensor is left out; values are rounded to
-binary32 first.
-
-Each tensor is a layer, encoded on its own from a fresh state. Bytes are those of a
-message; the ratio is to binary32. The relative RMS is sqrt(sum (q - x)^2 / sum
-x^2) over finite values x, q what is decoded. Where random bits decide q, the
-variance is sum Var(q) / sum x^2, estimated from --seeds encodings. A value without
-a code is an error.
-
-The row `zstd` is the file's binary32 values compressed without loss, where the
-Python package zstandard is there.
-
---out keeps the encoded tensors as .npz: for each tensor its bytes, which
-cpd.compress.Packet.from_bytes takes, as NAME.data, and its shape as NAME.shape.
-"""
 
 _ZSTD = "zstd"
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `compress`."""
-    parser = add_command(commands, "compress", _run, "what codecs make of a file", _TEXT)
-    parser.add_argument("file", type=Path, metavar="FILE", help="a file of tensors")
-    parser.add_argument(
-        "--codec",
-        action="extend",
-        type=texts,
+    opt.command(commands, "compress", _run, Options)
+
+
+@dataclass
+class Results:
+    """Options of the results."""
+
+    per_tensor: bool = opt.option("also show each tensor", False)
+    json: Path | None = opt.json_file()
+    out: Path | None = opt.option("write the encoded tensors (.npz)", absent="not written")
+
+
+@dataclass
+class Options:
+    """Measure what codecs lose and save on a file's tensors.
+
+    Encodes the floating-point tensors of a file with codecs and measures their size, error and
+    speed. The file is .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint or
+    per-rank gradients. Nothing in it is executed. Values are rounded to binary32 first.
+
+    Each tensor is encoded separately, from a new state. Bytes are the size of a message; the ratio
+    is that of binary32 to it. The relative RMS is sqrt(sum (q - x)^2 / sum x^2) over finite values
+    x and decoded values q. If random bits decide q, the variance is sum Var(q) / sum x^2, estimated
+    from --seeds encodings. A value that a codec cannot encode is an error.
+
+    The row `zstd` is the lossless compression of the binary32 values. It needs the Python package
+    zstandard.
+
+    --out stores the encoded tensors as .npz: the bytes of each, which
+    cpd.compress.Packet.from_bytes takes, as NAME.data, and its shape as NAME.shape.
+    """
+
+    file: Path = opt.argument("a file of tensors")
+    codec: list[str] = opt.option(
+        "codecs (cpd show --codecs) or formats, such as 'qsgd bits=4 bucket=512' or mxfp8; a list, "
+        "or the option again",
         required=True,
+        action="extend",
+        type=opt.texts,
         metavar="TEXT,…",
-        help="codecs (cpd show --codecs) or formats, such as 'qsgd bits=4 bucket=512' or mxfp8; a "
-        "list, or the option again",
     )
-    seed_argument(parser)
-    integer(parser, "seeds", 4, "encodings for the variance, each with the next seed")
-    group = parser.add_argument_group("the results")
-    group.add_argument("--per-tensor", action="store_true", help="show each tensor by itself, too")
-    json_argument(group)
-    group.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="write the encoded tensors (.npz); default: not written",
-    )
+    seed: int = opt.seed()
+    seeds: int = opt.option("encodings from which the variance is estimated, each with its seed", 4)
+    results: Results = opt.group(Results, "the results")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: Options) -> int:
     names = _codecs(options)
     with users_mistakes():
         check_readable(options.file)
@@ -79,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
 
     tensors = _tensors(options.file)
     seeds = range(options.seed, options.seed + options.seeds)
-    quiet = is_stdout(options.json)
+    quiet = is_stdout(options.results.json)
     layers: dict[str, dict[str, Figures]] = {name: {} for name in names}
     kept: dict[str, Any] = {}
     with new_progress(quiet=quiet, unit="tensors") as progress:
@@ -91,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
                     layers[name][tensor], data = measured(name, seeds, x)
                 except ValueError as error:
                     raise UsageError(f"{options.file}: '{tensor}' by {name}: {error}") from error
-                if options.out is not None:
+                if options.results.out is not None:
                     kept[f"{tensor}.data"] = np.frombuffer(data, np.uint8)
                     kept[f"{tensor}.shape"] = np.asarray(x.shape, np.int64)
                 progress.advance(bar)
@@ -99,24 +104,24 @@ def _run(options: argparse.Namespace) -> int:
     if lossless:
         layers[_ZSTD] = lossless
     whole = {name: total(each.values()) for name, each in layers.items()}
-    if options.out is not None:
-        write_npz(options.out, kept)
-    if not quiet:
+    if options.results.out is not None:
+        write_npz(options.results.out, kept)
+    if not json_written(options.results.json, lambda: _json(options, whole, layers)):
         _show(options, whole, layers)
-    if options.json is not None:
-        write_json(options.json, _json(options, whole, layers))
     return 0
 
 
-def _codecs(options: argparse.Namespace) -> list[str]:
+def _codecs(options: Options) -> list[str]:
     """The codecs' names in their one form, when all else that was asked is right too."""
     from cpd.compress.codecs import Codec
 
     if options.seeds < 1:
         raise UsageError(f"--seeds must be at least 1, got {options.seeds}")
-    for path in (options.json, options.out):
+    for path in (options.results.json, options.results.out):
         check_writable(path)
-    if options.out is not None and (options.out.suffix != ".npz" or len(options.codec) > 1):
+    if options.results.out is not None and (
+        options.results.out.suffix != ".npz" or len(options.codec) > 1
+    ):
         raise UsageError("--out takes one codec's tensors, into a file that ends in .npz")
     with users_mistakes():
         return list(dict.fromkeys(Codec(text).text for text in options.codec))
@@ -152,7 +157,7 @@ def _cells(figures: "Figures") -> list[str]:
 
 
 def _show(
-    options: argparse.Namespace,
+    options: Options,
     whole: "dict[str, Figures]",
     layers: "dict[str, dict[str, Figures]]",
 ) -> None:
@@ -168,7 +173,7 @@ def _show(
     for name, figures in whole.items():
         table.add_row(name, *_cells(figures))
     console.print(table)
-    for name, each in layers.items() if options.per_tensor else ():
+    for name, each in layers.items() if options.results.per_tensor else ():
         table = new_table("Tensor", "Values", *_COLUMNS, title=name)
         for tensor, figures in each.items():
             table.add_row(tensor, f"{figures.values:,}", *_cells(figures))
@@ -176,7 +181,7 @@ def _show(
 
 
 def _json(
-    options: argparse.Namespace,
+    options: Options,
     whole: "dict[str, Figures]",
     layers: "dict[str, dict[str, Figures]]",
 ) -> dict[str, Any]:

@@ -1,41 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd cost`: the time, bytes and price of a training step by number of ranks."""
 
-import argparse
-import csv
-import io
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpd._files import write_json, write_text
-from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import (
-    Commands,
-    add_command,
-    gradients_arguments,
-    integer,
-    integers,
-    machine_argument,
-    reduce_argument,
-    table_arguments,
-)
+from cpd.cli import options as opt
+from cpd.cli.errors import UsageError, users_mistakes, warn
 from cpd.cli.output import (
     MAY_BREAK,
     check_tables,
     counted,
-    is_stdout,
+    csv_text,
     new_console,
     new_progress,
     new_table,
-    percent,
+    write_tables,
 )
 from cpd.comm.spec import as_reduce
+from cpd.numeric.shown import percent
 from cpd.numeric.warned import PrecisionWarning
 
 if TYPE_CHECKING:
@@ -44,93 +32,111 @@ if TYPE_CHECKING:
     from cpd.study.published import Cell
     from cpd.study.step_rows import StepRow
 
-_TEXT = """\
-The time of a training step: computation, codec and messages, with the bytes that a
-rank sends and the price. Rows on the Pareto front are marked: none has as many
-samples a second, as low a price of a sample (or seconds of GPUs, where no price is
-known) and as small a round-off, and is better in one of these.
 
-Messages are those of the exchange itself, run without values: each step takes as
-long as its longest message, `alpha` seconds and its bytes over `beta` bytes a second,
-within a host or between hosts, where the GPUs of a host share its link and each
-message passes its GPU's `port`. For APS and formats without NaN the ranks first agree
-on each layer's largest magnitude, 4 bytes a layer, which counts too. Two times are
-shown: all after one another, and codec and messages at once. The computation is from
-published rates of one K80 and the machine's speed unless --compute gives it. The
-codec's speed is the machine's `codec_gbps` unless --codec-gbps gives it; the lines
-below the table say which. Codecs of variable sizes count
-at their most unless --mean-bits gives their mean.
-
-Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm.
-Machines: ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g,
-ethernet-100g, nvlink-like; a .toml file of one (as cpd/study/machines.toml); or a text
-as 'alpha=1e-5 beta=1e10 gpus=8 alpha_between=5e-6 beta_between=5e10 port=1.25e10
-dollars=30'.
-
---gradients measures the round-off of each all-reduce on a file's ranks, as cpd roundoff
-does; without --model its layers are the network.
-
---figure shows what the papers publish next to the model, and the error of each cell:
-grubic-6 to grubic-16, qsgd-2, terngrad-5. For tables the constants of the links are
-fitted to the rows of 32 bits alone; a codec's time, which is not published for those
-GPUs, is 0 unless --codec-gbps gives its speed.
-"""
-
-_DEFAULTS: dict[str, Any] = {"machine": "ec2-p2", "ranks": [4, 8, 16], "reduce": ["fp32"]}
+_MACHINE = "ec2-p2"
+_RANKS = [4, 8, 16]
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `cost`."""
-    parser = add_command(commands, "cost", _run, "time, bytes and price of a training step", _TEXT)
-    parser.add_argument(
-        "--model", metavar="NAME", help="the network, one of those above; default: none"
+    opt.command(commands, "cost", _run, Options)
+
+
+@dataclass
+class Step:
+    """Options of the step."""
+
+    compute: float | None = opt.option(
+        "seconds of the computation", absent="from published rates", metavar="S"
     )
-    machine_argument(parser, _DEFAULTS["machine"])
-    parser.add_argument(
-        "--ranks",
-        type=integers,
+    batch: int | None = opt.option("samples of each rank", absent="the published number")
+    codec_gbps: str | None = opt.option(
+        "GB/s of binary32 values that a codec encodes, and also decodes; or measured: its speed on "
+        "this CPU",
+        absent="the machine's",
+        metavar="X",
+    )
+    mean_bits: float | None = opt.option(
+        "mean bits a value of codecs of variable sizes", absent="their largest size"
+    )
+
+
+@dataclass
+class Published:
+    """Options of published figures."""
+
+    figure: str | None = opt.option(
+        "compare with what a paper publishes, as grubic-10", metavar="NAME"
+    )
+    shared: bool = opt.option(
+        "fit a third constant: what the GPUs of a host share, such as its memory", False
+    )
+
+
+@dataclass
+class Results(opt.Tables):
+    """Options of the results."""
+
+    plot: Path | None = opt.plot_file("samples a second")
+
+
+@dataclass
+class Options:
+    """Estimate time, bytes and price of a training step.
+
+    Computes the time of a training step: computation, codec and messages, with the bytes that a
+    rank sends and the price. It marks the rows on the Pareto front. No other row is at least as
+    good in samples a second, the price of a sample (or seconds of GPUs, if no price is known) and
+    round-off, and better in one of them.
+
+    The messages are those of the exchange itself, run without values. Each of its steps takes as
+    long as its longest message: `alpha` seconds plus its bytes over `beta` bytes a second, within a
+    host or between hosts. The GPUs of a host share its link, and each message passes its GPU's
+    `port`. For APS and formats without NaN the ranks first agree on the largest magnitude of each
+    tensor, which takes 4 bytes a tensor. Two times are shown: all parts one after another, and
+    codec and messages at the same time.
+
+    The computation follows from published rates of one K80 and the machine's speed, unless
+    --compute is given. The speed of the codec is the machine's `codec_gbps`, unless --codec-gbps is
+    given; the lines below the table say which. Codecs of variable sizes count with their largest
+    size, unless --mean-bits is given.
+
+    Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm. Machines:
+    ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g, ethernet-100g, nvlink-like; a
+    .toml file of one (like cpd/study/machines.toml); or a text such as 'alpha=1e-5 beta=1e10 gpus=8
+    alpha_between=5e-6 beta_between=5e10 port=1.25e10 dollars=30'.
+
+    --gradients measures the round-off of each all-reduce on the ranks of a file, as cpd roundoff
+    does. Without --model its tensors are the network.
+
+    --figure compares the model with what a paper publishes, cell by cell: grubic-6 to grubic-16,
+    qsgd-2, terngrad-5. For tables the constants of the links are fitted to the rows of 32 bits
+    alone. The time of a codec, which is not published for those GPUs, is 0 unless --codec-gbps is
+    given.
+    """
+
+    model: str | None = opt.option(
+        "the network, one of those above", absent="the --gradients", metavar="NAME"
+    )
+    machine: str | None = opt.machine(_MACHINE)
+    ranks: list[int] | None = opt.option(
+        "numbers of ranks; '…' or '...' continues with the same factor, as in 4,8,…,64",
+        absent="4,8,16",
+        type=opt.integers,
         metavar="N,…",
-        help="numbers of ranks; '…' or '...' goes on by the same factor: 4,8,…,64; default 4,8,16",
     )
-    reduce_argument(parser, "fp32", several=True)
-    group = parser.add_argument_group("the step")
-    group.add_argument(
-        "--compute",
-        type=float,
-        metavar="S",
-        help="seconds of the computation; default: the published ones",
-    )
-    integer(group, "batch", None, "samples of each rank; default: the published ones")
-    group.add_argument(
-        "--codec-gbps",
-        metavar="X",
-        help="GB of binary32 values that a codec encodes, and decodes, in a second, or measured: "
-        "on this CPU; default: the machine's",
-    )
-    group.add_argument(
-        "--mean-bits",
-        type=float,
-        metavar="X",
-        help="mean bits a value of codecs of variable sizes; default: their most",
-    )
-    gradients_arguments(group)
-    group = parser.add_argument_group("published figures")
-    group.add_argument(
-        "--figure", metavar="NAME", help="show what a paper publishes, as grubic-10; default: none"
-    )
-    group.add_argument(
-        "--shared",
-        action="store_true",
-        help="fit a third constant: what the GPUs of a host share, such as its memory",
-    )
-    table_arguments(parser.add_argument_group("the results"), "samples a second")
+    reduce: list[str] | None = opt.reduce("fp32")
+    step: Step = opt.group(Step, "the step")
+    source: opt.GradientsFile = opt.group(opt.GradientsFile, "the round-off")
+    published: Published = opt.group(Published, "published figures")
+    results: Results = opt.group(Results, "the results")
 
 
-def _run(options: argparse.Namespace) -> int:
-    check_tables(options)
-    if options.figure is not None:
-        return _figure(options)
-    if options.shared:
+def _run(options: Options) -> int:
+    check_tables(options.results)
+    if options.published.figure is not None:
+        return _figure(options, options.published.figure)
+    if options.published.shared:
         raise UsageError("--shared needs --figure")
     return _steps(options)
 
@@ -138,53 +144,49 @@ def _run(options: argparse.Namespace) -> int:
 # ---- steps ----------------------------------------------------------------------------------
 
 
-def _steps(options: argparse.Namespace) -> int:
+def _steps(options: Options) -> int:
     from cpd.study.machines import Machine
     from cpd.study.step_rows import step_rows
 
-    for name, default in _DEFAULTS.items():
-        if getattr(options, name) is None:
-            setattr(options, name, default)
+    world, texts = options.ranks or _RANKS, options.reduce or ["fp32"]
     with users_mistakes():
-        on = Machine(options.machine)
-    rate = _codec_gbps(options)
-    _check_reduce(options)
-    network, largest, roundoffs, measured = _gradients(options)
-    quiet = is_stdout(options.csv) or is_stdout(options.json)
-    with new_progress(quiet=quiet, unit="rows") as progress:
-        bar = progress.add_task(
-            "modelling", total=len(options.ranks) * len(options.reduce), note=""
-        )
+        on = Machine(options.machine or _MACHINE)
+    rate = _codec_gbps(options.step.codec_gbps)
+    with users_mistakes():
+        for text in texts:
+            as_reduce(text)
+    network, largest, roundoffs, measured = _gradients(options, texts)
+    results = options.results
+    with new_progress(quiet=results.to_stdout, unit="rows") as progress:
+        bar = progress.add_task("modelling", total=len(world) * len(texts), note="")
         with users_mistakes(), _warned_in_lines():
             rows = step_rows(
                 network,
                 on,
-                options.ranks,
-                options.reduce,
-                compute=options.compute,
-                batch=options.batch,
+                world,
+                texts,
+                compute=options.step.compute,
+                batch=options.step.batch,
                 codec_gbps=rate,
-                bits=options.mean_bits,
+                bits=options.step.mean_bits,
                 largest=largest,
                 roundoffs=roundoffs,
                 done=lambda: progress.advance(bar),
             )
-    if not quiet:
+    if not results.to_stdout:
         _show(rows, network, on)
         if roundoffs is not None and any(row.step.ranks != measured for row in rows):
             new_console().print(
                 f"round-off: of the file's {counted(measured, 'rank')}, in every row",
                 soft_wrap=True,
             )
-    if options.csv is not None:
-        write_text(options.csv, _csv([row.json() for row in rows]))
-    if options.json is not None:
-        setting = {"network": network.name, "values": network.values, "machine": asdict(on)}
-        write_json(options.json, {**setting, "rows": [row.json() for row in rows]})
-    if options.plot is not None:
+    table = [row.json() for row in rows]
+    setting = {"network": network.name, "values": network.values, "machine": asdict(on)}
+    write_tables(results, lambda: csv_text(table), lambda: {**setting, "rows": table})
+    if results.plot is not None:
         from cpd.study.step_plot import draw_rows
 
-        draw_rows(options.plot, rows, f"{network.name} on {on.name}")
+        draw_rows(results.plot, rows, f"{network.name} on {on.name}")
     return 0
 
 
@@ -195,38 +197,30 @@ def _warned_in_lines() -> Iterator[None]:
         warnings.simplefilter("always", PrecisionWarning)
         yield
     for text in dict.fromkeys(str(one.message) for one in found):
-        print(f"cpd cost: warning: {text}", file=sys.stderr)
+        warn("cost", text)
 
 
-def _codec_gbps(options: argparse.Namespace) -> Any:
-    if options.codec_gbps in (None, "measured"):
-        return options.codec_gbps
+def _codec_gbps(text: str | None) -> Any:
+    if text in (None, "measured"):
+        return text
     try:
-        return float(options.codec_gbps)
+        return float(text)
     except ValueError:
-        raise UsageError(
-            f"a codec's rate must be a number or 'measured', got {options.codec_gbps!r}"
-        ) from None
-
-
-def _check_reduce(options: argparse.Namespace) -> None:
-    """Finds out before the work what is wrong with the all-reduces."""
-    with users_mistakes():
-        for text in options.reduce:
-            as_reduce(text)
+        raise UsageError(f"a codec's rate must be a number or 'measured', got {text!r}") from None
 
 
 def _gradients(
-    options: argparse.Namespace,
+    options: Options, texts: list[str]
 ) -> "tuple[Network, list[float] | None, dict[str, float] | None, int]":
-    """Returns the network, and of gradients the largest magnitude of each layer.
+    """Returns the network, and of gradients the largest magnitude of each tensor.
 
     Also the round-off of each all-reduce, and the number of ranks of these.
     """
     from cpd.study.networks import Network
 
-    if options.gradients is None:
-        if options.round:
+    file = options.source.gradients
+    if file is None:
+        if options.source.round:
             raise UsageError("--round needs --gradients")
         if options.model is None:
             raise UsageError("give a network by --model, gradients by --gradients, or --figure")
@@ -236,9 +230,9 @@ def _gradients(
     from cpd.study.gradients import load_gradients
 
     with users_mistakes():
-        loaded = load_gradients(options.gradients, options.round)
+        loaded = load_gradients(file, options.source.round)
         errors = {}
-        for text in options.reduce:
+        for text in texts:
             spec = as_reduce(text)
             size = min(spec.group_size or loaded.ranks, loaded.ranks)
             errors[text] = roundoff(loaded.per_rank, spec, [size])[size].relative_rms
@@ -247,7 +241,7 @@ def _gradients(
     shapes = tuple(layer.shape for layer in loaded.per_rank[0])
     layers = zip(*loaded.per_rank, strict=True)
     largest = [max(float(np.abs(x).max(initial=0)) for x in ranks) for ranks in layers]
-    return Network._of(name=options.gradients.stem, shapes=shapes), largest, errors, loaded.ranks
+    return Network._of(name=file.stem, shapes=shapes), largest, errors, loaded.ranks
 
 
 def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
@@ -307,35 +301,30 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.3f} ms" if value >= 1e-3 or value == 0 else f"{value * 1e6:.2f} µs"
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 # ---- figures ----------------------------------------------------------------------------------
 
 
-def _figure(options: argparse.Namespace) -> int:
+def _figure(options: Options, figure: str) -> int:
     from cpd.study.published import by_ratio, compared, rms
 
+    flags = opt.changed(options) | opt.changed(options.step)
     for name in ("model", "machine", "ranks", "reduce", "compute", "batch"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--figure has its own --{name}")
+        if name in flags:
+            raise UsageError(f"--figure has its own {flags[name]}")
+    results, shared = options.results, options.published.shared
+    flags |= opt.changed(options.source) | opt.changed(results)
     for name in ("mean_bits", "gradients", "plot"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--figure takes no --{name.replace('_', '-')}")
-    if options.codec_gbps == "measured":
+        if name in flags:
+            raise UsageError(f"--figure takes no {flags[name]}")
+    if options.step.codec_gbps == "measured":
         raise UsageError("--figure takes a codec's rate as a number, not 'measured'")
     with users_mistakes():
-        cells = compared(options.figure, _codec_gbps(options), options.shared)
+        cells = compared(figure, _codec_gbps(options.step.codec_gbps), shared)
     rows = [{**asdict(cell), "error": cell.error} for cell in cells]
-    curve = by_ratio([1, 2, 4, 8, 16, 32, 64, 128]) if options.figure == "grubic-16" else []
-    if not (is_stdout(options.csv) or is_stdout(options.json)):
+    curve = by_ratio([1, 2, 4, 8, 16, 32, 64, 128]) if figure == "grubic-16" else []
+    if not results.to_stdout:
         console = new_console()
-        for line in _fitted(options):
+        for line in _fitted(figure, shared):
             console.print(line, soft_wrap=True)
         _show_cells(cells)
         if curve:
@@ -343,23 +332,20 @@ def _figure(options: argparse.Namespace) -> int:
             for ratio, speedup in curve:
                 console.print(f"  {ratio:8.3f} MB/GFLOP  {speedup:.3f}×")
         console.print(f"RMS of the errors: {percent(rms(cells))} of {counted(len(cells), 'cell')}")
-    if options.csv is not None:
-        write_text(options.csv, _csv(rows))
-    if options.json is not None:
-        data: dict[str, Any] = {"figure": options.figure, "cells": rows, "rms": rms(cells)}
-        if curve:
-            data["by_ratio"] = [list(point) for point in curve]
-        write_json(options.json, data)
+    data: dict[str, Any] = {"figure": figure, "cells": rows, "rms": rms(cells)}
+    if curve:
+        data["by_ratio"] = [list(point) for point in curve]
+    write_tables(results, lambda: csv_text(rows), lambda: data)
     return 0
 
 
-def _fitted(options: argparse.Namespace) -> list[str]:
+def _fitted(figure: str, with_shared: bool) -> list[str]:
     from cpd.study.published import fit, table_of
 
-    source = table_of(options.figure)
+    source = table_of(figure)
     if source is None:
         return []
-    found = fit(source, options.shared)
+    found = fit(source, with_shared)
     shared = f", shared {found.shared / 1e9:.3g} GB/s" if found.shared else ""
     lines = [
         f"fitted to the rows of 32 bits: alpha {_seconds(found.alpha)}, "

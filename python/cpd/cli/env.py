@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd env`: what a report of an error should say of the machine and its packages."""
 
-import argparse
 import os
 import platform
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from cpd import _core
-from cpd._files import write_json
-from cpd.cli.options import Commands, add_command, json_argument
-from cpd.cli.output import check_writable, is_stdout
+from cpd.cli import options as opt
+from cpd.cli.output import check_writable, json_written
 
-_TEXT = """\
-Prints what a report of an error should hold: versions, the processor and its
-kernels, threads, GPUs, the parts that this CPD was built with, and the environment
-variables that change what it does. Nothing is sent anywhere.
-"""
 _PACKAGES = (
     "numpy", "ml_dtypes", "safetensors", "scikit-learn", "matplotlib", "zstandard", "mpi4py",
     "torchvision", "torchao", "transformers", "accelerate", "lightning", "wandb", "tensorboard",
@@ -26,28 +21,37 @@ _VARIABLES = ("CPD_", "OMP_", "CUDA_VISIBLE", "CUBLAS_", "NCCL_", "TORCH_", "PYT
 """Prefixes of the environment variables that are printed if set."""
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `env`."""
-    parser = add_command(commands, "env", _run, "what to paste into a report", _TEXT)
-    json_argument(parser)
+    opt.command(commands, "env", _run, Options)
 
 
-def _run(options: argparse.Namespace) -> int:
+@dataclass
+class Options:
+    """Print what to paste into an error report.
+
+    Prints what an error report should hold: versions, the processor and its kernels, threads, GPUs,
+    the optional parts that CPD was built with, and the environment variables that change its
+    behavior. Nothing is sent anywhere.
+    """
+
+    json: Path | None = opt.json_file()
+
+
+def _run(options: Options) -> int:
     check_writable(options.json)
-    found = environment()
-    if options.json is not None:
-        write_json(options.json, found)
-    if is_stdout(options.json):
+    lines = environment()
+    if json_written(options.json, lambda: lines):
         return 0
-    width = max(map(len, found))
-    for name, value in found.items():
+    width = max(map(len, lines))
+    for name, value in lines.items():
         print(f"{name:{width}}  {value}".rstrip())
     return 0
 
 
 def environment() -> dict[str, str]:
     """The lines of `cpd env`, by name."""
-    from cpd.papers.machine import cpu_name
+    from cpd.study.processor import cpu_name
 
     versions = {name: _version(name) for name in _PACKAGES}
     packages = ", ".join(f"{name} {of}" for name, of in versions.items() if of)

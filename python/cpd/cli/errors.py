@@ -24,6 +24,17 @@ def one_line(message: object) -> str:
     return _core.readable(" ".join(str(message).splitlines()))
 
 
+def warn(command: str, text: str) -> None:
+    """Prints a warning of a command in one line."""
+    print(f"cpd {command}: warning: {text}", file=sys.stderr)
+
+
+def system_error(error: OSError) -> str:
+    """The text of an error of the file system, with the file if there is one."""
+    file = f"{error.filename}: " if error.filename is not None else ""
+    return f"{file}{error.strerror or error}"
+
+
 @contextmanager
 def users_mistakes() -> Iterator[None]:
     """Makes errors of CPD and the file system while options are read the user's mistake."""
@@ -32,8 +43,7 @@ def users_mistakes() -> Iterator[None]:
     except BrokenPipeError:  # the reader's doing
         raise
     except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        raise UsageError(f"{where}{error.strerror or error}") from error
+        raise UsageError(system_error(error)) from error
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
 
@@ -57,7 +67,7 @@ def stalls_reported(command: str) -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if category is PrecisionWarning:
-                print(f"cpd {command}: warning: {message}", file=sys.stderr)
+                warn(command, str(message))
             else:
                 show(message, category, filename, lineno, file, line)
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cpd.cli import options as opt
 from cpd.cli.compare import compare, comparison_rows
 from cpd.cli.errors import UsageError
-from cpd.cli.format_bench import neighbors_row, neighbors_table
+from cpd.cli.format_bench import neighbors_row, neighbors_table, number
 from cpd.cli.output import exact, new_console, new_table, short
 from cpd.cli.scaled import describe_scaled, notes, scaled_table
 from cpd.numeric.formats import Format
@@ -25,32 +27,65 @@ if TYPE_CHECKING:
 
 LISTED_BITS = 8
 """The widest format whose values `--values` lists."""
+_FIGURES = (
+    *("exp", "man", "bias", "encoding", "signed", "subnormals", "bits", "max", "min_normal"),
+    *("min_subnormal", "epsilon", "num_values"),
+)
+"""The attributes of a format that JSON has."""
 _SIDE_BY_SIDE = 4
 """Scaled formats in a table."""
 
 
-def describe(options: argparse.Namespace, found: Sequence[Format | Scaled]) -> Any:
+@dataclass
+class FormatOptions:
+    """Options of what is shown of formats."""
+
+    values: bool = opt.option(
+        f"list every code and its value, for formats of up to {LISTED_BITS} bits and the elements "
+        "of scaled formats",
+        False,
+    )
+    compare: list[str] | None = opt.option(
+        "compare two formats: figures, spacing, and the values that only one has",
+        type=str,
+        nargs=2,
+        metavar=("A", "B"),
+    )
+    neighbors: str | None = opt.option(
+        "show the values next to a number, such as 0.3 or 0x1.8p-3; a negative one as "
+        "--neighbors=-1",
+        metavar="VALUE",
+    )
+    picture: Path | None = opt.plot_file("number lines and the spacing of values")
+
+
+def describe(options: FormatOptions, found: Sequence[Format | Scaled]) -> Any:
     """The formats for JSON: a row each; of --compare an object."""
     formats = [f for f in found if isinstance(f, Format)]
     if options.neighbors is not None:
-        return [neighbors_row(options.neighbors, f) for f in formats]
+        return [neighbors_row(number(options.neighbors), f) for f in formats]
     rows = [_describe(f, options.values) for f in found]
     if options.compare is not None:
         return {"formats": rows, **comparison_rows(*formats)}
     return rows
 
 
-def print_formats(options: argparse.Namespace, found: Sequence[Format | Scaled]) -> None:
-    """Prints tables of the formats, and what the options ask for; draws their picture."""
+def print_formats(
+    options: FormatOptions, found: Sequence[Format | Scaled], whole_names: bool
+) -> None:
+    """Prints tables of the formats, and what the options ask for.
+
+    `whole_names`: whether a narrow window may not break the formats' names.
+    """
     formats = [f for f in found if isinstance(f, Format)]
     scaled = [f for f in found if isinstance(f, Scaled)]
     console = new_console()
     if options.compare is not None:
         compare(console, *formats)
     elif options.neighbors is not None:
-        console.print(neighbors_table(options.neighbors, formats))
+        console.print(neighbors_table(number(options.neighbors), formats))
     elif formats:
-        console.print(_format_table(formats, whole_names=options.tables is not None))
+        console.print(_format_table(formats, whole_names))
     for begin in range(0, len(scaled), _SIDE_BY_SIDE):
         console.print(scaled_table(scaled[begin : begin + _SIDE_BY_SIDE]))
     for note in notes(scaled) if scaled else ():
@@ -60,7 +95,7 @@ def print_formats(options: argparse.Namespace, found: Sequence[Format | Scaled])
             _print_values(console, f.element if isinstance(f, Scaled) else f)
 
 
-def check_formats(options: argparse.Namespace, found: Sequence[Format | Scaled]) -> None:
+def check_formats(options: FormatOptions, found: Sequence[Format | Scaled]) -> None:
     """Raises UsageError for options that some of the formats do not have."""
     for f in found:
         wire = f.element if isinstance(f, Scaled) else f
@@ -81,21 +116,7 @@ def _describe(f: Format | Scaled, values: bool) -> dict[str, Any]:
 
 
 def _describe_format(wire: Format, values: bool) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "name": str(wire),
-        "exp": wire.exp,
-        "man": wire.man,
-        "bias": wire.bias,
-        "encoding": wire.encoding,
-        "signed": wire.signed,
-        "subnormals": wire.subnormals,
-        "bits": wire.bits,
-        "max": wire.max,
-        "min_normal": wire.min_normal,
-        "min_subnormal": wire.min_subnormal,
-        "epsilon": wire.epsilon,
-        "num_values": wire.num_values,
-    }
+    described = {"name": str(wire), **{name: getattr(wire, name) for name in _FIGURES}}
     if values:
         described["values"] = [
             {"code": code, "value": value if math.isfinite(value) else str(value)}
@@ -104,7 +125,7 @@ def _describe_format(wire: Format, values: bool) -> dict[str, Any]:
     return described
 
 
-def _format_table(formats: list[Format], whole_names: bool = False) -> Table:
+def _format_table(formats: list[Format], whole_names: bool) -> Table:
     table = new_table(
         "Format", "Bits", "e,m,bias", "Max", "Min\nnormal", "Min\nsubn.", "Eps", "Values"
     )

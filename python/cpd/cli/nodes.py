@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes of `--transport`: opening them, agreeing on options, and what goes wrong in between."""
 
-import argparse
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cpd.comm
 from cpd.cli.errors import RunError, UsageError, users_mistakes
+from cpd.cli.options import flat
 from cpd.comm.launched import broken_promise, no_launcher
 from cpd.parallel.launch import check_launched
 
 if TYPE_CHECKING:
-    from cpd.train import Ranks
+    from cpd.parallel.nodes import Ranks
 
 T = TypeVar("T")
 
 
-def checked_alone(options: argparse.Namespace, check: Callable[[], object]) -> None:
+def checked_alone(options: Any, check: Callable[[], object]) -> None:
     """Raises UsageError for mistakes that are found before nodes connect, which imports torch.
 
     They are a missing launcher, and what `check` refuses, if nodes are virtual. (Processes first
@@ -33,9 +33,9 @@ def checked_alone(options: argparse.Namespace, check: Callable[[], object]) -> N
 
 
 @contextmanager
-def connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks"]:
+def connected(options: Any, nodes: int | None) -> Iterator["Ranks"]:
     """The nodes of `--transport`. An error between processes is one line."""
-    from cpd.train import open_ranks
+    from cpd.parallel.nodes import open_ranks
 
     with ExitStack() as stack:
         try:
@@ -77,7 +77,7 @@ def _check_not_alone(transport: str, nodes: int | None, ranks: "Ranks") -> None:
 def _failures_between(ranks: "Ranks") -> Iterator[None]:
     """An error between processes names the process that reports it."""
     from cpd.comm import Mismatch, RankLost, TransportError
-    from cpd.train import RanksDiffer
+    from cpd.parallel.nodes import RanksDiffer
 
     try:
         yield
@@ -89,7 +89,7 @@ def _failures_between(ranks: "Ranks") -> Iterator[None]:
         raise
 
 
-def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -> T | None:
+def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
     """Returns the result of `make` if no process finds a user's mistake in it.
 
     All must also have the same options. The first process with a mistake reports it.
@@ -97,7 +97,7 @@ def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -
     Raises UsageError in that process and returns None in the others, which end without an error so
     that no launcher stops the reporting process.
     """
-    from cpd.train import gather_integers
+    from cpd.parallel.nodes import gather_integers
 
     made, mistake = None, None
     try:
@@ -126,14 +126,14 @@ def _wait_for_all(ranks: "Ranks") -> None:
     report that.
     """
     from cpd.comm import RankLost, TransportError
-    from cpd.train import gather_integers
+    from cpd.parallel.nodes import gather_integers
 
     with suppress(RankLost, TransportError):
         gather_integers(ranks, [[0] for _ in ranks.mine])
 
 
-def _digest(options: argparse.Namespace) -> int:
+def _digest(options: Any) -> int:
     """64 bits of the options that decide a result."""
     apart = ("run", "json", "csv", "plot", "save_gradients", "gradients")
-    deciding = sorted((name, value) for name, value in vars(options).items() if name not in apart)
+    deciding = sorted(item for item in vars(flat(options)).items() if item[0] not in apart)
     return int.from_bytes(hashlib.sha256(repr(deciding).encode()).digest()[:8])

@@ -1,19 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsers of the commands' options, and options that several commands have."""
+"""Options of commands: a dataclass has a field for each, from which argparse reads them.
+
+    @dataclass
+    class Options:
+        file: Path = argument("a file of tensors")
+        seeds: int = option("the number of encodings", 4)
+        results: Tables = group(Tables, "the results")
+
+`command` adds the command of such a class, whose docstring is the command's help, and runs it with
+an instance that has the values of a command line.
+"""
 
 import argparse
-import json
+import inspect
 import math
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass
+from json import loads
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from types import NoneType
+from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
 
 from cpd import _core
+from cpd._files import STDOUT
 from cpd._since import gone_flag
 from cpd.cli.errors import one_line
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
+
+T = TypeVar("T")
+
+# ---- parsers -------------------------------------------------------------------------------------
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,7 +44,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuses a value that is not a choice, with the nearest one, which argparse lacks."""
         if action.choices is not None and value not in action.choices:
-            known = [str(one) for one in action.choices]
+            known = [str(choice) for choice in action.choices]
             meant = did_you_mean(value, known)
             hint = f" ({meant})" if meant else ""
             message = f"must be one of {', '.join(known)}, got {shown(value)}{hint}"
@@ -43,9 +61,9 @@ class CommandParser(Parser):
             self.error(gone)
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            options = [name for name in self._option_string_actions if name.startswith("--")]
-            given = next((word for word in unknown if word.startswith("-")), "")
-            meant = did_you_mean(given.partition("=")[0], options)
+            flags = [name for name in self._option_string_actions if name.startswith("--")]
+            first = next((word for word in unknown if word.startswith("-")), "")
+            meant = did_you_mean(first.partition("=")[0], flags)
             hint = f"; {meant}" if meant else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known, unknown
@@ -75,162 +93,151 @@ def add_command(
     text: str = "",
 ) -> Parser:
     """The parser of one command, which calls `run`; its help shows `text`, or else `help`."""
-    made = commands.add_parser(
+    parser = commands.add_parser(
         name,
         help=help,
         description=text or f"{help[0].upper()}{help[1:]}.",
         formatter_class=Help,
     )
-    made.set_defaults(run=run)
-    return made
+    parser.set_defaults(run=run)
+    return parser
 
+
+def command(commands: Commands, name: str, run: Callable[[T], int], options: type[T]) -> None:
+    """Adds a command that `run` runs.
+
+    `options` is the dataclass of its options. The summary of the class's docstring stands in the
+    list of commands, the rest above the command's options.
+    """
+    summary, _, text = (inspect.getdoc(options) or name).partition("\n\n")
+    help = f"{summary[0].lower()}{summary[1:].removesuffix('.')}"
+    parser = add_command(
+        commands, name, lambda parsed: run(options_of(options, parsed)), help, text
+    )
+    add_options(parser, options)
+
+
+# ---- options of a dataclass ----------------------------------------------------------------------
 
 Group: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
 """What options are added to."""
 
-
-def reduce_argument(parser: Group, default: str, several: bool) -> None:
-    """Adds the option of an all-reduce, or of `several`; its default is None."""
-    more = "; a list, or the option again" if several else ""
-    parser.add_argument(
-        "--reduce",
-        metavar="TEXT,…" if several else "TEXT",
-        action="extend" if several else "store",
-        type=texts if several else str,
-        help="the all-reduce, as cpd.Reduce takes it: a format or codec, then keys, such as "
-        f"\"e4m3 aps accumulator='fp16 kahan'\"{more}; default {default}",
-    )
+_METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
 
-def accumulator_argument(
-    parser: Group, what: str, default: str | None = None, without: str = "none"
-) -> None:
-    """Adds the option of an accumulator, or with a default of several; `what` it is for.
+def option(help: str, default: Any = None, absent: str = "none", **settings: Any) -> Any:
+    """Returns a field that is an option.
 
-    `without`: what holds without one.
+    Its flag is the field's name with dashes. A bool is a flag without a value, of which `--no-NAME`
+    is the flag if the default is True.
+
+    Args:
+        help: what the option does. What holds without the option is added.
+        default: the value without the option.
+        absent: what holds without an option whose default is None, in words.
+        settings: `flags`, other flags; and arguments of argparse's `add_argument`. The field's type
+            decides `type` and `metavar`, unless they are given.
+
+    Returns:
+        The field.
     """
-    parser.add_argument(
-        "--accumulator",
-        default=default,
-        metavar="TEXT,…" if default else "TEXT",
-        help=f"{what}, such as 'e6m9 kahan' or a matrix unit (cpd show --units); default "
-        f"{default or without}",
-    )
+    if default is None and not settings.get("required"):
+        help = f"{help}; default: {absent}"
+    elif default is not None and not isinstance(default, bool):
+        text = f"{default:g}" if isinstance(default, float) else str(default)
+        help = f"{help}; default {text}"
+    return field(default=default, metadata={"help": help, **settings})
 
 
-def rounding_argument(parser: Group, **options: Any) -> None:
-    """Adds the option of the rounding of casts."""
-    parser.add_argument("--rounding", default="nearest_even", **options)
+def argument(help: str, **settings: Any) -> Any:
+    """Returns a field that is an argument without a flag; `settings` as of `option`."""
+    return field(default=None, metadata={"help": help, "flags": (), **settings})
 
 
-def overflow_argument(parser: Group, default: str) -> None:
-    """Adds the option of the overflow of casts."""
-    parser.add_argument(
-        "--overflow",
-        choices=_core.OVERFLOWS,
-        default=default,
-        help=f"what a cast makes of values beyond the format; default {default}",
-    )
+def group(cls: type[Any], title: str, text: str | None = None, exclusive: bool = False) -> Any:
+    """Returns a field that is a group of options.
+
+    Args:
+        cls: the dataclass of its options.
+        title: the title in the help.
+        text: what the help says of the group; default nothing.
+        exclusive: whether no more than one of the options may be given; default False.
+
+    Returns:
+        The field.
+    """
+    metadata = {"group": cls, "title": title, "text": text, "exclusive": exclusive}
+    return field(default_factory=cls, metadata=metadata)
 
 
-def seed_argument(parser: Group) -> None:
-    """Adds the option of a seed."""
-    integer(parser, "seed", 0, "the seed of all that is random")
+def add_options(parser: Group, cls: type[Any]) -> None:
+    """Adds the options of a dataclass to a parser."""
+    types = get_type_hints(cls)
+    for own in fields(cls):
+        if "group" not in own.metadata:
+            _add_option(parser, own.name, types[own.name], own.default, dict(own.metadata))
+            continue
+        section: Group = parser.add_argument_group(own.metadata["title"], own.metadata["text"])
+        if own.metadata["exclusive"]:
+            section = section.add_mutually_exclusive_group()
+        add_options(section, own.metadata["group"])
 
 
-def machine_argument(parser: Group, default: str) -> None:
-    """Adds the option of a machine; its default is None."""
-    parser.add_argument(
-        "--machine",
-        metavar="NAME|FILE|TEXT",
-        help="a machine's name, its .toml file, or its numbers: alpha, the seconds of a message, "
-        f"beta, bytes a second, and more; default {default}",
-    )
+def _add_option(
+    parser: Group, name: str, annotation: Any, default: Any, settings: dict[str, Any]
+) -> None:
+    dashed = name.replace("_", "-")
+    kind = _value_type(annotation)
+    if kind is bool:
+        flag = f"--no-{dashed}" if default else f"--{dashed}"
+        action = "store_false" if default else "store_true"
+        parser.add_argument(flag, dest=name, action=action, **settings)
+        return
+    settings.setdefault("type", kind)
+    if "choices" not in settings:
+        settings.setdefault("metavar", _METAVARS.get(kind))
+    flags = settings.pop("flags", (f"--{dashed}",))
+    if flags:
+        settings["dest"] = name
+    parser.add_argument(*(flags or (name,)), default=default, **settings)
 
 
-def gradients_arguments(parser: Group) -> None:
-    """Adds the options of a file of gradients."""
-    parser.add_argument(
-        "--gradients", type=Path, metavar="FILE", help="per-rank gradients; default: none"
-    )
-    parser.add_argument(
-        "--round", action="store_true", help="round a file's binary64 values to binary32 first"
-    )
+def _value_type(annotation: Any) -> Any:
+    """Returns the type of a value: int of `int | None` and of `list[int]`."""
+    inner = next((part for part in get_args(annotation) if part is not NoneType), None)
+    return annotation if inner is None else _value_type(inner)
 
 
-def json_argument(parser: Group) -> None:
-    """Adds the option of JSON."""
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const=Path("-"),
-        type=Path,
-        metavar="FILE",
-        help="write the result as JSON; without FILE or with '-' to standard output, in the place "
-        "of the text; default: text alone",
-    )
+def options_of(cls: type[T], parsed: argparse.Namespace) -> T:
+    """Returns the options of a dataclass that argparse has read."""
+    values: dict[str, Any] = {}
+    for own in fields(cls):  # type: ignore[arg-type]
+        if "group" in own.metadata:
+            values[own.name] = options_of(own.metadata["group"], parsed)
+        else:
+            values[own.name] = getattr(parsed, own.name)
+    return cls(**values)
 
 
-def table_arguments(parser: Group, plot: str) -> None:
-    """Adds the options of a table's files; `plot` is what the picture shows."""
-    json_argument(parser)
-    parser.add_argument(
-        "--csv",
-        type=Path,
-        metavar="FILE",
-        help="write the table as CSV; '-' as for --json; default: not written",
-    )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help=f"draw {plot}, as .png or .svg; default: no plot"
-    )
+def flat(options: Any) -> argparse.Namespace:
+    """Returns all options, those in groups too, as argparse has read them."""
+    values: dict[str, Any] = {}
+    for name, value in vars(options).items():
+        values |= vars(flat(value)) if is_dataclass(value) else {name: value}
+    return argparse.Namespace(**values)
 
 
-def jobs_arguments(parser: Group, default: str) -> None:
-    """Adds the options of processes and clusters."""
-    integer(parser, "jobs", None, f"processes, or a cluster's jobs; default {default}")
-    parser.add_argument(
-        "--cluster",
-        choices=("slurm", "local", "debug"),
-        help="run as jobs of submitit, in the folder of --out, which all nodes share; default: "
-        "processes here",
-    )
-    parser.add_argument(
-        "--cluster-options",
-        type=json_object,
-        metavar="JSON",
-        help='parameters of submitit, such as \'{"slurm_partition": "cpu", "timeout_min": 60}\'; '
-        "default: none",
-    )
+def changed(options: Any) -> dict[str, str]:
+    """Returns the flags of options that do not have their default values, by their fields."""
+    return {
+        own.name: f"--{'no-' * (own.default is True)}{own.name.replace('_', '-')}"
+        for own in fields(options)
+        if own.metadata.get("flags") != () and "group" not in own.metadata
+        if getattr(options, own.name) != own.default
+    }
 
 
-def nodes_arguments(parser: Group) -> None:
-    """Adds the options of the nodes."""
-    parser.add_argument(
-        "--transport",
-        choices=("virtual", "mpi", "torch"),
-        default="virtual",
-        help="how nodes reach each other: all in this process (virtual), by MPI, or by "
-        "torch.distributed with gloo (torch); default virtual",
-    )
-    timeout_argument(parser, 300, "until a silent rank of a transport is lost")
-
-
-def timeout_argument(parser: Group, default: int, until: str) -> None:
-    """Adds the option of a timeout."""
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=float(default),
-        metavar="S",
-        help=f"seconds {until}; default {default}",
-    )
-
-
-def integer(parser: Group, name: str, default: int | None, help: str) -> None:
-    """Adds an option of an integer."""
-    if default is not None:
-        help = f"{help}; default {default}"
-    parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
+# ---- values --------------------------------------------------------------------------------------
 
 
 def texts(text: str) -> list[str]:
@@ -254,10 +261,10 @@ def integers(text: str) -> list[int]:
     [4, 8, 16, 32, 64]
     """
     words = texts(text)
-    found: list[int] = []
-    for number, word in enumerate(words):
+    numbers: list[int] = []
+    for index, word in enumerate(words):
         if word in ("…", "..."):
-            if len(found) < 2 or number != len(words) - 2:
+            if len(numbers) < 2 or index != len(words) - 2:
                 raise argparse.ArgumentTypeError(
                     f"… stands between two numbers and the last one, got {text!r}"
                 )
@@ -270,10 +277,10 @@ def integers(text: str) -> list[int]:
             ) from None
         if value < 1:
             raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-        if number and words[number - 1] in ("…", "..."):
-            found += _between(found[-2], found[-1], value, text)
-        found.append(value)
-    return found
+        if index and words[index - 1] in ("…", "..."):
+            numbers += _between(numbers[-2], numbers[-1], value, text)
+        numbers.append(value)
+    return numbers
 
 
 _MOST = 1000
@@ -285,26 +292,26 @@ def _between(before: int, last: int, end: int, text: str) -> list[int]:
         raise argparse.ArgumentTypeError(
             f"numbers on both sides of … must rise, as in 4,8,…,64, got {text!r}"
         )
-    found: list[int] = []
+    numbers: list[int] = []
     while True:
         after = last * (last // before) if last % before == 0 else 2 * last - before
         if after >= end:
-            return found
-        found.append(after)
+            return numbers
+        numbers.append(after)
         before, last = last, after
-        if len(found) > _MOST:
+        if len(numbers) > _MOST:
             raise argparse.ArgumentTypeError(f"{text!r} has more than {_MOST} numbers")
 
 
 def json_object(text: str) -> dict[str, Any]:
     """Returns the JSON object of a text."""
     try:
-        found = json.loads(text)
+        value = loads(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
-    return found
+    return value
 
 
 def seconds(text: str) -> float:
@@ -316,3 +323,164 @@ def seconds(text: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"must be seconds above 0, got {text!r}")
     return value
+
+
+# ---- options that several commands have ----------------------------------------------------------
+
+
+def reduce(default: str, several: bool = True) -> Any:
+    """Returns the option of an all-reduce, or of `several`; its default is None."""
+    settings = {"action": "extend", "type": texts, "metavar": "TEXT,…"} if several else {}
+    more = "; a list, or the option again" if several else ""
+    return option(
+        "the all-reduce, as cpd.Reduce takes it: a format or codec, then keys, such as "
+        f"\"e4m3 aps accumulator='fp16 kahan'\"{more}",
+        absent=default,
+        **settings,
+    )
+
+
+def accumulator(what: str, default: str | None = None, **settings: Any) -> Any:
+    """Returns the option of an accumulator; `what` it is for, `settings` as of `option`."""
+    text = f"{what}, such as 'e6m9 kahan' or a matrix unit (cpd show --units)"
+    return option(text, default, **settings)
+
+
+def overflow(default: str) -> Any:
+    """Returns the option of the overflow of casts."""
+    text = (
+        "what values beyond a format become: Inf or NaN, if it has one (ieee), or its largest value"
+    )
+    return option(text, default, choices=_core.OVERFLOWS)
+
+
+def timeout_of(default: int, until: str) -> Any:
+    """Returns the option of a timeout."""
+    return option(f"seconds {until}", float(default), type=seconds, metavar="S")
+
+
+def jobs(default: str) -> Any:
+    """Returns the option of processes."""
+    return option("processes, or a cluster's jobs", absent=default)
+
+
+def seed() -> Any:
+    """Returns the option of a seed."""
+    return option("the seed of all random numbers", 0)
+
+
+def machine(default: str) -> Any:
+    """Returns the option of a machine; its default is None."""
+    return option(
+        "a machine's name, its .toml file, or its numbers: alpha, the seconds of a message, beta, "
+        "bytes a second, and more",
+        absent=default,
+        metavar="NAME|FILE|TEXT",
+    )
+
+
+def json_file() -> Any:
+    """Returns the option of JSON."""
+    return option(
+        "write the result as JSON; without FILE or with '-' to standard output, in place of the "
+        "text",
+        absent="text alone",
+        nargs="?",
+        const=STDOUT,
+    )
+
+
+def plot_file(what: str) -> Any:
+    """Returns the option of a picture, which shows `what`."""
+    return option(f"draw {what}, as .png or .svg", absent="not drawn")
+
+
+@dataclass
+class Tables:
+    """Options of the files that have a table's values."""
+
+    json: Path | None = json_file()
+    csv: Path | None = option("write the table as CSV; '-' as for --json", absent="not written")
+    plot: Path | None = plot_file("the table")
+
+    @property
+    def to_stdout(self) -> bool:
+        """Whether a file goes to standard output, which then takes nothing else."""
+        return STDOUT in (self.json, self.csv)
+
+
+@dataclass
+class GradientsFile:
+    """Options of a file of gradients."""
+
+    gradients: Path | None = option("a file of each rank's gradients")
+    round: bool = option("round the file's binary64 values to binary32 first", False)
+
+
+@dataclass
+class Ranks:
+    """Options of the nodes and how they reach each other."""
+
+    transport: str = option(
+        "how nodes reach each other: all in this process (virtual), by MPI, or by "
+        "torch.distributed with gloo (torch)",
+        "virtual",
+        choices=("virtual", "mpi", "torch"),
+    )
+    timeout: float = timeout_of(300, "until a silent rank of a transport is lost")
+
+
+@dataclass
+class Cluster:
+    """Options of the jobs of a cluster."""
+
+    cluster: str | None = option(
+        "run as jobs of submitit, in the folder of --out, which all nodes share",
+        absent="processes here",
+        choices=("slurm", "local", "debug"),
+    )
+    cluster_options: dict[str, Any] | None = option(
+        'parameters of submitit, such as \'{"slurm_partition": "cpu", "timeout_min": 60}\'',
+        type=json_object,
+        metavar="JSON",
+    )
+
+
+# ---- the same for commands that have no dataclass ------------------------------------------------
+
+
+def _add(parser: Group, name: str, annotation: Any, own: Any) -> None:
+    _add_option(parser, name, annotation, own.default, dict(own.metadata))
+
+
+def reduce_argument(parser: Group, default: str, several: bool) -> None:
+    """Adds the option of an all-reduce."""
+    _add(parser, "reduce", str, reduce(default, several))
+
+
+def seed_argument(parser: Group) -> None:
+    """Adds the option of a seed."""
+    _add(parser, "seed", int, seed())
+
+
+def json_argument(parser: Group) -> None:
+    """Adds the option of JSON."""
+    _add(parser, "json", Path, json_file())
+
+
+def nodes_arguments(parser: Group) -> None:
+    """Adds the options of how nodes reach each other."""
+    add_options(parser, Ranks)
+
+
+def jobs_arguments(parser: Group, default: str) -> None:
+    """Adds the options of processes and clusters."""
+    _add(parser, "jobs", int, jobs(default))
+    add_options(parser, Cluster)
+
+
+def integer(parser: Group, name: str, default: int | None, help: str) -> None:
+    """Adds an option of an integer; without a default `help` says what holds without it."""
+    if default is not None:
+        help = f"{help}; default {default}"
+    parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)

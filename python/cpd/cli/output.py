@@ -6,14 +6,16 @@ Functions that print import rich, so that a mistake is reported without it.
 
 from __future__ import annotations
 
-import argparse
+import csv
+import io
 import math
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cpd._files import STDOUT
+from cpd._files import STDOUT, write_json, write_text
 from cpd.cli.errors import UsageError, users_mistakes
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+    from cpd.cli.options import Tables
 
 MAY_BREAK = "\u00ad"
 """Stands in a header where a narrow table breaks the word."""
@@ -80,11 +83,6 @@ def new_table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
-def percent(value: float) -> str:
-    """A share in per cent: two decimals, or three digits where those would show nothing."""
-    return f"{value:.2%}" if value == 0 or not abs(value) < 1e-4 else f"{value * 100:.2e}%"
-
-
 def check_writable(path: Path | None) -> None:
     """Finds out before the work whether its result can be written; - is standard output."""
     if path is None or path == STDOUT:
@@ -93,8 +91,8 @@ def check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: not a file in an existing folder")
 
 
-def check_tables(options: argparse.Namespace) -> None:
-    """Finds out before the work whether the files of `table_arguments` can be written."""
+def check_tables(options: Tables) -> None:
+    """Finds out before the work whether the files of a table can be written."""
     for path in (options.json, options.csv, options.plot):
         check_writable(path)
     if is_stdout(options.csv) and is_stdout(options.json):
@@ -116,6 +114,29 @@ def check_readable(path: Path) -> None:
     suffix(path)
     with path.open("rb"):
         pass
+
+
+def json_written(path: Path | None, result: Callable[[], Any]) -> bool:
+    """Writes a result as JSON if there is a path. Returns whether it went to standard output."""
+    if path is not None:
+        write_json(path, result())
+    return is_stdout(path)
+
+
+def write_tables(options: Tables, csv: Callable[[], str], json: Callable[[], Any]) -> None:
+    """Writes a table's files, as far as they are asked for."""
+    if options.csv is not None:
+        write_text(options.csv, csv())
+    json_written(options.json, json)
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
+    """Returns rows as CSV with a header; `columns` are by default those of the first row."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or [*rows[0]], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,59 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd replay`: a unit's published dot products through an accumulator."""
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpd.cli import options as opt
 from cpd.cli.errors import users_mistakes
-from cpd.cli.options import Commands, accumulator_argument, add_command, json_argument
-from cpd.cli.output import check_writable, is_stdout, new_console, new_table
+from cpd.cli.output import check_writable, json_written, new_console, new_table
 
 if TYPE_CHECKING:
     from cpd.hardware.replaying import Replay
 
-_TEXT = """\
-Runs the dot products of a file again and compares the results bit by bit: those of
-a matrix unit (.npz with arrays E4M3_a, E4M3_b, E4M3_c, E4M3_d_fp32, … of binary32
-patterns), or of `cpd vectors` (.csv, .jsonl; operations dot and block_fma).
 
-The accumulator is the preset that the file's name is of (H100.npz, Ada-fp8.npz), or
-what the file's head says; --accumulator names another one. Exit status 1
-where a result differs. --mutations counts what changed rules give: one fraction bit more or less,
-twice or half the block, the other rounding. A count of 0 there says that the file
-does not tell the two rules apart.
-"""
-
-
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `replay`."""
-    parser = add_command(
-        commands, "replay", _run, "a unit's published dot products through an accumulator", _TEXT
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a file of dot products")
-    accumulator_argument(parser, "the accumulator of the products", without="the file's own")
-    parser.add_argument(
-        "--operands",
-        metavar="FORMAT",
-        help="only dot products of these operands, as E4M3; default: all",
-    )
-    parser.add_argument(
-        "--result",
-        metavar="FORMAT",
-        help="only dot products with these results, as fp16; default: all",
-    )
-    parser.add_argument("--no-c", action="store_true", help="the results hold no addends")
-    parser.add_argument("--mutations", action="store_true", help="count what changed rules give")
-    json_argument(parser)
+    opt.command(commands, "replay", _run, Options)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from cpd._files import write_json
+@dataclass
+class Options:
+    """Compare a unit's recorded dot products with an accumulator's.
+
+    Computes the dot products of a file again and compares the results bit by bit. The file has
+    results of a matrix unit (.npz with arrays E4M3_a, E4M3_b, E4M3_c, E4M3_d_fp32, … of binary32
+    patterns) or is written by `cpd vectors` (.csv, .jsonl; operations dot and block_fma). The exit
+    status is 1 if a result differs.
+
+    The accumulator is the matrix unit that the file is named after (H100.npz, Ada-fp8.npz) or that
+    the file's first line names, unless --accumulator is given.
+
+    --mutations changes the rule: one fraction bit more or less, twice or half the block, the other
+    rounding. It counts the results that each change alters. The file cannot tell two rules apart if
+    that count is 0.
+    """
+
+    file: Path = opt.argument("a file of dot products")
+    accumulator: str | None = opt.accumulator(
+        "the accumulator to compute with", absent="the file's own"
+    )
+    operands: str | None = opt.option(
+        "only dot products of these operands, as E4M3", absent="all", metavar="FORMAT"
+    )
+    result: str | None = opt.option(
+        "only dot products with these results, as fp16", absent="all", metavar="FORMAT"
+    )
+    no_c: bool = opt.option("the recorded results do not include the addends c", False)
+    mutations: bool = opt.option("also count the results that change if the rule is changed", False)
+    json: Path | None = opt.json_file()
+
+
+def _run(options: Options) -> int:
     from cpd.hardware.replaying import replay
 
     check_writable(options.json)
     with users_mistakes():
-        found = replay(
+        replays = replay(
             options.file,
             options.accumulator,
             operands=options.operands,
@@ -61,44 +63,42 @@ def _run(options: argparse.Namespace) -> int:
             adds_c=False if options.no_c else None,
             mutations=options.mutations,
         )
-    if options.json is not None:
-        write_json(options.json, [_describe(one) for one in found])
-    if options.json is None or not is_stdout(options.json):
-        _show(found)
-    return 0 if all(one.matches == one.total for one in found) else 1
+    if not json_written(options.json, lambda: [_describe(replayed) for replayed in replays]):
+        _show(replays)
+    return 0 if all(replayed.matches == replayed.total for replayed in replays) else 1
 
 
-def _describe(one: "Replay") -> dict[str, Any]:
+def _describe(replayed: "Replay") -> dict[str, Any]:
     return {
-        "name": one.name,
-        "accumulator": str(one.accumulator),
-        "adds_c": one.adds_c,
-        "matches": one.matches,
-        "total": one.total,
+        "name": replayed.name,
+        "accumulator": str(replayed.accumulator),
+        "adds_c": replayed.adds_c,
+        "matches": replayed.matches,
+        "total": replayed.total,
         "first": [
             {"number": number, "published": published.hex(), "result": result.hex()}
-            for number, published, result in one.first
+            for number, published, result in replayed.first
         ],
-        "mutations": one.mutations,
+        "mutations": replayed.mutations,
     }
 
 
-def _show(found: "list[Replay]") -> None:
+def _show(replays: "list[Replay]") -> None:
     console = new_console()
     table = new_table("Dot products", "Match", "Of", "Accumulator")
     table.columns[0].no_wrap = True
     table.columns[3].justify = "left"
-    for one in found:
-        name = one.name if one.adds_c else f"{one.name}, without c"
-        table.add_row(name, str(one.matches), str(one.total), str(one.accumulator))
+    for replayed in replays:
+        name = replayed.name if replayed.adds_c else f"{replayed.name}, without c"
+        table.add_row(name, str(replayed.matches), str(replayed.total), str(replayed.accumulator))
     console.print(table)
-    for one in found:
-        for number, published, result in one.first:
+    for replayed in replays:
+        for number, published, result in replayed.first:
             console.print(
-                f"{one.name}, number {number}: published {published.hex()}, "
+                f"{replayed.name}, number {number}: published {published.hex()}, "
                 f"the accumulator gives {result.hex()}",
                 soft_wrap=True,
             )
-        if one.mutations:
-            counts = ", ".join(f"{name} {count}" for name, count in one.mutations.items())
-            console.print(f"{one.name}, of {one.total} differ: {counts}", soft_wrap=True)
+        if replayed.mutations:
+            counts = ", ".join(f"{name} {count}" for name, count in replayed.mutations.items())
+            console.print(f"{replayed.name}, of {replayed.total} differ: {counts}", soft_wrap=True)

@@ -1,29 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd roundoff`: the round-off of an all-reduce by group size."""
 
-import argparse
+import functools
 import shlex
-import sys
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from cpd._files import STDOUT, write_json, write_text
-from cpd.cli.errors import UsageError
+from cpd.cli import options as opt
+from cpd.cli.added import model_gradients
+from cpd.cli.errors import UsageError, warn
 from cpd.cli.nodes import agreed, checked_alone, connected
-from cpd.cli.options import (
-    Commands,
-    add_command,
-    gradients_arguments,
-    integer,
-    integers,
-    machine_argument,
-    nodes_arguments,
-    reduce_argument,
-    seed_argument,
-    table_arguments,
+from cpd.cli.output import (
+    check_readable,
+    check_tables,
+    counted,
+    new_console,
+    new_progress,
+    write_tables,
 )
-from cpd.cli.output import check_readable, check_tables, counted, new_console, new_progress
-from cpd.cli.roundoff_output import csv_text, json_of, print_series
+from cpd.cli.roundoff_output import csv_of, json_of, print_series
 from cpd.comm.spec import Reduce, as_reduce
 
 if TYPE_CHECKING:
@@ -31,46 +27,7 @@ if TYPE_CHECKING:
     from cpd.study.gradients import Gradients, NotFinite
     from cpd.study.machines import Machine
     from cpd.study.series import Series
-    from cpd.train.options import TrainOptions
 
-_TEXT = """\
-Round-off of an all-reduce by group size, against the binary64 sum of the
-contributions before cast and scaling: the relative RMS, sqrt(sum (h - l)^2 /
-sum h^2), and the mean of |(h - l) / h| over the references h that are not zero
-(Eq. 5 of the APS paper), which a few tiny references can decide. 'Not finite'
-counts results that are NaN or infinite; they are left out of both. Steps are
-those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in groups
-of k; without groups 2(p - 1).
-
-Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps
-with the same gradients: the mean of their sums.
-
-The first rows are what today's stacks do, without scaling or groups: a ring in
-bf16, whose partial sums are rounded at each hop as NCCL's are, and fp32, each
-slice summed by its owner.
-
-With --transport each process contributes its own gradients, and they are summed
-between processes; the table is that of as many virtual nodes.
-
---recommend measures in order ring, models the time of the hierarchical exchange
-(without groups: of a ring; codecs have neither) and of exchange owner as
-steps × alpha + bytes / beta, each step as long as its longest message on --machine,
-whose ranks all have one link each, and names what to take for the least relative RMS,
-the least time and the least product of both: never what another beats in both. Its
-errors are those over 8 random orders of the ranks together, so that the order in which
-they are given does not matter; the rows are of that order. A choice that more than 5 % of 1,000
-resamples (of the orders, and of 16 blocks of the values) would change is a tie,
-of which the fastest is named. Between processes the ranks have one order. MB are
-those that a master sends: at most, where a codec's sizes depend on the values.
-
-Without --gradients, a --model of `cpd train`, its digit classifier by default, is
-trained in fp32 for --epochs, then each of the virtual nodes computes gradients on
---batch training images of its own drawing. The paper's table 9, at a small size:
---model resnet18 --layer conv1. A file is .npz, .safetensors, .pt or .pth and holds
-either one array for each layer, whose leading dimension is the rank, or arrays
-named rank{r}/layer (in a .pt: a list with a dict for each rank); or it is .npy,
-one such layer. Nothing in a file is executed.
-"""
 
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
 """Options of the digit classifier, whose gradients `cpd roundoff` takes."""
@@ -79,76 +36,140 @@ OTHER_DEFAULTS = {"epochs": 2, "batch": 4, "train_nodes": 8}
 _MACHINE = "alpha=1e-5 beta=1.25e9"
 _REDUCE = "e5m2 aps"
 
+_warn = functools.partial(warn, "roundoff")
 
-def register(commands: Commands) -> None:
+
+def register(commands: opt.Commands) -> None:
     """Adds the command `roundoff`."""
-    parser = add_command(commands, "roundoff", _run, "round-off by group size", _TEXT)
-    group = parser.add_argument_group("the sums")
-    reduce_argument(group, f"'{_REDUCE}'", several=True)
-    group.add_argument(
-        "--group-sizes",
-        type=integers,
+    opt.command(commands, "roundoff", _run, Options)
+
+
+@dataclass
+class Sums:
+    """Options of the sums."""
+
+    reduce: list[str] | None = opt.reduce(f"'{_REDUCE}'")
+    group_sizes: list[int] | None = opt.option(
+        "numbers of ranks in a group; each is measured for every all-reduce whose text has no "
+        "group_size",
+        absent="4,8,16,32,64,256, up to the number of nodes, and all nodes (no groups)",
+        type=opt.integers,
         metavar="K,…",
-        help="ranks of a group, each measured for every sum whose text has no group_size; default "
-        "4,8,16,32,64,256 as far as there are nodes, and all nodes (no groups)",
     )
-    group.add_argument(
-        "--no-baselines",
-        dest="baselines",
-        action="store_false",
-        help="leave out the rows of today's stacks",
+    baselines: bool = opt.option("leave out the rows of today's stacks", True)
+    recommend: bool = opt.option("also model the time and name the best group sizes", False)
+    machine: str | None = opt.machine(f"'{_MACHINE}'")
+
+
+@dataclass
+class Nodes(opt.Ranks):
+    """Options of the nodes."""
+
+    nodes: int | None = opt.option(
+        "the number of nodes",
+        absent="256, or the file's ranks, or with a transport the processes (and no others)",
     )
-    group.add_argument(
-        "--recommend", action="store_true", help="model the time too and name the best group sizes"
-    )
-    machine_argument(group, f"'{_MACHINE}'")
-    group = parser.add_argument_group("the nodes")
-    integer(
-        group,
-        "nodes",
-        None,
-        "the number of nodes; default 256, or the file's ranks, or with a transport the processes "
-        "(and no others)",
-    )
-    nodes_arguments(group)
-    group = parser.add_argument_group("the gradients")
-    gradients_arguments(group)
-    group.add_argument(
-        "--layer",
+
+
+@dataclass
+class Source(opt.GradientsFile):
+    """Options of the gradients."""
+
+    layer: str | None = opt.option(
+        "only this tensor, or those of a pattern; of a --model also convN and fcN, the weight of "
+        "its Nth convolution or linear layer",
+        absent="all together",
         metavar="NAME",
-        help="that layer alone, or those of a pattern; of a --model also convN and fcN, the weight "
-        "of its Nth convolution or linear layer; default: all together",
     )
-    seed_argument(group)
-    group = parser.add_argument_group("the model's gradients (without --gradients)")
-    group.add_argument("--model", metavar="NAME", help="as `cpd train --model`; default mlp")
-    for name, what in (
-        ("epochs", "training in fp32 before the gradients are taken; "),
-        ("batch", "images for each virtual node; "),
-        ("train_nodes", "emulated nodes of the training; "),
-        ("depth", "hidden layers; "),
-        ("width", "units in a hidden layer; "),
-    ):
-        other = f", of other models {OTHER_DEFAULTS.get(name, 'their own')}"
-        default = f"default {MODEL_DEFAULTS[name]}{'' if name == 'train_nodes' else other}"
-        integer(group, name.replace("_", "-"), None, what + default)
-    group = parser.add_argument_group("the results")
-    group.add_argument("--per-tensor", action="store_true", help="show each tensor by itself, too")
-    table_arguments(group, "relative RMS by group size")
+    seed: int = opt.seed()
+
+
+def _of_models(what: str, name: str) -> Any:
+    """Returns an option of the model, of which each has a default."""
+    others = OTHER_DEFAULTS.get(name, "their own")
+    both = f"{MODEL_DEFAULTS[name]}, of other models {others}"
+    return opt.option(what, absent=str(others) if others == MODEL_DEFAULTS[name] else both)
+
+
+@dataclass
+class Model:
+    """Options of the model whose gradients are taken."""
+
+    model: str | None = opt.option("a model of `cpd train`", absent="mlp", metavar="NAME")
+    epochs: int | None = _of_models(
+        "epochs of training in fp32, before gradients are computed", "epochs"
+    )
+    batch: int | None = _of_models("images for each virtual node", "batch")
+    train_nodes: int | None = _of_models("emulated nodes of the training", "train_nodes")
+    depth: int | None = _of_models("hidden layers", "depth")
+    width: int | None = _of_models("units in a hidden layer", "width")
+
+
+@dataclass
+class Results(opt.Tables):
+    """Options of the results."""
+
+    plot: Path | None = opt.plot_file("relative RMS by group size")
+    per_tensor: bool = opt.option("also show each tensor", False)
+
+
+@dataclass
+class Options:
+    """Measure the round-off of an all-reduce by group size.
+
+    Measures the round-off of an all-reduce by group size, against the binary64 sum of the
+    contributions before cast and scaling. The relative RMS is sqrt(sum (h - l)^2 / sum h^2). The
+    Eq. 5 error (of the APS paper) is the mean of |(h - l) / h| over the references h that are not
+    zero; a few tiny references can decide it. 'Not finite' counts NaN and infinite results, which
+    both figures leave out. Steps are those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1)
+    for p nodes in groups of k; without groups 2(p - 1).
+
+    Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps with the
+    same gradients: the mean of their sums.
+
+    The first rows are what today's stacks do, without scaling or groups: a ring in bf16, which
+    rounds partial sums at each hop as NCCL does, and fp32, in which one rank sums each slice.
+
+    With --transport each process contributes its own gradients, and the processes sum them. The
+    table is that of as many virtual nodes.
+
+    --recommend measures in order ring and models the time of two exchanges: the hierarchical one
+    (without groups a ring; codecs have neither) and owner. The time is steps × alpha + bytes /
+    beta, each step as long as its longest message on --machine, whose ranks all have one link each.
+    It names the choices with the least relative RMS, the least time and the least product of both.
+    Its errors are those over 8 random orders of the ranks together, so that the given order does
+    not matter; the rows are of the given order. It reports a tie, and names the fastest choice, if
+    more than 5 % of 1,000 resamples (of the orders, and of 16 blocks of the values) would change
+    the choice. Between processes the ranks have one order. MB are the bytes that the first rank of
+    a group sends, at most if a codec's sizes depend on the values.
+
+    Without --gradients it trains a --model of `cpd train`, by default its digit classifier, in fp32
+    for --epochs. Then each virtual node computes gradients on --batch training images that it draws
+    at random. The paper's table 9, at a small size: --model resnet18 --layer conv1. A file is .npz,
+    .safetensors, .pt or .pth with an array for each tensor, whose leading dimension is the rank, or
+    with arrays named rank{r}/NAME (in a .pt also a list with a dict for each rank). A .npy is one
+    such tensor. Nothing in a file is executed.
+    """
+
+    sums: Sums = opt.group(Sums, "the sums")
+    nodes: Nodes = opt.group(Nodes, "the nodes")
+    source: Source = opt.group(Source, "the gradients")
+    model: Model = opt.group(Model, "the model's gradients (without --gradients)")
+    results: Results = opt.group(Results, "the results")
 
 
 @dataclass
 class _Study:
-    """The options of `cpd roundoff`, and its gradients."""
+    """What `cpd roundoff` measures."""
 
     series: "list[Series]"
     gradients: "Gradients"
     network: "Machine | None"
 
 
-def _run(options: argparse.Namespace) -> int:
-    checked_alone(options, lambda: _check(options))
-    with connected(options, nodes=1) as ranks:
+def _run(options: Options) -> int:
+    checked_alone(options.nodes, lambda: _check(options))
+    with connected(options.nodes, nodes=1) as ranks:
         comm = getattr(ranks, "comm", None)
         study = agreed(
             ranks, options, lambda: _study(options, None if comm is None else ranks.world)
@@ -158,29 +179,29 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: Options) -> None:
     """Refuses what can be refused before there are gradients."""
     from cpd.study.series import check_group_sizes
 
     _specs(options)
-    check_tables(options)
-    nodes = _nodes(options, None)
+    check_tables(options.results)
+    nodes = _nodes(options.nodes.nodes, None)
     _check_source(options)
-    if options.gradients is None:
-        check_group_sizes(options.group_sizes or [], nodes or 256)
-        _training(options)
+    if options.source.gradients is None:
+        check_group_sizes(options.sums.group_sizes or [], nodes or 256)
+        model_gradients().check(opt.flat(options))
 
 
-def _specs(options: argparse.Namespace) -> "tuple[Machine | None, dict[str, Reduce]]":
+def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
     """The network that --recommend models, and the sums that are measured, by their texts."""
     network = _network(options)
-    return network, {text: _spec(text, options) for text in options.reduce or [_REDUCE]}
+    return network, {text: _spec(text, options) for text in options.sums.reduce or [_REDUCE]}
 
 
-def _spec(text: str, options: argparse.Namespace) -> Reduce:
+def _spec(text: str, options: Options) -> Reduce:
     """The all-reduce of a text; of --recommend in order ring."""
     spec = as_reduce(text)
-    if options.recommend and spec.order != "ring":
+    if options.sums.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):
             raise UsageError(
                 "--recommend models the time of exchanges that sum in order ring, not in order "
@@ -190,18 +211,16 @@ def _spec(text: str, options: argparse.Namespace) -> Reduce:
     return spec
 
 
-def _study(options: argparse.Namespace, world: int | None) -> _Study:
+def _study(options: Options, world: int | None) -> _Study:
     """`world`: the number of processes that are the nodes."""
     from cpd.study.series import Series, baselines, check_group_sizes, group_sizes_for
 
     _check(options)
     network, specs = _specs(options)
-    nodes = _nodes(options, world)
+    nodes = _nodes(options.nodes.nodes, world)
     gradients = _gradients(options, nodes)
-    if options.layer is not None:
-        gradients = gradients.layer(options.layer)
-    usual = options.group_sizes or group_sizes_for(gradients.ranks)
-    series = baselines(gradients.ranks) if options.baselines else []
+    usual = options.sums.group_sizes or group_sizes_for(gradients.ranks)
+    series = baselines(gradients.ranks) if options.sums.baselines else []
     for text, spec in specs.items():
         sizes = usual if spec.group_size is None else [spec.group_size]
         check_group_sizes(sizes, gradients.ranks)
@@ -209,43 +228,45 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
     return _Study(series, gradients, network)
 
 
-def _nodes(options: argparse.Namespace, world: int | None) -> int | None:
+def _nodes(nodes: int | None, world: int | None) -> int | None:
     """Returns the number of nodes asked for, by number or as processes."""
-    if options.nodes is not None and options.nodes < 1:
-        raise UsageError(f"nodes must be at least 1, got {options.nodes}")
-    if world is not None and options.nodes not in (None, world):
-        raise UsageError(f"nodes must be the number of ranks, {world}, got {options.nodes}")
-    return world or options.nodes
+    if nodes is not None and nodes < 1:
+        raise UsageError(f"nodes must be at least 1, got {nodes}")
+    if world is not None and nodes not in (None, world):
+        raise UsageError(f"nodes must be the number of ranks, {world}, got {nodes}")
+    return world or nodes
 
 
 def _measure_and_print(
-    study: _Study, comm: "Communicator | None", options: argparse.Namespace, prints: bool
+    study: _Study, comm: "Communicator | None", options: Options, prints: bool
 ) -> None:
     """Measures with the other processes, where there are some; that of node 0 prints."""
     gradients = study.gradients
     not_finite = gradients.not_finite()
     if prints:
         _warn_of(not_finite, options)
-    _measure(study, comm, options.seed, quiet=not prints)
+    _measure(study, comm, options.source.seed, quiet=not prints)
     if not prints:
         return
-    console = new_console(quiet=STDOUT in (options.csv, options.json))
+    console = new_console(quiet=options.results.to_stdout)
     console.print(_headline(study, options), soft_wrap=True)
-    print_series(console, study.series, options.per_tensor)
+    print_series(console, study.series, options.results.per_tensor)
     _warn_of_what_is_lost(study)
-    if options.csv is not None:
-        write_text(options.csv, csv_text(study.series, options.per_tensor))
-    if options.json is not None:
-        setting = {
-            "nodes": gradients.ranks,
-            "layers": gradients.names,
-            "not_finite": [asdict(one) for one in not_finite],
-        }
-        write_json(options.json, {**setting, **json_of(study.series, options.per_tensor)})
-    if options.plot is not None:
+    setting = {
+        "nodes": gradients.ranks,
+        "layers": gradients.names,
+        "not_finite": [asdict(values) for values in not_finite],
+    }
+    per_tensor = options.results.per_tensor
+    write_tables(
+        options.results,
+        lambda: csv_of(study.series, per_tensor),
+        lambda: {**setting, **json_of(study.series, per_tensor)},
+    )
+    if options.results.plot is not None:
         from cpd.study.plot import draw
 
-        draw(options.plot, study.series, gradients.ranks)
+        draw(options.results.plot, study.series, gradients.ranks)
 
 
 def _measure(study: _Study, comm: "Communicator | None", seed: int, quiet: bool) -> None:
@@ -269,7 +290,7 @@ def _measure(study: _Study, comm: "Communicator | None", seed: int, quiet: bool)
             )
 
 
-def _headline(study: _Study, options: argparse.Namespace) -> str:
+def _headline(study: _Study, options: Options) -> str:
     gradients = study.gradients
     chosen = [one for one in study.series if not one.baseline]
     from cpd.study.gradient_files import shown
@@ -279,15 +300,17 @@ def _headline(study: _Study, options: argparse.Namespace) -> str:
     values = sum(layer.size for layer in gradients.per_rank[0])
     nodes = counted(gradients.ranks, "node")
     sums = ", ".join(one.label for one in chosen)
-    order = ["order ring"] if options.recommend else []
+    order = ["order ring"] if options.sums.recommend else []
     parts = [sums, *order, nodes, f"{which} ({counted(values, 'value')})"]
     zeros = chosen[0].lines[0].row.zero_references
     return f"{', '.join(parts)}; {counted(zeros, 'reference')} {'is' if zeros == 1 else 'are'} zero"
 
 
-def _warn_of(not_finite: "list[NotFinite]", options: argparse.Namespace) -> None:
+def _warn_of(not_finite: "list[NotFinite]", options: Options) -> None:
     """Names inputs that are not finite, so that the format is not blamed."""
-    source = "the model's gradients" if options.gradients is None else options.gradients
+    source = (
+        "the model's gradients" if options.source.gradients is None else options.source.gradients
+    )
     most = 5
     for one in not_finite[:most]:
         _warn(f"{source}: {one}; no sum with it is finite")
@@ -301,9 +324,14 @@ def _warn_of_what_is_lost(study: _Study) -> None:
     for one in study.series:
         rows = [line.row for line in one.lines]
         if all(row.count > row.zero_references and row.relative_rms == 1 for row in rows):
-            _warn(f"{one.label}: everything is lost, every sum is 0; {_remedy(one.spec)}")
+            warn(
+                "roundoff", f"{one.label}: everything is lost, every sum is 0; {_remedy(one.spec)}"
+            )
         elif all(0 < row.count == row.non_finite for row in rows):
-            _warn(f"{one.label}: everything is lost, no sum is finite; {_remedy(one.spec)}")
+            warn(
+                "roundoff",
+                f"{one.label}: everything is lost, no sum is finite; {_remedy(one.spec)}",
+            )
 
 
 def _remedy(spec: "Reduce") -> str:
@@ -312,19 +340,15 @@ def _remedy(spec: "Reduce") -> str:
     return "take more exponent bits, or a format with a scale of its own (block=tensor scale=e8m0)"
 
 
-def _warn(text: str) -> None:
-    print(f"cpd roundoff: warning: {text}", file=sys.stderr)
-
-
-def _network(options: argparse.Namespace) -> "Machine | None":
+def _network(options: Options) -> "Machine | None":
     """Returns the network that --recommend is asked about; None without it."""
     from cpd.study.machines import Machine
 
-    if not options.recommend:
-        if options.machine is not None:
+    if not options.sums.recommend:
+        if options.sums.machine is not None:
             raise UsageError("--machine needs --recommend")
         return None
-    on = Machine(options.machine or _MACHINE)
+    on = Machine(options.sums.machine or _MACHINE)
     if on.gpus > 1:
         raise UsageError(
             f"--recommend models ranks that all have one link each, {on.name} has GPUs that share "
@@ -333,68 +357,31 @@ def _network(options: argparse.Namespace) -> "Machine | None":
     return Machine(alpha=on.alpha_between, beta=on.beta_between)
 
 
-def _check_source(options: argparse.Namespace) -> None:
+def _check_source(options: Options) -> None:
     """Refuses options that do not fit the source of gradients, and files that cannot be read.
 
     Options of a file's gradients need a file, options of a model's gradients need a model.
     """
-    if options.gradients is None:
-        if options.round:
+    if options.source.gradients is None:
+        if options.source.round:
             raise UsageError("--round needs --gradients")
         return
-    for name in ("model", *MODEL_DEFAULTS):
-        if getattr(options, name) is not None:
-            raise UsageError(
-                f"--{name.replace('_', '-')} is the model's, --gradients takes no model"
-            )
-    check_readable(options.gradients)
+    for flag in opt.changed(options.model).values():
+        raise UsageError(f"{flag} is the model's, --gradients takes no model")
+    check_readable(options.source.gradients)
 
 
-def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
+def _gradients(options: Options, nodes: int | None) -> "Gradients":
+    """The gradients of a file or a model, of --layer alone if it is given."""
     from cpd.study.gradients import load_gradients
 
-    if options.gradients is None:
-        return _of_model(options, nodes)
-    loaded = load_gradients(options.gradients, options.round)
-    if nodes not in (None, loaded.ranks):
-        raise UsageError(f"{options.gradients} holds {counted(loaded.ranks, 'rank')}, not {nodes}")
-    return loaded
-
-
-def _training(options: argparse.Namespace) -> "tuple[TrainOptions, int]":
-    """The training in fp32 that comes first, and the images of each node after it."""
-    from cpd.train.options import TrainOptions
-
-    defaults = MODEL_DEFAULTS if options.model in (None, "mlp") else OTHER_DEFAULTS
-    model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
-    model |= {name: value for name, value in defaults.items() if model[name] is None}
-    batch = model["batch"]
-    if defaults is OTHER_DEFAULTS:
-        del model["batch"]  # of a node of the training: the model's own
-    chosen = TrainOptions(
-        model=options.model or "mlp", nodes=model.pop("train_nodes"), seed=options.seed, **model
-    )
-    return chosen, batch
-
-
-def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    """Gradients of a model that is trained in fp32 first."""
-    from cpd.study.gradients import Gradients
-    from cpd.train import sampled_gradients, train
-    from cpd.train.layers import weight_named
-
-    chosen, batch = _training(options)
-    if options.layer is not None:
-        options.layer = weight_named(options.layer, chosen.layers)
-    data = chosen.load_data()
-    chosen.check_data(len(data.train_x))
-    with new_progress(quiet=options.transport != "virtual") as progress:
-        bar = progress.add_task("training in fp32", total=chosen.epochs, note="")
-        result = train(
-            chosen,
-            data=data,
-            on_epoch=lambda epoch, _: progress.update(bar, completed=epoch),
-        )
-        per_rank = sampled_gradients(result.model, data, nodes or 256, batch, chosen.seed)
-    arrays = [[layer.numpy() for layer in rank] for rank in per_rank]
-    return Gradients([layer.name for layer in result.layers], arrays)
+    file, layer = options.source.gradients, options.source.layer
+    if file is None:
+        parsed = opt.flat(options)
+        loaded = model_gradients().gradients(parsed, nodes)
+        layer = parsed.layer
+    else:
+        loaded = load_gradients(file, options.source.round)
+        if nodes not in (None, loaded.ranks):
+            raise UsageError(f"{file} holds {counted(loaded.ranks, 'rank')}, not {nodes}")
+    return loaded if layer is None else loaded.layer(layer)

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cpd.cli.output import new_table, percent
+from cpd.cli.output import csv_text, new_table
+from cpd.numeric.shown import percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,15 +77,13 @@ def series_table(series: Sequence[Series]) -> Table:
 
 
 def _cells(line: Line) -> list[str]:
-    from cpd.study.series import in_percent
-
     row, choice = line.row, line.choice
-    lost = [str(row.group_size), in_percent(row.relative_rms)]
+    lost = [str(row.group_size), percent(row.relative_rms, 1)]
     steps = row.steps if choice is None else choice.steps  # with a network those of its exchange
-    counts = [in_percent(row.error), str(row.non_finite), str(steps)]
+    counts = [percent(row.error, 1), str(row.non_finite), str(steps)]
     if choice is None:
         return [*lost, *counts]
-    spread = "" if choice.spread is None else in_percent(choice.spread)
+    spread = "" if choice.spread is None else percent(choice.spread, 1)
     times = [_short(choice.bytes_sent / 1e6), _short(choice.seconds * 1e3)]
     return [*lost, spread, *counts, *times]
 
@@ -100,7 +97,6 @@ def _short(value: float) -> str:
 def layer_table(series: Series) -> Table:
     """Relative RMS of each layer, a column for each group size."""
     from cpd.study.gradient_files import shown
-    from cpd.study.series import in_percent
 
     layers: dict[str, list[RoundoffRow]] = {}
     for line in series.layers:
@@ -117,7 +113,7 @@ def layer_table(series: Series) -> Table:
         counts = [str(rows[0].count)]
         if some_not_finite:
             counts.append(str(max(row.non_finite for row in rows)))
-        table.add_row(name, *counts, *(in_percent(row.relative_rms) for row in rows))
+        table.add_row(name, *counts, *(percent(row.relative_rms, 1) for row in rows))
     return _narrow(table)
 
 
@@ -147,17 +143,14 @@ def print_series(console: Console, series: Sequence[Series], per_layer: bool) ->
         console.print("±: standard error over 16 blocks of the values", soft_wrap=True)
 
 
-def csv_text(series: Sequence[Series], per_layer: bool) -> str:
+def csv_of(series: Sequence[Series], per_layer: bool) -> str:
     """A header and a row for each line; `layer` is empty for all layers together."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, _CSV, lineterminator="\n", restval="")
-    writer.writeheader()
+    rows = []
     for one in series:
         setting = {"name": one.label, **one.setting(), "baseline": int(one.baseline)}
         for line in [*one.lines, *(one.layers if per_layer else [])]:
-            figures = {k: "" if v is None else v for k, v in line.json().items()}
-            writer.writerow({**setting, "layer": line.layer or "", **figures})
-    return stream.getvalue()
+            rows.append({**setting, "layer": line.layer, **line.json()})
+    return csv_text(rows, _CSV)
 
 
 def json_of(series: Sequence[Series], per_layer: bool) -> dict[str, Any]:

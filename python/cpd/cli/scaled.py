@@ -47,6 +47,11 @@ TERMS = {
     "mse": "A mapped to M or to M/1.5, whichever has the smaller sum of squared errors",
 }
 """Rules, arithmetics, what NaN does, choices: what they mean."""
+_KEYS = (
+    *("element", "block", "scale", "rule", "tensor_scale", "outer", "arithmetic", "margin"),
+    *("non_finite", "choose", "scale_max"),
+)
+"""The keys of a scaled format that JSON has."""
 EXAMPLE = (4096, 4096)
 _FLT_MAX, _FLT_LEAST = 2.0**128 - 2.0**104, 2.0**-149
 _LISTED_BITS = 4
@@ -69,19 +74,10 @@ def find_format(name: str) -> Format | Scaled:
 
 def describe_scaled(q: Scaled) -> dict[str, Any]:
     """For programs."""
-    described: dict[str, Any] = {
+    keys = {name: getattr(q, name) for name in _KEYS}
+    return {
         "name": q.text,
-        "element": q.element.name,
-        "block": q.block,
-        "scale": q.scale.name,
-        "rule": q.rule,
-        "tensor_scale": None if q.tensor_scale is None else q.tensor_scale.name,
-        "outer": q.outer,
-        "arithmetic": q.arithmetic,
-        "margin": q.margin,
-        "non_finite": q.non_finite,
-        "choose": q.choose,
-        "scale_max": q.scale_max,
+        **{name: key.name if isinstance(key, Format) else key for name, key in keys.items()},
         "max": largest(q),
         "min_positive": least(q),
         "example": {
@@ -92,7 +88,6 @@ def describe_scaled(q: Scaled) -> dict[str, Any]:
         },
         "source": source(q),
     }
-    return described
 
 
 def scaled_table(formats: list[Scaled]) -> Table:

@@ -3,118 +3,102 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cpd._files import STDOUT, write_json, write_text
+from cpd._files import STDOUT, write_text
+from cpd.cli import options as opt
 from cpd.cli import presets
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.format import LISTED_BITS, check_formats, describe, print_formats
+from cpd.cli.format import FormatOptions, check_formats, describe, print_formats
 from cpd.cli.format_bench import STANDARDS, names_of, number
-from cpd.cli.options import Commands, Parser, add_command, json_argument
-from cpd.cli.output import check_writable, is_stdout, new_console, new_table
+from cpd.cli.output import check_writable, json_written, new_console, new_table
 from cpd.cli.scaled import SOURCES, find_format
 from cpd.compress.table import compressors, is_compressor
 from cpd.nn.ready import READY
 from cpd.nn.recipe import NATIVE, Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
-from cpd.numeric.names import did_you_mean
+from cpd.numeric.names import did_you_mean, nearest
 from cpd.numeric.scaled import Scaled
 
-_TEXT = """\
-Shows what names and texts mean: a format or scaled format with its range and spacing, a
-matrix unit with its rule and evidence, a codec with its options, a recipe as TOML.
-Without a NAME it shows common formats.
-
-Some names are formats and recipes (nvfp4). They are shown as formats, unless --recipes
-stands beside them.
-
-  cpd show e4m3fn '(4,3)' e6m9:bias=40 fp8-block 'int8 row'
-  cpd show e4m3fn --neighbors 0.3
-  cpd show h100-fp8
-  cpd show 'qsgd bits=4'
-  cpd show --recipes nvfp4 > mine.toml, then cpd show mine.toml
-  cpd show 'native; weight=mxfp8; output=bf16'
-"""
 COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `show`."""
-    help = "formats, matrix units, codecs and recipes, by name"
-    parser = add_command(commands, "show", _run, help, _TEXT)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="a name, a text or a recipe's file"
-    )
-    _lists(parser)
-    group = parser.add_argument_group("formats")
-    group.add_argument(
-        "--values",
-        action="store_true",
-        help=f"list every code and its value, of formats of up to {LISTED_BITS} bits or a scaled "
-        "format's elements",
-    )
-    group.add_argument(
-        "--compare",
-        nargs=2,
-        metavar=("A", "B"),
-        help="show two formats side by side: figures, spacing, and the values that one alone has; "
-        "default: none",
-    )
-    group.add_argument(
-        "--neighbors",
-        metavar="VALUE",
-        help="show the values next to a number, such as 0.3 or 0x1.8p-3; a negative one as "
-        "--neighbors=-1; default: none",
-    )
-    group.add_argument(
-        "--picture",
-        type=Path,
-        metavar="FILE",
-        help="draw number lines and the distances of values, as .png or .svg; default: no picture",
-    )
-    json_argument(parser)
+    opt.command(commands, "show", _run, Options)
 
 
-def _lists(parser: Parser) -> None:
-    group = parser.add_argument_group("lists").add_mutually_exclusive_group()
-    group.add_argument(
-        "--tables",
+@dataclass
+class Lists:
+    """Options of what is listed."""
+
+    tables: str | None = opt.option(
+        "show the formats of a standard: of IEEE P3109 those of 3 to 8 bits, of OCP those of FP8 "
+        "and MX",
+        absent="the formats of NAME",
         choices=STANDARDS,
-        help="show a standard's formats: IEEE P3109's of 3 to 8 bits, or OCP's FP8 and MX; "
-        "default: those of NAME",
     )
-    for kind, what in (
-        ("units", "matrix units that an accumulator can be"),
-        ("codecs", "codecs with options, which all-reduces send in the place of a format"),
-        ("recipes", "recipes"),
-    ):
-        group.add_argument(
-            f"--{kind}",
-            dest="kind",
-            action="store_const",
-            const=kind,
-            help=f"show the {what}, or those of each NAME",
-        )
-    group.add_argument(
-        "--schema",
-        dest="kind",
-        action="store_const",
-        const="schema",
-        help="print the JSON schema of a recipe's TOML and JSON, for editors and checks",
+    units: bool = opt.option(
+        "show the matrix units that an accumulator can be, or those named", False
+    )
+    codecs: bool = opt.option(
+        "show the codecs and their options, which all-reduces send in place of a format, or those "
+        "named",
+        False,
+    )
+    recipes: bool = opt.option("show the recipes, or those named", False)
+    schema: bool = opt.option(
+        "print the JSON schema of a recipe's TOML and JSON, for editors and checks", False
     )
 
+    @property
+    def kind(self) -> str | None:
+        """The kind of things that is listed; None: names say their kind."""
+        kinds = ("units", "codecs", "recipes", "schema")
+        return next((kind for kind in kinds if getattr(self, kind)), None)
 
-def _run(options: argparse.Namespace) -> int:
+
+@dataclass
+class Options:
+    """Show formats, matrix units, codecs and recipes.
+
+    Shows what names and texts mean: a format or scaled format with its range and spacing, a matrix
+    unit with its rule and evidence, a codec with its options, a recipe as TOML. Without a NAME it
+    shows common formats.
+
+    Some names are both formats and recipes (nvfp4). They are shown as formats, or with --recipes as
+    recipes.
+
+      cpd show e4m3fn '(4,3)' e6m9:bias=40 fp8-block 'int8 row'
+      cpd show e4m3fn --neighbors 0.3
+      cpd show h100-fp8
+      cpd show 'qsgd bits=4'
+      cpd show --recipes nvfp4 > mine.toml, then cpd show mine.toml
+      cpd show 'native; weight=mxfp8; output=bf16'
+    """
+
+    things: list[str] = opt.argument("a name, a text or a recipe's file", nargs="*", metavar="NAME")
+    lists: Lists = opt.group(Lists, "lists", exclusive=True)
+    formats: FormatOptions = opt.group(FormatOptions, "formats")
+    json: Path | None = opt.json_file()
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of things that is listed."""
+        return self.lists.kind
+
+
+def _run(options: Options) -> int:
     if options.json not in (None, STDOUT) and options.json.suffix != ".json":
-        options.names.insert(0, str(options.json))  # `--json e4m3`: the value is a name
+        options.things.insert(0, str(options.json))  # `--json e4m3`: the value is a name
         options.json = STDOUT
-    for path in (options.json, options.picture):
+    for path in (options.json, options.formats.picture):
         check_writable(path)
     _check(options)
     if options.kind == "schema":
@@ -122,43 +106,39 @@ def _run(options: argparse.Namespace) -> int:
 
         print(json.dumps(schema(), indent=2, ensure_ascii=False))
         return 0
-    given = options.names
-    if options.tables is not None:
-        given = [*given, *names_of(options.tables)]
-    given = options.compare or given or _listed(options.kind)
+    names = options.things
+    if options.lists.tables is not None:
+        names = [*names, *names_of(options.lists.tables)]
+    names = options.formats.compare or names or [*_listed(options.kind)]
     with users_mistakes():
-        found = {name: _find(name, options.kind) for name in given}
-    if options.names and len(_recipes(list(found.values()))) > 1:
+        found = {name: _find(name, options.kind) for name in names}
+    if options.things and len(_recipes(list(found.values()))) > 1:
         raise UsageError("one recipe at a time, as its TOML is a file")
-    formats = [one for one in found.values() if isinstance(one, Format | Scaled)]
-    check_formats(options, formats)
-    if options.picture is not None:
+    formats = [thing for thing in found.values() if isinstance(thing, Format | Scaled)]
+    check_formats(options.formats, formats)
+    if options.formats.picture is not None:
         from cpd.cli.format_picture import draw
 
         with users_mistakes():
-            draw(options.picture, [f for f in formats if isinstance(f, Format)])
-    if options.json is not None:
-        write_json(options.json, _json(options, found))
-    if options.json is None or not is_stdout(options.json):
+            draw(options.formats.picture, [f for f in formats if isinstance(f, Format)])
+    if not json_written(options.json, lambda: _json(options, found)):
         _print(options, found)
     return 0
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: Options) -> None:
     """Refuses options that exclude each other."""
-    if options.compare is not None and options.names:
-        shown = " ".join(options.names)
+    if options.formats.compare is not None and options.things:
+        shown = " ".join(options.things)
         raise UsageError(f"--compare takes two formats and no more, got {shown} too")
-    if options.compare is not None and options.tables is not None:
+    if options.formats.compare is not None and options.lists.tables is not None:
         raise UsageError("--compare takes two formats and no table")
-    of_formats = {n: getattr(options, n) for n in ("values", "compare", "neighbors", "picture")}
-    asked = [f"--{name}" for name, value in of_formats.items() if value not in (None, False)]
-    if options.kind is not None and asked:
-        raise UsageError(f"{asked[0]} shows formats, --{options.kind} does not")
-    if options.kind == "schema" and options.names:
-        raise UsageError(f"--schema is of all recipes, got {options.names[0]!r} too")
-    if options.neighbors is not None:
-        options.neighbors = number(options.neighbors)
+    if options.kind is not None and (asked := opt.changed(options.formats)):
+        raise UsageError(f"{next(iter(asked.values()))} shows formats, --{options.kind} does not")
+    if options.kind == "schema" and options.things:
+        raise UsageError(f"--schema is of all recipes, got {options.things[0]!r} too")
+    if options.formats.neighbors is not None:
+        number(options.formats.neighbors)
 
 
 def _listed(kind: str | None) -> tuple[str, ...]:
@@ -187,13 +167,13 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:
-            raise UsageError(f"unknown matrix unit {name!r}; {_meant(name, names['units'])}")
+            raise UsageError(f"unknown matrix unit {name!r}{nearest(name, names['units'])}")
         return _Unit(name)
     if kind == "codecs" or (kind is None and is_compressor(name)):
         from cpd.compress.codecs import Codec
 
         if not is_compressor(name):
-            raise UsageError(f"no codec {name!r}; {_meant(name, names['codecs'])}")
+            raise UsageError(f"no codec {name!r}{nearest(name, names['codecs'])}")
         return _Codec(name if name in names["codecs"] else Codec(name))
     if kind == "recipes":
         return Recipe(name)
@@ -215,21 +195,17 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
         raise
 
 
-def _meant(name: str, known: tuple[str, ...]) -> str:
-    return did_you_mean(name, known) or f"there are {', '.join(known)}"
-
-
 _Found = dict[str, Any]
 """What names mean."""
 
 
-def _json(options: argparse.Namespace, found: _Found) -> Any:
+def _json(options: Options, found: _Found) -> Any:
     things = list(found.values())
     if options.kind == "recipes":
         rows = {name: one.to_dict() for name, one in found.items()}
-        return rows if not options.names or len(rows) > 1 else next(iter(rows.values()))
+        return rows if not options.things or len(rows) > 1 else next(iter(rows.values()))
     formats = [one for one in things if isinstance(one, Format | Scaled)]
-    described = describe(options, formats)
+    described = describe(options.formats, formats)
     if not isinstance(described, list):
         return described
     left = iter(described)
@@ -244,21 +220,21 @@ def _row(one: _Unit | _Codec | Recipe) -> dict[str, Any]:
     return one.to_dict()
 
 
-def _print(options: argparse.Namespace, found: _Found) -> None:
+def _print(options: Options, found: _Found) -> None:
     """Prints formats, then units, codecs and recipes, each in the order given."""
     things = list(found.values())
     formats = [one for one in things if isinstance(one, Format | Scaled)]
     if formats:
-        print_formats(options, formats)
-        for name in options.names if options.kind is None else ():
+        print_formats(options.formats, formats, whole_names=options.lists.tables is not None)
+        for name in options.things if options.kind is None else ():
             if name in READY and isinstance(found[name], Format | Scaled):
                 print(f"note: {name} is a recipe, too: cpd show --recipes {name}", file=sys.stderr)
     if some := [one for one in things if isinstance(one, _Unit)]:
         presets.print_units(_units(some))
-    if options.kind == "codecs" and not options.names:
+    if options.kind == "codecs" and not options.things:
         rows = {name: row["summary"] for name, row in compressors().items()}
         _print_list("Codec", rows, "cpd show NAME prints one with its options and its source.")
-    elif options.kind == "recipes" and not options.names:
+    elif options.kind == "recipes" and not options.things:
         then = "cpd show --recipes NAME prints one as TOML, with its source."
         _print_list("Recipe", {name: one.summary for name, one in READY.items()}, then)
     else:

@@ -1,32 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd sweep`: formats, accumulators, roundings and scales on tensors of one's own."""
 
-import argparse
+import functools
 import importlib
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import (
-    Commands,
-    accumulator_argument,
-    add_command,
-    integer,
-    jobs_arguments,
-    overflow_argument,
-    rounding_argument,
-    seed_argument,
-    table_arguments,
-)
+from cpd.cli import options as opt
+from cpd.cli.errors import UsageError, users_mistakes, warn
 from cpd.cli.output import (
     MAY_BREAK,
     check_readable,
     check_tables,
     counted,
-    is_stdout,
     new_console,
     new_progress,
     new_table,
@@ -35,160 +25,174 @@ from cpd.cli.output import (
 if TYPE_CHECKING:
     from cpd.study.sweeps.results import Sweep
 
-_TEXT = """\
-What every combination of formats, accumulators, roundings and scales makes of
-tensors: errors, SQNR, underflow, overflow, the error of dot products against those
-of the values as given, and what a multiply-accumulate costs in hardware. Rows on
-the Pareto front, which no other beats, are marked.
 
-Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint;
-nothing in them is executed, and what is no floating-point tensor is left out.
-Values are rounded to binary32 first. Each tensor counts divided by its RMS. Sums
-and blocks run along the last dimension; each value is cast and multiplied.
-
-A pattern e[2-5]m[1-3] names all formats of these exponent and mantissa bits; so
-do int[4-8] and, for accumulators, e8m[7,10,13] or int[24,32]. Several stand between
-commas (in quotes and brackets commas separate nothing). Some short names are finite
-formats (e2m1, e2m3, e3m2), which a warning says; e[2-5]m[1-3]:ieee or :finite has one
-kind.
-Scales are none, tensor and row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn
-below a tensor's fp32), or what stands behind the element of a scaled format, as
-'64 scale=e8m0'. Scaled formats such as mxfp4 have their own.
-
---out keeps each cell in a file of its own, and writes cells.csv, sweep.json,
-front.png and report.html. Interrupted, it goes on from there: only cells that are
-missing, damaged or of other tensors are measured.
-
-The cost is that of the model cpd-2026: bits of multiplier, aligner, adder and
-normalizer for each product, as gates of two inputs. It compares; it does not
-predict an area.
-"""
-
-_FORMATS = "e[2-5]m[1-3]"
+_warn = functools.partial(warn, "sweep")
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `sweep`."""
-    parser = add_command(
-        commands, "sweep", _run, "formats and accumulators on tensors of one's own", _TEXT
+    opt.command(commands, "sweep", _run, Options)
+
+
+@dataclass
+class Choices:
+    """Options of what is combined: arguments of `cpd.study.sweep`."""
+
+    formats: str = opt.option("formats, as patterns or names", "e[2-5]m[1-3]", metavar="NAME,…")
+    accumulators: str = opt.accumulator(
+        "accumulators of dot products", "fp32", flags=("--accumulator",), metavar="TEXT,…"
     )
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file of tensors")
-    parser.add_argument(
-        "--capture",
-        metavar="MODULE:FUNCTION",
-        help="in place of files: a function of yours that gives what cpd.study.capture takes, "
-        "(model, inputs) or (model, inputs, loss); default: none",
+    rounding: str = opt.option(
+        "roundings of the casts; stochastic:8 has 8 random bits", "nearest_even", metavar="MODE,…"
     )
-    group = parser.add_argument_group("the choices")
-    group.add_argument(
-        "--formats", default=_FORMATS, metavar="NAME,…", help=f"formats; default {_FORMATS}"
+    scales: str = opt.option("scales of the formats, as above", "none", metavar="NAME,…")
+    bits: int | None = opt.option("only formats of N bits", absent="all")
+    overflow: str = opt.overflow("saturate")
+    seed: int = opt.seed()
+
+
+@dataclass
+class Measurement:
+    """Options of how cells are measured: arguments of `cpd.study.sweep`."""
+
+    length: int = opt.option("up to N terms of a dot product", 1024)
+    dots: bool = opt.option("do not measure dot products", True)
+    sample: int | None = opt.option("up to N values of each tensor", absent="all")
+    accuracy: str | None = opt.option(
+        "your function that returns the accuracy of a model in a cell", metavar="MODULE:FUNCTION"
     )
-    accumulator_argument(group, "accumulators of dot products", default="fp32")
-    rounding_argument(
-        group,
-        metavar="MODE,…",
-        help="roundings of the casts; stochastic:8 has 8 random bits; default nearest_even",
-    )
-    group.add_argument(
-        "--scales", default="none", metavar="NAME,…", help="scales of the formats; default none"
-    )
-    integer(group, "bits", None, "take formats of that many bits only; default: all")
-    overflow_argument(group, "saturate")
-    seed_argument(group)
-    group = parser.add_argument_group("the measurement")
-    integer(group, "length", 1024, "take up to N terms of a dot product")
-    group.add_argument(
-        "--no-dots", dest="dots", action="store_false", help="leave out dot products"
-    )
-    integer(group, "sample", None, "take up to N values of each tensor; default all")
-    group.add_argument(
-        "--accuracy",
-        metavar="MODULE:FUNCTION",
-        help="a function of yours that gives the accuracy of a model in a cell; default: none",
-    )
-    jobs_arguments(group, "one, or one per CPU for large sweeps")
-    group = parser.add_argument_group("the front")
-    group.add_argument(
-        "--error",
+
+
+@dataclass
+class Jobs(opt.Cluster):
+    """Options of processes: arguments of `cpd.study.sweep`."""
+
+    jobs: int | None = opt.jobs("one, or one per CPU for large sweeps")
+
+
+@dataclass
+class Front:
+    """Options of the Pareto front."""
+
+    error: str | None = opt.option(
+        "the error that is compared: dot_error, relative_rms, mean_error, worst, underflow, "
+        "overflow or accuracy",
+        absent="accuracy if it is measured, else dot_error",
         metavar="NAME",
-        help="dot_error, relative_rms, mean_error, worst, underflow, overflow or accuracy; "
-        "default: the accuracy where it is measured, else dot_error",
     )
-    group.add_argument(
-        "--cost",
-        default="gates",
+    cost: str = opt.option(
+        "the hardware cost that is compared",
+        "gates",
         choices=("gates", "bits", "multiplier", "aligner", "adder", "normalizer"),
-        help="the cost that the front weighs; default gates",
     )
-    group.add_argument(
-        "--front", action="store_true", help="show the front alone; in CSV a column says it"
+    front: bool = opt.option(
+        "show only the front; CSV has all rows, and a column that marks the front", False
     )
-    group = parser.add_argument_group("the results")
-    group.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="a folder for cells, figures and a report; default: none",
-    )
-    table_arguments(group, "the front")
 
 
-def _run(options: argparse.Namespace) -> int:
+@dataclass
+class Results(opt.Tables):
+    """Options of the results."""
+
+    plot: Path | None = opt.plot_file("the front")
+    out: Path | None = opt.option(
+        "a folder for cells, figures and a report", flags=("-o", "--out"), metavar="DIR"
+    )
+
+
+@dataclass
+class Options:
+    """Compare formats and accumulators on your tensors.
+
+    Measures every combination of formats, accumulators, roundings and scales on tensors of yours:
+    errors, SQNR, underflow, overflow, the error of dot products against those of the uncast values,
+    and the hardware cost of a multiply-accumulate. It marks the rows on the Pareto front, which no
+    other row beats in both error and cost.
+
+    Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint. Nothing in them
+    is executed. Only floating-point tensors are read, and values are rounded to binary32 first.
+    Each tensor counts divided by its RMS. Sums and blocks run along the last dimension; each value
+    is cast and multiplied.
+
+    A pattern e[2-5]m[1-3] names all formats with these exponent and mantissa bits; so do int[4-8]
+    and, for accumulators, e8m[7,10,13] or int[24,32]. Lists are separated by commas, except in
+    quotes or brackets. Some short names are finite formats (e2m1, e2m3, e3m2), of which a warning
+    is printed; e[2-5]m[1-3]:ieee or :finite names formats of one kind. Scales are none, tensor and
+    row (fp32), mx (32 values, e8m0), nv (16 values, e4m3fn below a tensor's fp32), or the words
+    after the element of a scaled format, such as '64 scale=e8m0'. Scaled formats such as mxfp4 have
+    their own.
+
+    --out stores each cell in a file, and writes cells.csv, sweep.json, front.png and report.html.
+    An interrupted sweep continues from there: it measures only cells that are missing, damaged or
+    of other tensors.
+
+    The cost is that of the model cpd-2026: bits of multiplier, aligner, adder and normalizer for
+    each product, as gates of two inputs. It compares; it does not predict an area.
+    """
+
+    files: list[Path] = opt.argument("a file of tensors", nargs="*", metavar="FILE")
+    capture: str | None = opt.option(
+        "your function that returns the arguments of cpd.study.capture, (model, inputs) or (model, "
+        "inputs, loss), in place of files",
+        metavar="MODULE:FUNCTION",
+    )
+    choices: Choices = opt.group(Choices, "the choices")
+    measurement: Measurement = opt.group(Measurement, "the measurement")
+    jobs: Jobs = opt.group(Jobs, "processes")
+    front: Front = opt.group(Front, "the front")
+    results: Results = opt.group(Results, "the results")
+
+
+def _run(options: Options) -> int:
     from cpd.study.sweeps.cells import fitting, grid
     from cpd.study.sweeps.patterns import mixed
     from cpd.study.sweeps.run import sweep
 
     _check(options)
-    choices = options.formats, options.accumulator
-    others = {n: getattr(options, n) for n in ("rounding", "scales", "bits", "overflow", "seed")}
+    measurement = vars(options.measurement)
+    if options.measurement.accuracy is not None:
+        measurement = {**measurement, "accuracy": _function(options.measurement.accuracy)}
     with users_mistakes():
-        total = len(fitting(grid(*choices, **others))[0])
-    quiet = is_stdout(options.csv) or is_stdout(options.json)
-    with new_progress(quiet=quiet, unit="cells") as progress:
+        total = len(fitting(grid(**vars(options.choices)))[0])
+    results = options.results
+    with new_progress(quiet=results.to_stdout, unit="cells") as progress:
         bar = progress.add_task("measuring", total=total, note="")
         with users_mistakes():
             found = sweep(
                 _tensors(options),
-                *choices,
-                **others,
-                length=options.length,
-                dots=options.dots,
-                sample=options.sample,
-                accuracy=None if options.accuracy is None else _function(options.accuracy),
-                folder=options.out,
-                jobs=options.jobs,
-                cluster=options.cluster,
-                cluster_options=options.cluster_options,
+                **vars(options.choices),
+                **measurement,
+                **vars(options.jobs),
+                folder=results.out,
                 done=lambda _: progress.advance(bar),
                 tell=_warn,
             )
-            front = found.front(options.error, options.cost)
-    for text in mixed(options.formats):
+            front = found.front(options.front.error, options.front.cost)
+    for text in mixed(options.choices.formats):
         _warn(text)
     for text in found.left_out:
         _warn(f"left out: {text}")
-    if not quiet:
+    if not results.to_stdout:
         _show(found, len(front), options)
     _write(found, options)
     return 0
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: Options) -> None:
     """Finds out before the work what is wrong."""
     if bool(options.files) == (options.capture is not None):
         raise UsageError("give files of tensors, or a function by --capture")
     with users_mistakes():
         for file in options.files:
-            check_readable(Path(file))
-    check_tables(options)
-    if options.out is not None:
+            check_readable(file)
+    check_tables(options.results)
+    if options.results.out is not None:
         importlib.import_module("cpd.study.sweeps.page")  # with what it needs
         with users_mistakes():
-            options.out.mkdir(parents=True, exist_ok=True)
+            options.results.out.mkdir(parents=True, exist_ok=True)
 
 
-def _tensors(options: argparse.Namespace) -> Any:
+def _tensors(options: Options) -> Any:
     if options.capture is None:
         return options.files
     from cpd.study.sweeps.capture import capture
@@ -218,22 +222,18 @@ def _function(text: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _warn(text: str) -> None:
-    print(f"cpd sweep: warning: {text}", file=sys.stderr)
-
-
-def _show(found: "Sweep", on_front: int, options: argparse.Namespace) -> None:
-    error = options.error or found.error
+def _show(found: "Sweep", on_front: int, options: Options) -> None:
+    error = options.front.error or found.error
     console = new_console()
     sampled = "" if found.sample is None else f" (at most {found.sample:,} of each)"
-    reused = "" if not found.reused else f", {found.reused} of them from {options.out}"
+    reused = "" if not found.reused else f", {found.reused} of them from {options.results.out}"
     console.print(
         f"{counted(len(found.tensors), 'tensor')}, {counted(found.values, 'value')}{sampled}; "
         f"{counted(len(found), 'cell')}{reused}; {on_front} on the front of {error} against "
-        f"{options.cost}",
+        f"{options.front.cost}",
         soft_wrap=True,
     )
-    head, rows = found.table(options.error, options.cost)
+    head, rows = found.table(error, options.front.cost)
     broken = {name: re.sub(r"(?<=r)(?=flow)|(?<=Accu)(?=m)", MAY_BREAK, name) for name in head}
     table = new_table(*broken.values(), "")
     for number, name in enumerate(head):
@@ -241,7 +241,7 @@ def _show(found: "Sweep", on_front: int, options: argparse.Namespace) -> None:
             table.columns[number].justify = "left"
             table.columns[number].no_wrap = False
     for texts, best in rows:
-        if best or not options.front:
+        if best or not options.front.front:
             table.add_row(*texts, "front" if best else "", style="bold" if best else None)
     console.print(table)
     lost = [f"{x['name']} ({x['nonfinite']:,})" for x in found.tensors if x["nonfinite"]]
@@ -249,19 +249,20 @@ def _show(found: "Sweep", on_front: int, options: argparse.Namespace) -> None:
         console.print(f"NaN and infinities were left out: {', '.join(lost)}", soft_wrap=True)
 
 
-def _write(found: "Sweep", options: argparse.Namespace) -> None:
+def _write(found: "Sweep", options: Options) -> None:
     from cpd._files import write_text
 
-    if options.out is not None:
-        found.to_csv(options.out / "cells.csv", options.error, options.cost)
-        found.to_json(options.out / "sweep.json")
-        found.plot(options.out / "front.png", options.error, options.cost)
-        found.report(options.out / "report.html")
-    if options.csv is not None:
-        found.to_csv(options.csv, options.error, options.cost)
-    if options.json is not None:
-        found.to_json(options.json)
-    if options.plot is not None:
-        found.plot(options.plot, options.error, options.cost)
-    if options.out is not None and not (is_stdout(options.csv) or is_stdout(options.json)):
-        write_text(Path("-"), f"report {options.out / 'report.html'}\n")
+    results, front = options.results, (options.front.error, options.front.cost)
+    if results.out is not None:
+        found.to_csv(results.out / "cells.csv", *front)
+        found.to_json(results.out / "sweep.json")
+        found.plot(results.out / "front.png", *front)
+        found.report(results.out / "report.html")
+    if results.csv is not None:
+        found.to_csv(results.csv, *front)
+    if results.json is not None:
+        found.to_json(results.json)
+    if results.plot is not None:
+        found.plot(results.plot, *front)
+    if results.out is not None and not results.to_stdout:
+        write_text(Path("-"), f"report {results.out / 'report.html'}\n")

@@ -3,25 +3,17 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd._files import STDOUT
+from cpd.cli import options as opt
 from cpd.cli.errors import RunError, UsageError, users_mistakes
-from cpd.cli.options import (
-    Commands,
-    accumulator_argument,
-    add_command,
-    integer,
-    overflow_argument,
-    rounding_argument,
-    seed_argument,
-)
 from cpd.cli.output import counted, new_console, new_progress
 from cpd.numeric.names import listed
 from cpd.numeric.shown import byte_size
@@ -31,37 +23,6 @@ if TYPE_CHECKING:
     from cpd.hardware.vectors.rules import ElementRule
     from cpd.hardware.vectors.sums import SumRule
 
-_TEXT = """\
-Vectors for hardware: inputs, results and exception flags of one operation, each
-computed by the slow exact oracle and by the kernels, which must agree before a
-line is written. It then prints how many lines cover each kind of case; of no line,
-"cannot happen" where the formats exclude the case or no input has it (up to 2^24
-inputs, of sums 2^21), else "not reached".
-
-  cpd vectors mul e4m3fn --exhaustive
-  cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
-  cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
-  cpd vectors block_fma --accumulator h100-fp16 --random 5000 --as jsonl -o -
-  cpd vectors dot int8 --accumulator int32 --testbench tb --rtl mac.sv --module mac
-  cpd vectors div fp16 --testbench tb --module div --clock clk --valid-out done
-  cpd vectors --check e4m3fn_mul_rne.tv
-
-Operations: cast, add, mul, fma, div, sqrt; of sums dot (an element of a matrix product),
-sum (of terms), block_fma (dot by a matrix unit) and mma (by one that takes
-scales), each with the signals inside, unless the unit does not align every term.
-FORMAT: of the operands, one for all or one each; of a cast the operand's and the
-result's, or the result's alone (from fp32); of a unit by default its own. Results
-are in the first operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn) unless
---result says otherwise.
-
-Kinds: testfloat (`a b result flags`, flags NX 1, UF 2, OF 4, DZ 8, NV 16),
-readmemh (a word a line, first field on top, with a SystemVerilog package), csv,
-jsonl (a head, then an object a line). All numbers are hexadecimal; of a field of
-several elements the first stands lowest. Comments begin with # (readmemh: //).
-
-A test bench reports stuck or missing valid, X and Z (in Icarus), lost lines, results
-too many, and the latency with which results match. Its exit status is not 0 then.
-"""
 
 _ROUNDINGS = {
     "nearest_even": ("rne", "rnear_even"),
@@ -75,186 +36,9 @@ _ROUNDINGS = {
 """Each mode's names in file names, RISC-V and TestFloat."""
 
 
-_BENCH: dict[str, Any] = {
-    **dict.fromkeys(("module", "ports", "signals", "clock", "valid_in", "ready_in", "valid_out")),
-    **dict.fromkeys(("ready_out", "reset", "gaps")),
-    "rtl": [],
-    "flags": True,
-    "any_nan": False,
-    "latency": 1,
-    "interval": 1,
-    "reset_level": 1,
-    "reset_cycles": 4,
-}
-"""The defaults of the test bench's options."""
-
-
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `vectors`."""
-    parser = add_command(commands, "vectors", _run, "vectors for hardware", _TEXT)
-    parser.add_argument(
-        "operation", nargs="?", metavar="OPERATION", help="one of the operations above"
-    )
-    parser.add_argument(
-        "formats", nargs="?", metavar="FORMAT,…", help="the formats of the operands, as above"
-    )
-    parser.add_argument(
-        "--result",
-        metavar="FORMAT",
-        help="the format of the results; default the first operand's, of a sum the accumulator's",
-    )
-    rounding_argument(
-        parser,
-        type=_rounding,
-        metavar="MODE",
-        help="nearest_even (rne), nearest_away (rna, RMM), toward_zero (rtz), up (rup), down "
-        "(rdn), to_odd (rto) or stochastic (sr); default nearest_even; a sum takes its "
-        "accumulator's",
-    )
-    overflow_argument(parser, "ieee")
-    integer(parser, "random-bits", 24, "random bits of stochastic rounding, a line's field r")
-    parser.add_argument(
-        "--variant",
-        default="A",
-        choices=("A", "B", "C"),
-        help="the variant of stochastic rounding in IEEE P3109; default A",
-    )
-    parser.add_argument(
-        "--tininess",
-        default="after",
-        choices=("after", "before"),
-        help="whether UF is found after rounding or before; default after",
-    )
-    parser.add_argument(
-        "--nan-signals",
-        action="store_true",
-        help="NaN operands raise NV also in formats whose NaN are neither quiet nor signalling",
-    )
-    accumulator_argument(parser, "the accumulator of a sum", without="none: a sum needs one")
-    integer(
-        parser, "length", None, "the products or terms of a sum; default a unit's block, else 16"
-    )
-    group = parser.add_argument_group(
-        "which lines", "Default: all up to 2^20, else directed and 10,000 random ones."
-    )
-    group.add_argument("--exhaustive", action="store_true", help="add all lines there are")
-    group.add_argument("--directed", action="store_true", help="add inputs near special values")
-    integer(group, "random", 0, "add N random lines")
-    seed_argument(group)
-    group = parser.add_argument_group("files")
-    group.add_argument(
-        "--as",
-        dest="kind",
-        choices=("testfloat", "readmemh", "csv", "jsonl"),
-        help="the kind of file; default by the suffix of FILE, else testfloat",
-    )
-    group.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="a file, which is overwritten, a folder, or - for standard output; default a name "
-        "such as e4m3fn_mul_rne.tv in the current folder",
-    )
-    group.add_argument(
-        "--testbench",
-        type=Path,
-        metavar="DIR",
-        help="a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile; "
-        "default: no bench",
-    )
-    group.add_argument(
-        "--check",
-        type=Path,
-        metavar="FILE",
-        help="compare a file's lines with the results computed here; default: none",
-    )
-    _register_bench(parser)
-
-
-def _register_bench(parser: argparse.ArgumentParser) -> None:
-    """The options of --testbench."""
-    group = parser.add_argument_group("the test bench's module")
-    group.add_argument(
-        "--module",
-        metavar="NAME",
-        help="your module, whose ports are the fields of a line (a, b, …, result, flags); default: "
-        "the operation's module in tests/rtl",
-    )
-    group.add_argument(
-        "--rtl",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a source under test; may be given several times; default: none",
-    )
-    group.add_argument(
-        "--ports",
-        metavar="FIELD=PORT,…",
-        help="ports with other names than their fields, as in a=op_a_i,result=res_o; default: none",
-    )
-    group.add_argument(
-        "--signals",
-        metavar="NAMES",
-        help="signals inside that are ports too, or all; those of a block_fma or mma also need the "
-        "port special, which is 1 where they are not compared; default none",
-    )
-    group.add_argument(
-        "--no-flags", dest="flags", action="store_false", help="the module has no port flags"
-    )
-    group.add_argument("--any-nan", action="store_true", help="any NaN passes for any other")
-    group = parser.add_argument_group("a module with a clock")
-    group.add_argument(
-        "--clock",
-        metavar="PORT",
-        help="the clock, used at its rising edge; default: none, the module is combinational",
-    )
-    integer(group, "latency", 1, "rising edges from a line to its result, without --valid-out")
-    group.add_argument(
-        "--valid-in", metavar="PORT", help="an input, 1 with each line; default: none"
-    )
-    group.add_argument(
-        "--ready-in",
-        metavar="PORT",
-        help="an output, 1 where the module takes a line; default: it takes each",
-    )
-    group.add_argument(
-        "--valid-out",
-        metavar="PORT",
-        help="an output, 1 with each result, in the lines' order; default: none, see --latency",
-    )
-    group.add_argument(
-        "--ready-out",
-        metavar="PORT",
-        help="an input, 1 where the bench takes a result; default: it takes each",
-    )
-    group.add_argument(
-        "--reset",
-        metavar="PORT",
-        help="the reset, active before the first line alone; default: none",
-    )
-    group.add_argument(
-        "--reset-level",
-        type=int,
-        default=1,
-        choices=(0, 1),
-        help="the value that resets; default 1",
-    )
-    integer(
-        group,
-        "reset-cycles",
-        4,
-        "rising edges in reset, 0 for a pulse between edges (asynchronous)",
-    )
-    integer(group, "interval", 1, "cycles from one line to the next, at least, without --ready-in")
-    group.add_argument(
-        "--gaps",
-        type=int,
-        metavar="PERCENT",
-        help="cycles without a line and without --ready-out, in bursts; default 25 with --ready-in "
-        "or --ready-out, else 0",
-    )
+    opt.command(commands, "vectors", _run, Options)
 
 
 def _rounding(text: str) -> str:
@@ -264,14 +48,187 @@ def _rounding(text: str) -> str:
     return next(known, text)
 
 
-def _run(options: argparse.Namespace) -> int:
-    if options.check is not None:
-        return _check(options)
+@dataclass
+class Rule:
+    """Options of the operation: arguments of `cpd.hardware.make_vectors`."""
+
+    result: str | None = opt.option(
+        "the format of the results",
+        absent="that of the first operand, or of a sum's accumulator",
+        metavar="FORMAT",
+    )
+    rounding: str = opt.option(
+        "nearest_even (rne), nearest_away (rna, RMM), toward_zero (rtz), up (rup), down (rdn), "
+        "to_odd (rto) or stochastic (sr); sums round as their accumulator does",
+        "nearest_even",
+        type=_rounding,
+        metavar="MODE",
+    )
+    overflow: str = opt.overflow("ieee")
+    random_bits: int = opt.option("random bits of stochastic rounding, field r of a line", 24)
+    variant: str = opt.option(
+        "the variant of stochastic rounding in IEEE P3109", "A", choices=("A", "B", "C")
+    )
+    tininess: str = opt.option(
+        "detect UF after rounding or before it", "after", choices=("after", "before")
+    )
+    nan_signals: bool = opt.option(
+        "NaN operands raise NV also in formats without quiet and signaling NaN", False
+    )
+    accumulator: str | None = opt.accumulator(
+        "the accumulator of a sum", absent="none, but a sum needs one"
+    )
+    length: int | None = opt.option("products or terms of a sum", absent="a unit's block, else 16")
+
+
+@dataclass
+class Lines:
+    """Options of which lines there are: arguments of `cpd.hardware.make_vectors`."""
+
+    exhaustive: bool = opt.option("add all lines", False)
+    directed: bool = opt.option("add inputs near special values", False)
+    random: int = opt.option("add N random lines", 0)
+    seed: int = opt.seed()
+
+
+@dataclass
+class Files:
+    """Options of files."""
+
+    kind: str | None = opt.option(
+        "the kind of file",
+        absent="by the suffix of FILE, else testfloat",
+        flags=("--as",),
+        choices=("testfloat", "readmemh", "csv", "jsonl"),
+    )
+    out: Path | None = opt.option(
+        "a file, which is overwritten, a folder, or - for standard output",
+        absent="a name such as e4m3fn_mul_rne.tv in the current folder",
+        flags=("-o", "--out"),
+    )
+    testbench: Path | None = opt.option(
+        "a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
+        metavar="DIR",
+    )
+    check: Path | None = opt.option("compare a file's lines with the results computed here")
+
+
+@dataclass
+class Module:
+    """Options of the module under test."""
+
+    module: str | None = opt.option(
+        "your module, whose ports are the fields of a line (a, b, …, result, flags)",
+        absent="the operation's module in tests/rtl",
+        metavar="NAME",
+    )
+    rtl: list[Path] | None = opt.option(
+        "a source under test; may be given several times", type=Path, action="append"
+    )
+    ports: str | None = opt.option(
+        "ports whose names are not their fields', as in a=op_a_i,result=res_o",
+        metavar="FIELD=PORT,…",
+    )
+    signals: str | None = opt.option(
+        "inner signals that are ports too, or all; those of block_fma and mma also need the port "
+        "special, which is 1 if they are not compared",
+        metavar="NAMES",
+    )
+    flags: bool = opt.option("the module has no port flags", True)
+    any_nan: bool = opt.option("any NaN passes for any other", False)
+
+
+def _port(help: str, absent: str = "none") -> Any:
+    return opt.option(help, absent=absent, metavar="PORT")
+
+
+@dataclass
+class Clock:
+    """Options of a module with a clock: arguments of `cpd.hardware.Ports`."""
+
+    clock: str | None = _port(
+        "the clock, used at its rising edge", "none, the module is combinational"
+    )
+    latency: int = opt.option("rising edges from a line to its result, without --valid-out", 1)
+    valid_in: str | None = _port("an input, 1 with each line")
+    ready_in: str | None = _port("an output, 1 when the module takes a line", "it takes each")
+    valid_out: str | None = _port(
+        "an output, 1 with each result, in the order of the lines", "none, see --latency"
+    )
+    ready_out: str | None = _port("an input, 1 when the bench takes a result", "it takes each")
+    reset: str | None = _port("the reset, active only before the first line")
+    reset_level: int = opt.option("the value that resets", 1, choices=(0, 1))
+    reset_cycles: int = opt.option(
+        "rising edges in reset; 0: a pulse between edges (asynchronous)", 4
+    )
+    interval: int = opt.option("the least cycles from one line to the next, without --ready-in", 1)
+    gaps: int | None = opt.option(
+        "the percentage of cycles without a line and without --ready-out, in bursts",
+        absent="25 with --ready-in or --ready-out, else 0",
+        metavar="PERCENT",
+    )
+
+
+@dataclass
+class Options:
+    """Write and check test vectors and test benches for hardware.
+
+    Writes test vectors for hardware: inputs, results and exception flags of one operation. The
+    exact oracle and the kernels both compute each line, which is written only if they agree. Then
+    it prints the number of lines of each kind of case. For a kind without lines it prints "cannot
+    happen" if the formats exclude the case or no input has it (up to 2^24 inputs, of sums 2^21),
+    else "not reached".
+
+      cpd vectors mul e4m3fn --exhaustive
+      cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
+      cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
+      cpd vectors block_fma --accumulator h100-fp16 --random 5000 --as jsonl -o -
+      cpd vectors dot int8 --accumulator int32 --testbench tb --rtl mac.sv --module mac
+      cpd vectors div fp16 --testbench tb --module div --clock clk --valid-out done
+      cpd vectors --check e4m3fn_mul_rne.tv
+
+    Operations: cast, add, mul, fma, div, sqrt; and sums: dot (an element of a matrix product), sum
+    (of terms), block_fma (dot by a matrix unit) and mma (dot by a unit that takes scales). Lines of
+    sums have the inner signals, unless the unit does not align all terms.
+
+    FORMAT: one for all operands or one for each. For a cast: the operand's and the result's, or the
+    result's alone (from fp32). For a unit the default is its own. Results are in the first
+    operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn) unless --result is given.
+
+    Kinds of files: testfloat (`a b result flags`; flags NX 1, UF 2, OF 4, DZ 8, NV 16), readmemh (a
+    word a line, first field on top, with a SystemVerilog package), csv, jsonl (a head, then an
+    object a line). All numbers are hexadecimal. The first element of a field stands lowest.
+    Comments begin with # (readmemh: //).
+
+    A test bench reports a stuck or missing valid, X and Z (in Icarus), lost lines, extra results,
+    and the latency with which results match. Its exit status is not 0 then.
+    """
+
+    operation: str | None = opt.argument(
+        "one of the operations above", nargs="?", metavar="OPERATION"
+    )
+    formats: str | None = opt.argument(
+        "the formats of the operands, as above", nargs="?", metavar="FORMAT,…"
+    )
+    rule: Rule = opt.group(Rule, "the operation")
+    lines: Lines = opt.group(
+        Lines, "lines", "Default: all up to 2^20, else the directed ones and 10,000 random ones."
+    )
+    files: Files = opt.group(Files, "files")
+    module: Module = opt.group(Module, "the test bench's module")
+    clock: Clock = opt.group(Clock, "a module with a clock")
+
+
+def _run(options: Options) -> int:
+    if options.files.check is not None:
+        return _check(options, options.files.check)
     if options.operation is None:
         raise UsageError("say which operation, such as mul, or --check FILE")
+    from cpd.hardware import make_vectors
+
     with users_mistakes():
         _check_bench(options)
-        vectors = _made(options)
+        vectors = make_vectors(**_rule_options(options), **vars(options.lines))
     with _disagreement_told(), users_mistakes(), _progress(vectors, options):
         path = _written(vectors, options)
     _note_e4m3(options)
@@ -290,12 +247,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _progress(vectors: Vectors, options: argparse.Namespace) -> Iterator[None]:
+def _progress(vectors: Vectors, options: Options) -> Iterator[None]:
     """Prints lines and bytes first, then a bar, on standard error."""
-    bench = options.testbench is not None
-    kind = "readmemh" if bench else _kind(options)
+    bench = options.files.testbench is not None
+    kind = "readmemh" if bench else _kind(options.files)
     lines, size = vectors.size(kind)
-    if not (options.exhaustive or options.random):
+    if not (options.lines.exhaustive or options.lines.random):
         yield
         return
     directed = " and the directed ones" if vectors.planned is None else ""
@@ -306,59 +263,59 @@ def _progress(vectors: Vectors, options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-def _kind(options: argparse.Namespace) -> str:
+def _kind(files: Files) -> str:
     from cpd.hardware.vectors.lines import kind_of
 
-    path = options.out
-    if options.kind is None and (path is None or path == STDOUT or path.is_dir()):
+    path = files.out
+    if files.kind is None and (path is None or path == STDOUT or path.is_dir()):
         return "testfloat"
-    return kind_of(path, options.kind)
+    return kind_of(path, files.kind)
 
 
-def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
+def _written(vectors: Vectors, options: Options) -> Path:
     from cpd.hardware import Ports, write_testbench
 
-    if options.testbench is None:
-        return vectors.write(options.out or Path(), options.kind)
-    elsewhere = ("module", "rtl", "ports", "signals")
+    files, module = options.files, options.module
+    if files.testbench is None:
+        return vectors.write(files.out or Path(), files.kind)
     ports = Ports(
-        **{name: getattr(options, name) for name in _BENCH if name not in elsewhere},
-        signals=tuple(listed(options.signals)) if options.signals else (),
-        names=_port_names(options.ports),
+        **vars(options.clock),
+        flags=module.flags,
+        any_nan=module.any_nan,
+        signals=tuple(listed(module.signals)) if module.signals else (),
+        names=_port_names(module.ports),
     )
-    return write_testbench(vectors, options.testbench, options.rtl, options.module, ports)
+    return write_testbench(vectors, files.testbench, module.rtl or [], module.module, ports)
 
 
-def _check_bench(options: argparse.Namespace) -> None:
+def _check_bench(options: Options) -> None:
     """Refuses options of the test bench that need another one, and sources that do not exist."""
     from cpd.hardware.testbench.ports import CLOCKED, NEEDS
 
-    given = [name for name, default in _BENCH.items() if getattr(options, name) != default]
-    _check_needs(given, _BENCH, options.testbench, "--testbench DIR")
-    if options.testbench is None:
+    files, clock = options.files, options.clock
+    flags = opt.changed(options.module) | opt.changed(clock)
+    _check_needs(flags, flags, files.testbench, "--testbench DIR")
+    if files.testbench is None:
         return
-    if options.out is not None or options.kind is not None:
+    if files.out is not None or files.kind is not None:
         raise UsageError("--testbench writes a folder of its own: leave out --as and -o")
-    users = set(_BENCH) - {"module", "rtl", "any_nan"}
-    _check_needs(given, users, options.module, "--module NAME")
-    _check_needs(given, CLOCKED, options.clock, "--clock PORT")
+    users = set(flags) - {"module", "rtl", "any_nan"}
+    _check_needs(flags, users, options.module.module, "--module NAME")
+    _check_needs(flags, CLOCKED, clock.clock, "--clock PORT")
     for name, needed in NEEDS.items():
-        port = next((each for each in needed if getattr(options, each) is not None), None)
-        _check_needs(given, [name], port, " or ".join(f"{_option(each)} PORT" for each in needed))
-    for path in options.rtl:
+        port = next((p for p in needed if getattr(clock, p) is not None), None)
+        ports = " or ".join(f"--{p.replace('_', '-')} PORT" for p in needed)
+        _check_needs(flags, [name], port, ports)
+    for path in options.module.rtl or ():
         if not path.is_file():
             raise UsageError(f"--rtl {path}: no such file")
 
 
-def _check_needs(given: list[str], users: Collection[str], value: object, needed: str) -> None:
-    """Refuses given options of `users` where the value that they need is None."""
-    named = [_option(name) for name in given if name in users]
+def _check_needs(flags: dict[str, str], users: Collection[str], value: object, needed: str) -> None:
+    """Refuses the flags of `users` if the value that they need is None."""
+    named = sorted(flag for name, flag in flags.items() if name in users)
     if named and value is None:
         raise UsageError(f"{' and '.join(named)} need{'s' * (len(named) == 1)} {needed}")
-
-
-def _option(name: str) -> str:
-    return "--no-flags" if name == "flags" else f"--{name.replace('_', '-')}"
 
 
 def _port_names(text: str | None) -> dict[str, str]:
@@ -395,32 +352,13 @@ def _cases(
     return "\n".join(rows)
 
 
-def _made(options: argparse.Namespace) -> Vectors:
-    from cpd.hardware import make_vectors
-
-    return make_vectors(
-        **_rule_options(options),
-        exhaustive=options.exhaustive,
-        directed=options.directed,
-        random=options.random,
-        seed=options.seed,
-    )
-
-
-def _rule_options(options: argparse.Namespace) -> dict[str, Any]:
+def _rule_options(options: Options) -> dict[str, Any]:
     formats = listed(options.formats) if options.formats else []
     return {
+        **vars(options.rule),
         "operation": options.operation,
         "formats": formats,
-        "result": options.result,
-        "rounding": options.rounding,
-        "overflow": options.overflow,
-        "random_bits": options.random_bits,
-        "variant": options.variant,
-        "tininess": options.tininess,
-        "nan_signals": options.nan_signals,
-        "accumulator": _with_operands(options.accumulator, formats),
-        "length": options.length,
+        "accumulator": _with_operands(options.rule.accumulator, formats),
     }
 
 
@@ -430,10 +368,10 @@ _E4M3 = (
 )
 
 
-def _note_e4m3(options: argparse.Namespace) -> None:
+def _note_e4m3(options: Options) -> None:
     """Tells which E4M3 was meant; called after the work, as a mistake is one line."""
     formats = listed(options.formats) if options.formats else []
-    if any(text and text.lower() == "e4m3" for text in (*formats, options.result)):
+    if any(text and text.lower() == "e4m3" for text in (*formats, options.rule.result)):
         print(_E4M3, file=sys.stderr)
 
 
@@ -448,26 +386,26 @@ def _with_operands(acc: str | None, formats: list[str]) -> str | None:
     return f"{acc}{''.join(missing)}"
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(options: Options, file: Path) -> int:
     from cpd.hardware import make_vectors
     from cpd.hardware.vectors.checking import checked_lines
 
     with users_mistakes():
         rule = None if options.operation is None else make_vectors(**_rule_options(options)).rule
         with _disagreement_told():
-            found = checked_lines(options.check, options.kind, rule)
+            found = checked_lines(file, options.files.kind, rule)
     _note_e4m3(options)
     console = new_console()
     for line in found.shown:
         console.print(line, soft_wrap=True)
-    console.print(_verdict(found, options), soft_wrap=True)
+    console.print(_verdict(found, file), soft_wrap=True)
     console.print(_cases(found.rule, found.coverage), soft_wrap=True)
     return 1 if found.wrong else 0
 
 
-def _verdict(found: VectorCheck, options: argparse.Namespace) -> str:
+def _verdict(found: VectorCheck, file: Path) -> str:
     lines = counted(found.lines, "line")
-    summary = f"{options.check}: {found.rule.stem}: {lines}, {found.wrong} wrong"
+    summary = f"{file}: {found.rule.stem}: {lines}, {found.wrong} wrong"
     places = {name: count for name, count in found.wrong_in.items() if count}
     if places:
         summary += f" ({', '.join(f'{name} {count}' for name, count in places.items())})"

@@ -14,13 +14,12 @@ transport of the messages never changes the bits.
 
 from __future__ import annotations
 
-import importlib
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cpd import _core
 from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
-from cpd._since import missing
+from cpd._lazy import attach
 from cpd.comm.communicator import Communicator
 from cpd.comm.errors import Mismatch, RankLost, TransportError
 from cpd.comm.launched import broken_promise
@@ -210,13 +209,4 @@ def _options(timeout: float, chunk: int, seed: int) -> tuple[float, int, int]:
     return float(timeout), number, whole_number("seed", seed)
 
 
-_OF_TORCH = {"HookState": "cpd.parallel.ddp", "ReduceScatter": "cpd.parallel.fsdp"}
-"""What is loaded, with torch, when it is first used."""
-
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        if name in _OF_TORCH:
-            return getattr(importlib.import_module(_OF_TORCH[name]), name)
-        raise missing("cpd.comm", name)
+attach(__name__)

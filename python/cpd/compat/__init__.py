@@ -6,15 +6,13 @@ program only changes an import. Results differ where those libraries rounded wro
 lists the differences.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cpd._lazy import attach
+
+if TYPE_CHECKING:
+    from cpd.compat import cpd2020, qpytorch, transformer_engine
 
 __all__ = ["cpd2020", "qpytorch", "transformer_engine"]
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        if name in __all__:
-            return importlib.import_module(f"cpd.compat.{name}")
-        raise AttributeError(f"module 'cpd.compat' has no attribute {name!r}")
+attach(__name__)

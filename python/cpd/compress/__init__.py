@@ -13,9 +13,8 @@ decodes a layer on its own. What it keeps between calls is in `States`.
 [0.5, 1.0, -2.0]
 """
 
-from typing import TYPE_CHECKING, Any
-
-from cpd._since import keep_modules, missing
+from cpd._lazy import attach
+from cpd._since import keep_modules
 from cpd.compress.codecs import Packet
 from cpd.compress.states import States
 
@@ -23,8 +22,4 @@ __all__ = ["Packet", "States"]
 
 keep_modules("cpd.compress")
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        raise missing("cpd.compress", name)
+attach(__name__)

@@ -20,7 +20,6 @@ from cpd.compress.table import compressors
 from cpd.numeric.checked import check_text, checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
-from cpd.numeric.options import MAX_RANDOM_BITS, options_of_codec
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import warn_of_numbers
 from cpd.ops.arguments import Array, ArrayT, Shape, check_random_range, shape_of
@@ -191,14 +190,14 @@ class Codec:
         random_bits: int | None = None,
         **options: float | str | None,
     ) -> None:
-        text, own = codec, MAX_RANDOM_BITS
+        text, own = codec, _core.MAX_RANDOM_BITS
         if isinstance(codec, Codec):
             text, own = codec.text, codec.random_bits
         if not isinstance(text, str):
             raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(codec)}")
         bits = int32("random_bits", own if random_bits is None else random_bits)
         keys = [(n, _option_text(n, one)) for n, one in options.items() if one is not None]
-        made = _core.Codec(text, options_of_codec(bits), keys)
+        made = _core.Codec(text, _core.RoundingOptions.of_codec(bits), keys)
         self.__dict__.update(text=made.name, random_bits=bits, _held=made)
 
     def replace(self, **keys: Any) -> Codec:
@@ -363,7 +362,7 @@ class Codec:
         return np.ascontiguousarray(layout.move(integers), np.uint32).reshape(-1)
 
     def __repr__(self) -> str:
-        has_bits = self.random_bits != MAX_RANDOM_BITS
+        has_bits = self.random_bits != _core.MAX_RANDOM_BITS
         return f"cpd.Codec({self.text!r}{f', random_bits={self.random_bits}' if has_bits else ''})"
 
     def __str__(self) -> str:
@@ -383,12 +382,6 @@ _NO_STATES = nullcontext(None)
 
 def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
     return RowLayout(*held.layout(shape)) if held.by_rows else _AS_IT_IS
-
-
-@functools.lru_cache(maxsize=256)
-def native_codec(text: str, random_bits: int) -> _core.Codec:
-    """Returns the codec of a text for C++."""
-    return _core.Codec(text, options_of_codec(random_bits))
 
 
 def codec(text: Codec | str) -> Codec:

@@ -6,9 +6,8 @@ results with an accumulator. `gates` estimates the gates of a format and an accu
 `make_vectors` makes vectors for RTL, and `write_testbench` writes test benches that read them.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from cpd._since import keep_modules, missing
+from cpd._lazy import attach
+from cpd._since import keep_modules
 from cpd.hardware.gate_counts import Gates, gates
 from cpd.hardware.probing.command import Command
 from cpd.hardware.probing.find import Probed, probe
@@ -37,8 +36,4 @@ __all__ = [
 
 keep_modules("cpd.hardware")
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        raise missing("cpd.hardware", name)
+attach(__name__)

@@ -56,7 +56,7 @@ from cpd.numeric.accumulator import (
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike
 from cpd.numeric.renamed import refuses_old
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
+from cpd.numeric.scaled import Scaled, ScaledLike, element_format, format_or_scaled
 
 MODEL = "cpd-2026"
 Parts: TypeAlias = npt.NDArray[np.float64]
@@ -138,7 +138,7 @@ def gates(
     first = format_or_scaled(a)
     second = first if b is None else format_or_scaled(b)
     total = as_accumulator(accumulator)
-    left, right = _element(first), _element(second)
+    left, right = element_format(first), element_format(second)
     unit = as_unit(total)
     if unit is not None:
         left, right = unit.a, unit.b
@@ -149,10 +149,6 @@ def gates(
     aligner, adder, normalizer, exponent = parts.tolist()
     scales = _scales(first, second, total)
     return Gates(multiplier, aligner, adder, normalizer, exponent, scales)
-
-
-def _element(q: Format | Scaled) -> Format:
-    return q.element if isinstance(q, Scaled) else q
 
 
 def _precision(f: Format) -> int:

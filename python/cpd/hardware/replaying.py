@@ -18,7 +18,6 @@ from cpd.numeric.accumulator import (
     AccumulatorLike,
     Unit,
     as_accumulator,
-    as_integer,
     as_unit,
     unit_fields,
 )
@@ -284,7 +283,7 @@ def _of_vectors(path: Path) -> _Set:
     formats = dict(zip(plain, rule.formats, strict=False)) | {"result": rule.result}
     values = {}
     for name, column in columns.items():
-        fixed = as_integer(rule.accumulator)
+        fixed = rule.fixed
         if fixed is None or name in "ab" or (name == "result" and not rule.has_integer_result):
             values[name] = values_of(formats[name], column.astype(np.uint32))
             continue

@@ -48,9 +48,8 @@ def _summed(how: Recipe | None, sums: str) -> Recipe:
     return Recipe(NATIVE if how is None else how, sums=sums)
 
 
-def check_operand(name: str, x: Any, like: str) -> None:
-    """Raises unless `x` is a tensor that products take."""
-    operators.check_float(name, x, like)
+check_operand = operators.check_float
+"""Raises unless `x` is a tensor that products take."""
 
 
 def check_places(first: Tensor, **others: Tensor | None) -> None:
@@ -62,16 +61,22 @@ def check_places(first: Tensor, **others: Tensor | None) -> None:
             )
 
 
-def check_bias(bias: Tensor, weight: Tensor) -> None:
+def check_bias(bias: Tensor, outputs: int) -> None:
     """Raises unless `bias` has one value for each output."""
-    if tuple(bias.shape) != (weight.shape[0],):
-        raise ValueError(f"bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}")
+    if tuple(bias.shape) != (outputs,):
+        raise ValueError(f"bias must have shape ({outputs},), got {tuple(bias.shape)}")
+
+
+@constant
+def _has_autocast(place: str) -> bool:
+    """True if torch.autocast serves devices of that type. Torch 2.11 cannot trace the question."""
+    return torch.amp.is_autocast_available(place)
 
 
 def autocast_type(x: Tensor) -> torch.dtype | None:
     """The type of torch.autocast where `x` is; None: no autocast."""
     place = x.device.type
-    if not torch.amp.is_autocast_available(place) or not torch.is_autocast_enabled(place):
+    if not _has_autocast(place) or not torch.is_autocast_enabled(place):
         return None
     return torch.get_autocast_dtype(place)
 
@@ -85,7 +90,7 @@ def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
     first: Tensor | None = None
     for value in (*arguments, *module._parameters.values()):
         for x in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(x, Tensor) and x.dtype in _TYPES:
+            if isinstance(x, Tensor) and x.dtype in FORMATS:
                 if first is None:
                     first = x
                 elif x.dtype != first.dtype:
@@ -101,7 +106,8 @@ def check_types(what: str, *operands: Tensor) -> None:
         raise ValueError(f"{what} must have one type outside of torch.autocast, got {given}")
 
 
-_TYPES = {torch.float32, torch.bfloat16, torch.float16}
+FORMATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""The types that products take, and their formats."""
 
 watchers: list[Callable[[Recipe], None]] = []
 """Called with the recipe of each call of an operator, just before it (`cpd.nn.coverage`)."""
@@ -260,7 +266,7 @@ def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
         if how.output is None:
             raise ValueError(
                 f"the result's type, {name}, does not hold {how.forward.format}: give the recipe "
-                f"output={_SHORT[element]!r}, into which its sums are then rounded, or dtype=, a "
+                f"output={FORMATS[element]!r}, into which its sums are then rounded, or dtype=, a "
                 f"type that does, such as float32, or another accumulator{_or_off(element, x)}"
             )
         return torch.float32
@@ -271,10 +277,6 @@ def _or_off(element: torch.dtype, x: Tensor) -> str:
     """The end of an error about the result's type: what else helps if torch.autocast chose it."""
     by_autocast = element == autocast_type(x) != x.dtype
     return ", or turn torch.autocast off around the layer" if by_autocast else ""
-
-
-_SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""The formats of the results' types."""
 
 
 def _numbers(how: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:

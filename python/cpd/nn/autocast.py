@@ -11,17 +11,16 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from cpd._torch.private import RECURRENT, TorchDispatchMode, autograd_node
-from cpd._torch.rounding import rounded
-from cpd.nn import attention, contractions, convolution, embedding, functional, grouped, norms
-from cpd.nn.arguments import autocast_type
+from cpd._torch.private import TorchDispatchMode, autograd_node
+from cpd.nn.arguments import FORMATS
 from cpd.nn.checkpoints import activation_checkpoint
+from cpd.nn.contractions import in_order
+from cpd.nn.operations import OPERATIONS, RESIDUAL, Operation, by_function
 from cpd.nn.products import is_ours, is_product, name_of
-from cpd.nn.recipe import RecipeLike, as_recipe
+from cpd.nn.recipe import Recipe, RecipeLike, as_recipe
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.renamed import refuses_old
@@ -29,8 +28,85 @@ from cpd.numeric.streams import MAX_LAYERS, stream_tag
 from cpd.ops.arguments import check_whole
 
 
+class Mode(TorchFunctionMode):
+    """Computes torch's functions by rows of `cpd.nn.operations`.
+
+    Args:
+        recipe: by which it computes.
+        operations: the rows by torch's functions. All other functions are torch's.
+
+    Attributes:
+        left: how often torch computed each operation that has a row.
+    """
+
+    _calls = _paused = 0
+    _around: Any = None
+
+    def __init__(self, recipe: Recipe, operations: Mapping[Any, Operation]) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.left: dict[str, int] = {}
+        self._operations = operations
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        keywords = kwargs or {}
+        operation = None if self._paused else self._operations.get(func)
+        if operation is None:
+            return func(*args, **keywords)
+        result = self._computed(operation, args, dict(keywords))
+        if result is not NotImplemented:
+            return result
+        if operation.part == RESIDUAL or torch.compiler.is_compiling():
+            return func(*args, **keywords)
+        with unwatched():
+            result = func(*args, **keywords)
+        self.left[operation.name] = self.left.get(operation.name, 0) + 1
+        return result
+
+    def _computed(
+        self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        """The result of a function by its form; NotImplemented where torch's computes it."""
+        if operation.form is None:
+            return NotImplemented
+        out = keywords.pop("out", None)
+        tensors = tensors_of((*args, *keywords.values()))
+        if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
+            return NotImplemented
+        asks = any(isinstance(x, torch.dtype) for x in (*args, *keywords.values()))  # out_dtype
+        if not asks and operation.refuses(tensors):
+            return NotImplemented  # torch's function raises
+        if operation.part != RESIDUAL:
+            for x in tensors:
+                check_whole(f"an operand of {operation.name}", x)
+        if activation_checkpoint() is not self._around:
+            raise RuntimeError(
+                "activation checkpointing would recompute this outside of cpd.autocast: enter "
+                "the context within the function that is checkpointed"
+            )
+        if operation.in_order:
+            args, keywords = in_order(args, keywords)
+        result = operation.form(self, *args, **keywords)
+        if out is None or result is NotImplemented:
+            return result
+        return _written(out, result) if out.dtype == result.dtype else NotImplemented
+
+    def _take(self, products: int = 1) -> dict[str, Any]:
+        """Counts a call of `products` products.
+
+        Returns the keywords of its functional form: the recipe, the seed, the stream.
+        """
+        raise NotImplementedError
+
+
 @refuses_old
-class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
+class autocast(Mode):  # noqa: N801  # as torch.autocast
     """Computes torch's functions as a recipe says, within `with cpd.autocast(recipe):`.
 
     The functions are:
@@ -83,9 +159,6 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     [16.0, 16.0, 16.0]
     """
 
-    _forms: ClassVar[Mapping[str, Callable[..., Any]]]
-    """The functional forms of torch's functions, by their names in `_NAMES`."""
-
     def __init__(
         self,
         recipe: RecipeLike,
@@ -94,11 +167,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         stream: Number = 0,
         coverage: bool = True,
     ) -> None:
-        super().__init__()
-        self.recipe = as_recipe(recipe)
-        if any(
-            how is not None and how._kept.delays for how in (self.recipe, self.recipe.attention)
-        ):
+        super().__init__(as_recipe(recipe), _OPERATIONS)
+        parts = (self.recipe, self.recipe.attention)
+        if any(part is not None and part._kept.delays for part in parts):
             raise ValueError(
                 "autocast keeps no scales of former steps, which the recipe asks for: cpd.convert "
                 "does, in each layer"
@@ -106,10 +177,6 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         for name, number in (("seed", seed), ("stream", stream)):
             check_number(name, number)
         self.seed, self.stream = seed, stream
-        self.left: dict[str, int] = {}
-        self._calls = 0
-        self._paused = 0
-        self._around: Any = None
         self._watch = coverage
         self._unseen: list[Unseen] = []
 
@@ -126,66 +193,18 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         if self._unseen:
             self._unseen.pop().__exit__(*error)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        keywords = kwargs or {}
-        name = None if self._paused else _NAMES.get(func)
-        if name is None:
-            return func(*args, **keywords)
-        form = self._forms.get(name)
-        if form is not None:
-            result = self._formed(form, name, args, dict(keywords))
-            if result is not NotImplemented:
-                return result
-        if name in ADDITIONS or torch.compiler.is_compiling():
-            return func(*args, **keywords)
-        with unwatched():
-            result = func(*args, **keywords)
-        self.left[name] = self.left.get(name, 0) + 1
-        return result
-
-    def _formed(
-        self, form: Callable[..., Any], name: str, args: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Any:
-        """The result of a function by its form; NotImplemented where torch's computes it."""
-        out = keywords.pop("out", None)
-        tensors = _tensors((*args, *keywords.values()))
-        if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
-            return NotImplemented
-        asks = any(isinstance(x, torch.dtype) for x in (*args, *keywords.values()))  # out_dtype
-        if not asks and _refuses_types(name, tensors):
-            return NotImplemented  # torch's function raises
-        if name not in ADDITIONS:
-            for x in tensors:
-                check_whole(f"an operand of {name}", x)
-        if activation_checkpoint() is not self._around:
-            raise RuntimeError(
-                "activation checkpointing would recompute this outside of cpd.autocast: enter "
-                "the context within the function that is checkpointed"
-            )
-        if name in contractions.OF_OPERANDS:
-            args, keywords = contractions.in_order(args, keywords)
-        result = form(self, *args, **keywords)
-        if out is None or result is NotImplemented:
-            return result
-        return _written(out, result) if out.dtype == result.dtype else NotImplemented
-
-    def _next(self, products: int = 1) -> dict[str, Any]:
-        """Counts a call of `products` products.
-
-        Returns the keywords of its functional form: the recipe, the seed, the stream.
-        """
+    def _take(self, products: int = 1) -> dict[str, Any]:
         if not self.recipe._kept.draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
         self._calls += 1
         stream = self.stream ^ stream_tag(Purpose.given, number)
         return {"recipe": self.recipe, "seed": self.seed, "stream": stream}
+
+
+_OPERATIONS = by_function(
+    row._replace(form=None) if row.only_modules else row for row in OPERATIONS
+)
 
 
 class Unseen(TorchDispatchMode):
@@ -227,7 +246,7 @@ def unwatched() -> Iterator[None]:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """A context in which no `autocast` does anything."""
+    """A context in which no `Mode` does anything."""
     pause(1)
     try:
         yield
@@ -236,123 +255,17 @@ def paused() -> Iterator[None]:
 
 
 def pause(count: int) -> None:
-    """Pauses each `autocast` that is entered now, once more, or with -1 once less."""
+    """Pauses each `Mode` that is entered now, once more, or with -1 once less."""
     stack: list[Any] = _get_current_function_mode_stack()
     for mode in stack:
-        if isinstance(mode, autocast):
+        if isinstance(mode, Mode):
             mode._paused += count
 
 
-# ---- torch's functions, by name ------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------------------
 
 
-def _grouped_mm(mode: autocast, a: Tensor, b: Tensor, offs: Any = None, **rest: Any) -> Tensor:
-    groups = 1 if offs is None else offs.numel()
-    return grouped.grouped_mm(a, b, offs=offs, **rest, **mode._next(groups))
-
-
-def _as_torch(form: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
-    """Returns the entry of `FORMS` for a functional form of `products` products.
-
-    The arguments are those of torch's function.
-    """
-
-    def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
-        return form(*args, **kwargs, **mode._next(products))
-
-    return compute
-
-
-def _softmax(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
-    how = mode._next(0)
-    to = how.pop("recipe").softmax
-    return rounded(F.softmax(*args, **kwargs), to, to, **how)
-
-
-def _add(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-    how = mode._next(0)
-    to = how.pop("recipe").residual
-    sum_of = torch.add(input, other, alpha=alpha)
-    if to is None or not isinstance(other, Tensor) or input.is_nested or input.shape != other.shape:
-        return sum_of
-    return rounded(sum_of, to, to, **how)
-
-
-def _add_in_place(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-    return input.copy_(_add(mode, input, other, alpha=alpha))
-
-
-FORMS: dict[str, Callable[..., Any]] = {
-    **contractions.FORMS,
-    "add": _add,
-    "add_": _add_in_place,
-    "bilinear": _as_torch(functional.bilinear, 2),
-    "grouped_mm": _grouped_mm,
-    "softmax": _softmax,
-    "conv1d": _as_torch(convolution.conv1d),
-    "conv2d": _as_torch(convolution.conv2d),
-    "conv3d": _as_torch(convolution.conv3d),
-    "conv_transpose1d": _as_torch(convolution.conv_transpose1d),
-    "conv_transpose2d": _as_torch(convolution.conv_transpose2d),
-    "conv_transpose3d": _as_torch(convolution.conv_transpose3d),
-    "layer_norm": _as_torch(norms.layer_norm),
-    "rms_norm": _as_torch(norms.rms_norm),
-    "group_norm": _as_torch(norms.group_norm),
-    "batch_norm": _as_torch(norms.batch_norm),
-    "instance_norm": _as_torch(norms.instance_norm),
-    "embedding": _as_torch(embedding.embedding),
-    "scaled_dot_product_attention": _as_torch(attention.scaled_dot_product_attention, 2),
-    "multi_head_attention_forward": _as_torch(attention.multi_head_attention, 4),
-}
-autocast._forms = FORMS
-ADDITIONS = ("add", "add_")
-_LEFT = (
-    *("chain_matmul", "cdist", "embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),
-    *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
-)
-_TORCHS = {
-    "matmul": "matmul __matmul__",
-    "rmatmul": "__rmatmul__",
-    **{name: name for name in contractions.FORMS if name not in ("linear", "matmul", "rmatmul")},
-    "dot": "dot vdot",
-    "outer": "outer ger",
-    "bilinear": "bilinear",
-    "add": "add __add__ __radd__",
-    "add_": "add_ __iadd__",
-    "grouped_mm": "grouped_mm _grouped_mm",
-    "softmax": "softmax",
-    "rms_norm": "rms_norm",  # which compiled programs call
-    **{name: name for name in _LEFT},
-}
-"""Their names in torch and in its Tensor; the others are in torch.nn.functional alone."""
-
-
-def _names() -> dict[Any, str]:
-    """Torch's functions, each with its name in `FORMS` or `_LEFT`."""
-    found = {getattr(F, name): name for name in FORMS if hasattr(F, name)}
-    for ours, theirs in _TORCHS.items():
-        for name in theirs.split():
-            for home in (torch, Tensor, F, RECURRENT):
-                if hasattr(home, name):
-                    found[getattr(home, name)] = ours
-            packet = getattr(torch.ops.aten, name, None) if ours in _OF_ATEN else None
-            if packet is not None:
-                found[packet] = found[packet.default] = ours
-    found[torch.linalg.matmul] = "matmul"
-    found[torch.linalg.multi_dot] = "multi_dot"
-    found[torch.ops.aten.linear] = found[torch.ops.aten.linear.default] = "linear"
-    return found
-
-
-_OF_ATEN = {*contractions.FORMS, "grouped_mm"} - {"linear", "rmatmul", "tensordot", "einsum"}
-"""Products whose operations of torch.ops.aten have the arguments of torch's functions."""
-
-
-_NAMES = _names()
-_OURS = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
+def tensors_of(values: Iterable[Any]) -> list[Tensor]:
     """The tensors among arguments and in their lists."""
     found: list[Tensor] = []
     for value in values:
@@ -370,30 +283,8 @@ def _are_ours(tensors: Sequence[Tensor]) -> bool:
     """
     floats = [x.dtype for x in tensors if x.is_floating_point()]
     dense = all(x.layout is torch.strided or x.is_nested for x in tensors)
-    exact = all(dtype in _OURS for dtype in floats) and not any(x.is_complex() for x in tensors)
+    exact = all(dtype in FORMATS for dtype in floats) and not any(x.is_complex() for x in tensors)
     return dense and exact and len(floats) > 0
-
-
-_OF_ONE_TYPE = {
-    *(contractions.FORMS.keys() - {"outer", "addr", "addr_"}),  # products of elements
-    *(name for name in FORMS if "conv" in name),
-    *("bilinear", "grouped_mm", "scaled_dot_product_attention"),
-}
-"""Functions that torch refuses for operands of two types."""
-_NORMS = ("layer_norm", "group_norm", "batch_norm", "instance_norm")
-
-
-def _refuses_types(name: str, tensors: Sequence[Tensor]) -> bool:
-    """Returns whether torch's function of that name refuses the tensors' types."""
-    if name in _NORMS:
-        return norms.mixes_types(tensors[0], tensors[1:])
-    if name not in _OF_ONE_TYPE:
-        return False
-    is_masked = name == "scaled_dot_product_attention" and len(tensors) > 3
-    if is_masked and attention.refuses_mask(tensors[0], tensors[3]):
-        return True
-    types = {x.dtype for x in tensors[:3] if x.is_floating_point()}
-    return len(types) > 1 and autocast_type(tensors[0]) is None
 
 
 def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:

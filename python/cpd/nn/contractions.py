@@ -26,12 +26,7 @@ from cpd.ops.arguments import MAX_RANK
 Form = Callable[..., Tensor]
 
 
-def linear(mode: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Computes torch.nn.functional.linear in a mode."""
-    return functional.linear(input, weight, bias, **mode._next())
-
-
-def _matmul(
+def matmul(
     mode: Any,
     input: Tensor,
     other: Tensor,
@@ -39,18 +34,20 @@ def _matmul(
     dtype: torch.dtype | None = None,
     in_float32: bool = False,
 ) -> Tensor:
-    how = mode._next()
+    """Computes torch.matmul in a mode."""
+    how = mode._take()
     if in_float32:
         return functional.matmul_in_float32(input, other, **how)
     return functional.matmul(input, other, dtype=dtype, **how)
 
 
-def _rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:
-    return _matmul(mode, input, other)
+def rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:
+    """Computes `matmul` of operands in the other order."""
+    return matmul(mode, input, other)
 
 
 def _outer(mode: Any, a: Tensor, b: Tensor, **of_result: Any) -> Tensor:
-    return _matmul(mode, a.unsqueeze(1), b.unsqueeze(0), **of_result)
+    return matmul(mode, a.unsqueeze(1), b.unsqueeze(0), **of_result)
 
 
 def _batch_summed(mode: Any, a: Tensor, b: Tensor, **of_result: Any) -> Tensor:
@@ -79,15 +76,15 @@ class Kind(NamedTuple):
         return [(a, b)[operand].shape[dim] for operand, dim in self.result]
 
 
-_MM = Kind((2, 2), [(1, 0)], [(0, 0), (1, 1)], _matmul)
-_MV = Kind((2, 1), [(1, 0)], [(0, 0)], _matmul)
-_BMM = Kind((3, 3), [(0, 0), (2, 1)], [(0, 0), (0, 1), (1, 2)], _matmul)
-_DOT = Kind((1, 1), [(0, 0)], [], _matmul)
-_OUTER = Kind((1, 1), [], [(0, 0), (1, 0)], _outer)
-_BATCH_SUMMED = Kind((3, 3), [(0, 0), (2, 1)], [(0, 1), (1, 2)], _batch_summed)
+MM = Kind((2, 2), [(1, 0)], [(0, 0), (1, 1)], matmul)
+MV = Kind((2, 1), [(1, 0)], [(0, 0)], matmul)
+BMM = Kind((3, 3), [(0, 0), (2, 1)], [(0, 0), (0, 1), (1, 2)], matmul)
+DOT = Kind((1, 1), [(0, 0)], [], matmul)
+OUTER = Kind((1, 1), [], [(0, 0), (1, 0)], _outer)
+BATCH_SUMMED = Kind((3, 3), [(0, 0), (2, 1)], [(0, 1), (1, 2)], _batch_summed)
 
 
-def _product(kind: Kind) -> Form:
+def product(kind: Kind) -> Form:
     """The form of a product of this kind."""
 
     def compute(mode: Any, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -98,7 +95,7 @@ def _product(kind: Kind) -> Form:
     return compute
 
 
-def _adding(kind: Kind) -> Form:
+def adding(kind: Kind) -> Form:
     """Makes the form of beta * input + alpha * (a product of this kind).
 
     A 16-bit result is rounded once.
@@ -117,9 +114,9 @@ def _adding(kind: Kind) -> Form:
         shape = kind.shape(a, b)
         if shape is None or not _expands(input, shape) or not _holds(out_dtype, a):
             return NotImplemented
-        is_bias = kind is _MM and list(input.shape) == shape[1:]
+        is_bias = kind is MM and list(input.shape) == shape[1:]
         if is_bias and beta == 1 and alpha == 1 and out_dtype is None:
-            return linear(mode, a, b.t(), input)
+            return functional.linear(a, b.t(), input, **mode._take())
         narrow = autocast_type(a)
         dtype = out_dtype or narrow or a.dtype
         if narrow is not None:  # torch.autocast casts `input` as it does a and b
@@ -145,7 +142,7 @@ def _ignoring(input: Tensor, made: Tensor) -> Tensor:
     return torch.where(torch.ones((), dtype=torch.bool, device=made.device), made, input)
 
 
-def _in_place(form: Form) -> Form:
+def in_place(form: Form) -> Form:
     """The form that writes into its first operand."""
 
     def compute(mode: Any, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
@@ -172,13 +169,15 @@ def _holds(out_dtype: torch.dtype | None, a: Tensor) -> bool:
 # ---- einsum and tensordot ------------------------------------------------------------------------
 
 
-def _inner(mode: Any, a: Tensor, b: Tensor) -> Tensor:
+def inner(mode: Any, a: Tensor, b: Tensor) -> Tensor:
+    """Computes torch.inner in a mode."""
     if not a.dim() or not b.dim() or a.shape[-1] != b.shape[-1]:
         return NotImplemented
-    return _tensordot(mode, a, b, ([-1], [-1]))
+    return tensordot(mode, a, b, ([-1], [-1]))
 
 
-def _tensordot(mode: Any, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+def tensordot(mode: Any, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Computes torch.tensordot in a mode."""
     pairs = _paired(dims, a.dim(), b.dim())
     if pairs is None:
         return NotImplemented
@@ -211,7 +210,8 @@ def _paired(dims: Any, of_a: int, of_b: int) -> list[tuple[int, int]] | None:
     return [(d % of_a, e % of_b) for d, e in zip(*both, strict=True)]
 
 
-def _einsum(mode: Any, equation: Any, *operands: Any) -> Tensor:
+def einsum(mode: Any, equation: Any, *operands: Any) -> Tensor:
+    """Computes torch.einsum of two tensors in a mode."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     match = _TWO.fullmatch(equation.replace(" ", "")) if isinstance(equation, str) else None
@@ -277,7 +277,7 @@ def _pair(
 
     left, right = arranged(a, in_a, rows, summed), arranged(b, in_b, summed, columns)
     has = batch + rows + columns
-    made = _matmul(mode, left, right, **of_result).reshape([size[x] for x in has])
+    made = matmul(mode, left, right, **of_result).reshape([size[x] for x in has])
     return made.permute([has.index(x) for x in out])
 
 
@@ -310,41 +310,13 @@ def _count(size: dict[str, int], labels: list[str]) -> int:
     return count
 
 
-# ---- their names ---------------------------------------------------------------------------------
-
-FORMS: dict[str, Form] = {
-    "linear": linear,
-    "matmul": _matmul,
-    "rmatmul": _rmatmul,
-    "mm": _product(_MM),
-    "mv": _product(_MV),
-    "bmm": _product(_BMM),
-    "dot": _product(_DOT),
-    "outer": _product(_OUTER),
-    "addmm": _adding(_MM),
-    "addmm_": _in_place(_adding(_MM)),
-    "addmv": _adding(_MV),
-    "addmv_": _in_place(_adding(_MV)),
-    "baddbmm": _adding(_BMM),
-    "baddbmm_": _in_place(_adding(_BMM)),
-    "addbmm": _adding(_BATCH_SUMMED),
-    "addbmm_": _in_place(_adding(_BATCH_SUMMED)),
-    "addr": _adding(_OUTER),
-    "addr_": _in_place(_adding(_OUTER)),
-    "inner": _inner,
-    "tensordot": _tensordot,
-    "einsum": _einsum,
-}
-"""The forms by their names in torch."""
-
-OF_OPERANDS = frozenset(FORMS) - {"linear", "einsum"}
-"""Functions whose tensors have different names: mat2, batch2, vec2, other, …"""
+# ---- arguments -----------------------------------------------------------------------------------
 
 
 def in_order(
     args: Sequence[Any], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments of a function of OF_OPERANDS: its tensors by position.
+    """Returns the arguments of a function whose tensors have different names: these by position.
 
     All else is by keyword. The names of tensors follow one another in the alphabet, `input` first.
     Numbers by position are beta and alpha, which torch still takes there, and a dtype is

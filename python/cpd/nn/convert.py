@@ -16,16 +16,19 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd._torch import operators
 from cpd.nn import bypasses, clock, notes, ranks
-from cpd.nn.converted import MIXINS, classes, encoder
-from cpd.nn.converted.own import end_stand_alone, stand_alone
+from cpd.nn.arguments import FORMATS
+from cpd.nn.converted import classes
+from cpd.nn.converted.emulations import ENCODERS, Emulation, nearest
+from cpd.nn.converted.modes import end_stand_alone, stand_alone
 from cpd.nn.converted.state import State
 from cpd.nn.coverage import WARN_BELOW, Census, forget
 from cpd.nn.coverage import detach as detach_census
 from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.notes import name_of, title_of
+from cpd.nn.operations import RESIDUAL
 from cpd.nn.quantizers import Quantizer
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
-from cpd.nn.registered import is_registered, mixin_of
+from cpd.nn.registered import emulation_of, torchs_base
 from cpd.nn.report import Report, ReportRow
 from cpd.nn.rules import Choice, Decision, Rule, Rules
 from cpd.numeric.checked import checked
@@ -33,7 +36,6 @@ from cpd.numeric.numbers import check_number, integer
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import holds
 
-RESIDUAL = "residual"
 WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
 """Kinds of layers that "first N" and "last N" do not count."""
 
@@ -276,8 +278,12 @@ class _Layer:
 
     name: str
     module: nn.Module
-    mixin: type[Any]
+    emulation: Emulation
     state: State
+
+    def recipes(self) -> Iterator[Recipe]:
+        """The recipes that it may have, if it has products."""
+        return iter(()) if self.emulation.what in WITHOUT_PRODUCTS else self.state.phases()
 
 
 class _Plan:
@@ -292,19 +298,19 @@ class _Plan:
         self._modules = {
             name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
         }
-        mixins = {name: mixin_of(_class_of(m)) for name, m in self._modules.items()}
-        known = [name for name, mixin in mixins.items() if mixin is not None]
-        known.sort(key=lambda name: _rounds_alone(mixins[name]))  # their numbers come last
-        self._mixins = mixins
-        self._numbers = {name: number for number, name in enumerate(known)}
-        counted = [n for n, mixin in mixins.items() if mixin is not None and _is_counted(mixin)]
+        found = {name: emulation_of(_class_of(m)) for name, m in self._modules.items()}
+        self._emulations = {name: known for name, known in found.items() if known is not None}
+        known = self._emulations.items()
+        numbered = sorted(known, key=lambda item: item[1].stands_alone)  # their numbers come last
+        self._numbers = {name: number for number, (name, _) in enumerate(numbered)}
+        counted = [n for n, e in known if e.is_counted and e.what not in WITHOUT_PRODUCTS]
         self._choice = Choice(root, counted, [*rules, *how.rules], how, decide)
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
         _check_layers(self.layers)
         self.notes = [*self._unused(len(rules)), *notes.on_recipe(how), *_of_layers(self.layers)]
-        own = {name: m for name, m in self._modules.items() if self._mixins[name] is None}
+        own = {name: m for name, m in self._modules.items() if name not in self._emulations}
         self.unseen = _unseen(own)
         self.elsewhere = notes.elsewhere(how)
 
@@ -324,7 +330,7 @@ class _Plan:
         module = self._modules[name]
         cls = _class_of(module)
         kind = classes.own_class(module).__name__
-        mixin = self._mixins[name]
+        emulation = self._emulations.get(name)
         if name in self._inner:
             yield ReportRow(name, kind, how=f"within {self._inner[name] or 'the model'}")
             return
@@ -332,7 +338,7 @@ class _Plan:
         if isinstance(module, Quantizer):
             yield ReportRow(name, kind, "cast", f"its own formats: {module.extra_repr()}")
             return
-        if mixin is None or (_rounds_alone(mixin) and not self._rounds_residuals(name)):
+        if emulation is None or (emulation.stands_alone and not self._rounds_residuals(name)):
             unknown = _unknown(module, cls)
             if unknown:
                 yield ReportRow(name, kind, why_not=reason or unknown)
@@ -344,16 +350,16 @@ class _Plan:
         if not reason:
             assert how is not None
             state = State(how, number, self._seed)
-            reason = _own_way(module, cls) or mixin.refuses(module, state)
+            reason = _own_way(module, cls) or emulation.refuses(module, state)
         if not reason:
             _check_shapes(name, module)
         if reason:
             yield ReportRow(name, kind, why_not=reason, layer=number)
             return
-        self.layers.append(_Layer(name, module, mixin, state))
-        for child in getattr(mixin, "inner", ()):
+        self.layers.append(_Layer(name, module, emulation, state))
+        for child in emulation.inner:
             self._inner[f"{name}.{child}".lstrip(".")] = name
-        yield ReportRow(name, kind, mixin.what, mixin.describe(state), layer=number)
+        yield ReportRow(name, kind, emulation.what, emulation.describe(state), layer=number)
 
     def _rounds_residuals(self, name: str) -> bool:
         how, _ = self._choice.of(name)
@@ -379,8 +385,8 @@ class _Plan:
         delayed: list[Delayed] = []
         for layer in self.layers:
             layer.module.__dict__["cpd"] = layer.state
-            classes.emulate(layer.module, layer.mixin)
-            if getattr(layer.mixin, "alone", False):
+            classes.emulate(layer.module, layer.emulation)
+            if layer.emulation.stands_alone:
                 stand_alone(layer.module)
             delayed += _keep_scales(layer)
         made = self._clock(old, step, group)
@@ -412,7 +418,7 @@ class _Plan:
 
     def _encoders(self) -> None:
         """Makes encoders call the layers within them, where one of those is emulated."""
-        encoders = {n: m for n, m in self._modules.items() if _nearest(m, encoder.MIXINS)}
+        encoders = {n: m for n, m in self._modules.items() if nearest(type(m), ENCODERS)}
         within = tuple(
             layer.state
             for layer in self.layers
@@ -420,31 +426,14 @@ class _Plan:
         )
         for module in encoders.values() if within else ():
             module.__dict__["cpd_states"] = within
-            classes.emulate(module, _nearest(module, encoder.MIXINS))
-
-
-def _rounds_alone(mixin: Any) -> bool:
-    """Returns whether a mixin rounds additions between the results of other layers."""
-    return bool(mixin.what == RESIDUAL)
-
-
-def _is_counted(mixin: type[Any]) -> bool:
-    """Returns whether "first N" and "last N" count a layer.
-
-    They count layers with products, except attention's alone, whose projections are layers
-    themselves.
-    """
-    return mixin.what not in WITHOUT_PRODUCTS and getattr(mixin, "counted", True)
-
-
-def _nearest(module: nn.Module, table: dict[type[nn.Module], type[Any]]) -> Any:
-    """The mixin of the nearest class of torch that is known, or None."""
-    return next((table[base] for base in type(module).__mro__ if base in table), None)
+            base = nearest(type(module), ENCODERS)
+            assert base is not None
+            classes.emulate(module, ENCODERS[base])
 
 
 def _keep_scales(layer: _Layer) -> Iterator[Delayed]:
     """Adds the state of delayed scaling to the layer, and yields it, where a recipe delays."""
-    products = layer.mixin.histories(layer.module) if hasattr(layer.mixin, "histories") else (0, 0)
+    products = layer.emulation.histories(layer.module)
     of_phases = (Delayed.of(how, *products) for how in layer.state.phases())
     kept = next((one for one in of_phases if one is not None), None)
     if kept is None:
@@ -476,7 +465,7 @@ def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
     """Returns what a layer of a known class computes in another way, or lacks; "" if nothing."""
     if "forward" in vars(module):
         return "its forward was replaced on the object"
-    base = None if is_registered(cls) else next(base for base in cls.__mro__ if base in MIXINS)
+    base = torchs_base(cls)
     for name in _COMPUTING_METHODS if base is not None else ():
         if getattr(cls, name, None) is not getattr(base, name, None):
             return f"has its own {name}: write it with cpd.functional, or cpd.nn.register its class"
@@ -526,7 +515,7 @@ def _of_layers(layers: list[_Layer]) -> list[str]:
     """
     found: dict[str, str] = {}  # each note, with the first layer that it is of
     for layer in layers:
-        for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
+        for how in layer.recipes():
             for note in (*notes.of_integers(how), *notes.of_types(how, layer.module)):
                 found.setdefault(note, layer.name or "the model")
     return [f"{note} (first: {name})" for note, name in found.items()]
@@ -546,20 +535,18 @@ def _check_layers(layers: list[_Layer]) -> None:
                     "cannot read: convert the model before it is quantized, or give a rule "
                     f"({layer.name!r}, None) for the layer"
                 )
-            if (p.is_floating_point() or p.is_complex()) and p.dtype not in _FLOATS:
+            if (p.is_floating_point() or p.is_complex()) and p.dtype not in FORMATS:
                 raise TypeError(
                     f"{path} is {operators.name_of(p.dtype)}: emulated layers take float32, "
                     "bfloat16 and float16; call model.float(), or give a rule "
                     f"({layer.name!r}, None) for the layer"
                 )
-        for how in layer.state.phases():
-            if layer.mixin.what not in WITHOUT_PRODUCTS:
-                _check_results(how, layer)
+        for how in layer.recipes():
+            _check_results(how, layer)
 
 
 _COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
 """The methods by which a layer of torch computes; a subclass of it may override them."""
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _check_results(how: Recipe, layer: _Layer) -> None:
@@ -569,11 +556,9 @@ def _check_results(how: Recipe, layer: _Layer) -> None:
         return
     held, format = operators.name_of(weight.dtype), how.forward.format.name  # type: ignore[union-attr]
     if weight.is_floating_point() and not holds(held, format):
+        output = FORMATS[weight.dtype]
         raise ValueError(
             f"{layer.name or 'the model'}: its results are {held}, which cannot represent every "
-            f"value of the sums' format {format}: give the recipe output={_NAMES[held]!r}, or make "
-            "the layer float32"
+            f"value of the sums' format {format}: give the recipe {output=}, or make the layer "
+            "float32"
         )
-
-
-_NAMES = {"bfloat16": "bf16", "float16": "fp16"}

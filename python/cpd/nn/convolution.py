@@ -20,6 +20,7 @@ from cpd._torch.derivatives import run
 from cpd._torch.operands import cast_operand
 from cpd.nn.arguments import (
     Arguments,
+    check_bias,
     entering,
     finished,
     pair_of,
@@ -28,7 +29,6 @@ from cpd.nn.arguments import (
 from cpd.nn.convolution_geometry import (
     PADDING_MODES,
     Geometry,
-    check_bias,
     check_images,
     check_size,
     moves_of,

@@ -54,12 +54,6 @@ def check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any
         )
 
 
-def check_bias(bias: Tensor, outputs: int) -> None:
-    """Raises unless `bias` has one value for each output."""
-    if tuple(bias.shape) != (outputs,):
-        raise ValueError(f"bias must have shape ({outputs},), got {tuple(bias.shape)}")
-
-
 def moves_of(
     rank: int, geometry: Geometry, input: Tensor, weight: Tensor
 ) -> tuple[Moves, tuple[int, ...]]:

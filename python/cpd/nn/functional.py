@@ -231,7 +231,7 @@ def linear(
         )
     if bias is not None:
         check_operand("bias", bias, like="input")
-        check_bias(bias, weight)
+        check_bias(bias, weight.shape[0])
     check_places(input, weight=weight, bias=bias)
     arguments = Arguments.of(how, input, weight, dtype, seed, stream, delayed)
     x, w = entering(arguments, input, weight)

@@ -12,28 +12,24 @@ from cpd.nn.convert import convert
 from cpd.numeric.warned import warn
 
 
-class Linear(nn.Linear):
-    """A layer that 0.7 has pickled."""
+class _Layer(nn.Module):
+    """A layer that 0.7 has pickled: it becomes one of the class that follows in its bases."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         recipe = state.pop("recipe")
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        _become(self, nn.Linear, recipe)
+        base = type(self).__bases__[1]
+        self.__class__ = base
+        convert(self, recipe, coverage=False)
+        _warn(base.__name__)
 
 
-class Conv2d(nn.Conv2d):
-    """A layer that 0.7 has pickled."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        recipe = state.pop("recipe")
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        _become(self, nn.Conv2d, recipe)
+class Linear(_Layer, nn.Linear):
+    """`cpd.nn.Linear` of 0.7."""
 
 
-def _become(layer: nn.Module, cls: type[nn.Module], recipe: Any) -> None:
-    layer.__class__ = cls
-    convert(layer, recipe, coverage=False)
-    _warn(cls.__name__)
+class Conv2d(_Layer, nn.Conv2d):
+    """`cpd.nn.Conv2d` of 0.7."""
 
 
 @functools.cache

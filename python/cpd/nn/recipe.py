@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias
 
-from cpd import _core
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
 from cpd.nn.ready import READY
 from cpd.nn.recipe_arguments import NATIVE as NATIVE
-from cpd.nn.recipe_arguments import NONE, Sum
+from cpd.nn.recipe_arguments import Sum
 from cpd.nn.recipe_arguments import SumLike as SumLike
 from cpd.nn.recipe_parts import OPERANDS as OPERANDS
 from cpd.nn.recipe_parts import OVERRIDES as OVERRIDES
@@ -47,6 +46,33 @@ if TYPE_CHECKING:
 Rules: TypeAlias = (
     "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[Any, RecipeLike | None] | str"
 )
+
+
+def _by_keywords(declared: Callable[..., None]) -> Callable[..., None]:
+    """Returns the declared constructor, of keywords in a dict: torch 2.11 traces no `locals()`."""
+
+    @functools.wraps(declared)
+    def construct(self: Recipe, format: Any = NATIVE, /, **keywords: Any) -> None:
+        if unknown := {name: keywords[name] for name in keywords if name not in _USUAL}:
+            recipe_files.refuse_gone(unknown, TypeError)
+            refuse("Recipe", unknown, parameters=[*_USUAL])
+        given = {name: value for name, value in keywords.items() if not _is_usual(name, value)}
+        if is_compiling():
+            sums = given.get("sums")
+            if isinstance(sums, Recipe):
+                given["sums"] = tuple(getattr(sums, name) for name in SUMS)
+            format, given = _plain(format), {name: _plain(given[name]) for name in given}
+        try:
+            if isinstance(format, str) and _are_texts(format, *given.values()):
+                parts = _fields(_of_text(format, *given.items()))
+            else:
+                parts = _parts(format, given)
+        except RecursionError:
+            raise ValueError("the recipe has too many recipes within recipes") from None
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
+
+    return construct
 
 
 @checked
@@ -181,6 +207,7 @@ class Recipe:
     scales_at: str
     _kept: Kept = field(init=False, repr=False, compare=False)
 
+    @_by_keywords
     @refuses_old
     def __init__(
         self,
@@ -213,27 +240,7 @@ class Recipe:
         source: str = "",
         scales_at: str | None = None,
         **_renamed: Never,
-    ) -> None:
-        said = dict(locals())
-        del said["self"], said["format"], said["_renamed"]
-        if _renamed:
-            recipe_files.refuse_gone(_renamed, TypeError)
-            refuse("Recipe", _renamed, parameters=[*said])
-        given = {name: value for name, value in said.items() if not _is_usual(name, value)}
-        if is_compiling():
-            if isinstance(sums, Recipe):
-                given["sums"] = tuple(getattr(sums, name) for name in SUMS)
-            format, *values = (_plain(value) for value in (format, *given.values()))
-            given = dict(zip(given, values, strict=True))
-        try:
-            if isinstance(format, str) and _are_texts(format, *given.values()):
-                parts = _fields(_of_text(format, *given.items()))
-            else:
-                parts = _parts(format, given)
-        except RecursionError:
-            raise ValueError("the recipe has too many recipes within recipes") from None
-        for name, part in parts.items():
-            object.__setattr__(self, name, part)
+    ) -> None: ...  # `_by_keywords` has the body
 
     @property
     def text(self) -> str:
@@ -289,7 +296,9 @@ class Recipe:
 
     def to_json(self) -> str:
         """Returns `to_dict` as JSON, for a file that `Recipe` takes."""
-        return recipe_files.to_json(self)
+        import json
+
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def to_toml(self) -> str:
         """Returns `to_dict` as TOML, for a file that `Recipe` takes; needs the package tomli_w.
@@ -298,7 +307,9 @@ class Recipe:
         forward = "native"
         weight = "mxfp8"
         """
-        return recipe_files.to_toml(self)
+        import tomli_w
+
+        return tomli_w.dumps(self.to_dict())
 
     def __getstate__(self) -> dict[str, Any]:
         return self._arguments
@@ -306,7 +317,7 @@ class Recipe:
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers("Recipe", state)
         state = recipe_files.renewed(state)
-        self.__init__(**{name: one for name, one in state.items() if name in _READERS})  # type: ignore[misc]
+        self.__init__(**{name: one for name, one in state.items() if name in _PARTS})  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return hash(self._kept.text)
@@ -326,7 +337,7 @@ class Recipe:
     @property
     def _arguments(self) -> dict[str, Any]:
         """The keyword arguments that make the same recipe."""
-        return {name: getattr(self, name) for name in _READERS}
+        return {name: getattr(self, name) for name in _PARTS}
 
     # ---- for layers ------------------------------------------------------------------------------
 
@@ -460,8 +471,8 @@ def _changed(recipe: Recipe, given: dict[str, Any]) -> Recipe:
 
 
 def _is_unit(sums: Any) -> bool:
-    forward = read.sum_("sums", _sums_of(sums)[0])
-    return not is_native(forward) and forward.form == "unit"  # type: ignore[union-attr]
+    forward: Any = read.sum_("sums", _sums_of(sums)[0])
+    return not is_native(forward) and forward.form == "unit"
 
 
 def _sums_of(sums: Any) -> tuple[Any, ...]:
@@ -493,14 +504,20 @@ def _read_parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(name: str, value: Any) -> Any:
+    kind = recipe_files.KEYS[name]
+    if kind in _OPTIONAL and read.is_none(value):
+        return None
     try:
-        return _READERS[name](name, value)
+        return _KINDS[kind](name, value)
     except (ValueError, TypeError) as error:
         if str(error).startswith(name):
             raise
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(
-            f"{name}: {error}"
-        ) from None
+        raise _within(name, error) from None
+
+
+def _within(name: str, error: ValueError | TypeError) -> Exception:
+    """The error of a value, with the name of the key that has it."""
+    return (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}")
 
 
 def _is_usual(name: str, value: Any) -> bool:
@@ -509,22 +526,13 @@ def _is_usual(name: str, value: Any) -> bool:
 
 
 def _nested(name: str, value: Any) -> Recipe | None:
-    if value is None or (isinstance(value, str) and value == NONE):
+    if read.is_none(value):
         return None
     try:
         is_keys = isinstance(value, dict)  # whose depth the outermost call tells
         return _new(_parts(value, {})) if is_keys else as_recipe(value)
     except (ValueError, TypeError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{name}: {error}") from None
-
-
-def _rules(name: str, value: Any) -> tuple[tuple[str, Recipe | None], ...]:
-    return read.rules(name, value, _nested)
-
-
-def _schedule(name: str, value: Any) -> tuple[tuple[str, int, Recipe | None], ...]:
-    return read.schedule(name, value, _nested)
+        raise _within(name, error) from None
 
 
 _USUAL = {
@@ -540,19 +548,19 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "override": read.override,
     "result": read.cast,
     "word": read.scales_at,
-}
-_OWN: dict[str, Callable[[str, Any], Any]] = {
-    **{name: _KINDS[kind] for name, kind in _core.Recipe.keys().items() if kind in _KINDS},
-    **dict.fromkeys(("optimizer", "source"), read.words),
-    "attention": _nested,
-    "loss_scale": read.loss_scale,
+    "recipe": _nested,
+    "words": read.words,
     "reduce": read.reduce,
-    "rules": _rules,
-    "schedule": _schedule,
+    "loss_scale": read.loss_scale,
+    "rules": functools.partial(read.rules, nested=_nested),
+    "schedule": functools.partial(read.schedule, nested=_nested),
 }
-_READERS = {name: _OWN[name] for name in _USUAL if name in _OWN}
-"""For each argument, the function that checks and converts it to what a recipe holds."""
-_FIELDS = (*_READERS, "_kept")
+"""For each kind of key, the function that checks and converts a value to what a recipe holds."""
+_OPTIONAL = ("operand", "override", "result", "recipe", "words", "reduce", "loss_scale")
+"""The kinds of keys that may be None, or `none` in texts and files."""
+_PARTS = tuple(name for name in _USUAL if name != "sums")
+"""What a recipe holds."""
+_FIELDS = (*_PARTS, "_kept")
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
 RecipeLike: TypeAlias = "Recipe | CastLike | dict[str, Any]"

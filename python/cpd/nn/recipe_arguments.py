@@ -45,6 +45,11 @@ Nested: TypeAlias = "Callable[[str, Any], Any]"
 """
 
 
+def is_none(value: Any) -> bool:
+    """Returns whether an argument is None, or its text."""
+    return value is None or (isinstance(value, str) and value == NONE)
+
+
 def operands(value: Any) -> Cast | None:
     """Reads a recipe's first argument, as `formats`; of an unknown name with the nearest one."""
     try:
@@ -158,10 +163,8 @@ def usual_bias(forward: Sum) -> SumLike:
     return NATIVE if isinstance(forward, str) else "fp32"
 
 
-def operand(name: str, value: Any) -> Cast | None:
-    """Reads the cast of an operand, or None. Raises ValueError for a format that none can have."""
-    if value is None or (isinstance(value, str) and value == NONE):
-        return None
+def operand(name: str, value: Any) -> Cast:
+    """Reads the cast of an operand. Raises ValueError for a format that none can have."""
     spec = _cast(name, value)
     f = element_of(spec)
     if f.man > MAX_MANTISSA:
@@ -188,10 +191,8 @@ def override(name: str, value: Any) -> Any:
     return value if isinstance(value, str) and value == "same" else operand(name, value)
 
 
-def cast(name: str, value: CastLike | Scaled | dict[str, Any] | None) -> Cast | None:
-    """Reads the cast of results, or None. Raises ValueError for scaled formats."""
-    if value is None or (isinstance(value, str) and value == NONE):
-        return None
+def cast(name: str, value: CastLike | Scaled | dict[str, Any]) -> Cast:
+    """Reads the cast of results. Raises ValueError for scaled formats."""
     spec = _cast(name, value) if isinstance(value, (str, dict)) else as_cast(value)
     if isinstance(spec.format, Scaled):
         raise ValueError(
@@ -201,31 +202,27 @@ def cast(name: str, value: CastLike | Scaled | dict[str, Any] | None) -> Cast | 
     return spec
 
 
-def words(name: str, value: Any) -> Any:
-    """Reads a text, or None."""
-    if value is not None and not isinstance(value, str):
+def words(name: str, value: Any) -> str:
+    """Reads a text."""
+    if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, got {type(value).__name__}")
-    return None if value == NONE else value
+    return value
 
 
-def reduce(name: str, value: Any) -> Reduce | None:
-    """Reads an all-reduce, or None."""
-    if value is None or (isinstance(value, str) and value == NONE):
-        return None
+def reduce(name: str, value: Any) -> Reduce:
+    """Reads an all-reduce."""
     from cpd.comm.spec import as_reduce  # which most recipes do not need, and takes time to import
 
     return as_reduce(value)
 
 
 def loss_scale(name: str, value: Any) -> Any:
-    """Reads a loss scale: None, "dynamic" or a number."""
+    """Reads a loss scale: "dynamic" or a number."""
     if isinstance(value, str):
-        if value in ("dynamic", NONE):
-            return None if value == NONE else value
+        if value == "dynamic":
+            return value
         with contextlib.suppress(ValueError):  # what is no number is refused below
             value = float(value)
-    if value is None:
-        return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")
     if not 0 < value <= sys.float_info.max:

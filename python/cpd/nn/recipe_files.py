@@ -11,7 +11,7 @@ from typing import Any
 
 from cpd import _core
 from cpd.nn.recipe_arguments import NATIVE, NONE, names_cast
-from cpd.nn.recipe_parts import OPERANDS, OVERRIDES, ROUNDED, SUMS, is_native
+from cpd.nn.recipe_parts import OVERRIDES, SUMS, is_native
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast, operand_text
 from cpd.numeric.names import did_you_mean
@@ -19,9 +19,18 @@ from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec
 from cpd.numeric.spec_text import head_and_keys, quoted
 
-_TRAINING = ("attention", "optimizer", "reduce", "loss_scale", "rules", "schedule", "source")
-KEYS = ("sums", *SUMS, *OPERANDS, *OVERRIDES, "output", *ROUNDED, *_TRAINING, "scales_at")
-"""The keys of a recipe's text. Files have `format`, for the head of a text, too."""
+KEYS: dict[str, str] = {
+    **_core.Recipe.keys(),
+    "attention": "recipe",
+    "optimizer": "words",
+    "reduce": "reduce",
+    "loss_scale": "loss_scale",
+    "rules": "rules",
+    "schedule": "schedule",
+    "source": "words",
+}
+"""The keys of a recipe's text, each with its kind of values. Files have `format`, for the head of a
+text, too."""
 
 
 # ---- keys ----------------------------------------------------------------------------------------
@@ -188,20 +197,6 @@ def to_dict(recipe: Any) -> dict[str, Any]:
     if schedule:
         made["schedule"] = [{u: n, "recipe": _nested(r)} for u, n, r in schedule]
     return made
-
-
-def to_json(recipe: Any) -> str:
-    """`to_dict` as JSON."""
-    import json
-
-    return json.dumps(to_dict(recipe), indent=2, ensure_ascii=False) + "\n"
-
-
-def to_toml(recipe: Any) -> str:
-    """`to_dict` as TOML."""
-    import tomli_w
-
-    return tomli_w.dumps(to_dict(recipe))
 
 
 def text_of(recipe: Any, names: Mapping[str, str]) -> str:

@@ -3,18 +3,39 @@
 
 from __future__ import annotations
 
-import inspect
 import re
+from inspect import getdoc, signature
 from typing import Any
 
 from cpd import _core
-from cpd.nn.recipe import OPERANDS, OVERRIDES, ROUNDED, SUMS, Recipe
+from cpd.nn.recipe import Recipe
+from cpd.nn.recipe_files import KEYS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
 _TEXT: dict[str, Any] = {"type": "string"}
-_RECIPE = {"$ref": "#/$defs/recipe"}
 _NESTED = {"$ref": "#/$defs/nested"}
-_FROM = {"type": "integer", "minimum": 0}
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    """An object of these keys."""
+    keys = {"properties": properties, "required": list(properties)}
+    return {"type": "object", **keys, "additionalProperties": False}
+
+
+_START = {"type": "integer", "minimum": 0}
+_PHASES = [_object(step=_START, recipe=_NESTED), _object(epoch=_START, recipe=_NESTED)]
+_RULES = {"type": "array", "items": _object(layers=_TEXT, recipe=_NESTED)}
+_SEVERAL = {"type": "array", "items": _TEXT, "minItems": 3, "maxItems": 4}
+_VALUES: dict[str, dict[str, Any]] = {
+    "sums": {"anyOf": [_TEXT, _SEVERAL]},
+    "recipe": _NESTED,
+    "loss_scale": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "dynamic"}]},
+    "rules": {"anyOf": [_RULES, {"type": "object", "additionalProperties": _NESTED}]},
+    "schedule": {"type": "array", "items": {"anyOf": _PHASES}},
+    "word": {"enum": list(_core.SCALES_AT)},
+}
+"""The values of keys, by their kinds. All other values are texts."""
 
 
 def schema() -> dict[str, Any]:
@@ -27,8 +48,8 @@ def schema() -> dict[str, Any]:
     ['format', 'sums', 'forward']
     """
     about = _arguments(Recipe)
-    keys = _keys()
-    properties = {key: {"description": about.get(key, ""), **of} for key, of in keys.items()}
+    values = {key: _VALUES.get(KEYS.get(key, ""), _TEXT) for key in signature(Recipe).parameters}
+    properties = {key: {"description": about[key], **value} for key, value in values.items()}
     return {
         "$schema": DIALECT,
         "title": "A recipe of CPD: how a model computes",
@@ -39,43 +60,14 @@ def schema() -> dict[str, Any]:
                 "properties": properties,
                 "additionalProperties": False,
             },
-            "nested": {"anyOf": [_TEXT, _RECIPE]},
+            "nested": {"anyOf": [_TEXT, {"$ref": "#/$defs/recipe"}]},
         },
-    }
-
-
-def _keys() -> dict[str, dict[str, Any]]:
-    """The schema of each key's value, in the order of a recipe's arguments."""
-    specs = ("format", *SUMS, *OPERANDS, *OVERRIDES, "output", *ROUNDED)
-    schedule = [_object(step=_FROM, recipe=_NESTED), _object(epoch=_FROM, recipe=_NESTED)]
-    rules = {"type": "array", "items": _object(layers=_TEXT, recipe=_NESTED)}
-    of: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(specs, _TEXT),
-        **dict.fromkeys(("optimizer", "reduce", "source"), _TEXT),
-        "sums": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 3, "maxItems": 4}]},
-        "attention": _NESTED,
-        "loss_scale": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "dynamic"}]},
-        "rules": {"anyOf": [rules, {"type": "object", "additionalProperties": _NESTED}]},
-        "schedule": {"type": "array", "items": {"anyOf": schedule}},
-        "scales_at": {"enum": list(_core.SCALES_AT)},
-    }
-    names = [name for name in inspect.signature(Recipe).parameters if name in of]
-    return {name: of[name] for name in names}
-
-
-def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    """An object of these keys."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
     }
 
 
 def _arguments(documented: type) -> dict[str, str]:
     """Returns the text of each name in a docstring's section `Args`, in one line."""
-    text = inspect.getdoc(documented) or ""
+    text = getdoc(documented) or ""
     section = text.partition("\nArgs:\n")[2].partition("\n\nRaises:")[0]
     found: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", "\n" + section):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cpd._torch.operands import cast_operand
 from cpd._torch.private import below_autograd, is_plain
-from cpd._torch.recipe import RecipeCall
+from cpd._torch.recipe import RecipeCall, resolved
 from cpd.nn.recipe import Recipe
 from cpd.numeric.cast import Cast
 from cpd.numeric.purposes import Purpose
@@ -74,7 +74,7 @@ class _Product:
     """A product of the state with a weight, in each time step."""
 
     def __init__(self, how: Recipe, weight: Tensor, bias: Tensor | None) -> None:
-        self.call = RecipeCall(how._kept.gemms, None, None)
+        self.call = RecipeCall(resolved(how._kept.gemms))
         self.before, before_weight = how._kept.before
         self.output = how.output
         self.weight = _cast(weight, before_weight)
@@ -101,7 +101,7 @@ class _ProductGradients:
     """One step's product, before it is added."""
 
     def __init__(self, how: Recipe, weight: Tensor, needs: Sequence[bool]) -> None:
-        self.call = RecipeCall(how._kept.gemms, None, None)
+        self.call = RecipeCall(resolved(how._kept.gemms))
         self.for_weight, self.for_bias = needs
         self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
 

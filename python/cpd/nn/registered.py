@@ -10,17 +10,17 @@ from typing import Any
 
 from torch import nn
 
-from cpd.nn.converted import MIXINS, own, products
+from cpd.nn.converted.emulations import EMULATIONS, TORCHS, Emulation
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
 
-_WAYS: dict[str, type[Any]] = {
-    "products": own.EmulatedForward,
-    "attention": own.EmulatedAttention,
-    "norm": own.EmulatedOwnNorm,
-    "residual": own.EmulatedResidual,
+_WAYS = {
+    "products": EMULATIONS["Forward"],
+    "attention": EMULATIONS["Attention"],
+    "norm": EMULATIONS["OwnNorm"],
+    "residual": EMULATIONS["Residual"],
 }
-_CLASSES: dict[type[nn.Module], type[Any]] = {}
+_CLASSES: dict[type[nn.Module], Emulation] = {}
 
 
 @checked
@@ -57,17 +57,17 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
     """
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
         raise TypeError(f"cls must be a class of modules, got {shown(cls)}")
-    mixin = MIXINS.get(how) if isinstance(how, type) else _WAYS.get(how)
-    if mixin is None:
+    emulation = TORCHS.get(how) if isinstance(how, type) else _WAYS.get(how)
+    if emulation is None:
         raise ValueError(
             f"how must be one of {', '.join(map(repr, _WAYS))}, or a class of torch that "
             f"cpd.convert knows, got {shown(how)}"
         )
     if cls.__module__.startswith("torch.nn."):
         raise ValueError(f"{cls.__name__} is torch's own: register classes of your own")
-    if _CLASSES.setdefault(cls, mixin) is not mixin:
+    if _CLASSES.setdefault(cls, emulation) is not emulation:
         raise ValueError(f"{cls.__name__} is registered already, in another way")
-    _mixin_of.cache_clear()
+    _emulation_of.cache_clear()
 
 
 _ATTENTION = {
@@ -75,63 +75,63 @@ _ATTENTION = {
     *("softmax", "matmul", "bmm", "baddbmm", "einsum"),
 }
 _ADDED = {"residual", "input_tensor"}
-_OF_PACKAGES: tuple[tuple[str, type[Any], set[str]], ...] = (
-    ("transformers.pytorch_utils.Conv1D", products.EmulatedConv1D, set()),
-    ("transformers.models.*Experts", own.EmulatedExperts, set()),
-    ("transformers.models.*Router", own.EmulatedForward, set()),
-    ("transformers.models.*.MambaMixer", own.EmulatedMamba, set()),
-    ("transformers.models.*Mixer", own.EmulatedMixer, set()),
-    ("transformers.models.*DeltaNet", own.EmulatedMixer, set()),
-    ("transformers.models.falcon.*.FalconLinear", own.EmulatedForward, set()),
-    ("transformers.models.*Li[gn]*Attention", own.EmulatedForward, set()),  # lightning, linear
-    ("transformers.models.*Norm", own.EmulatedOwnNorm, set()),
-    ("transformers.models.*Attention", own.EmulatedAttention, _ATTENTION),
-    ("transformers.models.*.GPTNeoXLayer", own.EmulatedResidual, set()),
-    ("transformers.models.t5.*.T5Layer*", own.EmulatedResidual, set()),
-    ("transformers.models.*", own.EmulatedResidual, _ADDED),
-    ("timm.layers.std_conv.*", own.EmulatedForward, set()),
-    ("timm.layers.norm*.*", own.EmulatedOwnNorm, set()),
-    ("timm.*Attention", own.EmulatedAttention, _ATTENTION),
-    ("timm.*Block", own.EmulatedResidual, set()),
-    ("timm.*.Bottleneck", own.EmulatedResidual, set()),
+_OF_PACKAGES: tuple[tuple[str, str, set[str]], ...] = (
+    ("transformers.pytorch_utils.Conv1D", "Conv1D", set()),
+    ("transformers.models.*Experts", "Experts", set()),
+    ("transformers.models.*Router", "Forward", set()),
+    ("transformers.models.*.MambaMixer", "Mamba", set()),
+    ("transformers.models.*Mixer", "Mixer", set()),
+    ("transformers.models.*DeltaNet", "Mixer", set()),
+    ("transformers.models.falcon.*.FalconLinear", "Forward", set()),
+    ("transformers.models.*Li[gn]*Attention", "Forward", set()),  # lightning, linear
+    ("transformers.models.*Norm", "OwnNorm", set()),
+    ("transformers.models.*Attention", "Attention", _ATTENTION),
+    ("transformers.models.*.GPTNeoXLayer", "Residual", set()),
+    ("transformers.models.t5.*.T5Layer*", "Residual", set()),
+    ("transformers.models.*", "Residual", _ADDED),
+    ("timm.layers.std_conv.*", "Forward", set()),
+    ("timm.layers.norm*.*", "OwnNorm", set()),
+    ("timm.*Attention", "Attention", _ATTENTION),
+    ("timm.*Block", "Residual", set()),
+    ("timm.*.Bottleneck", "Residual", set()),
 )
-"""Patterns of qualified names of classes, of which the first that fits decides, and names of which
-the forward of such a class must have one, where there are any: it computes attention, and does not
-only stand around what does; it has a name for what is added to a module's result."""
+"""Patterns of qualified names of classes, and the emulation of such classes. The first that fits
+decides. If the third entry has names, one must occur in the class's own forward: they tell
+attention itself from its wrappers, and name what is added to a module's result."""
 
 
-def mixin_of(cls: type[nn.Module]) -> type[Any] | None:
-    """The mixin by which modules of a class are emulated; None: they are not known."""
-    return _mixin_of(cls)  # type: ignore[arg-type]
+def emulation_of(cls: type[nn.Module]) -> Emulation | None:
+    """How modules of a class are emulated; None: they are not known."""
+    return _emulation_of(cls)  # type: ignore[arg-type]
 
 
 @functools.cache
-def _mixin_of(cls: Any) -> type[Any] | None:
+def _emulation_of(cls: Any) -> Emulation | None:
     for base in cls.__mro__:
         if base in _CLASSES:
             return _CLASSES[base] if cls.forward is base.forward else None
-        if base in MIXINS:
-            return MIXINS[base]
-        found = _of_packages(base)
-        if found is not None:
-            return found
+        if base in TORCHS:
+            return TORCHS[base]
+        emulation = _of_packages(base)
+        if emulation is not None:
+            return emulation
     return None
 
 
-def is_registered(cls: type[nn.Module]) -> bool:
-    """Returns whether modules of a class are emulated by their own forward."""
-    return mixin_of(cls) is not None and MIXINS.get(_known_base(cls)) is not mixin_of(cls)
+def torchs_base(cls: type[nn.Module]) -> type[nn.Module] | None:
+    """The class of torch as which modules of a class are emulated.
+
+    None if they are emulated by their own forward, or not at all.
+    """
+    base = next((base for base in cls.__mro__ if base in TORCHS), None)
+    return None if base is None or TORCHS[base] is not emulation_of(cls) else base
 
 
-def _known_base(cls: type[nn.Module]) -> Any:
-    return next((base for base in cls.__mro__ if base in MIXINS), None)
-
-
-def _of_packages(cls: type) -> type[Any] | None:
+def _of_packages(cls: type) -> Emulation | None:
     name = f"{cls.__module__}.{cls.__qualname__}"
-    for pattern, mixin, names in _OF_PACKAGES:
+    for pattern, emulation, names in _OF_PACKAGES:
         if fnmatchcase(name, pattern) and (not names or _has_one(cls, names)):
-            return mixin
+            return EMULATIONS[emulation]
     return None
 
 

@@ -9,7 +9,7 @@ from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
 from cpd.numeric.numbers import Number, key_of, plain_number
-from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd.numeric.scaled import Scaled, element_format, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, made
 
@@ -135,7 +135,7 @@ def format_of(cast: Cast | None) -> Format | None:
 
 def element_of(cast: Cast) -> Format:
     """Returns the format of the values, or of the elements of a scaled format."""
-    return cast.format.element if isinstance(cast.format, Scaled) else cast.format
+    return element_format(cast.format)
 
 
 def rounding_of(how: Any) -> dict[str, Any]:
@@ -230,3 +230,21 @@ def operand_text(spec: Cast) -> str:
     """The text of a cast as recipes hold it, in which IEEE-like `e4m3` is `(4,3)`."""
     text = spec.text
     return f"(4,3){text[4:]}" if text.split(" ", 1)[0] == "e4m3" else text
+
+
+# ---- pickles of version 0.7 ----------------------------------------------------------------------
+
+
+class _Options(NamedTuple):
+    rounding: str
+    overflow: str
+    random_bits: int
+    variant: str
+
+
+class Options(_Options):
+    """Reads the options of a rounding, without their seed and stream."""
+
+    def __new__(cls, *fields: Any) -> Options:
+        """Takes the fields of 0.7: the seed and the stream are the third and the fourth."""
+        return super().__new__(cls, *fields[:2], *fields[-2:])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of names, and errors for wrong ones: `listed`, `checked_name`, `did_you_mean`."""
+"""Lists of names, and errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ def checked_name(what: str, name: object, allowed: Iterable[str]) -> str:
     raise ValueError(
         f"{what} must be one of {', '.join(known)}, got {shown(name)}{hint and f' ({hint})'}"
     )
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Returns the end of an error: the name that was meant, or all names.
+
+    >>> nearest("adm", ["sgd", "adam"]), nearest("lion", ["sgd", "adam"])
+    ('; did you mean adam?', '; there are sgd, adam')
+    """
+    names = list(known)
+    return f"; {did_you_mean(name, names) or 'there are ' + ', '.join(names)}"
 
 
 def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -235,11 +235,9 @@ def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
     return as_format(f)
 
 
-def overflow_of(to: Format | Scaled | None, overflow: str | None) -> str:
-    """What overflow does where it is not said: elements below scales saturate."""
-    if overflow is not None:
-        return overflow
-    return "saturate" if isinstance(to, Scaled) else "ieee"
+def element_format(f: Format | Scaled) -> Format:
+    """Returns the format of the values, or of the elements of a scaled format."""
+    return f.element if isinstance(f, Scaled) else f
 
 
 # ---- by plain values: constants to torch.compile -------------------------------------------------
@@ -254,16 +252,6 @@ def untransformed(text: str) -> Scaled:
 @constant
 def _either(text: str) -> Format | Scaled:
     return named_scaled(text) if _core.names_scaled(text) else as_format(format_text("", text))
-
-
-@constant
-def is_scaled(text: str) -> bool:
-    """Returns whether a text names a scaled format."""
-    try:
-        named_scaled(text)
-    except ValueError:
-        return False
-    return True
 
 
 @constant

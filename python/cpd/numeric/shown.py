@@ -24,6 +24,16 @@ def shown(value: Any) -> str:
     return _core.shortened(text, 1000 if "/" in text else 80 if len(text) > 98 else 98)
 
 
+def percent(share: float, digits: int = 2) -> str:
+    """Returns a share in percent: two decimals, or `digits` after the first one below 0.01 %.
+
+    >>> percent(0.1234), percent(1.234e-6), percent(0)
+    ('12.34%', '1.23e-04%', '0.00%')
+    """
+    is_tiny = share != 0 and abs(share) < 1e-4
+    return f"{share * 100:.{digits}e}%" if is_tiny else f"{share:.2%}"
+
+
 def byte_size(number: int) -> str:
     """A number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
     value, unit = float(number), "bytes"

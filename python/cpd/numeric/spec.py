@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Never, Self, TypeVar
 import numpy as np
 
 from cpd._since import KEYWORDS, refuse_members
-from cpd.numeric.checked import check_text
+from cpd.numeric.checked import check_text, is_compiling
 from cpd.numeric.compiling import constant
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import int64
@@ -48,6 +48,8 @@ class Spec:
     _held: Any
 
     _native: ClassVar[Any]
+    _stored: ClassVar[tuple[str, ...]]
+    """The names of an object's fields."""
     _kinds: ClassVar[dict[str, Kind]]
     """The keys of the table."""
     _reads: ClassVar[dict[str, Callable[[str], Any]]] = {}
@@ -113,7 +115,11 @@ class Spec:
 
     def _share(self, like: Spec) -> None:
         """Takes the fields of `like`."""
-        self.__dict__.update(like.__dict__)
+        if is_compiling():  # torch 2.11 cannot trace an object's `__dict__`
+            for name in _stored_names(type(self)):
+                object.__setattr__(self, name, getattr(like, name))
+        else:
+            self.__dict__.update(like.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"text": self.text}
@@ -155,13 +161,22 @@ class Spec:
 
 
 @constant
+def _stored_names(spec: type[Spec]) -> tuple[str, ...]:
+    return spec._stored
+
+
+@constant
 def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
     """Returns the spec of a text with these keys in place of its own, one object for each text.
 
     A constant to torch.compile.
     """
     held = spec._native.parse(text, list(keys))
-    return spec._of(held) if held.text == text and not keys else made(spec, held.text, ())
+    if held.text != text or keys:
+        return made(spec, held.text, ())
+    parsed = spec._of(held)
+    spec._stored = tuple(parsed.__dict__)
+    return parsed
 
 
 def _constructor(spec: type[Spec]) -> Callable[..., None]:

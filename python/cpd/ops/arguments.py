@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from cpd.numeric.scaled import Scaled
 
 if TYPE_CHECKING:
     import torch
+
+    from cpd.numeric.accumulator import Accumulator
 
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = int | Sequence[int]
@@ -234,6 +236,58 @@ def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
     return along
 
 
+# ---- with the front end of the arrays' kind (`cpd.ops.front_ends`) -------------------------------
+
+
+def wider_type(kind: Any, x: Any, dtype: Any, allowed: tuple[str, ...]) -> Any:
+    """The type `dtype`. Raises ValueError where it does not hold every value of `x`."""
+    element = kind.element(dtype, allowed)
+    if x.dtype != element and kind.promote_types(x.dtype, element) != element:
+        raise ValueError(f"dtype must hold every value of x, which is {x.dtype}, got {element}")
+    return element
+
+
+def together(kind: Any, operands: dict[str, Any]) -> dict[str, Any]:
+    """Operands as arrays of one type and one shape."""
+    given = operands["x"]
+    first = kind.array("x", given)
+    arrays, shape, is_common = {}, first.shape, not kind.compiling()
+    for name, operand in operands.items():
+        x = first if operand is given else kind.array(name, operand, FLOATS, "x", first)
+        if x.dtype != first.dtype:
+            raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
+        is_common = is_common and x.shape == shape
+        arrays[name] = x
+    if is_common:
+        return arrays
+    try:
+        return dict(zip(arrays, kind.broadcast(*arrays.values()), strict=True))
+    except (ValueError, RuntimeError):
+        names, shapes = ", ".join(arrays), [tuple(x.shape) for x in arrays.values()]
+        raise ValueError(f"{names} must broadcast together, got shapes {shapes}") from None
+
+
+def draws(
+    kind: Any,
+    random: Any,
+    x: Any,
+    shape: Sequence[int],
+    acc: Accumulator,
+    integers_of: Callable[[int], int],
+    terms: int,
+    like: str = "x",
+) -> Any:
+    """The random integers of ordered sums, checked: `integers_of(terms)` for each.
+
+    While torch compiles, the library checks the shape.
+    """
+    if kind.compiling():
+        return kind.integers(random, x, None, "", acc, like)
+    count = integers_of(terms)
+    wanted = f"the result's shape and {count} draws"
+    return kind.integers(random, x, (*shape, count), wanted, acc, like)
+
+
 # ---- scaled formats ----------------------------------------------------------------------------
 
 
@@ -268,6 +322,32 @@ def source_levels(q: Scaled, source: ScaleSource) -> tuple[Any, Any, Any]:
     if source.scales is None:
         return None, None, source.amax
     return *scale_levels(q, source.scales), source.amax
+
+
+def given_levels(
+    kind: Any, q: Scaled, x: Any, axis: int, source: ScaleSource
+) -> tuple[Any, Any, Any]:
+    """The caller's scales and magnitudes as C++ takes them, checked.
+
+    While torch compiles, the library checks their shapes.
+    """
+    if source.scales is None and source.amax is None:
+        return None, None, None
+    levels = source_levels(q, source)
+    grids = [None] * 3 if kind.compiling() else scale_grids(q, x.shape, axis)
+    blocks, tensor, amax = [
+        None if level is None else _given_level(kind, q, name, level, grid, x)
+        for name, level, grid in zip(LEVELS, levels, grids, strict=True)
+    ]
+    return blocks, tensor, amax
+
+
+def _given_level(kind: Any, q: Scaled, name: str, value: Any, grid: Any, x: Any) -> Any:
+    """One level of the caller's: packed codes, or float32 numbers of the grid."""
+    level = kind.scales(name, value, x)
+    if grid is not None:
+        check_level(q, name, kind.name_of(level.dtype) == "uint8", level.shape, grid)
+    return kind.contiguous(level)
 
 
 def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, ...]]:
@@ -314,9 +394,7 @@ def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, 
     return [(name, f._held.packed_bytes(math.prod(sizes))) for name, f, sizes in parts]
 
 
-def check_scaled_bytes(
-    q: Scaled, shape: tuple[int, ...], axis: int, sizes: Sequence[int | None]
-) -> None:
+def check_scaled_bytes(q: Scaled, shape: tuple[int, ...], axis: int, sizes: Sequence[int]) -> None:
     """Raises ValueError unless codes and scales have as many bytes as values of that shape take."""
     for (name, need), size in zip(scaled_bytes(q, shape, axis), sizes, strict=False):
         if size != need:

@@ -5,42 +5,41 @@ from __future__ import annotations
 
 from typing import Any, Literal, Never, Unpack, overload
 
-from numpy import ndarray
-
-from cpd.numeric.cast import CastLike, Drawing, unscaled
-from cpd.numeric.formats import Format, flag
-from cpd.numeric.numbers import Number, is_torch
+from cpd.numeric.cast import CastLike, unscaled
+from cpd.numeric.formats import flag
+from cpd.numeric.numbers import Number
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
-from cpd.ops import front_ends, on_numpy
-from cpd.ops.arguments import ArrayT, Elementwise
+from cpd.ops.arguments import ArrayT, Elementwise, check_storage, together
+from cpd.ops.front_ends import front_end_of
 
 
-def front_end_of(x: object) -> Any:
-    """The module that works on arrays of `x`'s kind."""
-    if type(x) is ndarray:
-        return on_numpy
-    return front_ends.on_tensors() if is_torch(x) else on_numpy
-
-
-def rounded(
-    operation: str,
-    operands: tuple[ArrayT, ...],
-    to: Format,
-    options: Drawing,
-    out: Any,
+def _operation(
+    name: str,
+    operands: dict[str, Any],
+    to: CastLike,
+    seed: Number,
+    stream: Number,
     random: Any,
+    out: Any,
     flags: bool,
     tininess: str,
-) -> ArrayT | tuple[ArrayT, ArrayT]:
-    """Returns one elementwise operation's values, with their flags where `flags` is true."""
-    front_end = front_end_of(operands[0])
-    run = getattr(front_end, operation)
-    if flags is False or not flag("flags", flags):
-        return run(*operands, to, options, out, random)  # type: ignore[no-any-return]
-    raised = front_end.flags(
-        operation, operands, to, options, random, tininess
-    )  # before out, an operand
-    return run(*operands, to, options, out, random), raised
+) -> Any:
+    """Returns the values of an operation of operands by their names, each rounded once."""
+    f, options = unscaled(to, seed, stream)
+    kind = front_end_of(operands["x"])
+    arrays = together(kind, operands)
+    x, views = arrays["x"], tuple(arrays.values())
+    check_storage(kind.name_of(x.dtype), f.name)
+    integers = None
+    if random is not None:
+        integers = kind.integers(random, x, x.shape, "the result's shape", options)
+    if out is not None:
+        kind.check_out(out, x.shape, x.dtype, x, {**arrays, "random": integers})
+    raised = None
+    if flags is not False and flag("flags", flags):  # before out, which may be an operand
+        raised = kind.flags(name, views, f, options, integers, tininess)
+    values = kind.rounded(name, views, f, options, integers, out)
+    return values if raised is None else (values, raised)
 
 
 @overload
@@ -79,6 +78,7 @@ def add(
         y: the second operand, of x's type; operands broadcast.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -111,8 +111,8 @@ def add(
     """
     if _old or _renamed or to is REQUIRED:
         refuse("add", _renamed, to, _old)
-    to, options = unscaled(to, seed, stream)
-    return rounded("add", (x, y), to, options, out, random, flags, tininess)
+    operands = {"x": x, "y": y}
+    return _operation("add", operands, to, seed, stream, random, out, flags, tininess)  # type: ignore[no-any-return]
 
 
 @overload
@@ -149,6 +149,7 @@ def mul(
         y: the second operand, of x's type; operands broadcast.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -177,8 +178,8 @@ def mul(
     """
     if _old or _renamed or to is REQUIRED:
         refuse("mul", _renamed, to, _old)
-    to, options = unscaled(to, seed, stream)
-    return rounded("mul", (x, y), to, options, out, random, flags, tininess)
+    operands = {"x": x, "y": y}
+    return _operation("mul", operands, to, seed, stream, random, out, flags, tininess)  # type: ignore[no-any-return]
 
 
 @overload
@@ -224,6 +225,7 @@ def fma(
         z: the addend, of x's type.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -253,8 +255,8 @@ def fma(
     """
     if _old or _renamed or to is REQUIRED:
         refuse("fma", _renamed, to, _old)
-    to, options = unscaled(to, seed, stream)
-    return rounded("fma", (x, y, z), to, options, out, random, flags, tininess)
+    operands = {"x": x, "y": y, "z": z}
+    return _operation("fma", operands, to, seed, stream, random, out, flags, tininess)  # type: ignore[no-any-return]
 
 
 @overload
@@ -291,6 +293,7 @@ def div(
         y: the second operand, of x's type; operands broadcast.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -319,8 +322,8 @@ def div(
     """
     if _old or _renamed or to is REQUIRED:
         refuse("div", _renamed, to, _old)
-    to, options = unscaled(to, seed, stream)
-    return rounded("div", (x, y), to, options, out, random, flags, tininess)
+    operands = {"x": x, "y": y}
+    return _operation("div", operands, to, seed, stream, random, out, flags, tininess)  # type: ignore[no-any-return]
 
 
 @overload
@@ -352,6 +355,7 @@ def sqrt(
         x: the operand, of any values; it is not rounded first.
         to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
             as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
+            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -380,5 +384,5 @@ def sqrt(
     """
     if _old or _renamed or to is REQUIRED:
         refuse("sqrt", _renamed, to, _old)
-    to, options = unscaled(to, seed, stream)
-    return rounded("sqrt", (x,), to, options, out, random, flags, tininess)
+    operands = {"x": x}
+    return _operation("sqrt", operands, to, seed, stream, random, out, flags, tininess)  # type: ignore[no-any-return]

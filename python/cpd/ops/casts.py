@@ -8,16 +8,31 @@ from typing import Any, Literal, Never, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from cpd.numeric.cast import Cast, CastLike, as_cast, drawing
+from cpd.numeric.cast import Cast, CastLike, Drawing, as_cast, drawing
 from cpd.numeric.formats import ElementType, Format, FormatLike, flag
 from cpd.numeric.hadamard import transform_of
 from cpd.numeric.numbers import Number, int32
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, untransformed
 from cpd.ops import on_numpy
-from cpd.ops.arguments import ArrayT, Blockwise, Elementwise, Scales, ScaleSource, Shape
-from cpd.ops.arithmetic import front_end_of, rounded
-from cpd.ops.encoded import Encoded
+from cpd.ops.arguments import (
+    FLOATS,
+    LEVELS,
+    NARROW_FLOATS,
+    ArrayT,
+    Blockwise,
+    Elementwise,
+    Scales,
+    ScaleSource,
+    Shape,
+    check_cast,
+    check_storage,
+    given_levels,
+    transform_axis,
+    wider_type,
+)
+from cpd.ops.encoded import Encoded, decoded, decoded_scaled
+from cpd.ops.front_ends import front_end_of
 
 
 @overload
@@ -72,7 +87,10 @@ def cast(
         x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
             is rounded from its 53 bits. NaN stays NaN.
         to: what values are rounded to: a `cpd.Cast`, its text, such as "e4m3fn stochastic
-            random_bits=8", or a format, scaled or not, for rounding to nearest-even.
+            random_bits=8", or a format, scaled or not, for rounding to nearest-even. A text names
+            a rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
+            `stochastic`) and has the keys `overflow=` (`ieee`, `saturate`), `random_bits=` (1 to
+            24) and `variant=` (`A`, `B`, `C`): see `help(cpd.Cast)`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -118,20 +136,52 @@ def cast(
     how = as_cast(to)
     options = drawing(how, seed, stream)
     target = how.format
+    kind: Any = front_end_of(x)
     if dtype is not None and (not isinstance(target, Scaled) or target.transform is not None):
-        x = front_end_of(x).widened(x, dtype)
+        x = kind.array("x", x)
+        x = kind.to(x, wider_type(kind, x, dtype, FLOATS))
     if isinstance(target, Scaled):
         _check_plain(how)
-        x, target = _transformed(x, target, axis)
-        source = ScaleSource(scales, amax)
         if flag("flags", flags):
             raise ValueError(f"flags are for formats without scales, got {target}")
-        along = int32("axis", axis)
-        return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)  # type: ignore[no-any-return]
+        x, target = _transformed(kind, x, target, axis)
+        source = ScaleSource(scales, amax)
+        return _cast_scaled(kind, x, target, options, axis, source, random, dtype, out)  # type: ignore[no-any-return]
     _check_unscaled(target, axis, scales, amax)
-    if flags is False:
-        return front_end_of(x).cast(x, target, options, out, random)  # type: ignore[no-any-return]
-    return rounded("cast", (x,), target, options, out, random, flags, tininess)
+    x = kind.array("x", x)
+    check_cast(kind.name_of(x.dtype), target)
+    integers = None if random is None else _integers(kind, random, x, options)
+    if out is not None:
+        kind.check_out(out, x.shape, x.dtype, x, {"x": x, "random": integers})
+    raised = None
+    if flags is not False and flag("flags", flags):  # before out, which may be x
+        raised = kind.flags("cast", (x,), target, options, integers, tininess)
+    values = kind.rounded("cast", (x,), target, options, integers, out)
+    return values if raised is None else (values, raised)
+
+
+def _cast_scaled(
+    kind: Any,
+    x: Any,
+    q: Scaled,
+    options: Drawing,
+    axis: int,
+    source: ScaleSource,
+    random: Any,
+    dtype: Any,
+    out: Any,
+) -> Any:
+    """Rounds to a scaled format without a transform."""
+    along = int32("axis", axis)
+    x = kind.array("x", x, NARROW_FLOATS)
+    element = x.dtype if dtype is None else wider_type(kind, x, dtype, NARROW_FLOATS)
+    check_cast(kind.name_of(element), q)
+    levels = given_levels(kind, q, x, along, source)
+    integers = None if random is None else _integers(kind, random, x, options)
+    if out is not None:
+        inputs = {"x": x, "random": integers, **dict(zip(LEVELS, levels, strict=True))}
+        kind.check_out(out, x.shape, element, x, inputs)
+    return kind.cast_scaled(x, q, options, along, levels, integers, element, out)
 
 
 @overload
@@ -162,7 +212,10 @@ def encode(
         x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
             is rounded from its 53 bits.
         to: what values are rounded to: a `cpd.Cast`, its text, such as "e4m3fn stochastic
-            random_bits=8", or a format, scaled or not, for rounding to nearest-even.
+            random_bits=8", or a format, scaled or not, for rounding to nearest-even. A text names
+            a rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
+            `stochastic`) and has the keys `overflow=` (`ieee`, `saturate`), `random_bits=` (1 to
+            24) and `variant=` (`A`, `B`, `C`): see `help(cpd.Cast)`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
@@ -196,15 +249,23 @@ def encode(
     how = as_cast(to)
     options = drawing(how, seed, stream)
     target = how.format
-    if isinstance(target, Scaled):
-        _check_plain(how)
-        x, target = _transformed(x, target, axis)
-        source = ScaleSource(scales, amax)
-        return front_end_of(x).encode_scaled(  # type: ignore[no-any-return]
-            x, target, options, int32("axis", axis), source, random
-        )
-    _check_unscaled(target, axis, scales, amax)
-    return front_end_of(x).encode(x, target, options, random)  # type: ignore[no-any-return]
+    kind: Any = front_end_of(x)
+    if not isinstance(target, Scaled):
+        _check_unscaled(target, axis, scales, amax)
+        x = kind.array("x", x)
+        integers = None if random is None else _integers(kind, random, x, options)
+        return kind.encode(x, target, options, integers)  # type: ignore[no-any-return]
+    _check_plain(how)
+    x, target = _transformed(kind, x, target, axis)
+    x, along = kind.array("x", x, NARROW_FLOATS), int32("axis", axis)
+    levels = given_levels(kind, target, x, along, ScaleSource(scales, amax))
+    integers = None if random is None else _integers(kind, random, x, options)
+    return kind.encode_scaled(x, target, options, along, levels, integers)  # type: ignore[no-any-return]
+
+
+def _integers(kind: Any, random: Any, x: Any, options: Drawing) -> Any:
+    """The caller's random integers for `x`, checked."""
+    return kind.integers(random, x, x.shape, "x's shape", options)
 
 
 @overload
@@ -268,18 +329,16 @@ def decode(
         raise TypeError("decode takes codes, a format and a shape, or an Encoded alone")
     to = format_or_scaled(format)
     if isinstance(to, Scaled):
-        where = int32("axis", axis)
-        return front_end_of(codes).decode_scaled(codes, to, shape, dtype, out, where, scales)  # type: ignore[no-any-return]
+        return decoded_scaled(codes, to, shape, dtype, out, int32("axis", axis), scales)  # type: ignore[no-any-return]
     _check_unscaled(to, axis, scales, None)
-    return front_end_of(codes).decode(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
+    return decoded(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
 
 
-def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
+def _transformed(kind: Any, x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
     """Returns x, transformed as a scaled format says, and the format without its transform."""
     if q.transform is None:
         return x, q
-    transform = transform_of(q.transform)
-    return front_end_of(x).hadamard(x, transform, axis, False, None), untransformed(q.text)
+    return _hadamard(kind, x, q.transform, axis, False, None), untransformed(q.text)
 
 
 def _check_plain(how: Cast) -> None:
@@ -347,8 +406,18 @@ def hadamard(
     """
     if _old:
         refuse("hadamard", {}, positional=_old, last="transform")
-    how = transform_of(transform), axis, flag("inverse", inverse), out
-    return front_end_of(x).hadamard(x, *how)  # type: ignore[no-any-return]
+    return _hadamard(front_end_of(x), x, transform, axis, flag("inverse", inverse), out)  # type: ignore[no-any-return]
+
+
+def _hadamard(kind: Any, x: Any, text: str, axis: Any, inverse: bool, out: Any) -> Any:
+    transform = transform_of(text)
+    x = kind.array("x", x, NARROW_FLOATS)
+    along = transform_axis(axis, x.shape, transform.size)
+    if transform.bf16:
+        check_storage(kind.name_of(x.dtype), "bf16")
+    if out is not None:
+        kind.check_out(out, x.shape, x.dtype, x, {"x": x})
+    return kind.hadamard(x, transform, along, inverse, out)
 
 
 def random_integers(

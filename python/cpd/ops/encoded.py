@@ -1,13 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Encoded`: packed values with all that is needed to decode them."""
+"""`Encoded`: packed values with all that is needed to decode them; and how they are decoded."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
-from cpd.numeric.formats import FormatLike
-from cpd.numeric.scaled import ScaledLike
-from cpd.ops.arguments import Scales, Shape
+from cpd.numeric.formats import Format, FormatLike
+from cpd.numeric.scaled import Scaled, ScaledLike, named_scaled
+from cpd.ops.arguments import (
+    FLOATS,
+    LEVELS,
+    NARROW_FLOATS,
+    Scales,
+    Shape,
+    check_scaled_bytes,
+    check_storage,
+    scale_levels,
+)
+from cpd.ops.front_ends import front_end_of
 
 
 class Encoded(NamedTuple):
@@ -29,3 +40,44 @@ class Encoded(NamedTuple):
     """The shape of the values."""
     axis: int = -1
     """The axis along which blocks run."""
+
+
+def decoded(codes: Any, f: Format, shape: Shape, dtype: Any = None, out: Any = None) -> Any:
+    """The values of packed codes; the library checks sizes while torch compiles."""
+    kind = front_end_of(codes)
+    sizes = kind.sizes(shape)
+    kind.check_codes("codes", codes, codes)
+    if not kind.compiling():
+        need, size = f._held.packed_bytes(math.prod(sizes)), codes.shape[0]
+        if size != need:
+            raise ValueError(f"codes must have {need} bytes for {sizes} of {f}, got {size}")
+    element = kind.element(dtype, FLOATS, out)
+    check_storage(kind.name_of(element), f.name)
+    codes = kind.contiguous(codes)
+    if out is not None:
+        kind.check_out(out, sizes, element, codes, {"codes": codes})
+    return kind.decode(codes, f, sizes, element, out)
+
+
+def decoded_scaled(
+    codes: Any, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
+) -> Any:
+    """The values of a scaled format's codes; the library checks sizes while torch compiles."""
+    kind = front_end_of(codes)
+    if kind.compiling():
+        q = named_scaled(q.text)  # as in `cast`: one program reaches its parts in one way
+    sizes = kind.sizes(shape)
+    levels = scale_levels(q, scales)[: 1 if q.tensor_scale is None else 2]
+    parts = dict(zip(("codes", *LEVELS), (codes, *levels), strict=False))
+    for name, part in parts.items():
+        kind.check_codes(name, part, codes)
+    if not kind.compiling():
+        check_scaled_bytes(q, sizes, axis, [part.shape[0] for part in parts.values()])
+    element = kind.element(dtype, NARROW_FLOATS, out)
+    parts = {name: kind.contiguous(part) for name, part in parts.items()}
+    if out is not None:
+        kind.check_out(out, sizes, element, parts["codes"], parts)
+    packed, blocks, *tensor = parts.values()
+    return kind.decode_scaled(
+        packed, q, axis, blocks, tensor[0] if tensor else None, sizes, element, out
+    )

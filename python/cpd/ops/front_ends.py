@@ -1,37 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hook for the operations on torch tensors, which are above this package."""
+"""What the operations ask of the arrays that they get: the front ends of NumPy and torch.
+
+An operation is written once. It checks its arguments, asks the front end of its arrays for views,
+integers and results, and calls. The front end of tensors is above this package.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from numpy import ndarray
+
+from cpd.numeric.numbers import is_torch
+from cpd.ops import on_numpy
+
 
 class FrontEnd(Protocol):
-    """The operations on one kind of array; their arguments are those of `cpd.ops.on_numpy`."""
+    """The module of one kind of array; `cpd.ops.on_numpy` documents its functions.
 
-    add: Callable[..., Any]
-    cast: Callable[..., Any]
+    Its last group calls the library. Arguments are checked before, and `out` is None for a new
+    result.
+    """
+
+    array: Callable[..., Any]
+    broadcast: Callable[..., Any]
+    check_codes: Callable[..., None]
+    check_out: Callable[..., None]
+    compiling: Callable[[], bool]
+    contiguous: Callable[..., Any]
+    element: Callable[..., Any]
+    flat: Callable[..., Any]
+    integers: Callable[..., Any]
+    name_of: Callable[..., str]
+    promote_types: Callable[..., Any]
+    scales: Callable[..., Any]
+    sizes: Callable[..., Any]
+    to: Callable[..., Any]
+
     cast_scaled: Callable[..., Any]
     decode: Callable[..., Any]
     decode_scaled: Callable[..., Any]
-    div: Callable[..., Any]
     encode: Callable[..., Any]
     encode_scaled: Callable[..., Any]
-    explain: Callable[..., Any]
     flags: Callable[..., Any]
-    fma: Callable[..., Any]
     gemm: Callable[..., Any]
     gemm_scaled: Callable[..., Any]
     hadamard: Callable[..., Any]
-    mul: Callable[..., Any]
-    sqrt: Callable[..., Any]
+    rounded: Callable[..., Any]
     sum: Callable[..., Any]
 
 
-def _nothing() -> FrontEnd:
+def _nothing() -> Any:
     raise ImportError("the operations on tensors are not loaded: import cpd")
 
 
-on_tensors: Callable[[], FrontEnd] = _nothing
-"""Returns the operations on torch tensors; set by `cpd.loading`."""
+on_tensors: Callable[[], Any] = _nothing
+"""Returns the front end of torch tensors, which also explains their calls; set by `cpd.loading`."""
+
+
+def front_end_of(x: object) -> Any:
+    """The front end of arrays of `x`'s kind."""
+    if type(x) is ndarray:
+        return on_numpy
+    return on_tensors() if is_torch(x) else on_numpy

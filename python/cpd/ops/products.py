@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cpd.numeric.accumulator import Accumulator
@@ -10,8 +11,15 @@ from cpd.numeric.formats import Format
 from cpd.numeric.numbers import Number, int32
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.shown import shown
-from cpd.ops.arguments import scale_levels, shape_of
-from cpd.ops.encoded import Encoded
+from cpd.ops.arguments import (
+    NARROW_FLOATS,
+    check_addend,
+    product_shape,
+    scale_levels,
+    shape_of,
+)
+from cpd.ops.encoded import Encoded, decoded, decoded_scaled
+from cpd.ops.front_ends import front_end_of
 
 SCALES_AT = ("operand", "block", "epilogue")
 
@@ -26,18 +34,8 @@ class Operand(NamedTuple):
     factor: Any
 
 
-def gemm_encoded(
-    front_end: Any,
-    a: Encoded,
-    b: Encoded,
-    acc: Accumulator,
-    c: Any,
-    numbers: tuple[Number, Number],
-    dtype: Any,
-    at: Any,
-    random: Any,
-) -> Any:
-    """`cpd.gemm` of encoded operands; `front_end`: the module that works on their arrays."""
+def check_encoded(a: Any, b: Any, at: Any) -> str:
+    """Checks the operands of a product, an `Encoded` among them; returns where scales apply."""
     for name, operand in (("a", a), ("b", b)):
         if not isinstance(operand, Encoded):
             raise TypeError(f"a and b must both be cpd.Encoded, got {name}: {_type(operand)}")
@@ -46,37 +44,54 @@ def gemm_encoded(
         raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {shown(at)}")
     _check_axis("a", a, -1)
     _check_axis("b", b, -2)
-    if at == "operand":
-        return front_end.gemm(
-            _values(front_end, a), _values(front_end, b), acc, c, *numbers, dtype, False, random
-        )
+    return str(at)
+
+
+def gemm_scaled(
+    a: Encoded,
+    b: Encoded,
+    acc: Accumulator,
+    c: Any,
+    numbers: tuple[Number, Number],
+    dtype: Any,
+    at: str,
+    random: Any,
+) -> Any:
+    """`cpd.gemm` of encoded operands whose scales apply `at` blocks of sums or at the end."""
     if dtype is not None and str(dtype).rpartition(".")[2].rstrip("'>") != "float32":
         raise ValueError(f"products of scaled elements are float32, got dtype={dtype}")
-    operands = (*encoded_operand(front_end, a), *encoded_operand(front_end, b))
-    return front_end.gemm_scaled(*operands, acc, at == "epilogue", c, *numbers, random)
+    left, right = encoded_operand(a), encoded_operand(b)
+    kind = front_end_of(left.elements)
+    kind.array("b", right.elements, NARROW_FLOATS, "a", left.elements)
+    if c is not None:
+        c = kind.array("c", c, NARROW_FLOATS, "a")
+        check_addend(c.shape, product_shape(left.elements.shape, right.elements.shape))
+    return kind.gemm_scaled(*left, *right, c, acc, at == "epilogue", *numbers, random)
 
 
-def _values(front_end: Any, x: Encoded) -> Any:
+def values_of(x: Encoded) -> Any:
     """The values in float32, as from `cpd.decode`."""
     q = format_or_scaled(x.format)
     if isinstance(q, Scaled):
-        return front_end.decode_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
-    return front_end.decode(x.codes, q, x.shape, None, None)
+        return decoded_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
+    return decoded(x.codes, q, x.shape)
 
 
-def encoded_operand(front_end: Any, x: Encoded) -> Operand:
-    """The operand as the library multiplies it; `front_end` decodes its codes."""
+def encoded_operand(
+    x: Encoded, decode: Callable[[Any, Format, tuple[int, ...]], Any] = decoded
+) -> Operand:
+    """The operand as the library multiplies it; `decode` gives the float32 values of codes."""
     q = format_or_scaled(x.format)
     shape = shape_of("shape", x.shape)
     if isinstance(q, Format):
-        return Operand(front_end.decode(x.codes, q, shape, None, None), None, 0, 1, None)
+        return Operand(decode(x.codes, q, shape), None, 0, 1, None)
     blocks, tensor = scale_levels(q, x.scales)
-    elements = front_end.decode(x.codes, q.element, shape, None, None)
-    scales = front_end.decode(blocks, q.scale, _matrix(q.scales_shape(shape, x.axis)), None, None)
+    elements = decode(x.codes, q.element, shape)
+    scales = decode(blocks, q.scale, _matrix(q.scales_shape(shape, x.axis)))
     factor = None
     if q.tensor_scale is not None:
         outer = _matrix(q.tensor_scales_shape(shape, x.axis))
-        factor = front_end.decode(tensor, q.tensor_scale, outer, None, None)
+        factor = decode(tensor, q.tensor_scale, outer)
     return Operand(elements, scales, *_extents(q), factor)
 
 

@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Never, Unpack, overload
+from typing import Any, Literal, Never, Unpack, cast, overload
 
 from cpd.numeric.accumulator import AccumulatorLike, as_accumulator, sum_accumulator
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import Number
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
-from cpd.ops.arguments import ArrayT, Drawn, Rounded
-from cpd.ops.arithmetic import front_end_of
+from cpd.ops.arguments import (
+    NARROW_FLOATS,
+    ArrayT,
+    Drawn,
+    Rounded,
+    check_addend,
+    check_result,
+    check_storage,
+    dimension,
+    draws,
+    product_shape,
+)
 from cpd.ops.encoded import Encoded
-from cpd.ops.products import gemm_encoded
+from cpd.ops.front_ends import front_end_of
+from cpd.ops.products import check_encoded, gemm_scaled, values_of
 
 
 @overload
@@ -98,9 +109,19 @@ def sum(
     """
     if _renamed or accumulator is REQUIRED:
         refuse("sum", _renamed, accumulator)
-    when = (tininess,) if flags is not False and flag("flags", flags) else ()
+    when = tininess if flags is not False and flag("flags", flags) else None
     acc = sum_accumulator(accumulator)
-    return front_end_of(x).sum(x, acc, axis, seed, stream, random, *when)  # type: ignore[no-any-return]
+    kind: Any = front_end_of(x)
+    x = kind.array("x", x)
+    if axis is None:
+        x, axis = kind.flat(x), 0
+    axis = dimension(axis, x.ndim)
+    check_storage(kind.name_of(x.dtype), acc.format.name)
+    integers = None
+    if random is not None:
+        shape = x.shape[:axis] + x.shape[axis + 1 :]
+        integers = draws(kind, random, x, shape, acc, acc.sum_integers, x.shape[axis])
+    return kind.sum(x, axis, acc, seed, stream, integers, when)  # type: ignore[no-any-return]
 
 
 @overload
@@ -251,15 +272,27 @@ def gemm(
         if flag("blas", blas) or flags:
             taker = "a BLAS" if blas else "flags=True"
             raise ValueError(f"{taker} takes no encoded operands")
-        operands: tuple[Any, Any] = a, b
-        codes = next(x.codes for x in operands if isinstance(x, Encoded))
-        acc = as_accumulator(accumulator)
-        numbers = seed, stream
-        how = dtype, scales_at, random
-        return gemm_encoded(front_end_of(codes), *operands, acc, c, numbers, *how)  # type: ignore[no-any-return]
-    if scales_at is not None:
+        at = check_encoded(a, b, scales_at)
+        acc, left, right = as_accumulator(accumulator), cast(Encoded, a), cast(Encoded, b)
+        if at != "operand":
+            return gemm_scaled(left, right, acc, c, (seed, stream), dtype, at, random)  # type: ignore[no-any-return]
+        a, b = values_of(left), values_of(right)
+    elif scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
-    when = tininess if flags else None
     acc = as_accumulator(accumulator)
+    kind: Any = front_end_of(a)
+    x = kind.array("a", a, NARROW_FLOATS, "a")
+    y = kind.array("b", b, NARROW_FLOATS, "a", x)
+    z = None if c is None else kind.array("c", c, NARROW_FLOATS, "a", x)
+    shape = product_shape(x.shape, y.shape)
+    if z is not None:
+        check_addend(z.shape, shape)
+    element = x.dtype if dtype is None else kind.element(dtype, NARROW_FLOATS)
+    check_result(kind.name_of(element), acc.format.name)
+    integers = None
+    if random is not None:
+        integers = draws(kind, random, x, shape, acc, acc.gemm_integers, x.shape[-1], "a")
     by_blas = blas is not False and flag("blas", blas)
-    return front_end_of(a).gemm(a, b, acc, c, seed, stream, dtype, by_blas, random, when)  # type: ignore[no-any-return]
+    when = tininess if flags else None
+    numbers = seed, stream
+    return kind.gemm(x, y, z, shape, acc, *numbers, element, by_blas, integers, when)  # type: ignore[no-any-return]

@@ -9,9 +9,7 @@ Also loss scaling, LARS, and workers that average every N steps (`DiLoCo`, `Weig
 >>> optimizer = cpd.optim.LowPrecision(adam, weight="bf16", update="stochastic", momentum="bf16")
 """
 
-from typing import TYPE_CHECKING, Any
-
-from cpd._since import missing
+from cpd._lazy import attach
 from cpd.optim.lars import LARS
 from cpd.optim.loss_scaler import LossScaler
 from cpd.optim.low_precision import LowPrecision
@@ -27,8 +25,4 @@ __all__ = [
     "from_recipe",
 ]
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        raise missing("cpd.optim", name)
+attach(__name__)

@@ -8,7 +8,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from cpd import _core
-from cpd._since import missing
+from cpd._lazy import attach
 from cpd.comm import Communicator, distributed
 from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, divided
 from cpd.comm.spec import Reduce, seeded
@@ -482,7 +482,4 @@ def _own_communicator() -> Communicator:
     return distributed()
 
 
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        raise missing("cpd.parallel.ddp", name)
+attach(__name__)

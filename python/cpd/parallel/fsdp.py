@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from cpd._since import missing
+from cpd._lazy import attach
 from cpd.comm import Communicator, distributed
 from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, averaging
 from cpd.comm.spec import seeded
@@ -224,7 +224,4 @@ def _averages(op: Any) -> bool:
     )
 
 
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        raise missing("cpd.parallel.fsdp", name)
+attach(__name__)

@@ -5,10 +5,9 @@ Measures the round-off of a reduction, and counts its cost: messages and modelle
 size. Measures the errors of formats and accumulators on tensors.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cpd._since import missing
+from cpd._lazy import attach
 from cpd.comm.costs import Cost
 from cpd.study.choices import Choice, Recommendation, recommend
 from cpd.study.costs import cost
@@ -40,11 +39,4 @@ __all__ = [
     "sweep",
 ]
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        """`capture`, which imports torch."""
-        if name == "capture":
-            return importlib.import_module("cpd.study.sweeps.capture").capture
-        raise missing("cpd.study", name)
+attach(__name__)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpd.numeric.checked import checked
-from cpd.numeric.names import did_you_mean
+from cpd.numeric.names import nearest
 from cpd.numeric.shown import shown
 
 _FILE = Path(__file__).with_name("machines.toml")
@@ -242,12 +242,6 @@ def _links(machine: Machine, across: int, within: int) -> list[tuple[float, floa
         port = 1 / machine.port if machine.port else 0.0
         links.append((machine.alpha_between, max(across / machine.beta_between, port)))
     return links or [(0.0, 0.0)]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns the end of an error: the name that was meant, or all names."""
-    names = list(known)
-    return f"; {did_you_mean(name, names) or 'there are ' + ', '.join(names)}"
 
 
 @functools.cache

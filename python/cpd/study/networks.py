@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from cpd.numeric.checked import checked
+from cpd.numeric.names import nearest
 from cpd.numeric.numbers import int64
 from cpd.numeric.shown import shown
-from cpd.study.machines import nearest
 
 _FILE = Path(__file__).with_name("networks.toml")
 _WORDS = ("name", "summary", "published", "source")

@@ -2,7 +2,7 @@
 """The plot of `cpd roundoff`: relative RMS by group size, one line for each format."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,59 +55,77 @@ def check_plot_path(path: Path) -> None:
         raise ValueError(f"{path}: a plot must end in {' or '.join(SUFFIXES)}")
 
 
+def save(path: Path, name: str, draw: Callable[[], Figure]) -> None:
+    """Writes a figure in this style. `name` makes the ids of an SVG the same each time.
+
+    Raises ValueError as `check_plot_path`, before it draws.
+    """
+    check_plot_path(path)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure = draw()
+        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        with replaced(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
+
+
 def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
     """Writes the plot.
 
     Baselines, which have no groups, are horizontal lines. A baseline far below the formats is only
     in the legend, with its error.
     """
-    check_plot_path(path)
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "roundoff"}):
-        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
-        axes = figure.subplots()
-        formats = [one for one in series if not one.baseline]
-        drawn = [_line(axes, one, index) for index, one in enumerate(formats)]
-        errors = [line.row.relative_rms for one in formats for line in one.lines]
-        for one, dashes in zip((s for s in series if s.baseline), _BASELINES, strict=False):
-            level = one.lines[0].row.relative_rms
-            near = level * _FAR >= min(errors)
-            label = f"{one.label}, no groups" + ("" if near else f":\n{level:.1e}, far below")
-            drawn.append(axes.plot([], [], color=GREY, lw=1.4, ls=dashes, label=label)[0])
-            if near:
-                axes.axhline(level, color=GREY, lw=1.4, ls=dashes)
-                errors.append(level)
-        sizes = sorted({size for one in formats for size in one.sizes})
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, ["none" if size == nodes else str(size) for size in sizes])
-        axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        _error_axis(axes, errors)
-        axes.set_xlabel("group size")
-        axes.set_ylabel("relative RMS error")
-        axes.set_title(f"Round-off of the all-reduce over {nodes} node{'s' * (nodes != 1)}")
-        figure.legend(handles=drawn, loc="outside right upper")
-        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        with replaced(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
+    save(path, "roundoff", lambda: _figure(series, nodes))
 
 
-def _line(axes: Axes, one: Series, index: int) -> Any:
-    spreads = [line.choice.spread if line.choice else None for line in one.lines]
-    known = [spread for spread in spreads if spread is not None]
+def _figure(series: Sequence[Series], nodes: int) -> Figure:
+    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+    axes = figure.subplots()
+    formats = [way for way in series if not way.baseline]
+    handles = [_line(axes, way, index) for index, way in enumerate(formats)]
+    errors = [line.row.relative_rms for way in formats for line in way.lines]
+    for way, dashes in zip((s for s in series if s.baseline), _BASELINES, strict=False):
+        level = way.lines[0].row.relative_rms
+        near = level * _FAR >= min(errors)
+        label = f"{way.label}, no groups" + ("" if near else f":\n{level:.1e}, far below")
+        handles.append(axes.plot([], [], color=GREY, lw=1.4, ls=dashes, label=label)[0])
+        if near:
+            axes.axhline(level, color=GREY, lw=1.4, ls=dashes)
+            errors.append(level)
+    sizes = sorted({size for way in formats for size in way.sizes})
+    number_axis(axes, sizes, ["none" if size == nodes else str(size) for size in sizes])
+    _error_axis(axes, errors)
+    axes.set_xlabel("group size")
+    axes.set_ylabel("relative RMS error")
+    axes.set_title(f"Round-off of the all-reduce over {nodes} node{'s' * (nodes != 1)}")
+    figure.legend(handles=handles, loc="outside right upper")
+    return figure
+
+
+def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **options: Any) -> None:
+    """Makes the horizontal axis logarithmic, with a tick for each number."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(numbers, labels, **options)
+    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def _line(axes: Axes, way: Series, index: int) -> Any:
+    spreads = [line.choice.spread if line.choice else None for line in way.lines]
+    errors = [spread for spread in spreads if spread is not None]
     return axes.errorbar(
-        [line.row.group_size for line in one.lines],
-        [line.row.relative_rms for line in one.lines],
-        yerr=known if len(known) == len(spreads) else None,
+        [line.row.group_size for line in way.lines],
+        [line.row.relative_rms for line in way.lines],
+        yerr=errors if len(errors) == len(spreads) else None,
         fmt=_MARKERS[index % len(_MARKERS)],
         color=_COLOURS[index % len(_COLOURS)],
         lw=1.8,
         capsize=3,
-        label=one.label,
+        label=way.label,
     )
 
 
 def _error_axis(axes: Axes, errors: list[float]) -> None:
     """Makes the axis of errors logarithmic, unless an error is 0 or not finite."""
-    axes.yaxis.set_major_formatter(_per_cent)
+    axes.yaxis.set_major_formatter(per_cent)
     low, high = min(errors), max(errors)
     if not (math.isfinite(high) and low > 0):
         axes.set_ylim(bottom=0)
@@ -117,8 +135,9 @@ def _error_axis(axes: Axes, errors: list[float]) -> None:
     steps = (1, 2, 5) if high / low < 1000 else (1,)
     axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=steps, numticks=30))
     axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axes.yaxis.set_major_formatter(_per_cent)
+    axes.yaxis.set_major_formatter(per_cent)
 
 
-def _per_cent(share: float, _: object) -> str:
+def per_cent(share: float, _: object) -> str:
+    """The text of a share at an axis."""
     return f"{100 * share:.3g} %"

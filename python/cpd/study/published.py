@@ -16,9 +16,10 @@ import numpy as np
 
 from cpd.comm.spec import Reduce
 from cpd.compress.codecs import codec
+from cpd.numeric.names import nearest
 from cpd.numeric.shown import shown
 from cpd.numeric.warned import PrecisionWarning
-from cpd.study.machines import Machine, nearest
+from cpd.study.machines import Machine
 from cpd.study.networks import Network
 from cpd.study.throughput import StepTime, all_reduce_of, messages_of, step_time
 

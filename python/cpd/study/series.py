@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cpd.comm.spec import Reduce
+from cpd.numeric.shown import percent
 from cpd.study.choices import Choice, Recommendation, choose, made
 from cpd.study.machines import Machine
 from cpd.study.reduce import Contributions, Measurement, Roundoff, roundoff
@@ -66,11 +67,6 @@ def measure_roundoff(
 
 def _row(size: int, measured: Roundoff, nodes: int) -> RoundoffRow:
     return RoundoffRow(group_size=size, **asdict(measured), steps=hierarchical_steps(nodes, size))
-
-
-def in_percent(share: float) -> str:
-    """A share in percent, with two decimals, or two digits where those would be zeros."""
-    return f"{share:.2%}" if share == 0 or not abs(share) < 1e-4 else f"{share * 100:.1e}%"
 
 
 @dataclass
@@ -209,10 +205,10 @@ class Advice:
         return f"{self._group(choice)}, {self._measured(choice)}"
 
     def _measured(self, choice: Choice) -> str:
-        spread = "" if choice.spread is None else f" ± {in_percent(choice.spread)}"
+        spread = "" if choice.spread is None else f" ± {percent(choice.spread, 1)}"
         return (
             f"exchange {choice.exchange}, relative RMS "
-            f"{in_percent(choice.error)}{spread}, {choice.seconds * 1e3:.4g} ms"
+            f"{percent(choice.error, 1)}{spread}, {choice.seconds * 1e3:.4g} ms"
         )
 
     def json(self) -> dict[str, Any]:

@@ -5,14 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib
-import matplotlib.ticker
 from matplotlib.figure import Figure
 
-from cpd._files import replaced
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
+from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, number_axis, save
 from cpd.study.step_rows import StepRow
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)
@@ -25,39 +21,37 @@ def draw_rows(path: Path, rows: Sequence[StepRow], title: str) -> None:
     Times without overlap are solid lines, overlapped ones dotted. Raises ValueError for a file name
     whose ending is not supported.
     """
-    check_plot_path(path)
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "cost"}):
-        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
-        axes = figure.subplots()
-        wires = list(dict.fromkeys(row.wire for row in rows))
-        handles = []
-        for number, wire in enumerate(wires):
-            mine = [row for row in rows if row.wire == wire]
-            colour = _COLOURS[number % len(_COLOURS)]
-            world = [row.step.ranks for row in mine]
-            apart = [row.step.samples_a_second for row in mine]
-            both = [row.step.samples / row.step.overlapped for row in mine]
-            marker = _MARKERS[number % len(_MARKERS)]
-            handles += axes.plot(world, apart, color=colour, marker=marker, ms=4, label=wire)
-            axes.plot(world, both, color=colour, ls=":", lw=1)
-        world = sorted({row.step.ranks for row in rows})
-        ideal = {
-            row.step.ranks: row.step.samples / row.step.computation
-            for row in rows
-            if row.step.computation
-        }
-        if ideal:
-            points = [ideal[one] for one in world]
-            label = "computation alone"
-            handles += axes.plot(world, points, color=GREY, ls="--", lw=1, label=label)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(world, [str(one) for one in world], rotation=45 * (len(world) > 8))
-        axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        axes.set_xlabel("ranks")
-        axes.set_ylabel("samples a second (dotted: codec and messages overlap)")
-        axes.set_title(title)
-        figure.legend(handles=handles, loc="outside right upper")
-        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        with replaced(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
+    save(path, "cost", lambda: _figure(rows, title))
+
+
+def _figure(rows: Sequence[StepRow], title: str) -> Figure:
+    figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+    axes = figure.subplots()
+    wires = list(dict.fromkeys(row.wire for row in rows))
+    handles = []
+    for number, wire in enumerate(wires):
+        mine = [row for row in rows if row.wire == wire]
+        colour = _COLOURS[number % len(_COLOURS)]
+        world = [row.step.ranks for row in mine]
+        apart = [row.step.samples_a_second for row in mine]
+        both = [row.step.samples / row.step.overlapped for row in mine]
+        marker = _MARKERS[number % len(_MARKERS)]
+        handles += axes.plot(world, apart, color=colour, marker=marker, ms=4, label=wire)
+        axes.plot(world, both, color=colour, ls=":", lw=1)
+    world = sorted({row.step.ranks for row in rows})
+    ideal = {
+        row.step.ranks: row.step.samples / row.step.computation
+        for row in rows
+        if row.step.computation
+    }
+    if ideal:
+        points = [ideal[ranks] for ranks in world]
+        label = "computation alone"
+        handles += axes.plot(world, points, color=GREY, ls="--", lw=1, label=label)
+    number_axis(axes, world, list(map(str, world)), rotation=45 * (len(world) > 8))
+    axes.set_yscale("log")
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("samples a second (dotted: codec and messages overlap)")
+    axes.set_title(title)
+    figure.legend(handles=handles, loc="outside right upper")
+    return figure

@@ -8,9 +8,7 @@ TensorBoard, Weights & Biases, accelerate, Lightning and Hugging Face's Trainer.
 is imported at its first use.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from cpd._since import missing
+from cpd._lazy import attach
 from cpd.track.hugging_face_callback import hugging_face
 from cpd.track.lightning_callback import lightning
 from cpd.track.tracker import Tracker
@@ -18,8 +16,4 @@ from cpd.track.writers import Writer
 
 __all__ = ["Tracker", "Writer", "hugging_face", "lightning"]
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        raise missing("cpd.track", name)
+attach(__name__)

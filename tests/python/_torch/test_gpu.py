@@ -17,7 +17,6 @@ cpd = pytest.importorskip("cpd")
 import graph_cases  # noqa: E402
 from by_keywords import by_keywords  # noqa: E402
 from cpd import _core  # noqa: E402
-from cpd.numeric.options import Options  # noqa: E402
 from front_ends import require_gpu_itself  # noqa: E402
 from tensors import same  # noqa: E402
 
@@ -238,7 +237,9 @@ def test_more_elements_than_int32_counts() -> None:
     assert same(cpd.encode(tail, f), codes[-tail.numel() :])
     assert same(y[-tail.numel() :], cpd.decode(codes, f, n)[-tail.numel() :])
     integers = np.empty(tail.numel(), np.uint32)
-    _core.random_integers(Options("stochastic").native(), n - tail.numel(), integers)
+    _core.random_integers(
+        _core.RoundingOptions("stochastic", "ieee", 24, "A"), n - tail.numel(), integers
+    )
     expected = cpd.cast(
         tail, cpd.Cast(f, rounding="stochastic"), random=torch.from_numpy(integers.astype(np.int32))
     )

@@ -521,14 +521,17 @@ def test_values_and_scales_apart_are_those_of_the_codes(name, draws):
 def test_operands_are_split_where_bfloat16_holds_their_values():
     x = normal(2, 32)
     for name in ("nvfp4 16x16", "fp8-tensor arithmetic=te", "int8 row", "(8,3) tensor scale=fp32"):
-        assert operands.splits(name, 2)
+        assert operands.parts(name).splits_at(2)
         for narrow, dtype in ((True, torch.bfloat16), (False, torch.float32)):
             values, scale, short = operands.split_operand(x, name, -1, narrow=narrow)
             assert values.dtype == dtype
             assert short == (dtype == torch.float32)
             assert same(values.float() * scale, cpd.cast(x, name, axis=-1))
-    assert not operands.splits("e4m3fn 16 scale=(8,3) tensor_scale=fp32", 2)  # 2^-138 … 2^136
-    assert not operands.splits("(8,3) 16 scale=e2m1 tensor_scale=fp32", 2)  # 2^-130 … 2^130
+    for wide in (
+        "e4m3fn 16 scale=(8,3) tensor_scale=fp32",  # 2^-138 … 2^136
+        "(8,3) 16 scale=e2m1 tensor_scale=fp32",  # 2^-130 … 2^130
+    ):
+        assert not operands.parts(wide).splits_at(2)
 
 
 @pytest.mark.parametrize("axis", [-1, -2])

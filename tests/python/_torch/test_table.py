@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from cpd._torch import on_torch  # noqa: E402
 from cpd._torch.library import ops  # noqa: E402
 from cpd._torch.table import TABLE  # noqa: E402
+from cpd.ops import front_ends, on_numpy  # noqa: E402
 
 for module in ("convolution", "delayed", "kept", "operators", "rounding", "steps"):
     importlib.import_module(f"cpd._torch.{module}")
@@ -63,3 +66,13 @@ def test_operators_of_the_cpu_alone():
         "correlate",
         "product_of_bf16",
     }
+
+
+@pytest.mark.parametrize("name", front_ends.FrontEnd.__annotations__)
+def test_what_operations_ask_of_arrays(name):
+    """Both kinds of arrays have it, with the same parameters."""
+    pair = [getattr(kind, name) for kind in (on_numpy, on_torch)]
+    assert all(map(callable, pair))
+    if all(map(inspect.isfunction, pair)):
+        of_numpy, of_torch = (list(inspect.signature(function).parameters) for function in pair)
+        assert of_numpy == of_torch

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
 from cpd._torch import library  # noqa: E402
-from cpd._torch.arguments import check_place  # noqa: E402
 from cpd._torch.kept import kept  # noqa: E402
+from cpd._torch.on_torch import check_place  # noqa: E402
 from cpd._torch.operands import cast_operand, split_operand  # noqa: E402
 
 X = torch.linspace(-4, 4, 24).reshape(4, 6)

@@ -188,3 +188,14 @@ def layout(name: str, nan: bool = True) -> Any:
     bits = boundary_bits(oracle.Spec(4, 3), codes=40, noise=200)
     x = from_bits((bits * 2)[:480]).reshape(8, 6, 10)
     return LAYOUTS[name](x if nan else np.nan_to_num(x))
+
+
+def layer(n: int, seed: int) -> np.ndarray:
+    """Values of many magnitudes: zeros, subnormals, and some that lie on levels."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=n) * 2.0 ** generator.integers(-6, 3, n)
+    x[generator.random(n) < 0.1] = 0
+    x[generator.random(n) < 0.1] *= 1e-42
+    grid = generator.random(n) < 0.1
+    x[grid] = generator.integers(-8, 9, n)[grid]
+    return x.astype(np.float32)

@@ -24,6 +24,7 @@ import cpd.functional
 import cpd.nn
 import cpd.optim
 import cpd.study
+from cpd._lazy import later
 from cpd.parallel.ddp import HookState
 
 MODULES = (
@@ -220,6 +221,7 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     **{f"cpd.functional.conv{n}d": convolution(n) for n in (1, 2, 3)},
     **{f"cpd.functional.conv_transpose{n}d": convolution(n) for n in (1, 2, 3)},
     "cpd.functional.linear": {"weight": square},
+    "cpd.study.capture": {"inputs": square},
     "cpd.functional.embedding": {"input": lambda: torch.tensor([1]), "weight": square},
     "cpd.functional.rnn": recurrent(1),
     "cpd.functional.gru": recurrent(3),
@@ -325,7 +327,7 @@ class Target(NamedTuple):
 def public(module: Any) -> Iterator[tuple[str, Any]]:
     """The names that a module gives its users, with what they are."""
     names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
-    for name in (*names, *getattr(module, "_NAMES", ())):
+    for name in (*names, *later(module.__name__)):
         found = getattr(module, name)
         home = str(getattr(found, "__module__", ""))
         if callable(found) and home.startswith("cpd"):
@@ -407,6 +409,8 @@ EXEMPT = {
     # a function of the caller's, which torch.nn.Linear is too:
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
+    ("cpd.study.capture", "inputs"): set(WRONG),  # of the caller's model
+    **{("cpd.study.capture", name): {"module"} for name in ("model", "loss")},
 }
 INTERNAL = ("cpd.comm.Communicator", "cpd.nn.Report")
 """Made of what only the package makes."""

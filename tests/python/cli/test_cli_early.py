@@ -129,7 +129,8 @@ def test_only_the_command_s_module_is_imported(text, modules):
         "import sys; from cpd import cli\n"
         "try: cli.main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        "of = set(cli._COMMANDS); print(*(n for n in of if f'cpd.cli.{n}' in sys.modules))"
+        "names = {module.rpartition('.cli.')[2] for module in sys.modules if '.cli.' in module}\n"
+        "print(*names & set(cli._COMMANDS))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *text.split()], capture_output=True, text=True, check=True

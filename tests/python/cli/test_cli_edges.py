@@ -74,12 +74,11 @@ def test_codes_have_the_digits_of_their_width():
     *((3, None, True),),
 ])  # fmt: skip
 def test_nodes_are_as_many_as_the_ranks(nodes, world, fits):
-    options = argparse.Namespace(nodes=nodes)
     if fits:
-        assert _nodes(options, world) == (world or nodes)
+        assert _nodes(nodes, world) == (world or nodes)
     else:
         with pytest.raises(UsageError, match="nodes must be"):
-            _nodes(options, world)
+            _nodes(nodes, world)
 
 
 def test_a_rank_alone_is_told(monkeypatch):
@@ -115,14 +114,14 @@ def test_a_replay_with_a_mismatch_ends_with_1(monkeypatch):
 
 @pytest.mark.parametrize("error", [KeyError, IndexError, ZeroDivisionError, StopIteration])
 def test_a_page_that_cannot_be_made_is_told(monkeypatch, error):
-    from cpd.cli import report as command
-    from cpd.demo.report import page
-    from cpd.demo.report.results import Demo
+    from cpd_lab.cli import report as command
+    from cpd_lab.demo import report as page
+    from cpd_lab.demo import results
 
     def write_report(demo, folder):
         raise error("told")
 
-    monkeypatch.setattr(Demo, "load", lambda folder: None)
+    monkeypatch.setattr(results, "load", lambda folder: None)
     monkeypatch.setattr(page, "write_report", write_report)
     with pytest.raises(UsageError, match="no page can be made of it"):
         command._run(argparse.Namespace(folder="x"))
@@ -141,7 +140,7 @@ def test_margins_are_factors():
     ("epochs", "heads"), [(1, ["1"]), (5, ["1", "2", "5"]), (10, ["1", "2", "5", "10"])]
 )
 def test_epochs_are_shown_once(epochs, heads):
-    from cpd.cli.train import epochs_table
+    from cpd_lab.cli.train import epochs_table
 
     curve = [0.5 + n / 100 for n in range(epochs)]
     options = SimpleNamespace(epochs=epochs, label=lambda: "(4,3)")

@@ -11,7 +11,7 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.cli.compare import Comparison, comparison_rows, only_in, specials
+from cpd.cli.compare import Comparison, comparison_rows, specials
 from cpd.cli.scaled import SOURCES, largest, least
 
 # ---- matrix units --------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_counts_and_values_are_those_of_all_values(one, other):
             rows["only"], of, (first, second), (second, first), strict=True
         ):
             assert (told["name"], told["count"]) == (str(f), len(own - others))
-            if told["count"] <= 2**16:
+            if told["count"] <= 2**16 and max(a.bits, b.bits) <= 20:
                 assert told["values"] == sorted(own - others)
             else:
                 assert told["values"] is None
@@ -125,9 +125,6 @@ def test_wide_formats_are_counted_too():
     e8m22, e7m23 = cpd.Format("e8m22"), cpd.Format("e7m23")
     assert wide["common"] + wide["only"][0]["count"] == e8m22.num_values
     assert wide["common"] + wide["only"][1]["count"] == e7m23.num_values
-    some = [value for value, _ in zip(only_in(e7m23, e8m22), range(100), strict=False)]
-    assert (cpd.cast(np.float32(some), e7m23) == np.float32(some)).all()
-    assert (cpd.cast(np.float32(some), e8m22) != np.float32(some)).all()
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ import argparse
 import collections
 import json
 import re
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 import cpd
 from cpd.cli import build_parser, main
+from cpd.cli import options as opt
 from cpd.cli.options import integers, texts
 
 OWN = {"--a", "--b", "--c", "-h", "--help"}
@@ -91,6 +94,70 @@ def test_help_in_80_columns(
     for line in capsys.readouterr().out.partition("\n\n")[2].splitlines():
         assert len(line) <= 88, line
         assert not re.search(r"\w-$", line), line
+
+
+@dataclass
+class Part:
+    """A group of options."""
+
+    seeds: int = opt.option("the number of seeds", 4)
+    rate: float | None = opt.option("a rate", absent="the machine's", choices=(0.5, 1.0))
+    flags: bool = opt.option("no flags", True)
+
+
+@dataclass
+class Whole:
+    """The options of a command."""
+
+    files: list[Path] = opt.argument("files", nargs="*", metavar="FILE")
+    out: Path | None = opt.option("a folder", flags=("-o", "--out"), metavar="DIR")
+    any_nan: bool = opt.option("any NaN", False)
+    part: Part = opt.group(Part, "the part", exclusive=True)
+
+
+def read(*words: str) -> Whole:
+    parser = argparse.ArgumentParser()
+    opt.add_options(parser, Whole)
+    return opt.options_of(Whole, parser.parse_args(words))
+
+
+def test_a_dataclass_of_options() -> None:
+    """Its fields decide flags, types and defaults; what is read is an instance."""
+    options = read()
+    assert options == Whole(files=[])
+    assert opt.changed(options.part) == {}
+    options = read("a", "b", "-o", "c", "--any-nan", "--no-flags")
+    assert options == Whole([Path("a"), Path("b")], Path("c"), True, Part(flags=False))
+    assert opt.changed(options.part) == {"flags": "--no-flags"}
+    assert opt.changed(options) == {"out": "--out", "any_nan": "--any-nan"}
+    assert vars(opt.flat(options)) == {
+        "files": options.files,
+        "out": options.out,
+        "any_nan": True,
+        "seeds": 4,
+        "rate": None,
+        "flags": False,
+    }
+    assert read("--seeds", "7").part == Part(seeds=7)
+
+
+def test_the_help_of_a_dataclass() -> None:
+    parser = argparse.ArgumentParser()
+    opt.add_options(parser, Whole)
+    told = " ".join(parser.format_help().split())
+    for words in (
+        "the part: --seeds N the number of seeds; default 4",
+        "--rate {0.5,1.0} a rate; default: the machine's",
+        "--no-flags no flags",
+        "-o DIR, --out DIR a folder; default: none",
+    ):
+        assert words in told
+
+
+@pytest.mark.parametrize("words", [["--seeds", "x"], ["--seeds", "1", "--rate", "1"]])
+def test_options_that_are_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        read(*words)
 
 
 @pytest.mark.parametrize(

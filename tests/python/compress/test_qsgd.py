@@ -11,20 +11,10 @@ import pytest
 
 import compress_oracle_levels as oracle
 import cpd
+from arrays import layer
 from rationals import Fraction
 
 HUGE = float(np.finfo(np.float32).max)
-
-
-def layer(n: int, seed: int) -> np.ndarray:
-    """Values of many magnitudes: zeros, subnormals, and some that lie on levels."""
-    generator = np.random.default_rng(seed)
-    x = generator.normal(size=n) * 2.0 ** generator.integers(-6, 3, n)
-    x[generator.random(n) < 0.1] = 0
-    x[generator.random(n) < 0.1] *= 1e-42
-    grid = generator.random(n) < 0.1
-    x[grid] = generator.integers(-8, 9, n)[grid]
-    return x.astype(np.float32)
 
 
 CASES = [

@@ -11,8 +11,8 @@ import pytest
 
 import compress_oracle_levels as oracle
 import cpd
+from arrays import layer
 from reduce_oracle import elementwise_integer
-from test_qsgd import layer
 
 
 @pytest.mark.parametrize("clip", [None, 2.5, 1 / 3])

@@ -4,6 +4,7 @@ operation, combinational and clocked; what they say of a wrong line; codes as nu
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.cli.vectors import _TEXT
+from cpd.cli.vectors import Options
 from cpd.hardware import Ports, make_vectors, write_testbench
 from cpd.hardware.testbench.numbers import number_function, where_nan
 from cpd.hardware.vectors.lines import lines_of
@@ -302,7 +303,7 @@ def test_roundings_by_the_names_of_standards(
 def test_the_examples_of_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mac.sv").write_text("")
-    examples = re.findall(r"^  cpd (vectors .*)$", _TEXT, re.M)
+    examples = re.findall(r"^  cpd (vectors .*)$", inspect.getdoc(Options) or "", re.M)
     assert len(examples) >= 6
     for example in examples:
         assert main(shlex.split(example.replace("100000", "1000"))) == 0, example

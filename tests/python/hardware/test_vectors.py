@@ -67,7 +67,7 @@ def rational(made: Vectors, every: dict[str, Any], i: int) -> tuple[oracle.Value
     rule = made.rule
     names = zip("abc", rule.formats, strict=False)
     operands = [exact(f, every[n][i]) for n, f in names]
-    how = rule.options
+    how = rule.to
     random = int(every["r"][i]) if "r" in every else 0
     o = oracle.Options(how.rounding, how.overflow, how.variant, how.random_bits, random)
     signals = any(

@@ -230,7 +230,7 @@ def test_a_wrong_signal_is_named(tmp_path: Path) -> None:
 def test_a_name_says_the_rule(name: str, operation: str | None, mode: str | None) -> None:
     rule = rule_by_name(name)
     assert (rule.operation if rule else None) == operation
-    assert (rule.options.rounding if rule else None) == mode
+    assert (rule.to.rounding if rule else None) == mode
 
 
 # ---- bad files ----------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import cpd  # noqa: E402
-from cpd.nn.converted.replaced import run_with  # noqa: E402
+from cpd.nn.converted.emulations import replacing  # noqa: E402
 from cpd.nn.notes import title_of  # noqa: E402
 from cpd.nn.observed_rows import WatchRow, _cells  # noqa: E402
+from cpd.nn.operations import Operation  # noqa: E402
 
 K = 16
 
@@ -73,10 +74,13 @@ def test_groups_divide_the_channels(channels, groups):
 
 
 def test_a_layer_that_torch_computes_otherwise_is_no_emulated_one():
-    state = SimpleNamespace(recipe=cpd.Recipe("native"), numbers=dict, delayed=None)
-    x = torch.rand(2)
+    state = SimpleNamespace(
+        recipe=cpd.Recipe("native"), numbers=lambda: {"seed": 0, "stream": 0}, delayed=None
+    )
+    module, x = SimpleNamespace(cpd=state), torch.rand(2)
+    forward = replacing({F.relu: Operation("relu", "relu", lambda mode, value: value)})
     with pytest.raises(RuntimeError, match="computes the layer by none of relu"):
-        run_with({F.relu: F.relu}, state, lambda value: value + 1, x)
+        forward(module, lambda module, value: value + 1, x)
 
 
 def test_sums_of_attention_are_replaced_too():

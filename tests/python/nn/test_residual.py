@@ -157,7 +157,7 @@ QUICK = ("gpt2", "bert", "resnet50")
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.exhaustive) for n in ADDITIONS]
 )
 def test_models_name_their_additions(name, monkeypatch):
-    from cpd.nn import autocast
+    from cpd.nn import operations
 
     of = at_hand.of_transformers if name in at_hand.TRANSFORMERS else at_hand.of_timm
     model, inputs = of(name)
@@ -168,6 +168,6 @@ def test_models_name_their_additions(name, monkeypatch):
         rounds.append(x.shape)
         return rounded(x, *casts, **how)
 
-    monkeypatch.setattr(autocast, "rounded", counted)
+    monkeypatch.setattr(operations, "rounded", counted)
     at_hand.loss_of(model(**inputs)).backward()
     assert len(rounds) == ADDITIONS[name]

@@ -149,7 +149,8 @@ ROOT = Path(__file__).parents[3]
 PAGES = (
     *("README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md"),
     *("python/docs/first_steps.md", "python/docs/porting.md"),
-    *(f"python/docs/tasks/{name}.md" for name in ("models", "newcomer", "reduce")),
+    *(f"python/docs/tasks/{name}.md" for name in ("autocast", "collective", "models", "newcomer")),
+    *("python/docs/tasks/quantize.md", "python/docs/tasks/reduce.md"),
 )
 
 

@@ -9,6 +9,7 @@ import importlib.util
 import io
 import json
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def test_cifar10_refuses(images: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("augment", ["none", "shift", "cutout", "crop24"])
 def test_images_have_their_channels_first_in_memory(images: Path, augment: str) -> None:
-    from cpd.train.images import AUGMENTS, load_cifar10
+    from cpd_lab.train.images import AUGMENTS, load_cifar10
 
     found = load_cifar10(images, 64, 32)
     change = AUGMENTS[augment]
@@ -121,7 +122,7 @@ def test_images_have_their_channels_first_in_memory(images: Path, augment: str) 
 
 
 def test_cifar10_as_published(tmp_path: Path) -> None:
-    from cpd.train.images import load_cifar10
+    from cpd_lab.train.images import load_cifar10
 
     pickled(tmp_path)
     found = load_cifar10(tmp_path, 100, 10)
@@ -135,7 +136,7 @@ def test_cifar10_as_published(tmp_path: Path) -> None:
 
 
 def test_augmented_images_are_moved_and_mirrored() -> None:
-    from cpd.train.images import augmented
+    from cpd_lab.train.images import augmented
 
     images = torch.arange(1.0, 64 * 3 * 32 * 32 + 1).reshape(64, 3, 32, 32)
     made = augmented(images, torch.Generator().manual_seed(0))
@@ -152,7 +153,7 @@ def test_augmented_images_are_moved_and_mirrored() -> None:
 
 
 def test_text() -> None:
-    from cpd.train.text import load_text
+    from cpd_lab.train.text import load_text
 
     text = load_text()
     assert len(text.train) + len(text.test) > 300_000
@@ -331,6 +332,31 @@ def test_notebook() -> None:
     names = run_notebook("14_model.ipynb", None)
     assert min(names["accuracies"].values()) > 0.85
     assert type(names["model"][0]) is torch.nn.Linear
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_which_collective(dtype: str) -> None:
+    """gloo adds in a ring: slice s from rank s - 1 down to rank s; the first two ranks commute."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    run = subprocess.run(
+        [
+            sys.executable,
+            *launcher,
+            FOLDER / "32_which_collective.py",
+            "--dtype",
+            dtype,
+            "--values",
+            "4096",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("values")]
+    orders = ("2 + 3 + 1 + 0", "0 + 3 + 2 + 1", "0 + 1 + 3 + 2", "1 + 2 + 0 + 3")
+    assert len(lines) == 4
+    for line, order in zip(lines, orders, strict=True):
+        assert line.endswith(f": {order}; cpd.simulate_all_reduce gives the same bits")
 
 
 def test_every_example_is_listed() -> None:

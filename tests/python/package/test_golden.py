@@ -19,6 +19,7 @@ import golden_stored
 import golden_sums
 import golden_texts
 import golden_torch
+from cpd._since import MOVED
 
 FILES = {
     case.__name__.removesuffix("_cases"): case
@@ -153,7 +154,7 @@ def imported(module: str) -> Any:
 
 @pytest.mark.parametrize("module", NAMES)
 def test_public_names_stay(module):
-    found = imported(module)
+    found = imported(MOVED.get(module, module).split()[0])
     assert set(NAMES[module]) <= set(found.__all__)
     missing = [name for name in NAMES[module] if not hasattr(found, name)]
     assert not missing, f"{module} had {', '.join(missing)}"

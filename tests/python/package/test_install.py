@@ -150,6 +150,20 @@ def test_materials_of_the_wheel():
         assert found == {"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}
 
 
+def test_the_lab_is_a_wheel_of_its_own(bare):
+    """Without it the commands are named with what to install; with it they run."""
+    bare.pip(str(made_wheel()), TORCH)
+    words = ("cpd", "train", "--epochs", "1", "--no-baseline")
+    needs = "needs the Python package 'cpd-lab' (pip install cpd-lab)"
+    without = bare.run(*words, check=False)
+    assert (without.returncode, without.stderr) == (1, f"cpd train: error: {needs}\n")
+    (lab,) = (ROOT / "out").glob("cpd_lab-*-py3-none-any.whl")
+    bare.pip(str(lab))
+    assert "weights" in bare.run(*words).stdout
+    bare.pip("--force-reinstall", "--no-deps", str(ROOT / "python"))  # cpd_lab from its sources
+    assert "weights" in bare.run(*words).stdout
+
+
 def test_wheel(bare):
     bare.pip(str(made_wheel()))
     bare.python(NUMPY_WORKS)

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import cpd
+from cpd._lazy import later
 from cpd.loading import SPECS
 from cpd.numeric.hadamard import transform_of
 from patience import scaled
@@ -52,6 +53,18 @@ def test_what_is_not_there():
         cpd.recipies  # noqa: B018
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'cpd\.recipies'"):
         importlib.import_module("cpd.recipies")
+
+
+def test_a_package_without_its_source(monkeypatch):
+    class Frozen:
+        @staticmethod
+        def get_source(name):
+            return None
+
+    monkeypatch.setattr(cpd.compat, "__loader__", Frozen)
+    error = "cpd.compat needs its source, which lists what is loaded at first use"
+    with pytest.raises(ImportError, match=error):
+        later.__wrapped__("cpd.compat")
 
 
 def test_torch_loads_every_spec():

@@ -14,7 +14,7 @@ import pytest
 import cpd
 from cpd import loading
 from cpd._files import write_json, write_text
-from cpd.cells.run import _interruptions_held
+from cpd.study.jobs import _interruptions_held
 
 
 def test_waiting_for_a_module_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).parents[2] / "testing"))
 import surface
 
 import cpd
+from cpd._lazy import later
 from cpd._since import (
     COMMANDS,
     FLAGS,
@@ -30,6 +31,7 @@ from cpd._since import (
     KEYWORDS,
     MEMBERS,
     MODULES,
+    MOVED,
     TO_CALL,
     gone_flag,
     missing,
@@ -70,8 +72,18 @@ def test_what_takes_their_place(new: str) -> None:
         assert text[1] in imported("cpd").Codec.named()
     *modules, name = [part for part in path.split(".") if part not in ("from_bytes", "named")]
     public = imported(".".join(["cpd", *modules]))
-    lazy = {*getattr(public, "_NAMES", ()), *getattr(public, "_MODULES", ())}
-    assert name in {*public.__all__, *lazy}
+    assert name in {*public.__all__, *later(public.__name__)}
+
+
+@pytest.mark.parametrize("old", MOVED)
+@pytest.mark.parametrize("statement", ["import {}", "from {} import name", "from cpd import {}"])
+def test_packages_that_are_elsewhere(old: str, statement: str) -> None:
+    named = old.removeprefix("cpd.") if "cpd" in statement else old
+    with pytest.raises(ModuleNotFoundError) as raised:
+        exec(statement.format(named))
+    assert str(raised.value) == f"{old} is gone: use {MOVED[old]}"
+    for name in re.findall(r"cpd[\w.]+", MOVED[old]):
+        imported(name)
 
 
 GONE_MEMBERS = [(cls, old, new) for cls, names in MEMBERS.items() for old, new in names.items()]
@@ -133,6 +145,7 @@ def test_the_page_has_every_flag_and_command() -> None:
 def test_the_page_has_every_name() -> None:
     rows = set(re.findall(r"(?m)^\| `([\w.]+)` \|", section("Names")))
     paths = {f"{module}.{name}".removeprefix("cpd.") for module, name, _ in EACH}
+    paths |= {module.removeprefix("cpd.") for module in MOVED}
     assert {path for path in paths if not {path, path.removeprefix("parallel.")} & rows} == set()
 
 
@@ -333,7 +346,7 @@ def test_no_public_name_hides_a_module(package: str) -> None:
     found = imported(package)
     folder = Path(found.__file__).parent
     files = {path.stem for path in folder.glob("*.py")} | {path.name for path in folder.iterdir()}
-    public = {*found.__all__, *getattr(found, "_NAMES", ())}
+    public = {*found.__all__, *later(package)}
     objects = {name for name in public if not isinstance(getattr(found, name), ModuleType)}
     assert len(objects) > 1
     assert objects & files == set()

@@ -286,7 +286,7 @@ def test_nested_recipes(depth):
 LONG = ["x" * 20_000, "x " * 10_000, "9" * 5000, "e4m" + "9" * 5000, "two\nlines"]
 COMMANDS = [
     "show LONG",
-    "show e4m3 --cast LONG",
+    "show --compare LONG e4m3",
     "show --units LONG",
     "show --recipes LONG",
     "show --codecs LONG",
@@ -298,7 +298,7 @@ COMMANDS = [
     "compress LONG --codec fp32",
     "vectors LONG e4m3",
     "vectors mul LONG",
-    "vectors mul e4m3 --count LONG",
+    "vectors mul e4m3 --length LONG",
     "sweep LONG --formats e4m3",
     "train --recipe LONG",
     "train --LONG",

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 cpd = pytest.importorskip("cpd")
-from cpd._torch.operands import narrows, splits  # noqa: E402
+from cpd._torch.operands import parts  # noqa: E402
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 autocast, selection = map(importlib.import_module, ("autocast", "selection"))
@@ -25,9 +25,9 @@ def test_a_recipes_peer_has_the_products_of_its_operands(name):
     texts = {spec.text for spec in cpd.Recipe(name)._kept.operands if spec is not None}
     assert texts
     kinds = {
-        autocast.PLAIN: all(narrows(text) for text in texts),
-        autocast.FLOAT32: all(splits(text, 2) for text in texts),
-        autocast.WIDE: not any(narrows(text) or splits(text, 2) for text in texts),
+        autocast.PLAIN: all(parts(text).narrows for text in texts),
+        autocast.FLOAT32: all(parts(text).splits_at(2) for text in texts),
+        autocast.WIDE: not any(parts(text).narrows or parts(text).splits_at(2) for text in texts),
     }
     assert [kind for kind, fits in kinds.items() if fits] == [autocast.PEERS[name]]
 

@@ -64,8 +64,8 @@ def test_a_codec_breaks_its_own():
 
 
 def test_a_module_breaks_who_imports_it():
-    lines = planned("python/cpd/demo/report/figures.py")
-    assert "python tests/python/demo/test_report.py" in lines
+    lines = planned("python/cpd_lab/demo/figures.py")
+    assert "python tests/python/lab/demo/test_report.py" in lines
     assert not any(line.startswith("program") for line in lines)
     assert "python tests/python/ops/test_gemm.py" not in lines
 

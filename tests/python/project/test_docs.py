@@ -90,11 +90,13 @@ def test_five_tasks_in_ten_minutes(page: str) -> None:
 
 
 RUN_BY = {
-    "./dev demo": ("tests/python/demo/test_report.py", "measure(SMALL"),
+    "./dev demo": ("tests/python/lab/demo/test_report.py", "measure(SMALL"),
     "./dev test": (".ci/run", "./dev test"),
     "./dev wheel": ("tests/python/package/test_install.py", "wheel"),
     "pip install .": ("tests/python/package/test_install.py", "install"),
     "pip install scikit-build-core": ("tests/python/package/test_install.py", "no-build-isolation"),
+    "pip install ./python": ("tests/python/package/test_install.py", "cpd_lab"),
+    "pip install cpd_lab-*.whl": ("tests/python/package/test_install.py", "cpd_lab-"),
     "pip install cpd-*.whl": ("tests/python/package/test_install.py", "whl"),
     "pip install 'torch>=2.11'": ("pyproject.toml", "torch>=2.11"),
 }

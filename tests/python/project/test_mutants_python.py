@@ -18,13 +18,13 @@ import mutants_python
 from mutants import Mutant, Result
 from mutants_python import Ended
 
-FILE = "python/cpd/demo/shares.py"
-TEST = "tests/python/demo/test_report.py::test_percent_never_rounds_to_all_or_nothing"
+FILE = "python/cpd_lab/shares.py"
+TEST = "tests/python/lab/demo/test_report.py::test_percent_never_rounds_to_all_or_nothing"
 MUTANT = Mutant(FILE, "share < 0.001", "share < 0.5", TEST, "")
-PROGRAM = "from cpd.demo.shares import percent; print(percent(0.25))"
+PROGRAM = "from cpd_lab.shares import percent; print(percent(0.25))"
 WITHIN = """
 import multiprocessing, sys
-from cpd.demo.shares import percent
+from cpd_lab.shares import percent
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         print(pool.apply(percent, (0.25,)))
@@ -68,7 +68,7 @@ def test_forked_programs_load_the_mutant(tmp_path, monkeypatch):
 
 
 def test_data_of_the_package_is_read_with_its_fault():
-    file = "python/cpd/papers/papers.toml"
+    file = "python/cpd_lab/papers/papers.toml"
     mutant = Mutant(file, (mutants_python.ROOT / file).read_text(), "faulty", "", "")
     program = (
         f"import pathlib; print(pathlib.Path({str(mutants_python.ROOT / file)!r}).read_text())"
@@ -117,15 +117,15 @@ def runs(monkeypatch):
 
     monkeypatch.setattr(mutants_python, "pytest", pytest_)
     monkeypatch.setattr(
-        mutants_python, "selected", lambda file: ["tests/python/demo/test_report.py"]
+        mutants_python, "selected", lambda file: ["tests/python/lab/demo/test_report.py"]
     )
     return answers, asked
 
 
-FAILED = Ended(1, "F\nFAILED tests/python/demo/test_report.py::test_other[a b] - assert\n")
+FAILED = Ended(1, "F\nFAILED tests/python/lab/demo/test_report.py::test_other[a b] - assert\n")
 PASSED = Ended(0, "1 passed\n")
 QUICK, EXHAUSTIVE = (mutants_python.MARKERS[tier] for tier in ("quick", "exhaustive"))
-OTHER = "tests/python/demo/test_report.py::test_other"
+OTHER = "tests/python/lab/demo/test_report.py::test_other"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_the_number_of_architectures() -> None:
 
 
 def test_the_number_of_the_papers_rows() -> None:
-    from cpd.papers.catalogue import papers
+    from cpd_lab.papers.catalogue import papers
 
     count = sum(len(paper.rows) for paper in papers())
     assert f"a page of all {count} rows" in (ROOT / "python/docs/papers.md").read_text()
@@ -132,7 +132,7 @@ def test_options_of_clocked_modules() -> None:
     for option in options:
         assert f" {option} " in said
     assert "default 25 with" in table[-1][1]
-    assert "default 25 with --ready-in or --ready-out" in said
+    assert "default: 25 with --ready-in or --ready-out" in said
 
 
 def test_the_report_names_layers_that_nobody_called() -> None:

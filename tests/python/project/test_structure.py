@@ -220,6 +220,23 @@ def test_a_circle_of_imports(tree, text):
     assert structure.circles(structure.imports(root)) == ["cpd/nn/a → cpd/nn/b → cpd/nn/a"]
 
 
+def test_a_module_that_names_the_lab(tree):
+    text = 'Later("cpd_lab.train")'
+    allowed = {structure.NAMES_THE_LAB: text, "python/cpd_lab/cli/a.py": text}
+    assert structure.names_of_the_lab(tree(allowed)) == []
+    (told,) = structure.names_of_the_lab(tree({"python/cpd/cli/b.py": text}))
+    assert told.startswith("python/cpd/cli/b.py names cpd_lab")
+
+
+@pytest.mark.parametrize("text", ["import cpd_lab.train", "from cpd_lab.train import a"])
+def test_an_arrow_to_the_lab(tree, text):
+    files = {"python/cpd/cli/b.py": text, "python/cpd_lab/train/a.py": "import cpd.cli.b"}
+    files["python/cpd_lab/train/__init__.py"] = ""
+    edges = structure.imports(tree(files))
+    (told,) = structure.against_the_order(edges, structure.PYTHON_ORDER)
+    assert told.startswith("cpd/cli/b → cpd_lab/train")
+
+
 def test_a_crowded_root(tree):
     names = {f"python/cpd/m{i}.py": "" for i in range(structure.MOST_ROOT_MODULES)}
     assert structure.root_modules(tree(names)) == []

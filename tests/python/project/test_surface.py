@@ -47,7 +47,7 @@ PAGE = """# Models
    :members:
 """
 GUIDE = """Give `cpd.Recipe.replace` to `cpd.nn.functional.linear`, see python/cpd/README.md.
->>> from cpd.train.models import Gpt, TextLstm as Lstm
+>>> from cpd_lab.train.models import Gpt, TextLstm as Lstm
 >>> from cpd.comm import (
 ...     local,
 ...     mpi)
@@ -121,7 +121,7 @@ def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None
     "name",
     [
         *("cpd.comm", "cpd.functional.linear", "cpd.functional.lstm_cell"),
-        *("cpd.compat.qpytorch.Quantizer", "cpd.train.train", "cpd.train.models.Gpt"),
+        *("cpd.compat.qpytorch.Quantizer", "cpd_lab.train.train", "cpd_lab.train.models.Gpt"),
         *("cpd.numeric.formats.named", "cpd.nn.convert"),
     ],
 )
@@ -133,13 +133,13 @@ def test_what_does_not_count(found: dict[str, Any], name: str) -> None:
 def test_what_is_counted_apart(found: dict[str, Any]) -> None:
     """The lists that the modules themselves have are a lower bound."""
     import cpd.functional
-    import cpd.train
+    import cpd_lab.train
     from cpd.compat import cpd2020, qpytorch, transformer_engine
 
     compat = [name for module in (cpd2020, qpytorch, transformer_engine) for name in module.__all__]
     apart = found["apart"]
     assert apart["names of cpd.compat"] == len(compat)
-    assert apart["names of cpd.train"] >= len(cpd.train.__all__)
+    assert apart["names of cpd_lab.train"] >= len(cpd_lab.train.__all__)
     assert 20 <= apart["mirrors of torch in cpd.functional"] <= len(cpd.functional.__all__)
 
 
@@ -178,9 +178,9 @@ def test_names_of_guides_and_examples() -> None:
         "cpd.comm.local",
         "cpd.comm.mpi",
         "cpd.nn.functional.linear",
-        "cpd.train.models",
-        "cpd.train.models.Gpt",
-        "cpd.train.models.TextLstm",
+        "cpd_lab.train.models",
+        "cpd_lab.train.models.Gpt",
+        "cpd_lab.train.models.TextLstm",
     ]
 
 

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 import cpd
-from cpd.train import TrainOptions
+from cpd_lab.train import TrainOptions
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 training_step = importlib.import_module("training_step")

@@ -13,7 +13,10 @@ LOCKED = ("env", "check", "docs", "wheel")
 
 
 def test_version_of_the_library_is_that_of_the_package():
-    assert cpd.__version__ == version("cpd")
+    assert cpd.__version__ == version("cpd") == version("cpd-lab")
+    lab = tomllib.loads((ROOT / "python/pyproject.toml").read_text())["project"]
+    assert lab["version"] == cpd.__version__
+    assert f"cpd[study,torch]=={cpd.__version__}" in lab["dependencies"]
 
 
 def test_version_of_the_citation_and_the_changelog():

@@ -30,8 +30,8 @@ from typing import IO, Any
 PRELOADED = (
     *("numpy", "psutil", "pytest", "torch", "torch._dynamo", "torch.distributed"),
     *("matplotlib.pyplot", "sklearn.datasets", "safetensors.numpy", "jinja2", "joblib"),
-    *("cpd", "cpd._torch.operators", "cpd.cli", "cpd.comm", "cpd.demo", "cpd.functional", "cpd.nn"),
-    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.train"),
+    *("cpd", "cpd._torch.operators", "cpd.cli", "cpd.comm", "cpd.functional", "cpd.nn"),
+    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd_lab.demo", "cpd_lab.train"),
 )
 """Those that are not installed are left out."""
 

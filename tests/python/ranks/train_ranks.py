@@ -4,7 +4,7 @@
 import json
 
 from cpd.comm import Communicator
-from cpd.train import RealRanks, TrainOptions, TrainResult, load_digits, train
+from cpd_lab.train import RealRanks, TrainOptions, TrainResult, load_digits, train
 
 
 def options_of(run: dict) -> TrainOptions:

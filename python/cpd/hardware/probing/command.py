@@ -31,14 +31,15 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from cpd import _core
 from cpd.hardware.probing.dots import F32
+from cpd.hardware.vectors.values import encoded, packed
 from cpd.numeric.checked import checked
-from cpd.numeric.formats import Format, FormatLike, as_format
-from cpd.ops import decode, encode
+from cpd.numeric.formats import FormatLike, as_format
+from cpd.ops import decode
 
 _CHUNK = 1 << 16
 _TOLD = 200  # characters of a line that an error shows
-_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 @checked
@@ -115,11 +116,15 @@ class Command:
         arrays = [a, b] if c is None else [a, b, np.reshape(c, (-1, 1))]
         if len(arrays) != len(self.formats):
             raise ValueError(f"{self.name!r} takes {len(self.formats)} operands, got {len(arrays)}")
-        columns = [_hex(x, f) for x, f in zip(arrays, self.formats, strict=True)]
-        lines = np.concatenate(columns, axis=1)
-        lines[:, -1] = ord("\n")
-        codes = self._codes(self._run(lines.tobytes(), len(lines)), len(lines))
-        return decode(_packed(codes, self.result.bits), self.result, (len(lines),))
+        columns = [
+            (b" ", np.ascontiguousarray(codes), f.bits)
+            for x, f in zip(arrays, self.formats, strict=True)
+            for codes in encoded(np.asarray(x, np.float64), f).T
+        ]
+        columns[0] = (b"", *columns[0][1:])
+        count = len(a)
+        codes = self._codes(self._run(_core.text_lines(columns, b"\n"), count), count)
+        return decode(packed(codes, self.result.bits), self.result, (count,))
 
     # ---- answers ---------------------------------------------------------------------------------
 
@@ -281,24 +286,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _short(line: str) -> str:
     return repr(line if len(line) <= _TOLD else line[:_TOLD] + "…")
-
-
-# ---- codes ---------------------------------------------------------------------------------------
-
-
-def _hex(x: F32, f: Format) -> npt.NDArray[np.uint8]:
-    """The codes of a matrix as characters, each with a blank behind it."""
-    packed = np.unpackbits(encode(np.ascontiguousarray(x, np.float32), f), bitorder="little")
-    digits = -(-f.bits // 4)
-    bits = np.zeros((x.size, 4 * digits), np.uint8)
-    bits[:, : f.bits] = packed[: x.size * f.bits].reshape(x.size, f.bits)
-    nibbles = bits.reshape(x.size, digits, 4) @ np.array([1, 2, 4, 8], np.uint8)
-    shown = np.full((x.size, digits + 1), ord(" "), np.uint8)
-    shown[:, :digits] = _DIGITS[nibbles[:, ::-1]]
-    return shown.reshape(len(x), -1)
-
-
-def _packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
-    """The codes packed, for `cpd.decode`."""
-    each = codes[:, None] >> np.arange(bits, dtype=np.uint32) & 1
-    return np.packbits(each.astype(np.uint8).ravel(), bitorder="little")

@@ -9,7 +9,8 @@ from cpd.hardware.testbench.clocked import run as clocked_run
 from cpd.hardware.testbench.clocked import state as clocked_state
 from cpd.hardware.testbench.numbers import number_function, where_nan
 from cpd.hardware.testbench.ports import Ports
-from cpd.hardware.testbench.units import Field, Unit
+from cpd.hardware.testbench.units import Unit
+from cpd.hardware.vectors.fields import Field, line_digits
 from cpd.numeric.formats import Format
 
 SHOWN = 10
@@ -171,7 +172,7 @@ def bench_text(
     return _BENCH.format(
         title=title or f"{unit.name} against {count} vectors.",
         count=count,
-        top=_width(fields) - 1,
+        top=4 * line_digits(fields) - 1,
         declarations="\n".join(declarations),
         state=clocked_state(ports, wrong, outputs, bits) if clocked else "",
         module=unit.name,
@@ -257,18 +258,10 @@ def _values(each: Field, code: str, numbers: set[str]) -> str:
     return code
 
 
-def _digits(each: Field) -> int:
-    return -(-each.bits // 4)
-
-
-def _width(fields: Sequence[Field]) -> int:
-    return sum(4 * _digits(each) for each in fields)
-
-
 def _starts(fields: Sequence[Field]) -> dict[str, int]:
     """The position of each field's lowest bit in a line."""
-    starts, above = {}, _width(fields)
-    for each in fields:
-        above -= 4 * _digits(each)
-        starts[each.name] = above
+    starts, above = {}, 4 * line_digits(fields)
+    for field in fields:
+        above -= 4 * field.digits
+        starts[field.name] = above
     return starts

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from cpd.hardware.testbench.ports import Ports
+from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.systemverilog import check_identifier
 from cpd.numeric.accumulator import Accumulator, as_integer, as_unit
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.formats import Format
-from cpd.numeric.formats import as_format as format_of
+from cpd.numeric.formats import Format, as_format
 from cpd.numeric.shown import shown
 
 ROUNDINGS = (
@@ -28,30 +28,6 @@ ROUNDINGS = (
 
 ENCODINGS = ("ieee", "fn", "finite")
 """An encoding's number as a parameter is its index here."""
-
-
-class Field(Protocol):
-    """A field of a line of vectors: `count` elements; `role` is `input`, `signal` or `output`."""
-
-    @property
-    def name(self) -> str:
-        """The field's name."""
-
-    @property
-    def bits(self) -> int:
-        """The bits of all its elements."""
-
-    @property
-    def role(self) -> str:
-        """`input`, `signal` or `output`."""
-
-    @property
-    def count(self) -> int:
-        """The number of its elements."""
-
-    @property
-    def signed(self) -> bool:
-        """True if its elements are in two's complement."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +98,8 @@ def _check_ports(ports: Ports, used: Sequence[str]) -> None:
 def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
     """The formats of the fields that hold one floating-point code."""
     result = head.get("result") or Accumulator(head["accumulator"]).format
-    named = {"result": format_of(result)}
-    named |= {name: format_of(text) for name, text in zip("abc", head["formats"], strict=False)}
+    named = {"result": as_format(result)}
+    named |= {name: as_format(text) for name, text in zip("abc", head["formats"], strict=False)}
     return {
         each.name: named[each.name]
         for each in fields
@@ -186,10 +162,10 @@ Parts = tuple[dict[str, int], dict[str, tuple[int, int]]]
 
 def _elementwise(head: Head, widths: Mapping[str, int]) -> Parts:
     """Parameters and constants of an element-wise operation."""
-    operand, *others = (format_of(name) for name in head["formats"])
+    operand, *others = (as_format(name) for name in head["formats"])
     if any(other != operand for other in others):
         raise ValueError("a test bench takes operands of one format")
-    result = format_of(head["result"])
+    result = as_format(head["result"])
     if result.encoding == "finite":
         raise ValueError(f"no test bench for results in {result}, which has no NaN")
     parameters = format_parameters(operand) | format_parameters(result, "OUT_")
@@ -221,8 +197,8 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
         )
     if head["length"] != unit.block:
         raise ValueError(f"a test bench takes one block: length {unit.block}, got {head['length']}")
-    operand, other, addend = (format_of(name) for name in head["formats"])
-    result, kept = format_of(accumulator.format), format_of(unit.sum)
+    operand, other, addend = (as_format(name) for name in head["formats"])
+    result, kept = as_format(accumulator.format), as_format(unit.sum)
     if operand != other or addend != result or kept.exp != result.exp:
         raise ValueError("a test bench takes a and b of one format, c of the result's")
     parameters = {"PRODUCTS": unit.block, **format_parameters(operand)}
@@ -238,7 +214,7 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
 def _integer(head: Head, widths: Mapping[str, int]) -> Parts:
     """Parameters of a dot product in an integer."""
     accumulator = Accumulator(head["accumulator"])
-    operands = [format_of(name) for name in head["formats"]]
+    operands = [as_format(name) for name in head["formats"]]
     fixed = as_integer(accumulator)
     whole = [f for f in operands if f.encoding in ("int", "int_full") and f.min_subnormal == 1]
     plain = fixed is not None and fixed.fraction == 0 and accumulator.format.name == "fp32"

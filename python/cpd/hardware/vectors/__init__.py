@@ -5,11 +5,6 @@ The oracle is slow and exact. Vectors are arrays, and files that simulators read
 files from elsewhere.
 """
 
-from typing import TYPE_CHECKING, Any
+from cpd._lazy import attach
 
-from cpd._since import missing
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        raise missing("cpd.hardware.vectors", name)
+attach(__name__)

@@ -13,12 +13,11 @@ import numpy.typing as npt
 from cpd.hardware.vectors.corners import CORNERS, FLAGS, corner_of, count_corners, flags_text
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.files import File
-from cpd.hardware.vectors.making import element_rule, rule_of
+from cpd.hardware.vectors.making import NEAREST, element_rule, rule_of
 from cpd.hardware.vectors.rules import NO_CODE, OPERANDS, ROUNDING_WORDS, ElementRule
 from cpd.hardware.vectors.sums import SumRule
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
-from cpd.numeric.options import Options
 
 _SHOWN = 10
 _NV = 1 << FLAGS.index("NV")
@@ -125,9 +124,8 @@ def rule_by_name(path: Any) -> ElementRule | None:
     modes = {word: mode for mode, word in ROUNDING_WORDS.items() if mode != "stochastic"}
     if operation not in OPERANDS or word not in modes:
         return None
-    options = Options(modes[word])
     try:
-        return element_rule(operation, formats, None, options, "after")
+        return element_rule(operation, formats, None, NEAREST | {"rounding": modes[word]}, "after")
     except ValueError:
         return None
 

@@ -20,7 +20,6 @@ from cpd.hardware.vectors.inputs import corner_codes, exhaustive, exhaustive_lin
 from cpd.hardware.vectors.rules import ElementRule
 from cpd.hardware.vectors.sums import SumRule
 from cpd.hardware.vectors.values import has_signalling
-from cpd.numeric.accumulator import as_unit
 from cpd.numeric.formats import Format
 
 MOST_ENUMERATED = 1 << 24
@@ -69,7 +68,7 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
         possible |= _kinds(rule.result, "out")
         if not rule.result.subnormals:
             possible.discard("subnormal_out")
-    unit = as_unit(rule.accumulator) if isinstance(rule, SumRule) and rule.has_trace else None
+    unit = rule.unit if isinstance(rule, SumRule) and rule.has_trace else None
     if unit is not None and not unit.promote:
         possible.discard("negative_zero")  # a block that aligns every term gives +0
     flags = set() if rule.operation == "div" else {"DZ"}

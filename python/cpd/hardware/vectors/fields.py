@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,9 +47,19 @@ class Field(NamedTuple):
         """The number of bits of one element, 1…64."""
         return self.bits // self.count
 
+    @property
+    def dtype(self) -> type[np.uint32 | np.uint64]:
+        """The type of its elements in arrays."""
+        return np.uint64 if self.signed else np.uint32
+
     def describe(self) -> dict[str, Any]:
         """Returns the field as in heads of files."""
         return dict(self._asdict())
+
+
+def line_digits(fields: Sequence[Field]) -> int:
+    """Returns the number of hexadecimal digits of a line's numbers."""
+    return sum(field.digits for field in fields)
 
 
 def field_of(given: Any) -> Field:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from cpd.hardware.vectors.corners import CORNERS, FLAGS, is_integer, largest_code
 from cpd.hardware.vectors.fields import Field
-from cpd.numeric.accumulator import as_integer
 from cpd.numeric.formats import Format
 
 BATCH = 1 << 17
@@ -25,6 +24,7 @@ _QUOTA = 128
 
 Codes = npt.NDArray[np.uint32]
 Lines = dict[str, Codes]
+Shape = int | tuple[int, ...]
 
 
 class Words:
@@ -33,13 +33,13 @@ class Words:
     def __init__(self, seed: int) -> None:
         self._bits = np.random.PCG64(seed)
 
-    def next(self, n: int) -> npt.NDArray[np.uint64]:
-        """Returns n random 64-bit numbers."""
-        return np.asarray(self._bits.random_raw(n), np.uint64)
+    def next(self, shape: Shape) -> npt.NDArray[np.uint64]:
+        """Returns random 64-bit numbers in this shape."""
+        return np.asarray(self._bits.random_raw(shape), np.uint64)
 
-    def below(self, limit: int, n: int) -> npt.NDArray[np.int64]:
+    def below(self, limit: int, shape: Shape) -> npt.NDArray[np.int64]:
         """Integers in [0, limit), equally likely to at least 2^-30."""
-        high = self.next(n) >> np.uint64(32)
+        high = self.next(shape) >> np.uint64(32)
         return (high * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
     def lines(self, oracle: Any, n: int) -> Lines:
@@ -67,10 +67,9 @@ def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
         number = np.arange(begin, min(begin + BATCH, total), dtype=np.uint64)
         lines: Lines = {}
         for field in reversed(fields):
-            kind = np.uint64 if field.signed else np.uint32
             mask, width = np.uint64((1 << field.width) - 1), np.uint64(field.width)
             elements = [number >> width * np.uint64(i) & mask for i in range(field.count)]
-            codes: Codes = np.stack(elements, axis=1).astype(kind)
+            codes: Codes = np.stack(elements, axis=1).astype(field.dtype)
             lines[field.name] = codes[:, 0] if field.count == 1 else codes
             number = number >> np.uint64(field.bits)
         yield {field.name: lines[field.name] for field in fields}
@@ -113,34 +112,34 @@ def _complemented(f: Format, codes: Codes) -> Codes:
     return (made & (2 * size - 1)).astype(np.uint32)
 
 
-def random_codes(f: Format, words: Words, n: int) -> Codes:
+def random_codes(f: Format, words: Words, shape: Shape) -> Codes:
     """Equally likely codes."""
-    return (words.next(n) >> np.uint64(64 - f.bits)).astype(np.uint32)
+    return (words.next(shape) >> np.uint64(64 - f.bits)).astype(np.uint32)
 
 
 def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:
     """Codes whose significands have few ones or few zeros, with these exponents if f has them."""
-    n = len(exponents)
-    mantissa = (words.next(n) >> np.uint64(40)).astype(np.int64) >> (24 - f.man)
-    kept = words.below(f.man + 1, n)
-    low = (1 << kept) - 1
-    style = words.below(4, n)
+    shape = exponents.shape
+    mantissa = (words.next(shape) >> np.uint64(40)).astype(np.int64) >> (24 - f.man)
+    cut = words.below(f.man + 1, shape)
+    low = (1 << cut) - 1
+    style = words.below(4, shape)
     mantissa = np.where(style == 0, mantissa & ~low, mantissa)
     mantissa = np.where(style == 1, mantissa | low, mantissa)
-    mantissa = np.where(style == 2, (1 << f.man) >> (kept + 1), mantissa)
+    mantissa = np.where(style == 2, (1 << f.man) >> (cut + 1), mantissa)
     field = np.clip(exponents + f.bias, 0, (1 << f.exp) - 1)
     codes = (field << f.man) | mantissa
     if f.signed:
-        codes |= words.below(2, n) << (f.exp + f.man)
+        codes |= words.below(2, shape) << (f.exp + f.man)
     return _complemented(f, codes.astype(np.uint32))
 
 
-def random_integers(bits: int, words: Words, n: int) -> Codes:
+def random_integers(bits: int, words: Words, shape: Shape) -> Codes:
     """Random integers, half of them of any value, half of them ends and middles."""
-    anything = (words.next(n) >> np.uint64(64 - bits)).astype(np.uint32)
+    anything = (words.next(shape) >> np.uint64(64 - bits)).astype(np.uint32)
     middle = 1 << (bits - 1)
     ends = np.array([0, 1, middle - 1, middle, 2 * middle - 1], np.uint32)
-    return np.where(words.below(2, n) == 0, anything, ends[words.below(5, n)])
+    return np.where(words.below(2, shape) == 0, anything, ends[words.below(5, shape)])
 
 
 def finite_codes(f: Format, codes: Codes) -> Codes:
@@ -168,21 +167,17 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
     """
     style = words.below(4, n)[:, None]
     lines: dict[str, Any] = {}
-    for field, f in zip(rule.inputs, (*rule.formats, *(rule.scale,) * 2), strict=False):
-        if field.name in ("a", "b", "c") and not field.signed:
-            lines[field.name] = _operand(f, field.count, style, field.name == "a", words)
-    fixed = as_integer(rule.accumulator)
-    if fixed is not None and rule.operation != "sum":
-        lines["c"] = _integers(fixed.width, words, n)[:, None]
+    for field, f in zip(rule.inputs, rule.formats, strict=False):
+        if not field.signed:
+            lines[field.name] = _operand(f, field.count, style, words, cancels=field.name == "a")
+    if rule.fixed is not None and rule.operation != "sum":
+        lines["c"] = _integers(rule.fixed.width, words, n)[:, None]
     if rule.scale is not None:
         for name in ("a_scale", "b_scale"):
-            lines[name] = _scales(rule.scale, rule.scales, style, words)
+            lines[name] = _operand(rule.scale, rule.scales, style, words, spread=5, rarity=4)
     if "c" in lines:
         lines["c"] = lines["c"][:, 0]
-    if rule.draws:
-        bits = rule.accumulator.random_bits
-        lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
-    return lines
+    return completed(rule, words, lines)
 
 
 def alike(rule: Any, words: Words) -> Lines:
@@ -191,24 +186,32 @@ def alike(rule: Any, words: Words) -> Lines:
     c is +0, scales are 1. The longest carries and the least sums are among the lines.
     """
     operands = [extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
-    grid = [each.reshape(-1, 1) for each in np.meshgrid(*operands, indexing="ij")]
-    n = len(grid[0])
-    lines: Lines = {}
+    grids = (grid.reshape(-1, 1) for grid in np.meshgrid(*operands, indexing="ij"))
+    terms = [np.repeat(grid, rule.length, axis=1) for grid in grids]
+    return completed(rule, words, dict(zip("ab", terms, strict=False)))
+
+
+def completed(rule: Any, words: Words, lines: dict[str, Any]) -> Lines:
+    """Returns lines of a sum with all their fields: c is 0 and scales are 1 if they are missing.
+
+    The random integers are drawn here.
+    """
+    n = len(lines["a"])
     for field in rule.inputs:
-        if field.name in ("a", "b"):
-            lines[field.name] = np.repeat(grid["ab".index(field.name)], field.count, axis=1)
-        elif field.name == "c":
-            lines["c"] = np.zeros(n, np.uint64 if field.signed else np.uint32)
-        elif field.name == "r":
+        if field.name == "r":
             bits = rule.accumulator.random_bits
-            lines["r"] = random_integers(bits, words, n * rule.draws).reshape(n, rule.draws)
-        else:
-            lines[field.name] = np.full((n, field.count), rule.scale.bias << rule.scale.man)
-    integers = {name for name, values in lines.items() if values.dtype == np.uint64}
-    return {
-        name: values if name in integers else values.astype(np.uint32)
-        for name, values in lines.items()
-    }
+            lines["r"] = random_integers(bits, words, (n, rule.draws))
+        elif field.name == "c":
+            lines.setdefault("c", np.zeros(n))
+        elif field.name not in lines:
+            one = rule.scale.bias << rule.scale.man
+            lines[field.name] = np.full((n, field.count), one)
+    return {field.name: lines[field.name].astype(field.dtype, copy=False) for field in rule.inputs}
+
+
+def joined(parts: Sequence[Lines]) -> Lines:
+    """Returns the lines of all parts, in order."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _integers(bits: int, words: Words, n: int) -> npt.NDArray[np.uint64]:
@@ -242,46 +245,51 @@ def negated(f: Format, codes: Codes) -> Codes:
     return codes ^ np.uint32(1 << (f.exp + f.man))
 
 
-def _operand(f: Format, count: int, style: Any, cancels: bool, words: Words) -> Codes:
-    n = len(style)
-    size = n * count
-    anything = finite_codes(f, random_codes(f, words, size)).reshape(n, count)
+def _operand(
+    f: Format,
+    count: int,
+    style: Any,
+    words: Words,
+    *,
+    cancels: bool = False,
+    spread: int = 8,
+    rarity: int = 0,
+) -> Codes:
+    """Returns the elements of one field of random lines, n × count, by the styles of the lines.
+
+    Args:
+        f: the format of the elements.
+        count: the number of elements of a line.
+        style: the style of each line: 0 any codes, 1 and 2 exponents near each other, 3 some codes
+            of corners.
+        words: random words.
+        cancels: whether elements of style 2 cancel in pairs.
+        spread: the number of exponents of a line of near ones.
+        rarity: one element in this number is a corner; default 2 * count + 6.
+    """
+    n, shape = len(style), (len(style), count)
+    anything = finite_codes(f, random_codes(f, words, shape))
     centre = words.below(1 << f.exp, n)[:, None] - f.bias
-    spread = words.below(8, size).reshape(n, count) - 4
-    near = biased_codes(f, words, (centre + spread).reshape(-1))
-    meeting = finite_codes(f, near).reshape(n, count)
+    exponents = centre + words.below(spread, shape) - spread // 2
+    near = finite_codes(f, biased_codes(f, words, exponents))
     if cancels and f.signed and count > 1:
-        opposite = meeting.copy()
-        pairs = count // 2
-        opposite[:, 1 : 2 * pairs : 2] = negated(f, meeting[:, : 2 * pairs : 2])
-        meeting = np.where(style == 2, finite_codes(f, opposite), meeting)
+        opposite = near.copy()
+        paired = count // 2 * 2
+        opposite[:, 1:paired:2] = negated(f, near[:, :paired:2])
+        near = np.where(style == 2, finite_codes(f, opposite), near)
     corners = corner_codes(f)
-    picked = corners[words.below(len(corners), size)].reshape(n, count)
-    rare = words.below(2 * count + 6, size).reshape(n, count) == 0
+    picked = corners[words.below(len(corners), shape)]
+    rare = words.below(rarity or 2 * count + 6, shape) == 0
     special = np.where(rare, picked, anything)
-    return np.where(style == 0, anything, np.where(style == 3, special, meeting))
-
-
-def _scales(f: Format, count: int, style: Any, words: Words) -> Codes:
-    n = len(style)
-    anything = finite_codes(f, random_codes(f, words, n * count)).reshape(n, count)
-    centre = words.below(1 << f.exp, n)[:, None] - f.bias
-    spread = words.below(5, n * count).reshape(n, count) - 2
-    near = finite_codes(f, biased_codes(f, words, (centre + spread).reshape(-1)))
-    corners = corner_codes(f)
-    picked = corners[words.below(len(corners), n * count)].reshape(n, count)
-    rare = words.below(4, n * count).reshape(n, count) == 0
-    special = np.where(rare, picked, anything)
-    close = near.reshape(n, count)
-    return np.where(style == 0, anything, np.where(style == 3, special, close))
+    return np.where(style == 0, anything, np.where(style == 3, special, near))
 
 
 def crossed(rule: Any, words: Words) -> Lines:
     """Every combination of the formats' corner codes."""
     grids = np.meshgrid(*(corner_codes(f) for f in rule.formats), indexing="ij")
     lines = {name: grid.reshape(-1) for name, grid in zip("abc", grids, strict=False)}
-    if rule.options.rounding == "stochastic":
-        lines["r"] = random_integers(rule.options.random_bits, words, grids[0].size)
+    if rule.to.rounding == "stochastic":
+        lines["r"] = random_integers(rule.to.random_bits, words, grids[0].size)
     return lines
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cpd import _core
-from cpd.hardware.vectors.fields import Field, from_digits, from_number
+from cpd.hardware.vectors.fields import Field, from_digits, from_number, line_digits
 from cpd.numeric.shown import shown
 
 KINDS = ("testfloat", "readmemh", "csv", "jsonl")
@@ -79,7 +79,7 @@ def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
 
 def line_width(kind: str, fields: Sequence[Field]) -> int:
     """Returns the number of bytes of a line."""
-    return sum(map(len, _literals(kind, fields))) + sum(field.digits for field in fields)
+    return sum(map(len, _literals(kind, fields))) + line_digits(fields)
 
 
 def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> bytes:
@@ -181,7 +181,7 @@ class LineReader:
         if text.startswith("@"):
             raise ValueError("addresses (@) are not read: words must follow each other")
         number = _number(text, "word")
-        digits = sum(field.digits for field in self._fields)
+        digits = line_digits(self._fields)
         if self._whole and len(text.replace("_", "")) < digits:
             raise ValueError(f"a word has {digits} digits, got {_shown(text)}")
         found = []

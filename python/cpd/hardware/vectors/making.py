@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cpd.hardware.vectors.inputs import MOST_LINES, exhaustive_lines
@@ -12,11 +12,12 @@ from cpd.hardware.vectors.rules import OPERANDS, ElementRule
 from cpd.hardware.vectors.sums import SUMS, SumRule
 from cpd.hardware.vectors.vectors import Vectors
 from cpd.numeric.accumulator import AccumulatorLike, as_accumulator, as_integer, as_unit
+from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.numeric.numbers import integer
-from cpd.numeric.options import Options
 from cpd.numeric.shown import shown
+from cpd.numeric.spec import made, texts_of
 
 _EXHAUSTIVE_BITS = 20
 """The most bits of inputs for which exhaustive lines are the default."""
@@ -26,6 +27,13 @@ _LONGEST = 4096
 """The most terms of a sum."""
 RANDOM = 10000
 """The default number of random lines after the directed ones."""
+NEAREST: dict[str, Any] = {
+    "rounding": "nearest_even",
+    "overflow": "ieee",
+    "random_bits": 24,
+    "variant": "A",
+}
+"""The default rounding, as keywords of `Cast`."""
 _INTEGER = re.compile(r"\bint\d|\bfixed\b")
 
 
@@ -97,16 +105,17 @@ def make_vectors(
     >>> [hex(batch[name][0x3A3A]) for name in ("a", "b", "result", "flags")]
     ['0x3a', '0x3a', '0x3c', '0x1']
     """
-    options = Options(rounding, overflow, random_bits, variant)
+    values = (rounding, overflow, random_bits, variant)
+    keys: dict[str, Any] = dict(zip(NEAREST, values, strict=True))
     rule: ElementRule | SumRule
     if operation in SUMS:
-        if result is not None or options != Options():
+        if result is not None or keys != NEAREST:
             raise ValueError(f"the accumulator says how a {operation} is rounded, and into what")
         rule = sum_rule(operation, formats, accumulator, length, tininess, nan_signals)
     else:
         if accumulator is not None or length is not None:
             raise ValueError(f"accumulator and length are for sums, not for {operation}")
-        rule = element_rule(operation, formats, result, options, tininess, nan_signals)
+        rule = element_rule(operation, formats, result, keys, tininess, nan_signals)
     if not 0 <= integer("seed", seed) < 1 << 64:
         raise ValueError(f"seed must be 0…2^64 - 1, got {seed}")
     return Vectors(rule, *_source(rule, exhaustive, directed, random), seed)
@@ -116,17 +125,19 @@ def element_rule(
     operation: str,
     formats: FormatLike | Sequence[FormatLike],
     result: FormatLike | None,
-    options: Options,
+    keys: Mapping[str, Any],
     tininess: str,
     nan_signals: bool = False,
 ) -> ElementRule:
-    """Returns the rule of an element-wise operation, checked; raises TypeError or ValueError."""
+    """Returns the rule of an element-wise operation, checked; raises TypeError or ValueError.
+
+    `keys`: the rounding, as keywords of `Cast`.
+    """
     if operation not in OPERANDS:
         known = ", ".join([*OPERANDS, *SUMS])
         hint = " (an element of a product is a dot)" if operation in ("gemm", "matmul") else ""
         raise ValueError(f"the operation must be {known}, got {shown(operation)}{hint}")
     _check_tininess(tininess)
-    options.check()
     given = _formats(formats)
     to = None if result is None else as_format(result)
     if operation == "cast":
@@ -137,8 +148,8 @@ def element_rule(
     if len(given) != OPERANDS[operation]:
         needs = OPERANDS[operation]
         raise ValueError(f"{operation} takes one format or {needs}, got {len(given)}")
-    to = to or given[0]
-    return ElementRule(operation, tuple(given), to, options, tininess, nan_signals)
+    cast = made(Cast, (to or given[0]).text, texts_of(Cast, keys))
+    return ElementRule(operation, tuple(given), cast, tininess, nan_signals)
 
 
 def sum_rule(
@@ -153,10 +164,10 @@ def sum_rule(
     _check_tininess(tininess)
     if acc is None:
         raise ValueError(f"{operation} needs an accumulator, such as h100-fp8 or 'e6m9 kahan'")
-    made = as_accumulator(acc)
-    unit = as_unit(made)
+    total = as_accumulator(acc)
+    unit = as_unit(total)
     if operation in ("block_fma", "mma") and unit is None:
-        raise ValueError(f"{operation} is of matrix units, such as h100-fp8, got {made}")
+        raise ValueError(f"{operation} is of matrix units, such as h100-fp8, got {total}")
     if operation != "sum" and unit is not None and (unit.scale is None) == (operation == "mma"):
         has = "takes no scales" if unit.scale is None else "takes scales: its operation is mma"
         raise ValueError(f"the unit {has}")
@@ -168,7 +179,7 @@ def sum_rule(
     else:
         if len(given) == 1:
             given *= 2
-        fixed = as_integer(made)
+        fixed = as_integer(total)
         if fixed is not None:
             if len(given) != 2:
                 raise ValueError(
@@ -176,7 +187,7 @@ def sum_rule(
                     f"{fixed.width} bits, got {len(given)}"
                 )
         elif len(given) == 2:
-            given.append(as_format(made.format))
+            given.append(as_format(total.format))
         if fixed is None and len(given) != 3:
             raise ValueError(
                 f"{operation} takes one format, two, or three with c's, got {len(given)}"
@@ -184,7 +195,7 @@ def sum_rule(
     default = 16 if unit is None else unit.block
     label = acc if isinstance(acc, str) else ""
     terms = _length(length, default)
-    return SumRule(operation, tuple(given), made, terms, tininess, label, nan_signals)
+    return SumRule(operation, tuple(given), total, terms, tininess, label, nan_signals)
 
 
 def _length(length: int | None, default: int) -> int:
@@ -204,11 +215,11 @@ def _formats(given: FormatLike | Sequence[FormatLike]) -> list[Format]:
     several: list[Any] = [given] if is_one else list(given)  # type: ignore[arg-type]
     if not several:
         raise ValueError("no format of the operands is given")
-    made = [as_format(f) for f in several]
-    for f in made:
+    formats = [as_format(f) for f in several]
+    for f in formats:
         if f.bits > _MOST_BITS:
             raise ValueError(f"vectors hold codes of at most {_MOST_BITS} bits; {f} has {f.bits}")
-    return made
+    return formats
 
 
 def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[str, int]:
@@ -267,10 +278,10 @@ def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
         if operation in SUMS:
             acc, length = head["accumulator"], head["length"]
             return sum_rule(operation, head["formats"], acc, length, tininess, nan_signals)
-        stochastic = head.get("random_bits", 24), head.get("variant", "A")
-        options = Options(head["rounding"], head.get("overflow", "ieee"), *stochastic)
+        keys = {name: head.get(name, usual) for name, usual in NEAREST.items()}
+        keys["rounding"] = head["rounding"]
         formats, result = head["formats"], head["result"]
-        return element_rule(operation, formats, result, options, tininess, nan_signals)
+        return element_rule(operation, formats, result, keys, tininess, nan_signals)
     except KeyError as error:
         raise ValueError(f"the head says no {error.args[0]}") from None
     except TypeError as error:

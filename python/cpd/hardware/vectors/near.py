@@ -13,11 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd import ops
 from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.corners import is_integer, largest_code
 from cpd.hardware.vectors.inputs import Codes, Lines, Words
-from cpd.hardware.vectors.values import values_of
+from cpd.hardware.vectors.values import encoded, values_of
 from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 
@@ -33,17 +32,13 @@ _LEAST = 12
 """The number of pairs among them in which one is the least number, for a and b each."""
 _RECIPROCALS = 4
 """The number of pairs with a · b near each power of two."""
-_STEPS = np.array([-1, 0, 1])
+STEPS = np.array([-1, 0, 1])
+"""From a number to itself and its two neighbors."""
 
 
 def codes_of(f: Format, values: F64) -> Codes:
     """The codes of the numbers nearest to finite values."""
-    flat = np.ascontiguousarray(values, np.float64).reshape(-1)
-    bits = np.unpackbits(ops.encode(flat, Cast(f, overflow="saturate")), bitorder="little")
-    digits = bits[: flat.size * f.bits].reshape(-1, f.bits).astype(np.uint64)
-    weights = np.uint64(1) << np.arange(f.bits, dtype=np.uint64)
-    codes: Codes = (digits @ weights).astype(np.uint32).reshape(np.shape(values))
-    return codes
+    return encoded(np.asarray(values, np.float64), Cast(f, overflow="saturate"))
 
 
 def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
@@ -91,7 +86,7 @@ def targets(f: Format, words: Words) -> F64:
     tiny = np.array([f.min_normal or 0.0]) * (1 - half * np.array([[1.0], [0.5]]))
     both = np.concatenate([low, (low + high) / 2, tiny.reshape(-1)])
     if f.signed:
-        both *= _signs(words, len(both))
+        both *= random_signs(words, len(both))
     finite: F64 = both[np.isfinite(both)]
     return finite
 
@@ -124,8 +119,8 @@ def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64],
     if not f.signed:
         within &= addends > 0
     codes = codes_of(f, addends[within])
-    index = np.repeat(which[within].astype(np.int64), len(_STEPS))
-    return index, stepped(f, codes[:, None], _STEPS).reshape(-1)
+    index = np.repeat(which[within].astype(np.int64), len(STEPS))
+    return index, stepped(f, codes[:, None], STEPS).reshape(-1)
 
 
 def near_roundings(rule: Any, words: Words) -> Lines:
@@ -137,16 +132,17 @@ def near_roundings(rule: Any, words: Words) -> Lines:
             parts += [_near_subnormals(rule, words)]
         if rule.operation == "fma":
             parts += [_near_products(rule, words), _near_addends(rule, words)]
-    lines = {name: np.concatenate([part[name] for part in parts]) for name in lines}
+    lines = generated.joined(parts)
     names = list(lines)
     rows = np.unique(np.stack([lines[name] for name in names], axis=1), axis=0)
     made = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(names)}
-    if rule.options.rounding == "stochastic":
-        made["r"] = generated.random_integers(rule.options.random_bits, words, len(rows))
+    if rule.to.rounding == "stochastic":
+        made["r"] = generated.random_integers(rule.to.random_bits, words, len(rows))
     return made
 
 
-def _signs(words: Words, n: int) -> F64:
+def random_signs(words: Words, n: int) -> F64:
+    """Returns 1 or -1, n times."""
     signs: F64 = 1.0 - 2.0 * words.below(2, n).astype(np.float64)
     return signs
 
@@ -191,8 +187,8 @@ def _lines(rule: Any, words: Words) -> Lines:
             solved = goal - precise(first, others[0]) * precise(last, others[1])
     f = formats[0] if operation in ("cast", "sqrt", "div") else formats[-1]
     within = np.isfinite(solved)
-    codes = stepped(f, codes_of(f, solved[within])[:, None], _STEPS).reshape(-1)
-    rest = [np.repeat(each[within], len(_STEPS)) for each in others]
+    codes = stepped(f, codes_of(f, solved[within])[:, None], STEPS).reshape(-1)
+    rest = [np.repeat(each[within], len(STEPS)) for each in others]
     columns = [codes, *rest] if operation == "div" else [*rest, codes]
     return dict(zip("abc", columns, strict=False))
 
@@ -268,8 +264,8 @@ def _near_powers(
         a = generated.finite_codes(of_a, a)
     solved = np.ldexp(1.0, at[which]) / precise(of_a, a)
     fit = np.flatnonzero(np.isfinite(solved) & (np.abs(solved) <= of_b.max))
-    b = stepped(of_b, codes_of(of_b, solved[fit])[:, None], _STEPS).reshape(-1)
-    a, which = np.repeat(a[fit], len(_STEPS)), np.repeat(which[fit], len(_STEPS))
+    b = stepped(of_b, codes_of(of_b, solved[fit])[:, None], STEPS).reshape(-1)
+    a, which = np.repeat(a[fit], len(STEPS)), np.repeat(which[fit], len(STEPS))
     reached = exponents_of(precise(of_a, a) * precise(of_b, b))
     near = np.abs(reached - at[which]) <= 1
     return which[near], a[near], b[near]

@@ -20,22 +20,23 @@ from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.corners import CORNERS, corner_of, is_integer, largest_code
 from cpd.hardware.vectors.inputs import Codes, Lines, Words
 from cpd.hardware.vectors.near import (
+    F64,
+    STEPS,
     codes_of,
     exponents_of,
     partners,
     precise,
+    random_signs,
     stepped,
     targets,
 )
-from cpd.numeric.accumulator import as_integer, as_unit
+from cpd.numeric.accumulator import Integer
 from cpd.numeric.formats import Format
 
 I64: TypeAlias = "npt.NDArray[np.int64]"
-F64: TypeAlias = "npt.NDArray[np.float64]"
 
 _LANES = 32
 """The most places of a sum that get special values of their own."""
-_STEPS = np.array([-1, 0, 1])
 
 
 def special_codes(f: Format) -> Codes:
@@ -62,32 +63,21 @@ class SumLines:
         self.words = words
         self.length: int = rule.length
         self.formats: tuple[Format, ...] = rule.formats[: 1 if rule.operation == "sum" else 2]
-        self.fixed = as_integer(rule.accumulator)
+        self.fixed: Integer | None = rule.fixed
         self.of_c: Format | None = None
         if rule.operation != "sum" and self.fixed is None:
             self.of_c = rule.formats[2]
-        unit = as_unit(rule.accumulator)
-        self.sum = rule.result if unit is None else unit.sum
-        self.window = self.sum.man + 1 if unit is None else unit.fraction_bits
+        self.sum: Format = rule.result if rule.unit is None else rule.unit.sum
+        self.window: int = self.sum.man + 1 if rule.unit is None else rule.unit.fraction_bits
 
     # ---- parts of lines -------------------------------------------------------------------------
 
     def line(self, terms: list[Codes], c: Any = None) -> Lines:
         """Lines of these terms, scales of 1 and random integers; c defaults to 0."""
-        n = len(terms[0])
-        rule, lines = self.rule, dict(zip("ab", terms, strict=False))
-        for field in rule.inputs:
-            if field.name == "c":
-                kind = np.uint64 if field.signed else np.uint32
-                lines["c"] = np.zeros(n, kind) if c is None else np.asarray(c).astype(kind)
-            elif field.name == "r":
-                bits = rule.accumulator.random_bits
-                r = generated.random_integers(bits, self.words, n * rule.draws)
-                lines["r"] = r.reshape(n, rule.draws)
-            elif field.name.endswith("_scale"):
-                one = rule.scale.bias << rule.scale.man
-                lines[field.name] = np.full((n, field.count), one, np.uint32)
-        return {field.name: lines[field.name] for field in rule.inputs}
+        lines: dict[str, Any] = dict(zip("ab", terms, strict=False))
+        if c is not None and self.rule.operation != "sum":
+            lines["c"] = np.asarray(c)
+        return generated.completed(self.rule, self.words, lines)
 
     def specials(self) -> npt.NDArray[Any]:
         """Every special value of c; +0 alone for a sum without c."""
@@ -105,14 +95,19 @@ class SumLines:
         values = self.specials()
         return values[np.arange(n) % len(values)]
 
-    def zeros(self, kind: int, n: int, count: int) -> list[Codes]:
+    def zero_terms(self, n: int, kinds: int) -> list[Codes]:
+        """Terms of value zero, n lines of each of the first `kinds` kinds."""
+        parts = [self.zeros(kind, n) for kind in range(kinds)]
+        return [np.concatenate(codes) for codes in zip(*parts, strict=True)]
+
+    def zeros(self, kind: int, n: int) -> list[Codes]:
         """Terms of value zero. Kinds: +0, -0, alternating, and of products ±0 · ±x and ±x · ±0."""
-        shape = (n, count)
+        shape = (n, self.length)
         f = self.formats[0]
         sign = np.uint32(1 << (f.exp + f.man)) if self._has_minus_zero(f) else np.uint32(0)
         ones = [np.zeros(shape, np.uint32), np.full(shape, sign, np.uint32)]
-        ones.append(np.where(np.arange(count) % 2 == 0, *ones))
-        any_sign = np.where(self.words.below(2, n * count).reshape(shape) == 0, ones[0], ones[1])
+        ones.append(np.where(np.arange(self.length) % 2 == 0, *ones))
+        any_sign = np.where(self.words.below(2, shape) == 0, ones[0], ones[1])
         if len(self.formats) == 1:
             return [[*ones, any_sign, any_sign, any_sign][kind]]
         other = self.formats[1]
@@ -124,7 +119,7 @@ class SumLines:
         second = np.zeros(shape, np.uint32)
         if self._has_minus_zero(other):
             flips = np.uint32(1 << (other.exp + other.man))
-            second = np.where(self.words.below(2, n * count).reshape(shape) == 0, second, flips)
+            second = np.where(self.words.below(2, shape) == 0, second, flips)
         if kind == len(ones) + 1:
             return [self._any(f, shape), second.astype(np.uint32)]
         return [any_sign, second.astype(np.uint32)]
@@ -140,8 +135,7 @@ class SumLines:
         return min(max(f.bias, 0) << f.man, largest_code(f)) if not is_integer(f) else 1
 
     def _any(self, f: Format, shape: tuple[int, int]) -> Codes:
-        codes = generated.random_codes(f, self.words, shape[0] * shape[1])
-        return generated.finite_codes(f, codes).reshape(shape)
+        return generated.finite_codes(f, generated.random_codes(f, self.words, shape))
 
     def terms_at(self, exponents: I64, exact: Any = False) -> list[Codes]:
         """Returns terms with these exponents, if formats reach them; powers of two if `exact`."""
@@ -152,7 +146,7 @@ class SumLines:
         low = np.maximum(exponents - _greatest(second), _least(first))
         high = np.minimum(exponents - _least(second), _greatest(first))
         span = np.maximum(high - low, 0) + 1
-        share = self.words.below(1 << 30, exponents.size).reshape(shape)
+        share = self.words.below(1 << 30, shape)
         of_first = low + (share * span >> 30)
         return [
             self._codes(first, of_first, exact),
@@ -160,14 +154,12 @@ class SumLines:
         ]
 
     def _codes(self, f: Format, exponents: I64, exact: Any) -> Codes:
-        flat = exponents.reshape(-1)
-        random = generated.finite_codes(f, generated.biased_codes(f, self.words, flat))
-        random = random.reshape(exponents.shape)
+        random = generated.finite_codes(f, generated.biased_codes(f, self.words, exponents))
         if not np.any(exact):
             return random
         powers = codes_of(f, np.ldexp(1.0, np.clip(exponents, _least(f) - f.man, _greatest(f))))
         if f.signed:
-            flips = self.words.below(2, flat.size).reshape(exponents.shape) == 1
+            flips = self.words.below(2, exponents.shape) == 1
             powers = np.where(flips, generated.negated(f, powers), powers)
         return np.where(exact, generated.finite_codes(f, powers), random)
 
@@ -193,14 +185,14 @@ class SumLines:
 
     def with_neighbors(self, terms: list[Codes], c: npt.NDArray[Any]) -> Lines:
         """Each line with c and with its two neighbors."""
-        terms = [np.repeat(each, len(_STEPS), axis=0) for each in terms]
+        terms = [np.repeat(each, len(STEPS), axis=0) for each in terms]
         if self.of_c is not None:
-            near = stepped(self.of_c, c[:, None], _STEPS).reshape(-1)
+            near = stepped(self.of_c, c[:, None], STEPS).reshape(-1)
         elif self.fixed is not None:
             mask = np.uint64((1 << self.fixed.width) - 1)
-            near = (c[:, None] + _STEPS.astype(np.uint64)).reshape(-1) & mask
+            near = (c[:, None] + STEPS.astype(np.uint64)).reshape(-1) & mask
         else:
-            near = np.repeat(c, len(_STEPS))
+            near = np.repeat(c, len(STEPS))
         return self.line(terms, near)
 
     # ---- kinds of lines -------------------------------------------------------------------------
@@ -209,9 +201,7 @@ class SumLines:
         """Every kind of zero terms with every special c."""
         c = self.specials()
         n = len(c) * self._ZEROS
-        parts = [self.zeros(kind, len(c), self.length) for kind in range(self._ZEROS)]
-        terms = [np.concatenate(each) for each in zip(*parts, strict=True)]
-        return self.line(terms, self.some_c(n))
+        return self.line(self.zero_terms(len(c), self._ZEROS), self.some_c(n))
 
     def scales_of_zero(self) -> Lines:
         """Zero terms with every corner of both scales: a NaN scale gives NaN, others a zero."""
@@ -219,9 +209,9 @@ class SumLines:
         m, kinds = len(corners), 4
         n = 2 * m * kinds
         row = np.arange(n)
-        parts = [self.zeros(kind, 2 * m, self.length) for kind in range(kinds)]
+        terms = self.zero_terms(2 * m, kinds)
         c = np.where(row // (2 * m) % 2 == 0, np.uint32(0), self.some_c(n))
-        lines = self.line([np.concatenate(each) for each in zip(*parts, strict=True)], c)
+        lines = self.line(terms, c)
         every = corners[row % m][:, None]
         first = (row // m % 2 == 0)[:, None]
         lines["a_scale"] = np.where(first, every, lines["a_scale"])
@@ -240,8 +230,8 @@ class SumLines:
             (np.arange(n) // self._ZEROS % 2 == 0)[:, None], np.arange(k), k - 1 - np.arange(k)
         )
         centre = self._centres(n)
-        values = self.terms_at(centre[:, None] + self.words.below(8, n * k).reshape(n, k) - 4)
-        zero = [self.zeros(i, n, k) for i in range(self._ZEROS)]
+        values = self.terms_at(centre[:, None] + self.words.below(8, (n, k)) - 4)
+        zero = [self.zeros(i, n) for i in range(self._ZEROS)]
         terms = []
         for side, codes in enumerate(values):
             padding = np.select(
@@ -249,7 +239,7 @@ class SumLines:
                 [zero[i][side] for i in range(self._ZEROS)],
             )
             terms.append(np.where(lane < filled, codes, padding).astype(np.uint32))
-        near = self.nearest_c(np.ldexp(1.0 - 2.0 * self.words.below(2, n), centre))
+        near = self.nearest_c(np.ldexp(random_signs(self.words, n), centre))
         return self.line(terms, np.where(self.words.below(2, n) == 0, near, self.some_c(n)))
 
     def subnormal(self) -> Lines:
@@ -257,23 +247,21 @@ class SumLines:
         n = 48
         f = self.rule.result
         if self.fixed is not None or is_integer(f) or f.encoding == "e8m0":
-            return self.line(self.zeros(0, 0, self.length))
+            return self.line(self.zeros(0, 0))
         least = f.min_subnormal or f.min_normal or 1.0
         significands = 1.0 + (self.words.next(n) >> np.uint64(12)).astype(np.float64) * 2.0**-52
         places = self.words.below(f.man + 3, n)
-        signs = 1.0 - 2.0 * self.words.below(2, n)
+        signs = random_signs(self.words, n)
         values: F64 = np.ldexp(least * significands, places - 1) * signs
-        parts = [self.zeros(kind, n // self._ZEROS, self.length) for kind in range(self._ZEROS)]
-        alone = self.line(
-            [np.concatenate(x) for x in zip(*parts, strict=True)], self.nearest_c(values)
-        )
+        terms = self.zero_terms(n // self._ZEROS, self._ZEROS)
+        alone = self.line(terms, self.nearest_c(values))
         at = np.full((n, self.length), int(exponents_of(np.array([least]))[0]), np.int64)
-        at += self.words.below(f.man + 4, at.size).reshape(at.shape) - 2
+        at += self.words.below(f.man + 4, at.shape) - 2
         few = self._sparse(self.terms_at(at), self.words.below(3, n) + 1)
         c = np.where(
             np.arange(n) % 2 == 0, self.nearest_c(values - self.total(few)), self.some_c(n)
         )
-        return _joined([alone, self.line(few, c)])
+        return generated.joined([alone, self.line(few, c)])
 
     def aligned(self) -> Lines:
         """One great term and others lower by about the unit's window, or the sum's precision."""
@@ -286,13 +274,13 @@ class SumLines:
         low = np.repeat(distances, each)
         top = self._tops(n, low)
         at = np.repeat((top - low)[:, None], k, axis=1)
-        at -= np.maximum(self.words.below(5, n * k).reshape(n, k) - 2, 0)
+        at -= np.maximum(self.words.below(5, (n, k)) - 2, 0)
         place = self.words.below(k, n)
         by_c = np.arange(n) % 2 == 0
         rows = np.flatnonzero(~by_c)
         at[rows, place[rows]] = top[rows]
         terms = self._sparse(self.terms_at(at), self.words.below(k, n) + 1, place)
-        signs = 1.0 - 2.0 * self.words.below(2, n)
+        signs = random_signs(self.words, n)
         significand = 1.0 + self.words.below(1 << 23, n) * 2.0**-23
         c = np.ldexp(signs * significand, np.where(by_c, top, top - low))
         return self.line(terms, self.nearest_c(c))
@@ -313,16 +301,16 @@ class SumLines:
         terms = self.terms_at(at, exact)
         kept = 1 + np.arange(n) % min(k, 3)
         terms = self._sparse(terms, kept)
-        signs = 1.0 - 2.0 * self.words.below(2, n)
+        signs = random_signs(self.words, n)
         significand = 1.0 + self.words.below(1 << self.sum.man, n) * 2.0**-self.sum.man
         c = self.nearest_c(np.ldexp(signs * significand, top))
-        order = np.argsort(self.words.next(n * k).reshape(n, k), axis=1)
+        order = np.argsort(self.words.next((n, k)), axis=1)
         return self.line([np.take_along_axis(each, order, axis=1) for each in terms], c)
 
     def cancelled(self) -> Lines:
         """Returns sums with c their negative, exactly or to a unit of the last place."""
         n, k = 24, self.length
-        at = self._centres(n)[:, None] + self.words.below(4, n * k).reshape(n, k)
+        at = self._centres(n)[:, None] + self.words.below(4, (n, k))
         terms = self._sparse(self.terms_at(at), 1 + np.arange(n) % min(k, 3))
         return self.with_neighbors(terms, self.nearest_c(-self.total(terms)))
 
@@ -393,7 +381,7 @@ class SumLines:
     def _with_special(self, side: int, lane: I64, code: Codes) -> list[Codes]:
         """Random terms, with one code in one place of one operand."""
         n, k = len(lane), self.length
-        at = self._centres(n)[:, None] + self.words.below(4, n * k).reshape(n, k)
+        at = self._centres(n)[:, None] + self.words.below(4, (n, k))
         terms = self.terms_at(at)
         terms[side][np.arange(n), lane] = code
         return terms
@@ -479,7 +467,3 @@ def _least(f: Format) -> int:
 def _greatest(f: Format) -> int:
     """The exponent of the largest number."""
     return int(exponents_of(np.array([f.max]))[0])
-
-
-def _joined(parts: list[Lines]) -> Lines:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -16,9 +16,8 @@ from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.near import near_roundings
 from cpd.hardware.vectors.values import has_signalling, values_of
-from cpd.numeric.cast import Cast, rounding_of
+from cpd.numeric.cast import Cast, element_of, rounding_of
 from cpd.numeric.formats import Format
-from cpd.numeric.options import Options
 
 Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
 """Field names → n numbers, or n × count elements."""
@@ -50,8 +49,7 @@ class ElementRule:
     Attributes:
         operation: `cast`, `add`, `mul`, `fma`, `div` or `sqrt`.
         formats: the formats of the operands.
-        result: the format of the result.
-        options: the rounding and its options.
+        to: the rounding of the result.
         tininess: whether UF tests for tiny results `after` rounding (default) or `before`.
         nan_signals: whether NaN operands raise NV if their format's NaN are neither quiet nor
             signalling; default False.
@@ -62,10 +60,19 @@ class ElementRule:
 
     operation: str
     formats: tuple[Format, ...]
-    result: Format
-    options: Options
+    to: Cast
     tininess: str = "after"
     nan_signals: bool = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "options" in state:  # of 0.7, in which the format and its rounding were apart
+            state["to"] = Cast(state.pop("result"), **rounding_of(state.pop("options")))
+        self.__dict__.update(state)
+
+    @property
+    def result(self) -> Format:
+        """The format of the result."""
+        return element_of(self.to)
 
     @functools.cached_property
     def _oracle(self) -> Any:
@@ -73,7 +80,7 @@ class ElementRule:
             self.operation,
             [f._held for f in self.formats],
             self.result._held,
-            self.options.native(),
+            self.to._options,
             self.tininess,
         )
 
@@ -81,8 +88,8 @@ class ElementRule:
     def inputs(self) -> tuple[Field, ...]:
         """The fields of the operands, and of the random integer r if rounding is stochastic."""
         made = [Field(name, f.bits) for name, f in zip("abc", self.formats, strict=False)]
-        if self.options.rounding == "stochastic":
-            made.append(Field("r", self.options.random_bits))
+        if self.to.rounding == "stochastic":
+            made.append(Field("r", self.to.random_bits))
         return tuple(made)
 
     @property
@@ -102,7 +109,7 @@ class ElementRule:
     def stem(self) -> str:
         """The name of a file of such lines, without suffix."""
         names = list(dict.fromkeys([*(f.name for f in self.formats), self.result.name]))
-        mode = ROUNDING_WORDS[self.options.rounding]
+        mode = ROUNDING_WORDS[self.to.rounding]
         return f"{'_'.join(names)}_{self.operation}_{mode}".replace(":", "-").replace("=", "")
 
     def describe(self) -> dict[str, Any]:
@@ -111,12 +118,12 @@ class ElementRule:
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
             "result": self.result.name,
-            "rounding": self.options.rounding,
-            "overflow": self.options.overflow,
+            "rounding": self.to.rounding,
+            "overflow": self.to.overflow,
             "tininess": self.tininess,
         }
-        if self.options.rounding == "stochastic":
-            made |= {"random_bits": self.options.random_bits, "variant": self.options.variant}
+        if self.to.rounding == "stochastic":
+            made |= {"random_bits": self.to.random_bits, "variant": self.to.variant}
         return made | ({"nan_signals": True} if self.nan_signals else {})
 
     has_integer_result = False
@@ -155,9 +162,8 @@ class ElementRule:
 
     def _compare(self, operands: Sequence[Any], random: Any, codes: Any, flags: Any) -> None:
         values = [values_of(f, x) for f, x in zip(self.formats, operands, strict=True)]
-        to = Cast(self.result, **rounding_of(self.options))
         how = {"random": random, "flags": True, "tininess": self.tininess}
-        kernel, raised = getattr(ops, self.operation)(*values, to, **how)
+        kernel, raised = getattr(ops, self.operation)(*values, self.to, **how)
         missing = codes == NO_CODE
         if not missing.any():
             same = kernel.view(np.uint32) == values_of(self.result, codes).view(np.uint32)

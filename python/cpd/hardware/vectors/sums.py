@@ -28,8 +28,8 @@ from cpd.hardware.vectors.rules import (
     invalid_of_nan,
 )
 from cpd.hardware.vectors.values import packed, values_of
-from cpd.numeric.accumulator import Accumulator, Integer, as_integer, as_unit
-from cpd.numeric.formats import Format, as_format
+from cpd.numeric.accumulator import Accumulator, Integer, Unit, as_integer, as_unit
+from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
 from cpd.ops.encoded import Encoded
 
@@ -71,11 +71,10 @@ class SumRule:
     _core_rule: Any = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        fixed = as_integer(self.accumulator)
-        if fixed is not None and abs(fixed.fraction) > _MOST_FRACTION:
+        if self.fixed is not None and abs(self.fixed.fraction) > _MOST_FRACTION:
             raise ValueError(
                 f"fraction must be -{_MOST_FRACTION}…{_MOST_FRACTION} in vectors, got "
-                f"{fixed.fraction}"
+                f"{self.fixed.fraction}"
             )
         formats = [f._held for f in self.formats]
         made = _core.SumRule(self.accumulator._held, formats, self.length, self.tininess)
@@ -84,15 +83,25 @@ class SumRule:
         if self.nan_signals and not self.has_trace:
             raise ValueError(f"nan_signals is of flags, of which {self.accumulator} has none")
 
+    @functools.cached_property
+    def fixed(self) -> Integer | None:
+        """The accumulator if it is an integer, else None."""
+        return as_integer(self.accumulator)
+
+    @functools.cached_property
+    def unit(self) -> Unit | None:
+        """The accumulator if it is a matrix unit, else None."""
+        return as_unit(self.accumulator)
+
     @property
     def result(self) -> Format:
         """The format into which the sum is rounded; with `has_integer_result` it is not rounded."""
-        return as_format(self.accumulator.format)
+        return self.accumulator.format
 
     @property
     def has_integer_result(self) -> bool:
         """True if the result is an integer accumulator's own number, in two's complement."""
-        return as_integer(self.accumulator) is not None and self.result.name == "fp32"
+        return self.fixed is not None and self.result.name == "fp32"
 
     @functools.cached_property
     def has_trace(self) -> bool:
@@ -110,13 +119,12 @@ class SumRule:
     @property
     def scale(self) -> Format | None:
         """The format of the scales; None for a rule without scales."""
-        unit = as_unit(self.accumulator)
-        return None if unit is None or unit.scale is None else as_format(unit.scale)
+        return None if self.unit is None else self.unit.scale
 
     @property
     def scales(self) -> int:
         """The number of scales of one operand of a line."""
-        unit = as_unit(self.accumulator)
+        unit = self.unit
         return 0 if unit is None or unit.scale is None else -(-self.length // unit.scale_block)
 
     @functools.cached_property
@@ -128,9 +136,8 @@ class SumRule:
             for name, f in zip(names, self.formats, strict=False)
         ]
         if self.operation != "sum":
-            fixed = as_integer(self.accumulator)
-            of_c = Field("c", self.formats[2].bits) if fixed is None else _integer("c", fixed)
-            made.append(of_c)
+            whole = self.fixed
+            made.append(Field("c", self.formats[2].bits) if whole is None else _integer("c", whole))
         if self.scale is not None:
             bits = self.scales * self.scale.bits
             made += [Field(f"{name}_scale", bits, self.scales) for name in names]
@@ -150,10 +157,9 @@ class SumRule:
     @property
     def outputs(self) -> tuple[Field, ...]:
         """The fields of the result and, with a trace, of the flags."""
-        fixed = as_integer(self.accumulator)
         result = Field("result", self.result.bits, role="output")
-        if fixed is not None and self.has_integer_result:
-            result = _integer("result", fixed, "output")
+        if self.fixed is not None and self.has_integer_result:
+            result = _integer("result", self.fixed, "output")
         return (result, Field("flags", 5, role="output")) if self.has_trace else (result,)
 
     @property
@@ -203,8 +209,8 @@ class SumRule:
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """Returns signals and outputs of lines, and their corners; raises RuntimeError."""
-        integers = as_integer(self.accumulator) is not None
-        c = np.ascontiguousarray(given["c"], np.uint64) if integers and "c" in given else None
+        is_whole = self.fixed is not None and "c" in given
+        c = np.ascontiguousarray(given["c"], np.uint64) if is_whole else None
         codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}
         n = len(codes["a"])
         codes |= {name: codes[name].reshape(n, self.length) for name in "ab" if name in codes}
@@ -240,10 +246,9 @@ class SumRule:
     ) -> None:
         kernel, raised = self._kernel(codes, c)
         missing = self.missing(results)
-        fixed = as_integer(self.accumulator)
-        if fixed is not None and self.has_integer_result:
+        if self.fixed is not None and self.has_integer_result:
             missing = np.isnan(kernel)  # of a term that is not finite, which the integer leaves out
-            expected, inexact = as_binary32(fixed, results)
+            expected, inexact = as_binary32(self.fixed, results)
             flags = np.where(inexact & ~missing, flags | _NX, flags).astype(np.uint8)
             raised = np.where(missing, flags, raised)
         else:
@@ -264,10 +269,9 @@ class SumRule:
         how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
         if self.operation == "sum":
             return ops.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
-        fixed = as_integer(self.accumulator)
-        if integers is not None and fixed is not None:
+        if integers is not None and self.fixed is not None:
             b = values_of(self.formats[1], codes["b"])
-            first, second = _as_products(fixed, integers)
+            first, second = _as_products(self.fixed, integers)
             a, b = np.concatenate([first, a], axis=1), np.concatenate([second, b], axis=1)
             values, flags = ops.gemm(a[:, None], b[:, :, None], self.accumulator, **how)
             return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]

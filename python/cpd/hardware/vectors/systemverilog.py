@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cpd.hardware.vectors.fields import Field
+from cpd.hardware.vectors.fields import Field, line_digits
 from cpd.numeric.shown import shown
 
 _KEYWORDS = frozenset(
@@ -97,7 +97,7 @@ def package_text(stem: str, fields: Sequence[Field], count: int) -> str:
         meaning = MEANINGS.get(field.name, "") if field.role == "signal" else ""
         comment = f"  // {meaning}" if meaning else ""
         members.append(f"    logic{sign} {elements}[{field.width - 1}:0] {field.name};{comment}")
-    bits = 4 * sum(field.digits for field in fields)
+    bits = 4 * line_digits(fields)
     lines = [
         f"// One line of {stem}.hex: $readmemh into logic [BITS-1:0] lines [COUNT].",
         f"package {name}_pkg;",

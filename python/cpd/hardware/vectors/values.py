@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core, ops
+from cpd.numeric.cast import Cast, element_of
 from cpd.numeric.formats import Format
 
 
@@ -45,3 +47,13 @@ def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
     each = codes.astype("<u4").view(np.uint8).reshape(-1, 4)
     wide = np.unpackbits(each, axis=1, bitorder="little")[:, :bits]
     return np.packbits(wide.reshape(-1), bitorder="little")
+
+
+def encoded(values: npt.NDArray[Any], to: Format | Cast) -> npt.NDArray[np.uint32]:
+    """The codes of values of any shape, rounded to a format."""
+    bits = to.bits if isinstance(to, Format) else element_of(to).bits
+    unpacked = np.unpackbits(ops.encode(np.ascontiguousarray(values), to), bitorder="little")
+    digits = unpacked[: values.size * bits].reshape(-1, bits).astype(np.uint64)
+    weights = np.uint64(1) << np.arange(bits, dtype=np.uint64)
+    codes: npt.NDArray[np.uint32] = (digits @ weights).astype(np.uint32)
+    return codes.reshape(values.shape)

@@ -1,35 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's modules, emulated in place by `cpd.convert`: a mixin for each class of module.
+"""Modules emulated in place by `cpd.convert`.
 
-From a mixin and the module's own class, `cpd.nn.converted.classes.emulated` makes a subclass whose
-forward is torch's where the layer is off, and the mixin's where it is on. A mixin has
-
-    what        what is emulated, as the report names it: "products", "norm", "attention", …
-    inner       names of submodules that it computes itself, without calling them; default: ()
-    alone       whether modules within it compute outside of its mode; default: no
-    forward     the computation, by the functional forms, with self.cpd, a `State`
-    describe    classmethod (state) -> str: how, for the report
-    refuses     classmethod (module, state) -> str: why it cannot be emulated, or ""
-    histories   classmethod (module) -> (n, m): how many products by the recipe, and by its
-                attention, keep scales where these are delayed; none without it
-
-and no state of its own, no `__init__`, no other base than object.
+`emulations.py` has an `Emulation` for each kind of module. `classes.emulated` makes from it and
+from the module's own class a subclass. Its forward is torch's where the layer is off, else the
+emulation's. `modes.py` has the modes in which a module's own forward runs, `state.py` the attribute
+`cpd` of an emulated module.
 """
 
-from __future__ import annotations
+from cpd._since import keep_modules
 
-from typing import Any
-
-from torch import nn
-
-from cpd.nn.converted import attention, embedding, norms, own, products, recurrent
-
-MIXINS: dict[type[nn.Module], type[Any]] = {
-    **products.MIXINS,
-    **attention.MIXINS,
-    **recurrent.MIXINS,
-    **norms.MIXINS,
-    **embedding.MIXINS,
-    **own.MIXINS,
-}
-"""Class of torch -> mixin. Subclasses that compute as it does are taken too."""
+keep_modules("cpd.nn.converted")

@@ -13,26 +13,25 @@ from torch import nn
 from cpd._torch.private import function_modes, tracing_state
 from cpd.nn.arguments import mixes_types
 from cpd.nn.autocast import paused
+from cpd.nn.converted.emulations import EMULATIONS, Emulation, Forward
 
 _Class = type[nn.Module]
-_made: dict[tuple[type, type], _Class] = {}
+_made: dict[tuple[str, type], _Class] = {}
 
 
-def emulated(mixin: type[Any], cls: _Class) -> _Class:
-    """Returns the subclass of `cls` and the mixin, made once for both.
-
-    It computes as the mixin does if that has a forward.
-    """
-    if (mixin, cls) not in _made:
-        _made[mixin, cls] = _make(mixin, cls)
-    return _made[mixin, cls]
+def emulated(emulation: Emulation, cls: _Class) -> _Class:
+    """Returns the subclass of `cls` that computes by the emulation, made once for both."""
+    key = emulation.name, cls
+    if key not in _made:
+        _made[key] = _make(emulation, cls)
+    return _made[key]
 
 
-def _make(mixin: type[Any], cls: _Class) -> _Class:
+def _make(emulation: Emulation, cls: _Class) -> _Class:
     def reduce(self: Any, protocol: Any) -> Any:
         how, arguments, *state = super(made, self).__reduce_ex__(max(protocol, 2))
         if arguments == (made,):  # copyreg.__newobj__'s: pickle would look for `made` by its name
-            return _new, (mixin, cls), *state
+            return _new, (emulation.name, cls), *state
         return how, arguments, *state
 
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:
@@ -48,6 +47,7 @@ def _make(mixin: type[Any], cls: _Class) -> _Class:
             delayed.leave_meta(state_dict, prefix)
 
     names = {
+        **emulation.attributes,
         "__reduce_ex__": reduce,
         "_load_from_state_dict": load,
         "_apply": apply,  # which to_empty and to call
@@ -56,9 +56,11 @@ def _make(mixin: type[Any], cls: _Class) -> _Class:
         "__doc__": cls.__doc__,
         "_cpd_class": cls,
     }
-    if hasattr(mixin, "forward"):
-        names["forward"] = _forward(mixin, cls.forward)
-    made: _Class = type(f"Emulated{cls.__name__}", (mixin, cls), names)
+    if emulation.forward is not None:
+        names["forward"] = _forward(emulation.forward, emulation.one_type, cls.forward)
+    if issubclass(cls, nn.RNNBase):  # torch.compile leaves these to torch, which breaks the graph
+        torch._dynamo.config.allow_rnn = True
+    made: _Class = type(f"Emulated{cls.__name__}", (cls,), names)
     return made
 
 
@@ -71,13 +73,12 @@ def refuse_scripts(module: nn.Module) -> None:
     )
 
 
-def _forward(mixin: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `original` if the module's recipe is None, else the mixin's forward.
+def _forward(computed: Forward, one_type: bool, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `original` if the module's recipe is None, else the emulation's forward.
 
     In that `cpd.autocast` does nothing. The model's clock sees each call and the backward pass of
     its result.
     """
-    computed: Callable[..., Any] = mixin.forward
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,19 +94,19 @@ def _forward(mixin: type[Any], original: Callable[..., Any]) -> Callable[..., An
             return original(self, *args, **kwargs)
         if tracing_state() is not None or torch.onnx.is_in_onnx_export():
             refuse_scripts(self)
-        if getattr(mixin, "one_type", False) and mixes_types(self, *args, *kwargs.values()):
+        if one_type and mixes_types(self, *args, *kwargs.values()):
             original(self, *args, **kwargs)  # raises torch's error
         if function_modes():
             with paused():
-                return computed(self, *args, **kwargs)
-        return computed(self, *args, **kwargs)
+                return computed(self, original, *args, **kwargs)
+        return computed(self, original, *args, **kwargs)
 
     return forward
 
 
-def _new(mixin: type[Any], cls: _Class) -> nn.Module:
-    """Returns the module, without its state, for unpickling."""
-    made = emulated(mixin, cls)
+def _new(name: str, cls: _Class) -> nn.Module:
+    """Returns the module, without its state, for unpickling: the name is its emulation's."""
+    made = emulated(EMULATIONS[name], cls)
     return made.__new__(made)
 
 
@@ -123,9 +124,9 @@ def own_class(module: nn.Module) -> _Class:
     return _original(cls)
 
 
-def emulate(module: nn.Module, mixin: type[Any]) -> None:
+def emulate(module: nn.Module, emulation: Emulation) -> None:
     """Gives the module its emulated class, below those of FSDP2 and of parametrizations."""
-    module.__class__ = _changed(type(module), lambda cls: emulated(mixin, cls))
+    module.__class__ = _changed(type(module), lambda cls: emulated(emulation, cls))
 
 
 def restore(module: nn.Module) -> None:

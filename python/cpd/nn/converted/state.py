@@ -24,7 +24,7 @@ class State:
         seed: the seed of the layer's random bits; default 0.
 
     Attributes:
-        recipe: how it computes now; None: as torch does. It is never None within a mixin's forward.
+        recipe: how it computes now; None: as torch does. It is not None in an emulation's forward.
         ahead: how it will compute in the step after the present one.
         upcoming: `ahead` if the next forward with gradients may begin a step, else `recipe`.
         given: the first argument.

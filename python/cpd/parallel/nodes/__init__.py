@@ -6,8 +6,9 @@ Their classes are loaded when they are first used, with torch.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cpd._lazy import attach
 from cpd.parallel.nodes.ranks import Ranks, RanksDiffer, Tensors, gather_integers
 from cpd.parallel.nodes.virtual import VirtualRanks
 
@@ -25,15 +26,7 @@ __all__ = [
     "open_ranks",
 ]
 
-
-if not TYPE_CHECKING:  # a type checker knows all names, and no other
-
-    def __getattr__(name: str) -> Any:
-        if name in ("RealNode", "RealRanks"):
-            from cpd.parallel.nodes import real
-
-            return getattr(real, name)
-        raise AttributeError(f"module 'cpd.parallel.nodes' has no attribute {name!r}")
+attach(__name__)
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def capture(
         raise ValueError(f"roles must be of {', '.join(ROLES)}, got {shown(roles)}")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss must be a function of the result, got {type(loss).__name__}")
-    watch = _Capture(model, layers, roles)
+    watch = _Capture(model, layers, tuple(roles))
     with watch, torch.set_grad_enabled(loss is not None):
         result = _called(model, inputs)
         if loss is not None:

@@ -19,8 +19,14 @@ from cpd import ops
 from cpd.numeric.accumulator import Accumulator, Unit, as_accumulator, as_unit
 from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
-from cpd.numeric.formats import Format, as_format
-from cpd.numeric.scaled import Scaled, element_text, format_or_scaled, is_scaled, named_scaled
+from cpd.numeric.formats import Format
+from cpd.numeric.scaled import (
+    Scaled,
+    element_format,
+    element_text,
+    format_or_scaled,
+    named_scaled,
+)
 from cpd.numeric.shown import shown
 from cpd.study.sweeps.patterns import texts
 
@@ -70,7 +76,7 @@ class Cell:
     @property
     def element(self) -> Format:
         """The format of the values, or of the elements of a scaled format."""
-        return self.format.element if isinstance(self.format, Scaled) else self.format
+        return element_format(self.format)
 
     @property
     def total(self) -> str:
@@ -146,7 +152,7 @@ def grid(
     ['e2m3', 'mxfp6-e2m3', 'e3m2', 'mxfp6-e3m2']
     """
     named = texts("formats", formats)
-    wanted = [name for name in named if bits is None or _element(name).bits == bits]
+    wanted = [name for name in named if bits is None or element_format(_named(name)).bits == bits]
     if not wanted:
         raise ValueError(f"no format of {', '.join(named)} has {bits} bits")
     operands = [text for name in wanted for text in _operands(name, texts("scales", scales))]
@@ -225,10 +231,11 @@ _LISTED = 16
 
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
     """The canonical texts of a format with each of the scales."""
-    if is_scaled(name):
-        yield named_scaled(name).text
+    operand = _named(name)
+    if isinstance(operand, Scaled):
+        yield operand.text
         return
-    element = _element(name)
+    element = operand
     for scale in scales:
         options = SCALES.get(scale, scale)
         if not options:
@@ -252,12 +259,9 @@ def _sum(text: str) -> str:
     return text if made.form == "unit" else made.text
 
 
-def _element(name: str) -> Format:
-    """A format, or a scaled format's element format."""
-    if is_scaled(name):
-        return named_scaled(name).element
+def _named(name: str) -> Format | Scaled:
     try:
-        return as_format(name)
+        return format_or_scaled(name)
     except ValueError as error:
         raise ValueError(f"format {shown(name)}: {error}") from None
 

@@ -11,9 +11,8 @@ import matplotlib
 import matplotlib.ticker
 from matplotlib.figure import Figure
 
-from cpd._files import replaced
 from cpd.numeric.scaled import Scaled
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
+from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, per_cent, save
 from cpd.study.sweeps.results import Sweep
 from cpd.study.sweeps.rows import SweepRow
 
@@ -41,12 +40,7 @@ _APART = 0.045
 
 def write(path: Path, found: Sweep, error: str, cost: str) -> None:
     """Writes the picture. Raises ValueError for an ending that is not drawn."""
-    check_plot_path(path)
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "sweep"}):
-        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure = draw(found, error, cost)
-        with replaced(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
+    save(path, "sweep", lambda: draw(found, error, cost))
 
 
 def draw(found: Sweep, error: str, cost: str) -> Figure:
@@ -113,7 +107,7 @@ def _keys(names: list[str], keys: Any) -> dict[str, Any]:
 def _error_axis(axes: Any, error: str, values: list[float]) -> None:
     axes.set_ylabel(NAMES[error])
     if error in _SHARES:
-        axes.yaxis.set_major_formatter(_per_cent)
+        axes.yaxis.set_major_formatter(per_cent)
     positive = [value for value in values if value > 0]
     if error == "accuracy" or not positive or max(positive) / min(positive) < 4:
         return
@@ -121,7 +115,7 @@ def _error_axis(axes: Any, error: str, values: list[float]) -> None:
         "log" if len(positive) == len(values) else "symlog", **_linear(positive, values)
     )
     if error in _SHARES:
-        axes.yaxis.set_major_formatter(_per_cent)
+        axes.yaxis.set_major_formatter(per_cent)
     axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
@@ -141,7 +135,3 @@ def _legend(figure: Figure, colour: dict[str, Any], marker: dict[str, Any]) -> N
         handles += [dot(shape, GREY, name) for name, shape in marker.items()]
     handles.append(Line2D([], [], color=GREY, lw=1.4, label="Pareto front"))
     figure.legend(handles=handles, loc="outside right upper")
-
-
-def _per_cent(share: float, _: object) -> str:
-    return f"{100 * share:.3g} %"

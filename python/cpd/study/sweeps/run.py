@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cpd.cells.run import check_jobs, run_here, run_in_processes, run_on_cluster
-from cpd.cells.store import Telling
 from cpd.numeric.checked import checked
 from cpd.numeric.warned import warn
+from cpd.study.jobs import check_jobs, run_here, run_in_processes, run_on_cluster
+from cpd.study.store import Telling
 from cpd.study.sweeps.cells import Cell, fitting, grid
 from cpd.study.sweeps.measure import Bench
 from cpd.study.sweeps.results import Sweep, swept

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd import _core
-from cpd.cells.store import Store, Telling, digest
+from cpd.study.store import Store, Telling, digest
 from cpd.study.sweeps.cells import Cell, Losses
 
 VERSION = f"{_core.__version__}/1"

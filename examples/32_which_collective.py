@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the order in which torch.distributed's all-reduce adds, chunk by chunk.
+
+Every rank holds values of very different magnitudes, so another order gives other bits. For each
+chunk rank 0 adds the ranks' values in every order and prints the orders that give the same bits.
+The first two ranks of an order commute. For an order that it found it checks that
+`cpd.simulate_all_reduce` gives these bits, too.
+
+Run: torchrun --nproc-per-node 4 examples/32_which_collective.py [--backend gloo] [--dtype bfloat16]
+"""
+
+import argparse
+import itertools
+import os
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import cpd
+
+FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+MOST_RANKS = 6
+TREES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Which order does this all-reduce add in?")
+    parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--dtype", choices=FORMATS, default="float32")
+    parser.add_argument("--values", type=int, default=1 << 20, help="values (default: 1048576)")
+    options = parser.parse_args(arguments)
+
+    dist.init_process_group(options.backend)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if not 3 <= world <= MOST_RANKS:
+        raise SystemExit(f"takes 3 to {MOST_RANKS} ranks, got {world}")
+    device = f"cuda:{os.environ['LOCAL_RANK']}" if options.backend == "nccl" else "cpu"
+    dtype = getattr(torch, options.dtype)
+    terms = [contribution(r, options.values).to(dtype) for r in range(world)]
+    result = terms[rank].to(device, copy=True)
+    dist.all_reduce(result)
+    if rank == 0:
+        report(terms, result.cpu(), FORMATS[options.dtype])
+    dist.destroy_process_group()
+    return 0
+
+
+def contribution(rank: int, count: int) -> Tensor:
+    """Returns normal values times powers of two from 2^-8 to 2^7."""
+    generator = torch.Generator().manual_seed(rank)
+    powers = torch.randint(-8, 8, (count,), generator=generator)
+    return torch.randn(count, generator=generator) * torch.exp2(powers.float())
+
+
+def report(terms: list[Tensor], result: Tensor, format: str) -> None:
+    """Prints each range of values with its orders; it merges neighboring chunks of equal orders."""
+    size = -(-len(result) // (16 * len(terms)))
+    chunks = [slice(first, min(first + size, len(result))) for first in range(0, len(result), size)]
+    by_orders = itertools.groupby(chunks, lambda chunk: orders(terms, result, chunk))
+    for found, group in by_orders:
+        same_order = list(group)
+        values = slice(same_order[0].start, same_order[-1].stop)
+        shown = [" + ".join(map(str, order)) for order in found] + others(terms, result, values)
+        simulated = found and torch.equal(simulate(terms, found[0], values, format), result[values])
+        note = "; cpd.simulate_all_reduce gives the same bits" if simulated else ""
+        text = " or ".join(shown) or "no order found"
+        print(f"values {values.start:>9,} to {values.stop - 1:>9,}: {text}{note}")
+
+
+def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int, ...]]:
+    """Returns the orders of ranks whose sums, rounded at each step, have the result's bits."""
+    found = []
+    for order in itertools.permutations(range(len(terms))):
+        total = terms[order[0]][values]
+        for r in order[1:]:
+            total = total + terms[r][values]
+        if order[0] < order[1] and torch.equal(total, result[values]):
+            found.append(order)
+    return found
+
+
+def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
+    """Returns the trees of four ranks, and the exact sum, that have the result's bits."""
+    found = []
+    for (a, b), (c, d) in TREES if len(terms) == 4 else ():
+        tree = (terms[a] + terms[b]) + (terms[c] + terms[d])
+        if torch.equal(tree[values], result[values]):
+            found.append(f"({a} + {b}) + ({c} + {d})")
+    exact = torch.stack([term[values].double() for term in terms]).sum(0)
+    if torch.equal(exact.to(result.dtype), result[values]):
+        found.append("added in higher precision, rounded once")
+    return found
+
+
+def simulate(terms: list[Tensor], order: tuple[int, ...], values: slice, format: str) -> Tensor:
+    """Returns CPD's sum of the terms in that order, each step rounded to the format."""
+    spec = cpd.Reduce(format, accumulator=format, result=format)
+    (total,) = cpd.simulate_all_reduce([[terms[r][values].float()] for r in order], spec)
+    return total.to(terms[0].dtype)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads names of a package when they are first used: `attach`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Any
+
+from cpd._since import missing
+
+
+def attach(module: str) -> None:
+    """Gives a module its `__getattr__`.
+
+    A package loads at their first use the names that it imports `if TYPE_CHECKING:`. Type checkers
+    and Python so read one list. Other names raise AttributeError, which says what to use in place
+    of a name of 0.7 (`cpd._since`).
+    """
+    own = vars(sys.modules[module])
+
+    def load(name: str) -> Any:
+        if name not in later(module):
+            raise missing(module, name)
+        source, original = later(module)[name]
+        if source == module:
+            return importlib.import_module(f"{module}.{original}")
+        value = own[name] = getattr(importlib.import_module(source), original)
+        return value
+
+    own["__getattr__"] = load
+
+
+@functools.cache
+def later(module: str) -> dict[str, tuple[str, str]]:
+    """The names that a package loads at their first use, each with its module and its name there.
+
+    >>> import cpd
+    >>> later("cpd")["convert"], later("cpd")["comm"]
+    (('cpd.nn.convert', 'convert'), ('cpd', 'comm'))
+    """
+    import ast  # only here, as it takes its time
+
+    package = sys.modules[module]
+    if "__path__" not in vars(package):
+        return {}
+    loader: Any = package.__loader__
+    source = loader.get_source(module)
+    if source is None:
+        raise ImportError(f"{module} needs its source, which lists what is loaded at first use")
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cpd")
+        for alias in node.names
+    }

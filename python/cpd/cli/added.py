@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other packages add to `cpd`: commands, and the gradients of models that they train.
+
+They name it in entry points, so that this package names no module of theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from cpd.cli.errors import RunError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+LAB = "cpd-lab"
+"""The package of LAB_COMMANDS and of the models that `cpd roundoff` trains."""
+LAB_COMMANDS = ("train", "study", "demo", "report")
+
+
+def needs(package: str) -> str:
+    """The error for a package that is not installed."""
+    return f"needs the Python package '{package}' (pip install {package})"
+
+
+@functools.cache
+def added_commands() -> dict[str, EntryPoint]:
+    """The commands of other packages, by name: each entry point is a function like `register`."""
+    return _entries("cpd.commands")
+
+
+def model_gradients() -> Any:
+    """The module that takes gradients of a model it trains: `check(options)` and `gradients`.
+
+    Raises RunError if no installed package has one.
+    """
+    for entry in _entries("cpd.gradients").values():
+        return entry.load()
+    raise RunError(needs(LAB))
+
+
+def _entries(group: str) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # which few commands need
+
+    return {entry.name: entry for entry in entry_points(group=group)}

@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd train`: trains a model over several nodes."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cpd.cli.errors import UsageError
+from cpd.cli.nodes import agreed, checked_alone, connected
+from cpd.cli.options import (
+    Commands,
+    Parser,
+    add_command,
+    integer,
+    json_argument,
+    nodes_arguments,
+    reduce_argument,
+    seed_argument,
+)
+from cpd.cli.output import (
+    check_writable,
+    counted,
+    is_stdout,
+    new_console,
+    new_progress,
+    new_table,
+)
+from cpd.comm.spec import as_reduce
+from cpd.numeric.warned import PrecisionWarning
+from cpd_lab.shares import percent
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from cpd_lab.train import Data, Ranks, TrainOptions, TrainResult
+    from cpd_lab.train.result import Step
+
+_TEXT = """\
+Trains a model over several nodes; by default a digit classifier. Its data are
+scikit-learn's 1797 digits. A fifth (359 images, the same for all options) is held out.
+Each node computes the gradients of its own micro-batch. All gradients then go through
+one CPD all-reduce (--reduce), layer by layer (a layer is one parameter tensor), in fp32
+as well, and the sum is divided by the number of nodes (--divide). Each epoch shuffles
+the 1438 training images and takes nodes × batch of them a step; those left over at its
+end are dropped for that epoch. Training ends early where a weight becomes NaN or
+infinite. The same is trained in fp32 first, to compare with (not with --no-baseline).
+
+Models (--model), the data that they take (--data, the first by default) and
+what else they take:
+  mlp        digits, cifar10  hidden layers  --depth --width --dropout
+  lenet      digits, cifar10  LeNet-5        --width --dropout
+  cifarnet   cifar10          TensorFlow's   --width --dropout
+  resnet18   cifar10          He et al.      --width
+  resnet110  cifar10          He et al.      --width
+  davidnet   cifar10          David Page's   --width
+  fcn        shapes           segmentation   --width
+  text_lstm  text             an LSTM        --depth --width --dropout
+  gpt        text             a decoder      --depth --width --dropout
+cifar10 is read from $CPD_DATA (default ../shared/data), shapes are generated,
+and text is Python's language reference. Each model has defaults of its own for
+--batch, --epochs, --lr, --optimizer, --schedule and so on.
+
+Nodes are emulated in one process, or are the processes that mpirun (--transport
+mpi) or torchrun (--transport torch) has started: each then computes the
+gradients of its own micro-batch alone, and rank 0 prints what a run over as
+many emulated nodes prints. cpd/comm/LAUNCH.md shows how to start them.
+
+The final 'weights' line is a hash of the final weights. It is the same for any
+CPD_NUM_THREADS, for every transport, and for each repeat on one type of CPU:
+torch runs in one thread with deterministic algorithms. PyTorch's own kernels
+differ between types of CPU, and with them the hash.
+"""
+
+
+def register(commands: Commands) -> None:
+    """Adds the command `train`."""
+    parser = add_command(commands, "train", _run, "train over emulated nodes", _TEXT)
+    _reduce_arguments(parser)
+    _training_arguments(parser)
+    _model_arguments(parser)
+    group = parser.add_argument_group("the nodes")
+    integer(
+        group,
+        "nodes",
+        None,
+        "the number of nodes; default 8, or with a transport the processes (and no others)",
+    )
+    nodes_arguments(group)
+    group = parser.add_argument_group("the results")
+    json_argument(group)
+    group.add_argument(
+        "--save-gradients",
+        type=Path,
+        metavar="FILE",
+        help="write every node's gradients of the last step (.npz or .safetensors); default: not "
+        "written",
+    )
+    group.add_argument(
+        "--tensorboard",
+        type=Path,
+        metavar="DIR",
+        help="write each step's loss, and of each layer what the all-reduce and its codec made of "
+        "it, for TensorBoard; default: not written",
+    )
+    group.add_argument(
+        "--no-baseline",
+        dest="baseline",
+        action="store_false",
+        help="do not train in fp32 first, to compare with",
+    )
+
+
+def _reduce_arguments(parser: Parser) -> None:
+    group = parser.add_argument_group("the all-reduce of gradients")
+    reduce_argument(group, "the recipe's, or fp32", several=False)
+    group.add_argument(
+        "--last-layer-fp32",
+        action="store_true",
+        help="sum the output layer in fp32, without scaling",
+    )
+    for name, metavar, what in (
+        ("exempt", "PATTERN", "of these names, such as '*.bias',"),
+        ("exempt-types", "CLASS", "of modules of this class of torch, such as BatchNorm2d,"),
+    ):
+        group.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar=metavar,
+            help=f"sum layers {what} in fp32, without scaling; may be given several times; "
+            "default: none",
+        )
+    integer(group, "min-size", None, "sum layers of fewer values in fp32; default: none")
+    group.add_argument(
+        "--quantized-share",
+        type=float,
+        metavar="X",
+        help="choose --min-size: the largest that leaves this share of the parameters (such as "
+        "0.99) to the format or codec; default: as --min-size",
+    )
+    integer(group, "fp32-epochs", 0, "sum all layers of that many first epochs in fp32")
+    group.add_argument(
+        "--divide",
+        default="after",
+        metavar="WHERE",
+        help="divide by the number of nodes: the sum (after), each node's loss (before) or nothing "
+        "(none); default after",
+    )
+
+
+def _training_arguments(parser: Parser) -> None:
+    group = parser.add_argument_group("the training")
+    _of_model(group, "batch", int, "images for each node and step", "16")
+    _of_model(group, "epochs", int, "passes over the training images", "40")
+    group.add_argument(
+        "--recipe",
+        metavar="NAME|FILE|TEXT",
+        help="how layers compute, weights are updated and gradients travel: a recipe's name (cpd "
+        "show --recipes), its .toml or .json file, or its text (\"native sums='e6m9 chunked' "
+        'activation=e4m3fn"); a format alone casts the operands of all three GEMMs; default: as '
+        "torch does",
+    )
+    _of_model(group, "optimizer", str, "sgd, nesterov, adam or lars", "sgd")
+    _of_model(group, "lr", float, "the learning rate", "0.05")
+    _of_model(group, "momentum", float, "the momentum, or Adam's first beta", "0.9")
+    _of_model(
+        group,
+        "schedule",
+        str,
+        "the learning rate's schedule: 'constant', 'steps 40 80', 'linear' or 'polynomial', with "
+        "'warmup 5' in front of any; numbers are epochs, below 1 shares of the training",
+        "constant",
+    )
+    _of_model(
+        group,
+        "weight-decay",
+        float,
+        "the share of the weights that is added to their gradients",
+        "0",
+    )
+    _of_model(group, "loss-sum", float, "the factor of the loss, by which the rate is divided", "1")
+    group.add_argument(
+        "--ema",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="evaluate a moving average of the weights with this decay; default 0: the weights",
+    )
+    seed_argument(group)
+
+
+def _model_arguments(parser: Parser) -> None:
+    group = parser.add_argument_group("the model and its data")
+    group.add_argument(
+        "--model", default="mlp", metavar="NAME", help="one of the models above; default mlp"
+    )
+    _of_model(group, "data", str, "the data", "digits")
+    _of_model(group, "images", int, "images of the training part; of a text its runs", "1438")
+    _of_model(group, "tests", int, "images of the held-out part", "359")
+    _of_model(group, "length", int, "characters in a run of a text", "64")
+    _of_model(
+        group,
+        "augment",
+        str,
+        "how images of cifar10 are changed: none, shift, cutout or crop24",
+        "none",
+    )
+    _of_model(group, "depth", int, "hidden layers", "6")
+    _of_model(group, "width", int, "units in a hidden layer, or channels", "64")
+    _of_model(group, "dropout", float, "the probability of dropout", "0")
+    group.add_argument(
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help="where the model computes: cpu, cuda or cuda:N; default cpu",
+    )
+
+
+def _of_model(
+    group: argparse._ArgumentGroup, name: str, kind: type, help: str, default: str
+) -> None:
+    """An option of which each model has a default."""
+    metavar = {int: "N", float: "X", str: "NAME"}[kind]
+    group.add_argument(
+        f"--{name}", type=kind, metavar=metavar, help=f"{help}; default of mlp {default}"
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    checked_alone(options, lambda: _check(options))
+    with connected(options, options.nodes) as ranks:
+        chosen = _agreed_options(ranks, options)
+        if chosen is not None:
+            _train_and_print(ranks, *chosen, options)
+    return 0
+
+
+def _train_and_print(
+    ranks: Ranks, chosen: TrainOptions, data: Data, options: argparse.Namespace
+) -> None:
+    """Trains this process's nodes; the process of node 0 prints the result."""
+    from cpd._files import write_json
+    from cpd.study.gradients import save_gradients
+    from cpd_lab.train import train
+
+    prints = 0 in ranks.mine
+    if not prints:
+        warnings.simplefilter("ignore", PrecisionWarning)
+    console = new_console(stderr=is_stdout(options.json), quiet=not prints)
+    for line in headlines(chosen, data):
+        console.print(line, soft_wrap=True)
+    plain = chosen.in_fp32() if options.baseline else None
+    baseline = None
+    with new_progress(quiet=not prints) as progress:
+        if plain is not None:
+            told = _epochs_told(progress, "in fp32", plain, data)
+            baseline = train(plain, data=data, on_epoch=told, ranks=ranks, keep_gradients=False)
+        told = _epochs_told(progress, "training", chosen, data)
+        with _step_writer(options.tensorboard if prints else None) as on_step:
+            result = train(chosen, data=data, on_epoch=told, on_step=on_step, ranks=ranks)
+    console.print(epochs_table(result, baseline))
+    for line in result_lines(result, baseline):
+        console.print(line, soft_wrap=True)
+    if prints and options.json is not None:
+        write_json(options.json, json_of(result, baseline))
+    if prints and options.save_gradients is not None:
+        names = [layer.name for layer in result.layers]
+        save_gradients(options.save_gradients, names, result.last_gradients)
+
+
+def _epochs_told(
+    progress: Progress, what: str, chosen: TrainOptions, data: Data
+) -> Callable[[int, float], None]:
+    """Shows each epoch: on a bar; where there is no terminal, in up to ten lines."""
+    bar = progress.add_task(what, total=chosen.epochs, note="")
+    name = _METRICS[data.kind]
+
+    def on_epoch(epoch: int, value: float) -> None:
+        progress.update(bar, completed=epoch, note=f"{name} {value:.3f}")
+        if progress.disable and epoch * 10 // chosen.epochs > (epoch - 1) * 10 // chosen.epochs:
+            progress.console.print(
+                f"{what}: epoch {epoch} of {chosen.epochs}, {name} {value:.3f}", soft_wrap=True
+            )
+
+    return on_epoch
+
+
+def epochs_table(result: TrainResult, baseline: TrainResult | None) -> Table:
+    """The metric after some of the epochs, next to fp32's."""
+    last = result.options.epochs
+    some = [n * 10**k for k in range(len(str(last))) for n in (1, 2, 5) if n * 10**k < last]
+    shown = [*some[-_MOST_EPOCHS + 1 :], last]
+    metric = result.metric.replace("mean_iou", "mean IoU")
+    table = new_table(f"{metric} after epoch", *map(str, shown))
+    for name, one in ((result.options.label(), result), ("FP32", baseline)):
+        if one is not None:
+            curve = one.curve
+            table.add_row(name, *(f"{curve[n - 1]:.3f}" if n <= len(curve) else "–" for n in shown))
+    return table
+
+
+_MOST_EPOCHS = 8
+
+
+@contextmanager
+def _step_writer(folder: Path | None) -> Iterator[Callable[[Step], bool | None] | None]:
+    """A function that writes a step for TensorBoard; None without a folder.
+
+    Raises UsageError where the package is not installed.
+    """
+    if folder is None:
+        yield None
+        return
+    from cpd_lab.train.scalars import write_scalars
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError(
+            "--tensorboard needs the package tensorboard: pip install tensorboard"
+        ) from None
+    writer: Any = SummaryWriter(folder)
+    try:
+        yield lambda step: write_scalars(writer, step)
+    finally:
+        writer.close()
+
+
+_METRICS = {"classes": "accuracy", "pixels": "mean IoU", "text": "loss"}
+_INPUTS = {"classes": "image", "pixels": "image", "text": "run"}
+
+
+def _agreed_options(ranks: Ranks, options: argparse.Namespace) -> tuple[TrainOptions, Data] | None:
+    """The options of all processes, as `agreed`, and this one's data."""
+
+    def read() -> tuple[TrainOptions, Data]:
+        if 0 in ranks.mine:
+            _check_results(options)
+        chosen = train_options(options, ranks.world)
+        data = chosen.load_data()
+        chosen.check_data(len(data.train_x))
+        return chosen, data
+
+    return agreed(ranks, options, read)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuses what can be refused before there is a model."""
+    from cpd_lab.train.options import check_data
+    from cpd_lab.train.table import defaults_of
+
+    _check_results(options)
+    usual = defaults_of(options.model, options.data)
+    batch, images = (getattr(options, n) or usual[n] for n in ("batch", "images"))
+    nodes = 8 if options.nodes is None else options.nodes
+    check_data(nodes, batch, images)
+    train_options(options, nodes)
+
+
+def train_options(options: argparse.Namespace, nodes: int) -> TrainOptions:
+    """Returns the training's options from the command's."""
+    from dataclasses import fields
+
+    from cpd_lab.train import TrainOptions
+    from cpd_lab.train.wire import reduce_text
+
+    if options.nodes not in (None, nodes):
+        raise ValueError(f"nodes must be the number of ranks, {nodes}, got {options.nodes}")
+    names = [field.name for field in fields(TrainOptions)]
+    values = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    if options.reduce is not None:
+        values["reduce"] = reduce_text(as_reduce(options.reduce))
+    lists = {name: tuple(values[name]) for name in ("exempt", "exempt_types")}
+    return TrainOptions(**{**values, **lists, "nodes": nodes})
+
+
+def _check_results(options: argparse.Namespace) -> None:
+    """Finds out before the work whether its results can be written."""
+    for path in (options.json, options.save_gradients):
+        check_writable(path)
+    if options.save_gradients is not None:
+        from cpd.study.gradients import check_path
+
+        check_path(options.save_gradients)
+
+
+def headlines(chosen: TrainOptions, data: Data) -> list[str]:
+    """Returns the lines on model and data."""
+    kind = _INPUTS[data.kind]
+    what = f"{counted(chosen.depth or 0, 'hidden layer')} of {chosen.width}"
+    if chosen.model != "mlp":
+        depth = f"{counted(chosen.depth, 'layer')}, " if chosen.depth else ""
+        what = f"{chosen.model} ({depth}width {chosen.width})"
+    left_out = len(data.train_x) % (chosen.nodes * chosen.batch)
+    inputs = "runs of " + counted(chosen.length, "character") if data.kind == "text" else "images"
+    lines = [
+        f"{chosen.label()}: {counted(chosen.nodes, 'node')} × {counted(chosen.batch, kind)}, "
+        f"{counted(chosen.epochs, 'epoch')}, {what}",
+        f"{data.source}: {len(data.train_x)} training {inputs} ({left_out} left over in each "
+        f"epoch), {len(data.test_x)} held out",
+    ]
+    if chosen.of_one_value:
+        lines.append(f"in fp32, as layers of one value: {', '.join(chosen.of_one_value)}")
+    if chosen.quantized_share is not None:
+        lines.append(
+            f"quantized {100 * chosen.share:.2f} % of the parameters (min size "
+            f"{chosen.chosen_min_size})"
+        )
+    return lines
+
+
+def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> list[str]:
+    """Returns the last lines of a run."""
+    nonzero = result.total("nonzero")
+    share = result.total("underflowed") / nonzero if nonzero else 0.0
+    lines = [
+        f"state {result.state}",
+        f"gradients {percent(share)} of the nonzero values cast to zero, "
+        f"{result.total('overflowed')} sums overflowed, "
+        f"{result.total('non_finite')} contributions NaN or infinite",
+    ]
+    if result.options.model != "mlp":
+        cost = result.cost
+        most = "" if cost.exact else "at most "
+        lines.append(f"wire {most}{cost.bytes_sent:,} bytes sent by node 0 in a step")
+    lines += _codec_lines(result)
+    if result.coverage is not None:
+        lines += str(result.coverage).splitlines()
+    curves = {name: values[-1] for name, values in result.curves.items()}
+    if result.metric == "accuracy":
+        right = round(result.accuracy * result.held_out)
+        said = f"accuracy {result.accuracy:.4f} ({right} of {result.held_out} held-out images)"
+    elif result.metric == "mean_iou":
+        said = f"mean IoU {curves['mean_iou']:.4f}, mean accuracy {curves['mean_accuracy']:.4f}"
+    else:
+        said = f"loss {curves['loss']:.4f} a held-out character, accuracy {curves['accuracy']:.4f}"
+    against = "" if baseline is None else f"; in fp32 {baseline.curve[-1]:.4f}"
+    return [*lines, said + against, f"weights {result.weights}"]
+
+
+def _codec_lines(result: TrainResult) -> list[str]:
+    """Returns a codec's report on gradients and layers; empty for a format."""
+    if result.options.spec.format is not None or not result.total("values"):
+        return []
+    zeros = result.total("zeros") / result.total("values")
+    bits = 8 * result.total("bytes") / result.total("values")
+    lines = [
+        f"codec {percent(zeros)} of the values sent are zero, {bits:.2f} bits a value; of "
+        f"{percent(result.share)} of the parameters"
+    ]
+    chosen = [
+        f"{layer.name} {min(layer.bits)}…{max(layer.bits)}" for layer in result.layers if layer.bits
+    ]
+    if chosen:
+        more = f", … of {len(chosen)} layers" if len(chosen) > _MOST_LAYERS else ""
+        lines.append(f"bits chosen: {', '.join(chosen[:_MOST_LAYERS])}{more}")
+    return lines
+
+
+_MOST_LAYERS = 8
+
+
+def json_of(result: TrainResult, baseline: TrainResult | None = None) -> dict[str, object]:
+    """The result as `--json` writes it."""
+    from cpd_lab.train.runs import Run
+
+    run = Run.of(result)
+    return {
+        **run.row(),
+        "curve": run.curve,
+        "loss": run.loss,
+        "metric": result.metric,
+        "curves": result.curves,
+        "baseline": None if baseline is None else baseline.curves,
+        "min_size": result.min_size,
+        "quantized_share": result.share,
+        "bytes_sent": result.cost.bytes_sent,
+        "coverage": None if result.coverage is None else result.coverage.to_dict(),
+        "bytes_sent_exact": result.cost.exact,
+        "codec": {
+            layer.name: {
+                "values": layer.values,
+                "zeros": layer.zeros,
+                "bytes": layer.bytes,
+                "bits": layer.bits,
+            }
+            for layer in result.layers
+        },
+        "key": result.options.key(),
+    }

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: `measure` runs its cells, `load` reads them again, `Demo` is all of them."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cpd import _core
+from cpd._files import write_json
+from cpd.study.series import RoundoffRow
+from cpd.study.store import Store
+from cpd_lab.demo.cells import (
+    ROUNDOFF,
+    SCALED,
+    DemoOptions,
+    cells,
+    codec_rows,
+    scaled_cells,
+    search_rows,
+    shallow_rows,
+    table_rows,
+)
+from cpd_lab.papers.run import kept, run
+from cpd_lab.papers.study import Cell, Found, Results
+from cpd_lab.train.runs import Run
+
+FILE = "demo"
+"""The name in a demo's folder of its options and its machine."""
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class RoundoffSeries:
+    """Round-off by group size for one way to sum."""
+
+    label: str
+    rows: list[RoundoffRow]
+
+
+@dataclass(frozen=True)
+class Roundoff:
+    """The demo's round-off study; the first series is the main one."""
+
+    format: str
+    nodes: int
+    options: str
+    series: list[RoundoffSeries]
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Roundoff:
+        """Returns the study of a cell's result."""
+        series = [
+            RoundoffSeries(way["label"], [RoundoffRow(**row) for row in way["rows"]])
+            for way in data["series"]
+        ]
+        return cls(**{**data, "series": series})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long the demo took, and on which machine."""
+
+    seconds: float
+    versions: dict[str, str]
+    torch_cpu_capability: str
+    machine: str
+
+
+@dataclass
+class Demo:
+    """All that the demo measured."""
+
+    options: DemoOptions
+    settings: Settings
+    table: list[Run]
+    shallow: list[Run]
+    search: list[Run]
+    roundoff: Roundoff
+    repeats: list[Run] = field(default_factory=list)
+    """The table's rows with the other seeds."""
+    codecs: list[Run] = field(default_factory=list)
+    """With compressors on the wire."""
+
+    def of_all_seeds(self, run: Run) -> list[Run]:
+        """A row of the table, and the same with the other seeds."""
+        return [run, *(other for other in self.repeats if other.label == run.label)]
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every training run, each once."""
+        searched = {id(run) for run in self.search}
+        table = [run for run in self.table if id(run) not in searched]
+        return [*table, *self.search, *self.shallow, *self.repeats, *self.codecs]
+
+    def write(self, folder: Path) -> None:
+        """Writes the figures to results.json: a row for each run and group size."""
+        results = {
+            "accuracy": [
+                {**run.row(), "accuracies": {one.seed: one.accuracy for one in every}}
+                for run, every in ((run, self.of_all_seeds(run)) for run in self.table)
+            ],
+            "roundoff": [row.row() for row in self.roundoff.series[0].rows],
+            "roundoff_options": self.roundoff.options,
+            "shallow": [run.row() for run in self.shallow],
+            "loss_scale_search": [run.row() for run in self.search],
+            "codecs": [run.row() for run in self.codecs],
+        }
+        write_json(folder / RESULTS, results)
+
+
+def best_of(search: Sequence[Run]) -> Run:
+    """The search's best run by held-out accuracy, which favours the rival; ties: least scale."""
+    return max(search, key=lambda run: (run.accuracy, -run.loss_scale))
+
+
+def measure(
+    options: DemoOptions, folder: Path, done: Callable[[Found], None], jobs: int = 1
+) -> Demo:
+    """Measures every cell anew in `jobs` processes, and writes what `load` reads to `folder`.
+
+    `done` is called with each measured cell.
+    """
+
+    def measured(wanted: list[Cell]) -> list[Found]:
+        return run(wanted, folder, jobs=jobs, again=lambda _: True, done=done)
+
+    start = time.monotonic()
+    found = measured(cells(options))
+    found += measured(scaled_cells(options, _best(options, found)))
+    settings = _settings(time.monotonic() - start)
+    Store(folder).write(FILE, {"options": asdict(options), "settings": asdict(settings)})
+    return _demo(options, settings, found)
+
+
+def load(folder: Path) -> Demo:
+    """Reads what `measure` wrote. Raises ValueError where a file is missing or damaged."""
+    told: list[str] = []
+    stored = Store(folder).read(FILE, _read, told.append)
+    if stored is None:
+        raise ValueError(told[0] if told else f"{folder}: there is no {FILE}.json of `cpd demo`")
+    options, settings = stored
+
+    def known(wanted: list[Cell]) -> list[Found]:
+        found = list(kept(wanted, folder, told.append))
+        if len(found) < len(wanted):
+            lacking = f"{folder}: {len(wanted) - len(found)} cells of `cpd demo` are missing"
+            raise ValueError(told[0] if told else lacking)
+        return found
+
+    found = known(cells(options))
+    found += known(scaled_cells(options, _best(options, found)))
+    return _demo(options, settings, found)
+
+
+def _read(body: dict[str, Any]) -> tuple[DemoOptions, Settings]:
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in body["options"].items()
+    }
+    return DemoOptions(**options), Settings(**body["settings"])
+
+
+def _runs(found: Sequence[Found]) -> dict[str, list[Run]]:
+    """The runs of each label, one a seed."""
+    results = Results(found)
+    return {
+        label: [Run.read(one.result) for one in results.of(label)]
+        for label in results.labels
+        if label != ROUNDOFF
+    }
+
+
+def _best(options: DemoOptions, found: Sequence[Found]) -> Run:
+    runs = _runs(found)
+    return best_of([runs[label][0] for label in search_rows(options)])
+
+
+def _demo(options: DemoOptions, settings: Settings, found: Sequence[Found]) -> Demo:
+    runs = _runs(found)
+
+    def first(labels: Mapping[str, Any]) -> list[Run]:
+        return [runs[label][0] for label in labels]
+
+    labels, search = table_rows(options.epochs), first(search_rows(options))
+    table = first(labels)
+    table.insert(2, best_of(search))
+    others = [run for label in labels for run in runs[label][1:]]
+    (study,) = Results(found).of(ROUNDOFF)
+    return Demo(
+        options=options,
+        settings=settings,
+        table=table,
+        shallow=first(shallow_rows()),
+        search=search,
+        roundoff=Roundoff.read(study.result),
+        repeats=[*others, *runs.get(SCALED, [])],
+        codecs=first(codec_rows(options)),
+    )
+
+
+def _settings(seconds: float) -> Settings:
+    import torch
+
+    packages = {name: version(name) for name in ("torch", "numpy")}
+    return Settings(
+        seconds=round(seconds, 1),
+        versions={"cpd": _core.__version__, **packages, "python": platform.python_version()},
+        torch_cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        machine=platform.machine(),
+    )
+
+
+def accuracy_range(runs: Sequence[Run]) -> str:
+    """'0.955', or of several seeds '0.948–0.961'."""
+    low, high = (f"{pick(run.accuracy for run in runs):.3f}" for pick in (min, max))
+    return low if low == high else f"{low}–{high}"
+
+
+def state_of(runs: Sequence[Run]) -> str:
+    """The state of a run, or of several seeds."""
+    diverged = sum(run.diverged for run in runs)
+    if len(runs) == 1 or diverged == 0:
+        return runs[0].state
+    return f"{diverged} of {len(runs)} diverged"

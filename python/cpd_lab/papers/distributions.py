@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements of a trained model's gradients: `distribution`, `roundoff`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import Any
+
+from cpd.comm.spec import as_reduce
+from cpd.study.reduce import Contributions
+from cpd_lab.papers.trained import chosen_options
+from cpd_lab.train import sampled_gradients, train
+
+
+def distribution(epochs: list[int], **options: Any) -> dict[str, Any]:
+    """Counts gradients of all nodes by floor(log2|g|), by layer, in these epochs of a training.
+
+    The first epoch is 1. `layers`: name → epoch → exponent → count.
+    """
+    chosen = chosen_options(options)
+    result = train(chosen, histogram_epochs=tuple(epochs), keep_gradients=False)
+    layers = {
+        layer.name: {
+            str(epoch): {str(e): n for e, n in sorted(counts.items())}
+            for epoch, counts in layer.exponents.items()
+        }
+        for layer in result.layers
+    }
+    return {"layers": layers, "source": result.source, "final": result.curve[-1]}
+
+
+def roundoff(
+    layer: str, ranks: int, micro_batch: int, groups: list[int], spec: str, **options: Any
+) -> dict[str, Any]:
+    """The round-off of a sum of gradients over `ranks` nodes, by group size, after a training.
+
+    Args:
+        layer: a name or pattern of the parameter tensors that are summed.
+        ranks: how many nodes contribute.
+        micro_batch: how many images a node's gradient is of.
+        groups: the group sizes.
+        spec: the text of the all-reduce.
+        options: of the training before.
+
+    Returns:
+        `rows`: for each group size the round-off of all values together as `cpd.study.Roundoff`
+        has it (`error` is equation 5 of the APS paper), and `rms` and `spread`, the relative RMS
+        over random orders of the ranks and its standard error. `values`: the number of values
+        that are summed.
+    """
+    chosen = chosen_options(options)
+    data = chosen.load_data()
+    result = train(chosen, data=data, keep_gradients=False)
+    every = sampled_gradients(result.model, data, ranks, micro_batch, chosen.seed)
+    names = [name for name, _ in result.model.named_parameters()]
+    taken = [number for number, name in enumerate(names) if fnmatchcase(name, layer)]
+    if not taken:
+        raise ValueError(f"no layer is named {layer!r}; there are {', '.join(names)}")
+    given = Contributions([[gradients[number] for number in taken] for gradients in every])
+    rows = []
+    for size in groups:
+        measured = given.measure_orders(as_reduce(spec), size)
+        over_orders = {"rms": measured.error, "spread": measured.spread}
+        rows.append({"group": size, **asdict(measured.total), **over_orders})
+    values = sum(gradient.numel() for gradient in (every[0][number] for number in taken))
+    return {"rows": rows, "values": values, "layers": [names[number] for number in taken]}

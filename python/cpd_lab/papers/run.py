@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the cells of studies and keeps each in a file: `run`, `kept`."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cpd.numeric.warned import warn
+from cpd.study.jobs import check_jobs, run_here, run_in_processes, run_on_cluster
+from cpd.study.store import Store, Telling
+from cpd_lab.papers.kinds import VERSION, measure, sources_of
+from cpd_lab.papers.study import Cell, Found
+
+CELL_BYTES = 1 << 18
+"""A cell's file takes less."""
+
+
+def run(
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    jobs: int = 1,
+    again: Callable[[Found], bool] | None = None,
+    cluster: str | None = None,
+    cluster_options: dict[str, Any] | None = None,
+    done: Callable[[Found], None] | None = None,
+    tell: Telling = warn,
+) -> list[Found]:
+    """Returns the cells' results, in their order.
+
+    Results that `folder` has are read, the others are measured now. Interrupted, it preserves what
+    is measured.
+
+    Args:
+        cells: the cells to measure; equal ones are measured once.
+        folder: stores a file for each cell in its subfolder `cells`. A damaged file is reported by
+            `tell` and its cell measured again.
+        jobs: processes of this machine, or a cluster's jobs; default 1.
+        again: returns True for a result of `folder` that is to be measured again, such as
+            `is_stale`; default None: none is.
+        cluster: as in `cpd.study.sweep`; default None.
+        cluster_options: as in `cpd.study.sweep`; default None.
+        done: is called with each cell: first with those of the folder.
+        tell: reports a damaged file; default: a warning.
+
+    Returns:
+        A result for each cell.
+
+    Raises:
+        ValueError: for invalid arguments.
+        OSError: if the folder cannot be written or the disk has too little room, before anything is
+            measured.
+    """
+    check_jobs(jobs, cluster, folder)
+    wanted = list({cell.key: cell for cell in cells}.values())
+    found = {one.cell.key: one for one in kept(wanted, folder, tell)}
+    if again is not None:
+        found = {key: one for key, one in found.items() if not again(one)}
+    missing = [cell for cell in wanted if cell.key not in found]
+    _check_room(folder, len(missing))
+    for one in found.values():
+        if done is not None:
+            done(one)
+    part = functools.partial(_measured, Store(folder / "cells"))
+    for one in _measure(missing, part, folder, jobs, cluster, cluster_options):
+        found[one.cell.key] = one
+        if done is not None:
+            done(one)
+    return [found[cell.key] for cell in wanted]
+
+
+def kept(cells: Iterable[Cell], folder: Path, tell: Telling) -> Iterator[Found]:
+    """The results of those cells that the folder has."""
+    store = Store(folder / "cells")
+    for cell in cells:
+        one = store.read(cell.key, functools.partial(_read, cell), tell)
+        if one is not None:
+            yield one
+
+
+def is_stale(found: Found) -> bool:
+    """Returns whether the sources that decide the result, or the version, have changed."""
+    return (found.version, found.sources) != (VERSION, sources_of(found.cell.kind))
+
+
+def _measure(
+    cells: Sequence[Cell],
+    part: Callable[[Sequence[Cell]], Iterable[Found]],
+    folder: Path,
+    jobs: int,
+    cluster: str | None,
+    options: dict[str, Any] | None,
+) -> Iterator[Found]:
+    if not cells:
+        return iter(())
+    if cluster is not None:
+        return run_on_cluster(
+            cells, part, cluster=cluster, folder=folder, jobs=jobs, options=options
+        )
+    longest_first = sorted(cells, key=lambda cell: -cell.minutes)
+    return run_here(cells, part) if jobs == 1 else run_in_processes(longest_first, part, jobs)
+
+
+def _measured(store: Store, cells: Sequence[Cell]) -> Iterator[Found]:
+    for cell in cells:
+        one = measure(cell)
+        content = asdict(one)
+        content["cell"] = {"kind": cell.kind, "options": cell.options}
+        store.write(cell.key, content)
+        yield one
+
+
+def _read(cell: Cell, body: dict[str, Any]) -> Found:
+    """Raises KeyError or TypeError for a body that is none."""
+    names = ("result", "seconds", "cpu", "version", "sources")
+    made = Found(cell, **{name: body[name] for name in names})
+    if not isinstance(made.result, dict):
+        raise TypeError("its result is no object")
+    return made
+
+
+def _check_room(folder: Path, cells: int) -> None:
+    if not cells:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < cells * CELL_BYTES:
+        raise OSError(
+            f"{folder}: {cells} cells take up to {cells * CELL_BYTES >> 20} MiB, the disk has "
+            f"{free >> 20} MiB"
+        )

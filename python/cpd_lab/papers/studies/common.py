@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts that studies share: cells over seeds, rows of trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cpd_lab.papers.quotations import labels_of
+from cpd_lab.papers.study import Cell, Found, Results, Spread, Table
+
+
+def over_seeds(
+    kind: str, rows: Mapping[str, Mapping[str, Any]], seeds: int, minutes: float, **shared: Any
+) -> list[Cell]:
+    """A cell for each row, by its label, and seed: `shared` options, with the row's own."""
+    return [
+        Cell(kind, {**shared, **own, "seed": seed}, label, minutes)
+        for label, own in rows.items()
+        for seed in range(seeds)
+    ]
+
+
+def final(result: dict[str, Any]) -> float:
+    """The metric that counts, at the end."""
+    return float(result["final"])
+
+
+def lost(result: dict[str, Any]) -> float:
+    """The share of nonzero gradients that became zero on the wire."""
+    return float(result["lost"])
+
+
+def accuracy(results: Results, label: str) -> Spread | None:
+    """Returns the accuracy of a training over seeds, or None if it is not measured."""
+    return results.spread(label, final)
+
+
+def training_table(
+    title: str,
+    results: Results,
+    labels: Sequence[str],
+    row: str,
+    what: str,
+    names: Mapping[str, str] | None = None,
+) -> Table:
+    """Returns a table with a row for each training.
+
+    A row has the metric in percent over seeds, the paper's value, the share lost to zero, and the
+    number of runs that diverged.
+
+    Args:
+        title: the table's title.
+        results: the measured results.
+        labels: the rows.
+        row: of papers.toml; its quotations are the paper's values; empty: none.
+        what: the head of the metric's column.
+        names: the quotation of each label, if it has another name; default None.
+
+    Returns:
+        The table.
+    """
+    quotes = labels_of(row) if row else {}
+    paper = {label: quotes.get((names or {}).get(label, label), "") for label in labels}
+    rows = []
+    for label in labels:
+        found = results.of(label)
+        if not found:
+            rows.append([label, "not run", paper[label], "", ""])
+            continue
+        metric, zeros = results.spread(label, final), results.spread(label, lost)
+        assert metric is not None
+        assert zeros is not None
+        rows.append(
+            [
+                label,
+                metric.text(1, 100),
+                paper[label],
+                zeros.text(1, 100),
+                diverged(found),
+            ]
+        )
+    return Table(title, [" ", what, "paper", "lost to zero, %", "diverged"], rows)
+
+
+def diverged(found: Sequence[Found]) -> str:
+    """'2 of 3' runs; empty where none did."""
+    count = sum(one.result["diverged_at"] is not None for one in found)
+    return f"{count} of {len(found)}" if count else ""

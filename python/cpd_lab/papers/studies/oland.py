@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The study of Øland, Raj: Reducing Communication Overhead in Distributed Learning."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from cpd.numeric.later import Later
+from cpd_lab.papers.judgements import above, is_above, keeps, present, stated
+from cpd_lab.papers.studies.common import over_seeds
+from cpd_lab.papers.study import Cell, Finding, Measured, Results, Shown, Size, Study, Table
+
+pictures = Later("cpd_lab.papers.pictures")
+
+_BITS = (2, 3, 4, 5, 6, 8, 10, 16)
+_WIRES = {
+    "fp32": "fp32",
+    **{f"{n} bits": f"uniform bits={n}" for n in _BITS},
+    **{f"c = {c}, M = 4": f"uniform c={c} sample=4" for c in (2, 3, 4, 5, 6, 7)},
+    **{f"c = {10 - m}, M = {m}": f"uniform c={10 - m} sample={m}" for m in (2, 3, 5, 6, 8)},
+    "by the gradient": "uniform bits=gradient c0=1 c1=8",
+}
+_SHARED: dict[str, Any] = {
+    "workers": 5,
+    "epochs": 30,
+    "lr": 1.0,
+    "decay": 0.97,
+    "l1": 1e-6,
+    "batch": 10,
+}
+_LAYERS = ("layer1.weight", "layer2.weight", "layer3.weight")
+
+
+def _cells(size: Size, seeds: int) -> list[Cell]:
+    wires = _WIRES if size != "smoke" else {"c = 6, M = 4": _WIRES["c = 6, M = 4"]}
+    shared = _SHARED if size != "smoke" else {**_SHARED, "epochs": 2, "images": 200}
+    rows = {label: {"wire": wire} for label, wire in wires.items()}
+    return over_seeds("weights", rows, seeds, 0.25 if size != "smoke" else 0.02, **shared)
+
+
+def _draw(results: Results) -> Shown:
+    rows = []
+    for label in _WIRES:
+        best, last = results.spread(label, _peak), results.spread(label, _last)
+        epochs = results.spread(label, _epochs_to_peak)
+        if best is None or last is None or epochs is None:
+            rows.append([label, "not run", "", "", "", ""])
+            continue
+        found = results.of(label)
+        chosen = [bits for bits in map(_mean_chosen, (one.result for one in found)) if bits]
+        rows.append(
+            [
+                label,
+                last.text(1, 100),
+                best.text(1, 100),
+                epochs.text(1),
+                f"{statistics.fmean(chosen):.2f}" if chosen else "",
+                f"{statistics.fmean(_mean_bits(one.result) for one in found):.2f}",
+            ]
+        )
+    head = [" ", "accuracy at the end, %", _BEST, _EPOCHS, _CHOSEN, _CODED]
+    tables = [Table("Weights of 5 workers, averaged each epoch", head, rows)]
+    label = "c = 6, M = 4"
+    found = results.of(label)
+    if found and len(found[0].result["accuracy"]) >= 3:
+        each = [
+            [name, f"{statistics.fmean(_correlated(one.result, name) for one in found):.2f}"]
+            for name in _LAYERS
+        ]
+        tables.append(Table(f"Over the epochs of {label}", ["layer", _CORRELATION], each))
+    drawn: dict[str, str] = {}
+    for one in results.of(label)[:1]:
+        for key, what in (("rms", "RMS of the gradient"), ("entropy", "entropy, bits")):
+            title = f"{what} by epoch, {label}"
+            series = {name: _by_epoch(one.result[key][name]) for name in _LAYERS}
+            drawn[title] = pictures.lines(title, series, "epoch", what)
+        title = f"Bits a weight by epoch, {label}"
+        series = {name: _by_epoch(one.result["bits_a_value"][name]) for name in _LAYERS}
+        drawn[title] = pictures.lines(title, series, "epoch", "bits")
+    return Shown(tables, pictures=drawn)
+
+
+_BEST = "best, %"
+_EPOCHS = "epochs to within 0.5 %"
+_CHOSEN = "bits of the bins"
+_CODED = "bits a weight"
+_CORRELATION = "correlation of log(G + 1) and entropy"
+
+
+def _judge(measured: Measured) -> list[Finding]:
+    return present([
+        keeps(measured, "oland.F1", "8 bits keep fp32's accuracy", "8 bits: {8 bits}", "8 bits",
+              "fp32", column=_BEST),
+        _best_split(measured),
+        above(measured, "oland.F4b", "c = 6, M = 4 is above fp32", "{superior}", "c = 6, M = 4",
+              "fp32", column=_BEST),
+        _fewer_epochs(measured),
+        _bits(measured),
+        _correlation(measured),
+    ])  # fmt: skip
+
+
+def _peak(result: dict[str, Any]) -> float:
+    return float(max(result["accuracy"]))
+
+
+def _last(result: dict[str, Any]) -> float:
+    return float(result["accuracy"][-1])
+
+
+def _epochs_to_peak(result: dict[str, Any]) -> float:
+    """The first epoch whose accuracy is within half a percent of the best."""
+    near = _peak(result) - 0.005
+    return 1.0 + next(n for n, value in enumerate(result["accuracy"]) if value >= near)
+
+
+def _mean_bits(result: dict[str, Any]) -> float:
+    """Bits a weight of the largest layer as sent, over epochs."""
+    return float(np.mean(result["bits_a_value"][_LAYERS[0]]))
+
+
+def _mean_chosen(result: dict[str, Any]) -> float | None:
+    """Bits of the bins of the largest layer, over epochs; None of a format."""
+    chosen = [bits for bits in result["bits"][_LAYERS[0]] if bits is not None]
+    return float(np.mean(chosen)) if chosen else None
+
+
+def _by_epoch(values: list[float]) -> tuple[list[float], list[float]]:
+    return [float(n) for n in range(1, len(values) + 1)], values
+
+
+def _best_split(measured: Measured) -> Finding | None:
+    """Judges whether, for c + M = 10, M = 4 is above every other M."""
+    splits = {m: measured.range(f"c = {10 - m}, M = {m}", _BEST) for m in (2, 3, 4, 5, 6, 8)}
+    found = {m: best for m, best in splits.items() if best is not None}
+    if 4 not in found or len(found) < 2:
+        return None
+    verdicts = [is_above(found[4], best) for m, best in found.items() if m != 4]
+    holds = [verdict for verdict, _ in verdicts]
+    verdict: tuple[bool | None, str]
+    if all(holds):
+        verdict = True, ""
+    elif any(one is False for one in holds):
+        verdict = False, ""
+    else:
+        verdict = next(one for one in verdicts if one[0] is None)
+    ours = "; ".join(f"M = {m}: {best.text}" for m, best in found.items())
+    return stated("oland.F4a", "M = 4 is the best at a ceiling of 10 bits", "M = {best}", ours,
+                  verdict)  # fmt: skip
+
+
+def _fewer_epochs(measured: Measured) -> Finding | None:
+    a, b = (measured.range(label, _EPOCHS) for label in ("c = 6, M = 4", "fp32"))
+    if a is None or b is None:
+        return None
+    ours = f"{a.text} epochs; fp32: {b.text}"
+    return stated("oland.F4d", "c = 6, M = 4 needs a fifth fewer epochs than fp32", "{fewer} fewer",
+                  ours, is_above(b, a, by=0.2 * b.mean))  # fmt: skip
+
+
+def _bits(measured: Measured) -> Finding | None:
+    bins, coded = (measured.text("c = 5, M = 4", column) for column in (_CHOSEN, _CODED))
+    if bins is None or coded is None:
+        return None
+    times = 32 / float(coded)
+    ours = f"{bins} bits, {coded} in Huffman's code ({times:.2f} times fewer)"
+    paper = "{bins} bits, {Huffman} in Huffman's code ({times} times)"
+    claim = "c = 5, M = 4: Huffman's code makes weights 9 times smaller"
+    return stated("oland.F5", claim, paper, ours, times >= 9)
+
+
+def _correlation(measured: Measured) -> Finding | None:
+    """Judges the correlation of log(G + 1) and H over epochs, by layer; means over seeds."""
+    texts = {name: measured.text(name, _CORRELATION) for name in _LAYERS}
+    found = {name: float(text) for name, text in texts.items() if text is not None}
+    if not found:
+        return None
+    ours = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
+    claim = "log(G + 1) and the weights' entropy are correlated above 0.75 in every layer"
+    return stated("oland.corr", claim, "above {least}, often above {often}", ours,
+                  min(found.values()) > 0.75)  # fmt: skip
+
+
+def _correlated(result: dict[str, Any], name: str) -> float:
+    logs = np.log1p(result["rms"][name])
+    return float(np.corrcoef(logs, result["entropy"][name])[0, 1])
+
+
+STUDIES = (
+    Study("oland-weights", "weights averaged each epoch, in few bits", _cells, _draw, _judge,
+          "as small: the paper's workers and layers, but scikit-learn's digits, not MNIST"),
+)  # fmt: skip

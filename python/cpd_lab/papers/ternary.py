@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements of ternary gradients: `ternary`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.compress.codecs import Codec
+from cpd_lab.papers.trained import chosen_options
+from cpd_lab.train import sampled_gradients, train
+
+Array = npt.NDArray[np.float32]
+_CLIP = 2.5
+_BINS = np.linspace(-5.125, 5.125, 42)
+"""The bins of histograms, in standard deviations: a quarter each, one around 0."""
+
+
+def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
+    """Measures TernGrad's gradients of a trained model's weights.
+
+    Args:
+        workers: the number of workers; their ternary gradients are averaged.
+        micro_batch: images of a worker's gradient.
+        **options: of the training before.
+
+    Returns:
+        A dict of three keys.
+
+        - `bounds`: ‖g‖∞ ‖g‖₁ / ‖g‖² of worker 0's gradient (TernGrad, section 3.3): with one scaler
+          for all layers, one a layer, and one a layer of clipped values. Layers' products add up.
+        - `zeros`: of each weight the share of zeros of a worker's ternary gradient.
+        - `histograms`: of the first convolution and the largest matrix, counts by value in standard
+          deviations: as it is, clipped at 2.5 of them, ternary, averaged over workers.
+    """
+    chosen = chosen_options(options)
+    data = chosen.load_data()
+    result = train(chosen, data=data, keep_gradients=False)
+    every = sampled_gradients(result.model, data, workers, micro_batch, chosen.seed)
+    names = [name for name, _ in result.model.named_parameters()]
+    weights = [n for n, gradient in enumerate(every[0]) if gradient.dim() > 1]
+    by = Codec("terngrad share=off")
+    zeros, histograms = {}, {}
+    drawn = _drawn([(names[n], every[0][n].dim(), every[0][n].numel()) for n in weights])
+    for n in weights:
+        mine = [one[n].numpy() for one in every]
+        made = [
+            by.encode(g, seed=chosen.seed, stream=1000 * n + k).values for k, g in enumerate(mine)
+        ]
+        zeros[names[n]] = float((made[0] == 0).mean())
+        if names[n] in drawn:
+            histograms[names[n]] = _stages(mine[0], made)
+    return {
+        "bounds": _bounds([every[0][n].numpy() for n in weights]),
+        "zeros": zeros,
+        "histograms": histograms,
+    }
+
+
+def clipped(g: Array) -> Array:
+    """Values beyond 2.5 standard deviations (around 0, equation 21) become these."""
+    limit = np.float32(_CLIP * g.std())
+    return np.clip(g, -limit, limit)
+
+
+def _bounds(layers: list[Array]) -> dict[str, float]:
+    return {
+        "global": _bound([np.concatenate([g.reshape(-1) for g in layers])]),
+        "layer-wise": _bound(layers),
+        "layer-wise, clipped": _bound([clipped(g) for g in layers]),
+    }
+
+
+def _bound(layers: list[Array]) -> float:
+    """The sum of ‖g‖∞ ‖g‖₁ over that of ‖g‖², in binary64."""
+    every = [g.astype(np.float64) for g in layers]
+    above = sum(float(np.abs(g).max() * np.abs(g).sum()) for g in every)
+    return above / (sum(float((g * g).sum()) for g in every) or 1.0)
+
+
+def _drawn(weights: list[tuple[str, int, int]]) -> set[str]:
+    """The first convolution's weight and the largest matrix."""
+    kernels = [name for name, dimensions, _ in weights if dimensions == 4]
+    matrices = [(size, name) for name, dimensions, size in weights if dimensions == 2]
+    return {*kernels[:1], *([max(matrices)[1]] if matrices else [])}
+
+
+def _stages(g: Array, made: list[Any]) -> dict[str, Any]:
+    deviation = float(g.std()) or 1.0
+    stages = {
+        "as it is": g,
+        "clipped": clipped(g),
+        "ternary": made[0],
+        f"average of {len(made)}": np.mean(made, axis=0),
+    }
+    places = ((_BINS[1:] + _BINS[:-1]) / 2).tolist()
+    return {
+        name: {
+            "places": places,
+            "counts": np.histogram(values / deviation, _BINS)[0].tolist(),
+            "levels": len(np.unique(values)),
+        }
+        for name, values in stages.items()
+    }

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of reports, in one style: `picture`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from cpd.study.plot import STYLE
+from cpd.study.svg import to_svg
+
+
+@dataclass
+class Picture:
+    """A figure, and once it is drawn the SVG element for a page."""
+
+    figure: Figure
+    svg: str = ""
+
+
+@contextmanager
+def picture(title: str, width: float, height: float) -> Iterator[Picture]:
+    """A figure of this size in inches, which is drawn when the block ends."""
+    with matplotlib.rc_context(STYLE):
+        drawn = Picture(Figure(figsize=(width, height), layout="constrained"))
+        yield drawn
+        drawn.svg = to_svg(drawn.figure, title)

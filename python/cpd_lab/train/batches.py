@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The micro-batches of a training: `Batches`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cpd_lab.train.data import Data
+from cpd_lab.train.digits import epoch_order
+from cpd_lab.train.images import AUGMENTS, CROP, centred
+from cpd_lab.train.options import TrainOptions
+
+Micro = tuple[Tensor, Tensor]
+"""Inputs and targets of one node and step."""
+
+
+class Batches:
+    """The micro-batches of this process's nodes.
+
+    Every epoch has its own shuffle. The digits' is that of `epoch_order`; of other data one
+    generator of torch, from the seed, shuffles and augments. Each step takes the next
+    nodes * batch inputs, `batch` for every node in turn; what is left over at the end is left out.
+
+    Args:
+        options: the options of the training.
+        data: the data.
+        mine: the nodes of this process.
+
+    Attributes:
+        steps: the number of steps of an epoch.
+        left_out: the number of inputs that each epoch leaves out.
+    """
+
+    def __init__(self, options: TrainOptions, data: Data, mine: range) -> None:
+        self._options, self._data, self._mine = options, data, mine
+        self._per_step = options.nodes * options.batch
+        self.steps, self.left_out = divmod(len(data.train_x), self._per_step)
+        self._augment = AUGMENTS[options.augment]
+        self._draw = torch.Generator().manual_seed(options.seed)
+
+    def epoch(self, epoch: int) -> Iterator[list[Micro]]:
+        """Yields each step's micro-batches of this process's nodes."""
+        for rows in self._order(epoch).to(self._data.train_x.device):
+            if self._augment is None:
+                mine = [rows[node] for node in self._mine]
+                yield [(self._data.train_x[one], self._data.train_y[one]) for one in mine]
+            else:
+                images = self._augment(self._data.train_x[rows.flatten()], self._draw)
+                parts = torch.split(images, self._options.batch)
+                yield [(parts[node], self._data.train_y[rows[node]]) for node in self._mine]
+
+    def tested(self, data: Data) -> Data:
+        """The data with held-out images as large as those that the model is trained with."""
+        if self._options.augment != "crop24":
+            return data
+        return replace(data, test_x=centred(data.test_x, CROP))
+
+    def _order(self, epoch: int) -> Tensor:
+        """[step, node, place in the micro-batch]: numbers of inputs."""
+        options, count = self._options, len(self._data.train_x)
+        if options.data == "digits":
+            order = epoch_order(options.seed, epoch, count, options.nodes, options.batch)
+            return torch.from_numpy(order)
+        shuffle = torch.randperm(count, generator=self._draw)
+        chosen = shuffle[: self.steps * self._per_step]
+        return chosen.reshape(self.steps, options.nodes, options.batch)

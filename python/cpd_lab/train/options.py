@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a training run, as of `cpd train`: `TrainOptions`."""
+
+import math
+import re
+import shlex
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cpd.comm.schedule import Schedule, averaging
+from cpd.comm.spec import Reduce, check_world
+from cpd.compress.codecs import Codec
+from cpd.nn.recipe import as_recipe
+from cpd.numeric.names import checked_name
+from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd_lab.train.data import Data
+from cpd_lab.train.images import AUGMENTS
+from cpd_lab.train.layers import Layer, exempt_names, largest_min_size, layers_of, share_of
+from cpd_lab.train.optimizers import OPTIMIZERS
+from cpd_lab.train.schedules import RateSchedule, rate_schedule
+from cpd_lab.train.table import DATA, Sample, defaults_of, model_named, sample_of
+from cpd_lab.train.wire import APS, is_power_of_two, power_of_two, reduce_spec, reduce_text
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DIVIDES = ("before", "after", "none")
+_COUNTS = ("epochs", "depth", "width", "nodes", "batch", "length", "images", "tests")
+_SHOWN = ("epochs", "depth", "width", "batch", "lr", "momentum")
+"""Options that `arguments` has though they are the model's default."""
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Everything that decides the result of a run, on one type of CPU.
+
+    None, for an option of the all-reduce (`format` to `overflow`, `wire`), is what `reduce` says,
+    or the `reduce` of `recipe`, where it has one and none of `format`, `wire` and `reduce` replaces
+    it; else the default. None, for an option that models have defaults of (`batch`, `lr`, `data`,
+    …), becomes the model's (`cpd_lab.train.table`): `dataclasses.replace` keeps it with another
+    model.
+
+    Attributes:
+        format, aps, loss_scale, kahan, group_size, order, exchange, rounding, overflow: of the
+            all-reduce, as in `cpd.Reduce`.
+        last_layer_fp32: the last layer's gradients are summed in fp32.
+        exempt: names of layers, or patterns of such, that are summed in fp32.
+        fp32_epochs: how many epochs, from the first on, all layers are summed in fp32.
+        seed: of the first weights, the shuffles, dropout and stochastic rounding.
+        depth, width: of the model; None where it has no such option.
+        recipe: how layers compute, a recipe's name or file.
+        wire: a codec in place of `format`.
+        min_size: layers of fewer values are summed in fp32.
+        model, data: names in `cpd_lab.train.MODELS` and `cpd_lab.train.DATA`.
+        images, tests: how many inputs the training part and the held-out part have.
+        optimizer: a name in `cpd_lab.train.OPTIMIZERS`.
+        schedule: of the rate `lr`: the text of a `cpd_lab.train.rate_schedule`.
+        weight_decay: added to gradients by the optimizer, times the weights.
+        dropout: its probability; 0: none.
+        ema: the decay of a moving average of the weights, which is evaluated; 0: none.
+        divide: where the average over nodes divides by their number. `"after"` (default): the
+            sum of the gradients, as `cpd.ddp_hook` does. `"before"`: each node's loss. `"none"`:
+            nowhere; the gradients are sums over the nodes.
+        augment: how training images are changed: `none`, `shift`, `cutout` or `crop24`.
+        loss_sum: the loss is multiplied by it and the rate divided: a batch's number of images
+            makes it a sum over images, as in DavidNet.
+        exempt_types: layers of modules of these classes of torch, such as BatchNorm2d, are summed
+            in fp32.
+        quantized_share: chooses `min_size`, the largest that leaves at least this share of the
+            parameters to the format or codec.
+        reduce: the whole all-reduce as the text of `cpd.Reduce`, in place of `format`.
+        length: of a text's runs, in characters.
+        device: where the model computes: `cpu`, `cuda` or `cuda:N`.
+
+    Raises ValueError for values that are not allowed, naming them and what is.
+    """
+
+    format: str | None = None
+    aps: str | None = None
+    loss_scale: float | None = None
+    kahan: bool | None = None
+    group_size: int | None = None
+    order: str | None = None
+    exchange: str | None = None
+    rounding: str | None = None
+    overflow: str | None = None
+    last_layer_fp32: bool = False
+    exempt: tuple[str, ...] = ()
+    fp32_epochs: int = 0
+    seed: int = 0
+    epochs: int = None  # type: ignore[assignment]
+    depth: int | None = None
+    width: int | None = None
+    nodes: int = 8
+    batch: int = None  # type: ignore[assignment]
+    lr: float = None  # type: ignore[assignment]
+    momentum: float = None  # type: ignore[assignment]
+    recipe: str | None = None
+    wire: str | None = None
+    min_size: int | None = None
+    model: str = "mlp"
+    data: str = None  # type: ignore[assignment]
+    images: int = None  # type: ignore[assignment]
+    tests: int = None  # type: ignore[assignment]
+    optimizer: str = None  # type: ignore[assignment]
+    schedule: str = None  # type: ignore[assignment]
+    weight_decay: float = None  # type: ignore[assignment]
+    dropout: float = None  # type: ignore[assignment]
+    ema: float = 0.0
+    divide: str = "after"
+    augment: str = None  # type: ignore[assignment]
+    loss_sum: float = None  # type: ignore[assignment]
+    exempt_types: tuple[str, ...] = ()
+    quantized_share: float | None = None
+    reduce: str | None = None
+    length: int = None  # type: ignore[assignment]
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, value in defaults_of(self.model, self.data).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        self._take_wire()
+        _check_numbers(self)
+        _check_names(self)
+        _check_model(self)
+        check_world(self.spec, self.nodes)
+        if "bits=gradient" in str(self.spec.codec).split():
+            raise ValueError(
+                f"{self.spec.codec} chooses its bits for weights, by the gradients that they have: "
+                "gradients, which cpd_lab.train sends, have none; give uniform a number of bits"
+            )
+        schedule = self.reduction(steps_per_epoch=1)  # the first to make layers, and import torch
+        schedule._check_names([layer.name for layer in self.layers])
+        schedule._check_world(self.nodes)
+
+    def _take_wire(self) -> None:
+        """The codec's name in its one form; that of a format is the format."""
+        if self.wire is not None:
+            wire = Codec(self.wire)
+            if self.format not in (None, "fp32"):
+                raise ValueError(f"format and wire exclude each other, got {self.format}, {wire}")
+            object.__setattr__(self, "wire", wire.text if wire._is_compressor else None)
+            object.__setattr__(self, "format", None if wire._is_compressor else wire.text)
+        if self.format is not None:
+            object.__setattr__(self, "format", str(format_or_scaled(self.format)))
+        for name in ("format", "wire"):
+            if self.reduce is not None and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} and reduce exclude each other, got {getattr(self, name)}, "
+                    f"{self.reduce!r}"
+                )
+
+    def check_data(self, count: int) -> None:
+        """Raises ValueError where one step needs more than `count` training images."""
+        check_data(self.nodes, self.batch, count)
+
+    def load_data(self) -> Data:
+        """The data, with as many inputs as the options say.
+
+        Raises ValueError for numbers that are not there, FileNotFoundError for missing files, which
+        says what to put where.
+        """
+        return DATA[self.data].load(self.images, self.tests, self.length)
+
+    @property
+    def sample(self) -> Sample:
+        """The sizes of the model."""
+        return sample_of(self.data, self.augment, self.length)
+
+    @property
+    def taken(self) -> dict[str, Any]:
+        """The options that the model itself takes, by name."""
+        takes = model_named(self.model).takes
+        return {name: getattr(self, name) for name in takes if name != "augment"}
+
+    def make_model(self) -> "nn.Module":
+        """The model, with weights from torch's generator (`cpd_lab.train.models.seeded`)."""
+        return model_named(self.model).make(self.sample, **self.taken)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The model's parameter tensors, in their order."""
+        return layers_of(self.model, self.sample, tuple(self.taken.items()))
+
+    @property
+    def rates(self) -> RateSchedule:
+        """The schedule of the rate."""
+        return rate_schedule(self.schedule)
+
+    @cached_property
+    def chosen_min_size(self) -> int:
+        """`min_size`, or what `quantized_share` chooses."""
+        if self.quantized_share is None:
+            return self.min_size or 0
+        return largest_min_size(self.layers, self.exempt_patterns, self.quantized_share)
+
+    @cached_property
+    def share(self) -> float:
+        """The share of the parameters that the format or codec sums: all but the exempt ones."""
+        return share_of(self.layers, self.exempt_patterns, self.chosen_min_size)
+
+    @cached_property
+    def exempt_patterns(self) -> tuple[str, ...]:
+        """Names and patterns of layers that are always summed in fp32."""
+        last = (self.layers[-1].name.rpartition(".")[0] + ".*",)
+        by_type = exempt_names(self.layers, self.exempt_types)
+        in_fp32 = last if self.last_layer_fp32 else ()
+        return (*self.exempt, *in_fp32, *by_type, *self.of_one_value)
+
+    @cached_property
+    def of_one_value(self) -> tuple[str, ...]:
+        """Returns the names of layers of one value, which a codec does not take.
+
+        A codec that scales by a deviation, as TernGrad's, makes them zero at each step, and so they
+        never change.
+        """
+        compresses = self.spec.format is None
+        return tuple(layer.name for layer in self.layers if layer.size == 1 and compresses)
+
+    @cached_property
+    def recipes_wire(self) -> str | None:
+        """Returns the text of the all-reduce: `reduce`, or the recipe's if it is in use.
+
+        `format` and `wire` replace the recipe's.
+        """
+        if self.reduce is not None:
+            return self.reduce
+        how = None if self.recipe is None else as_recipe(self.recipe)
+        if how is None or how.reduce is None or self.format is not None or self.wire is not None:
+            return None
+        return how.reduce.text
+
+    @cached_property
+    def spec(self) -> Reduce:
+        """The all-reduce of layers that are not exempt, after the first epochs, as a sum.
+
+        Raises ValueError for options that exclude each other.
+        """
+        names = ("loss_scale", "group_size", "order", "exchange")
+        chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.recipes_wire is not None:
+            return self._spec_of_text(self.recipes_wire, chosen)
+        return reduce_spec(
+            format=self.format or "fp32",
+            wire=self.wire,
+            aps=self.aps or "off",
+            kahan=bool(self.kahan),
+            rounding=self.rounding or "nearest_even",
+            overflow=self.overflow,
+            **chosen,
+        )
+
+    def _spec_of_text(self, wire: str, chosen: dict[str, Any]) -> Reduce:
+        """The spec of `reduce`, the recipe's perhaps, with the chosen options.
+
+        It does not average: `divide` says where that is done.
+        """
+        whose = "reduce" if self.reduce is not None else "the recipe's"
+        for name in ("kahan", "rounding", "overflow"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} goes with a format or a wire of its own, which replaces {whose}, "
+                    f"{wire!r}"
+                )
+        if self.aps is not None:
+            chosen["aps"] = APS[self.aps]
+        return Reduce(wire, **{"average": False, **chosen})
+
+    def reduction(self, steps_per_epoch: int) -> Schedule:
+        """Returns how each layer is reduced at each step.
+
+        It is the chosen format or codec, or fp32 without scaling; with `divide="after"` an average.
+        """
+        spec = self.spec
+        in_fp32 = reduce_spec(
+            group_size=spec.group_size,
+            order=spec.order,
+            exchange=spec.exchange,
+            rounding=spec.accumulator.rounding,
+            overflow=spec.accumulator.overflow,
+        )
+        made = Schedule(
+            spec,
+            exempt=self.exempt_patterns,
+            exempt_spec=in_fp32,
+            first_steps=self.fp32_epochs * steps_per_epoch,
+            first_spec=in_fp32,
+            min_size=self.chosen_min_size,
+        )
+        return averaging(made, "after") if self.divide == "after" else made
+
+    def in_fp32(self) -> "TrainOptions | None":
+        """Returns the training to compare this one with; None if this training is such itself.
+
+        It has the same data, weights and rates, layers as torch computes them and gradients summed
+        in fp32.
+        """
+        if self.recipe is None and str(self.spec.format) == "fp32":
+            return None
+        plain: dict[str, Any] = {f.name: f.default for f in fields(self) if f.name in _OF_NUMBERS}
+        return replace(self, **plain)
+
+    def arguments(self) -> str:
+        """The `cpd train` options, complete, that make exactly this run."""
+        default = defaults_of(self.model, self.data)
+        words: list[str] = []
+        if any(getattr(self, name) is not None for name in (*_OF_REDUCE, "reduce")):
+            words += ["--reduce", _quoted(reduce_text(self.spec))]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in (*_OF_REDUCE, "reduce"):
+                continue
+            if field.name in default:
+                hidden = field.name not in _SHOWN and value == default[field.name]
+                if field.name == "data":
+                    hidden = value == model_named(self.model).data[0]
+            else:
+                hidden = field.name in _LATER and value == field.default
+            words += [] if hidden else _words(field.name, value)
+        return " ".join(words)
+
+    def key(self) -> dict[str, Any]:
+        """All options as plain JSON, defaults included, in one order: equal for equal runs."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in sorted(values.items())}
+
+    def label(self) -> str:
+        """A few words for tables and legends: '(4,3) + APS', '(4,3) × 2⁸'."""
+        spec = self.spec
+        wire = spec.format
+        if wire is None:
+            name = spec.codec.text
+        elif isinstance(wire, Scaled):
+            name = str(wire)
+        else:
+            name = "FP32" if str(wire) == "fp32" else f"({wire.exp},{wire.man})"
+        if spec.aps:
+            name += " + APS (paper)" if spec.aps == "paper" else " + APS"
+        if spec.loss_scale != 1:
+            name += f" × {power_of_two(int(math.log2(spec.loss_scale)))}"
+        if self.fp32_epochs:
+            name = f"FP32, then {name}"
+        if self.recipes_wire is not None and self.reduce is None:
+            return f"{name}, by {self.recipe}"
+        return name if self.recipe is None else f"{name}, layers by {self.recipe}"
+
+
+def check_data(nodes: int, batch: int, count: int) -> None:
+    """Raises ValueError where one step needs more than `count` training images."""
+    if nodes * batch > count:
+        raise ValueError(
+            f"nodes × batch must be at most {count} (the training images), got {nodes} × {batch}"
+        )
+
+
+_OF_REDUCE = (
+    *("format", "wire", "aps", "loss_scale", "kahan", "group_size", "order", "exchange"),
+    *("rounding", "overflow"),
+)
+"""Options of the all-reduce, which its text holds too."""
+_OF_NUMBERS = (
+    *_OF_REDUCE,
+    *("reduce", "recipe", "min_size", "quantized_share", "exempt", "exempt_types"),
+    *("last_layer_fp32", "fp32_epochs"),
+)
+"""Options that say in what numbers a training computes and reduces."""
+_LATER = ("model", "ema", "exempt_types", "quantized_share", "device")
+"""Options that `arguments` leaves out where they are the default."""
+
+
+def _check_numbers(options: TrainOptions) -> None:
+    for name in _COUNTS:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if options.group_size is not None and not 1 <= options.group_size <= options.nodes:
+        raise ValueError(
+            f"group size must be 1…{options.nodes} (the nodes), got {options.group_size}"
+        )
+    if not 0 <= options.seed < 2**32:
+        raise ValueError(f"seed must be 0…4294967295, got {options.seed}")
+    if options.loss_scale is not None and not is_power_of_two(options.loss_scale):
+        raise ValueError(f"loss scale must be a power of two, got {options.loss_scale:g}")
+    for name in ("lr", "loss_sum"):
+        value = getattr(options, name)
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+    for name in ("momentum", "dropout", "ema"):
+        value = getattr(options, name)
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+    if not (math.isfinite(options.weight_decay) and options.weight_decay >= 0):
+        raise ValueError(f"weight decay must be at least 0 and finite, got {options.weight_decay}")
+    if options.fp32_epochs < 0:
+        raise ValueError(f"fp32 epochs must be at least 0, got {options.fp32_epochs}")
+    _check_share(options)
+
+
+def _check_share(options: TrainOptions) -> None:
+    if options.quantized_share is None:
+        return
+    if not 0 < options.quantized_share <= 1:
+        raise ValueError(
+            f"quantized share must be above 0 and at most 1, got {options.quantized_share}"
+        )
+    if options.min_size is not None:
+        raise ValueError(
+            f"quantized share and min size exclude each other, got {options.quantized_share}, "
+            f"{options.min_size}"
+        )
+
+
+def _check_names(options: TrainOptions) -> None:
+    if options.aps is not None:
+        checked_name("aps", options.aps, APS)
+    checked_name("optimizer", options.optimizer, OPTIMIZERS)
+    checked_name("divide", options.divide, DIVIDES)
+    checked_name("augment", options.augment, AUGMENTS)
+    rate_schedule(options.schedule)
+    if options.optimizer == "nesterov" and options.momentum == 0:
+        raise ValueError("nesterov needs a momentum above 0, got 0")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", options.device):
+        raise ValueError(f"device must be cpu, cuda or cuda:N, got {options.device!r}")
+
+
+def _check_model(options: TrainOptions) -> None:
+    """Raises ValueError for options that the model or its data do not have."""
+    takes = model_named(options.model).takes
+    for name, off in (("depth", None), ("width", None), ("dropout", 0.0), ("augment", "none")):
+        value = getattr(options, name)
+        if name not in takes and value != off:
+            raise ValueError(
+                f"{options.model} has no {name}, got {value}; it takes {', '.join(takes)}"
+            )
+    if options.augment != "none" and options.data != "cifar10":
+        raise ValueError(f"augment is for cifar10, got {options.augment!r} with {options.data}")
+
+
+def _quoted(text: str) -> str:
+    """The text as a shell's word, in double quotes where it has single ones."""
+    return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
+
+
+def _words(name: str, value: Any) -> list[str]:
+    flag = "--" + name.replace("_", "-")
+    if isinstance(value, tuple):
+        return [word for one in value for word in (flag, shlex.quote(one))]
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    if isinstance(value, float):
+        return [flag, f"{value:.0f}" if value.is_integer() else repr(value)]
+    return [flag, shlex.quote(str(value))]

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation says of the papers' questions is what the stored results say."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+from cpd_lab.papers.catalogue import STUDIES
+
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "python/docs/papers.md").read_text(encoding="utf-8")
+
+
+def figures(study, table, label):
+    """Numbers of a row of a stored table, its first column apart."""
+    stored = json.loads((ROOT / f"benchmarks/results/papers/{study}.json").read_text())
+    (row,) = [row for row in stored["tables"][table]["rows"] if row[0] == label]
+    return [re.match(r"[\d.]*", text)[0] for text in row[1:]]
+
+
+def ends(study, table, label):
+    """The lowest and the highest figure over seeds of a row of a stored table."""
+    stored = json.loads((ROOT / f"benchmarks/results/papers/{study}.json").read_text())
+    (row,) = [row for row in stored["tables"][table]["rows"] if row[0] == label]
+    low, high = re.search(r"\(([\d.]+) … ([\d.]+)\)", row[1]).groups()
+    return float(low), float(high)
+
+
+def answer(command):
+    """The answers of the page's rows with this command."""
+    return " ".join(line for line in PAGE.splitlines() if line.endswith(f"| `{command}` |"))
+
+
+def test_table_4():
+    said = answer("cpd study run aps-table4")
+    for table, label in (
+        (0, "davidnet fp32"),
+        (0, "davidnet e4m3 aps"),
+        (0, "davidnet (3,0) aps"),
+        (0, "davidnet (3,0)"),
+        (2, "resnet18 loss/N (3,0) aps"),
+        (2, "resnet18 loss/N (3,0)"),
+        (1, "resnet18 (3,0)"),
+        (1, "resnet18 e4m3 aps"),
+        (1, "resnet18 e4m3"),
+    ):
+        assert figures("aps-table4", table, label)[0] in said, label
+
+
+def test_codecs_and_buckets():
+    said = answer("cpd study run grubic-accuracy")
+    for table, name in enumerate(("CNN", "LSTM")):
+        labels = ["fp32", "8 bits", "4 bits", "2 bits", "1bitSGD", "1bitSGD* (64)", "1 bit QSGD"]
+        for label in [*labels, "16 bits"] if name == "CNN" else labels:
+            assert figures("grubic-accuracy", table, f"{name} {label}")[0] in said, (name, label)
+        for bits in ("4 bits", "2 bits"):
+            value = figures("grubic-accuracy", table, f"{name} {bits}, 2-norm")[0]
+            assert re.search(rf"by 2-norms [^;]*{bits} {value}", said), (name, bits)
+    said = answer("cpd study run grubic-buckets").replace(" % in buckets of ", " of ")
+    for codec in ("4 bits", "2 bits", "1bitSGD*"):
+        for bucket in {"4 bits": (512, 8192), "2 bits": (32, 8192)}.get(codec, (64, 512)):
+            label = f"{codec}, buckets of {bucket}"
+            assert f"{figures('grubic-buckets', 0, label)[0]} of {bucket}" in said, label
+
+
+def test_terngrad():
+    said = answer("cpd study run terngrad-clip")
+    for workers in (2, 8, 16):
+        a, b, c = (
+            figures("terngrad-clip", 0, f"{name}, {workers} workers")[0]
+            for name in ("TernGrad", "float", "TernGrad, no clip")
+        )
+        told = f"{workers} workers {a}, {b} and {c}"
+        assert told in said.replace(" %, float ", ", ").replace(", without clipping ", " and "), (
+            told
+        )
+    said = answer("cpd study run terngrad-workers")
+    for workers in (2, 64):
+        for name in ("float", "TernGrad"):
+            label = f"{name}, {workers} workers, momentum"
+            assert figures("terngrad-workers", 0, label)[0] in said, label
+    for name in ("float", "TernGrad"):
+        assert figures("terngrad-workers", 1, f"{name}, 8 workers")[0] in said, name
+    low, high = ends("terngrad-workers", 1, "float, 8 workers")
+    assert f"seeds that lie {high - low:.0f} points apart" in said
+
+
+def test_rows_that_are_not_run():
+    minutes, listed = 0.0, []
+    for name, study in STUDIES.items():
+        stored = json.loads((ROOT / f"benchmarks/results/papers/{name}.json").read_text())
+        rows = [
+            row[0] for table in stored["tables"] for row in table["rows"] if row[1] == "not run"
+        ]
+        cells = {cell.key: cell for cell in study.cells("small", 3)}
+        missing = {key for key, cell in cells.items() if cell.label in rows}
+        assert {cell["key"] for cell in stored["cells"]} == set(cells) - missing, name
+        minutes += sum(cells[key].minutes for key in missing)
+        listed += [f"'{row}' of `{name}`" for row in rows]
+    page = " ".join(PAGE.split())
+    assert f"Rows of stored tables that are not run: {', '.join(listed) or 'none'}." in page
+    assert not listed or f"About {minutes:.0f} minutes of two idle cores" in page
+
+
+def test_how_many_claims_are_judged():
+    files = (ROOT / "benchmarks/results/papers").glob("*.json")
+    counts = Counter(
+        one["holds"] for file in files for one in json.loads(file.read_text())["findings"]
+    )
+    said = f"{sum(counts.values())} so far, {counts['yes']} yes, {counts['no']} no, "
+    assert f"{said}{counts['cannot tell']} cannot tell" in " ".join(PAGE.split())
+
+
+def test_segmentation():
+    said = answer("cpd study run aps-fcn")
+    for label in ("fp32", "e4m3", "e4m3 aps"):
+        assert figures("aps-fcn", 0, label)[0] in said, label
+
+
+def test_group_sizes():
+    stored = json.loads((ROOT / "benchmarks/results/papers/aps-table9.json").read_text())
+    rows = stored["tables"][0]["rows"]
+    best = min(rows, key=lambda row: float(row[1].split()[0]))[0].split()[-1]
+    assert f"| {best}, of 4 … 256" in answer("cpd study run aps-table9")
+
+
+def test_averaged_weights():
+    said = answer("cpd study run oland-weights")
+    for label in ("fp32", "8 bits", "2 bits"):
+        assert figures("oland-weights", 0, label)[1] in said, label
+
+
+def test_256_nodes():
+    said = answer("cpd study run aps-table6-7-8")
+    for table, label in (
+        (0, "fp32"),
+        (0, "(4,3), last layer fp32"),
+        (0, "(4,3) + APS, last layer fp32"),
+        (0, "hybrid: fp32, then (4,3) + APS, last layer fp32"),
+        (2, "(4,3) + APS, groups of 16"),
+        (2, "(5,2) + APS, groups of 16"),
+        (2, "(5,2) + APS, groups of 256"),
+    ):
+        assert figures("aps-table6-7-8", table, label)[0] in said, label
+
+
+def test_lars():
+    said = answer("cpd study run aps-table5")
+    for label in ("fp32", "e4m3", "e4m3 aps"):
+        assert figures("aps-table5", 0, label)[0] in said, label
+    assert f"{float(figures('aps-table5', 0, 'e4m3')[2]):.0f} % of its gradients" in said
+
+
+def test_an_lstm_in_two_bits():
+    said = answer("cpd study run qsgd-lstm")
+    for label in ("fp32", "4 bits", "2 bits"):
+        assert figures("qsgd-lstm", 0, label)[0] in said, label
+    sent = {label: float(figures("qsgd-lstm", 0, label)[1]) for label in ("fp32", "2 bits")}
+    assert f"{sent['fp32'] / sent['2 bits']:.0f} times fewer bytes" in said
+
+
+def test_a_step_on_four_hosts():
+    said = answer("./dev run python benchmarks/training_step.py")
+    for label, columns in (("fp32", (0, 3)), ("4 bits", (0, 2, 3))):
+        row = figures("grubic-measured", 0, label)
+        assert all(f"{float(row[column]):.0f}" in said for column in columns), label
+    assert f"{figures('grubic-measured', 0, '4 bits')[5]} times faster" in said
+    assert f"{figures('grubic-measured', 0, '1bitSGD')[5]} times" in said
+
+
+def test_codecs_on_digits():
+    page = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
+    stored = json.loads((ROOT / "benchmarks/results/papers/codec-digits.json").read_text())
+    for row in stored["tables"][0]["rows"]:
+        assert f"| `{row[0]}` | {' | '.join(row[1:])} |" in page
+    refuted = {one["claim"] for one in stored["findings"] if one["holds"] == "no"}
+    assert refuted == {
+        f"{network}: {codec} is within 0.2 points of fp32"
+        for network in ("6 hidden layers", "LeNet")
+        for codec in ("1bitSGD", "1bitSGD* (64)")
+    }
