@@ -378,7 +378,7 @@ def _gradients(options: Options, nodes: int | None) -> "Gradients":
     file, layer = options.source.gradients, options.source.layer
     if file is None:
         parsed = opt.flat(options)
-        loaded = model_gradients().gradients(parsed, nodes)
+        loaded: Gradients = model_gradients().gradients(parsed, nodes)
         layer = parsed.layer
     else:
         loaded = load_gradients(file, options.source.round)
