@@ -344,7 +344,8 @@ def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     x, w = (f.values for f in _entering_forward(call, x, w, moves, torch.float32))
 
     def convolve(x: Tensor, w: Tensor, purpose: Purpose) -> Tensor:
-        how = call.of_cast()._replace(numbers=_redrawn(call.numbers, purpose))
+        cast = call.of_cast()
+        how = cast.recipe.text, _redrawn(call.numbers, purpose), cast.multipliers, cast.narrow
         return ops.convolution(x, w, None, *moves, *how, torch.float32)
 
     terms = (

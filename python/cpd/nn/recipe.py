@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, cast
 
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
@@ -36,7 +36,7 @@ from cpd.numeric.cast import operand_text
 from cpd.numeric.checked import checked, is_compiling
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format
-from cpd.numeric.renamed import refuse, refuses_old
+from cpd.numeric.renamed import OfT, refuse, refuses_old
 from cpd.numeric.scaled import Scaled, element_text
 from cpd.numeric.spec import warn_of_numbers
 
@@ -48,7 +48,7 @@ Rules: TypeAlias = (
 )
 
 
-def _by_keywords(declared: Callable[..., None]) -> Callable[..., None]:
+def _by_keywords(declared: OfT) -> OfT:
     """Returns the declared constructor, of keywords in a dict: torch 2.11 traces no `locals()`."""
 
     @functools.wraps(declared)
@@ -72,7 +72,7 @@ def _by_keywords(declared: Callable[..., None]) -> Callable[..., None]:
         for name, part in parts.items():
             object.__setattr__(self, name, part)
 
-    return construct
+    return cast(OfT, construct)
 
 
 @checked

@@ -562,7 +562,7 @@ def test_a_terminal_shows_progress(saved):
 
 @pytest.mark.parametrize("transport", ["mpi", pytest.param("torch", marks=pytest.mark.exhaustive)])
 def test_processes_find_what_virtual_nodes_find(tmp_path, capsys, transport):
-    from test_train_ranks import LAUNCHERS, MPI_SETTINGS
+    from launchers import LAUNCHERS, MPI_SETTINGS
 
     spawn.skip_without({"torch": "gloo"}.get(transport, transport))
     path, real, virtual = (tmp_path / name for name in ("g.npz", "real.json", "virtual.json"))

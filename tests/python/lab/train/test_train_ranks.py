@@ -16,6 +16,7 @@ pytest.importorskip("sklearn")
 import spawn
 from cpd.cli import main
 from cpd_lab.train import train
+from launchers import LAUNCHERS, MPI_SETTINGS
 from patience import scaled
 from train_ranks import options_of, run_all, told
 
@@ -59,18 +60,6 @@ SUMS = "e4m3 aps rounding=stochastic accumulator='e4m3 sequential rounding=stoch
 WORDS = ["--reduce", SUMS, "--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]
 CODEC_WORDS = ["--reduce", "qsgd bits=4 bucket=512", "--min-size", "100"]
 CODEC_WORDS += ["--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]
-# Not spawn's: with recovery mpirun's exit status is 0 whatever the ranks return.
-MPI_SETTINGS = {
-    "TERM": "dumb",  # mpirun gives its ranks a terminal
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-}
-LAUNCHERS = {
-    "mpi": ["mpirun", "-n", "2", sys.executable],
-    "torch": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
-}
 LATER = pytest.mark.exhaustive
 
 

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a user starts two processes of a command, and what mpirun needs for it here."""
+
+import sys
+
+# Not spawn's: with recovery mpirun's exit status is 0 whatever the ranks return.
+MPI_SETTINGS = {
+    "TERM": "dumb",  # mpirun gives its ranks a terminal
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+}
+LAUNCHERS = {
+    "mpi": ["mpirun", "-n", "2", sys.executable],
+    "torch": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
+}
