@@ -269,7 +269,7 @@ def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtyp
             raise ValueError(
                 f"the result's type, {name}, does not hold {recipe.forward.format}: give the "
                 f"recipe output={FORMATS[element]!r}, into which its sums are then rounded, or "
-                f"dtype=, a type that does, such as float32, or another "
+                "dtype=, a type that does, such as float32, or another "
                 f"accumulator{_or_off(element, x)}"
             )
         return torch.float32
