@@ -44,8 +44,8 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
 
 
 @functools.lru_cache(maxsize=1024)
-def _summed(how: Recipe | None, sums: str) -> Recipe:
-    return Recipe(NATIVE if how is None else how, sums=sums)
+def _summed(recipe: Recipe | None, sums: str) -> Recipe:
+    return Recipe(NATIVE if recipe is None else recipe, sums=sums)
 
 
 check_operand = operators.check_float
@@ -102,8 +102,8 @@ def check_types(what: str, *operands: Tensor) -> None:
     """Raises ValueError for operands of several types, outside of torch.autocast."""
     types = dict.fromkeys(x.dtype for x in operands)
     if len(types) > 1 and autocast_type(operands[0]) is None:
-        given = " and ".join(map(operators.name_of, types))
-        raise ValueError(f"{what} must have one type outside of torch.autocast, got {given}")
+        names = " and ".join(map(operators.name_of, types))
+        raise ValueError(f"{what} must have one type outside of torch.autocast, got {names}")
 
 
 FORMATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -174,15 +174,17 @@ class Arguments(NamedTuple):
         return self.gemms, self.numbers, multipliers, self.narrow, self.element
 
 
-def _casts_within(how: Recipe, *dtypes: torch.dtype) -> bool:
+def _casts_within(recipe: Recipe, *dtypes: torch.dtype) -> bool:
     """Returns whether the operator casts activation and weight itself, for each GEMM.
 
     It does where torch's kernels multiply 16-bit values, apart from their scales if possible
     (`cpd._torch.native`).
     """
-    if not is_native(how.forward) or dtypes.count(torch.float32) == len(dtypes):
+    if not is_native(recipe.forward) or dtypes.count(torch.float32) == len(dtypes):
         return False
-    return not any(spec is not None and spec.rounding == "stochastic" for spec in how._kept.before)
+    return not any(
+        spec is not None and spec.rounding == "stochastic" for spec in recipe._kept.before
+    )
 
 
 @constant
@@ -215,12 +217,12 @@ def _note_delayed(arguments: Arguments, x: Tensor, w: Tensor) -> None:
 
 def finished(arguments: Arguments, y: Tensor, x: Tensor) -> Tensor:
     """The layer's result: the sums, cast to the recipe's `output`. `x`: the first operand."""
-    how = arguments.how
-    if how._kept.delays:
+    recipe = arguments.how
+    if recipe._kept.delays:
         y = arguments.delayed.watch(y)
-    if how.output is None:
+    if recipe.output is None:
         return y
-    y = cast_before(arguments, y, how.output, Purpose.cast_output)
+    y = cast_before(arguments, y, recipe.output, Purpose.cast_output)
     return y.to(operators.result_type(x, arguments.dtype))
 
 
@@ -250,24 +252,25 @@ def pair_of(
     return of_seed, None if of_stream is None else tagged(of_stream, purpose)
 
 
-def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     """The type of the sums."""
     element = operators.result_type(x, dtype)
     name = operators.name_of(element)
-    output = format_of(how.output)
+    output = format_of(recipe.output)
     if output is not None and not holds(name, output.name):
         raise ValueError(
             f"the result's type, {name}, does not hold the recipe's output, {output}: give dtype=, "
             f"a type that does, such as float32, or another recipe{_or_off(element, x)}"
         )
-    if is_native(how.forward):
-        return element if how.output is None else torch.float32
-    if not holds(name, how.forward.format.name):  # type: ignore[union-attr]
-        if how.output is None:
+    if is_native(recipe.forward):
+        return element if recipe.output is None else torch.float32
+    if not holds(name, recipe.forward.format.name):  # type: ignore[union-attr]
+        if recipe.output is None:
             raise ValueError(
-                f"the result's type, {name}, does not hold {how.forward.format}: give the recipe "
-                f"output={FORMATS[element]!r}, into which its sums are then rounded, or dtype=, a "
-                f"type that does, such as float32, or another accumulator{_or_off(element, x)}"
+                f"the result's type, {name}, does not hold {recipe.forward.format}: give the "
+                f"recipe output={FORMATS[element]!r}, into which its sums are then rounded, or "
+                "dtype=, a type that does, such as float32, or another "
+                f"accumulator{_or_off(element, x)}"
             )
         return torch.float32
     return element
@@ -279,9 +282,9 @@ def _or_off(element: torch.dtype, x: Tensor) -> str:
     return ", or turn torch.autocast off around the layer" if by_autocast else ""
 
 
-def _numbers(how: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:
+def _numbers(recipe: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:
     """Seeds and streams as the operators take them, a row for each purpose; None: nothing draws."""
-    if not how._kept.drawing:
+    if not recipe._kept.drawing:
         return None
-    parts = zip(how._kept.drawing, Purpose, strict=True)
+    parts = zip(recipe._kept.drawing, Purpose, strict=True)
     return stacked_numbers([pair_of(part, p, x, seed, stream) for part, p in parts], x)

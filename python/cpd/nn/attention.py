@@ -114,8 +114,8 @@ def scaled_dot_product_attention(
     tensor([[0.6875, 0.3438],
             [0.3438, 0.6875]])
     """
-    how = _attending(recipe, sums)
-    if how.attention is None and how.softmax is None:
+    call_recipe = _attending(recipe, sums)
+    if call_recipe.attention is None and call_recipe.softmax is None:
         y = F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -127,11 +127,11 @@ def scaled_dot_product_attention(
     mask = attn_mask
     if is_causal:
         mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
-    bits = Bits.of(how, seed, stream)
+    bits = Bits.of(call_recipe, seed, stream)
     zeros = attn_mask is not None  # no other row can be empty
-    weights = _weights(query, key, mask, factor, how, bits, delayed, zeros)
+    weights = _weights(query, key, mask, factor, call_recipe, bits, delayed, zeros)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
-    return _weighted(weights, value, query, how, bits, delayed, dtype)
+    return _weighted(weights, value, query, call_recipe, bits, delayed, dtype)
 
 
 @refused_by_torch
@@ -226,8 +226,8 @@ def multi_head_attention(
     >>> y[0].tolist()
     [[4.0, 4.0, 4.0, 4.0]]
     """
-    how = recipe_of(recipe, sums)
-    bits = Bits.of(how, seed, stream)
+    call_recipe = recipe_of(recipe, sums)
+    bits = Bits.of(call_recipe, seed, stream)
     _check_dense(query, key, value)
     batched = _mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
@@ -244,8 +244,8 @@ def multi_head_attention(
     matrices = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
 
     def project(x: Tensor, w: Any, b: Tensor | None, position: int, **to: Any) -> Tensor:
-        kept = delayed_at(delayed, position)
-        return linear(x, w, b, recipe=how, delayed=kept, **bits.at(position), **to)
+        scaling_state = delayed_at(delayed, position)
+        return linear(x, w, b, recipe=call_recipe, delayed=scaling_state, **bits.at(position), **to)
 
     q, k, v = _projected((query, key, value), in_proj_weight, matrices, in_proj_bias, project)
     q = _by_head(q, num_heads)
@@ -258,15 +258,15 @@ def multi_head_attention(
     weights = None
     if need_weights:
         factor = 1 / math.sqrt(q.shape[-1])
-        weights = _weights(q, k, mask, factor, how, inner, delayed, False)
+        weights = _weights(q, k, mask, factor, call_recipe, inner, delayed, False)
         weights = F.dropout(weights, dropout) if dropout else weights
-        y = _weighted(weights, v, q, how, inner, delayed, None)
+        y = _weighted(weights, v, q, call_recipe, inner, delayed, None)
         weights = weights.to(q.dtype)
         weights = weights.mean(dim=1) if average_attn_weights else weights
         weights = weights if batched else weights.squeeze(0)
     else:
-        kept = {"recipe": how, "delayed": delayed, **inner.at(0)}
-        y = scaled_dot_product_attention(q, k, v, mask, dropout, **kept)
+        options = {"recipe": call_recipe, "delayed": delayed, **inner.at(0)}
+        y = scaled_dot_product_attention(q, k, v, mask, dropout, **options)
     y = y.permute(2, 0, 1, 3).flatten(2)
     y = project(y, out_proj_weight, out_proj_bias, OUTPUT, dtype=dtype)
     return (y if batched else y.squeeze(1)), weights
@@ -277,23 +277,27 @@ def multi_head_attention(
 
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
     """The recipe of an attention; sums and formats alone are those of its products."""
-    how = recipe_of(recipe, sums)
-    return how if isinstance(recipe, Recipe) else Recipe(sums=how, attention=how)
+    call_recipe = recipe_of(recipe, sums)
+    return (
+        call_recipe
+        if isinstance(recipe, Recipe)
+        else Recipe(sums=call_recipe, attention=call_recipe)
+    )
 
 
 def _product(
     a: Tensor,
     b: Tensor,
-    how: Recipe,
+    recipe: Recipe,
     which: int,
     bits: Bits,
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
     """One of the two products."""
-    if how.attention is not None:
-        given = {"recipe": how.attention, "dtype": dtype, **bits.at(which)}
-        return matmul(a, b, delayed=attending_at(delayed, which), **given)
+    if recipe.attention is not None:
+        options = {"recipe": recipe.attention, "dtype": dtype, **bits.at(which)}
+        return matmul(a, b, delayed=attending_at(delayed, which), **options)
     y = a @ b.to(a.dtype)
     return y if dtype is None else y.to(dtype)
 
@@ -302,22 +306,22 @@ def _weighted(
     weights: Tensor,
     value: Tensor,
     query: Tensor,
-    how: Recipe,
+    recipe: Recipe,
     bits: Bits,
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
     """The sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
     if weights.dtype == query.dtype:
-        return _product(weights, value, how, VALUES, bits, delayed, dtype)
-    wanted = dtype or autocast_type(query) or query.dtype
+        return _product(weights, value, recipe, VALUES, bits, delayed, dtype)
+    result_type = dtype or autocast_type(query) or query.dtype
     # The gradient of weights in float32 is float32, too.
-    return _product(weights, value, how, VALUES, bits, delayed, torch.float32).to(wanted)
+    return _product(weights, value, recipe, VALUES, bits, delayed, torch.float32).to(result_type)
 
 
-def _are_cast(how: Recipe) -> bool:
+def _are_cast(recipe: Recipe) -> bool:
     """Returns whether the weights are cast as they enter a product."""
-    of = how.attention
+    of = recipe.attention
     if of is None:
         return False
     activation, _, _, _, grad_weight_activation, _ = of._kept.operands
@@ -329,22 +333,22 @@ def _weights(
     key: Tensor,
     mask: Tensor | None,
     factor: float,
-    how: Recipe,
+    recipe: Recipe,
     bits: Bits,
     delayed: Any,
     zeros: bool,
 ) -> Tensor:
     """The weights of the values. A row whose mask leaves nothing is 0 where `zeros`, else NaN."""
-    are_cast = _are_cast(how)
-    if how.softmax is not None and not are_cast:
-        check_storage(operators.name_of(query.dtype), element_of(how.softmax).name)
-    scores = _product(query, key.mT, how, SCORES, bits, delayed, torch.float32) * factor
+    are_cast = _are_cast(recipe)
+    if recipe.softmax is not None and not are_cast:
+        check_storage(operators.name_of(query.dtype), element_of(recipe.softmax).name)
+    scores = _product(query, key.mT, recipe, SCORES, bits, delayed, torch.float32) * factor
     if mask is not None and mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, -math.inf)
     elif mask is not None:
         scores = scores + mask
     (weights,) = _softmax(scores, sizes=[int(zeros)])
-    weights = rounded(weights, how.softmax, how.softmax, **bits.at(SOFTMAX))
+    weights = rounded(weights, recipe.softmax, recipe.softmax, **bits.at(SOFTMAX))
     return weights if are_cast else weights.to(query.dtype)
 
 

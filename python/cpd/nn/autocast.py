@@ -267,13 +267,13 @@ def pause(count: int) -> None:
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
     """The tensors among arguments and in their lists."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += [x for x in value if isinstance(x, Tensor)]
-    return found
+            tensors += [x for x in value if isinstance(x, Tensor)]
+    return tensors
 
 
 def _are_ours(tensors: Sequence[Tensor]) -> bool:

@@ -127,11 +127,11 @@ class Clock:
     @property
     def step(self) -> Tensor:
         """The number, a tensor."""
-        found = self._buffers[NAME]
-        assert found is not None
-        if self._lost is not None and found is not self._lost and not found.is_meta:
-            self._restore(found)
-        return found
+        number = self._buffers[NAME]
+        assert number is not None
+        if self._lost is not None and number is not self._lost and not number.is_meta:
+            self._restore(number)
+        return number
 
     def stream(self) -> Tensor:
         """Returns the stream of the present step.
@@ -380,15 +380,15 @@ class Clock:
         if applied.is_meta or applied.dtype != probe.dtype or int(applied) != _PROBE:
             self._lost = step
 
-    def _restore(self, found: Tensor) -> None:
+    def _restore(self, number: Tensor) -> None:
         """Gives the buffer the number that `to_empty` lost; 0 after the meta device."""
         lost, self._lost = self._lost, None
         assert lost is not None
         with torch.no_grad():
             if lost.is_meta:
-                found.zero_()
+                number.zero_()
             else:
-                found.copy_(lost)
+                number.copy_(lost)
 
 
 _PROBE = 0x5AC3_96E1_3C69_A50F
@@ -490,7 +490,7 @@ def clock_of(model: nn.Module) -> Clock | None:
     """The clock of `model`, or None."""
     hooks = model._forward_pre_hooks.values()
     owners = (getattr(hook, "__self__", None) for hook in hooks)
-    return next((one for one in owners if isinstance(one, Clock)), None)
+    return next((owner for owner in owners if isinstance(owner, Clock)), None)
 
 
 def detach(model: nn.Module) -> None:

@@ -35,10 +35,10 @@ def matmul(
     in_float32: bool = False,
 ) -> Tensor:
     """Computes torch.matmul in a mode."""
-    how = mode._take()
+    options = mode._take()
     if in_float32:
-        return functional.matmul_in_float32(input, other, **how)
-    return functional.matmul(input, other, dtype=dtype, **how)
+        return functional.matmul_in_float32(input, other, **options)
+    return functional.matmul(input, other, dtype=dtype, **options)
 
 
 def rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:
@@ -122,24 +122,24 @@ def adding(kind: Kind) -> Form:
         if narrow is not None:  # torch.autocast casts `input` as it does a and b
             input = input.to(dtype)
         is_half = dtype in HALVES
-        how = {"in_float32": True} if is_half else {"dtype": out_dtype}
-        made = kind.compute(mode, a, b, **how)
-        made = made if alpha == 1 else alpha * made
+        options = {"in_float32": True} if is_half else {"dtype": out_dtype}
+        product = kind.compute(mode, a, b, **options)
+        product = product if alpha == 1 else alpha * product
         if is_half and beta != 0:
             both = torch.promote_types(dtype, input.dtype)
-            return torch.add(made, input.float(), alpha=beta).to(both)
-        made = made.to(dtype) if is_half else made
-        return _ignoring(input, made) if beta == 0 else torch.add(made, input, alpha=beta)
+            return torch.add(product, input.float(), alpha=beta).to(both)
+        product = product.to(dtype) if is_half else product
+        return _ignoring(input, product) if beta == 0 else torch.add(product, input, alpha=beta)
 
     return compute
 
 
-def _ignoring(input: Tensor, made: Tensor) -> Tensor:
-    """`made` in the type of its sum with `input`, whose values are ignored.
+def _ignoring(input: Tensor, product: Tensor) -> Tensor:
+    """`product` in the type of its sum with `input`, whose values are ignored.
 
     The gradient of `input` is zero, as torch's.
     """
-    return torch.where(torch.ones((), dtype=torch.bool, device=made.device), made, input)
+    return torch.where(torch.ones((), dtype=torch.bool, device=product.device), product, input)
 
 
 def in_place(form: Form) -> Form:
@@ -277,8 +277,8 @@ def _pair(
 
     left, right = arranged(a, in_a, rows, summed), arranged(b, in_b, summed, columns)
     has = batch + rows + columns
-    made = matmul(mode, left, right, **of_result).reshape([size[x] for x in has])
-    return made.permute([has.index(x) for x in out])
+    product = matmul(mode, left, right, **of_result).reshape([size[x] for x in has])
+    return product.permute([has.index(x) for x in out])
 
 
 def _sizes(

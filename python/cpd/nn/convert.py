@@ -290,29 +290,29 @@ class _Plan:
     """The plan of `convert` for each module; nothing is changed before `carry_out`."""
 
     def __init__(
-        self, root: nn.Module, how: Recipe, rules: list[Rule], decide: Decision | None, seed: int
+        self, root: nn.Module, recipe: Recipe, rules: list[Rule], decide: Decision | None, seed: int
     ) -> None:
         self._root = root
         self._seed = seed
-        self._how = how
+        self._how = recipe
         self._modules = {
             name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
         }
-        found = {name: emulation_of(_class_of(m)) for name, m in self._modules.items()}
-        self._emulations = {name: known for name, known in found.items() if known is not None}
+        emulations = {name: emulation_of(_class_of(m)) for name, m in self._modules.items()}
+        self._emulations = {name: known for name, known in emulations.items() if known is not None}
         known = self._emulations.items()
         numbered = sorted(known, key=lambda item: item[1].stands_alone)  # their numbers come last
         self._numbers = {name: number for number, (name, _) in enumerate(numbered)}
         counted = [n for n, e in known if e.is_counted and e.what not in WITHOUT_PRODUCTS]
-        self._choice = Choice(root, counted, [*rules, *how.rules], how, decide)
+        self._choice = Choice(root, counted, [*rules, *recipe.rules], recipe, decide)
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
         _check_layers(self.layers)
-        self.notes = [*self._unused(len(rules)), *notes.on_recipe(how), *_of_layers(self.layers)]
+        self.notes = [*self._unused(len(rules)), *notes.on_recipe(recipe), *_of_layers(self.layers)]
         own = {name: m for name, m in self._modules.items() if name not in self._emulations}
         self.unseen = _unseen(own)
-        self.elsewhere = notes.elsewhere(how)
+        self.elsewhere = notes.elsewhere(recipe)
 
     def _unused(self, ours: int) -> list[str]:
         """Notes on the recipe's rules without a match. Raises ValueError for such of `convert`."""
@@ -344,12 +344,12 @@ class _Plan:
                 yield ReportRow(name, kind, why_not=reason or unknown)
             return
         number = self._numbers[name]
-        how, rule = self._choice.of(name)
-        if how is None and not reason:
+        recipe, rule = self._choice.of(name)
+        if recipe is None and not reason:
             reason = f"left in torch by the rule {rule!r}"
         if not reason:
-            assert how is not None
-            state = State(how, number, self._seed)
+            assert recipe is not None
+            state = State(recipe, number, self._seed)
             reason = _own_way(module, cls) or emulation.refuses(module, state)
         if not reason:
             _check_shapes(name, module)
@@ -362,9 +362,9 @@ class _Plan:
         yield ReportRow(name, kind, emulation.what, emulation.describe(state), layer=number)
 
     def _rounds_residuals(self, name: str) -> bool:
-        how, _ = self._choice.of(name)
-        phases = () if how is None else State(how).phases()
-        return any(each.residual is not None for each in phases)
+        recipe, _ = self._choice.of(name)
+        phases = () if recipe is None else State(recipe).phases()
+        return any(phase.residual is not None for phase in phases)
 
     def _passed_over(self, name: str) -> str:
         """Returns why the module's own forward cannot be emulated; "" if it can."""
@@ -389,14 +389,14 @@ class _Plan:
             if layer.emulation.stands_alone:
                 stand_alone(layer.module)
             delayed += _keep_scales(layer)
-        made = self._clock(old, step, group)
+        new_clock = self._clock(old, step, group)
         if delayed:
             keep_from_ddp(self._root)
         self._encoders()
         states = [layer.state for layer in self.layers]
         name, title = name_of(self._how), title_of(self._how)
         notes = self.notes, states, self.elsewhere
-        return Report(self.rows, *notes, name, title, made, self.unseen)
+        return Report(self.rows, *notes, name, title, new_clock, self.unseen)
 
     def _clock(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
@@ -411,10 +411,10 @@ class _Plan:
             first = next(chain(self._root.parameters(), self._root.buffers()), None)
             place = None if first is None else first.device
             step = torch.zeros((), dtype=torch.int64, device=place)
-        made = clock.Clock(self._root, states, step, group)
+        new_clock = clock.Clock(self._root, states, step, group)
         if old is not None:
-            made.reached, made.fresh = old.reached, old.fresh
-        return made
+            new_clock.reached, new_clock.fresh = old.reached, old.fresh
+        return new_clock
 
     def _encoders(self) -> None:
         """Makes encoders call the layers within them, where one of those is emulated."""
@@ -434,15 +434,15 @@ class _Plan:
 def _keep_scales(layer: _Layer) -> Iterator[Delayed]:
     """Adds the state of delayed scaling to the layer, and yields it, where a recipe delays."""
     products = layer.emulation.histories(layer.module)
-    of_phases = (Delayed.of(how, *products) for how in layer.state.phases())
-    kept = next((one for one in of_phases if one is not None), None)
-    if kept is None:
+    of_phases = (Delayed.of(recipe, *products) for recipe in layer.state.phases())
+    scaling_state = next((state for state in of_phases if state is not None), None)
+    if scaling_state is None:
         return
     tensor = next(layer.module.parameters(), None)
-    kept.to(None if tensor is None else tensor.device).train(layer.module.training)
-    layer.module.add_module("cpd_delayed", kept)
-    layer.state.delayed = kept
-    yield kept
+    scaling_state.to(None if tensor is None else tensor.device).train(layer.module.training)
+    layer.module.add_module("cpd_delayed", scaling_state)
+    layer.state.delayed = scaling_state
+    yield scaling_state
 
 
 # ---- why a module is not emulated ----------------------------------------------------------------
@@ -513,12 +513,12 @@ def _of_layers(layers: list[_Layer]) -> list[str]:
 
     Also on weights whose type does not hold the values that the recipe makes of them.
     """
-    found: dict[str, str] = {}  # each note, with the first layer that it is of
+    first_layers: dict[str, str] = {}  # each note, with the first layer that it is of
     for layer in layers:
-        for how in layer.recipes():
-            for note in (*notes.of_integers(how), *notes.of_types(how, layer.module)):
-                found.setdefault(note, layer.name or "the model")
-    return [f"{note} (first: {name})" for note, name in found.items()]
+        for recipe in layer.recipes():
+            for note in (*notes.of_integers(recipe), *notes.of_types(recipe, layer.module)):
+                first_layers.setdefault(note, layer.name or "the model")
+    return [f"{note} (first: {name})" for note, name in first_layers.items()]
 
 
 def _check_layers(layers: list[_Layer]) -> None:
@@ -541,20 +541,20 @@ def _check_layers(layers: list[_Layer]) -> None:
                     "bfloat16 and float16; call model.float(), or give a rule "
                     f"({layer.name!r}, None) for the layer"
                 )
-        for how in layer.recipes():
-            _check_results(how, layer)
+        for recipe in layer.recipes():
+            _check_results(recipe, layer)
 
 
 _COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
 """The methods by which a layer of torch computes; a subclass of it may override them."""
 
 
-def _check_results(how: Recipe, layer: _Layer) -> None:
+def _check_results(recipe: Recipe, layer: _Layer) -> None:
     """Raises ValueError where a layer's results do not hold the format of its sums."""
     weight = getattr(layer.module, "weight", None)
-    if not isinstance(weight, Tensor) or is_native(how.forward) or how.output is not None:
+    if not isinstance(weight, Tensor) or is_native(recipe.forward) or recipe.output is not None:
         return
-    held, format = operators.name_of(weight.dtype), how.forward.format.name  # type: ignore[union-attr]
+    held, format = operators.name_of(weight.dtype), recipe.forward.format.name  # type: ignore[union-attr]
     if weight.is_floating_point() and not holds(held, format):
         output = FORMATS[weight.dtype]
         raise ValueError(

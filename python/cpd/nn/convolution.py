@@ -417,23 +417,23 @@ def _convolve(
     weight: Tensor,
     bias: Tensor | None,
     geometry: Geometry,
-    how: tuple[Any, ...],
+    options: tuple[Any, ...],
 ) -> Tensor:
-    """A convolution over `rank` dimensions. `how`: the keywords that all products have."""
-    recipe, sums, seed, stream, dtype, delayed = how
-    made = recipe_of(recipe, sums)
+    """A convolution over `rank` dimensions. `options`: the keywords that all products have."""
+    recipe, sums, seed, stream, dtype, delayed = options
+    call_recipe = recipe_of(recipe, sums)
     transposed = geometry.output_padding is not None
     check_images(rank, transposed, input, weight, bias)
     moves, edges = moves_of(rank, geometry, input, weight)
     check_size(moves, edges, input, weight)
     if bias is not None:
         check_bias(bias, weight.shape[1] * moves.groups if transposed else weight.shape[0])
-    if made.scales_at != "operand":
+    if call_recipe.scales_at != "operand":
         raise ValueError(
-            f"convolutions apply scales to each operand, got scales_at={made.scales_at!r}, which "
-            "linear and matmul take"
+            "convolutions apply scales to each operand, got "
+            f"scales_at={call_recipe.scales_at!r}, which linear and matmul take"
         )
-    arguments = Arguments.of(made, input, weight, dtype, seed, stream, delayed)
+    arguments = Arguments.of(call_recipe, input, weight, dtype, seed, stream, delayed)
     alone = input.dim() == rank + 1
     x, w = _entering(arguments, input.unsqueeze(0) if alone else input, weight, moves.groups)
     x = F.pad(x, edges, PADDING_MODES[geometry.padding_mode]) if any(edges) else x

@@ -137,7 +137,7 @@ def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
         all_of_them *= rank
     if len(all_of_them) != rank:
         raise ValueError(f"{name} must be {_COUNTS[rank]}, got {shown(value)}")
-    numbers = tuple(integer(name, one) for one in all_of_them)
+    numbers = tuple(integer(name, number) for number in all_of_them)
     if any(n < least for n in numbers):
         raise ValueError(f"{name} must be at least {least}, got {shown(value)}")
     return numbers

@@ -90,11 +90,11 @@ class Counter(TorchDispatchMode):
 
         Counting stops as the call ends.
         """
-        for each in self.modules.values():
-            after = each.register_forward_hook(
+        for submodule in self.modules.values():
+            after = submodule.register_forward_hook(
                 self._leave_module, with_kwargs=True, always_call=True
             )
-            before = each.register_forward_pre_hook(self._enter_module, with_kwargs=True)
+            before = submodule.register_forward_pre_hook(self._enter_module, with_kwargs=True)
             self._handles += [after, before]
         for node in self._new_nodes((args, kwargs)):  # made before: none of them is the model's
             del node
@@ -202,9 +202,9 @@ class Counter(TorchDispatchMode):
             self._recipes[module, text], self._calls = _described(self._calls), None
         return self._recipes.get((module, text), text)
 
-    def _note(self, how: Recipe) -> None:
+    def _note(self, recipe: Recipe) -> None:
         """Notes the recipe of the call of an operator that follows."""
-        self._calls = how
+        self._calls = recipe
 
     def end(self) -> Coverage:
         """The counts."""
@@ -212,14 +212,15 @@ class Counter(TorchDispatchMode):
         self._unhook()
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
         of_modules = {
-            name: weights(self.modules[name]) for name in {one.module for one in products}
+            name: weights(self.modules[name]) for name in {product.module for product in products}
         }
         every = {id(p): p.numel() for of_module in of_modules.values() for p in of_module}
         left = {
             id(p)
-            for one in products
-            if not one.recipe and not _is_attention(self.modules[one.module], one.operation)
-            for p in of_modules[one.module]
+            for product in products
+            if not product.recipe
+            and not _is_attention(self.modules[product.module], product.operation)
+            for p in of_modules[product.module]
         }
         converted = [
             name
@@ -305,11 +306,11 @@ def _text_of(func: Any, args: Sequence[Any]) -> str:
     return next(str(args[names.index(n)]) for n in ("recipe", "accumulator", "text") if n in names)
 
 
-def _described(how: Recipe) -> str:
+def _described(recipe: Recipe) -> str:
     """The recipe's name or text; "" where it rounds nothing in products."""
-    casts = (*how._kept.operands, how.output)
-    rounds = not how._is_native or any(cast is not None for cast in casts)
-    return name_of(how) if rounds else ""
+    casts = (*recipe._kept.operands, recipe.output)
+    rounds = not recipe._is_native or any(cast is not None for cast in casts)
+    return name_of(recipe) if rounds else ""
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:
@@ -461,13 +462,13 @@ class Census:
         return {**vars(self), "_counter": None, "_model": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Census:
-        made = memo[id(self)] = type(self).__new__(type(self))
-        vars(made).update(self.__getstate__())
+        census = memo[id(self)] = type(self).__new__(type(self))
+        vars(census).update(self.__getstate__())
         copied = None if self._model is None else memo.get(id(self._model()))
         if copied is not None:
-            made._model = weakref.ref(copied)
-            _CENSUSES[copied] = made
-        return made
+            census._model = weakref.ref(copied)
+            _CENSUSES[copied] = census
+        return census
 
 
 def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
@@ -475,8 +476,8 @@ def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
     if not isinstance(x, FakeTensor):
         return mode.from_tensor(x, static_shapes=True)
     size, stride = ([_hint(n) for n in numbers] for numbers in (x.shape, x.stride()))
-    made = torch.empty_strided(size, stride, dtype=x.dtype, device=x.device)
-    return made.requires_grad_(x.requires_grad)
+    empty = torch.empty_strided(size, stride, dtype=x.dtype, device=x.device)
+    return empty.requires_grad_(x.requires_grad)
 
 
 def _hint(number: Any) -> int:

@@ -55,7 +55,7 @@ class Coverage:
     @property
     def macs(self) -> int:
         """Multiply-accumulates of all products."""
-        return sum(one.macs for one in self.products)
+        return sum(product.macs for product in self.products)
 
     @property
     def left(self) -> tuple[Products, ...]:
@@ -65,16 +65,16 @@ class Coverage:
     @property
     def share(self) -> float:
         """The share of multiply-accumulates that ran emulated; 1 of a step without products."""
-        left = sum(one.macs for one in self.left)
+        left = sum(product.macs for product in self.left)
         return 1.0 - left / self.macs if self.macs else 1.0
 
     @property
     def by_recipe(self) -> dict[str, float]:
         """The share of each recipe, the largest first."""
         sums: dict[str, int] = {}
-        for one in self.products:
-            if one.recipe:
-                sums[one.recipe] = sums.get(one.recipe, 0) + one.macs
+        for product in self.products:
+            if product.recipe:
+                sums[product.recipe] = sums.get(product.recipe, 0) + product.macs
         ordered = sorted(sums.items(), key=lambda item: -item[1])
         return {recipe: count / self.macs for recipe, count in ordered}
 
@@ -124,9 +124,9 @@ class Coverage:
 
     def _left_lines(self) -> list[str]:
         alike: dict[tuple[str, str], int] = {}
-        for one in self.left:
-            key = one.operation, re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", one.module)
-            alike[key] = alike.get(key, 0) + one.macs
+        for product in self.left:
+            key = product.operation, re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", product.module)
+            alike[key] = alike.get(key, 0) + product.macs
         ordered = sorted(alike.items(), key=lambda item: -item[1])
         lines = [
             f"  not emulated: {_percent(count / self.macs)}  {operation} in {module or '(model)'}"

@@ -146,8 +146,8 @@ class Delayed(_Casts, nn.Module):
         self.casts = {name: _delayed(name, cast) for name, cast in operands.items() if cast}
         rules = {(cast.history, cast.amax) for cast in self.casts.values()}
         if len(rules) != 1 and not (attention is not None and not rules):
-            said = ", ".join(f"{name}={cast}" for name, cast in operands.items())
-            raise ValueError(f"delayed operands have one history and one amax, got {said}")
+            casts_text = ", ".join(f"{name}={cast}" for name, cast in operands.items())
+            raise ValueError(f"delayed operands have one history and one amax, got {casts_text}")
         self.history, self.amax = rules.pop() if rules else (0, "max")
         self.products = products
         self.attention = attention
@@ -259,8 +259,8 @@ class Delayed(_Casts, nn.Module):
 
     def extra_repr(self) -> str:
         """Returns the arguments, as `repr` shows them."""
-        said = [f"{name}={str(cast)!r}" for name, cast in self.casts.items()]
-        return ", ".join(said + [f"products={self.products}"] * (self.products > 1))
+        arguments = [f"{name}={str(cast)!r}" for name, cast in self.casts.items()]
+        return ", ".join(arguments + [f"products={self.products}"] * (self.products > 1))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Delayed:
         def keep_values(x: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def embedding(
     >>> embedding(torch.tensor([1, 0]), table, recipe=how).tolist()
     [[1.0, 1.125], [0.3125, 16.0]]
     """
-    how = recipe_of(recipe, sums)
+    call_recipe = recipe_of(recipe, sums)
     rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-    y = rounded(rows, how.embedding, None, seed=seed, stream=stream)
+    y = rounded(rows, call_recipe.embedding, None, seed=seed, stream=stream)
     return y if dtype is None else y.to(dtype)

@@ -144,7 +144,7 @@ def matmul_in_float32(
 def _product(
     a: Tensor,
     b: Tensor,
-    how: Recipe,
+    recipe: Recipe,
     dtype: torch.dtype | None,
     seed: Number,
     stream: Number,
@@ -159,7 +159,7 @@ def _product(
     y = b.unsqueeze(1) if b.dim() == 1 else b
     product_shape(x.shape, y.shape)
     check_places(a, b=b)
-    arguments = Arguments.of(how, a, b, dtype, seed, stream, delayed)
+    arguments = Arguments.of(recipe, a, b, dtype, seed, stream, delayed)
     if in_float32:
         arguments = arguments._replace(element=torch.float32)
     x, y = entering(arguments, x, y)
@@ -221,7 +221,7 @@ def linear(
     >>> linear(x, w, torch.full((3,), 0.5), recipe=cpd.Recipe(sums="e4m3"))[0].tolist()
     [16.0, 16.0, 16.0]
     """
-    how = recipe_of(recipe, sums)
+    call_recipe = recipe_of(recipe, sums)
     check_operand("input", input, like="input")
     check_operand("weight", weight, like="input")
     if weight.dim() != 2 or input.dim() == 0 or input.shape[-1] != weight.shape[1]:
@@ -233,7 +233,7 @@ def linear(
         check_operand("bias", bias, like="input")
         check_bias(bias, weight.shape[0])
     check_places(input, weight=weight, bias=bias)
-    arguments = Arguments.of(how, input, weight, dtype, seed, stream, delayed)
+    arguments = Arguments.of(call_recipe, input, weight, dtype, seed, stream, delayed)
     x, w = entering(arguments, input, weight)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
     y = finished(arguments, run("matmul", x, w, bias, True, *arguments.of_operator()), input)
@@ -283,7 +283,7 @@ def bilinear(
     >>> bilinear(x, torch.ones(1, 40), w, recipe=cpd.Recipe(sums="e4m3")).tolist()
     [[64.0]]
     """
-    how = recipe_of(recipe, sums)
+    call_recipe = recipe_of(recipe, sums)
     for name, x in (("input1", input1), ("input2", input2), ("weight", weight)):
         check_operand(name, x, like="input1")
     if weight.dim() != 3 or (input1.shape[-1:], input2.shape[-1:]) != (
@@ -294,12 +294,12 @@ def bilinear(
             "input1 must be … × I, input2 … × J and weight out × I × J, got shapes "
             f"{tuple(input1.shape)}, {tuple(input2.shape)}, {tuple(weight.shape)}"
         )
-    bits = Bits.of(how, seed, stream)
+    bits = Bits.of(call_recipe, seed, stream)
     outputs, rows, columns = weight.shape
     matrix = weight.transpose(0, 1).reshape(rows, outputs * columns)
-    inner = matmul(input1, matrix, recipe=how, delayed=delayed, **bits.at(0))
+    inner = matmul(input1, matrix, recipe=call_recipe, delayed=delayed, **bits.at(0))
     inner = inner.reshape(*inner.shape[:-1], outputs, columns)
-    second = {"recipe": how, "delayed": delayed_at(delayed, 1), **bits.at(1)}
+    second = {"recipe": call_recipe, "delayed": delayed_at(delayed, 1), **bits.at(1)}
     y = matmul(inner, input2.unsqueeze(-1), **second).squeeze(-1)
     return y if bias is None else y + bias
 
@@ -312,5 +312,5 @@ def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:
     """
     if y.dim() == len(shape):
         return y
-    made: Tensor = torch.ops.aten._unsafe_view.default(y, shape)
-    return made
+    shaped: Tensor = torch.ops.aten._unsafe_view.default(y, shape)
+    return shaped

@@ -67,7 +67,7 @@ def grouped_mm(
     >>> grouped_mm(a, b, offs=ends, recipe=cpd.Recipe(sums="e4m3")).flatten().tolist()
     [16.0, 16.0, 16.0]
     """
-    how = recipe_of(recipe, sums)
+    call_recipe = recipe_of(recipe, sums)
     check_operand("mat_a", mat_a, like="mat_a")
     check_operand("mat_b", mat_b, like="mat_a")
     if bias is not None:
@@ -80,13 +80,17 @@ def grouped_mm(
     if dims == (3, 3):
         if offs is not None:
             raise ValueError("offs must be None where both operands have three dimensions")
-        given: dict[str, Any] = {"seed": seed, "stream": stream, "delayed": delayed}
-        return matmul(mat_a, mat_b, recipe=how, dtype=out_dtype, **given)
+        options: dict[str, Any] = {"seed": seed, "stream": stream, "delayed": delayed}
+        return matmul(mat_a, mat_b, recipe=call_recipe, dtype=out_dtype, **options)
     begins, ends = _groups(mat_a, mat_b, offs)
-    bits = Bits.of(how, seed, stream)
+    bits = Bits.of(call_recipe, seed, stream)
     parts = []
     for n, group in enumerate(zip(begins, ends, strict=True)):
-        own: dict[str, Any] = {"recipe": how, "dtype": out_dtype, "delayed": delayed_at(delayed, n)}
+        own: dict[str, Any] = {
+            "recipe": call_recipe,
+            "dtype": out_dtype,
+            "delayed": delayed_at(delayed, n),
+        }
         own |= bits.at(n)
         parts.append(matmul(*_parts(mat_a, mat_b, n, *group), **own))
     if dims == (2, 2):

@@ -125,10 +125,10 @@ def judge(x: Tensor, spec: Cast, axis: int, multiplier: Tensor | None = None) ->
     limit = magnitudes.new_full((), most) if scales is None else most * scales
     above = magnitudes > limit if scales is None else _exceeds(magnitudes * factor, limit)
     error = (results if factor == 1 else results / factor) - values
-    kept = of_results.count_nonzero()
+    nonzeros = of_results.count_nonzero()
     numbers = (
-        kept.new_full((), values.numel()),
-        magnitudes.count_nonzero() - kept,
+        nonzeros.new_full((), values.numel()),
+        magnitudes.count_nonzero() - nonzeros,
         above.count_nonzero(),
         ((of_results >= limit * (1 - NOISE)) & (of_results != 0)).count_nonzero(),
         _squares(error).nan_to_num(math.inf, math.inf),
@@ -195,9 +195,9 @@ def _cast(
     return y, values, spec.factor, scales
 
 
-def _rounded(x: Tensor, how: Cast, to: Format | Scaled, **where: Any) -> Tensor:
-    """`x` rounded as `how` says, to another format."""
-    y: Tensor = ops.cast(x, Cast(to, **rounding_of(how)), **where)
+def _rounded(x: Tensor, cast: Cast, to: Format | Scaled, **where: Any) -> Tensor:
+    """`x` rounded as `cast` says, to another format."""
+    y: Tensor = ops.cast(x, Cast(to, **rounding_of(cast)), **where)
     return y
 
 

@@ -71,8 +71,8 @@ def layer_norm(
     >>> layer_norm(x, (4,), recipe=cpd.Recipe(norm="(4,3)"))
     tensor([[-1.0000, -0.6250,  0.0938,  1.6250]])
     """
-    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
-    return how.normed(_layer_norm, input, (weight, bias), list(normalized_shape), [eps])
+    rounding = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
+    return rounding.normed(_layer_norm, input, (weight, bias), list(normalized_shape), [eps])
 
 
 @refused_by_torch
@@ -114,9 +114,9 @@ def rms_norm(
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), recipe=cpd.Recipe(norm="(4,3)"))
     tensor([[0.2031, 1.3750]])
     """
-    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
+    rounding = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     numbers = [] if eps is None else [eps]
-    return how.normed(_rms_norm, input, (weight,), list(normalized_shape), numbers)
+    return rounding.normed(_rms_norm, input, (weight,), list(normalized_shape), numbers)
 
 
 @refused_by_torch
@@ -161,8 +161,8 @@ def group_norm(
     >>> group_norm(x, 2, recipe=cpd.Recipe(norm="(4,3)"))[0, :2].tolist()
     [[-1.375, -0.4375], [0.4375, 1.375]]
     """
-    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
-    return how.normed(_group_norm, input, (weight, bias), [num_groups], [eps])
+    rounding = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
+    return rounding.normed(_group_norm, input, (weight, bias), [num_groups], [eps])
 
 
 @refused_by_torch
@@ -216,9 +216,9 @@ def batch_norm(
     >>> batch_norm(x, mean, var, training=True, recipe=how).flatten().tolist(), mean.item()
     ([-1.0, 1.0], 0.15000000596046448)
     """
-    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
+    rounding = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     others = (running_mean, running_var, weight, bias)
-    return how.normed(_batch_norm, input, others, [int(training)], [momentum, eps])
+    return rounding.normed(_batch_norm, input, others, [int(training)], [momentum, eps])
 
 
 @refused_by_torch
@@ -273,9 +273,9 @@ def instance_norm(
     """
     if (running_mean is None) != (running_var is None):
         raise ValueError("running_mean and running_var go together, and one of them is None")
-    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
+    rounding = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     others = (running_mean, running_var, weight, bias)
-    return how.normed(_instance_norm, input, others, [int(use_input_stats)], [momentum, eps])
+    return rounding.normed(_instance_norm, input, others, [int(use_input_stats)], [momentum, eps])
 
 
 # ---- torch's computations, as `kept` takes them --------------------------------------------------
@@ -341,19 +341,19 @@ class _Rounding(NamedTuple):
 
         Its further results are new values of the first `others`, into which they are copied.
         """
-        how = self.recipe
-        if how.norm is None:
+        recipe = self.recipe
+        if recipe.norm is None:
             y, *statistics = compute(input, *_values(others), sizes=sizes, numbers=numbers)
             y = y if self.dtype is None else y.to(self.dtype)
         else:
             check_operand("input", input, like="input")
             element = operators.result_type(input, self.dtype)
-            check_storage(operators.name_of(element), element_of(how.norm).name)
+            check_storage(operators.name_of(element), element_of(recipe.norm).name)
             if mixes_types(input, others):
                 compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch refuses most
             in_float32 = _values(others, torch.float32)
             y, *statistics = compute(input.float(), *in_float32, sizes=sizes, numbers=numbers)
-            y = rounded(y, how.norm, how.norm, seed=self.seed, stream=self.stream).to(element)
+            y = rounded(y, recipe.norm, recipe.norm, seed=self.seed, stream=self.stream).to(element)
         for running, new in zip(others, statistics, strict=False):
             if running is not None:
                 running.copy_(new.detach())

@@ -17,15 +17,15 @@ from cpd.ops.arguments import holds
 
 def on_recipe(how: Recipe) -> list[str]:
     """Returns notes on the recipe as a whole."""
-    found = []
+    notes = []
     if how._is_native and not how._rounds and not how.schedule:
-        found.append("the recipe rounds nothing in layers: they compute as torch does")
+        notes.append("the recipe rounds nothing in layers: they compute as torch does")
     if how.residual is not None:
-        found.append(
+        notes.append(
             "residual: additions are rounded in modules of transformers and timm that name them, "
             "and where cpd.nn.register says so; cpd.autocast rounds all"
         )
-    return found
+    return notes
 
 
 def of_integers(how: Recipe) -> Iterator[str]:
@@ -53,17 +53,17 @@ def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
 
 def elsewhere(how: Recipe) -> list[str]:
     """Returns notes on the parts of the recipe that other functions apply."""
-    found = []
+    notes = []
     beside = [n for n in ("optimizer", "loss_scale") if getattr(how, n) is not None]
     if beside:
         arguments = ", ".join(f"{name}={getattr(how, name)!r}" for name in beside)
-        found.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
+        notes.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
     if how.reduce is not None:
-        found.append(
+        notes.append(
             f"reduce={how.reduce.text!r}: the exchange of gradients, by what takes a cpd.Reduce "
             "(VirtualNodes, ddp_hook)"
         )
-    return found
+    return notes
 
 
 def name_of(how: Recipe) -> str:
@@ -88,5 +88,5 @@ def title_of(how: Recipe) -> str:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    made = {name: as_recipe(name) for name in READY}
-    return {how._kept.text: name for name, how in made.items() if how._rounds}
+    recipes = {name: as_recipe(name) for name in READY}
+    return {recipe._kept.text: name for name, recipe in recipes.items() if recipe._rounds}

@@ -88,5 +88,5 @@ def _of_convolution(x: Tensor, layer: _ConvNd, role: str, gemm: str) -> tuple[Te
 
 def _grouped(x: Tensor, axis: int, groups: int) -> Tensor:
     """`x` with an axis of groups and one of the channels within."""
-    each = x.shape[axis] // groups
-    return x.reshape(*x.shape[:axis], groups, each, *x.shape[axis + 1 :])
+    group_size = x.shape[axis] // groups
+    return x.reshape(*x.shape[:axis], groups, group_size, *x.shape[axis + 1 :])

@@ -98,7 +98,7 @@ class WatchRow:
         return None if self.smallest is None else math.log2(self.amax) - math.log2(self.smallest)
 
 
-COLUMNS = tuple(one.name for one in fields(WatchRow))
+COLUMNS = tuple(column.name for column in fields(WatchRow))
 
 
 def row_of(
@@ -179,7 +179,7 @@ def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
 
 def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
     """Every number of one step that is finite, by `layer/role/…`; the range of a tensor once."""
-    found: dict[str, float] = {}
+    scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()
     for row in rows:
         tag = f"{row.layer}/{row.role}" if row.layer else row.role
@@ -188,8 +188,8 @@ def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
             numbers = {}
         ranged.add((row.layer, row.role))
         numbers |= {f"{tag}/{row.judge}/{name}": getattr(row, name) for name in _LOSS}
-        found |= {n: x for n, x in numbers.items() if x is not None and math.isfinite(x)}
-    return found
+        scalars |= {n: x for n, x in numbers.items() if x is not None and math.isfinite(x)}
+    return scalars
 
 
 _HEAD = (

@@ -220,10 +220,10 @@ class Watch:
             return
         for handle in step.handles:
             handle.remove()
-        made = step.rows()
-        self._rows += made
+        rows = step.rows()
+        self._rows += rows
         if self._writer is not None:
-            observed_rows.write_scalars(self._writer, made)
+            observed_rows.write_scalars(self._writer, rows)
 
     def _look(self, name: str, module: nn.Module, role: str, x: Tensor, suffix: str = "") -> None:
         """Adds one tensor of a layer to the step; `suffix`: its name in the layer."""
@@ -238,9 +238,9 @@ class Watch:
             if own is not None:
                 self._judge(step, layer, module, role, OWN, own, seen.x)
             for label, choice in step.choices.items():
-                how, selector = choice.of(name)
-                if how is not None:
-                    self._judge(step, layer, module, role, label, how, seen.x)
+                recipe, selector = choice.of(name)
+                if recipe is not None:
+                    self._judge(step, layer, module, role, label, recipe, seen.x)
                 elif role != "output":
                     step.exempt((layer, role, label, GEMMS[role][0][0]), selector)
 
@@ -251,14 +251,14 @@ class Watch:
         module: nn.Module,
         role: str,
         name: str,
-        how: Recipe,
+        recipe: Recipe,
         x: Tensor,
     ) -> None:
         """Returns a recipe's losses of a tensor, for each GEMM with a separate cast."""
-        kept = multiplier_of(module, role) if name == OWN else None
+        multiplier = multiplier_of(module, role) if name == OWN else None
         known: set[tuple[str, str]] = set()
         for gemm, operand in GEMMS[role]:
-            spec: Cast | None = how._operand(operand)
+            spec: Cast | None = recipe._operand(operand)
             if spec is None:
                 continue
             which = spec.text, "" if is_whole(spec.text) else gemm
@@ -269,7 +269,7 @@ class Watch:
             key = layer, role, name, gemm
             step.casts[key] = spec.text
             try:
-                step.add(key, judge(view, spec, axis, kept))
+                step.add(key, judge(view, spec, axis, multiplier))
             except ValueError as error:
                 step.refused[key] = str(error)
 
@@ -297,16 +297,16 @@ class _Step:
         """A row for each recipe of each tensor, or one for a tensor without recipes."""
         parts = _transferred(self.parts)
         ranges = {key[:2]: Measured.total(p) for key, p in parts.items() if not key[2]}
-        made: list[WatchRow] = []
+        watch_rows: list[WatchRow] = []
         for layer, role in sorted(ranges, key=_place(ranges)):
             keys = [key for key in self.casts if key[:2] == (layer, role)]
             for key in keys or [(layer, role, "", "")]:
                 judged = Judged.total(parts[key]) if key[2] and key in parts else None
                 cast, why = self.casts.get(key, ""), self.refused.get(key, "")
-                made.append(
+                watch_rows.append(
                     observed_rows.row_of(self.number, key, cast, ranges[layer, role], judged, why)
                 )
-        return made
+        return watch_rows
 
 
 def _place(tensors: Iterable[tuple[str, str]]) -> Callable[[tuple[str, str]], tuple[int, int]]:
@@ -318,14 +318,14 @@ def _place(tensors: Iterable[tuple[str, str]]) -> Callable[[tuple[str, str]], tu
 
 def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]:
     """The numbers on the CPU: one transfer for each device."""
-    flat = [numbers for each in parts.values() for numbers in each]
+    flat = [numbers for tensors in parts.values() for numbers in tensors]
     places = {numbers.device for numbers in flat}
     there = {
         place: iter(torch.cat([n for n in flat if n.device == place]).tolist()) for place in places
     }
     return {
-        key: [[next(there[n.device]) for _ in range(n.numel())] for n in each]
-        for key, each in parts.items()
+        key: [[next(there[n.device]) for _ in range(n.numel())] for n in tensors]
+        for key, tensors in parts.items()
     }
 
 
@@ -366,7 +366,10 @@ def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
         return
     layers = list(layers_of(model))
     names = [name for name, _ in layers]
-    choices = {label: Choice(model, names, how.rules, how) for label, how in watch._what_if.items()}
+    choices = {
+        label: Choice(model, names, recipe.rules, recipe)
+        for label, recipe in watch._what_if.items()
+    }
     step = watch._open = _Step(number, choices)
     for name, layer in layers:
         entering = _Hook(watch, _entering, name)
@@ -476,16 +479,19 @@ def _named(what_if: Any) -> dict[str, Recipe]:
     if isinstance(what_if, (str, Recipe)):
         raise TypeError(f"what_if must be a sequence or dict of recipes, got {shown(what_if)}")
     if isinstance(what_if, Mapping):
-        found = {name: as_recipe(how) for name, how in what_if.items()}
+        recipes = {name: as_recipe(recipe) for name, recipe in what_if.items()}
     else:
-        pairs = [(how if isinstance(how, str) else str(how), as_recipe(how)) for how in what_if]
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        pairs = [
+            (recipe if isinstance(recipe, str) else str(recipe), as_recipe(recipe))
+            for recipe in what_if
+        ]
+        recipes = dict(pairs)
+        if len(recipes) < len(pairs):
             raise ValueError(f"what_if has a recipe twice: {[name for name, _ in pairs]}")
-    for name in found:
+    for name in recipes:
         if not isinstance(name, str) or not name or name == OWN:
             raise ValueError(f"what_if needs names, other than {OWN!r}, got {shown(name)}")
-    return found
+    return recipes
 
 
 def _first_tensor(value: Any) -> Tensor | None:
@@ -495,8 +501,8 @@ def _first_tensor(value: Any) -> Tensor | None:
     items = value.values() if isinstance(value, dict) else value
     if not isinstance(value, (dict, tuple, list)):
         return None
-    found = (_first_tensor(each) for each in items)
-    return next((x for x in found if x is not None), None)
+    tensors = (_first_tensor(item) for item in items)
+    return next((x for x in tensors if x is not None), None)
 
 
 def _is_measurable(x: Tensor) -> bool:

@@ -162,14 +162,14 @@ def _of_norm(tensors: Sequence[Tensor]) -> bool:
 # ---- calls of modules ----------------------------------------------------------------------------
 
 
-def _linear(module: Any, input: Tensor, **how: Any) -> Tensor:
-    return functional.linear(input, module.weight, module.bias, **how)
+def _linear(module: Any, input: Tensor, **options: Any) -> Tensor:
+    return functional.linear(input, module.weight, module.bias, **options)
 
 
-def _convolved(m: Any, input: Tensor, **how: Any) -> Tensor:
+def _convolved(m: Any, input: Tensor, **options: Any) -> Tensor:
     geometry = m.stride, m.padding, m.dilation, m.groups
     function = (convolution.conv1d, convolution.conv2d, convolution.conv3d)[m.weight.dim() - 3]
-    return function(input, m.weight, m.bias, *geometry, padding_mode=m.padding_mode, **how)
+    return function(input, m.weight, m.bias, *geometry, padding_mode=m.padding_mode, **options)
 
 
 _TRANSPOSED = (
@@ -179,18 +179,20 @@ _TRANSPOSED = (
 )
 
 
-def _transposed(m: Any, input: Tensor, output_size: list[int] | None = None, **how: Any) -> Tensor:
+def _transposed(
+    m: Any, input: Tensor, output_size: list[int] | None = None, **options: Any
+) -> Tensor:
     rank = m.weight.dim() - 2
     further = m._output_padding(
         input, output_size, m.stride, m.padding, m.kernel_size, rank, m.dilation
     )
     geometry = m.stride, m.padding, further, m.groups, m.dilation
-    return _TRANSPOSED[rank - 1](input, m.weight, m.bias, *geometry, **how)
+    return _TRANSPOSED[rank - 1](input, m.weight, m.bias, *geometry, **options)
 
 
-def _embedded(m: Any, input: Tensor, *, delayed: None, **how: Any) -> Tensor:
+def _embedded(m: Any, input: Tensor, *, delayed: None, **options: Any) -> Tensor:
     of_rows = m.padding_idx, m.max_norm, m.norm_type, m.scale_grad_by_freq, m.sparse
-    return embedding.embedding(input, m.weight, *of_rows, **how)
+    return embedding.embedding(input, m.weight, *of_rows, **options)
 
 
 def _histories_of_cell(cell: Any) -> tuple[int, int]:

@@ -125,7 +125,7 @@ READY: dict[str, Ready] = {
             "sums": _OF_64,
             "optimizer": "e6m9 update=stochastic momentum='e6m9 rounding=stochastic'",
             "loss_scale": 1000.0,
-            "rules": [(one, f"e6m9 sums='{_OF_64}'") for one in ("first 1", "last 1")],
+            "rules": [(selector, f"e6m9 sums='{_OF_64}'") for selector in ("first 1", "last 1")],
         },
     ),
     "aps-e4m3": _aps("e4m3", "(4,3)"),

@@ -56,17 +56,17 @@ def _by_keywords(declared: OfT) -> OfT:
         if unknown := {name: keywords[name] for name in keywords if name not in _USUAL}:
             recipe_files.refuse_gone(unknown, TypeError)
             refuse("Recipe", unknown, parameters=[*_USUAL])
-        given = {name: value for name, value in keywords.items() if not _is_usual(name, value)}
+        keys = {name: value for name, value in keywords.items() if not _is_usual(name, value)}
         if is_compiling():
-            sums = given.get("sums")
+            sums = keys.get("sums")
             if isinstance(sums, Recipe):
-                given["sums"] = tuple(getattr(sums, name) for name in SUMS)
-            format, given = _plain(format), {name: _plain(given[name]) for name in given}
+                keys["sums"] = tuple(getattr(sums, name) for name in SUMS)
+            format, keys = _plain(format), {name: _plain(keys[name]) for name in keys}
         try:
-            if isinstance(format, str) and _are_texts(format, *given.values()):
-                parts = _fields(_of_text(format, *given.items()))
+            if isinstance(format, str) and _are_texts(format, *keys.values()):
+                parts = _fields(_of_text(format, *keys.items()))
             else:
-                parts = _parts(format, given)
+                parts = _parts(format, keys)
         except RecursionError:
             raise ValueError("the recipe has too many recipes within recipes") from None
         for name, part in parts.items():
@@ -262,7 +262,7 @@ class Recipe:
         >>> Recipe.named()["mxfp8"]["summary"]
         'MX E4M3 in blocks of 32, scales rounded up'
         """
-        return {name: one.about() for name, one in READY.items()}
+        return {name: entry.about() for name, entry in READY.items()}
 
     def replace(self, **keys: Any) -> Self:
         """Returns the recipe with other arguments.
@@ -317,7 +317,7 @@ class Recipe:
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers("Recipe", state)
         state = recipe_files.renewed(state)
-        self.__init__(**{name: one for name, one in state.items() if name in _PARTS})  # type: ignore[misc]
+        self.__init__(**{name: value for name, value in state.items() if name in _PARTS})  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return hash(self._kept.text)
@@ -344,8 +344,8 @@ class Recipe:
     def _operand(self, name: str) -> Cast | None:
         """Returns the cast of an operand, by its name here; for "same" its tensor's cast."""
         value = getattr(self, name)
-        found: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
-        return found
+        cast: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
+        return cast
 
     @property
     def _sums(self) -> tuple[Sum, ...]:
@@ -368,24 +368,24 @@ class Recipe:
         return any(spec is not None for spec in self._casts) or self.attention is not None
 
 
-def _parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, of its first argument and of the others that are given."""
     if isinstance(format, str) and format.lower() in READY:
         format = _named(format.lower())
     if isinstance(format, Recipe):
-        return _fields(_changed(format, given) if given else format)
+        return _fields(_changed(format, others) if others else format)
     where = f"{format}: " if recipe_files.is_file(format) else ""
     try:
         keys = recipe_files.keys_of(format)
     except ValueError as error:
         raise ValueError(f"{where}{error}") from None
     if keys is None:
-        return _read_parts(format, given)
+        return _read_parts(format, others)
     head = keys.pop("format", NATIVE)
     try:
-        if "sums" in given:
-            return _fields(_changed(Recipe(head, **keys), given))
-        return _parts(head, keys | given)
+        if "sums" in others:
+            return _fields(_changed(Recipe(head, **keys), others))
+        return _parts(head, keys | others)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where}{error}") from None
 
@@ -411,10 +411,10 @@ def _names() -> dict[str, str]:
 def _are_texts(*values: Any) -> bool:
     """Returns whether all are texts, or tuples of them, and none names a file, which may change."""
     return all(
-        _are_texts(*one)
-        if isinstance(one, tuple)
-        else isinstance(one, str) and ".toml" not in one and ".json" not in one
-        for one in values
+        _are_texts(*value)
+        if isinstance(value, tuple)
+        else isinstance(value, str) and ".toml" not in value and ".json" not in value
+        for value in values
     )
 
 
@@ -424,7 +424,7 @@ def _plain(value: Any) -> Any:
     What has no text stays.
     """
     if isinstance(value, (tuple, list)):
-        return tuple(_plain(one) for one in value)
+        return tuple(_plain(item) for item in value)
     if isinstance(value, Cast):
         return operand_text(value)
     if isinstance(value, (Accumulator, Scaled)):
@@ -440,34 +440,34 @@ def _plain(value: Any) -> Any:
 
 
 @constant
-def _of_text(text: str, *given: tuple[str, Any]) -> Recipe:
+def _of_text(text: str, *others: tuple[str, Any]) -> Recipe:
     """Returns the recipe of a text, or of a name, and of other arguments of texts."""
-    if text.lower() in READY and not given:
+    if text.lower() in READY and not others:
         return _named(text.lower())
-    return _new(_parts(text, dict(given)))
+    return _new(_parts(text, dict(others)))
 
 
 def _new(parts: dict[str, Any]) -> Recipe:
-    made = object.__new__(Recipe)
-    made.__dict__.update(parts)
-    return made
+    recipe = object.__new__(Recipe)
+    recipe.__dict__.update(parts)
+    return recipe
 
 
-def _changed(recipe: Recipe, given: dict[str, Any]) -> Recipe:
+def _changed(recipe: Recipe, others: dict[str, Any]) -> Recipe:
     """The recipe with other arguments; `sums` change in its rules, schedule and attention too."""
-    sums = given.get("sums")
+    sums = others.get("sums")
     if sums is None or _is_unit(sums):
-        return recipe.replace(**given)
+        return recipe.replace(**others)
 
-    def summed(how: Recipe | None) -> Recipe | None:
-        return None if how is None else _changed(how, {"sums": sums})
+    def summed(inner: Recipe | None) -> Recipe | None:
+        return None if inner is None else _changed(inner, {"sums": sums})
 
     within = {
         "attention": summed(recipe.attention),
-        "rules": tuple((selector, summed(how)) for selector, how in recipe.rules),
-        "schedule": tuple((unit, start, summed(how)) for unit, start, how in recipe.schedule),
+        "rules": tuple((selector, summed(inner)) for selector, inner in recipe.rules),
+        "schedule": tuple((unit, start, summed(inner)) for unit, start, inner in recipe.schedule),
     }
-    return recipe.replace(**within | given)
+    return recipe.replace(**within | others)
 
 
 def _is_unit(sums: Any) -> bool:
@@ -479,26 +479,26 @@ def _sums_of(sums: Any) -> tuple[Any, ...]:
     return sums._sums if isinstance(sums, Recipe) else read.sums(sums)
 
 
-def _read_parts(format: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _read_parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
     """The fields of a recipe of a format and other arguments."""
     cast = read.operands(format)
-    said = _USUAL | given
-    sums = _sums_of(said.pop("sums"))
+    keys = _USUAL | others
+    sums = _sums_of(keys.pop("sums"))
     for name in OPERANDS:
-        if isinstance(said[name], str) and said[name] == "same":
-            said[name] = cast
+        if isinstance(keys[name], str) and keys[name] == "same":
+            keys[name] = cast
     for name, sum_ in zip(SUMS, sums, strict=False):
-        if said[name] is None:
-            said[name] = sum_
-    first = NATIVE if said["forward"] is None else said["forward"]
-    first = said["forward"] = _read("forward", first)
+        if keys[name] is None:
+            keys[name] = sum_
+    first = NATIVE if keys["forward"] is None else keys["forward"]
+    first = keys["forward"] = _read("forward", first)
     usual = {"grad_input": first, "grad_weight": first, "grad_bias": read.usual_bias(first)}
     for name, default in usual.items():
-        if said[name] is None:
-            said[name] = default
-    if said["scales_at"] is None and not sums:
-        said["scales_at"] = "operand"
-    parts = {name: _read(name, value) for name, value in said.items()}
+        if keys[name] is None:
+            keys[name] = default
+    if keys["scales_at"] is None and not sums:
+        keys["scales_at"] = "operand"
+    parts = {name: _read(name, value) for name, value in keys.items()}
     put_kept(parts)
     return parts
 
@@ -536,8 +536,8 @@ def _nested(name: str, value: Any) -> Recipe | None:
 
 
 _USUAL = {
-    name: one.default
-    for name, one in inspect.signature(Recipe).parameters.items()
+    name: parameter.default
+    for name, parameter in inspect.signature(Recipe).parameters.items()
     if name not in ("format", "_renamed")
 }
 """The default of each keyword."""

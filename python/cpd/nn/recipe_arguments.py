@@ -245,22 +245,22 @@ def scales_at(name: str, value: Any) -> Any:
 
 def rules(name: str, value: Any, nested: Nested) -> tuple[tuple[str, Any], ...]:
     """Reads rules. Classes become texts, so that files can hold them."""
-    found = []
+    pairs = []
     is_table = isinstance(value, Mapping)
-    for i, each in enumerate(value.items() if is_table else _list(name, value)):
-        if isinstance(each, dict):
-            each = _table(f"{name}[{i}]", each, "layers")
-        if not isinstance(each, (tuple, list)) or len(each) != 2:
-            raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(each)}")
-        selector, how = each
+    for i, entry in enumerate(value.items() if is_table else _list(name, value)):
+        if isinstance(entry, dict):
+            entry = _table(f"{name}[{i}]", entry, "layers")
+        if not isinstance(entry, (tuple, list)) or len(entry) != 2:
+            raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(entry)}")
+        selector, recipe = entry
         if isinstance(selector, type):
             selector = f"type {selector.__module__}.{selector.__qualname__}"
         if not isinstance(selector, str):
             raise TypeError(f"a rule's selector must be a str or a class, got {shown(selector)}")
         check_selector(selector)
         where = f"{name}.{selector}" if is_table else f"{name}[{i}].recipe"
-        found.append((selector, nested(where, how)))
-    return tuple(found)
+        pairs.append((selector, nested(where, recipe)))
+    return tuple(pairs)
 
 
 def check_selector(text: str) -> None:
@@ -272,30 +272,30 @@ def check_selector(text: str) -> None:
 
 def schedule(name: str, value: Any, nested: Nested) -> tuple[tuple[str, int, Any], ...]:
     """Reads a schedule."""
-    found: list[tuple[str, int, Any]] = []
-    for i, each in enumerate(_list(name, value)):
-        if isinstance(each, dict):
-            unit = "epoch" if "epoch" in each else "step"
-            each = (unit, *_table(f"{name}[{i}]", each, unit))
-        if not isinstance(each, (tuple, list)) or len(each) != 3:
+    phases: list[tuple[str, int, Any]] = []
+    for i, entry in enumerate(_list(name, value)):
+        if isinstance(entry, dict):
+            unit = "epoch" if "epoch" in entry else "step"
+            entry = (unit, *_table(f"{name}[{i}]", entry, unit))
+        if not isinstance(entry, (tuple, list)) or len(entry) != 3:
             raise TypeError(
                 "schedule must be a list of triples ('step' or 'epoch', first number, recipe or "
-                f"None), such as [('step', 2, 'e4m3fn')], got {shown(each)} in it"
+                f"None), such as [('step', 2, 'e4m3fn')], got {shown(entry)} in it"
             )
-        unit, start, how = each
+        unit, start, recipe = entry
         if unit not in ("step", "epoch"):
             raise ValueError(f"schedule: the unit must be 'step' or 'epoch', got {shown(unit)}")
         is_digits = isinstance(start, str) and start.isascii() and start.isdigit()
         number = int(start) if is_digits else integer(name, start)
-        if found and (unit != found[-1][0] or number <= found[-1][1]):
+        if phases and (unit != phases[-1][0] or number <= phases[-1][1]):
             raise ValueError(
                 "schedule must have one unit, and numbers that grow, got "
-                f"{found[-1][:2]} before {(unit, number)}"
+                f"{phases[-1][:2]} before {(unit, number)}"
             )
         if number < 0:
             raise ValueError(f"schedule starts at 0 or later, got {number}")
-        found.append((unit, number, nested(f"{name}[{i}].recipe", how)))
-    return tuple(found)
+        phases.append((unit, number, nested(f"{name}[{i}].recipe", recipe)))
+    return tuple(phases)
 
 
 def _table(name: str, value: dict[str, Any], key: str) -> tuple[Any, Any]:

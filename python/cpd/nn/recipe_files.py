@@ -139,7 +139,7 @@ def renewed(keys: dict[str, Any]) -> dict[str, Any]:
     if optimizer:
         now["optimizer"] = _optimizer(" ".join(optimizer))
     if "rules" in keys:
-        now["rules"] = tuple((_selector(selector), how) for selector, how in keys["rules"])
+        now["rules"] = tuple((_selector(selector), recipe) for selector, recipe in keys["rules"])
     return now
 
 
@@ -191,12 +191,12 @@ def to_dict(recipe: Any) -> dict[str, Any]:
     """
     parts = said(recipe)
     rules, schedule = parts.pop("rules", ()), parts.pop("schedule", ())
-    made: dict[str, Any] = {name: _plain_data(name, value) for name, value in parts.items()}
+    data: dict[str, Any] = {name: _plain_data(name, value) for name, value in parts.items()}
     if rules:
-        made["rules"] = [{"layers": s, "recipe": _nested(r)} for s, r in rules]
+        data["rules"] = [{"layers": s, "recipe": _nested(r)} for s, r in rules]
     if schedule:
-        made["schedule"] = [{u: n, "recipe": _nested(r)} for u, n, r in schedule]
-    return made
+        data["schedule"] = [{u: n, "recipe": _nested(r)} for u, n, r in schedule]
+    return data
 
 
 def text_of(recipe: Any, names: Mapping[str, str]) -> str:
@@ -205,20 +205,20 @@ def text_of(recipe: Any, names: Mapping[str, str]) -> str:
     `names` are those that stand for texts.
     """
 
-    def within(how: Any) -> str:
-        return NONE if how is None else text_of(how, names)
+    def within(inner: Any) -> str:
+        return NONE if inner is None else text_of(inner, names)
 
-    said = [recipe._kept.text]
+    words = [recipe._kept.text]
     for name in ("optimizer", "reduce", "loss_scale"):
         if getattr(recipe, name) is not None:
-            said.append(f"{name}={quoted(str(getattr(recipe, name)))}")
+            words.append(f"{name}={quoted(str(getattr(recipe, name)))}")
     if recipe.attention is not None:
-        said.append(f"attention={quoted(within(recipe.attention))}")
+        words.append(f"attention={quoted(within(recipe.attention))}")
     for name in ("rules", "schedule"):
-        lists = [[*map(str, each[:-1]), within(each[-1])] for each in getattr(recipe, name)]
+        lists = [[*map(str, entry[:-1]), within(entry[-1])] for entry in getattr(recipe, name)]
         if lists:
-            said.append(f"{name}={quoted(', '.join(' '.join(map(quoted, x)) for x in lists))}")
-    text = " ".join(said)
+            words.append(f"{name}={quoted(', '.join(' '.join(map(quoted, x)) for x in lists))}")
+    text = " ".join(words)
     return names.get(text, text)
 
 

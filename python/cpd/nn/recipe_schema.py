@@ -69,9 +69,9 @@ def _arguments(documented: type) -> dict[str, str]:
     """Returns the text of each name in a docstring's section `Args`, in one line."""
     text = getdoc(documented) or ""
     section = text.partition("\nArgs:\n")[2].partition("\n\nRaises:")[0]
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", "\n" + section):
         names, colon, rest = entry.strip().partition(":")
         if colon:
-            found |= dict.fromkeys(re.split(r", ", names), " ".join(rest.split()))
-    return found
+            descriptions |= dict.fromkeys(re.split(r", ", names), " ".join(rest.split()))
+    return descriptions

@@ -110,8 +110,8 @@ def lstm(
     (True, torch.Size([3, 1, 1]))
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    how = _How.of(recipe, sums, seed, stream, delayed)
-    y, (h, c) = _layers(LSTM, input, tuple(hx), weights, order, how, batch_sizes)
+    arithmetic = _How.of(recipe, sums, seed, stream, delayed)
+    y, (h, c) = _layers(LSTM, input, tuple(hx), weights, order, arithmetic, batch_sizes)
     return y, h, c
 
 
@@ -170,8 +170,8 @@ def gru(
     True
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    how = _How.of(recipe, sums, seed, stream, delayed)
-    y, (h,) = _layers(GRU, input, (hx,), weights, order, how, batch_sizes)
+    arithmetic = _How.of(recipe, sums, seed, stream, delayed)
+    y, (h,) = _layers(GRU, input, (hx,), weights, order, arithmetic, batch_sizes)
     return y, h
 
 
@@ -232,9 +232,9 @@ def rnn(
     [2.0, 4.0]
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    how = _How.of(recipe, sums, seed, stream, delayed)
+    arithmetic = _How.of(recipe, sums, seed, stream, delayed)
     kind = activation(nonlinearity)
-    y, (h,) = _layers(kind, input, (hx,), weights, order, how, batch_sizes)
+    y, (h,) = _layers(kind, input, (hx,), weights, order, arithmetic, batch_sizes)
     return y, h
 
 
@@ -286,8 +286,8 @@ def lstm_cell(
     >>> h.shape, c.shape
     (torch.Size([1, 1]), torch.Size([1, 1]))
     """
-    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
-    h, c = _cell(LSTM, input, tuple(hx), weights, how)
+    weights, arithmetic = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
+    h, c = _cell(LSTM, input, tuple(hx), weights, arithmetic)
     return h, c
 
 
@@ -335,8 +335,8 @@ def gru_cell(
     >>> gru_cell(torch.zeros(1, 2), h, torch.ones(3, 2), torch.ones(3, 1), recipe=how).item()
     0.0
     """
-    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
-    return _cell(GRU, input, (hx,), weights, how)[0]
+    weights, arithmetic = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
+    return _cell(GRU, input, (hx,), weights, arithmetic)[0]
 
 
 @refused_by_torch
@@ -385,8 +385,8 @@ def rnn_cell(
     >>> rnn_cell(x, h, w, u, recipe=how, nonlinearity="relu")
     tensor([[17.]])
     """
-    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
-    return _cell(activation(nonlinearity), input, (hx,), weights, how)[0]
+    weights, arithmetic = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
+    return _cell(activation(nonlinearity), input, (hx,), weights, arithmetic)[0]
 
 
 # ---- over time -----------------------------------------------------------------------------------
@@ -421,8 +421,8 @@ class _How(NamedTuple):
 
     @classmethod
     def of(cls, recipe: Any, sums: Any, seed: Number, stream: Number, delayed: Any) -> _How:
-        how = recipe_of(recipe, sums)
-        return cls(how, Bits.of(how, seed, stream), delayed)
+        call_recipe = recipe_of(recipe, sums)
+        return cls(call_recipe, Bits.of(call_recipe, seed, stream), delayed)
 
 
 class _Chain(NamedTuple):
@@ -441,8 +441,8 @@ class _Chain(NamedTuple):
         bias = None if b is None else self.weights[b]
         recipe, bits, delayed = self.how
         numbers = bits.at(_KINDS * (t * self.chains + self.number) + which)
-        kept = delayed_at(delayed, PRODUCTS * self.number + which)
-        return linear(x, weight, bias, recipe=recipe, delayed=kept, **numbers)
+        scaling_state = delayed_at(delayed, PRODUCTS * self.number + which)
+        return linear(x, weight, bias, recipe=recipe, delayed=scaling_state, **numbers)
 
     def step(self, kind: Kind, x: Tensor, state: State, t: int) -> State:
         carried = state[-1:] if kind.carries else ()
@@ -455,9 +455,9 @@ def _cell(
     input: Tensor,
     state: State,
     weights: tuple[Tensor | None, ...],
-    how: _How,
+    arithmetic: _How,
 ) -> State:
-    chain = _Chain((*weights, None), how)
+    chain = _Chain((*weights, None), arithmetic)
     x = chain.product(input, INPUT, 0)
     return chain.step(kind, x, tuple(s.to(x.dtype) for s in state), 0)
 
@@ -468,7 +468,7 @@ def _layers(
     state: State,
     weights: Sequence[Tensor],
     order: _Order,
-    how: _How,
+    arithmetic: _How,
     batch_sizes: Tensor | None,
 ) -> tuple[Tensor, State]:
     """Output and last states of all layers.
@@ -491,7 +491,7 @@ def _layers(
         outputs = []
         for direction in range(order.directions):
             number = layer * order.directions + direction
-            chain = _Chain(of_chain[number], how, number, order.chains)
+            chain = _Chain(of_chain[number], arithmetic, number, order.chains)
             first = tuple(s[number] for s in state)
             y, end = _over_time(kind, chain, rows, sizes, first, direction == 1)
             outputs.append(y)
@@ -545,9 +545,9 @@ def _step_by_step(
 
 def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
     """The number of examples that have a row at each time step."""
-    wanted = 3 if batch_sizes is None else 2
-    if x.dim() != wanted:
-        raise ValueError(f"input must have {wanted} dimensions, got shape {tuple(x.shape)}")
+    dimensions = 3 if batch_sizes is None else 2
+    if x.dim() != dimensions:
+        raise ValueError(f"input must have {dimensions} dimensions, got shape {tuple(x.shape)}")
     sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else batch_sizes.tolist()
     if not sizes:
         raise ValueError("input must have at least one time step, got none")
@@ -556,16 +556,16 @@ def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
 
 def _by_chain(weights: Sequence[Tensor], order: _Order) -> list[tuple[Tensor | None, ...]]:
     """w_ih, w_hh, b_ih, b_hh and w_hr of each direction of each layer."""
-    each, rest = divmod(len(weights), order.chains)
+    per_chain, rest = divmod(len(weights), order.chains)
     count = 4 if order.has_biases else 2
-    if rest or each not in (count, count + 1):
+    if rest or per_chain not in (count, count + 1):
         raise ValueError(
             f"weights must be {count} for each of {order.chains} layers and directions, or "
             f"{count + 1} with a projection, got {len(weights)}"
         )
     chains = []
-    for start in range(0, len(weights), each):
-        own = weights[start : start + each]
+    for start in range(0, len(weights), per_chain):
+        own = weights[start : start + per_chain]
         biases = own[2:4] if order.has_biases else (None, None)
-        chains.append((*own[:2], *biases, own[count] if each > count else None))
+        chains.append((*own[:2], *biases, own[count] if per_chain > count else None))
     return chains

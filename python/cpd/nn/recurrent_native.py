@@ -73,10 +73,10 @@ def _cast(x: Tensor, spec: Cast | None) -> Tensor:
 class _Product:
     """A product of the state with a weight, in each time step."""
 
-    def __init__(self, how: Recipe, weight: Tensor, bias: Tensor | None) -> None:
-        self.call = RecipeCall(resolved(how._kept.gemms))
-        self.before, before_weight = how._kept.before
-        self.output = how.output
+    def __init__(self, recipe: Recipe, weight: Tensor, bias: Tensor | None) -> None:
+        self.call = RecipeCall(resolved(recipe._kept.gemms))
+        self.before, before_weight = recipe._kept.before
+        self.output = recipe.output
         self.weight = _cast(weight, before_weight)
         self.factor = self.call.cast(Purpose.cast_weight, self.weight, -1).mT
         self.bias = bias
@@ -100,8 +100,8 @@ class _ProductGradients:
     term: Tensor | None = None
     """One step's product, before it is added."""
 
-    def __init__(self, how: Recipe, weight: Tensor, needs: Sequence[bool]) -> None:
-        self.call = RecipeCall(resolved(how._kept.gemms))
+    def __init__(self, recipe: Recipe, weight: Tensor, needs: Sequence[bool]) -> None:
+        self.call = RecipeCall(resolved(recipe._kept.gemms))
         self.for_weight, self.for_bias = needs
         self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
 
@@ -158,8 +158,10 @@ def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
     return (o * bounded, c), (i, f, g, o, bounded)
 
 
-def _lstm_backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
-    i, f, g, o, bounded = kept
+def _lstm_backward(
+    saved: State, state: State, grads: Gradients
+) -> tuple[Tensor, Tensor, Gradients]:
+    i, f, g, o, bounded = saved
     of_h, of_c = grads
     if of_h is None:
         of_o = torch.zeros_like(o)
@@ -180,8 +182,8 @@ def _gru(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
     return ((apart * z).add_(n),), (r, z, n, apart, y_n)
 
 
-def _gru_backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
-    r, z, n, apart, y_n = kept
+def _gru_backward(saved: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
+    r, z, n, apart, y_n = saved
     (of_h,) = grads
     assert of_h is not None  # the only state has a gradient
     of_apart = of_h * z
@@ -203,8 +205,8 @@ def _rnn(
         h = activation(x + y)
         return (h,), (h,)
 
-    def backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
-        z = derivative(grads[0], kept[0])
+    def backward(saved: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
+        z = derivative(grads[0], saved[0])
         return z, z, (None,)
 
     return Cell(forward, backward)
@@ -293,10 +295,11 @@ class _OverTime(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         keeps = any(ctx.needs_input_grad)
         with below_autograd():
-            rows, state, casts, kept = _forward(steps, (x, w_hh, b_hh, w_hr, *first), keeps)
+            rows, state, casts, step_tensors = _forward(steps, (x, w_hh, b_hh, w_hr, *first), keeps)
         if keeps:
-            ctx.steps, ctx.states, ctx.each = steps, len(first), len(kept) // len(steps.sizes)
-            ctx.save_for_backward(x, w_hh, b_hh, w_hr, *first, *casts, *kept)
+            ctx.steps, ctx.states = steps, len(first)
+            ctx.each = len(step_tensors) // len(steps.sizes)
+            ctx.save_for_backward(x, w_hh, b_hh, w_hr, *first, *casts, *step_tensors)
             ctx.set_materialize_grads(False)
         return rows, *state
 
@@ -321,7 +324,7 @@ def _forward(
     projection = None if w_hr is None else _Product(steps.how, w_hr, None)
     inputs = x.split_with_sizes(steps.sizes)
     outputs: list[Tensor] = [x] * len(inputs)
-    kept: list[Tensor] = []
+    step_tensors: list[Tensor] = []
     examples = Examples(tuple(first), steps.sizes[steps.times[0]])
     for t in steps.times:
         state = examples.at(steps.sizes[t])
@@ -332,10 +335,10 @@ def _forward(
             h, entered = projection.step(new[0])
             new, of_step = (h, *new[1:]), [*of_step, entered]
         if keeps:
-            kept += of_step
+            step_tensors += of_step
         examples.state, outputs[t] = new, new[0]
     casts = hidden.weight, None if projection is None else projection.weight
-    return torch.cat(outputs), examples.last(), casts, kept
+    return torch.cat(outputs), examples.last(), casts, step_tensors
 
 
 def _backward(
@@ -344,7 +347,7 @@ def _backward(
     """The gradients of the operands. `saved`: what `_forward` made of weights and in each step."""
     steps: Steps = ctx.steps
     _, _, *needs = ctx.needs_input_grad
-    hidden_weight, projection_weight, *kept = saved
+    hidden_weight, projection_weight, *step_tensors = saved
     hidden = _ProductGradients(steps.how, hidden_weight, needs[:2])
     projection = None
     if projection_weight is not None:
@@ -356,17 +359,17 @@ def _backward(
     for t in reversed(steps.times):
         terms, *others = of_states.before(sizes[t])
         of_h = _sum(outputs[t], *terms)
-        rest = [_sum(*each) for each in others]
-        entered, *own = kept[len(kept) - ctx.each :]
-        del kept[len(kept) - ctx.each :]
+        rest = [_sum(*addends) for addends in others]
+        entered, *own = step_tensors[len(step_tensors) - ctx.each :]
+        del step_tensors[len(step_tensors) - ctx.each :]
         if projection is not None:
             of_projected, of_h = of_h, None
             operand = own.pop()
             if of_projected is not None:
                 of_h = projection.step(of_projected, operand, True)
         before = entered, *own[: ctx.states - 1]
-        made = steps.cell.backward(tuple(own[ctx.states - 1 :]), before, (of_h, *rest))
-        of_inputs[t], of_y, (direct, *rest) = made
+        gradients = steps.cell.backward(tuple(own[ctx.states - 1 :]), before, (of_h, *rest))
+        of_inputs[t], of_y, (direct, *rest) = gradients
         product = hidden.step(of_y, entered, t != first or needs[3])
         of_states.terms = [[direct, product], *([g] for g in rest)]
     of_x = torch.cat(of_inputs) if ctx.needs_input_grad[1] else None
@@ -394,7 +397,7 @@ class _StateGradients:
             return [[None if g is None else g[:count]] for g in self.of_last]
         if count == have:
             return self.terms
-        joined = [_sum(*each) for each in self.terms]
+        joined = [_sum(*terms) for terms in self.terms]
         if count > have:
             return [
                 [
@@ -411,11 +414,11 @@ class _StateGradients:
     def of_first(self) -> Gradients:
         """Returns the gradients of the first state."""
         assert self.terms is not None  # there is a step
-        made = []
-        for each, rows in zip(self.terms, self.came_in, strict=True):
-            g = _sum(*each)
-            made.append(torch.cat([g, *rows]) if g is not None and rows else g)
-        return tuple(made)
+        gradients = []
+        for terms, rows in zip(self.terms, self.came_in, strict=True):
+            g = _sum(*terms)
+            gradients.append(torch.cat([g, *rows]) if g is not None and rows else g)
+        return tuple(gradients)
 
 
 def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
@@ -431,8 +434,10 @@ def _differentiable(ctx: Any, operands: Sequence[Any], grads: Gradients) -> Grad
     """The gradients of the operands, with a graph of their own."""
     results = ctx.steps.loop(*operands)
     pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
-    made, given = zip(*pairs, strict=True)
+    outputs, output_grads = zip(*pairs, strict=True)
     needs = ctx.needs_input_grad[1:]
-    wanted = [x for x, n in zip(operands, needs, strict=True) if n]
-    found = iter(torch.autograd.grad(made, wanted, given, create_graph=True, allow_unused=True))
-    return tuple(next(found) if n else None for n in needs)
+    inputs = [x for x, n in zip(operands, needs, strict=True) if n]
+    input_grads = iter(
+        torch.autograd.grad(outputs, inputs, output_grads, create_graph=True, allow_unused=True)
+    )
+    return tuple(next(input_grads) if n else None for n in needs)

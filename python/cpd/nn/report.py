@@ -91,15 +91,15 @@ class Report(Sequence[ReportRow]):
     def _outside(self) -> Iterator[str]:
         """The note on products that modules compute outside layers, if there may be any."""
         counted = None if self._census is None else self._census.result
-        found = self._unseen
+        unseen = self._unseen
         if counted is not None:
-            left = {one.module for one in counted.left}
-            found = {name: kind for name, kind in found.items() if name in left}
-        if found:
+            left = {product.module for product in counted.left}
+            unseen = {name: kind for name, kind in unseen.items() if name in left}
+        if unseen:
             yield (
-                f"products that the forward of {', '.join(dict.fromkeys(found.values()))} computes "
-                "itself (F.linear, @, einsum) are left in torch; with cpd.autocast(recipe): "
-                "emulates them"
+                f"products that the forward of {', '.join(dict.fromkeys(unseen.values()))} "
+                "computes itself (F.linear, @, einsum) are left in torch; with "
+                "cpd.autocast(recipe): emulates them"
             )
 
     @property
@@ -189,12 +189,12 @@ class Report(Sequence[ReportRow]):
 
     def __str__(self) -> str:
         parts = [] if self.rows else ["nothing to emulate: no module of the model computes"]
-        for title, rows, said in (
+        for title, rows, field in (
             (f"emulated ({self._title})", self.emulated, "how"),
             ("not emulated", self.not_emulated, "why_not"),
         ):
             if rows:
-                parts += [f"{title}: {len(rows)}", *_table(rows, said)]
+                parts += [f"{title}: {len(rows)}", *_table(rows, field)]
         notes = [f"note: {note}" for note in self.notes if note not in self._elsewhere]
         others = [f"not convert's: {note}" for note in self._elsewhere]
         ordered = [*parts, *notes, *others] if self.emulated else [*others, *parts, *notes]
@@ -202,11 +202,13 @@ class Report(Sequence[ReportRow]):
         return "\n".join(ordered if counted is None else [str(counted), *ordered])
 
 
-def _table(rows: Sequence[ReportRow], said: str) -> list[str]:
+def _table(rows: Sequence[ReportRow], field: str) -> list[str]:
     """The lines of a table, in which rows of one class with the same text share a line."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
-        alike.setdefault((row.kind, row.what, getattr(row, said)), []).append(row.name or "(model)")
+        alike.setdefault((row.kind, row.what, getattr(row, field)), []).append(
+            row.name or "(model)"
+        )
     cells = [
         (kind, f"× {len(names)}", what, _names(names), text)
         for (kind, what, text), names in alike.items()

@@ -71,9 +71,9 @@ class Choice:
                     f"or ... (the recipe's rules decide), got {decided} for {name!r}"
                 )
             return None if decided is None else as_recipe(decided), "a function"
-        for text, matches, how in self._rules:
+        for text, matches, recipe in self._rules:
             if matches(name):
-                return None if how is None else as_recipe(how), text
+                return None if recipe is None else as_recipe(recipe), text
         return self._otherwise, ""
 
     def unused(self) -> list[tuple[int, str]]:

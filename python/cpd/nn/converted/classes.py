@@ -29,19 +29,20 @@ def emulated(emulation: Emulation, cls: _Class) -> _Class:
 
 def _make(emulation: Emulation, cls: _Class) -> _Class:
     def reduce(self: Any, protocol: Any) -> Any:
-        how, arguments, *state = super(made, self).__reduce_ex__(max(protocol, 2))
-        if arguments == (made,):  # copyreg.__newobj__'s: pickle would look for `made` by its name
+        constructor, arguments, *state = super(subclass, self).__reduce_ex__(max(protocol, 2))
+        # The arguments of copyreg.__newobj__: pickle would look for `subclass` by its name.
+        if arguments == (subclass,):
             return _new, (emulation.name, cls), *state
-        return how, arguments, *state
+        return constructor, arguments, *state
 
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         state = self.__dict__.get("cpd")
         if state is not None and state.clock is not None:
             state.clock.before_apply(function)
-        return super(made, self)._apply(function, recurse)
+        return super(subclass, self)._apply(function, recurse)
 
     def load(self: Any, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
-        super(made, self)._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        super(subclass, self)._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
         delayed = self._modules.get("cpd_delayed")
         if delayed is not None and local_metadata.get("assign_to_params_buffers"):
             delayed.leave_meta(state_dict, prefix)
@@ -60,8 +61,8 @@ def _make(emulation: Emulation, cls: _Class) -> _Class:
         names["forward"] = _forward(emulation.forward, emulation.one_type, cls.forward)
     if issubclass(cls, nn.RNNBase):  # torch.compile leaves these to torch, which breaks the graph
         torch._dynamo.config.allow_rnn = True
-    made: _Class = type(f"Emulated{cls.__name__}", (cls,), names)
-    return made
+    subclass: _Class = type(f"Emulated{cls.__name__}", (cls,), names)
+    return subclass
 
 
 def refuse_scripts(module: nn.Module) -> None:
@@ -106,8 +107,8 @@ def _forward(computed: Forward, one_type: bool, original: Callable[..., Any]) ->
 
 def _new(name: str, cls: _Class) -> nn.Module:
     """Returns the module, without its state, for unpickling: the name is its emulation's."""
-    made = emulated(EMULATIONS[name], cls)
-    return made.__new__(made)
+    subclass = emulated(EMULATIONS[name], cls)
+    return subclass.__new__(subclass)
 
 
 def is_emulated(module: nn.Module) -> bool:
@@ -136,8 +137,8 @@ def restore(module: nn.Module) -> None:
 
 def _original(cls: _Class) -> _Class:
     """The class of which `emulated` made `cls`, or `cls` itself."""
-    found: _Class = vars(cls).get("_cpd_class", cls)
-    return found
+    original: _Class = vars(cls).get("_cpd_class", cls)
+    return original
 
 
 def _below(cls: _Class) -> _Class | None:

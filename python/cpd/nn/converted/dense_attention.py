@@ -23,9 +23,9 @@ def config_of(config: Any) -> Any:
 
     if NAME not in ALL_ATTENTION_FUNCTIONS:
         ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
-    made = copy.copy(config)
-    made._attn_implementation = NAME
-    return made
+    new_config = copy.copy(config)
+    new_config._attn_implementation = NAME
+    return new_config
 
 
 def attend(

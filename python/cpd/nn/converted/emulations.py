@@ -119,11 +119,11 @@ def calling(call: Callable[..., Any]) -> Forward:
 
 def _of_operation(row: Operation) -> Emulation:
     alike = (other for other in OPERATIONS if other.modules and other.what == row.what)
-    made: dict[str, Any] = {"part": row.part, "parts": row.parts, "inner": row.inner}
+    options: dict[str, Any] = {"part": row.part, "parts": row.parts, "inner": row.inner}
     if not row.part:
-        made["histories"] = row.histories or _one_product
+        options["histories"] = row.histories or _one_product
     forward = replacing(by_function(alike)) if row.call is None else calling(row.call)
-    return Emulation(row.name, row.what, forward, one_type=not row.part, **made)
+    return Emulation(row.name, row.what, forward, one_type=not row.part, **options)
 
 
 def _one_product(module: Any) -> tuple[int, int]:
@@ -208,9 +208,9 @@ def _rounding(name: str, what: str, part: str) -> Emulation:
     return Emulation(name, what, forward, part)
 
 
-def _conv1d(module: Any, x: Tensor, **how: Any) -> Tensor:
+def _conv1d(module: Any, x: Tensor, **options: Any) -> Tensor:
     """The linear layer of transformers that has its weight as in × out."""
-    return functional.linear(x, module.weight.t(), module.bias, **how)
+    return functional.linear(x, module.weight.t(), module.bias, **options)
 
 
 # ---- torch.nn.TransformerEncoder and its layers --------------------------------------------------

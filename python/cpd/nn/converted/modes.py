@@ -36,12 +36,12 @@ class ByRecipe(Mode):
 
     def _take(self, products: int = 1) -> dict[str, Any]:
         position = self.calls * _POSITIONS % MAX_POSITIONS
-        how = {"recipe": self.recipe, **self.bits.at(position)}
+        options = {"recipe": self.recipe, **self.bits.at(position)}
         if self.delayed is not None and products:
-            how["delayed"] = self.delayed.at(self.products)
+            options["delayed"] = self.delayed.at(self.products)
         self.calls += 1
         self.products += products
-        return how
+        return options
 
 
 class Replacing(ByRecipe):
@@ -71,12 +71,12 @@ def _of(parts: Iterable[str]) -> dict[Any, Operation]:
 
 
 def _product_of_attention(mode: Any, a: Tensor, b: Tensor) -> Tensor:
-    how = mode._take()
-    attention, delayed = how["recipe"].attention, how.get("delayed")
+    options = mode._take()
+    attention, delayed = options["recipe"].attention, options.get("delayed")
     if attention is None:
         return a @ b
-    kept = None if delayed is None else delayed.attending
-    return functional.matmul(a, b, **how | {"recipe": attention, "delayed": kept})
+    scaling_state = None if delayed is None else delayed.attending
+    return functional.matmul(a, b, **options | {"recipe": attention, "delayed": scaling_state})
 
 
 def _attending(row: Operation) -> Operation:

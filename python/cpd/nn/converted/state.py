@@ -57,7 +57,7 @@ class State:
         self._steps = 0, 0
         self._epoch: int | None = None
         self._recipes: dict[int, Recipe | None] = {}
-        self.draws = any(how._kept.draws for how in self.phases())
+        self.draws = any(recipe._kept.draws for recipe in self.phases())
         self._choose()
 
     def numbers(self) -> dict[str, Any]:
@@ -92,9 +92,9 @@ class State:
 
     def phases(self) -> Iterator[Recipe]:
         """All recipes that the layer may have, in their order."""
-        for each in (self.given, *(how for _, _, how in self.given.schedule)):
-            if each is not None:
-                yield _followed(each)
+        for recipe in (self.given, *(scheduled for _, _, scheduled in self.given.schedule)):
+            if recipe is not None:
+                yield _followed(recipe)
 
     def _choose(self) -> None:
         self.recipe, self.ahead = (self._of(step) for step in self._steps)
@@ -110,18 +110,18 @@ class State:
         if self._off:
             return None
         if phase not in self._recipes:
-            how = self.given if phase < 0 else self.given.schedule[phase][2]
-            self._recipes[phase] = None if how is None else _followed(how)
+            recipe = self.given if phase < 0 else self.given.schedule[phase][2]
+            self._recipes[phase] = None if recipe is None else _followed(recipe)
         return self._recipes[phase]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if "_recipes" not in state:  # of a model that 0.7 has pickled
             self._recipes = {}
-            self.draws = any(how._kept.draws for how in self.phases())
+            self.draws = any(recipe._kept.draws for recipe in self.phases())
             self._choose()
 
 
-def _followed(how: Recipe) -> Recipe:
+def _followed(recipe: Recipe) -> Recipe:
     """Returns the recipe of one layer, whose rules and schedule have been followed."""
-    return replace(how, rules=(), schedule=())
+    return replace(recipe, rules=(), schedule=())
