@@ -97,11 +97,11 @@ class Gates:
     @property
     def total(self) -> float:
         """The cost in two-input gates: the sum of all parts, each part's bits times `GATES`."""
-        return math.fsum(getattr(self, name) * each for name, each in GATES.items())
+        return math.fsum(getattr(self, name) * weight for name, weight in GATES.items())
 
     def json(self) -> dict[str, Any]:
         """Returns the model's name, the bits of each part, and the gates, for JSON."""
-        parts = {one.name: getattr(self, one.name) for one in fields(self)}
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"model": MODEL, **parts, "gates": self.total}
 
 
@@ -208,14 +208,14 @@ def _of_unit(unit: Unit, a: Format, b: Format) -> Parts:
 
     A dot product that is formed before the alignment is aligned once, as a sum.
     """
-    kept = unit.fraction_bits + 2
-    width = kept + _stages(unit.block)
-    shifter = kept * _stages(kept)
+    term_bits = unit.fraction_bits + 2
+    width = term_bits + _stages(unit.block)
+    shifter = term_bits * _stages(term_bits)
     aligned = unit.block // unit.dot
     exponents = unit.block * (_exponent(a, b) + 1) + 3 * aligned * (_exponent(a, b) + 2)
     parts = np.array([aligned * shifter, unit.block * width, 0, exponents], np.float64)
     parts += [
-        kept * _stages(kept) * (unit.addend == "aligned"),
+        term_bits * _stages(term_bits) * (unit.addend == "aligned"),
         2 * width,
         0,
         2 * (unit.sum.exp + 2),

@@ -123,41 +123,41 @@ def replay(
     >>> as_a100[0].matches < as_a100[0].total
     True
     """
-    found = [
-        one
-        for one in _sets(Path(path))
-        if result in (None, one.output)
-        and operands in (None, one.name.split(" ", 1)[0], str(one.operands[0]))
+    batches = [
+        batch
+        for batch in _sets(Path(path))
+        if result in (None, batch.output)
+        and operands in (None, batch.name.split(" ", 1)[0], str(batch.operands[0]))
     ]
-    made = [(one, _accumulator(one, accumulator)) for one in found]
+    pairs = [(batch, _accumulator(batch, accumulator)) for batch in batches]
     if accumulator is not None and not _is_preset(accumulator):
-        made = [(one, unit) for one, unit in made if unit.format == as_format(one.output)]
-    if not made:
+        pairs = [(batch, unit) for batch, unit in pairs if unit.format == as_format(batch.output)]
+    if not pairs:
         asked = [str(x) for x in (operands, result, accumulator) if x is not None]
         raise ValueError(
             f"{path} holds no dot products" + (f" of {', '.join(asked)}" * bool(asked))
         )
-    return [_replayed(one, unit, adds_c, mutations) for one, unit in made]
+    return [_replayed(batch, unit, adds_c, mutations) for batch, unit in pairs]
 
 
-def _replayed(one: _Set, unit: Accumulator, adds_c: bool | None, mutations: bool) -> Replay:
-    adds_c = one.adds_c if adds_c is None else adds_c
-    c = cast(one.c, unit.format) if adds_c else np.zeros_like(one.c)
-    results = _run(one, c, unit)
-    differ = np.flatnonzero(_differing(results, one.results))
-    first = tuple((int(i), float(one.results[i]), float(results[i])) for i in differ[:_SHOWN])
+def _replayed(batch: _Set, unit: Accumulator, adds_c: bool | None, mutations: bool) -> Replay:
+    adds_c = batch.adds_c if adds_c is None else adds_c
+    c = cast(batch.c, unit.format) if adds_c else np.zeros_like(batch.c)
+    results = _run(batch, c, unit)
+    differ = np.flatnonzero(_differing(results, batch.results))
+    first = tuple((int(i), float(batch.results[i]), float(results[i])) for i in differ[:_SHOWN])
     counts = {}
     rule = as_unit(unit)
     if mutations and rule is not None:
-        for name, other in _changed(rule):
-            counts[name] = int(np.count_nonzero(_differing(_run(one, c, other), one.results)))
-    total = len(one.results)
-    return Replay(one.name, unit, adds_c, total - len(differ), total, first, counts)
+        for name, variant in _changed(rule):
+            counts[name] = int(np.count_nonzero(_differing(_run(batch, c, variant), batch.results)))
+    total = len(batch.results)
+    return Replay(batch.name, unit, adds_c, total - len(differ), total, first, counts)
 
 
-def _run(one: _Set, c: F32, unit: Accumulator) -> F32:
+def _run(batch: _Set, c: F32, unit: Accumulator) -> F32:
     """The results of a batch of products, 1 x k by k x 1."""
-    result: F32 = gemm(one.a[:, None, :], one.b[:, :, None], unit, c[:, None, None])
+    result: F32 = gemm(batch.a[:, None, :], batch.b[:, :, None], unit, c[:, None, None])
     return result[:, 0, 0]
 
 
@@ -169,21 +169,21 @@ def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 
 def _changed(unit: Unit) -> Iterator[tuple[str, Accumulator]]:
     """Yields the valid rules that differ from the unit's in one thing."""
-    other = "toward_zero" if unit.sum_rounding == "nearest_even" else "nearest_even"
+    other_rounding = "toward_zero" if unit.sum_rounding == "nearest_even" else "nearest_even"
     changes: dict[str, dict[str, Any]] = {
         "F - 1": {"fraction_bits": unit.fraction_bits - 1},
         "F + 1": {"fraction_bits": unit.fraction_bits + 1},
         "twice the block": {"block": 2 * unit.block},
         "half the block": {"block": unit.block // 2},
-        other: {"sum_rounding": other},
+        other_rounding: {"sum_rounding": other_rounding},
     }
     if unit.group:
         changes["k ascending"] = {"group": 0, "stride": 4, "take": 2}
     for name, change in changes.items():
-        given = unit_fields(unit) | change
-        given["promote"] = math.lcm(given["promote"], given["block"]) if given["promote"] else 0
+        fields = unit_fields(unit) | change
+        fields["promote"] = math.lcm(fields["promote"], fields["block"]) if fields["promote"] else 0
         try:
-            yield name, Accumulator(unit.format, **given)
+            yield name, Accumulator(unit.format, **fields)
         except ValueError:
             continue
 
@@ -195,17 +195,17 @@ def _is_preset(acc: Any) -> bool:
     return isinstance(acc, str) and acc.lower() in Accumulator.named()
 
 
-def _accumulator(one: _Set, acc: AccumulatorLike | None) -> Accumulator:
+def _accumulator(batch: _Set, acc: AccumulatorLike | None) -> Accumulator:
     if acc is None:
-        if one.unit is None:
+        if batch.unit is None:
             raise ValueError(
-                f"no unit is known for {one.name} of this file: name an accumulator, such as "
+                f"no unit is known for {batch.name} of this file: name an accumulator, such as "
                 "'h100-fp16'"
             )
-        return one.unit
+        return batch.unit
     if isinstance(acc, str) and _is_preset(acc):
-        a, b = one.operands
-        return Accumulator(one.output, scheme=acc, a=a, b=b)
+        a, b = batch.operands
+        return Accumulator(batch.output, scheme=acc, a=a, b=b)
     return as_accumulator(acc)
 
 
@@ -276,10 +276,12 @@ def _of_vectors(path: Path) -> _Set:
     file = File(path)
     rule = rule_of(file.head or {})
     plain = ("a", "b", "c")
-    if not isinstance(rule, SumRule) or tuple(one.name for one in rule.inputs) != plain:
+    if not isinstance(rule, SumRule) or tuple(field.name for field in rule.inputs) != plain:
         raise ValueError(f"{path} must hold sums of products a * b + c, without scales or draws")
     batches = list(file.batches())
-    columns = {name: np.concatenate([one[name] for one in batches]) for name in (*plain, "result")}
+    columns = {
+        name: np.concatenate([batch[name] for batch in batches]) for name in (*plain, "result")
+    }
     formats = dict(zip(plain, rule.formats, strict=False)) | {"result": rule.result}
     values = {}
     for name, column in columns.items():

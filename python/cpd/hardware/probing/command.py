@@ -85,7 +85,7 @@ class Command:
         result: FormatLike = "fp32",
         timeout: float = 60.0,
     ) -> None:
-        self.arguments = [str(one) for one in arguments]
+        self.arguments = [str(argument) for argument in arguments]
         if not self.arguments:
             raise ValueError("arguments must begin with the name of a command, got none")
         if not timeout > 0:
@@ -130,7 +130,7 @@ class Command:
 
     def _codes(self, output: bytes, count: int) -> npt.NDArray[np.uint32]:
         """The codes in the command's output."""
-        found = []
+        codes = []
         for number, line in enumerate(output.decode("ascii", "replace").splitlines(), 1):
             word = line.strip()
             if not word or word.startswith(("#", "//", "- ")):
@@ -140,25 +140,25 @@ class Command:
             code = int(word, 16)
             if code >> self.result.bits:
                 raise self._wrong(number, line, f"has more than {self.result.bits} bits")
-            found.append(code)
-            if len(found) > count:
+            codes.append(code)
+            if len(codes) > count:
                 raise self._wrong(number, line, f"is one answer more than {count}")
-        if len(found) < count:
-            raise RuntimeError(f"{self.name!r} gave {len(found)} answers to {count} dot products")
-        return np.array(found, np.uint32)
+        if len(codes) < count:
+            raise RuntimeError(f"{self.name!r} gave {len(codes)} answers to {count} dot products")
+        return np.array(codes, np.uint32)
 
-    def _wrong(self, number: int, line: str, what: str) -> RuntimeError:
-        return RuntimeError(f"{self.name!r}: line {number} of its output, {_short(line)}, {what}")
+    def _wrong(self, number: int, line: str, reason: str) -> RuntimeError:
+        return RuntimeError(f"{self.name!r}: line {number} of its output, {_short(line)}, {reason}")
 
     # ---- the process -----------------------------------------------------------------------------
 
     def _run(self, lines: bytes, count: int) -> bytes:
         with tempfile.TemporaryDirectory(prefix="cpd-probe-") as folder:
             names = {"{in}": f"{folder}/in", "{out}": f"{folder}/out"}
-            used = {mark for mark in names if any(mark in one for one in self.arguments)}
+            used = {mark for mark in names if any(mark in argument for argument in self.arguments)}
             arguments = self.arguments
             for mark in used:
-                arguments = [one.replace(mark, names[mark]) for one in arguments]
+                arguments = [argument.replace(mark, names[mark]) for argument in arguments]
             if "{in}" in used:
                 Path(names["{in}"]).write_bytes(lines)
             output = self._talk(arguments, b"" if "{in}" in used else lines, count)
@@ -169,7 +169,7 @@ class Command:
             except OSError as error:
                 raise RuntimeError(f"{self.name!r} wrote no {{out}}: {error.strerror}") from error
 
-    def _talk(self, arguments: list[str], given: bytes, count: int) -> bytes:
+    def _talk(self, arguments: list[str], lines: bytes, count: int) -> bytes:
         try:
             process = subprocess.Popen(
                 arguments,
@@ -182,14 +182,14 @@ class Command:
             raise RuntimeError(f"{self.name!r} does not start: {error.strerror}") from error
         try:
             most = (self.result.bits // 4 + 64) * count + _CHUNK
-            output, said = self._exchanged(process, given, count, most)
+            output, stderr = self._exchanged(process, lines, count, most)
             status = process.wait(self.timeout)
         except subprocess.TimeoutExpired:
             raise self._late(output, count) from None
         finally:
             _end(process)
         if status != 0:
-            last = said.decode(errors="replace").strip().splitlines()[-1:]
+            last = stderr.decode(errors="replace").strip().splitlines()[-1:]
             why = f": {_short(last[0])}" if last else ""
             ended = (
                 f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
@@ -199,7 +199,7 @@ class Command:
         return output
 
     def _exchanged(
-        self, process: subprocess.Popen[bytes], given: bytes, count: int, most: int
+        self, process: subprocess.Popen[bytes], lines: bytes, count: int, most: int
     ) -> tuple[bytes, bytes]:
         """Writes the input and reads both outputs at once, until both have ended."""
         assert process.stdin is not None
@@ -208,7 +208,7 @@ class Command:
             process.stdout: bytearray(),
             process.stderr: bytearray(),
         }
-        left = memoryview(given)
+        left = memoryview(lines)
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdin, selectors.EVENT_WRITE)
             os.set_blocking(process.stdin.fileno(), False)

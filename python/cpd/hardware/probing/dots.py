@@ -46,8 +46,8 @@ class Dots:
 
 def joined(parts: list[Dots]) -> Dots:
     """Returns the dot products of all parts, in order."""
-    c = [one.c for one in parts if one.c is not None]
-    a, b = (np.concatenate([getattr(one, name) for one in parts]) for name in "ab")
+    c = [dots.c for dots in parts if dots.c is not None]
+    a, b = (np.concatenate([getattr(dots, name) for dots in parts]) for name in "ab")
     return Dots(a, b, np.concatenate(c) if c else None)
 
 
@@ -203,7 +203,7 @@ class Inputs:
         some = [leaves] if leaves else []
         if self.of_c is not None and len(places) > 1:
             some += [[places[0], self.k, places[1]], [places[0], places[1], self.k]]
-        rows = [(one, gap, sign) for one in some for gap in range(40) for sign in (1, -1)]
+        rows = [(triple, gap, sign) for triple in some for gap in range(40) for sign in (1, -1)]
         dots = self.zeros(len(rows))
         for row, ((up, down, rest), gap, sign) in enumerate(rows):
             for leaf, e, signed in ((up, high, 1), (down, high, -1), (rest, high - gap, sign)):
@@ -271,14 +271,14 @@ class Inputs:
         low = np.maximum(self.of_a.low, e - self.of_b.high)
         high = np.minimum(self.of_a.high, e - self.of_b.low)
         ea = np.clip(e // 2 + drift, low, high)
-        made = []
+        operands = []
         for f, exponent in ((self.a, ea), (self.b, e - ea)):
             plain = rng.random(e.shape) < 1 / 3
             significand = np.where(plain, 1.0, 1 + rng.random(e.shape))
             sign = rng.choice([-1.0, 1.0], e.shape) if f.signed else 1.0
             value = np.ldexp(sign * significand, exponent).astype(np.float32)
-            made.append(cast(value, Cast(f, rounding="toward_zero", overflow="saturate")))
-        return made[0], made[1]
+            operands.append(cast(value, Cast(f, rounding="toward_zero", overflow="saturate")))
+        return operands[0], operands[1]
 
     def _cancel(
         self, rng: np.random.Generator, a: F32, b: F32, active: npt.NDArray[np.bool_]
@@ -286,11 +286,11 @@ class Inputs:
         """Copies the greatest product, negated, to one more place, in half of the rows."""
         rows = np.arange(len(a))
         greatest = np.argmax(np.abs(a * b.astype(np.float64)), axis=1)
-        other = np.argmax(np.where(active, rng.random(a.shape), 0), axis=1)
-        where = (rng.random(len(a)) < 0.5) & (greatest != other)
-        rows, greatest, other = rows[where], greatest[where], other[where]
-        a[rows, other], b[rows, other] = a[rows, greatest], b[rows, greatest]
-        (a if self.a.signed else b)[rows, other] *= -1
+        target = np.argmax(np.where(active, rng.random(a.shape), 0), axis=1)
+        where = (rng.random(len(a)) < 0.5) & (greatest != target)
+        rows, greatest, target = rows[where], greatest[where], target[where]
+        a[rows, target], b[rows, target] = a[rows, greatest], b[rows, greatest]
+        (a if self.a.signed else b)[rows, target] *= -1
 
     def _addends(self, rng: np.random.Generator, a: F32, b: F32, top: I64) -> F32 | None:
         if self.c is None:

@@ -89,8 +89,8 @@ class Probed:
         else:
             lines.append(f"rule       {self.rule}")
         lines += [f"like       {', '.join(self.presets)}"] if self.presets else []
-        lines += [f"unsure     {one}" for one in self.unsure]
-        lines += [f"note       {one}" for one in self.notes]
+        lines += [f"unsure     {doubt}" for doubt in self.unsure]
+        lines += [f"note       {note}" for note in self.notes]
         lines.append(f"verified   {self.verified:,} random dot products; {self.asked:,} asked for")
         return "\n".join(lines)
 
@@ -169,13 +169,15 @@ def _dots_of(matmul: Callable[..., Any], size: int = 64) -> Callable[..., Any]:
         sums = np.empty(len(a), np.float32)
         for begin in range(0, len(a), size):
             rows = slice(begin, begin + size)
-            given = [_padded(a[rows], size), _padded(b[rows], size).T]
+            operands = [_padded(a[rows], size), _padded(b[rows], size).T]
             if c is not None:
-                given.append(np.diag(_padded(c[rows, None], size)[:, 0]))
-            made = _array(matmul(*map(np.ascontiguousarray, given)))
-            if made.shape != (size, size):
-                raise ValueError(f"the product must be of shape ({size}, {size}), got {made.shape}")
-            sums[rows] = np.diagonal(made)[: len(a[rows])]
+                operands.append(np.diag(_padded(c[rows, None], size)[:, 0]))
+            product = _array(matmul(*map(np.ascontiguousarray, operands)))
+            if product.shape != (size, size):
+                raise ValueError(
+                    f"the product must be of shape ({size}, {size}), got {product.shape}"
+                )
+            sums[rows] = np.diagonal(product)[: len(a[rows])]
         return sums
 
     return dots
@@ -185,9 +187,9 @@ def _padded(x: F32, size: int) -> F32:
     return np.concatenate([x, np.zeros((size - len(x), x.shape[1]), np.float32)])
 
 
-def _array(given: Any) -> np.ndarray[Any, Any]:
+def _array(values: Any) -> np.ndarray[Any, Any]:
     """An array or a tensor of any device, as an array."""
-    return np.asarray(given.detach().float().cpu() if hasattr(given, "detach") else given)
+    return np.asarray(values.detach().float().cpu() if hasattr(values, "detach") else values)
 
 
 class _Probe:
@@ -252,7 +254,7 @@ class _Probe:
         k = self.inputs.k
         if isinstance(tree, Node):
             flat = (
-                one for one in nodes(tree) if not any(isinstance(x, Node) for x in one.children)
+                node for node in nodes(tree) if not any(isinstance(x, Node) for x in node.children)
             )
             first = min(flat, key=lambda node: min(node.leaves))
             chosen = [leaf for leaf in sorted(first.leaves) if leaf != k]
@@ -267,38 +269,40 @@ class _Probe:
         )
         bits = [fit.significant_bits(some.sums) for some in (bare, whole)]
         regimes.gaps = sorted({*bits})
-        passing, given = (mask.passing, mask.given) if mask else ([self.inputs.products],) * 2
+        passing, powers = (mask.passing, mask.given) if mask else ([self.inputs.products],) * 2
         figures = fit.Figures(
-            fit.formats_of(bits[0], passing[:1], given[:1]),
-            fit.formats_of(bits[1], passing, given),
-            fit.formats_of(24, passing, given),
-            Powers(min(one.low for one in passing), max(one.high for one in passing)),
+            fit.formats_of(bits[0], passing[:1], powers[:1]),
+            fit.formats_of(bits[1], passing, powers),
+            fit.formats_of(24, passing, powers),
+            Powers(min(p.low for p in passing), max(p.high for p in passing)),
         )
         cuts = regimes.seen(regimes.cuts())
         seen = fit.mingled([block, whole, cuts, *more], rng)
         tiny = regimes.seen(joined([regimes.edges(), regimes.tiny(rng, 160)]).shuffled(rng))
         for stage in fit.stages(tree, self.inputs, figures):
             fitting = [rule for group in stage for rule in fit.fitting(group, seen)]
-            found = [
-                one for rule in fitting for one in fit.with_exponents(tiny.agrees, rule, passing)
+            matches = [
+                variant
+                for rule in fitting
+                for variant in fit.with_exponents(tiny.agrees, rule, passing)
             ]
-            if found:
-                return found
+            if matches:
+                return matches
         return []
 
     def _told(self, order: str, rules: list[Rule], verified: int) -> Probed:
         inputs = self.inputs
-        made: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "a": inputs.a, "b": inputs.b, "c": inputs.c, "k": inputs.k, "order": order,
         }  # fmt: skip
         if not rules:
-            return Probed(**made, accumulator=None, rule="", unsure=(), presets=(), notes=(),
+            return Probed(**fields, accumulator=None, rule="", unsure=(), presets=(), notes=(),
                           verified=0, asked=self.asked)  # fmt: skip
         rule = rules[0]
         pool = self.regimes.mixed(self.rng, _VERIFIED)
         accumulator = rule.accumulator if isinstance(rule, Known) and not rule.result else None
         return Probed(
-            **made,
+            **fields,
             accumulator=accumulator,
             rule=rule.text,
             unsure=tuple(fit.unsure(rules, pool)),
@@ -323,15 +327,15 @@ class _Probe:
         for kind, dots in kinds.items():
             if not len(dots):
                 continue
-            given, wanted = self.ask(dots), rule(dots)
-            wrong = ~same(given, wanted)
+            sums, expected = self.ask(dots), rule(dots)
+            wrong = ~same(sums, expected)
             if wrong.any():
                 row = int(np.argmax(wrong))
                 notes.append(
                     f"{kind}: {wrong.sum()} of {len(dots)} are not the rule's, such as "
-                    f"{given[row]:g} for {wanted[row]:g}"
+                    f"{sums[row]:g} for {expected[row]:g}"
                 )
-            signs = ~wrong & (given == 0) & (np.signbit(given) != np.signbit(wanted))
+            signs = ~wrong & (sums == 0) & (np.signbit(sums) != np.signbit(expected))
             if signs.any():
                 notes.append(f"{kind}: {signs.sum()} of {len(dots)} are zeros of the other sign")
         return notes

@@ -136,11 +136,11 @@ def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> 
     ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
     begins = any(p.low > max(g.low, -149) for p, g in zip(passed, given, strict=True))
     names = [name for name in STANDARD if as_format(name).man == bits - 1]
-    made = [as_format(name) for name in names]
+    formats = [as_format(name) for name in names]
     for exp in (8, 5, 6, 7, 4, 3, 2):
         for encoding in ("ieee", "fn"):
-            made += _made(exp, bits - 1, encoding)
-    fitting = [f for f in dict.fromkeys(made) if _holds(f, passing, ends)]
+            formats += _made(exp, bits - 1, encoding)
+    fitting = [f for f in dict.fromkeys(formats) if _holds(f, passing, ends)]
     explained = [f for f in fitting if begins and Powers.of(f).low == passing.low]
     if explained or ends:
         return explained or fitting
@@ -216,7 +216,7 @@ def stages(
             yield [_hidden_trees(tree, inputs, figures)]
     yield [_integers(figures)]
     usual = ("kahan", "sequential", "pairwise")
-    yield [_floats({"scheme": one}, figures, plain, []) for one in usual]
+    yield [_floats({"scheme": name}, figures, plain, []) for name in usual]
     yield [(Known(acc) for _, acc in presets_of(inputs))]
 
 
@@ -348,13 +348,13 @@ def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> Unit | None:
 
 def fitting(rules: Iterable[Rule], seen: Seen, most: int = _MOST_KEPT) -> list[Rule]:
     """The first `most` rules that give the observed sums."""
-    found: list[Rule] = []
+    matches: list[Rule] = []
     for rule in rules:
         if seen.agrees(rule):
-            found.append(rule)
-            if len(found) == most:
+            matches.append(rule)
+            if len(matches) == most:
                 break
-    return found
+    return matches
 
 
 def has_unit(rule: Rule) -> bool:
@@ -424,15 +424,15 @@ def with_exponents(
     if not has_unit(rule) or unit_in(rule).adder in UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []
     mosts = [
-        one.low + unit_in(rule).fraction_bits for one in passing
+        powers.low + unit_in(rule).fraction_bits for powers in passing
     ]  # with a greater one they would be cut
     likely = [most - down for most in mosts for down in range(_MOST_CUT)]
     exponents = least_exponents(alike, rule, dict.fromkeys(likely))
     usual = [_USUAL_EXPONENT] if _USUAL_EXPONENT in exponents else []
-    made = (
+    variants = (
         changed(rule, min_exponent=e) for e in dict.fromkeys([*usual, *exponents[-_MOST_NEAR:]])
     )
-    return [one for one in made if one is not None]
+    return [variant for variant in variants if variant is not None]
 
 
 def narrowed(
@@ -456,8 +456,8 @@ def narrowed(
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
     """All dot products and sums, in random order."""
-    rows = rng.permutation(sum(len(one.dots) for one in some))
-    dots, sums = joined([one.dots for one in some]), np.concatenate([one.sums for one in some])
+    rows = rng.permutation(sum(len(seen.dots) for seen in some))
+    dots, sums = joined([seen.dots for seen in some]), np.concatenate([seen.sums for seen in some])
     return Seen(dots.rows(rows), sums[rows])
 
 
@@ -466,24 +466,24 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees
     lines = list(_unsure_unit(rule, alike)) if has_unit(rule) else []
-    others = {_key(one): one.text for one in reversed(rules) if not _one_field(rule, one)}
+    others = {_key(other): other.text for other in reversed(rules) if not _one_field(rule, other)}
     others.pop(_key(rule), None)
-    told = [f"also {one}" for one in reversed(others.values())]
+    told = [f"also {text}" for text in reversed(others.values())]
     more = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
     return lines + told[:_MOST_TOLD] + more
 
 
 def _key(rule: Rule) -> str:
     """A text that is equal for rules that differ in min_exponent alone."""
-    one = changed(rule, min_exponent=0) if has_unit(rule) else rule
-    return (one or rule).text
+    canonical = changed(rule, min_exponent=0) if has_unit(rule) else rule
+    return (canonical or rule).text
 
 
 def _one_field(rule: Rule, other: Rule) -> bool:
     """Returns whether two units differ only in fields that `unsure` reports field by field."""
     if not (has_unit(rule) and has_unit(other)):
         return False
-    x, y = (unit_fields(unit_in(one)) for one in (rule, other))
+    x, y = (unit_fields(unit_in(candidate)) for candidate in (rule, other))
     differing = [name for name in x if x[name] != y[name]]
     return set(differing) <= {"fraction_bits", "min_exponent", "sum", "sum_rounding"}
 

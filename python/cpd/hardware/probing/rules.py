@@ -72,8 +72,8 @@ class Known:
             float32 (n,).
         """
         addend = None if c is None else c[:, None, None]
-        made: F32 = gemm(a[:, None, :], b[:, :, None], self.accumulator, addend)[:, 0, 0]
-        return made if self.result is None else cast(made, self.result)
+        total: F32 = gemm(a[:, None, :], b[:, :, None], self.accumulator, addend)[:, 0, 0]
+        return total if self.result is None else cast(total, self.result)
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class OrderTree:
 
     def __call__(self, dots: Dots) -> F32:
         """Returns the sums of dot products."""
-        made = self._sum(self.tree, dots)
+        sums = self._sum(self.tree, dots)
         if self.result is not None:
-            made = cast(made, self.result)
-        return made
+            sums = cast(sums, self.result)
+        return sums
 
     def _sum(self, tree: Tree, dots: Dots) -> F32:
         if not isinstance(tree, Node):
@@ -215,7 +215,7 @@ def sequential(start: Tree | None, trees: Sequence[Tree]) -> Tree:
 def chunked(start: Tree | None, k: int, chunk: int) -> Tree:
     """Returns the tree that sums each chunk in order, and then the chunks."""
     chunks = [range(at, min(at + chunk, k)) for at in range(0, k, chunk)]
-    return sequential(start, [sequential(None, one) for one in chunks])
+    return sequential(start, [sequential(None, leaves) for leaves in chunks])
 
 
 def nodes(tree: Tree) -> Iterator[Node]:
@@ -232,17 +232,19 @@ def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
     if tree == sequential(start, range(k)):
         return [{"scheme": "sequential"}]
     sizes = sorted({len(node.leaves) for node in nodes(tree)} & set(range(2, k + 1)))
-    found: list[dict[str, Any]] = [
+    schemes: list[dict[str, Any]] = [
         {"scheme": "chunked", "chunk": chunk} for chunk in sizes if tree == chunked(start, k, chunk)
     ]
     if tree == join([start, pairwise(range(k))]):
-        found.append({"scheme": "pairwise"})
-    return found
+        schemes.append({"scheme": "pairwise"})
+    return schemes
 
 
 def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
     """Returns the matrix units with this tree, which add k ascending, or else in groups."""
-    flat = [frozenset(one for one in node.children if one in range(k)) for node in nodes(tree)]
+    flat = [
+        frozenset(child for child in node.children if child in range(k)) for node in nodes(tree)
+    ]
     sizes = {len(node.leaves) for node in nodes(tree)}
     widths = sorted({1, *map(len, flat), *sizes} & set(range(1, min(k, _WIDEST) + 1)))
     shapes = [
@@ -253,17 +255,17 @@ def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
         for adder in (ADDERS if block > 1 else ADDERS[:1])
         if adder != "separate" or promote != block
     ]
-    found = [Blocks(*shape) for shape in shapes]
-    found = [one for one in found if one.tree(k, addend) == tree]
-    if found:
-        return found
+    units = [Blocks(*shape) for shape in shapes]
+    units = [unit for unit in units if unit.tree(k, addend) == tree]
+    if units:
+        return units
     sets = set(flat)
     for block in widths:
         for order in _orders(block, k):
             if frozenset(Blocks(block, 0, "aligned", *order).order(k)[:block]) not in sets:
                 continue
-            made = (Blocks(*shape, *order) for shape in shapes if shape[0] == block)
-            fitting = next((one for one in made if one.tree(k, addend) == tree), None)
+            variants = (Blocks(*shape, *order) for shape in shapes if shape[0] == block)
+            fitting = next((unit for unit in variants if unit.tree(k, addend) == tree), None)
             if fitting is not None:
                 return [fitting]
     return []

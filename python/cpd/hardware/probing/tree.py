@@ -59,10 +59,10 @@ def leaves_of(tree: Tree) -> frozenset[int]:
 
 def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
     """The sum of trees; None is +0, which is left out."""
-    given = [tree for tree in trees if tree is not None]
-    if len(given) == 1:
-        return given[0]
-    return Node(frozenset(given), exact and len(given) > 2)
+    terms = [tree for tree in trees if tree is not None]
+    if len(terms) == 1:
+        return terms[0]
+    return Node(frozenset(terms), exact and len(terms) > 2)
 
 
 def is_binary(tree: Tree) -> bool:
@@ -80,19 +80,19 @@ def text(tree: Tree, addend: int) -> str:
     """
     if not isinstance(tree, Node):
         return "c" if tree == addend else str(tree)
-    parts = sorted(tree.children, key=lambda one: _first(one, addend))
+    parts = sorted(tree.children, key=lambda part: _first(part, addend))
     if len(parts) == 2:
         return f"({text(parts[0], addend)} + {text(parts[1], addend)})"
     shown: list[str] = []
     run: list[int] = []
-    for one in [*parts, None]:
-        if run and one != run[-1] + 1:
+    for part in [*parts, None]:
+        if run and part != run[-1] + 1:
             shown.append(f"{run[0]}…{run[-1]}" if len(run) > 2 else " ".join(map(str, run)))
             run = []
-        if isinstance(one, int) and one != addend:
-            run.append(one)
-        elif one is not None:
-            shown.append(text(one, addend))
+        if isinstance(part, int) and part != addend:
+            run.append(part)
+        elif part is not None:
+            shown.append(text(part, addend))
     return f"{'{['[not tree.exact]}{' '.join(shown)}{'}]'[not tree.exact]}"
 
 
@@ -112,8 +112,8 @@ class Mask:
         self.given = [inputs.powers(leaf) for leaf in kinds]
         self.passing = [self._passing(leaf) for leaf in kinds]
         """The powers that pass as products and as the addend."""
-        self.low = max(one.low for one in self.passing)
-        self.high = min(one.high for one in self.passing)
+        self.low = max(powers.low for powers in self.passing)
+        self.high = min(powers.high for powers in self.passing)
         self.group = self._counted()
 
     def _passing(self, leaf: int) -> Powers:
@@ -123,11 +123,11 @@ class Mask:
         for row, e in enumerate(exponents):
             self.inputs.put(dots, row, leaf, e)
         with np.errstate(over="ignore", under="ignore"):
-            wanted = np.ldexp(np.float32(1), np.array(exponents, np.int32))
-        same = (self.ask(dots) == wanted) & np.isfinite(wanted) & (wanted > 0)
+            expected = np.ldexp(np.float32(1), np.array(exponents, np.int32))
+        same = (self.ask(dots) == expected) & np.isfinite(expected) & (expected > 0)
         if not same.any():
-            what = "an addend" if leaf == self.inputs.k else "a product"
-            raise OrderError(f"no power of two passes unchanged as {what} next to zeros")
+            role = "an addend" if leaf == self.inputs.k else "a product"
+            raise OrderError(f"no power of two passes unchanged as {role} next to zeros")
         first, last = np.flatnonzero(same)[[0, -1]]
         return Powers(exponents[int(first)], exponents[int(last)])
 
@@ -141,8 +141,8 @@ class Mask:
                 if leaf >= row:
                     self.inputs.put(dots, n + row, leaf, self.low)
         counts = np.ldexp(self.ask(dots).astype(np.float64), -self.low)
-        wanted = np.concatenate([np.arange(1, n + 1), np.arange(n, 0, -1)])
-        wrong = wanted[counts != wanted]
+        expected = np.concatenate([np.arange(1, n + 1), np.arange(n, 0, -1)])
+        wrong = expected[counts != expected]
         if not len(wrong):
             return n
         most = int(wrong.min()) - 1
@@ -163,9 +163,9 @@ class Mask:
                 f"±2^{self.high} in products {i} and {j} do not cancel, whatever their signs: a "
                 f"sum keeps traces of 2^{self.low} next to 2^{self.high}"
             )
-        found = np.ones((n, n), np.int64)
-        found[tuple(pairs.T)] = found[tuple(pairs.T[::-1])] = n - left
-        return found
+        counts = np.ones((n, n), np.int64)
+        counts[tuple(pairs.T)] = counts[tuple(pairs.T[::-1])] = n - left
+        return counts
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
         """Returns the number of units left with ±M; -1: the sum is not a count of units."""
@@ -186,10 +186,10 @@ class Mask:
     def _count(
         self, pairs: npt.NDArray[np.int64], members: range, sign: int, unit: int
     ) -> npt.NDArray[np.float64]:
-        one = self.inputs.zeros(1)
+        base = self.inputs.zeros(1)
         for leaf in members:
-            self.inputs.put(one, 0, leaf, self.low, unit)
-        dots = one.each(lambda x: np.repeat(x, len(pairs), axis=0))
+            self.inputs.put(base, 0, leaf, self.low, unit)
+        dots = base.each(lambda x: np.repeat(x, len(pairs), axis=0))
         for row, (i, j) in enumerate(pairs.tolist()):
             self.inputs.put(dots, row, i, self.high, sign)
             self.inputs.put(dots, row, j, self.high, -sign)
@@ -199,10 +199,10 @@ class Mask:
 
 def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
     """Returns the tree in which each two leaves meet in a node of the size in `sizes`."""
-    made = _built(sizes, order)
-    if not np.array_equal(_sizes_of(made, len(order)), sizes):
+    tree = _built(sizes, order)
+    if not np.array_equal(_sizes_of(tree, len(order)), sizes):
         raise OrderError("what each two terms lose of the others fits no order of sums")
-    return made
+    return tree
 
 
 def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
@@ -214,7 +214,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
         exact = value == size + 1
         if not exact and value != size + len(others):
             raise OrderError("what the terms lose next to great ones fits no order of sums")
-        parts = [[one] for one in others] if exact else _parts(sizes, others, value)
+        parts = [[leaf] for leaf in others] if exact else _parts(sizes, others, value)
         tree = join([tree, *(_built(sizes, part) for part in parts)], exact)
         size += len(others)
     return tree
@@ -234,17 +234,17 @@ def _sizes_of(tree: Tree, n: int) -> npt.NDArray[np.int64]:
     """The size of the node in which each two leaves of a tree meet."""
     sizes = np.ones((n, n), np.int64)
 
-    def walk(one: Tree) -> list[int]:
-        if not isinstance(one, Node):
-            return [one]
-        parts = [walk(child) for child in one.children]
+    def walk(subtree: Tree) -> list[int]:
+        if not isinstance(subtree, Node):
+            return [subtree]
+        parts = [walk(child) for child in subtree.children]
         whole = sum(map(len, parts))
         greatest = max(map(len, parts))
         for i, left in enumerate(parts):
             for right in parts[:i]:
-                met = max(len(left), len(right)) + 1 if one.exact else whole
+                met = max(len(left), len(right)) + 1 if subtree.exact else whole
                 sizes[np.ix_(left, right)] = sizes[np.ix_(right, left)] = met
-        assert not one.exact or sum(len(part) > 1 for part in parts) <= 1 or greatest == 1
+        assert not subtree.exact or sum(len(part) > 1 for part in parts) <= 1 or greatest == 1
         return [leaf for part in parts for leaf in part]
 
     walk(tree)

@@ -140,34 +140,34 @@ def bench_text(
     """
     formats, ports = formats or {}, ports or Ports()
     starts = _starts(fields)
-    given, expected = unit.inputs, unit.outputs
+    inputs, expected = unit.inputs, unit.outputs
 
-    def part(each: Field) -> str:
-        return f"checked[{starts[each.name]}+:{each.bits}]"
+    def part(field: Field) -> str:
+        return f"checked[{starts[field.name]}+:{field.bits}]"
 
     declarations = [
-        f"  logic [{each.bits - 1}:0] {each.name};\n"
-        f"  assign {each.name} = vector[{starts[each.name]}+:{each.bits}];"
-        for each in given
-    ] + [f"  logic [{each.bits - 1}:0] {each.name}, expected_{each.name};" for each in expected]
-    wires = [f".{ports.port(each.name)}({each.name})" for each in (*given, *expected)]
+        f"  logic [{field.bits - 1}:0] {field.name};\n"
+        f"  assign {field.name} = vector[{starts[field.name]}+:{field.bits}];"
+        for field in inputs
+    ] + [f"  logic [{field.bits - 1}:0] {field.name}, expected_{field.name};" for field in expected]
+    wires = [f".{ports.port(field.name)}({field.name})" for field in (*inputs, *expected)]
     wires += [f".{name}({bits}'d{value})" for name, (bits, value) in unit.constants.items()]
     wires += [f".{port}({name})" for name, port in ports.controls.items() if port is not None]
     numbers = {name: f for name, f in formats.items() if number_function(name, f)}
     nan = where_nan(formats["result"], "result") if "result" in formats else ""
-    exact = {each.name: _differs(each, expected) for each in expected}
-    loose = {each.name: _differs(each, expected, nan) for each in expected}
+    exact = {field.name: _differs(field, expected) for field in expected}
+    loose = {field.name: _differs(field, expected, nan) for field in expected}
     wrong = " || ".join(loose.values())
     reported = loose if ports.any_nan else exact
     told = bool(nan) and not ports.any_nan
-    outputs = ", ".join(each.name for each in expected)
+    outputs = ", ".join(field.name for field in expected)
     clocked = ports.clock is not None
-    bits = sum(each.bits for each in expected)
+    bits = sum(field.bits for field in expected)
     parameters = ",\n      ".join(f".{name}({x})" for name, x in unit.parameters.items())
     declarations += [
-        f"  logic [{each.bits - 1}:0] first_got, first_expected;"
-        for each in expected
-        if told and each.name == "result"
+        f"  logic [{field.bits - 1}:0] first_got, first_expected;"
+        for field in expected
+        if told and field.name == "result"
     ]
     return _BENCH.format(
         title=title or f"{unit.name} against {count} vectors.",
@@ -179,13 +179,13 @@ def bench_text(
         parameters=f" #(\n      {parameters}\n  )" if parameters else "",
         ports=",\n      ".join(wires),
         functions="\n".join(number_function(name, f) for name, f in numbers.items()),
-        expected="\n".join(f"    expected_{each.name} = {part(each)};" for each in expected),
+        expected="\n".join(f"    expected_{field.name} = {part(field)};" for field in expected),
         file=file,
         wrong=wrong,
         x=f"^{{{outputs}}} === 1'bx",
         shown=SHOWN,
-        inputs_format=" ".join(f"{each.name}={_form(each, set(numbers))}" for each in given),
-        inputs="".join(f", {_values(each, part(each), set(numbers))}" for each in given),
+        inputs_format=" ".join(f"{field.name}={_form(field, set(numbers))}" for field in inputs),
+        inputs="".join(f", {_values(field, part(field), set(numbers))}" for field in inputs),
         reports="\n".join(_reports(expected, reported, set(numbers))),
         other_nan=_OTHER_NAN.format(differs=exact["result"]) if told else "",
         run=clocked_run(ports, wrong, outputs) if clocked else _AT_ONCE,
@@ -197,64 +197,66 @@ def bench_text(
 def _undriven(unit: Unit, names: Sequence[str]) -> str:
     if not names:
         return ""
-    said = f"the bench does not drive {', '.join(names)} of {unit.name}"
-    return f'      $display("{said}");\n'
+    message = f"the bench does not drive {', '.join(names)} of {unit.name}"
+    return f'      $display("{message}");\n'
 
 
-def _differs(each: Field, all_outputs: Sequence[Field], nan: str = "") -> str:
+def _differs(field: Field, all_outputs: Sequence[Field], nan: str = "") -> str:
     """Returns the condition of a failure.
 
     With `nan`, another NaN's code is no failure if `result` is NaN. Signals of a special line are
     not compared.
     """
-    name = each.name
+    name = field.name
     differs = f"{name} !== expected_{name}"
     if name == "result" and nan:
         both = f"({nan} && {nan.replace('result', 'expected_result')})"
         return f"({differs} && {both} !== 1'b1)"
     has_special = any(other.name == "special" for other in all_outputs)
-    if each.role == "output" or name == "special" or not has_special:
+    if field.role == "output" or name == "special" or not has_special:
         return differs
     return f"(!expected_special && {differs})"
 
 
 def _reports(outputs: Sequence[Field], differs: Mapping[str, str], numbers: set[str]) -> list[str]:
     """Statements that report the first inner signal and all outputs that differ."""
-    made = []
+    statements = []
     before = ""
-    for each in (each for each in outputs if each.role == "signal"):
-        made.append(
-            f"        {before}if ({differs[each.name]})\n{_report(each, numbers, 'first ')}"
+    for field in (field for field in outputs if field.role == "signal"):
+        statements.append(
+            f"        {before}if ({differs[field.name]})\n{_report(field, numbers, 'first ')}"
         )
         before = "else "
-    for each in (each for each in outputs if each.role != "signal"):
-        made.append(f"        if ({differs[each.name]})\n{_report(each, numbers)}")
-    return made
+    for field in (field for field in outputs if field.role != "signal"):
+        statements.append(f"        if ({differs[field.name]})\n{_report(field, numbers)}")
+    return statements
 
 
-def _report(each: Field, numbers: set[str], which: str = "") -> str:
-    form = _form(each, numbers)
-    got, expected = (_values(each, code, numbers) for code in (each.name, f"expected_{each.name}"))
-    said = f"{which}{each.name}: got {form}, expected {form}%0s"
-    unknown = f'^{each.name} === 1\'bx ? ", X or Z" : ""'
-    return f'          $display("  {said}", {got}, {expected}, {unknown});'
+def _report(field: Field, numbers: set[str], which: str = "") -> str:
+    form = _form(field, numbers)
+    got, expected = (
+        _values(field, code, numbers) for code in (field.name, f"expected_{field.name}")
+    )
+    message = f"{which}{field.name}: got {form}, expected {form}%0s"
+    unknown = f'^{field.name} === 1\'bx ? ", X or Z" : ""'
+    return f'          $display("  {message}", {got}, {expected}, {unknown});'
 
 
-def _is_integer(each: Field) -> bool:
-    return each.count == 1 and (each.signed or each.role == "signal")
+def _is_integer(field: Field) -> bool:
+    return field.count == 1 and (field.signed or field.role == "signal")
 
 
-def _form(each: Field, numbers: set[str]) -> str:
+def _form(field: Field, numbers: set[str]) -> str:
     """Returns the format in which a field is printed: its code, and its number if it has one."""
-    return "%h (%g)" if each.name in numbers else "%h (%0d)" if _is_integer(each) else "%h"
+    return "%h (%g)" if field.name in numbers else "%h (%0d)" if _is_integer(field) else "%h"
 
 
-def _values(each: Field, code: str, numbers: set[str]) -> str:
+def _values(field: Field, code: str, numbers: set[str]) -> str:
     """The arguments for `_form`."""
-    if each.name in numbers:
-        return f"{code}, number_{each.name}({code})"
-    if _is_integer(each):
-        return f"{code}, $signed({code})" if each.signed else f"{code}, {code}"
+    if field.name in numbers:
+        return f"{code}, number_{field.name}({code})"
+    if _is_integer(field):
+        return f"{code}, $signed({code})" if field.signed else f"{code}, {code}"
     return code
 
 

@@ -80,12 +80,14 @@ def write_testbench(
         raise TypeError(
             f"vectors must be what cpd.hardware.make_vectors makes, got {type(vectors).__name__}"
         )
-    head, fields = vectors.head, tuple(Field(*each) for each in vectors.fields)
+    head, fields = vectors.head, tuple(Field(*field) for field in vectors.fields)
     ports = Ports() if ports is None else ports
     if not isinstance(ports, Ports):
         raise TypeError(f"ports must be a cpd.hardware.Ports, got {type(ports).__name__}")
     unit = unit_of(head, fields) if module is None else plain_unit(fields, module, ports)
-    undriven = [] if module is None else _checked_header(unit, ports, [Path(each) for each in rtl])
+    undriven = (
+        [] if module is None else _checked_header(unit, ports, [Path(source) for source in rtl])
+    )
     folder = Path(folder)
     sources = " ".join(map(_for_make, rtl))
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,25 +118,25 @@ def _checked_header(unit: Unit, ports: Ports, rtl: Sequence[Path]) -> list[str]:
     if header is None:
         return []
     controls = {port: role for role, port in ports.controls.items() if port is not None}
-    fields = {ports.port(each.name): each.name for each in (*unit.inputs, *unit.outputs)}
+    fields = {ports.port(field.name): field.name for field in (*unit.inputs, *unit.outputs)}
     missing = [port for port in (*fields, *controls) if port not in header]
     if missing:
         raise ValueError(
             f"the module {unit.name} has no port {', '.join(missing)}: its ports are "
             f"{', '.join(header)}{_advice([fields[port] for port in missing if port in fields])}"
         )
-    driven = {ports.port(each.name) for each in unit.inputs} | set(controls)
+    driven = {ports.port(field.name) for field in unit.inputs} | set(controls)
     return [name for name, way in header.items() if way == "input" and name not in driven]
 
 
 def _advice(missing: Sequence[str]) -> str:
     """Returns the ways out for fields without a port."""
-    said = [f"give other names with --ports {missing[0]}=PORT"] if missing else []
+    hints = [f"give other names with --ports {missing[0]}=PORT"] if missing else []
     if "flags" in missing:
-        said.append("leave out flags with --no-flags")
+        hints.append("leave out flags with --no-flags")
     if "special" in missing:
-        said.append("special marks the lines whose --signals are not compared, which need it")
-    return "".join(f"; {each}" for each in said)
+        hints.append("special marks the lines whose --signals are not compared, which need it")
+    return "".join(f"; {hint}" for hint in hints)
 
 
 def _for_make(path: str | Path) -> str:

@@ -64,7 +64,7 @@ def where_nan(f: Format, code: str) -> str:
     NaN are a range of codes at the end of either half, and negative zero's code.
     """
     half = 1 << (f.bits - 1)
-    found = []
+    conditions = []
     for base in (0, half):
         last = base + half - 1
         if _is_nan(f, last):
@@ -72,10 +72,10 @@ def where_nan(f: Format, code: str) -> str:
             while low < high:
                 middle = (low + high) // 2
                 low, high = (low, middle) if _is_nan(f, middle) else (middle + 1, high)
-            found.append(_between(f, code, low, last))
+            conditions.append(_between(f, code, low, last))
     if _is_nan(f, half):
-        found.append(_between(f, code, half, half))
-    return f"({' || '.join(dict.fromkeys(found))})" if found else ""
+        conditions.append(_between(f, code, half, half))
+    return f"({' || '.join(dict.fromkeys(conditions))})" if conditions else ""
 
 
 def _between(f: Format, code: str, low: int, high: int) -> str:

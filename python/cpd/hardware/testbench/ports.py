@@ -100,12 +100,12 @@ class Ports:
 
     def _check_needs(self) -> None:
         """Raises ValueError for an argument without the port that it is about."""
-        given = {name for name, value in vars(self).items() if value != _DEFAULTS.get(name)}
+        arguments = {name for name, value in vars(self).items() if value != _DEFAULTS.get(name)}
         for name in CLOCKED:
-            if name in given and self.clock is None:
+            if name in arguments and self.clock is None:
                 raise ValueError(f"{name} needs clock, the name of the module's clock port")
         for name, needed in NEEDS.items():
-            if name in given and not given & set(needed):
+            if name in arguments and not arguments & set(needed):
                 raise ValueError(f"{name} needs {' or '.join(needed)}")
 
     @property
@@ -147,7 +147,7 @@ NEEDS = {
 }
 """Arguments that need one of other arguments."""
 _DEFAULTS = {
-    name: each.default for name, each in Ports.__dataclass_fields__.items() if name != "names"
+    name: field.default for name, field in Ports.__dataclass_fields__.items() if name != "names"
 }
 
 
@@ -189,8 +189,8 @@ def _ports_of(text: str, module: str) -> dict[str, str] | None:
     ports: dict[str, str] = {}
     direction = ""
     for part in lists[-1]:
-        said = _DIRECTION.match(part)
-        direction = said[1] if said else direction
+        match = _DIRECTION.match(part)
+        direction = match[1] if match else direction
         name = _NAME.search(part.strip())
         if name is None:
             return None if part.strip() else ports

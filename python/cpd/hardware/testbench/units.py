@@ -61,7 +61,7 @@ def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
     fields, and for two ports of one name.
     """
     check_identifier("a module's name", module, ("tb",))
-    known = [each.name for each in fields if each.role == "signal"]
+    known = [field.name for field in fields if field.role == "signal"]
     chosen = known if ports.signals == ("all",) else list(ports.signals)
     for name in chosen:
         if name not in known:
@@ -69,14 +69,14 @@ def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
             raise ValueError(f"no signal {shown(name)}: {has}")
     if chosen and "special" in known and "special" not in chosen:
         chosen.append("special")
-    wanted = {"result", *chosen} | ({"flags"} if ports.flags else set())
-    used = [each for each in fields if each.role == "input" or each.name in wanted]
-    _check_ports(ports, [each.name for each in used])
+    outputs = {"result", *chosen} | ({"flags"} if ports.flags else set())
+    used = [field for field in fields if field.role == "input" or field.name in outputs]
+    _check_ports(ports, [field.name for field in used])
     return Unit(
         module,
         {},
-        tuple(each for each in used if each.role == "input"),
-        tuple(each for each in used if each.role != "input"),
+        tuple(field for field in used if field.role == "input"),
+        tuple(field for field in used if field.role != "input"),
     )
 
 
@@ -101,9 +101,9 @@ def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
     named = {"result": as_format(result)}
     named |= {name: as_format(text) for name, text in zip("abc", head["formats"], strict=False)}
     return {
-        each.name: named[each.name]
-        for each in fields
-        if each.name in named and each.bits == named[each.name].bits and not each.signed
+        field.name: named[field.name]
+        for field in fields
+        if field.name in named and field.bits == named[field.name].bits and not field.signed
     }
 
 
@@ -134,10 +134,10 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
             "the modules of tests/rtl raise NV for signalling NaN alone: with nan_signals give the "
             "name of your module"
         )
-    name, made = _UNITS[operation]
-    inputs = tuple(each for each in fields if each.role == "input")
-    outputs = tuple(each for each in fields if each.role != "input")
-    parameters, constants = made(head, {each.name: each.bits for each in inputs})
+    name, parts_of = _UNITS[operation]
+    inputs = tuple(field for field in fields if field.role == "input")
+    outputs = tuple(field for field in fields if field.role != "input")
+    parameters, constants = parts_of(head, {field.name: field.bits for field in inputs})
     return Unit(name, parameters, inputs, outputs, constants)
 
 
@@ -198,15 +198,15 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
     if head["length"] != unit.block:
         raise ValueError(f"a test bench takes one block: length {unit.block}, got {head['length']}")
     operand, other, addend = (as_format(name) for name in head["formats"])
-    result, kept = as_format(accumulator.format), as_format(unit.sum)
-    if operand != other or addend != result or kept.exp != result.exp:
+    result, sum_format = as_format(accumulator.format), as_format(unit.sum)
+    if operand != other or addend != result or sum_format.exp != result.exp:
         raise ValueError("a test bench takes a and b of one format, c of the result's")
     parameters = {"PRODUCTS": unit.block, **format_parameters(operand)}
     parameters |= {"F": unit.fraction_bits, "MIN_EXPONENT": unit.min_exponent}
     if unit.scale is None:
-        wide, narrow = format_parameters(result), format_parameters(kept)
+        wide, narrow = format_parameters(result), format_parameters(sum_format)
         parameters |= {"OUT_EXP": wide["EXP"], "OUT_MAN": wide["MAN"], "SUM_MAN": narrow["MAN"]}
-    elif unit.scale_block != unit.block or {str(result), str(kept)} != {"fp32"}:
+    elif unit.scale_block != unit.block or {str(result), str(sum_format)} != {"fp32"}:
         raise ValueError("a test bench takes units with a scale a block, and sums in fp32")
     return parameters, {"rounding": (3, ROUNDINGS.index(unit.sum_rounding))}
 

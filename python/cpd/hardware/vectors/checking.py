@@ -89,19 +89,19 @@ def checked_lines(
     path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None
 ) -> VectorCheck:
     """Returns the check of a file whose lines have this rule; default: as `check_vectors`."""
-    given = rule or _rule_by_head(path, kind) or rule_by_name(path)
-    if given is None:
+    line_rule = rule or _rule_by_head(path, kind) or rule_by_name(path)
+    if line_rule is None:
         raise ValueError(
             f"{path}:1: neither a head nor the file's name gives the operation and its formats: "
             f"name them, as in `cpd vectors mul e4m3fn --check {path}`"
         )
-    file = File(path, kind, given.fields)
-    found = VectorCheck(given)
+    file = File(path, kind, line_rule.fields)
+    check = VectorCheck(line_rule)
     for columns in file.batches():
-        _compare(found, given, file, columns)
-    if not found.lines:
+        _compare(check, line_rule, file, columns)
+    if not check.lines:
         raise ValueError(f"{path}: no lines")
-    return found
+    return check
 
 
 def _rule_by_head(path: Any, kind: str | None) -> ElementRule | SumRule | None:
@@ -131,33 +131,33 @@ def rule_by_name(path: Any) -> ElementRule | None:
 
 
 def _compare(
-    found: VectorCheck, rule: ElementRule | SumRule, file: File, columns: dict[str, Any]
+    check: VectorCheck, rule: ElementRule | SumRule, file: File, columns: dict[str, Any]
 ) -> None:
     inputs = {f.name: columns[f.name] for f in rule.inputs}
     right, corners = rule.results(inputs)
     wrong = np.zeros(len(columns["line"]), bool)
     names = [f.name for f in rule.fields if f.role != "input"]
-    either = _either_rule(found, rule, columns, right)
+    either = _either_rule(check, rule, columns, right)
     for name in names:
         differs = columns[name] != right[name]
         if name == "result" and not rule.has_integer_result:
             same = _both_nan(rule.result, columns[name], right[name]) & differs
-            found.other_nans += int(np.count_nonzero(same))
+            check.other_nans += int(np.count_nonzero(same))
             differs &= ~same
         if name == "flags":
             differs &= ~either
         differs = differs if differs.ndim == 1 else differs.any(axis=1)
-        found.wrong_in[name] += int(np.count_nonzero(differs))
+        check.wrong_in[name] += int(np.count_nonzero(differs))
         wrong |= differs
-    found.lines += len(wrong)
-    found.wrong += int(np.count_nonzero(wrong))
-    count_corners(found.coverage, right.get("flags"), corners)
-    for i in np.flatnonzero(wrong)[: max(0, _SHOWN - len(found.shown))]:
-        found.shown.append(_told(rule, file, columns, right, int(i)))
+    check.lines += len(wrong)
+    check.wrong += int(np.count_nonzero(wrong))
+    count_corners(check.coverage, right.get("flags"), corners)
+    for i in np.flatnonzero(wrong)[: max(0, _SHOWN - len(check.shown))]:
+        check.shown.append(_told(rule, file, columns, right, int(i)))
 
 
 def _either_rule(
-    found: VectorCheck, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
+    check: VectorCheck, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
 ) -> npt.NDArray[np.bool_]:
     """Returns where the flags are right by either rule for fma(0, ∞, quiet NaN).
 
@@ -178,16 +178,18 @@ def _either_rule(
     lines = undefined & nan[2] & (right["flags"] & _NV == 0)
     raises = lines & (columns["flags"] == right["flags"] | _NV)
     silent = lines & (columns["flags"] == right["flags"])
-    found.quiet_nan_fma["raise NV"] += int(np.count_nonzero(raises))
-    found.quiet_nan_fma["raise nothing"] += int(np.count_nonzero(silent))
+    check.quiet_nan_fma["raise NV"] += int(np.count_nonzero(raises))
+    check.quiet_nan_fma["raise nothing"] += int(np.count_nonzero(silent))
     allowed: npt.NDArray[np.bool_] = raises | silent
     return allowed
 
 
-def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def _both_nan(
+    f: Format, actual: npt.NDArray[Any], right: npt.NDArray[Any]
+) -> npt.NDArray[np.bool_]:
     """Returns where both are NaN, or the right result is a NaN without a code."""
     nans = [
-        corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (given, right)
+        corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (actual, right)
     ]
     both: npt.NDArray[np.bool_] = nans[0] & nans[1] | (right == NO_CODE)
     return both
@@ -196,7 +198,7 @@ def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> np
 def _told(
     rule: ElementRule | SumRule, file: File, columns: dict[str, Any], right: dict[str, Any], i: int
 ) -> str:
-    given = " ".join(f"{f.name}={_hex(f, columns[f.name][i])}" for f in rule.inputs)
+    inputs = " ".join(f"{f.name}={_hex(f, columns[f.name][i])}" for f in rule.inputs)
     parts = []
     for f in rule.fields:
         if f.role == "input" or np.array_equal(columns[f.name][i], right[f.name][i]):
@@ -208,7 +210,7 @@ def _told(
             else (_hex(f, here), _hex(f, there))
         )
         parts.append(f"{f.name} is {texts[0]}, must be {texts[1]}")
-    return f"{file.path}:{columns['line'][i]}: {given}: {'; '.join(parts)}"
+    return f"{file.path}:{columns['line'][i]}: {inputs}: {'; '.join(parts)}"
 
 
 def _hex(f: Field, value: Any) -> str:

@@ -79,13 +79,13 @@ def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.u
         nan |= zero & negative
         zero &= ~negative
     subnormal = ~zero & ~nan & (magnitude < 1 << f.man) & (f.encoding != "e8m0")
-    found = {f"infinity_{side}": infinite, f"nan_{side}": nan, f"subnormal_{side}": subnormal}
+    masks = {f"infinity_{side}": infinite, f"nan_{side}": nan, f"subnormal_{side}": subnormal}
     if side == "in":
-        found["zero_in"] = zero
+        masks["zero_in"] = zero
     else:
-        found |= {"positive_zero": zero & ~negative, "negative_zero": zero & negative}
-        found["largest"] = magnitude == top
-    return _bits_of(found)
+        masks |= {"positive_zero": zero & ~negative, "negative_zero": zero & negative}
+        masks["largest"] = magnitude == top
+    return _bits_of(masks)
 
 
 def corner_of_integer(bits: int, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
@@ -97,7 +97,7 @@ def corner_of_integer(bits: int, codes: npt.NDArray[Any], side: str) -> npt.NDAr
     return _bits_of({"positive_zero": zero, "largest": largest})
 
 
-def _bits_of(found: dict[str, npt.NDArray[np.bool_]]) -> npt.NDArray[np.uint16]:
-    parts = [holds.astype(np.uint16) << CORNERS.index(name) for name, holds in found.items()]
+def _bits_of(masks: dict[str, npt.NDArray[np.bool_]]) -> npt.NDArray[np.uint16]:
+    parts = [holds.astype(np.uint16) << CORNERS.index(name) for name, holds in masks.items()]
     corners: npt.NDArray[np.uint16] = np.bitwise_or.reduce(parts)
     return corners

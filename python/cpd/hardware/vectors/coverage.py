@@ -103,10 +103,10 @@ def _without_input(rule: ElementRule | SumRule, names: set[str]) -> set[str]:
     left = set(names)
     for lines in exhaustive(rule.inputs):
         outputs, corners = rule.results(lines)
-        kept = ~rule.missing(outputs["result"])
+        has_code = ~rule.missing(outputs["result"])
         counts: Counter[str] = Counter()
-        flags = outputs["flags"][kept] if "flags" in outputs else None
-        count_corners(counts, flags, corners[kept])
+        flags = outputs["flags"][has_code] if "flags" in outputs else None
+        count_corners(counts, flags, corners[has_code])
         left -= {name for name, count in counts.items() if count}
         if not left:
             break

@@ -67,13 +67,13 @@ def field_of(given: Any) -> Field:
     if not isinstance(given, dict):
         raise ValueError("a field must be an object with name and bits")
     try:
-        made = Field(**given)
+        field = Field(**given)
     except TypeError:
         raise ValueError(f"a field must be an object with name and bits, got {given}") from None
-    numbers = all(type(n) is int and n > 0 for n in (made.bits, made.count))
-    if type(made.name) is not str or not numbers or made.bits % made.count or made.width > 64:
+    numbers = all(type(n) is int and n > 0 for n in (field.bits, field.count))
+    if type(field.name) is not str or not numbers or field.bits % field.count or field.width > 64:
         raise ValueError(f"a field must have a name and positive numbers of bits, got {given}")
-    return made
+    return field
 
 
 def from_digits(field: Field, digits: Bytes) -> Words | None:
@@ -86,10 +86,10 @@ def from_digits(field: Field, digits: Bytes) -> Words | None:
         return None
     n = len(digits)
     if field.count == 1 or field.width % 4 == 0:
-        each = nibbles.reshape(n, field.count, -1)
+        element_digits = nibbles.reshape(n, field.count, -1)
         values = np.zeros((n, field.count), np.uint64)
-        for place in range(each.shape[2]):
-            values = values << np.uint64(4) | each[:, :, place]
+        for place in range(element_digits.shape[2]):
+            values = values << np.uint64(4) | element_digits[:, :, place]
         if field.width < 64 and (values >> np.uint64(field.width)).any():
             return None
     else:

@@ -98,7 +98,7 @@ class File:
             yield rest
 
     def _one_by_one(self, reader: LineReader, block: bytes, number: int) -> dict[str, Any]:
-        found: list[list[list[int]]] = []
+        lines: list[list[list[int]]] = []
         numbers = []
         for i, raw in enumerate(block.splitlines(), number + 1):
             if len(raw) > _LONGEST_LINE:
@@ -112,12 +112,12 @@ class File:
             except ValueError as error:
                 raise self._error(i, str(error)) from None
             if line is not None:
-                found.append(line)
+                lines.append(line)
                 numbers.append(i)
         columns: dict[str, Any] = {"line": np.array(numbers, np.int64)}
         for place, field in enumerate(self.fields):
-            values = np.array([line[place] for line in found], np.uint64)
-            values = values.reshape(len(found), field.count)
+            values = np.array([line[place] for line in lines], np.uint64)
+            values = values.reshape(len(lines), field.count)
             columns[field.name] = values[:, 0] if field.count == 1 else values
         return columns
 
@@ -130,11 +130,11 @@ class File:
             raise self._error(1, str(error)) from None
 
     def _head_fields(self) -> tuple[Field, ...]:
-        given = (self.head or {}).get("fields")
-        if not isinstance(given, list) or not 0 < len(given) <= _MOST_FIELDS:
+        descriptions = (self.head or {}).get("fields")
+        if not isinstance(descriptions, list) or not 0 < len(descriptions) <= _MOST_FIELDS:
             raise self._error(1, "no head that says the fields of a line")
         try:
-            return tuple(map(field_of, given))
+            return tuple(map(field_of, descriptions))
         except ValueError as error:
             raise self._error(1, str(error)) from None
 

@@ -108,8 +108,8 @@ def _complemented(f: Format, codes: Codes) -> Codes:
     if not is_integer(f):
         return codes
     size = np.uint32(1 << (f.bits - 1))
-    made: Codes = np.where(codes & size != 0, 2 * size - (codes & (size - 1)), codes)
-    return (made & (2 * size - 1)).astype(np.uint32)
+    converted: Codes = np.where(codes & size != 0, 2 * size - (codes & (size - 1)), codes)
+    return (converted & (2 * size - 1)).astype(np.uint32)
 
 
 def random_codes(f: Format, words: Words, shape: Shape) -> Codes:
@@ -155,8 +155,8 @@ def finite_codes(f: Format, codes: Codes) -> Codes:
     sign = codes & size if f.signed else np.uint32(0)
     if f.encoding in ("fnuz", "p3109", "p3109finite"):
         sign = np.where(magnitude == 0, np.uint32(0), sign)
-    made: Codes = magnitude | sign
-    return made
+    finite: Codes = magnitude | sign
+    return finite
 
 
 def sum_lines(rule: Any, words: Words, n: int) -> Lines:
@@ -221,8 +221,8 @@ def _integers(bits: int, words: Words, n: int) -> npt.NDArray[np.uint64]:
     anything = words.next(n) >> np.uint64(64 - bits)
     few = words.next(n).view(np.int64) >> (63 - words.below(bits, n))
     ends = np.uint64(1 << (bits - 1)) + (words.below(17, n) - 8).view(np.uint64)
-    made = np.where(style == 0, anything, np.where(style == 3, ends, few.view(np.uint64)))
-    numbers: npt.NDArray[np.uint64] = made & mask
+    chosen = np.where(style == 0, anything, np.where(style == 3, ends, few.view(np.uint64)))
+    numbers: npt.NDArray[np.uint64] = chosen & mask
     return numbers
 
 

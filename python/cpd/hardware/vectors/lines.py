@@ -41,11 +41,11 @@ def kind_of(path: Any, kind: str | None = None) -> str:
 
 def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> str:
     """The text before the lines."""
-    said = json.dumps(head, ensure_ascii=True)
+    text = json.dumps(head, ensure_ascii=True)
     if kind == "jsonl":
-        return said + "\n"
+        return text + "\n"
     names = ",".join(field.name for field in fields)
-    return f"{'//' if kind == 'readmemh' else '#'} {said}\n" + (
+    return f"{'//' if kind == 'readmemh' else '#'} {text}\n" + (
         f"{names}\n" if kind == "csv" else ""
     )
 
@@ -54,11 +54,11 @@ def head_in(kind: str, line: str) -> dict[str, Any] | None:
     """Returns the head in a line, or None; raises ValueError for an invalid one."""
     text = line.strip()
     mark = next((m for m in _COMMENTS[kind] if text.startswith(m)), "")
-    said = text.removeprefix(mark).strip()
-    if not said.startswith('{"cpd"') or (kind != "jsonl" and not mark):
+    content = text.removeprefix(mark).strip()
+    if not content.startswith('{"cpd"') or (kind != "jsonl" and not mark):
         return None
     try:
-        head = json.loads(said)
+        head = json.loads(content)
     except (ValueError, RecursionError):
         raise ValueError("the head is not JSON") from None
     return head if isinstance(head, dict) else None
@@ -87,8 +87,8 @@ def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> 
     *literals, last = _literals(kind, fields)
     numbers = [np.ascontiguousarray(columns[field.name]) for field in fields]
     widths = [field.width for field in fields]
-    made: bytes = _core.text_lines(list(zip(literals, numbers, widths, strict=True)), last)
-    return made
+    lines: bytes = _core.text_lines(list(zip(literals, numbers, widths, strict=True)), last)
+    return lines
 
 
 def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, Any] | None:
@@ -145,8 +145,8 @@ class LineReader:
         if len(words) != len(self._order):
             names = " ".join(field.name for field in self._order)
             raise ValueError(f"{len(words)} fields where {len(self._order)} are wanted: {names}")
-        found = {f.name: self._elements(f, w) for f, w in zip(self._order, words, strict=True)}
-        return [found[field.name] for field in self._fields]
+        elements = {f.name: self._elements(f, w) for f, w in zip(self._order, words, strict=True)}
+        return [elements[field.name] for field in self._fields]
 
     def _bare(self, line: str) -> str:
         """The line without comments."""
@@ -157,16 +157,16 @@ class LineReader:
         return line.strip()
 
     def _without_blocks(self, line: str) -> str:
-        kept = []
+        texts = []
         while line:
             if self._in_comment:
                 _, end, line = line.partition("*/")
                 self._in_comment = not end
             else:
                 before, begin, line = line.partition("/*")
-                kept.append(before)
+                texts.append(before)
                 self._in_comment = bool(begin)
-        return " ".join(kept)
+        return " ".join(texts)
 
     def _words(self, text: str) -> list[str]:
         return [w.strip() for w in text.split(",")] if self._kind == "csv" else text.split()
@@ -184,37 +184,37 @@ class LineReader:
         digits = line_digits(self._fields)
         if self._whole and len(text.replace("_", "")) < digits:
             raise ValueError(f"a word has {digits} digits, got {_shown(text)}")
-        found = []
+        elements = []
         for field in reversed(self._fields):
-            found.append(_checked(field, number & ((1 << 4 * field.digits) - 1)))
+            elements.append(_checked(field, number & ((1 << 4 * field.digits) - 1)))
             number >>= 4 * field.digits
         if number:
             raise ValueError(f"a word of more than {digits} digits")
-        return found[::-1]
+        return elements[::-1]
 
     def _elements(self, field: Field, word: str) -> list[int]:
         digits = len(word.replace("_", ""))
         if digits > field.digits or (self._whole and digits < field.digits):
-            wanted = f"{field.name} has {field.digits} hexadecimal digits"
-            raise ValueError(f"{wanted}, got {_shown(word)}")
+            requirement = f"{field.name} has {field.digits} hexadecimal digits"
+            raise ValueError(f"{requirement}, got {_shown(word)}")
         return _checked(field, _number(word, field.name))
 
     def _objects(self, text: str) -> list[list[int]]:
         try:
-            given = json.loads(text)
+            record = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError(f"not a JSON object: {_shown(text)}") from None
-        if not isinstance(given, dict):
+        if not isinstance(record, dict):
             raise ValueError(f"not a JSON object: {_shown(text)}")
-        found = []
+        elements = []
         for field in self._fields:
-            if field.name not in given:
+            if field.name not in record:
                 raise ValueError(f"field {field.name} is missing")
-            word = given[field.name]
+            word = record[field.name]
             if not isinstance(word, str):
                 raise ValueError(f"field {field.name} must be hexadecimal digits in quotes")
-            found.append(self._elements(field, word))
-        return found
+            elements.append(self._elements(field, word))
+        return elements
 
 
 def _shown(text: str) -> str:

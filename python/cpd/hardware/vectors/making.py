@@ -138,18 +138,18 @@ def element_rule(
         hint = " (an element of a product is a dot)" if operation in ("gemm", "matmul") else ""
         raise ValueError(f"the operation must be {known}, got {shown(operation)}{hint}")
     _check_tininess(tininess)
-    given = _formats(formats)
+    operands = _formats(formats)
     to = None if result is None else as_format(result)
     if operation == "cast":
         if to is None:
-            *given, to = given if len(given) > 1 else [as_format("fp32"), *given]
-    elif len(given) == 1:
-        given *= OPERANDS[operation]
-    if len(given) != OPERANDS[operation]:
+            *operands, to = operands if len(operands) > 1 else [as_format("fp32"), *operands]
+    elif len(operands) == 1:
+        operands *= OPERANDS[operation]
+    if len(operands) != OPERANDS[operation]:
         needs = OPERANDS[operation]
-        raise ValueError(f"{operation} takes one format or {needs}, got {len(given)}")
-    cast = made(Cast, (to or given[0]).text, texts_of(Cast, keys))
-    return ElementRule(operation, tuple(given), cast, tininess, nan_signals)
+        raise ValueError(f"{operation} takes one format or {needs}, got {len(operands)}")
+    cast = made(Cast, (to or operands[0]).text, texts_of(Cast, keys))
+    return ElementRule(operation, tuple(operands), cast, tininess, nan_signals)
 
 
 def sum_rule(
@@ -172,30 +172,30 @@ def sum_rule(
         has = "takes no scales" if unit.scale is None else "takes scales: its operation is mma"
         raise ValueError(f"the unit {has}")
     own = [unit.a, unit.b] if unit is not None else []
-    given = _formats(formats or own)
+    operands = _formats(formats or own)
     if operation == "sum":
-        if len(given) != 1:
-            raise ValueError(f"sum takes one format, got {len(given)}")
+        if len(operands) != 1:
+            raise ValueError(f"sum takes one format, got {len(operands)}")
     else:
-        if len(given) == 1:
-            given *= 2
+        if len(operands) == 1:
+            operands *= 2
         fixed = as_integer(total)
         if fixed is not None:
-            if len(given) != 2:
+            if len(operands) != 2:
                 raise ValueError(
                     f"{operation} in an integer takes one format or two, since c is an integer of "
-                    f"{fixed.width} bits, got {len(given)}"
+                    f"{fixed.width} bits, got {len(operands)}"
                 )
-        elif len(given) == 2:
-            given.append(as_format(total.format))
-        if fixed is None and len(given) != 3:
+        elif len(operands) == 2:
+            operands.append(as_format(total.format))
+        if fixed is None and len(operands) != 3:
             raise ValueError(
-                f"{operation} takes one format, two, or three with c's, got {len(given)}"
+                f"{operation} takes one format, two, or three with c's, got {len(operands)}"
             )
     default = 16 if unit is None else unit.block
     label = acc if isinstance(acc, str) else ""
     terms = _length(length, default)
-    return SumRule(operation, tuple(given), total, terms, tininess, label, nan_signals)
+    return SumRule(operation, tuple(operands), total, terms, tininess, label, nan_signals)
 
 
 def _length(length: int | None, default: int) -> int:
@@ -210,9 +210,9 @@ def _check_tininess(tininess: str) -> None:
         raise ValueError(f"tininess must be after or before, got {shown(tininess)}")
 
 
-def _formats(given: FormatLike | Sequence[FormatLike]) -> list[Format]:
-    is_one = not isinstance(given, list | tuple) or (given and isinstance(given[0], int))
-    several: list[Any] = [given] if is_one else list(given)  # type: ignore[arg-type]
+def _formats(specs: FormatLike | Sequence[FormatLike]) -> list[Format]:
+    is_one = not isinstance(specs, list | tuple) or (specs and isinstance(specs[0], int))
+    several: list[Any] = [specs] if is_one else list(specs)  # type: ignore[arg-type]
     if not several:
         raise ValueError("no format of the operands is given")
     formats = [as_format(f) for f in several]

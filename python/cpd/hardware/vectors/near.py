@@ -135,10 +135,10 @@ def near_roundings(rule: Any, words: Words) -> Lines:
     lines = generated.joined(parts)
     names = list(lines)
     rows = np.unique(np.stack([lines[name] for name in names], axis=1), axis=0)
-    made = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(names)}
+    distinct = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(names)}
     if rule.to.rounding == "stochastic":
-        made["r"] = generated.random_integers(rule.to.random_bits, words, len(rows))
-    return made
+        distinct["r"] = generated.random_integers(rule.to.random_bits, words, len(rows))
+    return distinct
 
 
 def random_signs(words: Words, n: int) -> F64:
@@ -188,7 +188,7 @@ def _lines(rule: Any, words: Words) -> Lines:
     f = formats[0] if operation in ("cast", "sqrt", "div") else formats[-1]
     within = np.isfinite(solved)
     codes = stepped(f, codes_of(f, solved[within])[:, None], STEPS).reshape(-1)
-    rest = [np.repeat(each[within], len(STEPS)) for each in others]
+    rest = [np.repeat(operand[within], len(STEPS)) for operand in others]
     columns = [codes, *rest] if operation == "div" else [*rest, codes]
     return dict(zip("abc", columns, strict=False))
 

@@ -185,7 +185,7 @@ class SumLines:
 
     def with_neighbors(self, terms: list[Codes], c: npt.NDArray[Any]) -> Lines:
         """Each line with c and with its two neighbors."""
-        terms = [np.repeat(each, len(STEPS), axis=0) for each in terms]
+        terms = [np.repeat(codes, len(STEPS), axis=0) for codes in terms]
         if self.of_c is not None:
             near = stepped(self.of_c, c[:, None], STEPS).reshape(-1)
         elif self.fixed is not None:
@@ -222,9 +222,9 @@ class SumLines:
         """Tiles with nonzero terms at their beginning, or at their end."""
         k = self.length
         sizes = sorted({n for n in (1, 2, 3, k // 4, k // 2, 3 * k // 4, k - 1) if 0 < n < k})
-        each = 2 * self._ZEROS
-        n = max(len(sizes), 1) * each
-        filled = np.repeat(sizes or [k], each)[:, None]
+        repeats = 2 * self._ZEROS
+        n = max(len(sizes), 1) * repeats
+        filled = np.repeat(sizes or [k], repeats)[:, None]
         kind = np.arange(n) % self._ZEROS
         lane = np.where(
             (np.arange(n) // self._ZEROS % 2 == 0)[:, None], np.arange(k), k - 1 - np.arange(k)
@@ -269,9 +269,9 @@ class SumLines:
         distances = sorted(
             {d for at in (window, precision, window // 2) for d in range(at - 2, at + 4) if d > 0}
         )
-        each = 8
-        n, k = len(distances) * each, self.length
-        low = np.repeat(distances, each)
+        repeats = 8
+        n, k = len(distances) * repeats, self.length
+        low = np.repeat(distances, repeats)
         top = self._tops(n, low)
         at = np.repeat((top - low)[:, None], k, axis=1)
         at -= np.maximum(self.words.below(5, (n, k)) - 2, 0)
@@ -299,13 +299,13 @@ class SumLines:
             at[:, 2] = top
             exact[:, 2] = False
         terms = self.terms_at(at, exact)
-        kept = 1 + np.arange(n) % min(k, 3)
-        terms = self._sparse(terms, kept)
+        counts = 1 + np.arange(n) % min(k, 3)
+        terms = self._sparse(terms, counts)
         signs = random_signs(self.words, n)
         significand = 1.0 + self.words.below(1 << self.sum.man, n) * 2.0**-self.sum.man
         c = self.nearest_c(np.ldexp(signs * significand, top))
         order = np.argsort(self.words.next((n, k)), axis=1)
-        return self.line([np.take_along_axis(each, order, axis=1) for each in terms], c)
+        return self.line([np.take_along_axis(codes, order, axis=1) for codes in terms], c)
 
     def cancelled(self) -> Lines:
         """Returns sums with c their negative, exactly or to a unit of the last place."""
@@ -349,8 +349,8 @@ class SumLines:
             which, c = partners(self.of_c, products[fit], self.sum.man)
         place = self.words.below(k, len(c))
         moved = []
-        for each in terms:
-            codes = each[fit][which]
+        for operand in terms:
+            codes = operand[fit][which]
             first = codes[:, 0].copy()
             codes[:, 0] = codes[np.arange(len(c)), place]
             codes[np.arange(len(c)), place] = first
@@ -374,8 +374,8 @@ class SumLines:
                 continue
             lane, code = (x.reshape(-1) for x in np.meshgrid(lanes, codes, indexing="ij"))
             yield self._alone(side, lane, code)
-            c, each = (x.reshape(-1) for x in np.meshgrid(self.specials(), codes, indexing="ij"))
-            yield self._alone(side, lanes[np.arange(len(c)) % len(lanes)], each, c)
+            c, special = (x.reshape(-1) for x in np.meshgrid(self.specials(), codes, indexing="ij"))
+            yield self._alone(side, lanes[np.arange(len(c)) % len(lanes)], special, c)
             yield self._together(side, lane, code)
 
     def _with_special(self, side: int, lane: I64, code: Codes) -> list[Codes]:
@@ -449,10 +449,10 @@ class SumLines:
         tops: I64 = low + spread
         return tops
 
-    def _sparse(self, terms: list[Codes], kept: I64, also: I64 | None = None) -> list[Codes]:
-        """Terms that are zero but for the first `kept` and the one at index `also`."""
+    def _sparse(self, terms: list[Codes], counts: I64, also: I64 | None = None) -> list[Codes]:
+        """Terms that are zero but for the first `counts` and the one at index `also`."""
         lanes = np.arange(self.length)
-        held = lanes < np.asarray(kept)[:, None]
+        held = lanes < np.asarray(counts)[:, None]
         if also is not None:
             held |= lanes == also[:, None]
         first, *others = terms

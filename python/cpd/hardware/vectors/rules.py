@@ -87,10 +87,10 @@ class ElementRule:
     @property
     def inputs(self) -> tuple[Field, ...]:
         """The fields of the operands, and of the random integer r if rounding is stochastic."""
-        made = [Field(name, f.bits) for name, f in zip("abc", self.formats, strict=False)]
+        fields = [Field(name, f.bits) for name, f in zip("abc", self.formats, strict=False)]
         if self.to.rounding == "stochastic":
-            made.append(Field("r", self.to.random_bits))
-        return tuple(made)
+            fields.append(Field("r", self.to.random_bits))
+        return tuple(fields)
 
     @property
     def outputs(self) -> tuple[Field, ...]:
@@ -114,7 +114,7 @@ class ElementRule:
 
     def describe(self) -> dict[str, Any]:
         """Returns the rule for a file's head, from which `rule_of` makes it again."""
-        made: dict[str, Any] = {
+        head: dict[str, Any] = {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
             "result": self.result.name,
@@ -123,8 +123,8 @@ class ElementRule:
             "tininess": self.tininess,
         }
         if self.to.rounding == "stochastic":
-            made |= {"random_bits": self.to.random_bits, "variant": self.to.variant}
-        return made | ({"nan_signals": True} if self.nan_signals else {})
+            head |= {"random_bits": self.to.random_bits, "variant": self.to.variant}
+        return head | ({"nan_signals": True} if self.nan_signals else {})
 
     has_integer_result = False
 
@@ -162,8 +162,8 @@ class ElementRule:
 
     def _compare(self, operands: Sequence[Any], random: Any, codes: Any, flags: Any) -> None:
         values = [values_of(f, x) for f, x in zip(self.formats, operands, strict=True)]
-        how = {"random": random, "flags": True, "tininess": self.tininess}
-        kernel, raised = getattr(ops, self.operation)(*values, self.to, **how)
+        options = {"random": random, "flags": True, "tininess": self.tininess}
+        kernel, raised = getattr(ops, self.operation)(*values, self.to, **options)
         missing = codes == NO_CODE
         if not missing.any():
             same = kernel.view(np.uint32) == values_of(self.result, codes).view(np.uint32)
@@ -175,8 +175,8 @@ class ElementRule:
         check_same(flags == raised, lambda i: self._line(operands, random, flags[i], raised[i], i))
 
     def _line(self, operands: Sequence[Any], random: Any, oracle: Any, kernel: Any, i: int) -> str:
-        given = " ".join(f"{x[i]:X}" for x in (*operands, *([] if random is None else [random])))
-        return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
+        inputs = " ".join(f"{x[i]:X}" for x in (*operands, *([] if random is None else [random])))
+        return f"{self.stem} of {inputs}: oracle {oracle:X}, kernel {kernel}"
 
 
 def invalid_of_nan(

@@ -77,8 +77,8 @@ class SumRule:
                 f"{self.fixed.fraction}"
             )
         formats = [f._held for f in self.formats]
-        made = _core.SumRule(self.accumulator._held, formats, self.length, self.tininess)
-        object.__setattr__(self, "_core_rule", made)
+        core_rule = _core.SumRule(self.accumulator._held, formats, self.length, self.tininess)
+        object.__setattr__(self, "_core_rule", core_rule)
         self.signals  # noqa: B018 - raises ValueError for lines that there cannot be
         if self.nan_signals and not self.has_trace:
             raise ValueError(f"nan_signals is of flags, of which {self.accumulator} has none")
@@ -131,20 +131,22 @@ class SumRule:
     def inputs(self) -> tuple[Field, ...]:
         """The fields of the operands, of their scales, and of the random integers."""
         names = ("a",) if self.operation == "sum" else ("a", "b")
-        made = [
+        fields = [
             Field(name, self.length * f.bits, self.length)
             for name, f in zip(names, self.formats, strict=False)
         ]
         if self.operation != "sum":
             whole = self.fixed
-            made.append(Field("c", self.formats[2].bits) if whole is None else _integer("c", whole))
+            fields.append(
+                Field("c", self.formats[2].bits) if whole is None else _integer("c", whole)
+            )
         if self.scale is not None:
             bits = self.scales * self.scale.bits
-            made += [Field(f"{name}_scale", bits, self.scales) for name in names]
+            fields += [Field(f"{name}_scale", bits, self.scales) for name in names]
         if self.draws:
             bits = self.accumulator.random_bits
-            made.append(Field("r", self.draws * bits, self.draws))
-        return tuple(made)
+            fields.append(Field("r", self.draws * bits, self.draws))
+        return tuple(fields)
 
     @functools.cached_property
     def signals(self) -> tuple[Field, ...]:
@@ -259,33 +261,33 @@ class SumRule:
             check_same(raised == flags, lambda i: self._line(codes, flags[i], raised[i], i))
 
     def _line(self, codes: Columns, oracle: Any, kernel: Any, i: int) -> str:
-        given = "; ".join(f"{name} {codes[name][i]}" for name in codes)
-        return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
+        inputs = "; ".join(f"{name} {codes[name][i]}" for name in codes)
+        return f"{self.stem} of {inputs}: oracle {oracle:X}, kernel {kernel}"
 
     def _kernel(self, codes: Columns, integers: npt.NDArray[np.uint64] | None) -> tuple[Any, Any]:
         """The kernel's values and flags; no flags for scaled operands and without a trace."""
         random = codes.get("r")
         a = values_of(self.formats[0], codes["a"])
-        how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
+        options: dict[str, Any] = {"flags": True, "tininess": self.tininess}
         if self.operation == "sum":
-            return ops.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
+            return ops.sum(a, self.accumulator, 1, random=random, **options)  # type: ignore[no-any-return]
         if integers is not None and self.fixed is not None:
             b = values_of(self.formats[1], codes["b"])
             first, second = _as_products(self.fixed, integers)
             a, b = np.concatenate([first, a], axis=1), np.concatenate([second, b], axis=1)
-            values, flags = ops.gemm(a[:, None], b[:, :, None], self.accumulator, **how)
+            values, flags = ops.gemm(a[:, None], b[:, :, None], self.accumulator, **options)
             return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
         c = values_of(self.formats[2], codes["c"])[:, None, None]
         if self.scale is not None:
             return self._scaled(codes, c), None
         b = values_of(self.formats[1], codes["b"])
-        how |= {"dtype": np.float32}
+        options |= {"dtype": np.float32}
         if random is not None:
-            how["random"] = random.reshape(len(c), 1, 1, -1)
+            options["random"] = random.reshape(len(c), 1, 1, -1)
         if not self.has_trace:
             product: Any = ops.gemm(a[:, None, :], b[:, :, None], self.accumulator, c)
             return np.ascontiguousarray(product[:, 0, 0]), None
-        values, flags = ops.gemm(a[:, None, :], b[:, :, None], self.accumulator, c, **how)
+        values, flags = ops.gemm(a[:, None, :], b[:, :, None], self.accumulator, c, **options)
         return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
 
     def _scaled(self, codes: Columns, c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -316,8 +318,8 @@ class SumRule:
             corners |= np.where(columns["flags"] == 0, np.uint16(1), np.uint16(0))
         for name, f in zip(("a", "b"), self.formats, strict=False):
             if name in codes:
-                each = corner_of(f, codes[name], "in")
-                corners |= np.bitwise_or.reduce(each, axis=1)
+                corners_in = corner_of(f, codes[name], "in")
+                corners |= np.bitwise_or.reduce(corners_in, axis=1)
         return corners
 
 

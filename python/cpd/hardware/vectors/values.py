@@ -44,8 +44,8 @@ def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
     """The codes packed, for `cpd.decode`."""
     if bits in (8, 16, 32):
         return codes.astype(f"<u{bits // 8}").view(np.uint8)
-    each = codes.astype("<u4").view(np.uint8).reshape(-1, 4)
-    wide = np.unpackbits(each, axis=1, bitorder="little")[:, :bits]
+    word_bytes = codes.astype("<u4").view(np.uint8).reshape(-1, 4)
+    wide = np.unpackbits(word_bytes, axis=1, bitorder="little")[:, :bits]
     return np.packbits(wide.reshape(-1), bitorder="little")
 
 

@@ -92,14 +92,14 @@ class Vectors:
             RuntimeError: if oracle and kernels differ.
         """
         self._clear()
-        for given in self._inputs():
-            outputs, corners = self.rule.results(given)
-            columns = {**given, **outputs}
-            kept = ~self.rule.missing(columns["result"])
-            if not kept.all():
-                self.left_out += int(np.count_nonzero(~kept))
-                columns = {name: values[kept] for name, values in columns.items()}
-                corners = corners[kept]
+        for lines in self._inputs():
+            outputs, corners = self.rule.results(lines)
+            columns = {**lines, **outputs}
+            has_code = ~self.rule.missing(columns["result"])
+            if not has_code.all():
+                self.left_out += int(np.count_nonzero(~has_code))
+                columns = {name: values[has_code] for name, values in columns.items()}
+                corners = corners[has_code]
             self.count += len(corners)
             count_corners(self.coverage, columns.get("flags"), corners)
             if len(corners):
