@@ -89,16 +89,16 @@ class Comparison:
 
     def spacings(self) -> list[Spacing]:
         """The binades, ascending; those of the same relative spacings in one."""
-        found: list[Spacing] = []
+        rows: list[Spacing] = []
         for k in binades(self.a, self.b):
             sides = binade(self.a, k), binade(self.b, k)
-            relative = tuple(None if one is None else one.spacing - k for one in sides)
-            counts = (*(0 if one is None else one.count for one in sides), shared(*sides))
-            if found and found[-1].relative == relative:
-                found[-1].add(k, counts)
+            relative = tuple(None if side is None else side.spacing - k for side in sides)
+            counts = (*(0 if side is None else side.count for side in sides), shared(*sides))
+            if rows and rows[-1].relative == relative:
+                rows[-1].add(k, counts)
             else:
-                found.append(Spacing(k, k, relative, counts))
-        return found
+                rows.append(Spacing(k, k, relative, counts))
+        return rows
 
 
 @dataclass
@@ -149,7 +149,9 @@ def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
             {
                 "first_exponent": run.first,
                 "last_exponent": run.last,
-                "relative": [None if one is None else 2.0**one for one in run.relative],
+                "relative": [
+                    None if exponent is None else 2.0**exponent for exponent in run.relative
+                ],
                 "positive_values": list(run.counts[:2]),
                 "in_both": run.counts[2],
             }
@@ -206,14 +208,14 @@ def _figures_table(a: Format, b: Format) -> Table:
     return table
 
 
-def _spacings_table(found: Comparison) -> Table:
-    a, b = found.a, found.b
+def _spacings_table(comparison: Comparison) -> Table:
+    a, b = comparison.a, comparison.b
     table = new_table("At", str(a), str(b), f"Values\n{a}", f"Values\n{b}", "In both")
     table.columns[0].no_wrap = True
     table.title = "Relative spacing at powers of two, and positive values from there to the next"
-    for run in found.spacings():
+    for run in comparison.spacings():
         powers = f"2^{run.first}" + ("" if run.first == run.last else f" … 2^{run.last}")
-        spacings = ["-" if one is None else f"2^{one}" for one in run.relative]
+        spacings = ["-" if exponent is None else f"2^{exponent}" for exponent in run.relative]
         table.add_row(powers, *spacings, *(str(count) for count in run.counts))
     return table
 

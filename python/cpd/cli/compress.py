@@ -86,7 +86,7 @@ def _run(options: Options) -> int:
     seeds = range(options.seed, options.seed + options.seeds)
     quiet = is_stdout(options.results.json)
     layers: dict[str, dict[str, Figures]] = {name: {} for name in names}
-    kept: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     with new_progress(quiet=quiet, unit="tensors") as progress:
         bar = progress.add_task("encoding", total=len(tensors) * len(names), note="")
         for name in names:
@@ -97,15 +97,17 @@ def _run(options: Options) -> int:
                 except ValueError as error:
                     raise UsageError(f"{options.file}: '{tensor}' by {name}: {error}") from error
                 if options.results.out is not None:
-                    kept[f"{tensor}.data"] = np.frombuffer(data, np.uint8)
-                    kept[f"{tensor}.shape"] = np.asarray(x.shape, np.int64)
+                    arrays[f"{tensor}.data"] = np.frombuffer(data, np.uint8)
+                    arrays[f"{tensor}.shape"] = np.asarray(x.shape, np.int64)
                 progress.advance(bar)
-    lossless = {tensor: found for tensor, x in tensors.items() if (found := by_zstd(x)) is not None}
+    lossless = {
+        tensor: figures for tensor, x in tensors.items() if (figures := by_zstd(x)) is not None
+    }
     if lossless:
         layers[_ZSTD] = lossless
-    whole = {name: total(each.values()) for name, each in layers.items()}
+    whole = {name: total(by_tensor.values()) for name, by_tensor in layers.items()}
     if options.results.out is not None:
-        write_npz(options.results.out, kept)
+        write_npz(options.results.out, arrays)
     if not json_written(options.results.json, lambda: _json(options, whole, layers)):
         _show(options, whole, layers)
     return 0
@@ -134,10 +136,10 @@ def _tensors(path: Path) -> "dict[str, Values]":
     with users_mistakes():
         arrays = read_arrays(path, leaves_out=True)
     with np.errstate(over="ignore"):
-        found = {shown(name): np.asarray(x, np.float32, order="C") for name, x in arrays.items()}
-    if not found:
+        tensors = {shown(name): np.asarray(x, np.float32, order="C") for name, x in arrays.items()}
+    if not tensors:
         raise UsageError(f"{path} holds no floating-point tensors")
-    return found
+    return tensors
 
 
 _COLUMNS = ("Bytes", "Bits a value", "Ratio", "Relative RMS", "Variance", "Encode ms", "Decode ms")
@@ -162,7 +164,7 @@ def _show(
     layers: "dict[str, dict[str, Figures]]",
 ) -> None:
     first = next(iter(layers.values()))
-    values = sum(one.values for one in first.values())
+    values = sum(figures.values for figures in first.values())
     console = new_console()
     console.print(
         f"{options.file}: {counted(len(first), 'tensor')}, {values:,} values, {4 * values:,} bytes "
@@ -173,9 +175,9 @@ def _show(
     for name, figures in whole.items():
         table.add_row(name, *_cells(figures))
     console.print(table)
-    for name, each in layers.items() if options.results.per_tensor else ():
+    for name, by_tensor in layers.items() if options.results.per_tensor else ():
         table = new_table("Tensor", "Values", *_COLUMNS, title=name)
-        for tensor, figures in each.items():
+        for tensor, figures in by_tensor.items():
             table.add_row(tensor, f"{figures.values:,}", *_cells(figures))
         console.print(table)
 
@@ -192,7 +194,9 @@ def _json(
             {
                 "codec": name,
                 **figures.json(),
-                "tensors": {tensor: one.json() for tensor, one in layers[name].items()},
+                "tensors": {
+                    tensor: tensor_figures.json() for tensor, tensor_figures in layers[name].items()
+                },
             }
             for name, figures in whole.items()
         ],

@@ -193,10 +193,10 @@ def _steps(options: Options) -> int:
 @contextmanager
 def _warned_in_lines() -> Iterator[None]:
     """Prints each warning of a wire once, in one line."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PrecisionWarning)
         yield
-    for text in dict.fromkeys(str(one.message) for one in found):
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
         warn("cost", text)
 
 
@@ -265,7 +265,7 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
         step = row.step
         cells = [row.wire, *[step.exchange] * has_exchange, str(step.ranks)]
         times = (step.computation, step.codec, step.messages, step.apart, step.overlapped)
-        cells += [_milliseconds(one) for one in times]
+        cells += [_milliseconds(seconds) for seconds in times]
         cells += [f"{step.samples_a_second:,.1f}", f"{row.speedup:.2f}×"]
         cells += [("" if step.exact else "≤ ") + f"{step.bytes_sent / 1e6:,.2f}"]
         if has_price:
@@ -345,14 +345,14 @@ def _fitted(figure: str, with_shared: bool) -> list[str]:
     source = table_of(figure)
     if source is None:
         return []
-    found = fit(source, with_shared)
-    shared = f", shared {found.shared / 1e9:.3g} GB/s" if found.shared else ""
+    constants = fit(source, with_shared)
+    shared = f", shared {constants.shared / 1e9:.3g} GB/s" if constants.shared else ""
     lines = [
-        f"fitted to the rows of 32 bits: alpha {_seconds(found.alpha)}, "
-        f"beta {found.beta / 1e9:.3g} GB/s{shared}; RMS error {percent(found.error)}"
+        f"fitted to the rows of 32 bits: alpha {_seconds(constants.alpha)}, "
+        f"beta {constants.beta / 1e9:.3g} GB/s{shared}; RMS error {percent(constants.error)}"
     ]
-    if found.left_out:
-        left = ", ".join(f"{name} on {ranks}" for name, ranks in found.left_out)
+    if constants.left_out:
+        left = ", ".join(f"{name} on {ranks}" for name, ranks in constants.left_out)
         lines.append(f"left out of the fit, as faster than their computation alone: {left}")
     return lines
 

@@ -99,4 +99,4 @@ def _devices(torch: Any) -> str:
     if not torch.cuda.is_available():
         return "no device"
     names = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
-    return ", ".join(f"{one.name} (sm_{one.major}{one.minor})" for one in names)
+    return ", ".join(f"{device.name} (sm_{device.major}{device.minor})" for device in names)

@@ -91,18 +91,22 @@ def neighbors_table(value: float, formats: list[Format]) -> Table:
     """Returns a table of a value's neighbors in each format."""
     table = new_table("Format", "Below", "Nearest", "Above", "Ulp", "Error", "Code")
     for f in formats:
-        found = Neighbors.of(value, f)
-        error = found.nearest - value
-        shown = (found.below, found.nearest, found.above, found.ulp)
+        neighbors = Neighbors.of(value, f)
+        error = neighbors.nearest - value
+        shown = (neighbors.below, neighbors.nearest, neighbors.above, neighbors.ulp)
         cells = ["none" if math.isnan(x) else exact(x) for x in shown]
-        table.add_row(str(f), *cells, f"{error:.3g}", _code(found.nearest, f))
+        table.add_row(str(f), *cells, f"{error:.3g}", _code(neighbors.nearest, f))
     return table
 
 
 def neighbors_row(value: float, f: Format) -> dict[str, Any]:
     """For JSON."""
-    found = Neighbors.of(value, f)._asdict()
-    return {"name": str(f), **{key: _plain(x) for key, x in found.items()}, "value": _plain(value)}
+    neighbors = Neighbors.of(value, f)._asdict()
+    return {
+        "name": str(f),
+        **{key: _plain(x) for key, x in neighbors.items()},
+        "value": _plain(value),
+    }
 
 
 def _code(value: float, f: Format) -> str:

@@ -88,11 +88,12 @@ def _number_lines(axes: Axes, formats: list[Format]) -> None:
 def _distances(axes: Axes, formats: list[Format]) -> None:
     """The distance from a value to the next one over the power of two below it."""
     for number, f in enumerate(formats):
-        found = [(k, one) for k in binades(f) if (one := binade(f, k)) is not None]
-        edges = [k for k, _ in found] + [found[-1][0] + 1]
+        pairs = [(k, interval) for k in binades(f) if (interval := binade(f, k)) is not None]
+        edges = [k for k, _ in pairs] + [pairs[-1][0] + 1]
         axes.stairs(
-            [one.spacing - k for k, one in found], edges, baseline=None, color=_colour(number),
-            lw=1.8, label=str(f), ls=("-", "--", ":")[number // len(_COLOURS) % 3],
+            [interval.spacing - k for k, interval in pairs], edges, baseline=None,
+            color=_colour(number), lw=1.8, label=str(f),
+            ls=("-", "--", ":")[number // len(_COLOURS) % 3],
         )  # fmt: skip
     spans = [binades(f) for f in formats]
     narrow = [span for span in spans if len(span) < _WIDE] or spans

@@ -99,18 +99,18 @@ def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
     """
     from cpd.parallel.nodes import gather_integers
 
-    made, mistake = None, None
+    result, mistake = None, None
     try:
         with users_mistakes():
-            made = make()
+            result = make()
     except UsageError as error:
         mistake = error
     own = [int(mistake is not None), _digest(options)]
-    found = gather_integers(ranks, [own for _ in ranks.mine])
-    mistaken = [rank for rank, (flag, _) in enumerate(found) if flag]
-    others = [rank for rank, (_, digest) in enumerate(found) if digest != found[0][1]]
+    reports = gather_integers(ranks, [own for _ in ranks.mine])
+    mistaken = [rank for rank, (flag, _) in enumerate(reports) if flag]
+    others = [rank for rank, (_, digest) in enumerate(reports) if digest != reports[0][1]]
     if not (mistaken or others):
-        return made
+        return result
     _wait_for_all(ranks)
     if mistake is not None and mistaken[0] in ranks.mine:
         raise mistake if mistaken[0] == 0 else UsageError(f"rank {mistaken[0]}: {mistake}")

@@ -105,7 +105,7 @@ def _sources(presets: list[str]) -> list[str]:
         lines.append(f"With fp16 results ({named}) the sum is fp16, rounded to nearest_even.")
     adders = {preset: _unit(preset).adder for preset in presets}
     for adder in dict.fromkeys(adders.values()):
-        names = [name for name, one in adders.items() if one == adder != "aligned"]
+        names = [name for name, unit_adder in adders.items() if unit_adder == adder != "aligned"]
         if names:
             lines.append(f"{', '.join(names)}: adder {adder}.")
     for preset in presets:

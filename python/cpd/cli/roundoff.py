@@ -276,14 +276,14 @@ def _measure(study: _Study, comm: "Communicator | None", seed: int, quiet: bool)
     per_rank = study.gradients.per_rank
     mine = per_rank if comm is None else per_rank[comm.rank]
     contributions = Contributions(mine, comm, seed)
-    total = sum(len(one.sizes) for one in study.series)
+    total = sum(len(entry.sizes) for entry in study.series)
     with new_progress(quiet=quiet, unit="sums") as progress:
         bar = progress.add_task("measuring", total=total, note="")
-        for one in study.series:
-            progress.update(bar, note=one.label)
+        for entry in study.series:
+            progress.update(bar, note=entry.label)
             measure_series(
                 contributions,
-                one,
+                entry,
                 study.gradients.names,
                 study.network,
                 lambda: progress.advance(bar),
@@ -292,14 +292,14 @@ def _measure(study: _Study, comm: "Communicator | None", seed: int, quiet: bool)
 
 def _headline(study: _Study, options: Options) -> str:
     gradients = study.gradients
-    chosen = [one for one in study.series if not one.baseline]
+    chosen = [entry for entry in study.series if not entry.baseline]
     from cpd.study.gradient_files import shown
 
     layers = len(gradients.names)
     which = f"all {layers} layers" if layers > 1 else shown(gradients.names[0])
     values = sum(layer.size for layer in gradients.per_rank[0])
     nodes = counted(gradients.ranks, "node")
-    sums = ", ".join(one.label for one in chosen)
+    sums = ", ".join(entry.label for entry in chosen)
     order = ["order ring"] if options.sums.recommend else []
     parts = [sums, *order, nodes, f"{which} ({counted(values, 'value')})"]
     zeros = chosen[0].lines[0].row.zero_references
@@ -312,8 +312,8 @@ def _warn_of(not_finite: "list[NotFinite]", options: Options) -> None:
         "the model's gradients" if options.source.gradients is None else options.source.gradients
     )
     most = 5
-    for one in not_finite[:most]:
-        _warn(f"{source}: {one}; no sum with it is finite")
+    for layer in not_finite[:most]:
+        _warn(f"{source}: {layer}; no sum with it is finite")
     if len(not_finite) > most:
         more = counted(len(not_finite) - most, "more layer")
         _warn(f"{source}: {more} with NaN or Inf")
@@ -321,16 +321,17 @@ def _warn_of(not_finite: "list[NotFinite]", options: Options) -> None:
 
 def _warn_of_what_is_lost(study: _Study) -> None:
     """Names the sums of which nothing is left."""
-    for one in study.series:
-        rows = [line.row for line in one.lines]
+    for entry in study.series:
+        rows = [line.row for line in entry.lines]
         if all(row.count > row.zero_references and row.relative_rms == 1 for row in rows):
             warn(
-                "roundoff", f"{one.label}: everything is lost, every sum is 0; {_remedy(one.spec)}"
+                "roundoff",
+                f"{entry.label}: everything is lost, every sum is 0; {_remedy(entry.spec)}",
             )
         elif all(0 < row.count == row.non_finite for row in rows):
             warn(
                 "roundoff",
-                f"{one.label}: everything is lost, no sum is finite; {_remedy(one.spec)}",
+                f"{entry.label}: everything is lost, no sum is finite; {_remedy(entry.spec)}",
             )
 
 

@@ -59,7 +59,7 @@ def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
 
 def series_table(series: Sequence[Series]) -> Table:
     """All ways to sum, one after the other; with times where a network was given."""
-    timed = any(line.choice for one in series for line in one.lines)
+    timed = any(line.choice for entry in series for line in entry.lines)
     table = new_table(
         "Sum",
         "Group\nsize",
@@ -70,9 +70,9 @@ def series_table(series: Sequence[Series]) -> Table:
         "Steps",
         *(["MB", "ms"] if timed else []),
     )
-    for one in series:
-        for line in one.lines:
-            table.add_row(one.label, *_cells(line))
+    for entry in series:
+        for line in entry.lines:
+            table.add_row(entry.label, *_cells(line))
     return _narrow(table)
 
 
@@ -129,38 +129,42 @@ def print_series(console: Console, series: Sequence[Series], per_layer: bool) ->
     """The table, each layer's where wanted, and what is recommended."""
     console.print(series_table(series))
     if per_layer:
-        for one in series:
-            if not one.baseline:
-                console.print(layer_table(one))
-    advised = [one for one in series if one.advice is not None]
-    for one in advised:
-        assert one.advice is not None
+        for entry in series:
+            if not entry.baseline:
+                console.print(layer_table(entry))
+    advised = [entry for entry in series if entry.advice is not None]
+    for entry in advised:
+        assert entry.advice is not None
         if len(advised) > 1:
-            console.print(f"{one.label}:", soft_wrap=True)
-        for line in one.advice.lines():
+            console.print(f"{entry.label}:", soft_wrap=True)
+        for line in entry.advice.lines():
             console.print(line, soft_wrap=True)
-    if any(one.advice and one.advice.best.draws for one in series):
+    if any(entry.advice and entry.advice.best.draws for entry in series):
         console.print("±: standard error over 16 blocks of the values", soft_wrap=True)
 
 
 def csv_of(series: Sequence[Series], per_layer: bool) -> str:
     """A header and a row for each line; `layer` is empty for all layers together."""
     rows = []
-    for one in series:
-        setting = {"name": one.label, **one.setting(), "baseline": int(one.baseline)}
-        for line in [*one.lines, *(one.layers if per_layer else [])]:
+    for entry in series:
+        setting = {"name": entry.label, **entry.setting(), "baseline": int(entry.baseline)}
+        for line in [*entry.lines, *(entry.layers if per_layer else [])]:
             rows.append({**setting, "layer": line.layer, **line.json()})
     return csv_text(rows, _CSV)
 
 
 def json_of(series: Sequence[Series], per_layer: bool) -> dict[str, Any]:
     """`roundoff`, `layers` and `recommend` of one format; of several, these in `formats`."""
-    found = [(one, _json_of_one(one, per_layer)) for one in series]
+    pairs = [(entry, _json_of_one(entry, per_layer)) for entry in series]
     chosen = [
-        {"name": one.label, **one.setting(), **data} for one, data in found if not one.baseline
+        {"name": entry.label, **entry.setting(), **data}
+        for entry, data in pairs
+        if not entry.baseline
     ]
     chosen_rows: dict[str, Any] = chosen[0] if len(chosen) == 1 else {"formats": chosen}
-    against = [{"name": one.label, **one.setting(), **d} for one, d in found if one.baseline]
+    against = [
+        {"name": entry.label, **entry.setting(), **d} for entry, d in pairs if entry.baseline
+    ]
     return {**chosen_rows, "baselines": against}
 
 

@@ -111,18 +111,18 @@ def _run(options: Options) -> int:
         names = [*names, *names_of(options.lists.tables)]
     names = options.formats.compare or names or [*_listed(options.kind)]
     with users_mistakes():
-        found = {name: _find(name, options.kind) for name in names}
-    if options.things and len(_recipes(list(found.values()))) > 1:
+        by_name = {name: _find(name, options.kind) for name in names}
+    if options.things and len(_recipes(list(by_name.values()))) > 1:
         raise UsageError("one recipe at a time, as its TOML is a file")
-    formats = [thing for thing in found.values() if isinstance(thing, Format | Scaled)]
+    formats = [thing for thing in by_name.values() if isinstance(thing, Format | Scaled)]
     check_formats(options.formats, formats)
     if options.formats.picture is not None:
         from cpd.cli.format_picture import draw
 
         with users_mistakes():
             draw(options.formats.picture, [f for f in formats if isinstance(f, Format)])
-    if not json_written(options.json, lambda: _json(options, found)):
-        _print(options, found)
+    if not json_written(options.json, lambda: _json(options, by_name)):
+        _print(options, by_name)
     return 0
 
 
@@ -189,7 +189,9 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
             except ValueError:
                 if head not in (*COMMON, *SOURCES):
                     raise
-        meant = did_you_mean(name, [one for some in names.values() for one in some], 0.7)
+        meant = did_you_mean(
+            name, [candidate for some in names.values() for candidate in some], 0.7
+        )
         if meant and str(error).startswith("unknown") and "did you mean" not in str(error):
             raise UsageError(f"unknown name {name!r}; {meant}") from error
         raise
@@ -199,52 +201,52 @@ _Found = dict[str, Any]
 """What names mean."""
 
 
-def _json(options: Options, found: _Found) -> Any:
-    things = list(found.values())
+def _json(options: Options, by_name: _Found) -> Any:
+    things = list(by_name.values())
     if options.kind == "recipes":
-        rows = {name: one.to_dict() for name, one in found.items()}
+        rows = {name: thing.to_dict() for name, thing in by_name.items()}
         return rows if not options.things or len(rows) > 1 else next(iter(rows.values()))
-    formats = [one for one in things if isinstance(one, Format | Scaled)]
+    formats = [thing for thing in things if isinstance(thing, Format | Scaled)]
     described = describe(options.formats, formats)
     if not isinstance(described, list):
         return described
     left = iter(described)
-    return [next(left) if isinstance(one, Format | Scaled) else _row(one) for one in things]
+    return [next(left) if isinstance(thing, Format | Scaled) else _row(thing) for thing in things]
 
 
-def _row(one: _Unit | _Codec | Recipe) -> dict[str, Any]:
-    if isinstance(one, _Unit):
-        return presets.describe(*_units([one]))
-    if isinstance(one, _Codec):
-        return {"text": one, "name": one.partition(" ")[0], **_compressor(one)}
-    return one.to_dict()
+def _row(thing: _Unit | _Codec | Recipe) -> dict[str, Any]:
+    if isinstance(thing, _Unit):
+        return presets.describe(*_units([thing]))
+    if isinstance(thing, _Codec):
+        return {"text": thing, "name": thing.partition(" ")[0], **_compressor(thing)}
+    return thing.to_dict()
 
 
-def _print(options: Options, found: _Found) -> None:
+def _print(options: Options, by_name: _Found) -> None:
     """Prints formats, then units, codecs and recipes, each in the order given."""
-    things = list(found.values())
-    formats = [one for one in things if isinstance(one, Format | Scaled)]
+    things = list(by_name.values())
+    formats = [thing for thing in things if isinstance(thing, Format | Scaled)]
     if formats:
         print_formats(options.formats, formats, whole_names=options.lists.tables is not None)
         for name in options.things if options.kind is None else ():
-            if name in READY and isinstance(found[name], Format | Scaled):
+            if name in READY and isinstance(by_name[name], Format | Scaled):
                 print(f"note: {name} is a recipe, too: cpd show --recipes {name}", file=sys.stderr)
-    if some := [one for one in things if isinstance(one, _Unit)]:
+    if some := [thing for thing in things if isinstance(thing, _Unit)]:
         presets.print_units(_units(some))
     if options.kind == "codecs" and not options.things:
         rows = {name: row["summary"] for name, row in compressors().items()}
         _print_list("Codec", rows, "cpd show NAME prints one with its options and its source.")
     elif options.kind == "recipes" and not options.things:
         then = "cpd show --recipes NAME prints one as TOML, with its source."
-        _print_list("Recipe", {name: one.summary for name, one in READY.items()}, then)
+        _print_list("Recipe", {name: recipe.summary for name, recipe in READY.items()}, then)
     else:
-        _print_codecs([one for one in things if isinstance(one, _Codec)])
-        for one in _recipes(things):
-            write_text(STDOUT, one.to_toml())
+        _print_codecs([thing for thing in things if isinstance(thing, _Codec)])
+        for recipe in _recipes(things):
+            write_text(STDOUT, recipe.to_toml())
 
 
 def _recipes(things: list[Any]) -> list[Recipe]:
-    return [one for one in things if not isinstance(one, Format | Scaled | str)]
+    return [thing for thing in things if not isinstance(thing, Format | Scaled | str)]
 
 
 def _units(names: list[Any]) -> list[Any]:

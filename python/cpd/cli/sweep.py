@@ -158,7 +158,7 @@ def _run(options: Options) -> int:
     with new_progress(quiet=results.to_stdout, unit="cells") as progress:
         bar = progress.add_task("measuring", total=total, note="")
         with users_mistakes():
-            found = sweep(
+            swept = sweep(
                 _tensors(options),
                 **vars(options.choices),
                 **measurement,
@@ -167,14 +167,14 @@ def _run(options: Options) -> int:
                 done=lambda _: progress.advance(bar),
                 tell=_warn,
             )
-            front = found.front(options.front.error, options.front.cost)
+            front = swept.front(options.front.error, options.front.cost)
     for text in mixed(options.choices.formats):
         _warn(text)
-    for text in found.left_out:
+    for text in swept.left_out:
         _warn(f"left out: {text}")
     if not results.to_stdout:
-        _show(found, len(front), options)
-    _write(found, options)
+        _show(swept, len(front), options)
+    _write(swept, options)
     return 0
 
 
@@ -214,26 +214,26 @@ def _function(text: str) -> Callable[..., Any]:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        function = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         raise UsageError(f"{text}: no module {error.name!r}") from error
-    if not callable(found):
+    if not callable(function):
         raise UsageError(f"{text}: the module {module!r} has no function {name!r}")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
-def _show(found: "Sweep", on_front: int, options: Options) -> None:
-    error = options.front.error or found.error
+def _show(sweep: "Sweep", on_front: int, options: Options) -> None:
+    error = options.front.error or sweep.error
     console = new_console()
-    sampled = "" if found.sample is None else f" (at most {found.sample:,} of each)"
-    reused = "" if not found.reused else f", {found.reused} of them from {options.results.out}"
+    sampled = "" if sweep.sample is None else f" (at most {sweep.sample:,} of each)"
+    reused = "" if not sweep.reused else f", {sweep.reused} of them from {options.results.out}"
     console.print(
-        f"{counted(len(found.tensors), 'tensor')}, {counted(found.values, 'value')}{sampled}; "
-        f"{counted(len(found), 'cell')}{reused}; {on_front} on the front of {error} against "
+        f"{counted(len(sweep.tensors), 'tensor')}, {counted(sweep.values, 'value')}{sampled}; "
+        f"{counted(len(sweep), 'cell')}{reused}; {on_front} on the front of {error} against "
         f"{options.front.cost}",
         soft_wrap=True,
     )
-    head, rows = found.table(error, options.front.cost)
+    head, rows = sweep.table(error, options.front.cost)
     broken = {name: re.sub(r"(?<=r)(?=flow)|(?<=Accu)(?=m)", MAY_BREAK, name) for name in head}
     table = new_table(*broken.values(), "")
     for number, name in enumerate(head):
@@ -244,25 +244,25 @@ def _show(found: "Sweep", on_front: int, options: Options) -> None:
         if best or not options.front.front:
             table.add_row(*texts, "front" if best else "", style="bold" if best else None)
     console.print(table)
-    lost = [f"{x['name']} ({x['nonfinite']:,})" for x in found.tensors if x["nonfinite"]]
+    lost = [f"{x['name']} ({x['nonfinite']:,})" for x in sweep.tensors if x["nonfinite"]]
     if lost:
         console.print(f"NaN and infinities were left out: {', '.join(lost)}", soft_wrap=True)
 
 
-def _write(found: "Sweep", options: Options) -> None:
+def _write(sweep: "Sweep", options: Options) -> None:
     from cpd._files import write_text
 
     results, front = options.results, (options.front.error, options.front.cost)
     if results.out is not None:
-        found.to_csv(results.out / "cells.csv", *front)
-        found.to_json(results.out / "sweep.json")
-        found.plot(results.out / "front.png", *front)
-        found.report(results.out / "report.html")
+        sweep.to_csv(results.out / "cells.csv", *front)
+        sweep.to_json(results.out / "sweep.json")
+        sweep.plot(results.out / "front.png", *front)
+        sweep.report(results.out / "report.html")
     if results.csv is not None:
-        found.to_csv(results.csv, *front)
+        sweep.to_csv(results.csv, *front)
     if results.json is not None:
-        found.to_json(results.json)
+        sweep.to_json(results.json)
     if results.plot is not None:
-        found.plot(results.plot, *front)
+        sweep.plot(results.plot, *front)
     if results.out is not None and not results.to_stdout:
         write_text(Path("-"), f"report {results.out / 'report.html'}\n")

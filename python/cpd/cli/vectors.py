@@ -380,9 +380,9 @@ def _with_operands(acc: str | None, formats: list[str]) -> str | None:
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:
         return acc
-    given = {word.partition("=")[0] for word in words}
+    keys = {word.partition("=")[0] for word in words}
     operands = {"a": formats[0], "b": formats[min(1, len(formats) - 1)]}
-    missing = [f" {name}={text}" for name, text in operands.items() if name not in given]
+    missing = [f" {name}={text}" for name, text in operands.items() if name not in keys]
     return f"{acc}{''.join(missing)}"
 
 
@@ -393,24 +393,24 @@ def _check(options: Options, file: Path) -> int:
     with users_mistakes():
         rule = None if options.operation is None else make_vectors(**_rule_options(options)).rule
         with _disagreement_told():
-            found = checked_lines(file, options.files.kind, rule)
+            check = checked_lines(file, options.files.kind, rule)
     _note_e4m3(options)
     console = new_console()
-    for line in found.shown:
+    for line in check.shown:
         console.print(line, soft_wrap=True)
-    console.print(_verdict(found, file), soft_wrap=True)
-    console.print(_cases(found.rule, found.coverage), soft_wrap=True)
-    return 1 if found.wrong else 0
+    console.print(_verdict(check, file), soft_wrap=True)
+    console.print(_cases(check.rule, check.coverage), soft_wrap=True)
+    return 1 if check.wrong else 0
 
 
-def _verdict(found: VectorCheck, file: Path) -> str:
-    lines = counted(found.lines, "line")
-    summary = f"{file}: {found.rule.stem}: {lines}, {found.wrong} wrong"
-    places = {name: count for name, count in found.wrong_in.items() if count}
+def _verdict(check: VectorCheck, file: Path) -> str:
+    lines = counted(check.lines, "line")
+    summary = f"{file}: {check.rule.stem}: {lines}, {check.wrong} wrong"
+    places = {name: count for name, count in check.wrong_in.items() if count}
     if places:
         summary += f" ({', '.join(f'{name} {count}' for name, count in places.items())})"
-    if found.other_nans:
-        summary += f"; {found.other_nans} NaN of another code"
-    if rule := found.rule_of_quiet_nans():
+    if check.other_nans:
+        summary += f"; {check.other_nans} NaN of another code"
+    if rule := check.rule_of_quiet_nans():
         summary += f"; {rule}"
     return summary

@@ -161,10 +161,10 @@ def recommend(
         )
     if len(group_sizes) == 0:
         raise ValueError("at least one group size is needed, got none")
-    given = Contributions(ranks, comm, seed)
-    sizes = [group_size_of(size, given.world) for size in group_sizes]
-    found = {size: given.measure_orders(spec, size) for size in sizes}
-    return choose(found, spec, machine, given)
+    contributions = Contributions(ranks, comm, seed)
+    sizes = [group_size_of(size, contributions.world) for size in group_sizes]
+    measured = {size: contributions.measure_orders(spec, size) for size in sizes}
+    return choose(measured, spec, machine, contributions)
 
 
 def choose(
@@ -183,16 +183,20 @@ def choose(
     owner = [choice(size, plain) for size in measured]
     may_hop = spec.format is not None
     hops = [choice(size, _moved(spec, size, world)) for size in measured] if may_hop else owner
-    front = [one for one in hops + owner if not any(_beats(other, one) for other in hops + owner)]
-    draws = min(len(one.draws) for one in measured.values())
-    exact = _tied(front, measured, lambda one: 1.0)
-    balanced = _tied(front, measured, lambda one: one.seconds)
+    front = [
+        candidate
+        for candidate in hops + owner
+        if not any(_beats(other, candidate) for other in hops + owner)
+    ]
+    draws = min(len(measurement.draws) for measurement in measured.values())
+    exact = _tied(front, measured, lambda candidate: 1.0)
+    balanced = _tied(front, measured, lambda candidate: candidate.seconds)
     return Recommendation(
         hops,
         owner,
         draws,
         most_exact=exact[0],
-        fastest=min(front, key=lambda one: one.seconds),
+        fastest=min(front, key=lambda candidate: candidate.seconds),
         balanced=balanced[0],
         exact_tie=exact,
         balanced_tie=balanced,
@@ -217,9 +221,9 @@ def made(
     )
 
 
-def _beats(one: Choice, other: Choice) -> bool:
-    """Returns whether `one` is nowhere worse than `other`, and somewhere better."""
-    mine, yours = (((x.non_finite, x.error), x.seconds) for x in (one, other))
+def _beats(choice: Choice, other: Choice) -> bool:
+    """Returns whether `choice` is nowhere worse than `other`, and somewhere better."""
+    mine, yours = (((x.non_finite, x.error), x.seconds) for x in (choice, other))
     return mine[0] <= yours[0] and mine[1] <= yours[1] and mine != yours
 
 
@@ -229,12 +233,12 @@ def _tied(
     weight: Callable[[Choice], float],
 ) -> list[Choice]:
     """Returns the choices that chance ties for least error times `weight`, fastest first."""
-    fewest = min(one.non_finite for one in front)
-    sound = [one for one in front if one.non_finite == fewest]
-    sound.sort(key=lambda one: (one.seconds, one.error))
-    squares = [measured[one.group_size].squares() for one in sound]
+    fewest = min(choice.non_finite for choice in front)
+    sound = [choice for choice in front if choice.non_finite == fewest]
+    sound.sort(key=lambda choice: (choice.seconds, choice.error))
+    squares = [measured[choice.group_size].squares() for choice in sound]
     errors = np.array([above for above, _ in squares])
-    weights = np.array([weight(one) for one in sound])
+    weights = np.array([weight(choice) for choice in sound])
     shares = shares_of_wins(errors, squares[0][1], weights)
     return [sound[i] for i in sorted(undecided(shares))]
 

@@ -97,8 +97,8 @@ def cost(
         )
 
     def moved(comm: Communicator) -> Any:
-        given = ranks[comm.rank]
-        tensors: Any = given() if callable(given) else given
+        contribution = ranks[comm.rank]
+        tensors: Any = contribution() if callable(contribution) else contribution
         return comm.all_reduce(tensors, spec, report=True)[1].traffic
 
     with local(world, chunk=chunk) as group:
@@ -118,7 +118,7 @@ def rounds(
     [Round(steps=4, bytes=1000, across=1, within=1), Round(steps=2, bytes=1000, across=2, within=0)]
     """
     values, rows = values_and_rows(spec, shapes)
-    found = _core.rounds(
+    schedule = _core.rounds(
         spec._held,
         int32("world", world),
         values,
@@ -126,7 +126,7 @@ def rounds(
         rows,
         largest_of(largest, len(values)),
     )
-    return [Round(*one) for one in found]
+    return [Round(*step) for step in schedule]
 
 
 def transfer_seconds(
@@ -142,8 +142,8 @@ def transfer_seconds(
     >>> round(1e6 * transfer_seconds(Reduce("e4m3"), machine, 4, [1000]), 2)  # us
     7.5
     """
-    found = rounds(spec, world, shapes, per_host=machine.gpus, largest=largest)
-    return seconds(machine, found)
+    schedule = rounds(spec, world, shapes, per_host=machine.gpus, largest=largest)
+    return seconds(machine, schedule)
 
 
 def agreement(spec: Reduce, world: int, shapes: Sizes, *, per_host: int) -> list[Round]:
@@ -162,4 +162,4 @@ def agreement(spec: Reduce, world: int, shapes: Sizes, *, per_host: int) -> list
     """
     values, rows = values_and_rows(spec, shapes)
     native = spec._held, int32("world", world), values, int64("per_host", per_host), rows
-    return [Round(*one) for one in _core.agreement(*native)]
+    return [Round(*step) for step in _core.agreement(*native)]

@@ -100,8 +100,8 @@ def _told(path: Path, kind: str) -> Iterator[None]:
     except ModuleNotFoundError:
         raise
     except Exception as error:  # NumPy, zipfile and torch raise some twenty types here
-        said = shown(str(error).strip().partition("\n")[0])[:200] or type(error).__name__
-        raise ValueError(f"{path}: not a readable {kind} file ({said})") from None
+        message = shown(str(error).strip().partition("\n")[0])[:200] or type(error).__name__
+        raise ValueError(f"{path}: not a readable {kind} file ({message})") from None
 
 
 def _check_memory(size: int) -> None:
@@ -155,13 +155,15 @@ def _npy(stream: IO[bytes], size: int, what: str) -> Array:
         raise _RefusedError(not_floats(what, dtype))
     if min(shape, default=0) < 0:
         raise _RefusedError(f"{what} has a shape that does not exist, {shape}")
-    wanted, held = math.prod(shape) * dtype.itemsize, size - stream.tell()
-    if wanted != held:
-        raise _RefusedError(f"{what} should have {wanted} bytes of values, the file holds {held}")
-    _check_memory(wanted)
-    data = stream.read(wanted)
-    if len(data) != wanted:
-        raise _RefusedError(f"{what} should have {wanted} bytes of values, {len(data)} can be read")
+    expected, held = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if expected != held:
+        raise _RefusedError(f"{what} should have {expected} bytes of values, the file holds {held}")
+    _check_memory(expected)
+    data = stream.read(expected)
+    if len(data) != expected:
+        raise _RefusedError(
+            f"{what} should have {expected} bytes of values, {len(data)} can be read"
+        )
     values: npt.NDArray[Any] = np.frombuffer(data, dtype)
     values = values.reshape(shape[::-1]).T if by_column else values.reshape(shape)
     return values.astype(dtype.newbyteorder("="), order="C")

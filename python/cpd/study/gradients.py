@@ -85,7 +85,7 @@ class Gradients:
 
     def not_finite(self) -> list[NotFinite]:
         """The layers that hold NaN or Inf."""
-        found = []
+        faults = []
         for index, name in enumerate(self.names):
             nan = infinite = 0
             ranks = []
@@ -95,8 +95,8 @@ class Gradients:
                 if any(counts):
                     ranks.append(rank)
             if ranks:
-                found.append(NotFinite(name, nan, infinite, ranks))
-        return found
+                faults.append(NotFinite(name, nan, infinite, ranks))
+        return faults
 
 
 def load_gradients(path: str | Path, round: bool = False) -> Gradients:

@@ -55,9 +55,9 @@ def run_in_processes(
         pool = Parallel(jobs, return_as="generator_unordered", batch_size=1)
         with ExitStack() as ending:
             with _interruptions_held():
-                found = pool(delayed(_list)(measure, [part]) for part in parts)
-                ending.callback(_end, found)
-            for results in found:
+                batches = pool(delayed(_list)(measure, [part]) for part in parts)
+                ending.callback(_end, batches)
+            for results in batches:
                 yield from results
 
 

@@ -135,11 +135,11 @@ class Machine:
         codec_gbps: float | None = None,
     ) -> None:
         arguments = locals()
-        given = {name: arguments[name] for name in _NUMBERS if arguments[name] is not None}
+        numbers = {name: arguments[name] for name in _NUMBERS if arguments[name] is not None}
         base = {} if machine is None else _read(machine)
         if machine is None:
-            base["name"] = " ".join(f"{name}={value}" for name, value in given.items())
-        self._set(_replaced(base, given))
+            base["name"] = " ".join(f"{name}={value}" for name, value in numbers.items())
+        self._set(_replaced(base, numbers))
 
     def _set(self, values: dict[str, Any]) -> None:
         missing = [key for key in ("alpha", "beta") if key not in values]
@@ -251,21 +251,21 @@ def _named() -> dict[str, dict[str, Any]]:
         return {name: {"name": name} | data for name, data in tomllib.load(file).items()}
 
 
-def _read(given: str | Path) -> dict[str, Any]:
+def _read(machine: str | Path) -> dict[str, Any]:
     """The values of a name, a file or a text."""
-    if isinstance(given, Path):
-        return _of_file(given)
+    if isinstance(machine, Path):
+        return _of_file(machine)
     try:
-        words = shlex.split(given) if "=" in given else [given]
+        words = shlex.split(machine) if "=" in machine else [machine]
     except ValueError as error:
-        raise ValueError(f"{shown(given)} is no machine: {error}") from None
+        raise ValueError(f"{shown(machine)} is no machine: {error}") from None
     options = [word for word in words if "=" in word]
     head = " ".join(word for word in words if "=" not in word)
     if not options or head:
         values = _of_file(Path(head)) if head.endswith(".toml") else _of_name(head)
     else:
-        values = {"name": given}
-    return _replaced(values, _of_words(given, options)) if options else values
+        values = {"name": machine}
+    return _replaced(values, _of_words(machine, options)) if options else values
 
 
 def _replaced(values: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def _of_name(name: str) -> dict[str, Any]:
 
 
 def _of_words(text: str, words: Iterable[str]) -> dict[str, Any]:
-    given: dict[str, Any] = {"name": text}
+    values: dict[str, Any] = {"name": text}
     for word in words:
         key, _, value = word.partition("=")
         if key not in _NUMBERS:
@@ -290,14 +290,14 @@ def _of_words(text: str, words: Iterable[str]) -> dict[str, Any]:
                 f"{shown(key)} is no number of a machine{nearest(key, _NUMBERS)} "
                 f"(allowed: {', '.join(_NUMBERS)})"
             )
-        if key in given:
+        if key in values:
             raise ValueError(f"{key} is given twice in {shown(text)}")
         try:
-            given[key] = int(value) if key == "gpus" else float(value)
+            values[key] = int(value) if key == "gpus" else float(value)
         except ValueError:
-            given[key] = value
+            values[key] = value
             _number(key, value)
-    return given
+    return values
 
 
 def _of_file(path: Path) -> dict[str, Any]:
@@ -327,11 +327,11 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if not isinstance(value, Mapping):
             raise ValueError(f"{key} must be a table of {', '.join(names)}, got {shown(value)}")
-        for one, number in value.items():
-            if one not in names:
-                raise ValueError(f"{one} is no key of {key}{nearest(one, names)}")
-            if names[one] and not (one == "port" and key == "within" and "between" in data):
-                values[names[one]] = number
+        for subkey, number in value.items():
+            if subkey not in names:
+                raise ValueError(f"{subkey} is no key of {key}{nearest(subkey, names)}")
+            if names[subkey] and not (subkey == "port" and key == "within" and "between" in data):
+                values[names[subkey]] = number
     keys = (*_NUMBERS, "name", "summary", "sources")
     for key in values:
         if key not in keys:

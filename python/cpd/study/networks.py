@@ -74,27 +74,29 @@ class Network:
         examples: int | None = None,
     ) -> None:
         arguments = locals()
-        names = [one.name for one in fields(self) if one.name not in _WORDS]
-        given = {name: arguments[name] for name in names if arguments[name] is not None}
+        names = [attribute.name for attribute in fields(self) if attribute.name not in _WORDS]
+        values = {name: arguments[name] for name in names if arguments[name] is not None}
         if network is None and shapes is None:
             raise ValueError("a network needs a name or shapes")
-        self._set(({} if network is None else _of_name(network)) | given)
+        self._set(({} if network is None else _of_name(network)) | values)
 
     def _set(self, values: dict[str, Any]) -> None:
         shapes = tuple(tuple(int64("a length", n) for n in shape) for shape in values["shapes"])
         if any(length < 0 for shape in shapes for length in shape):
             raise ValueError(f"lengths of a shape must be at least 0, got {shapes}")
         defaults = {"name": "a network", "batches": {}} | dict.fromkeys(_WORDS[1:], "")
-        for one in fields(self):
-            value = values.get(one.name, defaults.get(one.name))
-            object.__setattr__(self, one.name, shapes if one.name == "shapes" else value)
+        for attribute in fields(self):
+            value = values.get(attribute.name, defaults.get(attribute.name))
+            object.__setattr__(
+                self, attribute.name, shapes if attribute.name == "shapes" else value
+            )
 
     @classmethod
     def _of(cls, **values: Any) -> Self:
         """Returns the network of these fields; its name and its words can be chosen, too."""
-        made = object.__new__(cls)
-        made._set(values)
-        return made
+        network = object.__new__(cls)
+        network._set(values)
+        return network
 
     @classmethod
     def named(cls) -> dict[str, Mapping[str, str]]:
@@ -135,7 +137,7 @@ class Network:
             return self.batches[world]
         if not self.batches:
             return world * (1 if self.batch is None else self.batch)
-        near = max((one for one in self.batches if one < world), default=min(self.batches))
+        near = max((count for count in self.batches if count < world), default=min(self.batches))
         return max(1, round(self.batches[near] * world / near))
 
 

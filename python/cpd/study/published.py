@@ -126,7 +126,7 @@ def fit(figure: str, shared: bool = False) -> Fit:
     below 0. Cells that are faster than their computation alone are left out: no link explains them.
     """
     name, exchange = _TABLES[figure]
-    left_out, columns, wanted, cells = [], [], [], []
+    left_out, columns, targets, cells = [], [], [], []
     for net, wire, ranks, value in table(figure):
         if wire != "fp32" or ranks == 1:
             continue
@@ -139,35 +139,35 @@ def fit(figure: str, shared: bool = False) -> Fit:
             all_reduce_of(wire, exchange), ranks, Network(net), Machine(name).gpus
         )
         terms = [
-            sum(one.steps for one in rounds),
-            sum(one.steps * one.bytes for one in rounds),
-            sum(one.steps * one.bytes * one.within for one in rounds),
+            sum(round_.steps for round_ in rounds),
+            sum(round_.steps * round_.bytes for round_ in rounds),
+            sum(round_.steps * round_.bytes * round_.within for round_ in rounds),
         ]
         columns.append([term / whole for term in terms[: 2 + shared]])
-        wanted.append(1 - computed / whole)
+        targets.append(1 - computed / whole)
         cells.append(computed / whole)
-    alpha, *inverse = _least_squares(np.array(columns), np.array(wanted))
-    rates = [1 / one if one > 0 else 0.0 for one in inverse]
+    alpha, *inverse = _least_squares(np.array(columns), np.array(targets))
+    rates = [1 / inverse_rate if inverse_rate > 0 else 0.0 for inverse_rate in inverse]
     beta, shared_rate = rates[0] or 1e15, rates[1] if shared else 0.0
     times = np.array(columns) @ np.array([alpha, *inverse]) + np.array(cells)
     error = math.sqrt(np.mean((1 / times - 1) ** 2))
     return Fit(alpha, beta, shared_rate, error, tuple(left_out))
 
 
-def _least_squares(columns: np.ndarray, wanted: np.ndarray) -> list[float]:
+def _least_squares(columns: np.ndarray, targets: np.ndarray) -> list[float]:
     """The numbers of least squares that are at least 0, by trying which of them are 0."""
     count = columns.shape[1]
-    best, found = math.inf, np.zeros(count)
+    best, coefficients = math.inf, np.zeros(count)
     for size in range(1, count + 1):
         for chosen in itertools.combinations(range(count), size):
-            part, *_ = np.linalg.lstsq(columns[:, chosen], wanted, rcond=None)
+            part, *_ = np.linalg.lstsq(columns[:, chosen], targets, rcond=None)
             if (part < 0).any():
                 continue
-            left = float(np.square(columns[:, chosen] @ part - wanted).sum())
+            left = float(np.square(columns[:, chosen] @ part - targets).sum())
             if left < best:
-                best, found = left, np.zeros(count)
-                found[list(chosen)] = part
-    return [float(one) for one in found]
+                best, coefficients = left, np.zeros(count)
+                coefficients[list(chosen)] = part
+    return [float(coefficient) for coefficient in coefficients]
 
 
 def compared(figure: str, codec_gbps: float | None = None, shared: bool = False) -> list[Cell]:
@@ -192,8 +192,8 @@ def compared(figure: str, codec_gbps: float | None = None, shared: bool = False)
 def _of_table(figure: str, rate: float, shared: bool) -> list[Cell]:
     source, quantity = _OF_TABLES[figure]
     name, exchange = _TABLES[source]
-    found = fit(source, shared)
-    on = Machine(name, alpha=found.alpha, beta=found.beta, shared=found.shared)
+    constants = fit(source, shared)
+    on = Machine(name, alpha=constants.alpha, beta=constants.beta, shared=constants.shared)
     cells = []
     for net, wire, ranks, value in table(source):
         if ranks == 1:
@@ -355,8 +355,8 @@ def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[flo
         large = Network("alexnet", shapes=[(round(of.values * times),)])
         spec = Reduce("fp32", order="ring", exchange="ring")
         whole, less = (
-            step_time(large, on, 8, spec, codec_gbps=_NO_CODEC, bits=one).apart
-            for one in (32.0, bits)
+            step_time(large, on, 8, spec, codec_gbps=_NO_CODEC, bits=width).apart
+            for width in (32.0, bits)
         )
         points.append((4e-6 * large.values / (gflops * samples), whole / less))
     return points

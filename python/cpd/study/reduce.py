@@ -119,10 +119,13 @@ def roundoff(
     (0.0588, 2, 1)
     """
     spec = as_reduce(spec)
-    given = Contributions(ranks, comm, seed)
-    sizes = [group_size_of(size, given.world) for size in group_sizes]
-    found = {size: given.measure(spec, size) for size in sizes}
-    return {size: one.layers if per_tensor else one.total for size, one in found.items()}  # type: ignore[return-value]
+    contributions = Contributions(ranks, comm, seed)
+    sizes = [group_size_of(size, contributions.world) for size in group_sizes]
+    measured = {size: contributions.measure(spec, size) for size in sizes}
+    return {  # type: ignore[return-value]
+        size: measurement.layers if per_tensor else measurement.total
+        for size, measurement in measured.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ class Measurement:
     @property
     def non_finite(self) -> int:
         """The number of results that are not finite, over all orders that were measured."""
-        return sum(one.total.non_finite for one in self.orders or [self])
+        return sum(measurement.total.non_finite for measurement in self.orders or [self])
 
     def squares(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Returns the sums of squared errors and of squared references.
@@ -159,11 +162,11 @@ class Measurement:
         Returns:
             sum (h - l)^2, [order, block], and sum h^2, [block]; one block if there are no draws.
         """
-        each = self.orders or [self]
+        measurements = self.orders or [self]
         if not self.draws:
-            errors = np.array([[one.total.relative_rms**2] for one in each])
+            errors = np.array([[measurement.total.relative_rms**2] for measurement in measurements])
             return errors, np.ones(1)
-        squares = np.array([one.draws for one in each])
+        squares = np.array([measurement.draws for measurement in measurements])
         return squares[:, :, 0], squares[0, :, 1]
 
     @classmethod
@@ -220,8 +223,8 @@ class Contributions:
         self, ranks: PerRank | Layers, comm: Communicator | None = None, seed: int = 0
     ) -> None:
         self._comm, self._seed = comm, whole_number("seed", seed)
-        given: Any = ranks
-        self._ranks = given if comm is None else [given]
+        ranks_or_layers: Any = ranks
+        self._ranks = ranks_or_layers if comm is None else [ranks_or_layers]
         source = Source(self._ranks)
         self.world = source.world if comm is None else comm.size
         self.sizes = source.sizes
@@ -244,8 +247,8 @@ class Contributions:
             largest = _largest_of(self._ranks)
             if self._comm is not None:
                 of_ranks = self._comm.all_gather([np.array(largest, np.float32)], "fp32")
-                largest = np.stack([one for (one,) in of_ranks]).max(axis=0)
-            self._known_largest = [float(one) for one in largest]
+                largest = np.stack([magnitudes for (magnitudes,) in of_ranks]).max(axis=0)
+            self._known_largest = [float(magnitude) for magnitude in largest]
         return self._known_largest
 
     def measure(self, spec: Reduce, group_size: int) -> Measurement:
@@ -264,9 +267,9 @@ class Contributions:
         These orders do not depend on the argument's order. Between processes the ranks have one
         order.
         """
-        one = self.measure(spec, group_size)
-        each = [given.measure(spec, group_size) for given in self._in_orders]
-        return dataclasses.replace(one, orders=each)
+        measurement = self.measure(spec, group_size)
+        orders = [contributions.measure(spec, group_size) for contributions in self._in_orders]
+        return dataclasses.replace(measurement, orders=orders)
 
     @functools.cached_property
     def _in_orders(self) -> list[Contributions]:
@@ -300,9 +303,9 @@ class Contributions:
         total = [np.zeros(size) for size in self.sizes]
         for step in range(STEPS):
             layers = self._reduce(spec, states, step)
-            for one, layer in zip(total, layers, strict=True):
-                one += np.asarray(layer).reshape(-1)
-        return [(one / STEPS).astype(np.float32) for one in total]
+            for layer_sum, layer in zip(total, layers, strict=True):
+                layer_sum += np.asarray(layer).reshape(-1)
+        return [(layer_sum / STEPS).astype(np.float32) for layer_sum in total]
 
     def _reference(self, average: bool) -> list[npt.NDArray[np.float64]]:
         if average not in self._references:
@@ -356,11 +359,11 @@ def _draws(
             high[(first + b) % DRAWS].append(above)
             low[(first + b) % DRAWS].append(below)
         first = (first + layer.size) % DRAWS
-    found = [
+    roundoffs = [
         _core.roundoff(_joined(h, np.float64), _joined(layer, np.float32))
         for h, layer in zip(high, low, strict=True)
     ]
-    return [(native.error_squares, native.reference_squares) for native in found]
+    return [(native.error_squares, native.reference_squares) for native in roundoffs]
 
 
 def _joined(parts: list[Any], dtype: type) -> npt.NDArray[Any]:

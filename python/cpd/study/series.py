@@ -152,21 +152,27 @@ def measure_series(
     choices = (
         [None] * len(measured) if machine is None else _choices(given, series, measured, machine)
     )
-    for (size, one), choice in zip(measured.items(), choices, strict=True):
-        series.lines.append(Line(_row(size, one.total, given.world), choice=choice))
-        for name, layer in zip(names, one.layers, strict=True):
+    for (size, measurement), choice in zip(measured.items(), choices, strict=True):
+        series.lines.append(Line(_row(size, measurement.total, given.world), choice=choice))
+        for name, layer in zip(names, measurement.layers, strict=True):
             series.layers.append(Line(_row(size, layer, given.world), name))
 
 
 def _choices(
-    given: Contributions, series: Series, measured: Mapping[int, Measurement], machine: Machine
+    contributions: Contributions,
+    series: Series,
+    measured: Mapping[int, Measurement],
+    machine: Machine,
 ) -> Sequence[Choice]:
     """The cost of each group size. Also sets the advice, unless the series is a baseline."""
     if not series.baseline:
-        best = choose(measured, series.spec, machine, given)
-        series.advice = Advice(given.world, machine, best)
+        best = choose(measured, series.spec, machine, contributions)
+        series.advice = Advice(contributions.world, machine, best)
         return best.choices
-    return [made(size, one, series.spec, machine, given) for size, one in measured.items()]
+    return [
+        made(size, measurement, series.spec, machine, contributions)
+        for size, measurement in measured.items()
+    ]
 
 
 @dataclass
@@ -180,7 +186,7 @@ class Advice:
     def lines(self) -> list[str]:
         """The recommendation in words."""
         best = self.best
-        if len({self._measured(one) for one in [*best.choices, *best.owner]}) == 1:
+        if len({self._measured(choice) for choice in [*best.choices, *best.owner]}) == 1:
             return [f"groups change nothing: {self._measured(best.fastest)}"]
         return [
             f"by error: {self._tied(best.exact_tie)}{self._named(best.most_exact)}",
@@ -195,7 +201,7 @@ class Advice:
         """Returns the text of a tie between choices; empty if there is none."""
         if len(choices) == 1:
             return ""
-        ways = dict.fromkeys(f"{self._group(one)} ({one.exchange})" for one in choices)
+        ways = dict.fromkeys(f"{self._group(choice)} ({choice.exchange})" for choice in choices)
         return f"a tie of {', '.join(ways)}; the fastest: "
 
     def _group(self, choice: Choice) -> str:
@@ -218,8 +224,8 @@ class Advice:
             "by_error": best.by_error,
             "by_time": best.by_time,
             "compromise": best.compromise,
-            "by_error_tie": [one.group_size for one in best.exact_tie],
-            "compromise_tie": [one.group_size for one in best.balanced_tie],
+            "by_error_tie": [choice.group_size for choice in best.exact_tie],
+            "compromise_tie": [choice.group_size for choice in best.balanced_tie],
             "by_error_exchange": best.most_exact.exchange,
             "by_time_exchange": best.fastest.exchange,
             "compromise_exchange": best.balanced.exchange,

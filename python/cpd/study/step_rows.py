@@ -95,14 +95,14 @@ def step_rows(
         for world in ranks:
             if world not in plain:
                 plain[world] = step("fp32", world)
-            one = step(wire, world)
+            times = step(wire, world)
             base = plain[world]
             rows.append(
                 StepRow(
                     wire,
-                    one,
-                    _ratio(base.apart, one.apart),
-                    _ratio(base.overlapped, one.overlapped),
+                    times,
+                    _ratio(base.apart, times.apart),
+                    _ratio(base.overlapped, times.overlapped),
                     (roundoffs or {}).get(wire),
                 )
             )

@@ -134,37 +134,37 @@ def measured_rate(text: str) -> Rate:
     return 4e-9 * _TIMED / best[0], 4e-9 * _TIMED / best[1]
 
 
-def _rate_on(machine: Machine, spec: Reduce, given: CodecGbps) -> tuple[Rate, str]:
+def _rate_on(machine: Machine, spec: Reduce, codec_gbps: CodecGbps) -> tuple[Rate, str]:
     """Returns the rate of the spec's codec, and its source."""
-    if given == "measured":
+    if codec_gbps == "measured":
         rate = measured_rate(text_of(spec))
         source = f"{text_of(spec)} measured on this CPU"
-    elif given is not None:
-        rate, source = _given(given), "given"
+    elif codec_gbps is not None:
+        rate, source = _given(codec_gbps), "given"
     elif machine.codec_gbps is not None:
         rate = (machine.codec_gbps, machine.codec_gbps)
         source = machine.sources.get("codec_gbps", "the machine's codec_gbps")
     else:
         rate, source = H200, "default, an H200's cast to e4m3 in benchmarks/GPU.md"
-    one = f"{rate[0]:,.4g} GB/s"
+    rate_text = f"{rate[0]:,.4g} GB/s"
     return (
         rate,
-        f"{source}: {one}{'' if rate[0] == rate[1] else f' encoded, {rate[1]:,.4g} decoded'}",
+        f"{source}: {rate_text}{'' if rate[0] == rate[1] else f' encoded, {rate[1]:,.4g} decoded'}",
     )
 
 
 def _given(codec_gbps: Any) -> Rate:
     """Returns the rates of `codec_gbps`, but for `"measured"`; raises ValueError or TypeError."""
     both = codec_gbps if isinstance(codec_gbps, (tuple, list)) else (codec_gbps, codec_gbps)
-    if len(both) != 2 or not all(isinstance(one, (int, float)) for one in both):
+    if len(both) != 2 or not all(isinstance(rate, (int, float)) for rate in both):
         error = ValueError if isinstance(codec_gbps, (str, tuple, list)) else TypeError
         raise error(
             "codec_gbps must be GB/s, a pair of them (to encode and to decode) or 'measured', got "
             f"{shown(codec_gbps)}"
         )
-    for one in both:
-        if math.isnan(one) or one <= 0:
-            raise ValueError(f"codec_gbps must be above 0 GB/s, got {shown(one)}")
+    for rate in both:
+        if math.isnan(rate) or rate <= 0:
+            raise ValueError(f"codec_gbps must be above 0 GB/s, got {shown(rate)}")
     return float(both[0]), float(both[1])
 
 
@@ -253,7 +253,7 @@ def step_time(
     if codec_gbps not in (None, "measured"):
         _given(codec_gbps)
     samples = network.samples(world, batch)
-    found, sent = messages_of(spec, world, network, machine.gpus, bits, largest)
+    schedule, sent = messages_of(spec, world, network, machine.gpus, bits, largest)
     coded, source = 0.0, ""
     encoded, decoded = codec_values(spec, world)
     if encoded or decoded:
@@ -264,9 +264,9 @@ def step_time(
         samples,
         computation=_computation(network, machine, samples / world, compute),
         codec=coded,
-        messages=seconds(machine, found),
+        messages=seconds(machine, schedule),
         bytes_sent=sent[0],
-        steps=sum(one.steps for one in found),
+        steps=sum(round_.steps for round_ in schedule),
         exact=sent[1],
         dollars_an_hour=machine.hourly(world),
         exchange=spec.exchange,
@@ -284,16 +284,16 @@ def messages_of(
 ) -> tuple[list[Round], tuple[float, bool]]:
     """Returns the rounds, the bytes that rank 0 sends, and whether these are exact."""
     first = agreement(spec, ranks, network.shapes, per_host=per_host)
-    of_first = sum(one.steps * one.bytes for one in first)
+    of_first = sum(round_.steps * round_.bytes for round_ in first)
     if bits is None:
         sent = cost(spec, ranks, network.shapes, largest=largest)
-        found = rounds(spec, ranks, network.shapes, per_host=per_host, largest=largest)
-        return [*first, *found], (sent.bytes_sent + of_first, sent.exact)
+        schedule = rounds(spec, ranks, network.shapes, per_host=per_host, largest=largest)
+        return [*first, *schedule], (sent.bytes_sent + of_first, sent.exact)
     if not (math.isfinite(bits) and bits > 0):
         raise ValueError(f"bits must be finite and above 0, got {shown(bits)}")
     plain = Reduce("fp32", order=spec.order, exchange=spec.exchange, group_size=spec.group_size)
     whole, (sent_bytes, _) = messages_of(plain, ranks, network, per_host)
-    scaled = [one._replace(bytes=one.bytes * bits / 32) for one in whole]
+    scaled = [round_._replace(bytes=round_.bytes * bits / 32) for round_ in whole]
     return [*first, *scaled], (sent_bytes * bits / 32 + of_first, False)
 
 

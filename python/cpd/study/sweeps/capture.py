@@ -103,7 +103,7 @@ def _differentiate(model: nn.Module, value: Any) -> None:
     """Runs the backward pass for its hooks alone."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise TypeError("loss must give a tensor of one value")
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    if not (value.requires_grad and wanted):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not (value.requires_grad and parameters):
         raise ValueError("there are no gradients: no parameter of the model requires one")
-    torch.autograd.grad(value, wanted, allow_unused=True)
+    torch.autograd.grad(value, parameters, allow_unused=True)

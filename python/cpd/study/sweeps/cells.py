@@ -152,10 +152,10 @@ def grid(
     ['e2m3', 'mxfp6-e2m3', 'e3m2', 'mxfp6-e3m2']
     """
     named = texts("formats", formats)
-    wanted = [name for name in named if bits is None or element_format(_named(name)).bits == bits]
-    if not wanted:
+    matches = [name for name in named if bits is None or element_format(_named(name)).bits == bits]
+    if not matches:
         raise ValueError(f"no format of {', '.join(named)} has {bits} bits")
-    operands = [text for name in wanted for text in _operands(name, texts("scales", scales))]
+    operands = [text for name in matches for text in _operands(name, texts("scales", scales))]
     sums = [_sum(text) for text in texts("accumulators", accumulators)]
     modes = texts("rounding", rounding)
     cells = [
@@ -177,18 +177,18 @@ def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
 
     Raises ValueError if no cell is left.
     """
-    kept: list[Cell] = []
+    usable_cells: list[Cell] = []
     left: dict[str, list[str]] = {}
     for cell in cells:
         if multiplies(cell.sum, cell.format):
-            kept.append(cell)
+            usable_cells.append(cell)
         else:
             taken = f"{cell.total} takes {_taken(as_unit(cell.sum))}"
             left.setdefault(taken, []).append(cell.operand)
     told = [f"{taken}; not {', '.join(dict.fromkeys(names))}" for taken, names in left.items()]
-    if not kept:
+    if not usable_cells:
         raise ValueError("; ".join(told))
-    return kept, told
+    return usable_cells, told
 
 
 def takes_elements(total: Accumulator) -> bool:
@@ -255,8 +255,8 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
 
 def _sum(text: str) -> str:
     """The canonical text of an accumulator; a matrix unit keeps its name."""
-    made = as_accumulator(text)
-    return text if made.form == "unit" else made.text
+    accumulator = as_accumulator(text)
+    return text if accumulator.form == "unit" else accumulator.text
 
 
 def _named(name: str) -> Format | Scaled:
@@ -372,13 +372,16 @@ class Losses:
         >>> Losses.total([Losses(2, 4e6, 4e4), Losses(2, 4e-6, 12e-8)]).errors
         0.08
         """
-        given = list(parts)
-        wrong = next((part for part in given if not isinstance(part, Losses)), None)
+        losses = list(parts)
+        wrong = next((part for part in losses if not isinstance(part, Losses)), None)
         if wrong is not None:
             raise TypeError(f"parts must be of type Losses, got {type(wrong).__name__}")
-        each = [part.normalised for part in given]
-        sums = {one.name: sum(getattr(part, one.name) for part in each) for one in fields(cls)}
-        return cls(**sums | {"worst": max((part.worst for part in each), default=0.0)})
+        normalised = [part.normalised for part in losses]
+        sums = {
+            field.name: sum(getattr(part, field.name) for part in normalised)
+            for field in fields(cls)
+        }
+        return cls(**sums | {"worst": max((part.worst for part in normalised), default=0.0)})
 
     def json(self) -> dict[str, Any]:
         """Returns the sums and what is computed from them; numbers that JSON lacks are null."""

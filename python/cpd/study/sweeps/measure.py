@@ -41,13 +41,13 @@ class Bench:
     """A workload, ready to be measured: what cells have in common is computed once."""
 
     def __init__(self, work: Workload, with_dots: bool = True) -> None:
-        self._plans = [Plan(work, one, with_dots) for one in work.matrices]
+        self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
         """The losses of each tensor, for each of these cells, which share their cast."""
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
-        return [list(one) for one in zip(*by_tensor, strict=True)]
+        return [list(losses) for losses in zip(*by_tensor, strict=True)]
 
 
 @contextmanager
@@ -98,8 +98,8 @@ class Plan:
 
         `probes`: the partner's rows, or None.
         """
-        each = piece.shape[1] // self.terms
-        vectors = piece[:, : each * self.terms].reshape(-1, self.terms)
+        vectors_per_row = piece.shape[1] // self.terms
+        vectors = piece[:, : vectors_per_row * self.terms].reshape(-1, self.terms)
         size = min(GROUP, max(1, len(vectors) // 2))
         groups = len(vectors) // size
         whole = vectors[: size * groups].reshape(groups, size, self.terms)
@@ -108,10 +108,10 @@ class Plan:
         else:  # spread over the partner
             place = (number * groups + np.arange(groups)) * _GOLDEN % 1
             chosen = probes[(place * len(probes)).astype(np.int64)]
-        made = [(chosen[:, None], whole)]
+        factors = [(chosen[:, None], whole)]
         if size * groups < len(vectors):
-            made.append((chosen[:1], vectors[size * groups :]))
-        return made
+            factors.append((chosen[:1], vectors[size * groups :]))
+        return factors
 
     @cached_property
     def references(self) -> list[Wide]:
@@ -200,14 +200,14 @@ class _Dots:
         self._count, self._squares, self._errors = 0, 0.0, 0.0
 
     def add(self, factors: list[tuple[Values, Values]], scale: Any, references: Wide) -> None:
-        found = _flat(
+        products = _flat(
             ops.gemm(probe, np.swapaxes(vectors, -1, -2), self._acc, seed=self._seed)
             for probe, vectors in factors
         )
         if self.takes_elements:
-            found *= scale
+            products *= scale
         with np.errstate(invalid="ignore", over="ignore"):
-            error = found - references
+            error = products - references
             self._errors += square(error)
         self._squares += square(references)
         self._count += references.size
@@ -235,7 +235,7 @@ class _Cast:
 
     def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
         self.x, self._f = x, cell.format
-        how, self._seed = cell.to, cell.seed
+        cast, self._seed = cell.to, cell.seed
         run = 0
         if isinstance(self._f, Scaled):
             if self._f.transform is not None:
@@ -245,8 +245,8 @@ class _Cast:
         # Random bits depend on indices in the whole, scales of more than a run on all values.
         alone = isinstance(self._f, Format) or (run > 0 and self._f.tensor_scale is None)
         cuts_runs = run > 0 and width < x.shape[1] and width % run > 0
-        self._how = Cast(self._f, **rounding_of(how))
-        self._in_pieces = alone and how.rounding != "stochastic" and not cuts_runs
+        self._how = Cast(self._f, **rounding_of(cast))
+        self._in_pieces = alone and cast.rounding != "stochastic" and not cuts_runs
         self._out = np.empty(size if self._in_pieces else 0, np.float32)
 
     @cached_property
@@ -295,8 +295,8 @@ class _Limits:
     Values with a scale of 0 become 0, which is no overflow.
     """
 
-    def __init__(self, x: Values, q: Scaled, how: Cast, seed: int) -> None:
-        codes = ops.encode(x, how, seed=seed)[1]
+    def __init__(self, x: Values, q: Scaled, cast: Cast, seed: int) -> None:
+        codes = ops.encode(x, cast, seed=seed)[1]
         blocks, outer = (codes, codes) if q.tensor_scale is None else codes
         self._shape = x.shape
         self._rows, self._columns = _extents(q.block, x.shape)
@@ -320,17 +320,19 @@ class _Limits:
 
     def of(self, piece: Piece) -> Any:
         """The limit of each value of a piece."""
-        found = self._grid
-        for axis, (part, each) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
-            if found.shape[axis] == 1:
+        limits = self._grid
+        for axis, (part, length) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
+            if limits.shape[axis] == 1:
                 continue  # it is broadcast
             stop = min(part.stop, self._shape[axis])
-            first = part.start // each
-            found = found[_along(axis, first, -(-stop // each))]
-            if each > 1:
-                begin = first * each
-                found = np.repeat(found, each, axis)[_along(axis, part.start - begin, stop - begin)]
-        return found
+            first = part.start // length
+            limits = limits[_along(axis, first, -(-stop // length))]
+            if length > 1:
+                begin = first * length
+                limits = np.repeat(limits, length, axis)[
+                    _along(axis, part.start - begin, stop - begin)
+                ]
+        return limits
 
 
 def _along(axis: int, start: int, stop: int) -> Piece:

@@ -38,19 +38,19 @@ def render(found: Sweep) -> str:
         rows=[[*texts, "●" if best else ""] for texts, best in rows],
         parts=[_parts(row) for row in least],
         part_names=_PARTS,
-        gates=", ".join(f"{name} {each}" for name, each in GATES.items()),
+        gates=", ".join(f"{name} {count}" for name, count in GATES.items()),
         model=MODEL,
-        tensors=[_tensor(one) for one in found.tensors],
+        tensors=[_tensor(tensor) for tensor in found.tensors],
         by_tensor=_by_tensor(found, least),
         version=_core.__version__,
     )
 
 
-def _front(found: Sweep, cost: str) -> dict[str, Any]:
-    rows = found.front(cost=cost)
+def _front(sweep: Sweep, cost: str) -> dict[str, Any]:
+    rows = sweep.front(cost=cost)
     return {
         "cost": NAMES[cost],
-        "svg": to_svg(draw(found, found.error, cost), f"{NAMES[found.error]} by {NAMES[cost]}"),
+        "svg": to_svg(draw(sweep, sweep.error, cost), f"{NAMES[sweep.error]} by {NAMES[cost]}"),
         "rows": [
             (
                 row.operand,
@@ -58,7 +58,7 @@ def _front(found: Sweep, cost: str) -> dict[str, Any]:
                 row._cell.total,
                 f"{row.bits:.4g}",
                 f"{row.cost.total:,.0f}",
-                _value(found, row),
+                _value(sweep, row),
                 f"{row.sqnr:.1f}",
             )
             for row in rows
@@ -66,15 +66,15 @@ def _front(found: Sweep, cost: str) -> dict[str, Any]:
     }
 
 
-def _tensor(one: dict[str, Any]) -> list[str]:
-    shape = " × ".join(f"{count:,}" for count in one["shape"])
-    sizes = f"{one['rms']:.3g}", f"{one['amax']:.3g}"
-    return [one["name"], shape, *sizes, f"{one['zeros']:,}", f"{one['nonfinite']:,}"]
+def _tensor(tensor: dict[str, Any]) -> list[str]:
+    shape = " × ".join(f"{count:,}" for count in tensor["shape"])
+    sizes = f"{tensor['rms']:.3g}", f"{tensor['amax']:.3g}"
+    return [tensor["name"], shape, *sizes, f"{tensor['zeros']:,}", f"{tensor['nonfinite']:,}"]
 
 
-def _value(found: Sweep, row: SweepRow) -> str:
-    value = row.value(found.error)
-    return f"{value:.4f}" if found.error == "accuracy" else share(value)
+def _value(sweep: Sweep, row: SweepRow) -> str:
+    value = row.value(sweep.error)
+    return f"{value:.4f}" if sweep.error == "accuracy" else share(value)
 
 
 def _few(rows: list[SweepRow], most: int = 4) -> list[SweepRow]:
@@ -89,9 +89,9 @@ def _parts(row: SweepRow) -> list[str]:
     return [row.operand, row._cell.total, *bits, f"{row.cost.total:,.0f}"]
 
 
-def _by_tensor(found: Sweep, rows: list[SweepRow]) -> list[list[str]]:
+def _by_tensor(sweep: Sweep, rows: list[SweepRow]) -> list[list[str]]:
     """The SQNR of each tensor in the rows of the front."""
     return [
-        [one["name"], *(f"{row._tensors[place].sqnr:.1f}" for row in _few(rows))]
-        for place, one in enumerate(found.tensors)
+        [tensor["name"], *(f"{row._tensors[place].sqnr:.1f}" for row in _few(rows))]
+        for place, tensor in enumerate(sweep.tensors)
     ]

@@ -81,24 +81,24 @@ def texts(what: str, given: Any) -> list[str]:
     >>> texts("formats", "e2m[1-2]:ieee")
     ['e2m1ieee', 'e2m2ieee']
     """
-    found: list[str] = []
-    for one in _each(given):
-        if not isinstance(one, str):
-            found.append(_text(what, one))
+    names: list[str] = []
+    for value in _each(given):
+        if not isinstance(value, str):
+            names.append(_text(what, value))
             continue
-        for pattern in listed(one):
+        for pattern in listed(value):
             if not pattern.strip():
-                raise ValueError(f"{what}: a name is missing in {shown(one)}")
-            found += (_KIND.sub(r"\1\2", text) for text in expand(pattern.strip()))
-    if not found:
+                raise ValueError(f"{what}: a name is missing in {shown(value)}")
+            names += (_KIND.sub(r"\1\2", text) for text in expand(pattern.strip()))
+    if not names:
         raise ValueError(f"{what} must name at least one")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
-def _each(given: Any) -> Iterable[Any]:
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    pair = isinstance(given, tuple) and all(type(one) is int for one in given)
-    return given if several and not pair else (given,)
+def _each(values: Any) -> Iterable[Any]:
+    several = isinstance(values, Iterable) and not isinstance(values, str)
+    pair = isinstance(values, tuple) and all(type(part) is int for part in values)
+    return values if several and not pair else (values,)
 
 
 def _text(what: str, value: Any) -> str:
@@ -112,7 +112,7 @@ def mixed(given: Any) -> list[str]:
     >>> mixed("e2m[1-2]")
     ['e2m[1-2] mixes encodings: finite e2m1; ieee e2m2; e2m[1-2]:ieee and :finite have one']
     """
-    made = []
+    notes = []
     for pattern in listed(given) if isinstance(given, str) else ():
         kinds: dict[str, list[str]] = {}
         for name in expand(pattern.strip()) if "[" in pattern else ():
@@ -121,5 +121,5 @@ def mixed(given: Any) -> list[str]:
         if len(kinds) > 1:
             told = "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items())
             clean = pattern.strip()
-            made.append(f"{clean} mixes encodings: {told}; {clean}:ieee and :finite have one")
-    return made
+            notes.append(f"{clean} mixes encodings: {told}; {clean}:ieee and :finite have one")
+    return notes

@@ -55,7 +55,7 @@ class Sweep:
     @property
     def values(self) -> int:
         """The number of values of all tensors."""
-        return sum(math.prod(one["shape"]) for one in self.tensors)
+        return sum(math.prod(tensor["shape"]) for tensor in self.tensors)
 
     @cached_property
     def error(self) -> str:
@@ -96,12 +96,12 @@ class Sweep:
         """
         by = _lesser(error or self.error)
         points = [(row.value(cost), by(row), place) for place, row in enumerate(self.rows)]
-        best, found = math.inf, []
+        best, front_rows = math.inf, []
         for _, loss, place in sorted(p for p in points if math.isfinite(p[1])):
             if loss < best:
                 best = loss
-                found.append(self.rows[place])
-        return found
+                front_rows.append(self.rows[place])
+        return front_rows
 
     def best(
         self, error: str | None = None, within: float = math.inf, cost: str = "gates"
@@ -159,7 +159,7 @@ class Sweep:
 
     def json(self) -> dict[str, Any]:
         """Returns all figures, also of each tensor; infinite ones are null in a file."""
-        names = [one["name"] for one in self.tensors]
+        names = [tensor["name"] for tensor in self.tensors]
         return {
             "values": self.values,
             "length": self.length,
@@ -245,19 +245,19 @@ class Sweep:
 
 def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
     """Returns the sweep of measurements, one for each cell; `more`: `reused` and `left_out`."""
-    shapes = [(one.x.shape[0], one.x.shape[1]) for one in work.matrices]
+    shapes = [(matrix.x.shape[0], matrix.x.shape[1]) for matrix in work.matrices]
     tensors = tuple(
         {
-            "name": one.name,
+            "name": matrix.name,
             "shape": shape,
-            "nonfinite": one.nonfinite,
-            "zeros": one.zeros,
-            "amax": one.amax,
-            "rms": math.sqrt(one.squares / one.x.size),
+            "nonfinite": matrix.nonfinite,
+            "zeros": matrix.zeros,
+            "amax": matrix.amax,
+            "rms": math.sqrt(matrix.squares / matrix.x.size),
         }
-        for one, shape in zip(work.matrices, shapes, strict=True)
+        for matrix, shape in zip(work.matrices, shapes, strict=True)
     )
-    rows = tuple(row_of(one, shapes) for one in found)
+    rows = tuple(row_of(measured, shapes) for measured in found)
     return Sweep(rows, tensors, work.length, work.sample, **more)
 
 
@@ -270,14 +270,14 @@ def _lesser(error: str) -> Callable[[SweepRow], float]:
     return lambda row: row.value(error)
 
 
-def _columns(found: Sweep) -> list[tuple[str, Callable[[SweepRow], str]]]:
+def _columns(sweep: Sweep) -> list[tuple[str, Callable[[SweepRow], str]]]:
     """A table's columns, without those that are equal in all rows or were not measured."""
     columns: list[tuple[str, Callable[[SweepRow], str]]] = [("Format", lambda row: row.operand)]
     chosen: list[tuple[str, Callable[[SweepRow], str]]] = [
         ("Rounding", lambda row: row.rounding),
         ("Accumulator", lambda row: row._cell.total),
     ]
-    columns += [(name, of) for name, of in chosen if len(set(map(of, found.rows))) > 1]
+    columns += [(name, of) for name, of in chosen if len(set(map(of, sweep.rows))) > 1]
     columns += [
         ("Bits", lambda row: f"{row.bits:.4g}"),
         ("SQNR dB", lambda row: f"{row.sqnr:.1f}"),
@@ -286,9 +286,9 @@ def _columns(found: Sweep) -> list[tuple[str, Callable[[SweepRow], str]]]:
         ("Underflow", lambda row: share(row.underflow)),
         ("Overflow", lambda row: share(row.value("overflow"))),
     ]
-    if any(row.dot_error is not None for row in found.rows):
+    if any(row.dot_error is not None for row in sweep.rows):
         columns.append(("Dot error", lambda row: share(row.dot_error or 0.0)))
-    if any(row.accuracy is not None for row in found.rows):
+    if any(row.accuracy is not None for row in sweep.rows):
         columns.append(("Accuracy", lambda row: f"{row.accuracy:.4f}"))
     columns.append(("Gates", lambda row: f"{row.cost.total:.0f}"))
     return columns

@@ -95,10 +95,10 @@ class SweepRow:
         if name in ("gates", "overflow"):
             return self.cost.total if name == "gates" else self._losses.overflow
         holder: Any = self.cost if name in COSTS and name != "bits" else self
-        found: float | None = getattr(holder, name)
-        if found is None:
+        figure: float | None = getattr(holder, name)
+        if figure is None:
             raise ValueError(f"{name} was not measured")
-        return found
+        return figure
 
     def json(self, names: Sequence[str]) -> dict[str, Any]:
         """Returns the row as plain data.
@@ -109,7 +109,7 @@ class SweepRow:
         Returns:
             The figures by their names; `overflow` is the share of magnitudes above the max.
         """
-        tensors = {n: one.json() for n, one in zip(names, self._tensors, strict=True)}
+        tensors = {n: losses.json() for n, losses in zip(names, self._tensors, strict=True)}
         return {
             **self._cell.json(),
             **self._losses.json(),

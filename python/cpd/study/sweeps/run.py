@@ -134,14 +134,14 @@ def sweep(
         store = Measurements(place / _KEPT, (work.digest, str(dots), _label(accuracy)))
         known = {cell: store.read(cell, tell) for cell in cells}
         missing = [cell for cell, measured in known.items() if measured is None]
-        for kept in filter(None, known.values()):
-            done(kept)
-        how = _How(place, store, dots, accuracy, cluster_options or {})
-        for measured in _measured(_groups(missing), work, how, jobs, cluster):
+        for stored in filter(None, known.values()):
+            done(stored)
+        settings = _How(place, store, dots, accuracy, cluster_options or {})
+        for measured in _measured(_groups(missing), work, settings, jobs, cluster):
             known[measured.cell] = measured
             done(measured)
-    found = [measured for measured in known.values() if measured is not None]
-    return swept(work, found, reused=len(cells) - len(missing), left_out=tuple(left_out))
+    measurements = [measured for measured in known.values() if measured is not None]
+    return swept(work, measurements, reused=len(cells) - len(missing), left_out=tuple(left_out))
 
 
 @dataclass(frozen=True)
@@ -181,29 +181,36 @@ def _label(accuracy: Accuracy | None) -> str:
 
 
 def _measured(
-    groups: list[Group], work: Workload, how: _How, jobs: int | None, cluster: str | None
+    groups: list[Group], work: Workload, settings: _How, jobs: int | None, cluster: str | None
 ) -> Iterator[Measured]:
     """Measures groups of cells; the process that measures a cell writes its file."""
     if not groups:
         return
     if cluster is not None:
-        values = how.place / _VALUES / work.digest
+        values = settings.place / _VALUES / work.digest
         work.save(values)
-        measure = functools.partial(_part, values, how)
+        measure = functools.partial(_part, values, settings)
         yield from run_on_cluster(
-            groups, measure, cluster=cluster, folder=how.place, jobs=jobs, options=how.options
+            groups,
+            measure,
+            cluster=cluster,
+            folder=settings.place,
+            jobs=jobs,
+            options=settings.options,
         )
         return
     if jobs is None:
-        much = work.values * len(groups) > ALONE and how.accuracy is None
+        much = work.values * len(groups) > ALONE and settings.accuracy is None
         jobs = len(os.sched_getaffinity(0)) if much else 1
     if jobs == 1:
-        yield from run_here(groups, functools.partial(_measure, Bench(work, how.dots), how))
+        yield from run_here(
+            groups, functools.partial(_measure, Bench(work, settings.dots), settings)
+        )
         return
-    with tempfile.TemporaryDirectory(prefix="cpd-sweep-", dir=_memory(8 * work.values)) as made:
-        values = Path(made)
+    with tempfile.TemporaryDirectory(prefix="cpd-sweep-", dir=_memory(8 * work.values)) as folder:
+        values = Path(folder)
         work.save(values)
-        yield from run_in_processes(groups, functools.partial(_part, values, how), jobs)
+        yield from run_in_processes(groups, functools.partial(_part, values, settings), jobs)
 
 
 def _memory(size: int) -> Path | None:
@@ -217,9 +224,9 @@ def _memory(size: int) -> Path | None:
     return place
 
 
-def _part(values: Path, how: _How, groups: Sequence[Group]) -> Iterator[Measured]:
+def _part(values: Path, settings: _How, groups: Sequence[Group]) -> Iterator[Measured]:
     """Measures groups of cells of a workload that is in files."""
-    return _measure(_bench(values, how.dots), how, groups)
+    return _measure(_bench(values, settings.dots), settings, groups)
 
 
 @functools.lru_cache(maxsize=1)
@@ -227,10 +234,10 @@ def _bench(values: Path, dots: bool) -> Bench:
     return Bench(load_workload(values), dots)
 
 
-def _measure(bench: Bench, how: _How, groups: Sequence[Group]) -> Iterator[Measured]:
+def _measure(bench: Bench, settings: _How, groups: Sequence[Group]) -> Iterator[Measured]:
     for cells in groups:
         for cell, losses in zip(cells, bench.measure(cells), strict=True):
-            score = None if how.accuracy is None else float(how.accuracy(cell))
+            score = None if settings.accuracy is None else float(settings.accuracy(cell))
             measured = Measured(cell, tuple(losses), score)
-            how.store.write(measured)
+            settings.store.write(measured)
             yield measured

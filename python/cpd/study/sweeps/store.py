@@ -45,7 +45,7 @@ class Measurements:
         """Writes a cell's file. Raises OSError."""
         content = {
             "cell": measured.cell.json(),
-            "losses": [_stored(one) for one in measured.losses],
+            "losses": [_stored(losses) for losses in measured.losses],
             "accuracy": measured.accuracy,
         }
         Store(self.folder).write(self.key(measured.cell), content)
@@ -68,7 +68,7 @@ def _stored(losses: Losses) -> dict[str, Any]:
 
 
 def _read(stored: dict[str, Any]) -> Losses:
-    names = [one.name for one in fields(Losses)]
+    names = [field.name for field in fields(Losses)]
     return Losses(**{name: _or(stored[name], None, math.inf) for name in names})
 
 

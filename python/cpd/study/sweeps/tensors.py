@@ -87,27 +87,33 @@ class Workload:
     @property
     def values(self) -> int:
         """The number of values of all tensors."""
-        return sum(one.x.size for one in self.matrices)
+        return sum(matrix.x.size for matrix in self.matrices)
 
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of names, shapes, values, and of the choice of dot products."""
-        made = hashlib.sha256()
-        for one in self.matrices:
-            head = [one.name, one.x.shape, one.nonfinite, one.partner, one.is_partner]
-            made.update(json.dumps(head).encode())
-            made.update(np.ascontiguousarray(one.x).data)
-        made.update(json.dumps([self.length, self.sample]).encode())
-        return made.hexdigest()
+        hasher = hashlib.sha256()
+        for matrix in self.matrices:
+            head = [
+                matrix.name,
+                matrix.x.shape,
+                matrix.nonfinite,
+                matrix.partner,
+                matrix.is_partner,
+            ]
+            hasher.update(json.dumps(head).encode())
+            hasher.update(np.ascontiguousarray(matrix.x).data)
+        hasher.update(json.dumps([self.length, self.sample]).encode())
+        return hasher.hexdigest()
 
     def save(self, folder: Path) -> None:
         """Writes files for `load_workload`, which maps them into memory."""
         folder.mkdir(parents=True, exist_ok=True)
         heads = []
-        for number, one in enumerate(self.matrices):
+        for number, matrix in enumerate(self.matrices):
             with replaced(folder / f"{number}.npy") as file:
-                np.save(file, one.x)
-            heads.append([one.name, one.nonfinite, one.partner, one.is_partner])
+                np.save(file, matrix.x)
+            heads.append([matrix.name, matrix.nonfinite, matrix.partner, matrix.is_partner])
         text = json.dumps({"length": self.length, "sample": self.sample, "tensors": heads})
         write_text(folder / _HEAD, text)
 
@@ -138,24 +144,24 @@ def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = No
         if number is not None and (type(number) is not int or number < 1):
             raise ValueError(f"{name} must be an int of at least 1, got {shown(number)}")
     named = {name: _matrix(name, value, sample) for name, value in _named(tensors).items()}
-    kept = [(name, *made) for name, made in named.items() if made is not None]
-    if not kept:
+    entries = [(name, *matrix) for name, matrix in named.items() if matrix is not None]
+    if not entries:
         raise ValueError("there are no floating-point values in the tensors given")
-    places = {name: place for place, (name, _, _) in enumerate(kept)}
-    partners = {name: _partner(name, x, kept, places) for name, x, _ in kept}
+    places = {name: place for place, (name, _, _) in enumerate(entries)}
+    partners = {name: _partner(name, x, entries, places) for name, x, _ in entries}
     matrices = tuple(
         Matrix(name, x, nonfinite, partners[name], place in partners.values())
-        for place, (name, x, nonfinite) in enumerate(kept)
+        for place, (name, x, nonfinite) in enumerate(entries)
     )
     return Workload(matrices, length, sample)
 
 
 def _partner(
-    name: str, x: Values, kept: list[tuple[str, Values, int]], places: Mapping[str, int]
+    name: str, x: Values, entries: list[tuple[str, Values, int]], places: Mapping[str, int]
 ) -> int | None:
     layer, slash, role = name.rpartition("/")
     place = places.get(f"{layer}{slash}weight") if role.split("#")[0] == "activation" else None
-    if place is None or kept[place][1].shape[1] != x.shape[1]:
+    if place is None or entries[place][1].shape[1] != x.shape[1]:
         return None
     return place
 
@@ -179,16 +185,16 @@ def _from_files(paths: list[Any]) -> dict[str, Any]:
     """The arrays of files; with several files, their names begin with the file's."""
     from cpd.study.gradient_files import read_arrays, shown
 
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for path in paths:
         if not isinstance(path, str | Path):
             raise TypeError(f"a file must be a str or Path, got {type(path).__name__}")
         for name, array in read_arrays(Path(path), leaves_out=True).items():
             whole = shown(name) if len(paths) == 1 else f"{path}:{shown(name)}"
-            if whole in found:
+            if whole in arrays:
                 raise ValueError(f"{path}: is given twice")
-            found[whole] = array
-    return found
+            arrays[whole] = array
+    return arrays
 
 
 def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | None:
