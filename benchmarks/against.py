@@ -122,14 +122,14 @@ class Found:
             self.add_wrong(name, having.values())
         both = [(row, own[name]) for name, row in others.items() if name in own]
         both = [pair for pair in both if all("value" in row for row in pair)]
-        unlike = [row["name"] for row, mine in both if not are_alike(row, mine)]
+        unlike = [row["name"] for row, own_row in both if not are_alike(row, own_row)]
         if unlike:
             self.notes.append(f"not compared, since they count something else: {', '.join(unlike)}")
         self.rows += [Measured(a["name"], a["unit"]) for a, b in both if are_alike(a, b)]
 
     def add_wrong(self, label: str, rows: Iterable[Row]) -> None:
-        found = [f"{label}: {row['name']}: {row['wrong']}" for row in rows if "wrong" in row]
-        self.wrong += [text for text in found if text not in self.wrong]
+        faults = [f"{label}: {row['name']}: {row['wrong']}" for row in rows if "wrong" in row]
+        self.wrong += [text for text in faults if text not in self.wrong]
 
     def text(self, label: str) -> str:
         """Notes, how many rows are slower, and the table, losses first."""
@@ -306,11 +306,11 @@ class Rounds:
 
     def servers(self, stack: ExitStack) -> list[Server]:
         """Fresh processes of both versions."""
-        made = []
+        started = []
         for index, version in enumerate(self.versions):
             log = self.logs / f"measured-{('other', 'this')[index]}.log"
-            made.append(stack.enter_context(Server(version, self.arguments, log)))
-        return made
+            started.append(stack.enter_context(Server(version, self.arguments, log)))
+        return started
 
     def one(self, rows: Sequence[Measured], status: Callable[[str], None]) -> None:
         """A round of these rows."""
@@ -401,7 +401,7 @@ def compile_times(
 ) -> list[Measured]:
     """Sums over the sources that both versions have, which compile by turns. What the first round
     calls slower or faster is measured LEAST_ROUNDS times, or until a round disagrees."""
-    made = []
+    rows = []
     listed = [json.loads((v.built / "compile_commands.json").read_text()) for v in versions]
     groups = [sources(entries, v.built) for entries, v in zip(listed, versions, strict=True)]
     for name in groups[0]:
@@ -418,8 +418,8 @@ def compile_times(
                     totals[side] += processor_seconds(pair[side])
             row.other.append(totals[0])
             row.this.append(totals[1])
-        made += [row] if both else []
-    return made
+        rows += [row] if both else []
+    return rows
 
 
 def _object(entry: dict[str, str]) -> str:
@@ -490,26 +490,26 @@ def check_name(options: argparse.Namespace, own: Version) -> None:
 def measure_both(options: argparse.Namespace, versions: tuple[Version, Version],
                  console: Console) -> Found:  # fmt: skip
     """All rows of both versions."""
-    found = Found()
-    rounds = Rounds(versions, words_of(options), ROOT / "build/against", found)
+    comparison = Found()
+    rounds = Rounds(versions, words_of(options), ROOT / "build/against", comparison)
     with console.status("bits") as shown:
         with ExitStack() as stack:
             first = []
             for version, server in zip(versions, rounds.servers(stack), strict=True):
                 shown.update(f"bits of {version.label}")
                 first.append({row["name"]: row for row in server.ask()})
-        found.note_rows(versions[0].label, *first)
-        found.rows.append(Measured(IMPORT, "ms"))
+        comparison.note_rows(versions[0].label, *first)
+        comparison.rows.append(Measured(IMPORT, "ms"))
         for _ in range(options.rounds):
-            rounds.one(found.rows, shown.update)
-        found.rows = [row for row in found.rows if row.this]
-        confirm(found.rows, lambda rows: rounds.one(rows, shown.update))
-        add_constants(found, versions)
+            rounds.one(comparison.rows, shown.update)
+        comparison.rows = [row for row in comparison.rows if row.this]
+        confirm(comparison.rows, lambda rows: rounds.one(rows, shown.update))
+        add_constants(comparison, versions)
         if options.compile:
-            found.rows += compile_times(versions, found, shown.update)
+            comparison.rows += compile_times(versions, comparison, shown.update)
         else:
-            found.notes.append("compile time: with --compile")
-    return found
+            comparison.notes.append("compile time: with --compile")
+    return comparison
 
 
 def run(options: argparse.Namespace) -> int:
@@ -517,10 +517,10 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     try:
         versions = prepared(options, console)
-        found = measure_both(options, versions, console)
+        comparison = measure_both(options, versions, console)
     except FailedError as error:
         sys.exit(f"--against: {error}")
-    print(found.text(options.against))
+    print(comparison.text(options.against))
     head = {
         "revision": options.against,
         "commit": commit_of(options.against),
@@ -530,6 +530,6 @@ def run(options: argparse.Namespace) -> int:
     }
     path = ROOT / "out/against.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(head | found.data(), indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(head | comparison.data(), indent=1, ensure_ascii=False) + "\n")
     print(f"rows in {path}")
-    return int(bool(found.wrong))
+    return int(bool(comparison.wrong))

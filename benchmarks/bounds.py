@@ -49,8 +49,8 @@ class Mixture:
         counts = dict(self.on_avx2 if isa == "avx2" and self.on_avx2 else self.counts)
         if isa == "avx2":
             for what, times in (("directed", counts.pop("directed", 0)), ("philox", self.words)):
-                for kind, each in _data()[f"{what}_on_avx2"].items():
-                    counts[kind] = counts.get(kind, 0) + times * each
+                for kind, amount in _data()[f"{what}_on_avx2"].items():
+                    counts[kind] = counts.get(kind, 0) + times * amount
         return {kind: counts[kind] for kind in KINDS if counts.get(kind)}
 
     def text(self, isa: str) -> str:
@@ -139,10 +139,10 @@ def with_bound(row: Row, machine: Machine) -> Row:
     if "skipped" in row or "wrong" in row:
         return row
     if "bound" not in row:
-        found = bound(row, machine)
-        if found is None:
+        limit = bound(row, machine)
+        if limit is None:
             return row
-        row = row | {"bound": round(found[0], 3), "bound_is": found[1]}
+        row = row | {"bound": round(limit[0], 3), "bound_is": limit[1]}
     share = row["value"] / row["bound"]
     return row | {"share": round(1 / share if row["unit"] in TIMES else share, 3)}
 

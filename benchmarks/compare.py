@@ -49,8 +49,8 @@ def load(text: str) -> Run:
         raise NoRunError(f"{path} is not a run: an object with `rows` and a header")
     for row in run["rows"]:
         if not (isinstance(row, dict) and {"name", "value", "unit"} <= set(row)):
-            got = json.dumps(row)[:80]
-            raise NoRunError(f"{path}: a row needs name, value and unit, got {got}")
+            excerpt = json.dumps(row)[:80]
+            raise NoRunError(f"{path}: a row needs name, value and unit, got {excerpt}")
     return run
 
 
@@ -101,8 +101,8 @@ def differences(a: Run, b: Run) -> dict[str, tuple[str, str]]:
         heads.append(head if copy is None else head | {"memcpy, GB/s": f"{copy:.3g}"})
     first, second = heads
     keys = dict.fromkeys([*first, *second])
-    found = {key: (first.get(key, "–"), second.get(key, "–")) for key in keys}
-    return {key: ends for key, ends in found.items() if ends[0] != ends[1]}
+    fields = {key: (first.get(key, "–"), second.get(key, "–")) for key in keys}
+    return {key: ends for key, ends in fields.items() if ends[0] != ends[1]}
 
 
 # ---- showing ------------------------------------------------------------------------------------
@@ -136,15 +136,15 @@ def _missing(name: str, run: Run, other: Run) -> Iterable[str]:
 
 def text(a: Run, b: Run) -> str:
     """What differs in the headers, how many rows do, and the table."""
-    found = pairs(a, b)
+    compared = pairs(a, b)
     lines = [f"{key}: {first} → {second}" for key, (first, second) in differences(a, b).items()]
     lines += [*_missing("A", a, b), *_missing("B", b, a)]
     unfair = [pair.a["name"] for pair in in_both(a, b) if not are_alike(pair.a, pair.b)]
     if unfair:
         lines.append(f"not compared, since they count something else: {', '.join(unfair)}")
-    lines.append(f"{len(found)} rows, losses first")
+    lines.append(f"{len(compared)} rows, losses first")
     head = ("row", "unit", "A", "share", "B", "share", "B/A")
-    return "\n".join([*lines, "", *aligned([head, *map(_cells, found)])])
+    return "\n".join([*lines, "", *aligned([head, *map(_cells, compared)])])
 
 
 def show(first: str, second: str, wants: Callable[[str], bool]) -> int:

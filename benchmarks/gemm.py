@@ -142,14 +142,14 @@ def cases() -> Iterator[Case]:
         ("blas", "fp32"),
     ):
         yield Case(scheme, f, cube(512))
-    for scheme, f, held in (
+    for scheme, f, operand_format in (
         ("sequential", "fp16", "e4m3"),
         ("sequential", "e6m9", "e5m2"),
         ("fma", "bf16", "e4m3"),
         ("kahan", "fp16", "e4m3"),
         ("pairwise", "fp16", "e4m3"),
     ):
-        yield Case(scheme, f, cube(512), operands=held)
+        yield Case(scheme, f, cube(512), operands=operand_format)
 
 
 # ---- data --------------------------------------------------------------------------------------
@@ -166,9 +166,9 @@ def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     in_range = 6 * math.sqrt(k) <= f.max
     deviation = 1.0 if in_range else math.sqrt(f.max / (12 * math.sqrt(k)))
     random = torch.Generator().manual_seed(seed)
-    held = case.operands or f
-    a = cpd.cast(torch.randn(m, k, generator=random) * deviation, held)
-    b = cpd.cast(torch.randn(k, n, generator=random) * deviation, held)
+    operand_format = case.operands or f
+    a = cpd.cast(torch.randn(m, k, generator=random) * deviation, operand_format)
+    b = cpd.cast(torch.randn(k, n, generator=random) * deviation, operand_format)
     if case.careful:
         make_careful(a, b, f)
     return a, b
@@ -229,9 +229,9 @@ def wrong_bits(case: Case, seed: int) -> str:
 def wrong_by_threads(case: Case, a: torch.Tensor, b: torch.Tensor) -> str:
     """Whether more threads change a bit."""
     with setting("", 1):
-        one = case.multiply(a, b)
+        reference = case.multiply(a, b)
     with setting("", case.threads):
-        same = gemm_bits.equal(one, case.multiply(a, b))
+        same = gemm_bits.equal(reference, case.multiply(a, b))
     return "" if same else f"{case.threads} threads differ from one"
 
 

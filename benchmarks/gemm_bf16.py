@@ -25,8 +25,8 @@ BAR = 1.0
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
     """The sums in float32; None where the CPU lacks the instruction."""
     out = torch.empty(a.shape[0], b.shape[1])
-    made = torch.ops.cpd.product_of_bf16(a[None], b[None], None, None, None, out[None])
-    return out if made else None
+    supported = torch.ops.cpd.product_of_bf16(a[None], b[None], None, None, None, out[None])
+    return out if supported else None
 
 
 def defined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -44,10 +44,10 @@ def row(name: str, dtype: torch.dtype, size: int, options: Namespace) -> Row:
     random = torch.Generator().manual_seed(options.seed)
     a, b = (torch.randn(size, size, generator=random).bfloat16().to(dtype) for _ in range(2))
     with setting("", 1):
-        made = product(a, b)
-        if made is None:
+        sums = product(a, b)
+        if sums is None:
             return {"name": name, "skipped": "this CPU has no AVX-512 BF16"}
-        if not gemm_bits.equal(made, defined(a, b)):
+        if not gemm_bits.equal(sums, defined(a, b)):
             return {"name": name, "wrong": "sums differ from their definition"}
         work = Side(on_threads(1, lambda: product(a, b)), float(size**3))
         baseline = Side(lambda: torch.mm(a, b), float(size**3))

@@ -110,11 +110,11 @@ def row(case: Case, options: Namespace) -> Row:
     with gemm.setting("", 1):
         work = Side(lambda: scaled.multiply(scaled.a, scaled.b), macs)
         baseline = Side(lambda: case.plain.multiply(scaled.a, scaled.b), macs)
-        made = timed(case.name, gemm.UNIT, work, "without scales", baseline, options.repeats)
-        made |= {"backend": cpd.backend(), "like": case.plain.name}
-    if case.bar is not None and made["backend"] == "avx512":
-        made["bar"] = case.bar
-    return made
+        timing = timed(case.name, gemm.UNIT, work, "without scales", baseline, options.repeats)
+        timing |= {"backend": cpd.backend(), "like": case.plain.name}
+    if case.bar is not None and timing["backend"] == "avx512":
+        timing["bar"] = case.bar
+    return timing
 
 
 def rows(options: Namespace) -> Iterator[Row]:

@@ -120,9 +120,9 @@ def in_rows(x: torch.Tensor) -> torch.Tensor:
 
 def cast_both(x: torch.Tensor, form: str) -> torch.Tensor:
     """A gradient as it enters two products, in one pass."""
-    _, scaled, how, *_ = parts(form)
-    made: torch.Tensor = torch.ops.cpd.cast_scaled_both(x, scaled, (-1, -2), how, None)
-    return made
+    _, scaled, element_cast, *_ = parts(form)
+    both: torch.Tensor = torch.ops.cpd.cast_scaled_both(x, scaled, (-1, -2), element_cast, None)
+    return both
 
 
 def stochastic_columns(x: torch.Tensor) -> torch.Tensor:
@@ -204,8 +204,8 @@ def is_right(case: Case, device: str) -> bool:
     """On a small part: the CPU's bits."""
     size = min(case.size, 160 if case.unit == "GMAC/s" else 256 * 257)
     expected = case.call(*case.inputs("cpu", size))
-    got = case.call(*case.inputs(device, size)).cpu()
-    return torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
+    actual = case.call(*case.inputs(device, size)).cpu()
+    return torch.equal(actual.view(torch.uint8), expected.view(torch.uint8))
 
 
 def seconds(call: Callable[[], object], device: str) -> float:
@@ -272,14 +272,16 @@ def main() -> int:
         sys.exit("gpu.py: torch sees no CUDA device")
     torch.backends.cuda.matmul.allow_tf32 = False
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    found = []
+    all_rows = []
     for row in rows(options.device, options.repeats, options.only, options.small):
-        found.append(row)
+        all_rows.append(row)
         print(json.dumps(row, ensure_ascii=False), flush=True)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(options.out, dumped(made({"device": name, "torch": torch.__version__}, found)))
-    return int(any("wrong" in row for row in found))
+        write_text(
+            options.out, dumped(made({"device": name, "torch": torch.__version__}, all_rows))
+        )
+    return int(any("wrong" in row for row in all_rows))
 
 
 if __name__ == "__main__":

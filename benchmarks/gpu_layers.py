@@ -59,8 +59,8 @@ def tokens(device: str, n: int, width: int = 1024) -> Tensors:
 def activations_and_weights(device: str, n: int) -> Tensors:
     """Two square matrices in bfloat16."""
     generator = torch.Generator().manual_seed(n)
-    made = (torch.randn(n, n, generator=generator) for _ in range(2))
-    return tuple(x.bfloat16().to(device) for x in made)
+    matrices = (torch.randn(n, n, generator=generator) for _ in range(2))
+    return tuple(x.bfloat16().to(device) for x in matrices)
 
 
 def fp8_layer(x: Tensor, w: Tensor) -> Tensor:

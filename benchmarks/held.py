@@ -55,10 +55,10 @@ def usable(feature: str, environment: Mapping[str, str]) -> bool:
     lines = subprocess.run(
         [LOADER, "--list-diagnostics"], env=environment, capture_output=True, text=True, check=True
     ).stdout
-    found = re.search(r"features\[0x1\]\.(?:active|usable)\[0x1\]=(0x[0-9a-f]+)", lines)
-    if found is None:
+    match = re.search(r"features\[0x1\]\.(?:active|usable)\[0x1\]=(0x[0-9a-f]+)", lines)
+    if match is None:
         sys.exit(f"{LOADER} --list-diagnostics does not say what memcpy may use")
-    return bool(int(found[1], 16) >> BITS_OF_LEAF_7[feature] & 1)
+    return bool(int(match[1], 16) >> BITS_OF_LEAF_7[feature] & 1)
 
 
 def beyond_avx2(rows: Iterable[Row], rates: Mapping[str, Any]) -> list[str]:

@@ -134,12 +134,12 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
     census = f"model/{case.name}/census"
     more = (census, chunked) if case.more else ()
     every = (*names, *more, *([peer] if case.name == "gpt" else []))
-    wanted = [full for full in every if options.selection.wants(full)]
+    selected = [full for full in every if options.selection.wants(full)]
     in_bfloat16 = case.under_autocast and any(
         options.selection.wants(f"model/{case.name}/autocast/{name}")
         for name in ("plain", *autocast.PEERS)
     )
-    if not wanted and not in_bfloat16:
+    if not selected and not in_bfloat16:
         return
     torch.manual_seed(options.seed % 2**32)
     plain, x = case.model(), torch.randn(case.shape)
@@ -149,14 +149,14 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
         make = functools.partial(converted, case, plain)
         work = counter.get_total_flops()
         yield from autocast.rows(case.name, plain, x, make, step, work, options)
-    if not wanted:
+    if not selected:
         return
     shapes = _products(plain, x)
     # Torch's counter knows no recurrent layers.
     work = counter.get_total_flops() or 2 * sum(m * k * n for m, k, n in shapes)
     base = Side(lambda: step(plain, x), work)
     products = _native_rate(shapes)
-    for full in wanted:
+    for full in selected:
         if full == chunked:
             yield _chunked_row(case, plain, x, full, options)
             continue
@@ -293,17 +293,17 @@ def _operands(which: int, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
 def _products(plain: nn.Module, x: Tensor) -> list[tuple[int, int, int]]:
     """M, k, N of the three products of each linear layer, convolution and weight of an LSTM, those
     of its state in each time step, in one pass."""
-    found: list[tuple[int, int, int]] = []
+    shapes: list[tuple[int, int, int]] = []
 
-    def note(module: nn.Module, given: tuple[Tensor, ...], y: Any) -> None:
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], y: Any) -> None:
         if isinstance(module, nn.LSTM):
-            steps, examples, k = given[0].shape
+            steps, examples, k = inputs[0].shape
             add(steps * examples, k, 4 * module.hidden_size)
             for _ in range(steps):
                 add(examples, module.hidden_size, 4 * module.hidden_size)
             return
         if isinstance(module, nn.Linear):
-            rows, k, n = given[0].numel() // module.in_features, *module.weight.shape[::-1]
+            rows, k, n = inputs[0].numel() // module.in_features, *module.weight.shape[::-1]
         else:
             assert isinstance(module, nn.Conv2d)
             rows, n = y.numel() // y.shape[1], y.shape[1]
@@ -311,7 +311,7 @@ def _products(plain: nn.Module, x: Tensor) -> list[tuple[int, int, int]]:
         add(rows, k, n)
 
     def add(rows: int, k: int, n: int) -> None:
-        found.extend([(rows, k, n), (rows, n, k), (k, rows, n)])
+        shapes.extend([(rows, k, n), (rows, n, k), (k, rows, n)])
 
     layers = [m for m in plain.modules() if isinstance(m, (nn.Linear, nn.Conv2d, nn.LSTM))]
     hooks = [layer.register_forward_hook(note) for layer in layers]
@@ -319,4 +319,4 @@ def _products(plain: nn.Module, x: Tensor) -> list[tuple[int, int, int]]:
         plain(x)
     for hook in hooks:
         hook.remove()
-    return found
+    return shapes

@@ -101,10 +101,10 @@ def _remove_host(name: str) -> None:
 
 def _free_subnet() -> str:
     """The first three numbers of a network from those reserved for benchmarks (RFC 2544)."""
-    taken = _run("ip -o -4 address show")
+    addresses = _run("ip -o -4 address show")
     for number in range(256):
         subnet = f"198.18.{(os.getpid() + number) % 256}"
-        if f" {subnet}." not in taken:
+        if f" {subnet}." not in addresses:
             return subnet
     raise SetUpError("all networks in 198.18.0.0/16 are in use")
 
@@ -135,20 +135,20 @@ def hosts(count: int, rate: str) -> Iterator[Hosts]:
     if reason:
         raise SetUpError(reason)
     prefix = f"cpd{os.getpid()}"
-    with contextlib.ExitStack() as made:
-        _leave_in_order(made)
+    with contextlib.ExitStack() as stack:
+        _leave_in_order(stack)
         subnet = _free_subnet()
         bridge = f"{prefix}b"
         _run(f"ip link add {bridge} type bridge")
-        made.callback(_remove, f"ip link del {bridge}")
+        stack.callback(_remove, f"ip link del {bridge}")
         _run(f"ip address add {subnet}.254/24 dev {bridge}")
         _run(f"ip link set {bridge} up")
         for number in range(1, count + 1):
             name, port = f"{prefix}h{number}", f"{prefix}p{number}"
             _run(f"ip netns add {name}")
-            made.callback(_remove_host, name)
+            stack.callback(_remove_host, name)
             _run(f"ip link add {port} type veth peer name {INTERFACE} netns {name}")
-            made.callback(_remove, f"ip link del {port}")
+            stack.callback(_remove, f"ip link del {port}")
             _run(f"ip link set {port} master {bridge} up")
             _run(f"ip -n {name} address add {subnet}.{number}/24 dev {INTERFACE}")
             _run(f"ip -n {name} link set {INTERFACE} up")
@@ -156,10 +156,10 @@ def hosts(count: int, rate: str) -> Iterator[Hosts]:
             _limit(port, rate)
             _limit(INTERFACE, rate, f"ip netns exec {name}")
             _run(f"ip netns exec {name} sh -c", f"echo {CONGESTION} >{CONGESTION_FILE}")
-        folder = Path(made.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
         agent = folder / "agent"
         agent.write_text(AGENT.format(prefix=prefix))
         agent.chmod(0o700)
         addresses = [f"{subnet}.{number}" for number in range(1, count + 1)]
-        made.callback(signal.pthread_sigmask, signal.SIG_BLOCK, ENDING)
+        stack.callback(signal.pthread_sigmask, signal.SIG_BLOCK, ENDING)
         yield Hosts(addresses, f"{subnet}.0/24", agent)

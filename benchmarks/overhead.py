@@ -86,9 +86,9 @@ def eager_calls(
     """The operations on the arrays of one library; the bars of three of them."""
     f, acc, drawing = cpd.Format("e4m3"), cpd.Accumulator("e6m9"), cpd.Cast("e4m3 stochastic")
     eights = [[8.0] * 8] * 8
-    given = np.array(GIVEN, np.float32)
-    codes, drawn = cpd.encode(given, f).tolist(), cpd.cast(given, drawing, seed=3).tolist()
-    scaled, mx = cpd.cast(given, "mxfp8").tolist(), cpd.Scaled("mxfp8")
+    values = np.array(GIVEN, np.float32)
+    codes, drawn = cpd.encode(values, f).tolist(), cpd.cast(values, drawing, seed=3).tolist()
+    scaled, mx = cpd.cast(values, "mxfp8").tolist(), cpd.Scaled("mxfp8")
     yield Call(f"{front_end}/cast", lambda: cpd.cast(x, f), ROUNDED, cast)
     yield Call(f"{front_end}/cast/text", lambda: cpd.cast(x, "e4m3"), ROUNDED, cast)
     yield Call(f"{front_end}/cast/out", lambda: cpd.cast(x, f, out=out), ROUNDED, into)
@@ -120,7 +120,7 @@ def row(call: Call, options: Namespace) -> Row:
         baselines.append(fastest(lambda: x * x))
         values.append(fastest(call.work) - (fastest(call.above) if call.above else 0))
         ratios.append(baselines[-1] / values[-1])
-    made = {
+    fields = {
         "name": name,
         "value": round(median(values), 3),
         "unit": UNIT,
@@ -132,8 +132,8 @@ def row(call: Call, options: Namespace) -> Row:
         "best": round(min(values), 3),
     }
     if call.bar is not None:
-        made["bar"] = round(MULTIPLICATION / call.bar, 4)
-    return made
+        fields["bar"] = round(MULTIPLICATION / call.bar, 4)
+    return fields
 
 
 def rows(options: Namespace) -> Iterator[Row]:

@@ -33,13 +33,13 @@ def theirs(element: torch.dtype, x: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 def rows(options: Namespace) -> Iterator[Row]:
     """The selected rows, on one thread."""
-    wanted = [name for name in NAMES if options.selection.wants(name)]
-    if not wanted:
+    selected = [name for name in NAMES if options.selection.wants(name)]
+    if not selected:
         return
     try:
         import torchao  # noqa: F401
     except ImportError:
-        for name in wanted:
+        for name in selected:
             yield {"name": name, "skipped": "no torchao"}
         return
     rng = np.random.default_rng(options.seed)
@@ -48,7 +48,7 @@ def rows(options: Namespace) -> Iterator[Row]:
     x = x.reshape(-1, 4096)
     elements = {"mxfp8": torch.float8_e4m3fn, "mxfp4": torch.float4_e2m1fn_x2}
     with gemm.setting("", 1):
-        for name in wanted:
+        for name in selected:
             text = name.rpartition("/")[2]
             peer = theirs(elements[text], x)
             if not torch.equal(peer(), cpd.cast(x, text)):

@@ -62,8 +62,8 @@ def sass_counts(tree: Path) -> dict[str, float] | dict[str, str]:
         return {"skipped": str(reason)}
     figures = test_sass.FIGURES
     architecture = test_sass._ARCHITECTURE
-    wanted = [figure.kernel for figure in figures.values()]
-    kernels = test_sass.sass.kernels(library, cuobjdump, architecture, wanted)
+    kernel_names = [figure.kernel for figure in figures.values()]
+    kernels = test_sass.sass.kernels(library, cuobjdump, architecture, kernel_names)
     if not kernels:
         return {"skipped": f"CPD was not built for {architecture}"}
     return {name: round(figure.of(kernels), 3) for name, figure in figures.items()}

@@ -110,12 +110,12 @@ def every_column(folder: Path = store.RESULTS) -> Rows:
 
 def low(rows: Rows) -> list[str]:
     """Names of rows below bounds.LOW on some CPU."""
-    return [name for name, each in rows.items() if any(map(bounds.is_low, each.values()))]
+    return [name for name, by_cpu in rows.items() if any(map(bounds.is_low, by_cpu.values()))]
 
 
 def missed(rows: Rows) -> list[str]:
     """Names of rows below their bar on some CPU."""
-    return [name for name, each in rows.items() if any(map(bounds.is_missed, each.values()))]
+    return [name for name, by_cpu in rows.items() if any(map(bounds.is_missed, by_cpu.values()))]
 
 
 def reason_of(name: str) -> Reason | None:
@@ -171,11 +171,11 @@ def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -
 
 def avx2_table(rows: Rows, names: list[str]) -> str:
     """What the columns are, and the table; nothing where no run is stored."""
-    columns = list(dict.fromkeys(cpu for each in rows.values() for cpu in each))
+    columns = list(dict.fromkeys(cpu for by_cpu in rows.values() for cpu in by_cpu))
     if not columns:
         return ""
-    made = _table(rows, names, {cpu: cpu for cpu in columns}, "ratio" + "s" * (len(columns) > 1))
-    return f"{ON_AVX2}\n\n{made}"
+    table = _table(rows, names, {cpu: cpu for cpu in columns}, "ratio" + "s" * (len(columns) > 1))
+    return f"{ON_AVX2}\n\n{table}"
 
 
 def reasons_table(rows: Rows) -> str:
@@ -234,9 +234,9 @@ def gpu_table(folder: Path = store.RESULTS / "gpu") -> str:
             rows.setdefault(row["name"], {})[run["device"]] = row
     devices = [run["device"] for run in runs]
     lines = []
-    for name, each in rows.items():
-        row = next(iter(each.values()))
-        cells = [_of_peer(each.get(device)) for device in devices]
+    for name, by_device in rows.items():
+        row = next(iter(by_device.values()))
+        cells = [_of_peer(by_device.get(device)) for device in devices]
         columns = [f"`{name}`", row["unit"], *cells, f"`{row['against']}`"]
         lines.append(f"| {' | '.join(columns)} |")
     head = ("row", "unit", *devices, "peer")
@@ -247,12 +247,12 @@ def _of_peer(row: Row | None) -> str:
     return "–" if row is None else f"{row['value']:.4g} ({row['ratio']:.3g})"
 
 
-def _put(text: str, mark: str, made: str) -> str:
+def _put(text: str, mark: str, table: str) -> str:
     """The text with the table between its marks replaced."""
     begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
     assert pattern.search(text), f"no marks of {mark}"
-    return pattern.sub(lambda _: "\n".join([begin, *filter(None, [made]), end]), text)
+    return pattern.sub(lambda _: "\n".join([begin, *filter(None, [table]), end]), text)
 
 
 def rendered() -> dict[Path, str]:

@@ -89,11 +89,11 @@ def wrong(call: Call) -> str:
 
 def rows(options: Namespace) -> Iterator[Row]:
     """The selected rows."""
-    wanted = [name for name in names() if options.selection.wants(name)]
-    if not wanted:
+    selected = [name for name in names() if options.selection.wants(name)]
+    if not selected:
         return
     if len(os.sched_getaffinity(0)) < THREADS:
-        yield from ({"name": name, "skipped": f"fewer than {THREADS} cores"} for name in wanted)
+        yield from ({"name": name, "skipped": f"fewer than {THREADS} cores"} for name in selected)
         return
     piece = RANKS * COLUMNS
     n = max(1, options.floats // piece) * piece
@@ -101,7 +101,7 @@ def rows(options: Namespace) -> Iterator[Row]:
     x = np.resize(rng.standard_normal(1 << 20, dtype=np.float32), n)
     with gemm.setting("", 1):
         for call in calls(x):
-            if call.row in wanted:
+            if call.row in selected:
                 yield row(call, n, options)
 
 
@@ -112,6 +112,6 @@ def row(call: Call, n: int, options: Namespace) -> Row:
     amount = call.counted * n
     work = Side(gemm.on_threads(THREADS, call.work), amount)
     baseline = Side(gemm.on_threads(1, call.work), amount)
-    made = timed(call.row, "GB/s", work, "one thread", baseline, options.repeats)
+    measured = timed(call.row, "GB/s", work, "one thread", baseline, options.repeats)
     more = {"backend": cpd.backend(), "bar": BAR, "counted": call.counted, "moved": call.moved}
-    return made | more
+    return measured | more

@@ -160,7 +160,7 @@ def _bytes_sent(schedule: Any, gradients: dict[str, Any], world: int) -> int:
 
 
 def _cells(row: dict[str, Any], fp32: dict[str, Any]) -> list[str]:
-    step, whole = (sum(one[part] for part in PARTS) for one in (row, fp32))
+    step, whole = (sum(timings[part] for part in PARTS) for timings in (row, fp32))
     times = [f"{row[part]:.1f}" for part in PARTS]
     return [row["wire"], *times, f"{step:.1f}", f"{whole / step:.2f}", f"{row['bytes'] / 1e6:.2f}"]
 

@@ -39,8 +39,8 @@ def rows(options: Namespace) -> Iterator[Row]:
             ).read_text().split("\n"):
                 yield {"name": row, "wrong": f"no line {line}"}
                 continue
-            made = make_vectors(operation, name, random=LINES)
-            side = Side(lambda p=path, m=made: m.write(p), LINES * 1e3)  # type: ignore[misc]
+            vectors = make_vectors(operation, name, random=LINES)
+            side = Side(lambda p=path, m=vectors: m.write(p), LINES * 1e3)  # type: ignore[misc]
             words = Side(lambda: np.random.PCG64(0).random_raw(WORDS * LINES), LINES * 1e3)
             peer = "NumPy's random words"
             measured = timed(row, "Mlines/s", side, peer, words, options.repeats)

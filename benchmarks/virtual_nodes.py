@@ -92,8 +92,8 @@ def is_right(model: nn.Module, batch: torch.Tensor, case: Case) -> bool:
     cpd.VirtualNodes(model, 4, case.spec, case.keep).step(lambda x: loss_of(model, x), batch)
     parameters = list(model.parameters())
     per_rank = [torch.autograd.grad(loss_of(model, x), parameters) for x in micro]
-    wanted = cpd.simulate_all_reduce(per_rank, case.spec.replace(average=True))
-    return all(torch.equal(p.grad, w) for p, w in zip(parameters, wanted, strict=True))
+    expected = cpd.simulate_all_reduce(per_rank, case.spec.replace(average=True))
+    return all(torch.equal(p.grad, w) for p, w in zip(parameters, expected, strict=True))
 
 
 def row(model: Model, case: Case, options: Namespace) -> Row:
@@ -113,7 +113,7 @@ def row(model: Model, case: Case, options: Namespace) -> Row:
         baselines.append(seconds(lambda: plain(module, batch, model.nodes)))
         times.append(seconds(step))
     ratios = [b / t for t, b in zip(times, baselines, strict=True)]
-    made = {
+    fields = {
         "name": name,
         "value": round(median(times) * 1e3, 3),
         "unit": "ms a step",
@@ -125,8 +125,8 @@ def row(model: Model, case: Case, options: Namespace) -> Row:
         "best": round(min(times) * 1e3, 3),
     }
     if case.keep == "recompute":  # which goes forward and backward twice
-        made |= {"bound": 2 * made["baseline"], "bound_is": "peer"}
-    return made if case.most is None else made | {"bar": round(1 / case.most, 4)}
+        fields |= {"bound": 2 * fields["baseline"], "bound_is": "peer"}
+    return fields if case.most is None else fields | {"bar": round(1 / case.most, 4)}
 
 
 def rows(options: Namespace) -> Iterator[Row]:

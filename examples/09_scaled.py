@@ -61,8 +61,8 @@ def draw(errors: dict[str, dict[str, float]], bits: dict[str, float]) -> None:
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.subplots()
     for row, name in enumerate(names):
-        each = [sqnr(e) for e in errors[name].values()]
-        axes.plot([min(each), max(each)], [row, row], color="#cccccc", lw=1.4, zorder=1)
+        levels = [sqnr(e) for e in errors[name].values()]
+        axes.plot([min(levels), max(levels)], [row, row], color="#cccccc", lw=1.4, zorder=1)
     for tensor, (mark, colour) in MARKS.items():
         x = [sqnr(errors[name][tensor]) for name in names]
         axes.scatter(x, range(len(names)), marker=mark, color=colour, label=tensor, zorder=2)

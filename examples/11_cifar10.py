@@ -83,19 +83,19 @@ class Result:
 
 
 def run(options: argparse.Namespace, name: str, wire: str, seed: int, images: Data) -> Result:
-    how = MODELS[name]
+    settings = MODELS[name]
     chosen = TrainOptions(
         model=name,
         width=options.width,
         seed=seed,
         nodes=options.nodes,
         batch=options.batch,
-        epochs=options.epochs or (how.epochs if options.full else SHORT_EPOCHS),
-        lr=how.rate * (options.rate or (1.0 if options.full else how.short)),
-        schedule=how.schedule,
-        optimizer=how.optimizer,
-        weight_decay=how.weight_decay,
-        loss_sum=how.loss_sum,
+        epochs=options.epochs or (settings.epochs if options.full else SHORT_EPOCHS),
+        lr=settings.rate * (options.rate or (1.0 if options.full else settings.short)),
+        schedule=settings.schedule,
+        optimizer=settings.optimizer,
+        weight_decay=settings.weight_decay,
+        loss_sum=settings.loss_sum,
         augment="shift",
         divide="after",
         reduce=f"{wire} order=ring",

@@ -44,12 +44,14 @@ def cases() -> dict[str, cpd.Recipe | None]:
     h100 = cpd.Recipe(
         forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"
     )
-    made: dict[str, cpd.Recipe | None] = {"fp32, native": None}
+    recipes: dict[str, cpd.Recipe | None] = {"fp32, native": None}
     for name in ("te-delayed", "mxfp8", "nvfp4"):
-        made[f"{name}, native"] = cpd.Recipe(name)
-        made[f"{name}, (6,9)"] = cpd.Recipe(name, sums=CHUNKED)
-    made["te-delayed, h100-fp8"] = cpd.Recipe("te-delayed", sums=h100).replace(scales_at="epilogue")
-    return made
+        recipes[f"{name}, native"] = cpd.Recipe(name)
+        recipes[f"{name}, (6,9)"] = cpd.Recipe(name, sums=CHUNKED)
+    recipes["te-delayed, h100-fp8"] = cpd.Recipe("te-delayed", sums=h100).replace(
+        scales_at="epilogue"
+    )
+    return recipes
 
 
 def loss_of(model: nn.Module, runs: Tensor) -> Tensor:

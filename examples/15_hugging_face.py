@@ -76,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     accelerator.end_training()
     assert track.watch is not None
-    kept = [row for row in track.watch.last() if row.layer.endswith("layers.1.mlp.down_proj")]
-    for row in kept:
+    rows = [row for row in track.watch.last() if row.layer.endswith("layers.1.mlp.down_proj")]
+    for row in rows:
         if row.sqnr is not None:
             print(f"{row.role:10s} {row.judge:18s} {row.sqnr:6.1f} dB, {row.underflow:.1f} % lost")
     picture = ROOT / "out" / "hugging_face.png"

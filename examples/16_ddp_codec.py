@@ -49,20 +49,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, default=2, help="that are started")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--wires", nargs="+", default=WIRES, help="codecs, or formats")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     if "LOCAL_RANK" not in os.environ:
         words = sys.argv[1:] if arguments is None else list(arguments)
-        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={given.ranks}"]
+        launch = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={options.ranks}",
+        ]
         settings = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run([sys.executable, *launch, __file__, *words], env=settings, check=True)
         return
     dist.init_process_group("gloo")
     with deterministic(), cpd.comm.distributed() as comm:
         if comm.rank == 0:
-            print(f"{comm.size} ranks × {BATCH} images, {given.epochs} epochs")
+            print(f"{comm.size} ranks × {BATCH} images, {options.epochs} epochs")
             print(f"{'wire':28}bytes a step   accuracy   weights            virtual nodes")
-        for wire in given.wires:
-            row(comm, wire, given.epochs)
+        for wire in options.wires:
+            row(comm, wire, options.epochs)
     dist.destroy_process_group()
 
 

@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--inner", type=int, default=20, help="steps between two exchanges")
     parser.add_argument("--epochs", type=int, default=30)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with deterministic():
-        run(load_digits(), given.workers, given.inner, given.epochs)
+        run(load_digits(), options.workers, options.inner, options.epochs)
 
 
 def run(digits: Data, workers: int, inner: int, epochs: int) -> None:
@@ -69,7 +69,7 @@ Step = list[tuple[torch.Tensor, torch.Tensor]]
 def batches(digits: Data, workers: int, epochs: int) -> Iterator[Step]:
     for epoch in range(1, epochs + 1):
         for rows in epoch_order(0, epoch, len(digits.train_x), workers, BATCH):
-            yield [(digits.train_x[mine], digits.train_y[mine]) for mine in rows]
+            yield [(digits.train_x[indices], digits.train_y[indices]) for indices in rows]
 
 
 def adam(model: torch.nn.Module) -> torch.optim.Optimizer:

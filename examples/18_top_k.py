@@ -20,19 +20,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--depth", type=int, default=3, help="hidden layers")
     parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.01, 0.002])
-    given = parser.parse_args(arguments)
-    base = TrainOptions(depth=given.depth, epochs=given.epochs)
-    print(f"{base.nodes} nodes, {given.epochs} epochs")
+    options = parser.parse_args(arguments)
+    base = TrainOptions(depth=options.depth, epochs=options.epochs)
+    print(f"{base.nodes} nodes, {options.epochs} epochs")
     print(f"{'codec':46}bits a value   accuracy")
     print(f"{'fp32':46}{32:12.2f}   {train(base).accuracy:8.3f}", flush=True)
-    for fraction in given.fractions:
+    for fraction in options.fractions:
         for codec in (
             cpd.Codec(f"top_k {fraction}", feedback=False),
             cpd.Codec(f"top_k {fraction}"),
             cpd.Codec(f"top_k {fraction} qsgd bits=4 bucket=512"),
         ):
-            options = TrainOptions(depth=given.depth, epochs=given.epochs, wire=codec.text)
-            result = train(options)
+            training = TrainOptions(depth=options.depth, epochs=options.epochs, wire=codec.text)
+            result = train(training)
             gradients = result.last_gradients[0]
             sent = sum(codec.encode(gradient).bytes for gradient in gradients)
             values = sum(gradient.numel() for gradient in gradients)

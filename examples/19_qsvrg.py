@@ -65,21 +65,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=60, help="of an epoch: T")
     parser.add_argument("--processors", type=int, default=4)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     problem = Ridge()
     n = FEATURES * CLASSES
     codec = cpd.Codec(f"qsgd s={round(n**0.5)} bucket={n} norm=2 coding=elias-dense")
-    most = (FLOAT_BITS + BITS * n) * (given.steps + 1) + FLOAT_BITS * n
-    print(f"{problem.count} terms of {n} weights, {given.processors} processors, {codec}")
-    print(f"L / l = {problem.smooth / problem.decay:.3g}, {given.steps} steps an epoch")
+    most = (FLOAT_BITS + BITS * n) * (options.steps + 1) + FLOAT_BITS * n
+    print(f"{problem.count} terms of {n} weights, {options.processors} processors, {codec}")
+    print(f"L / l = {problem.smooth / problem.decay:.3g}, {options.steps} steps an epoch")
     print(f"{'epoch':>5} {'error':>9} {'0.9^p':>9} {'bits':>9} {'at most':>9}  bits a value")
     y = np.zeros((FEATURES, CLASSES))
     begun = problem.value(y) - problem.least
-    for p in range(1, given.epochs + 1):
-        y, bits = epoch(problem, y, codec, given.steps, given.processors, p)
+    for p in range(1, options.epochs + 1):
+        y, bits = epoch(problem, y, codec, options.steps, options.processors, p)
         error = (problem.value(y) - problem.least) / begun
-        each = (bits - FLOAT_BITS * n) / (given.steps * n)
-        print(f"{p:5} {error:9.1e} {0.9**p:9.2f} {bits:9.0f} {most:9.0f}  {each:.2f}", flush=True)
+        bits_a_weight = (bits - FLOAT_BITS * n) / (options.steps * n)
+        print(
+            f"{p:5} {error:9.1e} {0.9**p:9.2f} {bits:9.0f} {most:9.0f}  {bits_a_weight:.2f}",
+            flush=True,
+        )
         if error > 0.9**p or bits > most:
             raise SystemExit("the theorem does not hold here")
 

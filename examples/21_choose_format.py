@@ -15,11 +15,11 @@ from cpd import study
 def main(arguments: list[str] | None = None) -> study.SweepRow:
     files = sys.argv[1:] if arguments is None else arguments
     weights = np.random.default_rng(0).standard_t(5, (256, 1024)).astype(np.float32) / 64
-    found = study.sweep(
+    sweep = study.sweep(
         files or weights, "e[1-5]m[0-4],int6", "fp32,e6m9", scales="none,tensor,mx", bits=6
     )
-    print(found)
-    best, frugal = found.best(), found.best(within=1600)
+    print(sweep)
+    best, frugal = sweep.best(), sweep.best(within=1600)
     print(f"least error: {best}\nwithin 1600 gates: {frugal}")
     return best
 

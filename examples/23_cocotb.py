@@ -53,8 +53,10 @@ async def products(dut) -> None:
     words = random.Random(2)
     sender = cocotb.start_soon(send(dut, list(zip(a, b, strict=True))))
     for i, expected in enumerate(zip(results, flags, strict=True)):
-        got = await with_timeout(receive(dut, words), 10, "us")
-        assert got == expected, f"line {i}: {a[i]:02X} * {b[i]:02X}: {got}, expected {expected}"
+        result = await with_timeout(receive(dut, words), 10, "us")
+        assert result == expected, (
+            f"line {i}: {a[i]:02X} * {b[i]:02X}: {result}, expected {expected}"
+        )
     await sender
     for _ in range(SILENCE):
         await RisingEdge(dut.clk_i)
@@ -80,28 +82,28 @@ async def send(dut, operands) -> None:
 
 async def receive(dut, words: random.Random) -> tuple[int, int]:
     """Takes the next result at an edge with valid and ready; it must not change before."""
-    held = None
+    previous = None
     while True:
         await FallingEdge(dut.clk_i)
         ready = words.random() >= STALLS
         dut.out_ready_i.value = int(ready)
         await RisingEdge(dut.clk_i)
         if dut.out_valid_o.value == 1:
-            got = int(dut.res_o.value), int(dut.status_o.value)
-            assert held in (None, got), "a result changes before it is taken"
+            output = int(dut.res_o.value), int(dut.status_o.value)
+            assert previous in (None, output), "a result changes before it is taken"
             if ready:
-                return got
-            held = got
+                return output
+            previous = output
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    found = [name for name in ("icarus", "verilator") if shutil.which(_PROGRAMS[name])]
-    parser.add_argument("--simulator", choices=_PROGRAMS, default=next(iter(found), None))
+    installed = [name for name in ("icarus", "verilator") if shutil.which(_PROGRAMS[name])]
+    parser.add_argument("--simulator", choices=_PROGRAMS, default=next(iter(installed), None))
     parser.add_argument("--bug", help="a macro of tests/rtl/clocked/mul_elastic.sv")
     options = parser.parse_args(arguments)
     simulator = options.simulator
-    if simulator not in found:
+    if simulator not in installed:
         print(f"skipped: no {simulator or 'Icarus or Verilator'} on this machine")
         return 0
     runner = get_runner(simulator)

@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     for name, function in (("numpy.dot", dots), ("numpy.sum", sums)):
         print(f"--- {name}: {cpd.hardware.probe(function, 'fp16', c=None, k=options.k)}\n")
-    found = cpd.hardware.probe(unit, "fp16", k=options.k)
-    print(f"--- a unit: {found}\n")
-    assert found.accumulator == cpd.Accumulator(HIDDEN)
+    result = cpd.hardware.probe(unit, "fp16", k=options.k)
+    print(f"--- a unit: {result}\n")
+    assert result.accumulator == cpd.Accumulator(HIDDEN)
     command = cpd.hardware.Command([sys.executable, __file__, "--answer"], "fp16")
     print(f"--- a command: {cpd.hardware.probe(command, 'fp16', k=8)}")
 

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 use_cpu=not torch.cuda.is_available(),
                 disable_tqdm=True,
             ),
-            train_dataset=[{"input_ids": one, "labels": one} for one in runs],
+            train_dataset=[{"input_ids": tokens, "labels": tokens} for tokens in runs],
         )
         cpd.track.hugging_face(trainer, every=20, what_if=["nvfp4"])
         trainer.train()

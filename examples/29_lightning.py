@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data = TensorDataset(digits.train_x, digits.train_y)
     trainer.fit(Digits(), DataLoader(data, batch_size=64, shuffle=True))
     with Path(logger.log_dir, "metrics.csv").open() as file:
-        for one in csv.DictReader(file):
-            own, other = (one[f"hidden2/gradient/{name}/sqnr"] for name in ("own", "nvfp4"))
+        for row in csv.DictReader(file):
+            own, other = (row[f"hidden2/gradient/{name}/sqnr"] for name in ("own", "nvfp4"))
             if own and other:
-                print(f"step {one['step']}: gradients by mxfp8 {own} dB, by nvfp4 {other} dB")
+                print(f"step {row['step']}: gradients by mxfp8 {own} dB, by nvfp4 {other} dB")
     return 0
 
 

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="TensorBoard with cpd.track.")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "tensorboard")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -37,20 +37,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     nodes = cpd.VirtualNodes(model, NODES, cpd.Reduce("e4m3", aps=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with (
-        SummaryWriter(given.out) as writer,
+        SummaryWriter(options.out) as writer,
         cpd.track.Tracker(model, writer, every=80, what_if=["nvfp4"], reducer=nodes) as track,
     ):
-        found: dict[str, float] = {}
-        for epoch in range(given.epochs):
+        metrics: dict[str, float] = {}
+        for epoch in range(options.epochs):
             for rows in torch.from_numpy(epoch_order(0, epoch, 1438, NODES, BATCH)):
-                parts = [(digits.train_x[one], digits.train_y[one]) for one in rows]
+                parts = [(digits.train_x[indices], digits.train_y[indices]) for indices in rows]
                 nodes.step(lambda part: cross_entropy(model(part[0]), part[1]), micro_batches=parts)
                 optimizer.step()
-                found |= track.step()
-    print(f"coverage {found['coverage/share']:.1%}, of which mxfp8 {found['coverage/mxfp8']:.1%}")
-    took = found["reduce/bytes"], found["reduce/seconds"]
+                metrics |= track.step()
+    print(
+        f"coverage {metrics['coverage/share']:.1%}, of which mxfp8 {metrics['coverage/mxfp8']:.1%}"
+    )
+    took = metrics["reduce/bytes"], metrics["reduce/seconds"]
     print(f"all-reduce of a step: {took[0]:,.0f} bytes a node, {took[1]:.4f} s for all {NODES}")
-    print(f"written: {given.out}")
+    print(f"written: {options.out}")
     return 0
 
 

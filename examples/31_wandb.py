@@ -23,24 +23,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Weights & Biases with cpd.track.")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--out", type=Path, default=ROOT / "out")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         import wandb
     except ImportError as error:
         print(f"{error}: pip install wandb")
         return 0
-    given.out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     digits = load_digits()
     model = digit_classifier(3, 64, seed=0)
     cpd.convert(model, "mxfp8")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with (
         wandb.init(
-            project="cpd", mode="offline", dir=given.out, settings=wandb.Settings(silent=True)
+            project="cpd", mode="offline", dir=options.out, settings=wandb.Settings(silent=True)
         ) as run,
         cpd.track.Tracker(model, run, every=20, what_if=["nvfp4"]) as track,
     ):
-        for epoch in range(given.epochs):
+        for epoch in range(options.epochs):
             for rows in torch.from_numpy(epoch_order(0, epoch, 1438, 1, 64)[:, 0]):
                 optimizer.zero_grad()
                 loss = cross_entropy(model(digits.train_x[rows]), digits.train_y[rows])

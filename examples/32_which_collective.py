@@ -59,11 +59,13 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
     size = -(-len(result) // (16 * len(terms)))
     chunks = [slice(first, min(first + size, len(result))) for first in range(0, len(result), size)]
     by_orders = itertools.groupby(chunks, lambda chunk: orders(terms, result, chunk))
-    for found, group in by_orders:
+    for matches, group in by_orders:
         same_order = list(group)
         values = slice(same_order[0].start, same_order[-1].stop)
-        shown = [" + ".join(map(str, order)) for order in found] + others(terms, result, values)
-        simulated = found and torch.equal(simulate(terms, found[0], values, format), result[values])
+        shown = [" + ".join(map(str, order)) for order in matches] + others(terms, result, values)
+        simulated = matches and torch.equal(
+            simulate(terms, matches[0], values, format), result[values]
+        )
         note = "; cpd.simulate_all_reduce gives the same bits" if simulated else ""
         text = " or ".join(shown) or "no order found"
         print(f"values {values.start:>9,} to {values.stop - 1:>9,}: {text}{note}")
@@ -71,27 +73,27 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
 
 def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int, ...]]:
     """Returns the orders of ranks whose sums, rounded at each step, have the result's bits."""
-    found = []
+    matches = []
     for order in itertools.permutations(range(len(terms))):
         total = terms[order[0]][values]
         for r in order[1:]:
             total = total + terms[r][values]
         if order[0] < order[1] and torch.equal(total, result[values]):
-            found.append(order)
-    return found
+            matches.append(order)
+    return matches
 
 
 def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:
     """Returns the trees of four ranks, and the exact sum, that have the result's bits."""
-    found = []
+    matches = []
     for (a, b), (c, d) in TREES if len(terms) == 4 else ():
         tree = (terms[a] + terms[b]) + (terms[c] + terms[d])
         if torch.equal(tree[values], result[values]):
-            found.append(f"({a} + {b}) + ({c} + {d})")
+            matches.append(f"({a} + {b}) + ({c} + {d})")
     exact = torch.stack([term[values].double() for term in terms]).sum(0)
     if torch.equal(exact.to(result.dtype), result[values]):
-        found.append("added in higher precision, rounded once")
-    return found
+        matches.append("added in higher precision, rounded once")
+    return matches
 
 
 def simulate(terms: list[Tensor], order: tuple[int, ...], values: slice, format: str) -> Tensor:

@@ -59,9 +59,9 @@ def _run(options: argparse.Namespace) -> int:
     with new_progress(unit="cells") as progress:
         bar = CellsBar(progress, cells(chosen), more=chosen.seeds - 1)
 
-        def done(found: Found) -> None:
-            bar.done(found)
-            if line := run_line(found):
+        def done(measurement: Found) -> None:
+            bar.done(measurement)
+            if line := run_line(measurement):
                 progress.console.print(line, soft_wrap=True)
 
         demo = measure(chosen, options.out, done, options.jobs or min(_cores(), 8))
@@ -137,10 +137,10 @@ def codec_table(demo: Demo) -> Table:
 def stall_lines(demo: Demo) -> list[str]:
     """For each format whose sums may stall, the runs that they are in."""
     runs = demo.runs
-    found = Counter(run.format for run in runs if run.may_stall)
+    counts = Counter(run.format for run in runs if run.may_stall)
     nodes = demo.options.nodes
     lines = []
-    for name, count in found.items():
+    for name, count in counts.items():
         wire = formats.as_format(name)
         lines.append(
             f"Sums in ({wire.exp},{wire.man}) may have stalled, in {count} of "

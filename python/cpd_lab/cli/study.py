@@ -55,8 +55,8 @@ def register(commands: Commands) -> None:
         metavar="DIR",
         help="write NAME.json of each study there, too; default: not written",
     )
-    for one in (running, reporting):
-        one.add_argument(
+    for subparser in (running, reporting):
+        subparser.add_argument(
             "-o",
             "--out",
             type=Path,
@@ -67,10 +67,10 @@ def register(commands: Commands) -> None:
 
 
 def _action(actions: Any, name: str, help: str) -> Parser:
-    made: Parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         name, help=help, description=f"{help[0].upper()}{help[1:]}.", formatter_class=Help
     )
-    return made
+    return parser
 
 
 def _sizes(parser: Parser) -> None:
@@ -117,7 +117,7 @@ def _measure(options: argparse.Namespace) -> int:
     with new_progress(unit="cells") as progress:
         bar = CellsBar(progress, every)
         with users_mistakes():
-            found = run(
+            measurements = run(
                 every,
                 options.out,
                 jobs=1 if options.jobs is None else options.jobs,
@@ -127,7 +127,7 @@ def _measure(options: argparse.Namespace) -> int:
                 done=bar.done,
                 tell=_warn,
             )
-    by_key = {one.cell.key: one for one in found}
+    by_key = {measurement.cell.key: measurement for measurement in measurements}
     for study in studies:
         results = Results(_labelled(cells[study.name], by_key))
         _print(study, study.show(results), options.size)
@@ -187,9 +187,9 @@ def _print(study: "Study", shown: "Shown", size: str) -> None:
     console.print(f"{study.name}: {study.text}", style="bold", soft_wrap=True)
     if size == "full":
         console.print(f"size full: {study.full}", soft_wrap=True)
-    for one in shown.tables:
-        table = new_table(*one.head, title=one.title)
-        for row in one.rows:
+    for shown_table in shown.tables:
+        table = new_table(*shown_table.head, title=shown_table.title)
+        for row in shown_table.rows:
             table.add_row(*row)
         console.print(table)
     for finding in shown.findings:

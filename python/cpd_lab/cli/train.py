@@ -298,9 +298,9 @@ def epochs_table(result: TrainResult, baseline: TrainResult | None) -> Table:
     shown = [*some[-_MOST_EPOCHS + 1 :], last]
     metric = result.metric.replace("mean_iou", "mean IoU")
     table = new_table(f"{metric} after epoch", *map(str, shown))
-    for name, one in ((result.options.label(), result), ("FP32", baseline)):
-        if one is not None:
-            curve = one.curve
+    for name, training in ((result.options.label(), result), ("FP32", baseline)):
+        if training is not None:
+            curve = training.curve
             table.add_row(name, *(f"{curve[n - 1]:.3f}" if n <= len(curve) else "–" for n in shown))
     return table
 
@@ -435,13 +435,15 @@ def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> li
     curves = {name: values[-1] for name, values in result.curves.items()}
     if result.metric == "accuracy":
         right = round(result.accuracy * result.held_out)
-        said = f"accuracy {result.accuracy:.4f} ({right} of {result.held_out} held-out images)"
+        summary = f"accuracy {result.accuracy:.4f} ({right} of {result.held_out} held-out images)"
     elif result.metric == "mean_iou":
-        said = f"mean IoU {curves['mean_iou']:.4f}, mean accuracy {curves['mean_accuracy']:.4f}"
+        summary = f"mean IoU {curves['mean_iou']:.4f}, mean accuracy {curves['mean_accuracy']:.4f}"
     else:
-        said = f"loss {curves['loss']:.4f} a held-out character, accuracy {curves['accuracy']:.4f}"
+        summary = (
+            f"loss {curves['loss']:.4f} a held-out character, accuracy {curves['accuracy']:.4f}"
+        )
     against = "" if baseline is None else f"; in fp32 {baseline.curve[-1]:.4f}"
-    return [*lines, said + against, f"weights {result.weights}"]
+    return [*lines, summary + against, f"weights {result.weights}"]
 
 
 def _codec_lines(result: TrainResult) -> list[str]:

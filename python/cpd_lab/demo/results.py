@@ -102,7 +102,10 @@ class Demo:
         """Writes the figures to results.json: a row for each run and group size."""
         results = {
             "accuracy": [
-                {**run.row(), "accuracies": {one.seed: one.accuracy for one in every}}
+                {
+                    **run.row(),
+                    "accuracies": {seed_run.seed: seed_run.accuracy for seed_run in every},
+                }
                 for run, every in ((run, self.of_all_seeds(run)) for run in self.table)
             ],
             "roundoff": [row.row() for row in self.roundoff.series[0].rows],
@@ -127,15 +130,15 @@ def measure(
     `done` is called with each measured cell.
     """
 
-    def measured(wanted: list[Cell]) -> list[Found]:
-        return run(wanted, folder, jobs=jobs, again=lambda _: True, done=done)
+    def measured(requested: list[Cell]) -> list[Found]:
+        return run(requested, folder, jobs=jobs, again=lambda _: True, done=done)
 
     start = time.monotonic()
-    found = measured(cells(options))
-    found += measured(scaled_cells(options, _best(options, found)))
+    measurements = measured(cells(options))
+    measurements += measured(scaled_cells(options, _best(options, measurements)))
     settings = _settings(time.monotonic() - start)
     Store(folder).write(FILE, {"options": asdict(options), "settings": asdict(settings)})
-    return _demo(options, settings, found)
+    return _demo(options, settings, measurements)
 
 
 def load(folder: Path) -> Demo:
@@ -146,16 +149,18 @@ def load(folder: Path) -> Demo:
         raise ValueError(told[0] if told else f"{folder}: there is no {FILE}.json of `cpd demo`")
     options, settings = stored
 
-    def known(wanted: list[Cell]) -> list[Found]:
-        found = list(kept(wanted, folder, told.append))
-        if len(found) < len(wanted):
-            lacking = f"{folder}: {len(wanted) - len(found)} cells of `cpd demo` are missing"
+    def known(requested: list[Cell]) -> list[Found]:
+        measurements = list(kept(requested, folder, told.append))
+        if len(measurements) < len(requested):
+            lacking = (
+                f"{folder}: {len(requested) - len(measurements)} cells of `cpd demo` are missing"
+            )
             raise ValueError(told[0] if told else lacking)
-        return found
+        return measurements
 
-    found = known(cells(options))
-    found += known(scaled_cells(options, _best(options, found)))
-    return _demo(options, settings, found)
+    measurements = known(cells(options))
+    measurements += known(scaled_cells(options, _best(options, measurements)))
+    return _demo(options, settings, measurements)
 
 
 def _read(body: dict[str, Any]) -> tuple[DemoOptions, Settings]:
@@ -166,23 +171,23 @@ def _read(body: dict[str, Any]) -> tuple[DemoOptions, Settings]:
     return DemoOptions(**options), Settings(**body["settings"])
 
 
-def _runs(found: Sequence[Found]) -> dict[str, list[Run]]:
+def _runs(measurements: Sequence[Found]) -> dict[str, list[Run]]:
     """The runs of each label, one a seed."""
-    results = Results(found)
+    results = Results(measurements)
     return {
-        label: [Run.read(one.result) for one in results.of(label)]
+        label: [Run.read(measurement.result) for measurement in results.of(label)]
         for label in results.labels
         if label != ROUNDOFF
     }
 
 
-def _best(options: DemoOptions, found: Sequence[Found]) -> Run:
-    runs = _runs(found)
+def _best(options: DemoOptions, measurements: Sequence[Found]) -> Run:
+    runs = _runs(measurements)
     return best_of([runs[label][0] for label in search_rows(options)])
 
 
-def _demo(options: DemoOptions, settings: Settings, found: Sequence[Found]) -> Demo:
-    runs = _runs(found)
+def _demo(options: DemoOptions, settings: Settings, measurements: Sequence[Found]) -> Demo:
+    runs = _runs(measurements)
 
     def first(labels: Mapping[str, Any]) -> list[Run]:
         return [runs[label][0] for label in labels]
@@ -191,7 +196,7 @@ def _demo(options: DemoOptions, settings: Settings, found: Sequence[Found]) -> D
     table = first(labels)
     table.insert(2, best_of(search))
     others = [run for label in labels for run in runs[label][1:]]
-    (study,) = Results(found).of(ROUNDOFF)
+    (study,) = Results(measurements).of(ROUNDOFF)
     return Demo(
         options=options,
         settings=settings,

@@ -74,11 +74,11 @@ def papers() -> tuple[Paper, ...]:
 
 
 def _row(paper: str, name: str, of: dict[str, Any]) -> Row:
-    made = Row(f"{paper}.{name}", **of)
-    made = replace(made, values=quoted(made.name, made.values))
-    if made.state not in STATES:
-        raise ValueError(f"{made.name}: state must be one of {', '.join(STATES)}")
-    return made
+    row = Row(f"{paper}.{name}", **of)
+    row = replace(row, values=quoted(row.name, row.values))
+    if row.state not in STATES:
+        raise ValueError(f"{row.name}: state must be one of {', '.join(STATES)}")
+    return row
 
 
 def studies_named(names: Iterable[str]) -> list[Study]:
@@ -89,6 +89,6 @@ def studies_named(names: Iterable[str]) -> list[Study]:
     for name in chosen:
         if name not in STUDIES:
             meant = did_you_mean(name, STUDIES, 0.4)
-            there = ", ".join(STUDIES)
-            raise ValueError(f"no study {shown(name)}; {meant and meant + ' '}there are {there}")
+            known = ", ".join(STUDIES)
+            raise ValueError(f"no study {shown(name)}; {meant and meant + ' '}there are {known}")
     return [STUDIES[name] for name in chosen]

@@ -54,14 +54,16 @@ def roundoff(
     result = train(chosen, data=data, keep_gradients=False)
     every = sampled_gradients(result.model, data, ranks, micro_batch, chosen.seed)
     names = [name for name, _ in result.model.named_parameters()]
-    taken = [number for number, name in enumerate(names) if fnmatchcase(name, layer)]
-    if not taken:
+    indices = [number for number, name in enumerate(names) if fnmatchcase(name, layer)]
+    if not indices:
         raise ValueError(f"no layer is named {layer!r}; there are {', '.join(names)}")
-    given = Contributions([[gradients[number] for number in taken] for gradients in every])
+    contributions = Contributions(
+        [[gradients[number] for number in indices] for gradients in every]
+    )
     rows = []
     for size in groups:
-        measured = given.measure_orders(as_reduce(spec), size)
+        measured = contributions.measure_orders(as_reduce(spec), size)
         over_orders = {"rms": measured.error, "spread": measured.spread}
         rows.append({"group": size, **asdict(measured.total), **over_orders})
-    values = sum(gradient.numel() for gradient in (every[0][number] for number in taken))
-    return {"rows": rows, "values": values, "layers": [names[number] for number in taken]}
+    values = sum(gradient.numel() for gradient in (every[0][number] for number in indices))
+    return {"rows": rows, "values": values, "layers": [names[number] for number in indices]}

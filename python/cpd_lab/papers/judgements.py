@@ -138,24 +138,24 @@ def stated(row: str, claim: str, paper: str, ours: str, verdict: Verdict | bool)
 
 def present(findings: Iterable[Finding | None]) -> list[Finding]:
     """The findings of what is measured."""
-    return [one for one in findings if one is not None]
+    return [finding for finding in findings if finding is not None]
 
 
 def _judged(
     measured: Measured,
-    said: tuple[str, str, str],
+    statement: tuple[str, str, str],
     labels: tuple[str, str],
     column: str | None,
     verdict: Callable[[Range, Range], Verdict],
 ) -> Finding | None:
     """The finding on two rows.
 
-    `said`: the row of papers.toml, the claim and the paper's figures. None if one of the two is not
-    measured.
+    `statement`: the row of papers.toml, the claim and the paper's figures. None if one of the
+    two is not measured.
     """
     a, b = (measured.range(label, column) for label in labels)
     if a is None or b is None:
         return None
-    row, claim, paper = said
+    row, claim, paper = statement
     ours = f"{labels[0]}: {a.text}; {labels[1]}: {b.text}"
     return Finding(row, claim, quoted(row, paper), ours, *verdict(a, b))

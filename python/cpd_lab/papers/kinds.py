@@ -36,8 +36,8 @@ class Kind:
     def function(self) -> Callable[..., dict[str, Any]]:
         """The function that measures a cell."""
         module, _, name = self.measure.partition(":")
-        found: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), name)
-        return found
+        measure: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), name)
+        return measure
 
 
 _TRAIN = ("cpd_lab.train",)

@@ -29,29 +29,33 @@ def summary(study: Study, results: Results) -> dict[str, Any]:
     shown = study.show(results)
     return {
         "study": study.name,
-        "cpu": sorted({one.cpu for one in results}),
-        "version": sorted({one.version for one in results}),
+        "cpu": sorted({measurement.cpu for measurement in results}),
+        "version": sorted({measurement.version for measurement in results}),
         "stale_cells": sum(map(is_stale, results)),
-        "seconds": round(sum(one.seconds for one in results), 1),
+        "seconds": round(sum(measurement.seconds for measurement in results), 1),
         "tables": [asdict(table) for table in shown.tables],
         "findings": findings_json(shown.findings),
         "cells": [
-            {"label": one.cell.label, "key": one.cell.key, "seconds": one.seconds}
-            | {"options": one.cell.options}
-            for one in results
+            {
+                "label": measurement.cell.label,
+                "key": measurement.cell.key,
+                "seconds": measurement.seconds,
+            }
+            | {"options": measurement.cell.options}
+            for measurement in results
         ],
     }
 
 
 def stored(summary: dict[str, Any]) -> Measured:
     """The tables of a summary that was stored, and how many runs each label has."""
-    tables = [Table(one["title"], one["head"], one["rows"]) for one in summary["tables"]]
+    tables = [Table(table["title"], table["head"], table["rows"]) for table in summary["tables"]]
     return Measured(tables, Counter(cell["label"] for cell in summary["cells"]))
 
 
 def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Findings as a summary has them."""
-    return [{**asdict(one), "holds": HOLDS[one.holds]} for one in findings]
+    return [{**asdict(finding), "holds": HOLDS[finding.holds]} for finding in findings]
 
 
 def write_summaries(every: dict[str, Results], folder: Path) -> list[Path]:
@@ -70,28 +74,29 @@ def write_page(every: dict[str, Results], path: Path) -> None:
     It has the papers' rows with their states and commands, the findings, and each study's tables
     and pictures. It needs no other file and no network.
     """
-    shown = {name: STUDIES[name].show(found) for name, found in every.items() if len(found)}
+    shown = {name: STUDIES[name].show(results) for name, results in every.items() if len(results)}
     write_text(path, _render(every, shown))
 
 
 def _render(every: dict[str, Results], shown: dict[str, Shown]) -> str:
     of_row: dict[str, list[dict[str, str]]] = {}
-    for one in (finding for each in shown.values() for finding in each.findings):
-        of_row.setdefault(one.row, []).append(
-            {"claim": one.claim, "paper": one.paper, "ours": one.ours, "why": one.why}
-            | {"holds": HOLDS[one.holds]}
+    for finding in (finding for view in shown.values() for finding in view.findings):
+        of_row.setdefault(finding.row, []).append(
+            {"claim": finding.claim, "paper": finding.paper}
+            | {"ours": finding.ours, "why": finding.why}
+            | {"holds": HOLDS[finding.holds]}
         )
     sections = [
         {
             "name": name,
             "text": STUDIES[name].text,
-            "shown": each,
+            "shown": view,
             "cells": len(every[name]),
             "stale": sum(map(is_stale, every[name])),
-            "cpus": ", ".join(sorted({one.cpu for one in every[name]})),
-            "minutes": f"{sum(one.seconds for one in every[name]) / 60:.1f}",
+            "cpus": ", ".join(sorted({measurement.cpu for measurement in every[name]})),
+            "minutes": f"{sum(measurement.seconds for measurement in every[name]) / 60:.1f}",
         }
-        for name, each in shown.items()
+        for name, view in shown.items()
     ]
     return fill(
         Path(__file__).with_name("page.html.j2"),

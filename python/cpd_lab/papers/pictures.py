@@ -28,7 +28,7 @@ def curves(
     with picture(title, 8, 4) as drawn:
         axes = drawn.figure.subplots()
         for number, label in enumerate(labels):
-            runs = [one.result["curves"][metric] for one in results.of(label)]
+            runs = [measurement.result["curves"][metric] for measurement in results.of(label)]
             if not runs:
                 continue
             length = max(map(len, runs))

@@ -52,7 +52,11 @@ def quotations() -> tuple[Quotation, ...]:
 
 def labels_of(row: str) -> dict[str, str]:
     """A row's quoted values by label; empty for a row without quotations."""
-    return {one.label: one.value for one in quotations() if f"{one.paper}.{one.row}" == row}
+    return {
+        quotation.label: quotation.value
+        for quotation in quotations()
+        if f"{quotation.paper}.{quotation.row}" == row
+    }
 
 
 def quoted(row: str, template: str) -> str:
@@ -75,5 +79,5 @@ def quoted(row: str, template: str) -> str:
     try:
         return template.format_map(labels)
     except KeyError as error:
-        there = ", ".join(labels) or "none"
-        raise ValueError(f"{row} has no quotation {shown(error.args[0])}; it has {there}") from None
+        known = ", ".join(labels) or "none"
+        raise ValueError(f"{row} has no quotation {shown(error.args[0])}; it has {known}") from None

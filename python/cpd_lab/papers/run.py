@@ -57,30 +57,34 @@ def run(
             measured.
     """
     check_jobs(jobs, cluster, folder)
-    wanted = list({cell.key: cell for cell in cells}.values())
-    found = {one.cell.key: one for one in kept(wanted, folder, tell)}
+    distinct = list({cell.key: cell for cell in cells}.values())
+    measurements = {
+        measurement.cell.key: measurement for measurement in kept(distinct, folder, tell)
+    }
     if again is not None:
-        found = {key: one for key, one in found.items() if not again(one)}
-    missing = [cell for cell in wanted if cell.key not in found]
+        measurements = {
+            key: measurement for key, measurement in measurements.items() if not again(measurement)
+        }
+    missing = [cell for cell in distinct if cell.key not in measurements]
     _check_room(folder, len(missing))
-    for one in found.values():
+    for measurement in measurements.values():
         if done is not None:
-            done(one)
+            done(measurement)
     part = functools.partial(_measured, Store(folder / "cells"))
-    for one in _measure(missing, part, folder, jobs, cluster, cluster_options):
-        found[one.cell.key] = one
+    for measurement in _measure(missing, part, folder, jobs, cluster, cluster_options):
+        measurements[measurement.cell.key] = measurement
         if done is not None:
-            done(one)
-    return [found[cell.key] for cell in wanted]
+            done(measurement)
+    return [measurements[cell.key] for cell in distinct]
 
 
 def kept(cells: Iterable[Cell], folder: Path, tell: Telling) -> Iterator[Found]:
     """The results of those cells that the folder has."""
     store = Store(folder / "cells")
     for cell in cells:
-        one = store.read(cell.key, functools.partial(_read, cell), tell)
-        if one is not None:
-            yield one
+        measurement = store.read(cell.key, functools.partial(_read, cell), tell)
+        if measurement is not None:
+            yield measurement
 
 
 def is_stale(found: Found) -> bool:
@@ -108,20 +112,20 @@ def _measure(
 
 def _measured(store: Store, cells: Sequence[Cell]) -> Iterator[Found]:
     for cell in cells:
-        one = measure(cell)
-        content = asdict(one)
+        measurement = measure(cell)
+        content = asdict(measurement)
         content["cell"] = {"kind": cell.kind, "options": cell.options}
         store.write(cell.key, content)
-        yield one
+        yield measurement
 
 
 def _read(cell: Cell, body: dict[str, Any]) -> Found:
     """Raises KeyError or TypeError for a body that is none."""
     names = ("result", "seconds", "cpu", "version", "sources")
-    made = Found(cell, **{name: body[name] for name in names})
-    if not isinstance(made.result, dict):
+    measurement = Found(cell, **{name: body[name] for name in names})
+    if not isinstance(measurement.result, dict):
         raise TypeError("its result is no object")
-    return made
+    return measurement
 
 
 def _check_room(folder: Path, cells: int) -> None:

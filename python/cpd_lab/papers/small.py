@@ -17,8 +17,8 @@ def scale_factor(format: str, factor: float, values: list[float]) -> dict[str, A
     which are as before.
     """
     x = ops.cast(np.asarray(values, np.float32), format)
-    there = ops.cast(x * np.float32(factor), format)
-    back = there / np.float32(factor)
+    product = ops.cast(x * np.float32(factor), format)
+    back = product / np.float32(factor)
     return {"values": x.tolist(), "scaled": back.tolist(), "same": (x == back).tolist()}
 
 

@@ -91,15 +91,15 @@ class Results:
     @property
     def labels(self) -> list[str]:
         """The labels of the rows, each once."""
-        return list(dict.fromkeys(one.cell.label for one in self.found))
+        return list(dict.fromkeys(measurement.cell.label for measurement in self.found))
 
     def of(self, label: str) -> list[Found]:
         """A row's cells, one a seed."""
-        return [one for one in self.found if one.cell.label == label]
+        return [measurement for measurement in self.found if measurement.cell.label == label]
 
     def spread(self, label: str, figure: Callable[[dict[str, Any]], float]) -> Spread | None:
         """A figure of the results of a row; None where nothing of it is measured."""
-        values = tuple(figure(one.result) for one in self.of(label))
+        values = tuple(figure(measurement.result) for measurement in self.of(label))
         return Spread(values) if values else None
 
 
@@ -195,10 +195,10 @@ class Range:
     @classmethod
     def read(cls, text: str, seeds: int) -> Range:
         """Reads '48.0 (46.1 … 49.2)' or '48.0'. Raises ValueError for another text."""
-        found = _RANGE.match(text)
-        if found is None:
+        match = _RANGE.match(text)
+        if match is None:
             raise ValueError(f"not a figure over seeds: {text!r}")
-        mean, low, high = found.groups()
+        mean, low, high = match.groups()
         return cls(float(low or mean), float(mean), float(high or mean), seeds, text)
 
 

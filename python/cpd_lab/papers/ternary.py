@@ -45,13 +45,14 @@ def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
     zeros, histograms = {}, {}
     drawn = _drawn([(names[n], every[0][n].dim(), every[0][n].numel()) for n in weights])
     for n in weights:
-        mine = [one[n].numpy() for one in every]
-        made = [
-            by.encode(g, seed=chosen.seed, stream=1000 * n + k).values for k, g in enumerate(mine)
+        weight_gradients = [gradients[n].numpy() for gradients in every]
+        encoded = [
+            by.encode(g, seed=chosen.seed, stream=1000 * n + k).values
+            for k, g in enumerate(weight_gradients)
         ]
-        zeros[names[n]] = float((made[0] == 0).mean())
+        zeros[names[n]] = float((encoded[0] == 0).mean())
         if names[n] in drawn:
-            histograms[names[n]] = _stages(mine[0], made)
+            histograms[names[n]] = _stages(weight_gradients[0], encoded)
     return {
         "bounds": _bounds([every[0][n].numpy() for n in weights]),
         "zeros": zeros,
@@ -87,13 +88,13 @@ def _drawn(weights: list[tuple[str, int, int]]) -> set[str]:
     return {*kernels[:1], *([max(matrices)[1]] if matrices else [])}
 
 
-def _stages(g: Array, made: list[Any]) -> dict[str, Any]:
+def _stages(g: Array, encoded: list[Any]) -> dict[str, Any]:
     deviation = float(g.std()) or 1.0
     stages = {
         "as it is": g,
         "clipped": clipped(g),
-        "ternary": made[0],
-        f"average of {len(made)}": np.mean(made, axis=0),
+        "ternary": encoded[0],
+        f"average of {len(encoded)}": np.mean(encoded, axis=0),
     }
     places = ((_BINS[1:] + _BINS[:-1]) / 2).tolist()
     return {

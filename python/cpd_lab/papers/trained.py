@@ -35,11 +35,11 @@ def masks(pictures: int, **options: Any) -> dict[str, Any]:
     data = chosen.load_data()
     result = _train(chosen)
     with torch.no_grad():
-        found = result.model.eval()(data.test_x[:pictures]).argmax(dim=1)
+        classes = result.model.eval()(data.test_x[:pictures]).argmax(dim=1)
     return {
         **_summary(result),
         "truth": _digits(data.test_y[:pictures]),
-        "masks": _digits(found),
+        "masks": _digits(classes),
     }
 
 

@@ -63,9 +63,9 @@ def weights(
         nets += [copy.deepcopy(nets[0]) for _ in range(workers - 1)]
         outer = WeightAverage(nets, None, wire, period=1)
         names = [name for name, _ in nets[0].named_parameters()]
-        found: dict[str, Any] = {"accuracy": []}
+        curves: dict[str, Any] = {"accuracy": []}
         for key in ("bits", "bits_a_value", "rms", "entropy"):
-            found[key] = {name: [] for name in names}
+            curves[key] = {name: [] for name in names}
         for epoch in range(epochs):
             rate = lr * decay**epoch
             for worker, net in enumerate(nets):
@@ -73,11 +73,11 @@ def weights(
                     np.arange(worker, len(data.train_x), workers)
                 )
                 _epoch(net, data.train_x, data.train_y, torch.from_numpy(rows), rate, l1, batch)
-            _note_before(found, nets[0])
+            _note_before(curves, nets[0])
             outer.step()
-            _note_after(found, outer)
-            found["accuracy"].append(_accuracy(nets[0], data.test_x, data.test_y))
-    return found
+            _note_after(curves, outer)
+            curves["accuracy"].append(_accuracy(nets[0], data.test_x, data.test_y))
+    return curves
 
 
 def _net() -> nn.Sequential:
@@ -104,19 +104,19 @@ def _epoch(
                 parameter.sub_(rate * parameter.grad)
 
 
-def _note_before(found: dict[str, Any], net: nn.Module) -> None:
+def _note_before(curves: dict[str, Any], net: nn.Module) -> None:
     for name, parameter in net.named_parameters():
         gradient = parameter.grad
         assert gradient is not None
-        found["rms"][name].append(float(gradient.double().square().mean().sqrt()))
-        found["entropy"][name].append(entropy(parameter.detach().numpy()))
+        curves["rms"][name].append(float(gradient.double().square().mean().sqrt()))
+        curves["entropy"][name].append(entropy(parameter.detach().numpy()))
 
 
-def _note_after(found: dict[str, Any], outer: WeightAverage) -> None:
+def _note_after(curves: dict[str, Any], outer: WeightAverage) -> None:
     for name, report in outer.report.items():
         bits = float(np.mean(report.bits)) if report.bits else None
-        found["bits"][name].append(bits)
-        found["bits_a_value"][name].append(report.bits_a_value)
+        curves["bits"][name].append(bits)
+        curves["bits_a_value"][name].append(report.bits_a_value)
 
 
 def entropy(values: Any, bins: int = 16) -> float:

@@ -46,8 +46,11 @@ class Batches:
         """Yields each step's micro-batches of this process's nodes."""
         for rows in self._order(epoch).to(self._data.train_x.device):
             if self._augment is None:
-                mine = [rows[node] for node in self._mine]
-                yield [(self._data.train_x[one], self._data.train_y[one]) for one in mine]
+                by_node = [rows[node] for node in self._mine]
+                yield [
+                    (self._data.train_x[indices], self._data.train_y[indices])
+                    for indices in by_node
+                ]
             else:
                 images = self._augment(self._data.train_x[rows.flatten()], self._draw)
                 parts = torch.split(images, self._options.batch)

@@ -41,12 +41,12 @@ class Data:
 
     def first(self, images: int, tests: int) -> Data:
         """The first inputs of each part. Raises ValueError for numbers that are not there."""
-        for name, count, there in (
+        for name, count, available in (
             ("images", images, len(self.train_x)),
             ("tests", tests, len(self.test_x)),
         ):
-            if not 1 <= count <= there:
-                raise ValueError(f"{name} must be 1…{there} (of {self.source}), got {count}")
+            if not 1 <= count <= available:
+                raise ValueError(f"{name} must be 1…{available} (of {self.source}), got {count}")
         parts = (self.train_x[:images], self.train_y[:images])
         tested = (self.test_x[:tests], self.test_y[:tests])
         return Data(*parts, *tested, self.source, self.classes, self.kind)

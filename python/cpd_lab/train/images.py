@@ -86,12 +86,12 @@ def cut_out(images: Tensor, draw: torch.Generator) -> Tensor:
 
     It is Cutout, as DavidNet's authors use it.
     """
-    made = _windows(F.pad(images, (4, 4, 4, 4), mode="reflect"), images.shape[-1], draw)
+    windows = _windows(F.pad(images, (4, 4, 4, 4), mode="reflect"), images.shape[-1], draw)
     across = torch.arange(images.shape[-1])
     corners = torch.randint(images.shape[-1] - CUT + 1, (2, len(images), 1), generator=draw)
     down, right = (across >= corners) & (across < corners + CUT)
     cut = down[:, None, :, None] & right[:, None, None, :]
-    return made.masked_fill(cut.to(images.device), 0.0)
+    return windows.masked_fill(cut.to(images.device), 0.0)
 
 
 def cropped(images: Tensor, draw: torch.Generator) -> Tensor:
@@ -126,27 +126,27 @@ def _windows(images: Tensor, side: int, draw: torch.Generator) -> Tensor:
     columns = right + torch.where(mirrored, across.flip(0), across)
     rows = down + torch.arange(side)
     device = images.device
-    taken: Tensor = images[
+    windows: Tensor = images[
         torch.arange(count, device=device)[:, None, None, None],
         torch.arange(channels, device=device)[None, :, None, None],
         rows.to(device)[:, None, :, None],
         columns.to(device)[:, None, None, :],
     ]
-    return taken
+    return windows
 
 
 def _decoded(stored: np.lib.npyio.NpzFile, name: str, count: int) -> tuple[Bytes, Bytes]:
     from PIL import Image
 
-    there, offsets = stored[f"{name}_label"], stored[f"{name}_offset"]
-    _check(count, len(there), name)
+    labels, offsets = stored[f"{name}_label"], stored[f"{name}_offset"]
+    _check(count, len(labels), name)
     jpeg = stored[f"{name}_jpeg"].tobytes()
     images = [
         np.asarray(Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]]))) for i in range(count)
     ]
     # In the order that the pickles have: with channels last, torch's convolutions sum in another,
     # and those of oneDNN 3.12 write beyond their memory (1 x 1, a stride, few channels).
-    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), there[:count]
+    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), labels[:count]
 
 
 def _unpickled(folder: Path, names: list[str], count: int) -> tuple[Bytes, Bytes]:
@@ -154,15 +154,15 @@ def _unpickled(folder: Path, names: list[str], count: int) -> tuple[Bytes, Bytes
     for name in names:
         with open(folder / name, "rb") as file:
             files.append(pickle.load(file, encoding="bytes"))
-    images = np.concatenate([one[b"data"] for one in files]).reshape(-1, 3, 32, 32)
+    images = np.concatenate([batch[b"data"] for batch in files]).reshape(-1, 3, 32, 32)
     _check(count, len(images), names[0])
-    labels = np.concatenate([one[b"labels"] for one in files])
+    labels = np.concatenate([batch[b"labels"] for batch in files])
     return images[:count], labels[:count]
 
 
-def _check(count: int, there: int, name: str) -> None:
-    if not 0 < count <= there:
-        raise ValueError(f"there are {there} images in {name}, got {count}")
+def _check(count: int, available: int, name: str) -> None:
+    if not 0 < count <= available:
+        raise ValueError(f"there are {available} images in {name}, got {count}")
 
 
 def _standardised(parts: list[tuple[Bytes, Bytes]], source: str) -> Data:

@@ -49,10 +49,12 @@ def weight_named(name: str, layers: Sequence[Layer]) -> str:
     if match is None:
         return name
     kind = _ORDINALS[match[1]]
-    found = [one.name for one in layers if one.module.startswith(kind) and len(one.shape) > 1]
-    if int(match[2]) > len(found):
-        raise ValueError(f"there is no {name}: the model has {len(found)} layers {kind}")
-    return found[int(match[2]) - 1]
+    names = [
+        layer.name for layer in layers if layer.module.startswith(kind) and len(layer.shape) > 1
+    ]
+    if int(match[2]) > len(names):
+        raise ValueError(f"there is no {name}: the model has {len(names)} layers {kind}")
+    return names[int(match[2]) - 1]
 
 
 @lru_cache(maxsize=64)
@@ -64,12 +66,12 @@ def layers_of(model: str, sample: Sample, taken: tuple[tuple[str, Any], ...]) ->
     import torch
 
     with torch.device("meta"):
-        made = MODELS[model].make(sample, **dict(taken))
-    found = []
-    for name, parameter in made.named_parameters():
-        module = made.get_submodule(name.rpartition(".")[0])
-        found.append(Layer(name, tuple(parameter.shape), type(module).__name__))
-    return tuple(found)
+        net = MODELS[model].make(sample, **dict(taken))
+    layers = []
+    for name, parameter in net.named_parameters():
+        module = net.get_submodule(name.rpartition(".")[0])
+        layers.append(Layer(name, tuple(parameter.shape), type(module).__name__))
+    return tuple(layers)
 
 
 def exempt_names(layers: Sequence[Layer], types: Sequence[str]) -> tuple[str, ...]:
@@ -78,7 +80,7 @@ def exempt_names(layers: Sequence[Layer], types: Sequence[str]) -> tuple[str, ..
     Raises ValueError for a class that none has.
     """
     known = sorted({layer.module for layer in layers})
-    chosen = [checked_name("exempt type", one, known) for one in types]
+    chosen = [checked_name("exempt type", kind, known) for kind in types]
     return tuple(layer.name for layer in layers if layer.module in chosen)
 
 
@@ -87,8 +89,8 @@ def share_of(layers: Sequence[Layer], exempt: Sequence[str], min_size: int) -> f
 
     Layers with a name that a pattern of `exempt` matches do not count.
     """
-    kept = sum(size for size in _sizes(layers, exempt) if size >= min_size)
-    return kept / sum(layer.size for layer in layers)
+    eligible = sum(size for size in _sizes(layers, exempt) if size >= min_size)
+    return eligible / sum(layer.size for layer in layers)
 
 
 def largest_min_size(layers: Sequence[Layer], exempt: Sequence[str], share: float) -> int:

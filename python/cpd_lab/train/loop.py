@@ -143,25 +143,27 @@ def sampled_gradients(
     return per_rank
 
 
-def _in_steps(how: Recipe, steps: int) -> Recipe | None:
+def _in_steps(recipe: Recipe, steps: int) -> Recipe | None:
     """The recipe with all schedules counted by steps of the training; None: it has none.
 
     They take the unit that `set_step` sets, "epoch": the model's clock counts the calls of all
     nodes. `steps`: the number of steps in an epoch.
     """
 
-    def counted(one: Recipe | None) -> Recipe | None:
-        if one is None or not one.schedule:
-            return one
+    def counted(part: Recipe | None) -> Recipe | None:
+        if part is None or not part.schedule:
+            return part
         factors = {"step": 1, "epoch": steps}
-        phases = [("epoch", start * factors[unit], then) for unit, start, then in one.schedule]
-        return one.replace(schedule=phases)
+        phases = [("epoch", start * factors[unit], then) for unit, start, then in part.schedule]
+        return part.replace(schedule=phases)
 
-    if not any(one is not None and one.schedule for one in (how, *(r for _, r in how.rules))):
+    if not any(
+        part is not None and part.schedule for part in (recipe, *(r for _, r in recipe.rules))
+    ):
         return None
-    made = counted(how)
-    assert made is not None
-    return made.replace(rules=[(selector, counted(one)) for selector, one in how.rules])
+    phased = counted(recipe)
+    assert phased is not None
+    return phased.replace(rules=[(selector, counted(part)) for selector, part in recipe.rules])
 
 
 class _Run:
@@ -180,11 +182,13 @@ class _Run:
         self.keep_gradients = keep_gradients
         self.model = seeded(options.seed, options.make_model)
         self.batches = Batches(options, data, ranks.mine)
-        how = Recipe("native") if options.recipe is None else as_recipe(options.recipe)
+        recipe = Recipe("native") if options.recipe is None else as_recipe(options.recipe)
         self.has_phases = False
         if options.recipe is not None:
-            phased = _in_steps(how, self.batches.steps)
-            emulated = convert(self.model, how if phased is None else phased, coverage=0).emulated
+            phased = _in_steps(recipe, self.batches.steps)
+            emulated = convert(
+                self.model, recipe if phased is None else phased, coverage=0
+            ).emulated
             self.has_phases = bool(emulated) and phased is not None
         self.model.to(options.device)
         self.parameters = list(self.model.parameters())
@@ -195,7 +199,7 @@ class _Run:
             momentum=options.momentum,
             weight_decay=options.weight_decay,
         )
-        self.optimizer, self.scaler = from_recipe(own, how, seed=options.seed)
+        self.optimizer, self.scaler = from_recipe(own, recipe, seed=options.seed)
         self.average = MovingAverage(self.model, options.ema)
         self.names = [name for name, _ in self.model.named_parameters()]
         self.layers = [LayerCounts(name) for name in self.names]
@@ -398,6 +402,6 @@ class _Run:
 
 
 def _add_counts(histogram: dict[int, int], exponents: torch.Tensor) -> None:
-    found, numbers = np.unique(exponents.numpy(), return_counts=True)
-    for exponent, number in zip(found.tolist(), numbers.tolist(), strict=True):
+    distinct, numbers = np.unique(exponents.numpy(), return_counts=True)
+    for exponent, number in zip(distinct.tolist(), numbers.tolist(), strict=True):
         histogram[exponent] = histogram.get(exponent, 0) + number

@@ -48,12 +48,12 @@ def evaluated(model: nn.Module, data: Data) -> dict[str, float]:
             loss += float(loss_of(outputs, y, "sum")) if data.kind == "text" else 0.0
             axis = -1 if data.kind == "text" else 1
             counts += confusion(outputs.nan_to_num(nan=0.0).argmax(axis), y, data.classes)
-    found = {"accuracy": int(counts.trace()) / data.test_y.numel()}
+    metrics = {"accuracy": int(counts.trace()) / data.test_y.numel()}
     if data.kind == "pixels":
-        found = {"mean_iou": mean_iou(counts), "mean_accuracy": mean_accuracy(counts), **found}
+        metrics = {"mean_iou": mean_iou(counts), "mean_accuracy": mean_accuracy(counts), **metrics}
     if data.kind == "text":
-        found = {"loss": loss / data.test_y.numel(), **found}
-    return found
+        metrics = {"loss": loss / data.test_y.numel(), **metrics}
+    return metrics
 
 
 def held_out_accuracy(model: nn.Module, data: Data) -> float:
@@ -85,7 +85,7 @@ def mean_accuracy(counts: Tensor) -> float:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    if not (model.training and any(isinstance(one, _DIFFER) for one in model.modules())):
+    if not (model.training and any(isinstance(module, _DIFFER) for module in model.modules())):
         yield
         return
     model.eval()

@@ -227,10 +227,15 @@ class TrainOptions:
         """
         if self.reduce is not None:
             return self.reduce
-        how = None if self.recipe is None else as_recipe(self.recipe)
-        if how is None or how.reduce is None or self.format is not None or self.wire is not None:
+        recipe = None if self.recipe is None else as_recipe(self.recipe)
+        if (
+            recipe is None
+            or recipe.reduce is None
+            or self.format is not None
+            or self.wire is not None
+        ):
             return None
-        return how.reduce.text
+        return recipe.reduce.text
 
     @cached_property
     def spec(self) -> Reduce:
@@ -281,7 +286,7 @@ class TrainOptions:
             rounding=spec.accumulator.rounding,
             overflow=spec.accumulator.overflow,
         )
-        made = Schedule(
+        schedule = Schedule(
             spec,
             exempt=self.exempt_patterns,
             exempt_spec=in_fp32,
@@ -289,7 +294,7 @@ class TrainOptions:
             first_spec=in_fp32,
             min_size=self.chosen_min_size,
         )
-        return averaging(made, "after") if self.divide == "after" else made
+        return averaging(schedule, "after") if self.divide == "after" else schedule
 
     def in_fp32(self) -> "TrainOptions | None":
         """Returns the training to compare this one with; None if this training is such itself.
@@ -446,7 +451,7 @@ def _quoted(text: str) -> str:
 def _words(name: str, value: Any) -> list[str]:
     flag = "--" + name.replace("_", "-")
     if isinstance(value, tuple):
-        return [word for one in value for word in (flag, shlex.quote(one))]
+        return [word for item in value for word in (flag, shlex.quote(item))]
     if value is None or value is False:
         return []
     if value is True:

@@ -38,9 +38,9 @@ def shape_images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         raise ValueError(f"the number of images must be at least 1, got {count}")
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed must be 0…4294967295, got {seed}")
-    made = [_image(np.random.RandomState([seed, number])) for number in range(count)]
-    images = np.stack([image for image, _ in made])
-    classes = np.stack([classes for _, classes in made])
+    samples = [_image(np.random.RandomState([seed, number])) for number in range(count)]
+    images = np.stack([image for image, _ in samples])
+    classes = np.stack([classes for _, classes in samples])
     return torch.from_numpy(images), torch.from_numpy(classes)
 
 

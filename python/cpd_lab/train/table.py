@@ -125,21 +125,21 @@ DEFAULTS: dict[str, Any] = {
 
 
 def _mlp(sample: Sample, depth: int, width: int, dropout: float) -> nn.Module:
-    made = models.mlp(math.prod(sample.shape), sample.classes, depth, width, dropout)
-    return made if len(sample.shape) == 1 else _behind("pixels", nn.Flatten(), made)
+    net = models.mlp(math.prod(sample.shape), sample.classes, depth, width, dropout)
+    return net if len(sample.shape) == 1 else _behind("pixels", nn.Flatten(), net)
 
 
 def _lenet(sample: Sample, width: int, dropout: float) -> nn.Module:
     if len(sample.shape) == 3:
         channels, height, across = sample.shape
         return models.lenet((channels, height, across), sample.classes, width, dropout)
-    made = models.lenet((1, 8, 8), sample.classes, width, dropout)
-    return _behind("image", nn.Unflatten(1, (1, 8, 8)), made)
+    net = models.lenet((1, 8, 8), sample.classes, width, dropout)
+    return _behind("image", nn.Unflatten(1, (1, 8, 8)), net)
 
 
-def _behind(name: str, first: nn.Module, made: nn.Sequential) -> nn.Sequential:
-    """The layers of `made`, by their names, with another in front."""
-    return nn.Sequential(OrderedDict([(name, first), *made.named_children()]))
+def _behind(name: str, first: nn.Module, net: nn.Sequential) -> nn.Sequential:
+    """The layers of `net`, by their names, with another in front."""
+    return nn.Sequential(OrderedDict([(name, first), *net.named_children()]))
 
 
 def _gpt(sample: Sample, depth: int, width: int, dropout: float) -> nn.Module:

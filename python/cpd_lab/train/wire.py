@@ -38,7 +38,7 @@ def reduce_spec(
     `wire`: a codec, in place of `format`, or the name of a format, which is that format. Raises
     ValueError for what CPD refuses.
     """
-    made = Reduce(
+    spec = Reduce(
         format if wire is None else wire,
         order=order,
         exchange=exchange,
@@ -49,12 +49,12 @@ def reduce_spec(
         overflow=overflow,
     )
     sums = Accumulator(
-        made.accumulator,
+        spec.accumulator,
         scheme="kahan" if kahan else "sequential",
         rounding=rounding,
         overflow=overflow or "ieee",
     )
-    return made.replace(accumulator=sums)
+    return spec.replace(accumulator=sums)
 
 
 def reduce_text(spec: Reduce) -> str:

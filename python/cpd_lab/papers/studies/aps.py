@@ -93,7 +93,7 @@ def _judge_model(measured: Measured, name: str) -> list[Finding | None]:
     Without APS DavidNet diverges in (4,3), and ResNet-18 loses in both formats of 8 bits.
     """
     quote = name.split()[0]
-    kept = [
+    with_aps = [
         keeps(measured, "aps.T4", f"{name}: {wire} with APS keeps fp32's accuracy",
               f"{{{quote} {wire} aps}} for {{{quote} fp32}}", f"{name} {wire} aps", f"{name} fp32")
         for wire in ("e4m3", "e5m2")
@@ -116,7 +116,7 @@ def _judge_model(measured: Measured, name: str) -> list[Finding | None]:
                   f"{name} {wire} aps", f"{name} {wire}")
             for wire in ("e4m3", "e5m2")
         ]  # fmt: skip
-    return [*kept, *without, *four]
+    return [*with_aps, *without, *four]
 
 
 # ---- table 5, figure 9: LARS ---------------------------------------------------------------------
@@ -145,13 +145,13 @@ def _judge5(measured: Measured) -> list[Finding]:
 
 
 def _with_aps(
-    measured: Measured, row: str, prefix: str, metric: str, kept: tuple[str, ...]
+    measured: Measured, row: str, prefix: str, metric: str, wires: tuple[str, ...]
 ) -> list[Finding]:
     """8 bits with APS keep fp32's metric in these formats; APS improves both formats."""
     keep = [
         keeps(measured, row, f"{prefix}{wire} with APS keeps fp32's {metric}",
               f"{{{wire} aps}} for {{fp32}}", f"{wire} aps", "fp32")
-        for wire in kept
+        for wire in wires
     ]  # fmt: skip
     improve = [
         above(measured, row, f"{prefix}APS improves {wire}", f"{{{wire} aps}} for {{{wire}}}",
@@ -322,7 +322,7 @@ def _draw9(results: Results) -> Shown:
     tables, drawn = [], {}
     paper = labels_of("aps.T9")
     for label in results.labels:
-        every = [one.result["rows"] for one in results.of(label)]
+        every = [measurement.result["rows"] for measurement in results.of(label)]
         groups = [row["group"] for row in every[0]]
         errors = [Spread(tuple(rows[n]["error"] for rows in every)) for n in range(len(groups))]
         least = [min(range(len(groups)), key=lambda n: rows[n]["error"]) for rows in every]
@@ -357,23 +357,23 @@ def _grouped(label: str, size: int) -> str:
 def _judge9(measured: Measured) -> list[Finding]:
     """Results of the paper's layer, the first convolution."""
     seeds = measured.seeds.get(_FIRST, 0)
-    one, sixteen = (measured.range(_grouped(_FIRST, n), runs=_FIRST) for n in (256, 16))
+    n256, n16 = (measured.range(_grouped(_FIRST, n), runs=_FIRST) for n in (256, 16))
     column = "seeds with least error"
     best = {n: measured.text(_grouped(_FIRST, n), column) for n in _GROUPS9}
-    if one is None or sixteen is None or None in best.values():
+    if n256 is None or n16 is None or None in best.values():
         return []
-    found = {n: int(count or 0) for n, count in best.items()}
-    ours = ", ".join(f"groups of {n} in {count}" for n, count in found.items() if count)
+    counts = {n: int(count or 0) for n, count in best.items()}
+    ours = ", ".join(f"groups of {n} in {count}" for n, count in counts.items() if count)
     verdict: tuple[bool | None, str]
     if seeds < 3:
         verdict = None, "one seed or two do not decide"
-    elif 0 < found[16] < seeds:
+    elif 0 < counts[16] < seeds:
         verdict = None, "the seeds disagree"
     else:
-        verdict = found[16] == seeds, ""
+        verdict = counts[16] == seeds, ""
     return [
         stated("aps.T9", "groups of 16 round less than one group of 256", "{n16} for {n256} %",
-               f"groups of 16: {sixteen.text}; one group: {one.text}", is_above(one, sixteen)),
+               f"groups of 16: {n16.text}; one group: {n256.text}", is_above(n256, n16)),
         stated("aps.T9", "groups of 16 have the least error", "{n16} %, the least of six",
                f"least by seed: {ours}", verdict),
     ]  # fmt: skip
@@ -442,13 +442,13 @@ def _draw12(results: Results) -> Shown:
 
 def _judge12(measured: Measured) -> list[Finding]:
     medians = {name: measured.text(name, "median 2^") for name in _MODELS}
-    found = {name: int(median) for name, median in medians.items() if median is not None}
-    if len(found) < 2:
+    exponents = {name: int(median) for name, median in medians.items() if median is not None}
+    if len(exponents) < 2:
         return []
-    low, high = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+    low, high = min(exponents, key=exponents.__getitem__), max(exponents, key=exponents.__getitem__)
     claim = "gradients of several networks lie in different ranges: medians differ by 4 or more"
-    ours = f"medians from 2^{found[low]} ({low}) to 2^{found[high]} ({high})"
-    return [stated("aps.F1", claim, "a figure", ours, found[high] - found[low] >= 2)]
+    ours = f"medians from 2^{exponents[low]} ({low}) to 2^{exponents[high]} ({high})"
+    return [stated("aps.F1", claim, "a figure", ours, exponents[high] - exponents[low] >= 2)]
 
 
 _MOST_DRAWN = 8
@@ -511,7 +511,7 @@ def _judge_factor(measured: Measured) -> list[Finding]:
     counts = [text.split(" of ") for text in texts.values() if text is not None]
     if len(counts) < 2:
         return []
-    exact, other = (kept == all_of for kept, all_of in counts)
+    exact, other = (unchanged == all_of for unchanged, all_of in counts)
     claim = "a factor of 8 rounds nothing, one of 10 does"
     ours = "; ".join(f"{label}: {text}" for label, text in texts.items())
     return [stated("aps.F4", claim, "a figure: 8 exact, 10 not", ours, exact and not other)]
@@ -542,10 +542,10 @@ def _judge_dot(measured: Measured) -> list[Finding]:
     )
     if end is None or steps is None:
         return []
-    each = steps.split(", ")[-1]
+    rounded = steps.split(", ")[-1]
     claim = "a cast of the result alone is another number than rounding at each step"
-    ours = f"{end} and {each}, exact {exact}"
-    return [stated("aps.F12", claim, "a figure with its own numbers", ours, end != each)]
+    ours = f"{end} and {rounded}, exact {exact}"
+    return [stated("aps.F12", claim, "a figure with its own numbers", ours, end != rounded)]
 
 
 _CIFAR = "the paper's widths, images, batches and epochs"

@@ -64,8 +64,8 @@ def training_table(
     paper = {label: quotes.get((names or {}).get(label, label), "") for label in labels}
     rows = []
     for label in labels:
-        found = results.of(label)
-        if not found:
+        measurements = results.of(label)
+        if not measurements:
             rows.append([label, "not run", paper[label], "", ""])
             continue
         metric, zeros = results.spread(label, final), results.spread(label, lost)
@@ -77,7 +77,7 @@ def training_table(
                 metric.text(1, 100),
                 paper[label],
                 zeros.text(1, 100),
-                diverged(found),
+                diverged(measurements),
             ]
         )
     return Table(title, [" ", what, "paper", "lost to zero, %", "diverged"], rows)
@@ -85,5 +85,5 @@ def training_table(
 
 def diverged(found: Sequence[Found]) -> str:
     """'2 of 3' runs; empty where none did."""
-    count = sum(one.result["diverged_at"] is not None for one in found)
+    count = sum(measurement.result["diverged_at"] is not None for measurement in found)
     return f"{count} of {len(found)}" if count else ""

@@ -45,8 +45,8 @@ def _draw(results: Results) -> Shown:
         cells = []
         for network in _NETWORKS:
             label = _label(network, wire)
-            spread, found = accuracy(results, label), results.of(label)
-            lost = diverged(found) if found else ""
+            spread, measurements = accuracy(results, label), results.of(label)
+            lost = diverged(measurements) if measurements else ""
             text = "not run" if spread is None else spread.text(1, 100)
             cells.append(f"{text}; {lost} diverged" if lost else text)
         rows.append([wire, *cells])

@@ -264,10 +264,10 @@ def _draw_by_bytes(results: Results, name: str, metric: str, what: str) -> Shown
         spread = results.spread(label, lambda result: float(result["curves"][metric][-1]))
         assert spread is not None
         curve = first["curves"][metric]
-        each = first["bytes_sent"] * first["steps"] / len(curve)
-        series[label] = ([each * (n + 1) / 1e6 for n in range(len(curve))], curve)
+        epoch_bytes = first["bytes_sent"] * first["steps"] / len(curve)
+        series[label] = ([epoch_bytes * (n + 1) / 1e6 for n in range(len(curve))], curve)
         seconds = first["bytes_sent"] / _GIGABIT
-        sent = f"{each * len(curve) / 1e6:.1f}"
+        sent = f"{epoch_bytes * len(curve) / 1e6:.1f}"
         rows.append([label, spread.text(3), sent, f"{1e3 * seconds:.2f}"])
     head = [" ", what, _SENT, "ms a step at 1 Gb/s, one way"]
     tables = [Table(f"{name} over 4 nodes", head, rows)]

@@ -49,8 +49,8 @@ def _draw(results: Results) -> Shown:
         if best is None or last is None or epochs is None:
             rows.append([label, "not run", "", "", "", ""])
             continue
-        found = results.of(label)
-        chosen = [bits for bits in map(_mean_chosen, (one.result for one in found)) if bits]
+        runs = results.of(label)
+        chosen = [bits for bits in map(_mean_chosen, (run.result for run in runs)) if bits]
         rows.append(
             [
                 label,
@@ -58,27 +58,27 @@ def _draw(results: Results) -> Shown:
                 best.text(1, 100),
                 epochs.text(1),
                 f"{statistics.fmean(chosen):.2f}" if chosen else "",
-                f"{statistics.fmean(_mean_bits(one.result) for one in found):.2f}",
+                f"{statistics.fmean(_mean_bits(run.result) for run in runs):.2f}",
             ]
         )
     head = [" ", "accuracy at the end, %", _BEST, _EPOCHS, _CHOSEN, _CODED]
     tables = [Table("Weights of 5 workers, averaged each epoch", head, rows)]
     label = "c = 6, M = 4"
-    found = results.of(label)
-    if found and len(found[0].result["accuracy"]) >= 3:
-        each = [
-            [name, f"{statistics.fmean(_correlated(one.result, name) for one in found):.2f}"]
+    runs = results.of(label)
+    if runs and len(runs[0].result["accuracy"]) >= 3:
+        layer_rows = [
+            [name, f"{statistics.fmean(_correlated(run.result, name) for run in runs):.2f}"]
             for name in _LAYERS
         ]
-        tables.append(Table(f"Over the epochs of {label}", ["layer", _CORRELATION], each))
+        tables.append(Table(f"Over the epochs of {label}", ["layer", _CORRELATION], layer_rows))
     drawn: dict[str, str] = {}
-    for one in results.of(label)[:1]:
+    for run in results.of(label)[:1]:
         for key, what in (("rms", "RMS of the gradient"), ("entropy", "entropy, bits")):
             title = f"{what} by epoch, {label}"
-            series = {name: _by_epoch(one.result[key][name]) for name in _LAYERS}
+            series = {name: _by_epoch(run.result[key][name]) for name in _LAYERS}
             drawn[title] = pictures.lines(title, series, "epoch", what)
         title = f"Bits a weight by epoch, {label}"
-        series = {name: _by_epoch(one.result["bits_a_value"][name]) for name in _LAYERS}
+        series = {name: _by_epoch(run.result["bits_a_value"][name]) for name in _LAYERS}
         drawn[title] = pictures.lines(title, series, "epoch", "bits")
     return Shown(tables, pictures=drawn)
 
@@ -135,19 +135,19 @@ def _by_epoch(values: list[float]) -> tuple[list[float], list[float]]:
 def _best_split(measured: Measured) -> Finding | None:
     """Judges whether, for c + M = 10, M = 4 is above every other M."""
     splits = {m: measured.range(f"c = {10 - m}, M = {m}", _BEST) for m in (2, 3, 4, 5, 6, 8)}
-    found = {m: best for m, best in splits.items() if best is not None}
-    if 4 not in found or len(found) < 2:
+    ranges = {m: best for m, best in splits.items() if best is not None}
+    if 4 not in ranges or len(ranges) < 2:
         return None
-    verdicts = [is_above(found[4], best) for m, best in found.items() if m != 4]
+    verdicts = [is_above(ranges[4], best) for m, best in ranges.items() if m != 4]
     holds = [verdict for verdict, _ in verdicts]
     verdict: tuple[bool | None, str]
     if all(holds):
         verdict = True, ""
-    elif any(one is False for one in holds):
+    elif any(hold is False for hold in holds):
         verdict = False, ""
     else:
-        verdict = next(one for one in verdicts if one[0] is None)
-    ours = "; ".join(f"M = {m}: {best.text}" for m, best in found.items())
+        verdict = next(pair for pair in verdicts if pair[0] is None)
+    ours = "; ".join(f"M = {m}: {best.text}" for m, best in ranges.items())
     return stated("oland.F4a", "M = 4 is the best at a ceiling of 10 bits", "M = {best}", ours,
                   verdict)  # fmt: skip
 
@@ -175,13 +175,13 @@ def _bits(measured: Measured) -> Finding | None:
 def _correlation(measured: Measured) -> Finding | None:
     """Judges the correlation of log(G + 1) and H over epochs, by layer; means over seeds."""
     texts = {name: measured.text(name, _CORRELATION) for name in _LAYERS}
-    found = {name: float(text) for name, text in texts.items() if text is not None}
-    if not found:
+    correlations = {name: float(text) for name, text in texts.items() if text is not None}
+    if not correlations:
         return None
-    ours = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
+    ours = ", ".join(f"{name} {value:.2f}" for name, value in correlations.items())
     claim = "log(G + 1) and the weights' entropy are correlated above 0.75 in every layer"
     return stated("oland.corr", claim, "above {least}, often above {often}", ours,
-                  min(found.values()) > 0.75)  # fmt: skip
+                  min(correlations.values()) > 0.75)  # fmt: skip
 
 
 def _correlated(result: dict[str, Any], name: str) -> float:

@@ -146,8 +146,8 @@ def _draw_clip(results: Results) -> Shown:
     labels = [f"{name}, {n} workers" for n in (2, 8, 16) for name in _WIRES]
     tables = [training_table("CifarNet with Adam", results, labels, "terngrad.T1", "accuracy, %")]
     drawn: dict[str, str] = {}
-    for one in results.of("gradients")[:1]:
-        bounds, zeros = one.result["bounds"], one.result["zeros"]
+    for measurement in results.of("gradients")[:1]:
+        bounds, zeros = measurement.result["bounds"], measurement.result["zeros"]
         tables.append(_bound_table(bounds))
         tables.append(
             Table(
@@ -156,7 +156,7 @@ def _draw_clip(results: Results) -> Shown:
                 [[name, f"{100 * share:.1f}"] for name, share in zeros.items()],
             )
         )
-        for name, stages in one.result["histograms"].items():
+        for name, stages in measurement.result["histograms"].items():
             title = f"Gradients of {name}: as they are, clipped, ternary, averaged"
             series = {stage: (of["places"], of["counts"]) for stage, of in stages.items()}
             drawn[title] = pictures.lines(title, series, "value / standard deviation", "count",
