@@ -78,10 +78,10 @@ def call_numbers(
 
 
 def _shared(name: str, value: Number, x: Tensor) -> Tensor:
-    kept = plain_number(name, value)
-    if isinstance(kept, Tensor) and kept.is_cuda and not x.is_meta:
-        kept = kept.to(x.device)
-    return number_of(name, kept, x)
+    number = plain_number(name, value)
+    if isinstance(number, Tensor) and number.is_cuda and not x.is_meta:
+        number = number.to(x.device)
+    return number_of(name, number, x)
 
 
 def stacked_numbers(

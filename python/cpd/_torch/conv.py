@@ -33,7 +33,7 @@ def _convolve(
     c: Tensor | None,
     places: Ints,
     along: tuple[Ints, ...],
-    how: Sum,
+    summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
     """Multiplies weights w, with the kernel in reverse if `turned`, by the windows of x.
@@ -42,28 +42,43 @@ def _convolve(
     (`cpd/backend/cpu/image_operand.h`).
     """
     c = None if c is None else c.squeeze(-1)
-    sums = how.text, how.seed, how.stream, how.into(dtype)
+    sums = summation.text, summation.seed, summation.stream, summation.into(dtype)
     y = ops.convolve(x, w, turned, c, *along, places, *sums)
     return y.to(dtype)
 
 
 def slide(
-    x: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
+    x: Tensor,
+    w: Tensor,
+    size: Ints,
+    c: Tensor | None,
+    moves: Moves,
+    summation: Sum,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Computes a convolution: the kernel at each index of the padded image.
 
     k runs over (channel, index in the kernel). c: groups x outputs of a group x 1.
     """
     outputs, inputs, *kernel = w.shape
-    how, w = how.swapped(), w.reshape(moves.groups, outputs // moves.groups, inputs, *kernel)
+    summation, w = (
+        summation.swapped(),
+        w.reshape(moves.groups, outputs // moves.groups, inputs, *kernel),
+    )
     if not reads_images(x, w):
-        return unfolded.slide_unfolded(x, w, size, c, moves, how, dtype)
+        return unfolded.slide_unfolded(x, w, size, c, moves, summation, dtype)
     along = moves.stride, moves.dilation, moves.padding, (1,) * len(kernel)
-    return _convolve(x, w, False, c, size[2:], along, how, dtype)
+    return _convolve(x, w, False, c, size[2:], along, summation, dtype)
 
 
 def spread(
-    g: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
+    g: Tensor,
+    w: Tensor,
+    size: Ints,
+    c: Tensor | None,
+    moves: Moves,
+    summation: Sum,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Computes the transpose of `slide`: the windows of g, by the turned kernel.
 
@@ -73,17 +88,17 @@ def spread(
     """
     outputs, inputs, *kernel = w.shape
     w = w.reshape(moves.groups, outputs // moves.groups, inputs, *kernel).transpose(1, 2)
-    how, padding = how.swapped(), moves.padding
-    whole = how.is_stochastic()
+    summation, padding = summation.swapped(), moves.padding
+    whole = summation.is_stochastic()
     if reads_images(g, w):
         reach = moves.reach(kernel)
         before = reach if whole else [r - p for r, p in zip(reach, padding, strict=True)]
         along = (1,) * len(kernel), moves.dilation, before, moves.stride
         places = moves.padded(size[2:]) if whole else size[2:]
-        y = _convolve(g, w, True, c, places, along, how, dtype)
+        y = _convolve(g, w, True, c, places, along, summation, dtype)
     else:
         turned = w.flip(*range(3, w.dim()))
-        y = unfolded.spread_unfolded(g, turned, size, c, moves, how, dtype)
+        y = unfolded.spread_unfolded(g, turned, size, c, moves, summation, dtype)
     if not whole:
         return y
     cuts = (slice(p, n - p) for p, n in zip(padding, y.shape[2:], strict=True))
@@ -91,14 +106,16 @@ def spread(
 
 
 def correlate(
-    g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum, dtype: torch.dtype
+    g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum, dtype: torch.dtype
 ) -> Tensor:
     """Computes the weight's gradient, g at each index in the kernel by the image under it.
 
     k runs over (image, window), row-major.
     """
     if not reads_images(g, x):
-        return unfolded.correlate_unfolded(g, x, size, moves, how).to(dtype)
+        return unfolded.correlate_unfolded(g, x, size, moves, summation).to(dtype)
     along = size[2:], moves.stride, moves.dilation, moves.padding
-    y = ops.correlate(g, x, moves.groups, *along, how.text, how.seed, how.stream, torch.float32)
+    y = ops.correlate(
+        g, x, moves.groups, *along, summation.text, summation.seed, summation.stream, torch.float32
+    )
     return y.to(dtype)

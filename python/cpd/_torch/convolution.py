@@ -35,14 +35,14 @@ from cpd.numeric.purposes import Purpose
 def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
     moves, (recipe, *of_call, dtype) = _parted(rest)
     call = RecipeCall(resolved(recipe), *of_call)
-    how, size = call.sum(Purpose.given), moves.size(x.shape, w.shape)
+    summation, size = call.sum(Purpose.given), moves.size(x.shape, w.shape)
     with torch.no_grad():
         left, right = _entering_forward(call, x, w, moves, dtype)
     bias = None if bias is None else call.narrowed(bias, Purpose.given)
     if not call.leaves_factors():
-        return _product(left, right, bias, size, moves, how, dtype)
+        return _product(left, right, bias, size, moves, summation, dtype)
     left_out = call.left_out(Purpose.cast_activation, Purpose.cast_weight)
-    y = _product(left, right, None, size, moves, how, torch.float32) * (1 / left_out)
+    y = _product(left, right, None, size, moves, summation, torch.float32) * (1 / left_out)
     return (y if bias is None else y + _along_channels(bias.float(), y.dim())).to(dtype)
 
 
@@ -52,15 +52,15 @@ def _product(
     bias: Tensor | None,
     size: Ints,
     moves: Moves,
-    how: Sum,
+    summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
     """A convolution of operands as cast."""
-    if how.is_native():
+    if summation.is_native():
         return _of_torch(x, w, bias, moves, dtype)
     c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
     kernel = spread if moves.transposed else slide
-    return kernel(x.values, w.values, size, c, moves, how, dtype)
+    return kernel(x.values, w.values, size, c, moves, summation, dtype)
 
 
 def _along_channels(bias: Tensor, rank: int) -> Tensor:
@@ -89,10 +89,10 @@ def _convolution_weight(
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
         return _weight_of_torch(g, x, size, like, moves, dtype)
-    how = Sum(text, seed, stream)
+    summation = Sum(text, seed, stream)
     if moves.transposed:
-        return correlate(x, g, size, moves, how, dtype)
-    return correlate(g, x, size, moves, how.swapped(), dtype)
+        return correlate(x, g, size, moves, summation, dtype)
+    return correlate(g, x, size, moves, summation.swapped(), dtype)
 
 
 def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
@@ -216,14 +216,14 @@ def _factor(
 
     Values apart from their scale are float32, in which torch's kernels multiply them.
     """
-    made = Factor(torch.empty(()))
+    factor = Factor(torch.empty(()))
 
     def cast(x: Tensor, axis: int) -> Tensor:
-        nonlocal made
-        made = call.factor(which, x, axis, dtype, narrow=False)
-        return made.values
+        nonlocal factor
+        factor = call.factor(which, x, axis, dtype, narrow=False)
+        return factor.values
 
-    return Factor(arrange(cast), made.scale)
+    return Factor(arrange(cast), factor.scale)
 
 
 def _entering_forward(
@@ -255,9 +255,10 @@ def _cast_gradients(
     """The gradient as it enters the products of the input's gradient and of the weight's."""
     axes = (1, 0) if groups == 1 else (2, 0)
     parts = g if groups == 1 else g.unflatten(1, (groups, -1))
-    found = call.gradients(parts, needs, axes, dtype, narrow=False)
+    gradients = call.gradients(parts, needs, axes, dtype, narrow=False)
     first, second = (
-        Factor(values if groups == 1 else values.flatten(1, 2), scale) for values, scale, _ in found
+        Factor(values if groups == 1 else values.flatten(1, 2), scale)
+        for values, scale, _ in gradients
     )
     return first, second
 
@@ -345,8 +346,9 @@ def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
 
     def convolve(x: Tensor, w: Tensor, purpose: Purpose) -> Tensor:
         cast = call.of_cast()
-        how = cast.recipe.text, _redrawn(call.numbers, purpose), cast.multipliers, cast.narrow
-        return ops.convolution(x, w, None, *moves, *how, torch.float32)
+        numbers = _redrawn(call.numbers, purpose)
+        recipe = cast.recipe.text, numbers, cast.multipliers, cast.narrow
+        return ops.convolution(x, w, None, *moves, *recipe, torch.float32)
 
     terms = (
         None if of_x is None else convolve(of_x, w, Purpose.tangent_input),
@@ -370,8 +372,8 @@ def _tangent_of_gradient(name: str) -> Callable[[Any, Tangents], Tensor]:
         of_first, of_second = tangents[:2]
 
         def term(x: Tensor, y: Tensor, purpose: Purpose) -> Tensor:
-            how = Sum(ctx.text, seed, stream).drawing(purpose)
-            arguments = x, y, ctx.size, None, *ctx.moves, *how, torch.float32
+            summation = Sum(ctx.text, seed, stream).drawing(purpose)
+            arguments = x, y, ctx.size, None, *ctx.moves, *summation, torch.float32
             return getattr(ops, name)(*arguments)
 
         terms = (
@@ -401,8 +403,8 @@ def _second_gradients(name: str) -> Callable[[Any, Tensor], tuple[Any, ...]]:
         pair = (h, other) if of_input else (other, h)
         of_g = of_other = None
         if needs[0]:
-            how = NATIVE, None, None, None, like_g.dtype
-            of_g = ops.convolution(*pair, None, *ctx.moves, *how)
+            native_arguments = NATIVE, None, None, None, like_g.dtype
+            of_g = ops.convolution(*pair, None, *ctx.moves, *native_arguments)
         if needs[1]:
             of_that = ops.convolution_weight if of_input else ops.convolution_input
             of_other = of_that(

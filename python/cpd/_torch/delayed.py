@@ -72,8 +72,8 @@ def _update(
 def _repeated(numbers: tuple[float, ...], columns: int, device: torch.device) -> Tensor:
     """`numbers` over and over, a float32 tensor of that many columns, made once."""
     with torch.inference_mode(False):
-        made = torch.tensor(numbers, dtype=torch.float32, device=device)
-        return made.repeat(columns // len(numbers))
+        row = torch.tensor(numbers, dtype=torch.float32, device=device)
+        return row.repeat(columns // len(numbers))
 
 
 def refuse_vmap(*args: Any) -> NoReturn:

@@ -170,15 +170,15 @@ def _function(
     def forward(*args: Any) -> Tensor:
         *inputs, call = args
         if call is None:
-            made = computes(*inputs)
+            result = computes(*inputs)
         else:
             with (
                 torch.set_grad_enabled(call.reverse),
                 private.forward_gradients(call.forward),
             ):
-                made = below(call.keyset, *inputs)
+                result = below(call.keyset, *inputs)
         # torch's own kernels may give views, which autograd would not let anyone change in place.
-        return made.detach() if made._is_view() else made
+        return result.detach() if result._is_view() else result
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.set_materialize_grads(False)
@@ -281,8 +281,8 @@ def _register_negated(name: str) -> None:
         if not out.is_neg():
             operator(*resolved, out=out)
             return
-        made = torch.empty_like(out, memory_format=torch.contiguous_format)
-        operator(*resolved, out=made)
-        out.copy_(made)
+        buffer = torch.empty_like(out, memory_format=torch.contiguous_format)
+        operator(*resolved, out=buffer)
+        out.copy_(buffer)
 
     library.impl(name, negate, "Negative")

@@ -43,14 +43,14 @@ def explain(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exp
             return _of_layer(recorder, function, args, kwargs)
         if isinstance(function, type):
             raise TypeError(f"explain takes a layer, not its class, got {function.__name__}")
-        given, named = recorder.fakes((args, kwargs))
+        fake_args, named = recorder.fakes((args, kwargs))
         if not function.__module__.startswith("cpd.nn."):
-            function(*given, **named)
+            function(*fake_args, **named)
             return explanation(recorder.steps)
-        leaves, spec = tree_flatten((given, named))
+        leaves, spec = tree_flatten((fake_args, named))
         tensors = [i for i, x in enumerate(leaves) if isinstance(x, Tensor)]
         places, others = tensors[:2], tensors[2:]
-        wanted = [leaves[i].requires_grad for i in places]
+        required = [leaves[i].requires_grad for i in places]
         for i in others:
             leaves[i] = leaves[i].detach()  # the gradient of a bias is no product
 
@@ -60,7 +60,7 @@ def explain(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exp
             again, keywords = tree_unflatten(leaves, spec)
             return function(*again, **keywords), [leaves[i] for i in places]
 
-        return _of_products(recorder, run, (wanted[0], wanted[1]))
+        return _of_products(recorder, run, (required[0], required[1]))
 
 
 def _of_layer(
@@ -78,18 +78,18 @@ def _of_layer(
             f"explain takes layers that are one product, got {_name(layer)}; explain "
             "cpd.functional.linear and matmul with the shapes and the recipe of its products"
         )
-    given, named = recorder.fakes((args, kwargs))
-    if not given or not isinstance(given[0], Tensor):
+    fake_args, named = recorder.fakes((args, kwargs))
+    if not fake_args or not isinstance(fake_args[0], Tensor):
         raise TypeError("explain takes a layer and its input, a tensor")
     copied = recorder.copied(layer)
     for kind, parameter in copied._parameters.items():
         copied._parameters[kind] = None if parameter is None else parameter.detach()
 
     def run(needs: tuple[bool, bool]) -> tuple[Tensor, list[Tensor]]:
-        x = given[0].detach().requires_grad_(needs[0])
+        x = fake_args[0].detach().requires_grad_(needs[0])
         weight = copied._parameters["weight"].detach().requires_grad_(needs[1])
         copied._parameters["weight"] = weight
-        return type(layer).forward(copied, x, *given[1:], **named), [x, weight]
+        return type(layer).forward(copied, x, *fake_args[1:], **named), [x, weight]
 
     return replace(_of_products(recorder, run, (True, True)), name=_name(layer))
 
@@ -105,7 +105,7 @@ def _name(layer: nn.Module) -> str:
 def _of_products(
     recorder: _Recorder,
     run: Callable[[tuple[bool, bool]], tuple[Tensor, list[Tensor]]],
-    wanted: tuple[bool, bool],
+    required: tuple[bool, bool],
 ) -> Explanation:
     """The explanation of a product and of the gradients of its operands.
 
@@ -121,10 +121,10 @@ def _of_products(
             torch.autograd.grad(result, needed, torch.ones_like(result))
         return forward, recorder.steps
 
-    forward, backward = steps_of(wanted)
+    forward, backward = steps_of(required)
     products = [replace(step, name="forward") for step in _products(forward)]
     for name, needs in (("grad_input", (True, False)), ("grad_weight", (False, True))):
-        if wanted[needs.index(True)]:
+        if required[needs.index(True)]:
             products += [replace(step, name=name) for step in _products(steps_of(needs)[1])]
     return explanation((*forward, *backward), tuple(products))
 
@@ -171,8 +171,8 @@ class _Recorder(TorchDispatchMode):
             return x
         if not x.is_meta:
             return self._fake.from_tensor(x)
-        made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
-        return made.requires_grad_(x.requires_grad)
+        fake = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
+        return fake.requires_grad_(x.requires_grad)
 
     def copied(self, layer: nn.Module) -> Any:
         """A copy of a layer with fake parameters and buffers, whose clock stands still."""
@@ -181,27 +181,27 @@ class _Recorder(TorchDispatchMode):
         def copy(module: nn.Module) -> Any:
             if id(module) in known:
                 return known[id(module)]
-            made = known[id(module)] = object.__new__(type(module))
-            made.__dict__.update(module.__dict__)
+            clone = known[id(module)] = object.__new__(type(module))
+            clone.__dict__.update(module.__dict__)
             for kind in ("_parameters", "_buffers"):
-                made.__dict__[kind] = {
+                clone.__dict__[kind] = {
                     k: self._fake_of(x) for k, x in getattr(module, kind).items()
                 }
-            made.__dict__["_modules"] = {
+            clone.__dict__["_modules"] = {
                 k: None if child is None else copy(child) for k, child in module._modules.items()
             }
-            if made.__dict__.get("clock") is not None:
-                made.__dict__["clock"] = _Still()
-            return made
+            if clone.__dict__.get("clock") is not None:
+                clone.__dict__["clock"] = _Still()
+            return clone
 
-        made = copy(layer)
-        given: Any = layer.cpd
-        state = object.__new__(type(given))
-        state.__dict__.update(given.__dict__)
+        clone = copy(layer)
+        original: Any = layer.cpd
+        state = object.__new__(type(original))
+        state.__dict__.update(original.__dict__)
         state.clock = None if state.clock is None else _Still()
         state.delayed = None if state.delayed is None else copy(state.delayed)
-        made.__dict__["cpd"] = state
-        return made
+        clone.__dict__["cpd"] = state
+        return clone
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -225,14 +225,14 @@ class _Recorder(TorchDispatchMode):
         like = next(x for x in args if isinstance(x, Tensor))
         scope = _core.Explaining(like.device.index or 0 if like.is_cuda else -1)
         with modes_off():
-            given, named = tree_map(_without_memory, (args, kwargs))
+            bare_args, named = tree_map(_without_memory, (args, kwargs))
             scope.enter()
             try:
-                made = func.redispatch(CPU_KEYS, *given, **named)
+                result = func.redispatch(CPU_KEYS, *bare_args, **named)
             finally:
                 noted = scope.exit()
         self.steps += [step_of(step) for step in noted]
-        return tree_map(lambda x: _like(x, like.device), made)
+        return tree_map(lambda x: _like(x, like.device), result)
 
 
 def _without_memory(x: Any) -> Any:

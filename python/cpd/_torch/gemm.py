@@ -48,7 +48,7 @@ def contract(
     y: Tensor | Factor,
     batch: Ints,
     like: Operand,
-    how: Sum,
+    summation: Sum,
     blas: bool,
     left_out: float = 1,
     rounded: torch.dtype | None = None,
@@ -68,15 +68,15 @@ def contract(
         scaled = x.scale, y.scale
         short = x.short, y.short
         x, y = x.values, y.values
-        kept = [d for d in range(len(batch)) if d not in folded]
+        remaining = [d for d in range(len(batch)) if d not in folded]
         row = len(batch)
-        x = x.expand(*batch, *x.shape[-2:]).permute(*kept, row, *folded, row + 1)
-        y = y.expand(*batch, *y.shape[-2:]).permute(*kept, *folded, row, row + 1)
-        x = x.flatten(len(kept) + 1)
-        y = y.flatten(len(kept), -2)
+        x = x.expand(*batch, *x.shape[-2:]).permute(*remaining, row, *folded, row + 1)
+        y = y.expand(*batch, *y.shape[-2:]).permute(*remaining, *folded, row, row + 1)
+        x = x.flatten(len(remaining) + 1)
+        y = y.flatten(len(remaining), -2)
         x, y = (Factor(v, s, b) for v, s, b in zip((x, y), scaled, short, strict=True))
     first = like.dtype if rounded is None else rounded
-    z = scaled_back(lambda dtype: product(x, y, None, how, dtype, blas), left_out, first)
+    z = scaled_back(lambda dtype: product(x, y, None, summation, dtype, blas), left_out, first)
     return of_type(z, like.dtype).reshape(like.shape)
 
 
@@ -89,7 +89,7 @@ def scaled_back(
     return of_type(compute(torch.float32) * (1 / left_out), dtype)
 
 
-def addend_gradient(g: Tensor, like: Operand, how: Sum) -> Tensor:
+def addend_gradient(g: Tensor, like: Operand, summation: Sum) -> Tensor:
     """`g`, summed in row-major order over the dimensions along which `like` was broadcast."""
     missing = g.dim() - len(like.shape)
     folded = [
@@ -97,13 +97,13 @@ def addend_gradient(g: Tensor, like: Operand, how: Sum) -> Tensor:
     ]
     if not folded:
         return g.reshape(like.shape).to(like.dtype)
-    if how.is_native():
+    if summation.is_native():
         return run("native_sum", g, folded).reshape(like.shape).to(like.dtype)
-    kept = [d for d in range(g.dim()) if d not in folded]
-    terms = g.permute(*folded, *kept).flatten(0, len(folded) - 1)
-    terms = terms.flatten(1) if kept else terms.unsqueeze(1)
+    remaining = [d for d in range(g.dim()) if d not in folded]
+    terms = g.permute(*folded, *remaining).flatten(0, len(folded) - 1)
+    terms = terms.flatten(1) if remaining else terms.unsqueeze(1)
     ones = g.new_ones(()).expand(1, terms.shape[0])
-    return product(ones, terms, None, how.of_terms(), like.dtype).reshape(like.shape)
+    return product(ones, terms, None, summation.of_terms(), like.dtype).reshape(like.shape)
 
 
 class Products(NamedTuple):
@@ -191,7 +191,7 @@ def _weight_gradient(
     g: Factor,
     batch: Ints,
     like: Operand,
-    how: Sum,
+    summation: Sum,
     blas: bool,
     turned: bool,
     left_out: float,
@@ -202,12 +202,12 @@ def _weight_gradient(
     Both have the same sums; gᵀ a has the weight's layout. Random bits depend on the index in aᵀ g.
     """
     if not turned:
-        return contract(a.mT, g, batch, like, how, blas, left_out, rounded)
-    if not how.is_stochastic():
-        return contract(g.mT, a, batch, like, how.swapped(), blas, left_out, rounded)
+        return contract(a.mT, g, batch, like, summation, blas, left_out, rounded)
+    if not summation.is_stochastic():
+        return contract(g.mT, a, batch, like, summation.swapped(), blas, left_out, rounded)
     *rest, outputs, inputs = like.shape
     like = like._replace(shape=(*rest, inputs, outputs))
-    return contract(a.mT, g, batch, like, how, blas, left_out, rounded).mT
+    return contract(a.mT, g, batch, like, summation, blas, left_out, rounded).mT
 
 
 def keep(
@@ -230,7 +230,7 @@ def keep(
 
 
 def product_tangent(
-    tangents: Tangents, a: Tensor, b: Tensor, how: Sum, dtype: torch.dtype, blas: bool = False
+    tangents: Tangents, a: Tensor, b: Tensor, summation: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
     """Returns the tangent of c + a b.
 
@@ -242,10 +242,10 @@ def product_tangent(
     terms = (
         None
         if of_a is None
-        else product(of_a, b, None, how.drawing(Purpose.tangent_input), torch.float32, blas),
+        else product(of_a, b, None, summation.drawing(Purpose.tangent_input), torch.float32, blas),
         None
         if of_b is None
-        else product(a, of_b, None, how.drawing(Purpose.tangent_weight), torch.float32, blas),
+        else product(a, of_b, None, summation.drawing(Purpose.tangent_weight), torch.float32, blas),
         None if of_c is None else of_c.float().expand(shape),
     )
     return total(*terms).to(dtype)
@@ -267,11 +267,11 @@ def _gemm_tangent(ctx: Any, tangents: Tangents) -> Tensor:
 
 def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     a, b, seed, stream = ctx.saved_tensors
-    how = Sum(ctx.text, seed, stream)
+    summation = Sum(ctx.text, seed, stream)
     sums = Products(
-        how.drawing(Purpose.grad_input),
-        how.drawing(Purpose.grad_weight),
-        how._replace(text="fp32 sequential").drawing(Purpose.grad_bias),
+        summation.drawing(Purpose.grad_input),
+        summation.drawing(Purpose.grad_weight),
+        summation._replace(text="fp32 sequential").drawing(Purpose.grad_bias),
     )
     return _product_gradients(ctx, a, b, g, sums, _UNCAST, ctx.blas)
 
@@ -335,12 +335,12 @@ def _matmul(
     dtype: torch.dtype,
 ) -> Tensor:
     call = RecipeCall(resolved(recipe), numbers, multipliers, narrow)
-    how = call.sum(Purpose.given)
+    summation = call.sum(Purpose.given)
     if call.scales_at != "operand":
         left = encoded(call, Purpose.cast_activation, a, -1)
         right = encoded(call, Purpose.cast_weight, b, -1 if turned else -2)
         right = turned_operand(right) if turned else right
-        return scaled_product(left, right, c, how, call.scales_at, dtype)
+        return scaled_product(left, right, c, summation, call.scales_at, dtype)
     with torch.no_grad():
         x = call.factor(Purpose.cast_activation, a, -1, dtype)
         y = call.factor(Purpose.cast_weight, b, -1 if turned else -2, dtype)
@@ -348,9 +348,9 @@ def _matmul(
     c = None if c is None else call.narrowed(c, Purpose.given)
     if call.leaves_factors():
         left_out = call.left_out(Purpose.cast_activation, Purpose.cast_weight)
-        z = product(x, y, None, how, torch.float32) * (1 / left_out)
+        z = product(x, y, None, summation, torch.float32) * (1 / left_out)
         return of_type(z if c is None else z + c.float(), dtype)
-    return product(x, y, c, how, dtype)
+    return product(x, y, c, summation, dtype)
 
 
 def _factors(a: Tensor, b: Tensor, turned: bool, call: RecipeCall) -> tuple[Tensor, Tensor]:

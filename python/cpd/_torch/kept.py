@@ -80,9 +80,9 @@ def _gradients(
         leaves = [x.detach().requires_grad_(n) for x, n in zip(operands, needs, strict=True)]
         results = _call(name, places, leaves, sizes, numbers)
         pairs = [(y, g) for y, g in zip(results, grads, strict=True) if y.requires_grad]
-        made, gradients = zip(*pairs, strict=True)
-        wanted = [x for x, n in zip(leaves, needs, strict=True) if n]
-        return list(torch.autograd.grad(made, wanted, gradients))
+        outputs, gradients = zip(*pairs, strict=True)
+        inputs = [x for x, n in zip(leaves, needs, strict=True) if n]
+        return list(torch.autograd.grad(outputs, inputs, gradients))
 
 
 _ARGUMENTS = "str function, str places, Tensor[] operands, SymInt[] sizes, float[] numbers"
@@ -111,8 +111,8 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
         for g, (shape, dtype, device) in zip(grads, ctx.like, strict=True)
     ]
     arguments = ctx.name, ctx.places, operands, list(ctx.sizes), list(ctx.numbers)
-    made = iter(ops.kept_gradients(*arguments, whole, needs))
-    of_operands = [next(made) if n else None for n in needs]
+    gradients = iter(ops.kept_gradients(*arguments, whole, needs))
+    of_operands = [next(gradients) if n else None for n in needs]
     # Torch wants a list for an empty list.
     return None, None, of_operands, None if ctx.sizes else [], None if ctx.numbers else []
 

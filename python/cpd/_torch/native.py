@@ -68,8 +68,8 @@ def product_of_factors(a: Factor, b: Factor, c: Tensor | None, dtype: torch.dtyp
         if x.dim() == y.dim() == 2 and c.dim() <= 2:
             return without_autocast(torch.addmm, c, x, y)
     if not scales and x.dtype == y.dtype == dtype == torch.float32:
-        made = without_autocast(torch.matmul, x, y)
-        return made if c is None else made + c
+        product = without_autocast(torch.matmul, x, y)
+        return product if c is None else product + c
     scales += [None] * (2 - len(scales))
     return run("native_product", x, y, c, *scales, a.short, b.short, dtype)
 
@@ -121,8 +121,8 @@ def _native_product(
             finished = _of_bfloat16(a, b, c, scales, dtype)
             if finished is not None:
                 return finished
-        made = scaled(_in_float32(a, b, brief), scales)
-        return (made if c is None else made.add_(c)).to(dtype)
+        product = scaled(_in_float32(a, b, brief), scales)
+        return (product if c is None else product.add_(c)).to(dtype)
 
 
 def _narrowed(x: Tensor, short: bool, dtype: torch.dtype) -> Tensor | None:
@@ -171,8 +171,8 @@ def _of_bfloat16(
         return out if ops.product_of_bf16(a, b, *spread, bias, sums) else None
     if not ops.product_of_bf16(a, b, None, None, None, sums):
         return None
-    made = scaled(out, scales)
-    return (made if c is None else made.add_(c)).to(dtype)
+    product = scaled(out, scales)
+    return (product if c is None else product.add_(c)).to(dtype)
 
 
 def _is_of_lines(scale: Tensor, rank: int) -> bool:

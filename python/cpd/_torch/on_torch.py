@@ -61,8 +61,8 @@ def array(
     first: Tensor | None = None,
 ) -> Tensor:
     if not isinstance(x, Tensor):
-        wanted = "a torch tensor" if name == like else f"a torch tensor like {like}"
-        raise TypeError(f"{name} must be {wanted}, got {type(x).__name__}")
+        expected = "a torch tensor" if name == like else f"a torch tensor like {like}"
+        raise TypeError(f"{name} must be {expected}, got {type(x).__name__}")
     if NAMES[x.dtype] not in allowed:
         raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {x.dtype}")
     check_place(name, x)
@@ -303,8 +303,8 @@ def _scaled(
     x: Tensor, q: Scaled, options: Drawing, axis: int, levels: Levels, integers: Tensor | None
 ) -> tuple[Any, ...]:
     """The arguments of cast_scaled and encode_scaled."""
-    how, seed, stream = cast_arguments(options, x)
-    return x, q.text, axis, how, *levels, seed, stream, integers
+    element_cast, seed, stream = cast_arguments(options, x)
+    return x, q.text, axis, element_cast, *levels, seed, stream, integers
 
 
 def decode_scaled(

@@ -169,20 +169,22 @@ def split_operand(
 
     `narrow`: in bfloat16 instead of float32, on the CPU.
     """
-    _, scaled, how, size, _, history, *_ = parts(text)
+    _, scaled, element_cast, size, _, history, *_ = parts(text)
     if x.numel() == 0:
         return Factor(x.float(), None, True)
     if history:
         assert multiplier is not None  # `cpd.nn.arguments` requires its state
-        values = run("cast", x.float() * multiplier, how, *numbers, None)
+        values = run("cast", x.float() * multiplier, element_cast, *numbers, None)
         return Factor(values, multiplier.reciprocal(), True)
     if size:
         x = whole_transforms(x.float(), axis, size)
     if x.is_cpu:
         dtype = torch.bfloat16 if narrow else torch.float32
-        values, scales = ops.cast_scaled_apart(x, scaled, axis, how, *numbers, dtype)
+        values, scales = ops.cast_scaled_apart(x, scaled, axis, element_cast, *numbers, dtype)
         return Factor(values, scales, dtype == torch.float32)
-    codes, blocks, outer = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)
+    codes, blocks, outer = ops.encode_scaled(
+        x, scaled, axis, element_cast, None, None, None, *numbers, None
+    )
     q, shape = named_scaled(scaled), list(x.shape)
     if q.tensor_scale is None:
         values = ops.decode(codes, q.element.name, shape, torch.float32)
@@ -209,24 +211,28 @@ def cast_operand(
     """
     if not text:
         return x
-    _, scaled, how, size, factor, history, *_ = parts(text)
+    _, scaled, element_cast, size, factor, history, *_ = parts(text)
     element = type_of_cast(x, text)
     if not scaled:
-        return run("cast", x.to(element), how, *numbers, None)
+        return run("cast", x.to(element), element_cast, *numbers, None)
     if history:
         if multiplier is None:
             raise ValueError(
                 f"{text} follows former steps, whose state a layer keeps: cpd.convert makes it, or "
                 "give delayed="
             )
-        return run("cast_delayed", x.to(element), how, multiplier, *numbers)
+        return run("cast_delayed", x.to(element), element_cast, multiplier, *numbers)
     if size:
         x = whole_transforms(x.to(element), axis, size)
     if factor == 1:
-        return run("cast_scaled", x, scaled, axis, how, *(None,) * 3, *numbers, None, element)
-    scales = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)[1]
+        return run(
+            "cast_scaled", x, scaled, axis, element_cast, *(None,) * 3, *numbers, None, element
+        )
+    scales = ops.encode_scaled(x, scaled, axis, element_cast, None, None, None, *numbers, None)[1]
     x = x.to(element) * factor
-    return run("cast_scaled", x, scaled, axis, how, scales, None, None, *numbers, None, element)
+    return run(
+        "cast_scaled", x, scaled, axis, element_cast, scales, None, None, *numbers, None, element
+    )
 
 
 def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -235,9 +241,9 @@ def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor
     It is `cast_operand` twice, of a cast that `is_scaled` and draws nothing; a GPU reads x once
     where it can (`CastBoth`, ops/scaled.h).
     """
-    _, scaled, how, *_ = parts(text)
+    _, scaled, element_cast, *_ = parts(text)
     element = type_of_cast(x, text)
-    first, second = run("cast_scaled_both", x, scaled, list(axes), how, element).unbind()
+    first, second = run("cast_scaled_both", x, scaled, list(axes), element_cast, element).unbind()
     return first, second
 
 
@@ -255,7 +261,9 @@ def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
     return torch.cat([x, x.new_zeros(shape)], axis)
 
 
-def cast_delayed(x: Tensor, how: str, multiplier: Tensor, numbers: Pair = (None, None)) -> Tensor:
+def cast_delayed(
+    x: Tensor, element_cast: str, multiplier: Tensor, numbers: Pair = (None, None)
+) -> Tensor:
     """cast(fl(x * multiplier)) * fl(1 / multiplier), each product rounded once in float32."""
-    y = run("cast", x.float() * multiplier, how, *numbers, None)
+    y = run("cast", x.float() * multiplier, element_cast, *numbers, None)
     return (y * multiplier.reciprocal()).to(x.dtype)

@@ -108,8 +108,8 @@ def _sum(x: Tensor, dim: int, *args: Any, dtype: torch.dtype | None = None) -> T
     return x.new_empty(x.shape[:dim] + x.shape[dim + 1 :], dtype=dtype)
 
 
-def _packed(x: Tensor, how: str, *args: Any) -> Tensor:
-    bits = element_of(named_cast(how)).bits
+def _packed(x: Tensor, text: str, *args: Any) -> Tensor:
+    bits = element_of(named_cast(text)).bits
     return x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8)
 
 

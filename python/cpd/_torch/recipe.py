@@ -182,8 +182,8 @@ class RecipeCall(NamedTuple):
             self._factor_if(for_weight, Purpose.recast_gradient, g, axes[1], dtype, narrow),
         )
 
-    def _factor_if(self, needed: bool, operand: Purpose, x: Tensor, *how: Any) -> Factor:
-        return self.factor(operand, x, *how) if needed else Factor(x)
+    def _factor_if(self, needed: bool, operand: Purpose, x: Tensor, *arguments: Any) -> Factor:
+        return self.factor(operand, x, *arguments) if needed else Factor(x)
 
     def leaves_factors(self) -> bool:
         """True if the operands of the forward product have factors, which its result loses."""

@@ -84,12 +84,12 @@ def _check(spec: Cast, x: Tensor) -> None:
 
 
 def _numbers_of(
-    spec: Cast | None, purpose: Purpose, x: Tensor, given: tuple[Number, Number]
+    spec: Cast | None, purpose: Purpose, x: Tensor, numbers: tuple[Number, Number]
 ) -> Pair:
     """Seed and stream of one of the casts; None where it draws nothing."""
     if spec is None:
         return None, None
-    seed, stream = call_numbers(spec, *given, x)
+    seed, stream = call_numbers(spec, *numbers, x)
     return seed, None if stream is None else tagged(stream, purpose)
 
 

@@ -96,7 +96,7 @@ def _needs_calls(call: BatchedCall) -> bool:
     example.
     """
     levels = [call.arguments[name] for name in _LEVEL_ARGUMENTS if call.arguments[name] is not None]
-    return _covers(call) or any(each.dtype == torch.uint8 for each in levels)
+    return _covers(call) or any(level.dtype == torch.uint8 for level in levels)
 
 
 def _widen_both(call: BatchedCall) -> Callable[[Tensor], Tensor]:

@@ -30,11 +30,11 @@ def _decoded(codes: Tensor, f: Format, shape: Any) -> Tensor:
 
 
 def scaled_product(
-    a: Operand, b: Operand, c: Tensor | None, how: Any, at: str, dtype: torch.dtype
+    a: Operand, b: Operand, c: Tensor | None, summation: Any, at: str, dtype: torch.dtype
 ) -> Tensor:
     """Returns c + a b, the scales of `a` and `b` applied `at` blocks or the end."""
     epilogue = at == "epilogue"
-    y = ops.gemm_scaled(*a, *b, c, how.text, epilogue, how.seed, how.stream, None)
+    y = ops.gemm_scaled(*a, *b, c, summation.text, epilogue, summation.seed, summation.stream, None)
     return y.to(dtype)
 
 
@@ -43,20 +43,22 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
     text, numbers = call.rounding(which), call.pair(which)
     if not text:
         return Operand(x.float(), None, 0, 1, None)
-    _, scaled, how, size, factor, history, *_ = parts(text)
+    _, scaled, element_cast, size, factor, history, *_ = parts(text)
     if factor != 1:
         raise ValueError(f"a factor goes with scales at each operand, got {text}")
     if not scaled:
-        return Operand(run("cast", x.float(), how, *numbers, None), None, 0, 1, None)
+        return Operand(run("cast", x.float(), element_cast, *numbers, None), None, 0, 1, None)
     if history:
         multiplier = call.multiplier(which)
         assert multiplier is not None  # `cpd.nn.arguments` requires its state
-        elements = run("cast", x.float() * multiplier, how, *numbers, None)
+        elements = run("cast", x.float() * multiplier, element_cast, *numbers, None)
         return Operand(elements, multiplier.reciprocal().reshape(1, 1), 0, 0, None)
     if size:
         x = whole_transforms(x.float(), axis, size)
     q = named_scaled(scaled)
-    codes, blocks, tensor = ops.encode_scaled(x, scaled, axis, how, *(None,) * 3, *numbers, None)
+    codes, blocks, tensor = ops.encode_scaled(
+        x, scaled, axis, element_cast, *(None,) * 3, *numbers, None
+    )
     scales = blocks if q.tensor_scale is None else (blocks, tensor)
     return encoded_operand(Encoded(codes, scales, scaled, tuple(x.shape), axis), _decoded)
 

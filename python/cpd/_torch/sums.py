@@ -86,7 +86,7 @@ def product(
     a: Tensor | Factor,
     b: Tensor | Factor,
     c: Tensor | None,
-    how: Sum,
+    summation: Sum,
     dtype: torch.dtype,
     blas: bool = False,
 ) -> Tensor:
@@ -95,12 +95,23 @@ def product(
     gemm's result is rounded once more to nearest-even if `dtype` does not hold its sums. Only
     torch's kernels take factors with a scale.
     """
-    if how.is_native():
+    if summation.is_native():
         return product_of_factors(as_factor(a), as_factor(b), c, dtype)
     a, b = as_factor(a).values, as_factor(b).values
     if a.is_cpu:
-        warn_if_slow(parsed(how.text), a, b)
-    y = run("gemm", a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
+        warn_if_slow(parsed(summation.text), a, b)
+    y = run(
+        "gemm",
+        a,
+        b,
+        c,
+        summation.text,
+        summation.seed,
+        summation.stream,
+        summation.into(dtype),
+        blas,
+        None,
+    )
     return of_type(y, dtype)
 
 
@@ -114,14 +125,16 @@ class Part(NamedTuple):
 
 
 def product_part(
-    a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, part: Part
+    a: Tensor, b: Tensor, c: Tensor | None, summation: Sum, dtype: torch.dtype, part: Part
 ) -> Tensor:
     """`product` of a part of a larger product, with the bits that it has in the whole."""
-    if not how.is_stochastic():
-        return product(a, b, c, how, dtype)
+    if not summation.is_stochastic():
+        return product(a, b, c, summation, dtype)
     if a.is_cpu:
-        warn_if_slow(parsed(how.text), a, b)
-    y = ops.gemm_part(a, b, c, how.text, how.seed, how.stream, how.into(dtype), *part)
+        warn_if_slow(parsed(summation.text), a, b)
+    y = ops.gemm_part(
+        a, b, c, summation.text, summation.seed, summation.stream, summation.into(dtype), *part
+    )
     return y.to(dtype)
 
 

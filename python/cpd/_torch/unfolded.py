@@ -90,7 +90,7 @@ def _images(x: Tensor, windows: Windows) -> int:
 
 
 def _convolve(
-    x: Tensor, w: Tensor, c: Tensor | None, windows: Windows, how: Sum, dtype: torch.dtype
+    x: Tensor, w: Tensor, c: Tensor | None, windows: Windows, summation: Sum, dtype: torch.dtype
 ) -> Tensor:
     """Multiplies matrices w (groups x outputs x terms) by the columns of x.
 
@@ -100,7 +100,7 @@ def _convolve(
     element = 0
     for images in x.split(_images(x, windows)):
         part = Part(element)
-        parts.append(product_part(w, windows.columns(images), c, how, dtype, part))
+        parts.append(product_part(w, windows.columns(images), c, summation, dtype, part))
         element += parts[-1].numel()
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -115,17 +115,29 @@ def _padded(x: Tensor, moves: Moves, kernel: Ints, places: Ints) -> Tensor:
 
 
 def slide_unfolded(
-    x: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
+    x: Tensor,
+    w: Tensor,
+    size: Ints,
+    c: Tensor | None,
+    moves: Moves,
+    summation: Sum,
+    dtype: torch.dtype,
 ) -> Tensor:
     """As `conv.slide`; w: groups x outputs x channels x the kernel."""
     groups, outputs, inputs, *kernel = w.shape
     matrices = w.reshape(groups, outputs, inputs * math.prod(kernel))
     x = _padded(x, moves, kernel, size[2:])
-    return _convolve(x, matrices, c, _windows(moves, kernel), how, dtype).view(size)
+    return _convolve(x, matrices, c, _windows(moves, kernel), summation, dtype).view(size)
 
 
 def spread_unfolded(
-    g: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
+    g: Tensor,
+    w: Tensor,
+    size: Ints,
+    c: Tensor | None,
+    moves: Moves,
+    summation: Sum,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Computes `conv.spread`, but uncut, with the padding, which uses random bits too.
 
@@ -138,21 +150,21 @@ def spread_unfolded(
         steps = (slice(r, None, s) for r, s in zip(reach, moves.stride, strict=True))
         dilated[last(*steps)][last(*map(slice, g.shape[2:]))] = g
         g = dilated
-    if not how.is_stochastic():
+    if not summation.is_stochastic():
         ends = zip(moves.padding, g.shape[2:], strict=True)
         g = g[last(*(slice(p, n - p) for p, n in ends))]
         image = list(size[2:])
     matrices = w.reshape(groups, outputs, inputs * math.prod(kernel))
     windows = Windows(kernel, (1,) * len(kernel), moves.dilation, groups)
-    return _convolve(g, matrices, c, windows, how, dtype).view(*size[:2], *image)
+    return _convolve(g, matrices, c, windows, summation, dtype).view(*size[:2], *image)
 
 
-def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum) -> Tensor:
+def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, summation: Sum) -> Tensor:
     """As `conv.correlate`, in float32."""
     kernel, groups = size[2:], moves.groups
     windows = _windows(moves, kernel)
     x = _padded(x, moves, kernel, g.shape[2:])
-    step = _chained_images(x, windows, how)
+    step = _chained_images(x, windows, summation)
     total: Tensor | None = None
     done = 0
     for of_g, of_x in zip(g.split(step), x.split(step), strict=True):
@@ -160,19 +172,19 @@ def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum)
         rows = of_g.reshape(images, groups, outputs // groups, math.prod(places))
         rows = rows.permute(1, 2, 0, 3).flatten(2)
         part = Part(product=done)
-        total = product_part(rows, windows.gathered(of_x), total, how, torch.float32, part)
+        total = product_part(rows, windows.gathered(of_x), total, summation, torch.float32, part)
         done += rows.shape[-1]
     assert total is not None  # split gives at least one part
     return total.view(size)
 
 
-def _chained_images(x: Tensor, windows: Windows, how: Sum) -> int:
+def _chained_images(x: Tensor, windows: Windows, summation: Sum) -> int:
     """Returns the number of images to sum over at a time.
 
     A sum that starts from the total so far gives the same bits only in sequential order, and if it
     is cut between chunks.
     """
-    acc = parsed(how.text)
+    acc = parsed(summation.text)
     if acc.scheme not in ("sequential", "chunked"):
         return max(1, x.shape[0])
     places = math.prod(windows.places(x.shape[2:]))

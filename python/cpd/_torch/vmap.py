@@ -66,8 +66,8 @@ class BatchedCall:
         along = {name: self.arguments[name] for name in self.along}
         if self.size == 0:
             zeros = {name: x.new_zeros(x.shape[1:]) for name, x in along.items()}
-            made = self.operator(*(self.arguments | zeros).values())
-            return tree_map(lambda y: y.unsqueeze(0)[:0], made)
+            result = self.operator(*(self.arguments | zeros).values())
+            return tree_map(lambda y: y.unsqueeze(0)[:0], result)
         results = [
             self.operator(*(self.arguments | {name: x[i] for name, x in along.items()}).values())
             for i in range(self.size)
@@ -121,9 +121,9 @@ def register(name: str, batching: Batching | Callable[..., Any]) -> None:
             apart = _draws_apart(name, call, info.randomness, apart)
         else:
             call.arguments |= {number: None for number in _NUMBERS if number in call.arguments}
-            call.along = [one for one in call.along if one not in _NUMBERS]
-        made = call.one_by_one() if widen is None or apart else call.at_once(widen)
-        return made, tree_map(lambda y: 0, made)
+            call.along = [argument for argument in call.along if argument not in _NUMBERS]
+        results = call.one_by_one() if widen is None or apart else call.at_once(widen)
+        return results, tree_map(lambda y: 0, results)
 
     torch.library.register_vmap(f"cpd::{name}", rule)
 

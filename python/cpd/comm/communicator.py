@@ -208,25 +208,25 @@ class Communicator:
         if isinstance(spec, Schedule):
             return self._all_reduce_by(spec, tensors, step, names, numbers, out, states, report)
         with self._telling():
-            given, of, seed, at = self._given(tensors, spec, numbers, step)
-            results = Outputs(given, given.shapes, out)
+            inputs, of, seed, at = self._given(tensors, spec, numbers, step)
+            results = Outputs(inputs, inputs.shapes, out)
             counts = flag("report", report)
-        with self._keeping(states, of) as kept, self._one_call:
-            made = self._native.all_reduce(
-                given.values,
+        with self._keeping(states, of) as codec_states, self._one_call:
+            native_report = self._native.all_reduce(
+                inputs.values,
                 results.values,
                 of._held,
                 counts,
                 seed,
                 self.step if at is None else at,
-                given.numbers,
-                kept,
-                given.rows,
-                given.dimensions,
+                inputs.numbers,
+                codec_states,
+                inputs.rows,
+                inputs.dimensions,
             )
-            self._count(made.traffic)
+            self._count(native_report.traffic)
         results.put_back()
-        return (results.layers, reduce_report(made)) if report else results.layers
+        return (results.layers, reduce_report(native_report)) if report else results.layers
 
     def _all_reduce_by(
         self,
@@ -241,7 +241,7 @@ class Communicator:
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
         """One call for each spec of a schedule. Raises before anything is sent."""
         tensors = layer_list("tensors", tensors)
-        sizes = [math.prod(one.shape) for one in tensors]
+        sizes = [math.prod(tensor.shape) for tensor in tensors]
         at = self.step if step is None else number("step", step)
         parts = tensors_by_spec(schedule, names, sizes, at)
         own = layer_numbers(numbers, len(tensors))
@@ -259,8 +259,8 @@ class Communicator:
                 chosen, spec, step=at, numbers=of, out=into, states=states, report=True
             )
             traffic += told.traffic
-            for n, sum_, one in zip(indices, part, told.tensors, strict=True):
-                sums[n], reports[n] = sum_, one
+            for n, sum_, tensor_report in zip(indices, part, told.tensors, strict=True):
+                sums[n], reports[n] = sum_, tensor_report
         self.step = before + 1
         return (sums, ReduceReport(reports, traffic)) if report else sums
 
@@ -320,31 +320,31 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given, of, seed, at = self._given(tensors, spec, numbers, step)
+            inputs, of, seed, at = self._given(tensors, spec, numbers, step)
             if not 0 <= (root := integer("root", root)) < self._size:
                 raise ValueError(f"root must be 0…{self._size - 1}, got {root}")
-            results = Outputs(given, given.shapes) if self._rank == root else None
+            results = Outputs(inputs, inputs.shapes) if self._rank == root else None
             counts = flag("report", report)
         values = [] if results is None else results.values
-        with self._keeping(states, of) as kept, self._one_call:
-            made = self._native.reduce(
-                given.values,
+        with self._keeping(states, of) as codec_states, self._one_call:
+            native_report = self._native.reduce(
+                inputs.values,
                 values,
                 of._held,
                 root,
                 counts,
                 seed,
                 self.step if at is None else at,
-                given.numbers,
-                kept,
-                given.rows,
-                given.dimensions,
+                inputs.numbers,
+                codec_states,
+                inputs.rows,
+                inputs.dimensions,
             )
-            self._count(made.traffic)
+            self._count(native_report.traffic)
         if results is not None:
             results.put_back()
         result = None if results is None else results.layers
-        return (result, reduce_report(made)) if report else result
+        return (result, reduce_report(native_report)) if report else result
 
     @overload
     def reduce_scatter(
@@ -405,27 +405,27 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given, of, seed, at = self._given(tensors, spec, numbers, step)
-            check_in_place(given, of.codec)
+            inputs, of, seed, at = self._given(tensors, spec, numbers, step)
+            check_in_place(inputs, of.codec)
             world, rank = self._size, self._rank
-            slices = [(n // world + (rank < n % world),) for n in given.sizes]
-            results = Outputs(given, slices, out)
+            slices = [(n // world + (rank < n % world),) for n in inputs.sizes]
+            results = Outputs(inputs, slices, out)
             counts = flag("report", report)
-        with self._keeping(states, of) as kept, self._one_call:
-            made = self._native.reduce_scatter(
-                given.values,
+        with self._keeping(states, of) as codec_states, self._one_call:
+            native_report = self._native.reduce_scatter(
+                inputs.values,
                 results.values,
                 of._held,
                 counts,
                 seed,
                 self.step if at is None else at,
-                given.numbers,
-                kept,
-                given.rows,
-                given.dimensions,
+                inputs.numbers,
+                codec_states,
+                inputs.rows,
+                inputs.dimensions,
             )
-            self._count(made.traffic)
-        return (results.layers, reduce_report(made)) if report else results.layers
+            self._count(native_report.traffic)
+        return (results.layers, reduce_report(native_report)) if report else results.layers
 
     def all_gather(
         self,
@@ -453,19 +453,19 @@ class Communicator:
             TypeError: for an argument of another type.
         """
         with self._telling():
-            given = Inputs(tensors)
+            inputs = Inputs(tensors)
             format, rounding = unscaled(to, self.seed, 0)
             seed = self.seed if rounding.rounding == "stochastic" else 0
             at = self.step if step is None else number("step", step)
-            stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
+            stacked = Outputs(inputs, [(self._size, *shape) for shape in inputs.shapes])
             wire, options, counts = format._held, rounding.native(), flag("report", report)
         with self._one_call:
-            made = self._native.all_gather(
-                given.values, stacked.values, wire, options, seed, at, given.dimensions
+            native_traffic = self._native.all_gather(
+                inputs.values, stacked.values, wire, options, seed, at, inputs.dimensions
             )
             self.step += 1
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
-        return (gathered, traffic_of(made)) if counts else gathered
+        return (gathered, traffic_of(native_traffic)) if counts else gathered
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Gathers every rank's bytes, unchanged, of any lengths.
@@ -566,8 +566,8 @@ class Communicator:
         with ExitStack() as stack:
             with self._telling():
                 owner = Owner(self._size, self._rank)
-                kept = native_states(states, wanted=spec.format is None, owner=owner)
-                native = stack.enter_context(kept)
+                context = native_states(states, wanted=spec.format is None, owner=owner)
+                native = stack.enter_context(context)
             yield native
 
     def _refuse(self, error: Exception) -> None:
@@ -583,10 +583,10 @@ class Communicator:
     ) -> tuple[Inputs, Reduce, int, int | None]:
         """The tensors, the spec, the seed and the given step of a call, checked."""
         of, seed = as_seeded(spec)
-        given = Inputs(tensors, numbers, of._compressor)
+        inputs = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)
         warn_of_stall(of, self._size)
-        return given, of, seed or self.seed, None if step is None else number("step", step)
+        return inputs, of, seed or self.seed, None if step is None else number("step", step)
 
     def _count(self, traffic: _core.Traffic) -> None:
         """Counts a reduction that has succeeded, before another call begins."""

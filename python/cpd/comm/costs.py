@@ -87,10 +87,10 @@ def cost_of_step(
         for spec, numbers in parts
     ]
     return Cost(
-        sum(one.steps for one in costs),
-        sum(one.bytes_sent for one in costs),
-        sum(one.bytes_received for one in costs),
-        all(one.exact for one in costs),
+        sum(cost.steps for cost in costs),
+        sum(cost.bytes_sent for cost in costs),
+        sum(cost.bytes_received for cost in costs),
+        all(cost.exact for cost in costs),
     )
 
 
@@ -115,5 +115,5 @@ def largest_of(largest: Largest, layers: int) -> list[float]:
     if largest is None:
         return []
     if isinstance(largest, (tuple, list)):
-        return [float(one) for one in largest]
+        return [float(value) for value in largest]
     return [float(largest)] * layers  # type: ignore[arg-type]

@@ -21,8 +21,8 @@ started fewer."""
 
 def promised() -> dict[str, int]:
     """The variables of `_SIZES` that are set to a number, in that order."""
-    found = ((name, os.environ.get(name, "").strip()) for name in _SIZES)
-    return {name: int(text) for name, text in found if text.isascii() and text.isdigit()}
+    settings = ((name, os.environ.get(name, "").strip()) for name in _SIZES)
+    return {name: int(text) for name, text in settings if text.isascii() and text.isdigit()}
 
 
 def broken_promise(size: int) -> str:
@@ -31,10 +31,10 @@ def broken_promise(size: int) -> str:
     An allocation of Slurm may have more tasks than mpirun is asked for. So Slurm's variables count
     only if MPI has started a single rank, and none counts if mpirun has promised `size`.
     """
-    given = promised()
-    if size in (given.get("OMPI_COMM_WORLD_SIZE"), given.get("PMI_SIZE")):
+    promises = promised()
+    if size in (promises.get("OMPI_COMM_WORLD_SIZE"), promises.get("PMI_SIZE")):
         return ""
-    for name, number in given.items():
+    for name, number in promises.items():
         if number > size and (size == 1 or not name.startswith("SLURM_")):
             ranks = "1 rank, so that each process is alone" if size == 1 else f"{size} ranks"
             return f"{name} is {number}, but MPI has started {ranks}: {_SIZES[name]}"

@@ -62,7 +62,7 @@ class Inputs:
             pairs = zip(self.layouts, self.layers, strict=True)
             moved = [layout.move(layer) for layout, layer in pairs]
         self.plain = [plain_values(layer) for layer in moved]
-        self.values = [native_values(one) for one in self.plain]
+        self.values = [native_values(array) for array in self.plain]
 
     @property
     def rows(self) -> list[int]:
@@ -93,8 +93,8 @@ class Outputs:
             _check_apart(inputs.plain, plain, inputs.numbers)
         self._moved: list[tuple[RowLayout, Any, Any]] = []
         if shapes is inputs.shapes:
-            plain = [self._memory_of(*each) for each in zip_longest(plain, inputs.layouts)]
-        self.values = [native_values(one) for one in plain]
+            plain = [self._memory_of(*pair) for pair in zip_longest(plain, inputs.layouts)]
+        self.values = [native_values(array) for array in plain]
 
     def put_back(self) -> None:
         """Copies results into their layers if a codec's rows have another layout."""
@@ -124,10 +124,10 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
     """Returns `numbers` of `count` layers, as a new list; None means 0, 1, …."""
     if numbers is None:
         return list(range(count))
-    given = [integer("numbers", number) for number in numbers]
-    if len(given) != count:
-        raise ValueError(f"there are {count} tensors but {len(given)} numbers")
-    return given
+    checked = [integer("numbers", number) for number in numbers]
+    if len(checked) != count:
+        raise ValueError(f"there are {count} tensors but {len(checked)} numbers")
+    return checked
 
 
 def check_in_place(given: Inputs, codec: Codec) -> None:
@@ -213,8 +213,8 @@ def _bits_a_value(wire: Codec, row: int) -> float:
     """
     row = min(row, 64)
     layer = np.zeros((64, row), np.float32)
-    given = _core.CodecLayerCall(row=row)
-    return 8 * float(wire._held.encode_stream(layer, given)[1]) / layer.size
+    call = _core.CodecLayerCall(row=row)
+    return 8 * float(wire._held.encode_stream(layer, call)[1]) / layer.size
 
 
 def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str:

@@ -65,7 +65,9 @@ class ReduceReport:
 
 def reduce_report(native: _core.ReduceReport) -> ReduceReport:
     """Returns the report of a reduction from its native object."""
-    return ReduceReport([tensor_report(one) for one in native.layers], traffic_of(native.traffic))
+    return ReduceReport(
+        [tensor_report(report) for report in native.layers], traffic_of(native.traffic)
+    )
 
 
 def traffic_of(native: _core.Traffic) -> Traffic:

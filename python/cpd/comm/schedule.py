@@ -88,7 +88,7 @@ class Schedule:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        shown = [one.name for one in dataclasses.fields(self)]
+        shown = [field.name for field in dataclasses.fields(self)]
         shown = shown if self.min_size else shown[:-1]
         return f"Schedule({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
@@ -152,11 +152,11 @@ class Schedule:
         if sizes is not None:
             check_count("sizes", sizes, names)
         specs = [self._spec_at(exempt, step) for exempt in (False, True)]
-        found: dict[Reduce, list[int]] = {}
+        parts: dict[Reduce, list[int]] = {}
         for number, name in enumerate(names):
             exempt = self._is_exempt(name, None if sizes is None else sizes[number])
-            found.setdefault(specs[exempt], []).append(number)
-        return list(found.items())
+            parts.setdefault(specs[exempt], []).append(number)
+        return list(parts.items())
 
     def _spec_at(self, exempt: bool, step: int) -> Reduce:
         later = self.first_spec if step < self.first_steps else self.spec
@@ -185,9 +185,9 @@ def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
 
     `divide`: where they divide; None: as each spec defines.
     """
-    how = {} if divide is None else {"divide": divide}
+    options = {} if divide is None else {"divide": divide}
     specs = {
-        name: getattr(schedule, name).replace(average=True, **how)
+        name: getattr(schedule, name).replace(average=True, **options)
         for name in ("spec", "exempt_spec", "first_spec")
     }
     return dataclasses.replace(schedule, **specs)

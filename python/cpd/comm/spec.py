@@ -19,10 +19,10 @@ from cpd.numeric.spec import KINDS, Kind, Spec, made, refuse_key, texts_of, warn
 from cpd.numeric.warned import PrecisionWarning, warn
 
 
-def _text(given: Any) -> str:
-    if isinstance(given, (Reduce, Codec, Scaled)):
-        return given.text
-    return format_text("a format", given)
+def _text(spec: Any) -> str:
+    if isinstance(spec, (Reduce, Codec, Scaled)):
+        return spec.text
+    return format_text("a format", spec)
 
 
 def _aps(name: str, value: Any) -> str:
@@ -175,10 +175,10 @@ class Reduce(Spec, native=_core.Reduce):
     ) -> None: ...
 
     @classmethod
-    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
-        if isinstance(given, Codec):
-            keys.setdefault("random_bits", given.random_bits)
-        return _text(given)
+    def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
+        if isinstance(spec, Codec):
+            keys.setdefault("random_bits", spec.random_bits)
+        return _text(spec)
 
     @property
     def _compressor(self) -> Codec | None:
@@ -207,9 +207,9 @@ class Reduce(Spec, native=_core.Reduce):
                 refuse_key(Reduce, name, key, [*self._kinds, "codec"])
         own = tuple(key for key in self._held.options() if key[0] not in keys)
         codec = keys.pop("codec", None)
-        given = {name: key for name, key in keys.items() if key is not None}
+        changed = {name: key for name, key in keys.items() if key is not None}
         text = _text(self.codec if codec is None else codec)
-        return made(Reduce, text, own + texts_of(Reduce, given))
+        return made(Reduce, text, own + texts_of(Reduce, changed))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         warn_of_numbers("Reduce", state)

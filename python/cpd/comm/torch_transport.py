@@ -79,27 +79,27 @@ def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
     return _joined(makers[backend](ranks), timeout, range(len(ranks)), len(ranks))
 
 
-def _joined(made: Transport, timeout: float, numbers: Sequence[int], size: int) -> Transport:
-    """Returns `made` when all its ranks are connected.
+def _joined(transport: Transport, timeout: float, numbers: Sequence[int], size: int) -> Transport:
+    """Returns `transport` when all its ranks are connected.
 
     A rank that waits in vain, or hears that another gave up, gives up and listens for a moment
     which others do. It raises RankLost with the rest, by their `numbers` in a group of `size`, or
     TransportError if there are none.
     """
-    outcome = _started(lambda: made.connect(2 * timeout + 60))  # this wait ends before torch's
+    outcome = _started(lambda: transport.connect(2 * timeout + 60))  # this wait ends before torch's
     grace = min(1.0, timeout / 4)
     try:
-        why = _wait(made, outcome, timeout, timeout - grace)
+        why = _wait(transport, outcome, timeout, timeout - grace)
     except BaseException:  # Ctrl-C: the others do not wait for this one
-        made.raise_alarm()
-        made.close()
+        transport.raise_alarm()
+        transport.close()
         raise
     if why:
-        raise _lost(made, why, grace, numbers, size)
-    return made
+        raise _lost(transport, why, grace, numbers, size)
+    return transport
 
 
-def _wait(made: Transport, outcome: Outcome[None], timeout: float, patience: float) -> str:
+def _wait(transport: Transport, outcome: Outcome[None], timeout: float, patience: float) -> str:
     """Returns why the ranks were not connected; empty if they are."""
     deadline = time.monotonic() + patience
     why = ""
@@ -109,7 +109,7 @@ def _wait(made: Transport, outcome: Outcome[None], timeout: float, patience: flo
             if error is None:
                 return ""
             why = str(error)
-        if not why and any(made.alarms()):
+        if not why and any(transport.alarms()):
             why = "another rank gave up"
         if not why and time.monotonic() > deadline:
             why = f"no answer for {timeout:.1f} s"
@@ -117,22 +117,22 @@ def _wait(made: Transport, outcome: Outcome[None], timeout: float, patience: flo
 
 
 def _lost(
-    made: Transport, why: str, grace: float, numbers: Sequence[int], size: int
+    transport: Transport, why: str, grace: float, numbers: Sequence[int], size: int
 ) -> RankLost | TransportError:
     """Gives up, and returns the error for ranks that were not connected."""
-    made.raise_alarm()
+    transport.raise_alarm()
     deadline = time.monotonic() + grace
-    while not all(there := made.alarms() or [False]) and time.monotonic() < deadline:
+    while not all(there := transport.alarms() or [False]) and time.monotonic() < deadline:
         time.sleep(0.01)
-    known = bool(made.alarms())
-    made.close()
+    known = bool(transport.alarms())
+    transport.close()
     if known:
         lost = [numbers[i] for i, is_there in enumerate(there) if not is_there]
         if not lost:
             return TransportError(f"the ranks could not be connected: {why}")
     else:
         why += ", nor does the store of torch.distributed answer"
-        lost = [] if made.alarm_keeper < 0 else [numbers[made.alarm_keeper]]
+        lost = [] if transport.alarm_keeper < 0 else [numbers[transport.alarm_keeper]]
         if not lost:
             return TransportError(f"the ranks could not be connected: {why}")
     who = "rank" if len(lost) == 1 else "ranks"
@@ -256,8 +256,8 @@ class Transport(ABC):
 @atexit.register
 def _close_all() -> None:
     _core.end_other_calls()
-    for one in list(_open):
-        one.close()
+    for transport in list(_open):
+        transport.close()
     for alarms in list(_asking):
         alarms.end(_Alarms.LAST)
 
@@ -478,8 +478,8 @@ class _Waiter:
             del work, transfer, item
 
     def _named(self, error: RuntimeError) -> TransportError:
-        said = re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". ")[0].strip()
-        return TransportError(f"gloo: {said}", self._peer)
+        message = re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". ")[0].strip()
+        return TransportError(f"gloo: {message}", self._peer)
 
 
 def _host_bytes(address: int, size: int) -> torch.Tensor:

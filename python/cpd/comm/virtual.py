@@ -179,21 +179,22 @@ def simulate_all_reduce(
     world_of(ranks)
     first = None
     if names is None or spec.min_size:
-        given: Any = ranks[0]
+        first_rank: Any = ranks[0]
         first = [
-            math.prod(x.shape) for x in layer_list("rank 0", given() if callable(given) else given)
+            math.prod(x.shape)
+            for x in layer_list("rank 0", first_rank() if callable(first_rank) else first_rank)
         ]
     parts = tensors_by_spec(spec, names, first, step)
     count = len(names or first or ())
     own = layer_numbers(numbers, count)
-    found: dict[int, tuple[Any, Any]] = {}
-    for one, indices in parts:
+    results: dict[int, tuple[Any, Any]] = {}
+    for part_spec, indices in parts:
         chosen = [functools.partial(_chosen, rank, names, indices) for rank in ranks]
         of = [own[index] for index in indices]
-        sums, reports = _simulate(chosen, one, seed, step, of, states, report)
-        found |= dict(zip(indices, zip(sums, reports or sums, strict=True), strict=True))
-    sums = [found[index][0] for index in range(count)]
-    return (sums, [found[index][1] for index in range(count)]) if report else sums
+        sums, reports = _simulate(chosen, part_spec, seed, step, of, states, report)
+        results |= dict(zip(indices, zip(sums, reports or sums, strict=True), strict=True))
+    sums = [results[index][0] for index in range(count)]
+    return (sums, [results[index][1] for index in range(count)]) if report else sums
 
 
 def _chosen(rank: Any, names: Sequence[str] | None, indices: list[int]) -> list[Any]:
@@ -220,7 +221,7 @@ def _simulate(
         source.note(spec)
         return [], []
     owner = Owner(source.world, None)
-    with native_states(states, wanted=spec.format is None, owner=owner) as kept:
+    with native_states(states, wanted=spec.format is None, owner=owner) as codec_states:
         reduce = _core.VirtualReduce(
             spec._held,
             source.world,
@@ -228,7 +229,7 @@ def _simulate(
             seed,
             step,
             source.numbers,
-            kept,
+            codec_states,
             source.rows,
             report,
         )
@@ -367,9 +368,9 @@ class Source:
         if self._devices[index] not in (None, "cpu"):
             import torch
 
-            made = torch.empty(self.sizes[index], device=self._devices[index])
-            fill(index, native_values(made))
-            return self._shaped(index, made)
+            tensor = torch.empty(self.sizes[index], device=self._devices[index])
+            fill(index, native_values(tensor))
+            return self._shaped(index, tensor)
         values = np.empty(self.sizes[index], np.float32)
         fill(index, values)
         values = self._shaped(index, values)
@@ -385,8 +386,8 @@ class Source:
         return layout.restored(values, self.shapes[index])
 
     def _layers(self, rank: int) -> list[Any]:
-        made: Any = self._per_rank[rank]
-        return layer_list(f"rank {rank}", made() if callable(made) else made)
+        layers: Any = self._per_rank[rank]
+        return layer_list(f"rank {rank}", layers() if callable(layers) else layers)
 
     def _check(self, rank: int, layers: list[Any]) -> None:
         """Raises unless the rank has rank 0's number of layers, all of supported types."""

@@ -103,9 +103,9 @@ class FloatingPoint(Number):
     _format: Format = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        made = Format(exp=self.exp, man=self.man)
-        check_storage("float32", made.name)
-        object.__setattr__(self, "_format", made)
+        number_format = Format(exp=self.exp, man=self.man)
+        check_storage("float32", number_format.name)
+        object.__setattr__(self, "_format", number_format)
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
         """Rounds `x`; without a derivative of its own.
@@ -273,7 +273,7 @@ def quantizer(
     >>> x.grad
     tensor([1., 0.])
     """
-    how = _Both(
+    both = _Both(
         _number("forward_number", forward_number),
         _number("backward_number", backward_number),
         _rounding("forward_rounding", forward_rounding),
@@ -281,10 +281,10 @@ def quantizer(
         flag("clamping_grad_zero", clamping_grad_zero),
         tuple(backward_hooks),
     )
-    number = how.forward
-    if how.masks and number is not None and not (isinstance(number, FixedPoint) and number.clamp):
+    number = both.forward
+    if both.masks and number is not None and not (isinstance(number, FixedPoint) and number.clamp):
         raise ValueError(f"{_CANNOT_CLAMP}{number}")
-    return how
+    return both
 
 
 @checked
@@ -504,11 +504,11 @@ class OptimLP(Optimizer):
                 self._round_momenta(self.optim.state[p], self.momentum_quant)
         return loss
 
-    def _round_momenta(self, state: dict[str, Any], how: Function) -> None:
+    def _round_momenta(self, state: dict[str, Any], quantize: Function) -> None:
         names = next(names for kind, names in _MOMENTA.items() if isinstance(self.optim, kind))
         for name in names:
             if state.get(name) is not None:
-                state[name].copy_(how(state[name]))
+                state[name].copy_(quantize(state[name]))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the inner optimizer's state, and the accumulators."""
@@ -524,12 +524,12 @@ class OptimLP(Optimizer):
             ValueError: for another number of accumulators.
         """
         inner = dict(state_dict)
-        kept = inner.pop("weight_acc", [])
-        if len(kept) != len(self.weight_acc):
-            raise ValueError(f"{len(self.weight_acc)} accumulators are needed, got {len(kept)}")
+        copies = inner.pop("weight_acc", [])
+        if len(copies) != len(self.weight_acc):
+            raise ValueError(f"{len(self.weight_acc)} accumulators are needed, got {len(copies)}")
         self.optim.load_state_dict(inner)
         self.param_groups, self.state = self.optim.param_groups, self.optim.state
-        for mine, its in zip(self.weight_acc.values(), kept, strict=True):
+        for mine, its in zip(self.weight_acc.values(), copies, strict=True):
             mine.copy_(its)
 
 
@@ -558,24 +558,24 @@ class _Rounding(torch.autograd.Function):
     """Rounds forward, and the gradient backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, how: _Both) -> Tensor:
-        ctx.how, mask = how, None
-        if how.forward is None:
+    def forward(ctx: Any, x: Tensor, both: _Both) -> Tensor:
+        ctx.how, mask = both, None
+        if both.forward is None:
             y = x.clone()
-        elif how.masks and isinstance(how.forward, FixedPoint):
-            y, mask = how.forward.clamped(x, how.forward_rounding)
+        elif both.masks and isinstance(both.forward, FixedPoint):
+            y, mask = both.forward.clamped(x, both.forward_rounding)
         else:
-            y = how.forward.round(x, how.forward_rounding)
+            y = both.forward.round(x, both.forward_rounding)
         ctx.save_for_backward(*(() if mask is None else (mask,)))
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (gradient,), how = grads, ctx.how
-        for hook in how.hooks:
+        (gradient,), both = grads, ctx.how
+        for hook in both.hooks:
             gradient = hook(gradient)
-        if how.backward is not None:
-            gradient = how.backward.round(gradient, how.backward_rounding)
+        if both.backward is not None:
+            gradient = both.backward.round(gradient, both.backward_rounding)
         for mask in ctx.saved_tensors:
             gradient = gradient.masked_fill(mask, 0)
         return gradient, None
@@ -584,8 +584,8 @@ class _Rounding(torch.autograd.Function):
 def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
     """Returns `x`, rounded and saturated; the stream is the generator's next number."""
     stream = 0 if rounding == "nearest" else torch.randint(2**62, ())
-    how = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
-    return ops.cast(x, how, stream=stream)
+    spec = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
+    return ops.cast(x, spec, stream=stream)
 
 
 def _rounding(name: str, rounding: Any) -> str:

@@ -94,13 +94,13 @@ def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
     >>> qfactory(cpd.Recipe(sums="e6m9 kahan"))
     cpd.compat.transformer_engine.qfactory(cpd.Recipe("native sums='e6m9 kahan'"))
     """
-    how = as_recipe(recipe)
-    if how._kept.delays:
+    resolved = as_recipe(recipe)
+    if resolved._kept.delays:
         raise ValueError(
             "a recipe with a history needs state in each layer, which TransformerEngine keeps only "
             "for its own DelayedScaling: use that one, or cpd.convert"
         )
-    return _Factory(how)
+    return _Factory(resolved)
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,9 +142,9 @@ def _unfactored(spec: Cast | None, x: Tensor) -> Tensor:
     return torch.full((1,), 1 / factor, device=x.device)
 
 
-def _product(how: Recipe, gemm: str, x: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
+def _product(recipe: Recipe, gemm: str, x: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns x · wᵀ, summed as the recipe says."""
-    acc = getattr(how, SUMS[gemm])
+    acc = getattr(recipe, SUMS[gemm])
     if acc == NATIVE:
         return (x @ w.mT).to(dtype)
     held = dtype if holds(name_of(dtype), acc.format.name) else torch.float32
@@ -216,10 +216,10 @@ def _classes() -> tuple[type, type]:
 
             Needed operands were made from the tensor itself: a cast of a cast would round twice.
             """
-            for wanted, name in ((rowwise_usage, "data"), (columnwise_usage, "data_t")):
-                if wanted and getattr(self, name) is None:
+            for usage, name in ((rowwise_usage, "data"), (columnwise_usage, "data_t")):
+                if usage and getattr(self, name) is None:
                     raise RuntimeError(f"{name} of an emulated tensor was not asked for in time")
-                if wanted is False:
+                if usage is False:
                     setattr(self, name, None)
 
         def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:

@@ -196,9 +196,9 @@ class Codec:
         if not isinstance(text, str):
             raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(codec)}")
         bits = int32("random_bits", own if random_bits is None else random_bits)
-        keys = [(n, _option_text(n, one)) for n, one in options.items() if one is not None]
-        made = _core.Codec(text, _core.RoundingOptions.of_codec(bits), keys)
-        self.__dict__.update(text=made.name, random_bits=bits, _held=made)
+        keys = [(n, _option_text(n, value)) for n, value in options.items() if value is not None]
+        native = _core.Codec(text, _core.RoundingOptions.of_codec(bits), keys)
+        self.__dict__.update(text=native.name, random_bits=bits, _held=native)
 
     def replace(self, **keys: Any) -> Codec:
         """Returns a copy with these keys changed.
@@ -320,7 +320,7 @@ class Codec:
         layout = _layout_of(self._held, x.shape)
         values = host_values(layout.move(x.cpu() if is_torch(x) else x))
         with _NO_STATES if states is None else native_states(states) as held_states:
-            given = _core.CodecLayerCall(
+            call = _core.CodecLayerCall(
                 states=held_states,
                 number=int64("number", number),
                 seed=_seed(seed),
@@ -330,7 +330,7 @@ class Codec:
                 random=None if random is None else self._integers(random, x, layout),
                 row=layout.row,
             )
-            data, of_blocks = self._held.encode_stream(values, given)
+            data, of_blocks = self._held.encode_stream(values, call)
         device = str(x.device) if is_torch(x) else None
         return Packet(data, of_blocks, tuple(x.shape), layout, device)
 

@@ -37,16 +37,16 @@ def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterato
     """
     factor = world / old if average else 1.0
     by_layer: dict[int, list[Kept]] = defaultdict(list)
-    for one in sorted(kept, key=lambda one: (one.number, one.stage, one.rank)):
-        by_layer[one.number].append(one)
+    for state in sorted(kept, key=lambda state: (state.number, state.stage, state.rank)):
+        by_layer[state.number].append(state)
     for number, layers in by_layer.items():
         size, codec = _common(number, layers)
         owed: dict[int, npt.NDArray[np.float64]] = {}
-        for one in layers:
-            if one.stage == "contribution":
-                to = owed.setdefault(one.rank % world, np.zeros(size))
-                to += one.values
-        results = [one for one in layers if one.stage == "result"]
+        for state in layers:
+            if state.stage == "contribution":
+                to = owed.setdefault(state.rank % world, np.zeros(size))
+                to += state.values
+        results = [state for state in layers if state.stage == "result"]
         if results:
             owed.setdefault(0, np.zeros(size))
             owed[0] += _whole(number, size, results)
@@ -57,19 +57,21 @@ def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterato
 
 def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
     """Returns the size and the codec of a layer on all ranks."""
-    for one in layers:
-        if one.codec.split(" ", 1)[0] not in _RESIDUALS:
+    for state in layers:
+        if state.codec.split(" ", 1)[0] not in _RESIDUALS:
             raise ValueError(
-                f"tensor {number} cannot be merged: what {shown(one.codec)} keeps of it is no "
+                f"tensor {number} cannot be merged: what {shown(state.codec)} keeps of it is no "
                 "error that is owed to the sum; reset() the tensor"
             )
-    found = {(one.size, one.codec) for one in layers if one.stage == "contribution"}
-    if len(found) != 1:
+    sizes_and_codecs = {
+        (state.size, state.codec) for state in layers if state.stage == "contribution"
+    }
+    if len(sizes_and_codecs) != 1:
         raise ValueError(
             f"tensor {number} cannot be merged: all ranks must keep it by one codec with one size, "
-            f"got {shown(sorted(found))}"
+            f"got {shown(sorted(sizes_and_codecs))}"
         )
-    return found.pop()
+    return sizes_and_codecs.pop()
 
 
 def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.float32]:
@@ -77,19 +79,19 @@ def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.flo
 
     Virtual ranks store one slice.
     """
-    stored = {one.begin is not None for one in slices}
+    stored = {state.begin is not None for state in slices}
     if len(stored) != 1:
         raise ValueError(
             f"tensor {number} cannot be merged: version 0.7 stored the states of some ranks, a "
             "later one those of others; reset() it on all ranks"
         )
-    ordered = sorted(slices, key=lambda one: one.rank if one.begin is None else one.begin)
-    ends = np.cumsum([len(one.values) for one in ordered]).tolist()
+    ordered = sorted(slices, key=lambda state: state.rank if state.begin is None else state.begin)
+    ends = np.cumsum([len(state.values) for state in ordered]).tolist()
     begins = [0, *ends[:-1]]
-    if ends[-1] != size or (stored == {True} and [one.begin for one in ordered] != begins):
+    if ends[-1] != size or (stored == {True} and [state.begin for state in ordered] != begins):
         raise ValueError(
             f"tensor {number} cannot be merged: owners kept {ends[-1]} of its {size} results' "
-            f"errors, in slices from {shown([one.begin for one in ordered])} on; reset() it on all "
-            "ranks"
+            f"errors, in slices from {shown([state.begin for state in ordered])} on; reset() it on "
+            "all ranks"
         )
-    return np.concatenate([one.values for one in ordered])
+    return np.concatenate([state.values for state in ordered])

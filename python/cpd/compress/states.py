@@ -83,9 +83,9 @@ class States:
             RuntimeError: while a call uses the object, as from the other methods.
             TypeError: for an argument of another type.
         """
-        given = None if number is None else int64("number", number)
+        checked = None if number is None else int64("number", number)
         with self._used() as native:
-            native.reset(given)
+            native.reset(checked)
 
     def set_gradient(self, number: int, rms: float, rank: int | None = None) -> None:
         """Sets the root mean square of a layer's gradient for later calls.
@@ -163,23 +163,23 @@ class States:
         >>> [np.frombuffer(one["values"], "f4") for one in states.state_dict()["layers"]]
         [array([0.375], dtype=float32), array([0.125], dtype=float32)]
         """
-        new, given = Owner.checked(world, rank), [self, *others]
-        old = _all_ranks(given)
+        new, all_states = Owner.checked(world, rank), [self, *others]
+        old = _all_ranks(all_states)
         flag("average", average)
         with ExitStack() as stack:
-            native = [stack.enter_context(one._used()) for one in given]
-            kept = [Kept(*row) for one in native for row in one.save()]
-            made = list(merged(kept, old, new.world, average))
-            native[0].load([one for one in made if rank in (None, one.rank)], new)
+            native = [stack.enter_context(states._used()) for states in all_states]
+            rows = [Kept(*row) for handle in native for row in handle.save()]
+            merged_states = list(merged(rows, old, new.world, average))
+            native[0].load([state for state in merged_states if rank in (None, state.rank)], new)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything stored, as a new dict of numbers, texts and bytes."""
         with self._used() as native:
-            kept, owner, gradients = native.save(), native.owner, native.gradients
+            rows, owner, gradients = native.save(), native.owner, native.gradients
         whose = {} if owner is None else Owner(*owner)._asdict()
         of_gradients = {"gradients": gradients} if gradients else {}
         layers = []
-        for *row, begin, values in kept:
+        for *row, begin, values in rows:
             layer = dict(zip(_NAMES, row, strict=True))
             if begin is not None:
                 layer["begin"] = begin
@@ -200,7 +200,7 @@ class States:
             ValueError: for anything else.
         """
         try:
-            kept = [
+            rows = [
                 (
                     *(layer[name] for name in _NAMES),
                     layer.get("begin"),
@@ -211,7 +211,7 @@ class States:
             owner = Owner.checked(state["world"], state["rank"]) if "world" in state else None
             gradients = [(number, rank, rms) for number, rank, rms in state.get("gradients", ())]
             with self._used() as native:
-                native.load(kept, owner)
+                native.load(rows, owner)
                 for row in gradients:
                     native.set_gradient(*row)
         except (KeyError, TypeError) as error:
@@ -243,21 +243,21 @@ class States:
         self.load_state_dict(state)
 
 
-def _all_ranks(given: list[States]) -> int:
+def _all_ranks(all_states: list[States]) -> int:
     """Returns the number of ranks of these states; each rank must be given once.
 
     Raises ValueError otherwise.
     """
-    for one in given:
-        if not isinstance(one, States):
-            raise TypeError(f"others must be cpd.compress.States, got {shown(one)}")
-    owners = [one._owner() for one in given]
+    for states in all_states:
+        if not isinstance(states, States):
+            raise TypeError(f"others must be cpd.compress.States, got {shown(states)}")
+    owners = [states._owner() for states in all_states]
     first = owners[0]
     if first is None:
         raise ValueError("nobody's states cannot be merged: no call has kept anything in them")
     ranks = [None] if first.rank is None else list(range(first.world))
-    wanted = {Owner(first.world, rank) for rank in ranks}
-    if len(owners) != len(wanted) or set(owners) != wanted:
+    expected = {Owner(first.world, rank) for rank in ranks}
+    if len(owners) != len(expected) or set(owners) != expected:
         names = ", ".join("nobody" if owner is None else str(owner) for owner in owners)
         raise ValueError(
             f"merge takes the states of all {first.world} ranks, each once, got those of {names}"

@@ -15,7 +15,7 @@ from cpd.numeric.spec import KINDS, Kind, Spec, made
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
 """The schemes that `cpd.sum` supports: its terms are given, not products."""
-REDUCE_SCHEMES: tuple[str, ...] = tuple(one for one in SUM_SCHEMES if one != "fixed")
+REDUCE_SCHEMES: tuple[str, ...] = tuple(scheme for scheme in SUM_SCHEMES if scheme != "fixed")
 """The schemes that all-reduce supports: its sums are floating-point numbers."""
 UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that cut no term, and so refuse `fraction_bits` and `min_exponent`."""
@@ -226,14 +226,14 @@ class Accumulator(Spec, native=_core.Accumulator):
     ) -> None: ...
 
     @classmethod
-    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
-        if given is None and not keys:
+    def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
+        if spec is None and not keys:
             raise TypeError(
                 "Accumulator takes a text, a format, or the keys of a matrix unit or an integer"
             )
-        if given is None or isinstance(given, str):
-            return given or ""
-        return given.text if isinstance(given, Accumulator) else _text(given)
+        if spec is None or isinstance(spec, str):
+            return spec or ""
+        return spec.text if isinstance(spec, Accumulator) else _text(spec)
 
     @classmethod
     def exact(cls, a: FormatLike, b: FormatLike, terms: int) -> Accumulator:
@@ -355,15 +355,15 @@ def as_accumulator(acc: AccumulatorLike) -> Accumulator:
 
 def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES) -> Accumulator:
     """`acc` where it can sum terms that are given, with one of these schemes."""
-    made = as_accumulator(acc)
-    scheme = made.scheme or scheme_of(made)
+    accumulator = as_accumulator(acc)
+    scheme = accumulator.scheme or scheme_of(accumulator)
     if scheme not in schemes:
         others = " and cpd.sum" if scheme in SUM_SCHEMES else ""
         raise ValueError(
             f"the scheme of a sum must be {', '.join(schemes[:-1])} or {schemes[-1]}, got "
             f"{scheme!r}, which is for cpd.gemm{others}"
         )
-    return made
+    return accumulator
 
 
 def scheme_of(acc: Accumulator) -> str:

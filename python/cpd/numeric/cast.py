@@ -85,20 +85,20 @@ class Cast(Spec, native=_core.CastSpec):
     ) -> None: ...
 
     @classmethod
-    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
-        if isinstance(given, str):
-            return given
-        is_spec = isinstance(given, (Cast, Format, Scaled))
-        return given.text if is_spec else format_text("a format", given)
+    def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
+        if isinstance(spec, str):
+            return spec
+        is_spec = isinstance(spec, (Cast, Format, Scaled))
+        return spec.text if is_spec else format_text("a format", spec)
 
     @classmethod
     def _of(cls, held: _core.CastSpec) -> Cast:
-        made = super()._of(held)
-        made.__dict__["_options"] = _core.RoundingOptions(
-            made.rounding, made.overflow, made.random_bits, made.variant
+        cast = super()._of(held)
+        cast.__dict__["_options"] = _core.RoundingOptions(
+            cast.rounding, cast.overflow, cast.random_bits, cast.variant
         )
-        made.__dict__["_drawing"] = Drawing(made, made.rounding, made.random_bits, 0, 0, (0, 0))
-        return made
+        cast.__dict__["_drawing"] = Drawing(cast, cast.rounding, cast.random_bits, 0, 0, (0, 0))
+        return cast
 
 
 CastSpec = ScaledCast = Cast
@@ -184,12 +184,12 @@ def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
 
 def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawing]:
     """Returns the format and the options of a cast. Raises ValueError for a scaled format."""
-    how = as_cast(to)
-    if isinstance(how.format, Scaled):
+    spec = as_cast(to)
+    if isinstance(spec.format, Scaled):
         raise ValueError(
-            f"{shown(how.text)} is a scaled format (cpd.Scaled); here one without scales is needed"
+            f"{shown(spec.text)} is a scaled format (cpd.Scaled); here one without scales is needed"
         )
-    return how.format, drawing(how, seed, stream)
+    return spec.format, drawing(spec, seed, stream)
 
 
 # ---- by plain values: constants to torch.compile -------------------------------------------------

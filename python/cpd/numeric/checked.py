@@ -139,13 +139,13 @@ def _checked_function(
 
 def _check_methods(cls: type, own: tuple[str, ...]) -> None:
     """Puts checks before the public methods of a class and its `__init__`."""
-    for name, found in list(vars(cls).items()):
+    for name, member in list(vars(cls).items()):
         if name.startswith("_") and name not in ("__init__", "__call__"):
             continue
-        if isinstance(found, (classmethod, staticmethod)):
-            setattr(cls, name, type(found)(_checked_function(found.__func__, own)))
-        elif inspect.isfunction(found):
-            setattr(cls, name, _checked_function(found, own))
+        if isinstance(member, (classmethod, staticmethod)):
+            setattr(cls, name, type(member)(_checked_function(member.__func__, own)))
+        elif inspect.isfunction(member):
+            setattr(cls, name, _checked_function(member, own))
 
 
 def is_compiling() -> bool:
@@ -205,10 +205,10 @@ def _kind_of(annotation: Any) -> _Kind:
     parts = [_TYPES.get(_bare(part)) or _ours(_bare(part)) for part in _parts(text)]
     if not parts or any(part is None for part in parts):
         return _ANY
-    found = [part for part in parts if part is not None]
-    nouns = list(dict.fromkeys(noun for _, noun in found))
+    kinds = [part for part in parts if part is not None]
+    nouns = list(dict.fromkeys(noun for _, noun in kinds))
     noun = nouns[0] if len(nouns) == 1 else f"{', '.join(nouns[:-1])} or {nouns[-1]}"
-    return _Kind(tuple(test for test, _ in found), noun)
+    return _Kind(tuple(test for test, _ in kinds), noun)
 
 
 def _text_of(annotation: Any) -> str:
@@ -266,11 +266,11 @@ def _is_sequence(value: Any) -> bool:
 def _are_ints(value: Any) -> bool:
     if not isinstance(value, (Sequence, np.ndarray)) and not _is_torch(value, "Tensor"):
         return False
-    return _is_sequence(value) and _is_flat(value) and all(_is_int(one) for one in value)
+    return _is_sequence(value) and _is_flat(value) and all(_is_int(item) for item in value)
 
 
 def _are_tensors(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(_is_torch(one, "Tensor") for one in value)
+    return isinstance(value, (tuple, list)) and all(_is_torch(item, "Tensor") for item in value)
 
 
 def _is_flat(value: Any) -> bool:

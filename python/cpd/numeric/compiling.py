@@ -71,8 +71,8 @@ def _of_two(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _of_several(function: Callable[..., Any]) -> Callable[..., Any]:
-    kept = functools.lru_cache(maxsize=_MOST)(function)
-    return lambda *args: _called(kept, *args)
+    cached = functools.lru_cache(maxsize=_MOST)(function)
+    return lambda *args: _called(cached, *args)
 
 
 def _called(function: Callable[..., Any], *args: Any) -> Any:

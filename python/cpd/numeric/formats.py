@@ -161,16 +161,16 @@ class Format(Spec, native=_core.Format):
     ) -> None: ...
 
     @classmethod
-    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
-        if isinstance(given, str):
-            return given
-        if given is None and {"exp", "man"} <= keys.keys():
+    def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
+        if isinstance(spec, str):
+            return spec
+        if spec is None and {"exp", "man"} <= keys.keys():
             return ""
-        if given is None:
+        if spec is None:
             raise TypeError("Format takes a name, or exp= and man=")
-        if isinstance(given, int):
+        if isinstance(spec, int):
             raise TypeError("Format takes bits as a pair, (exp, man), or by exp= and man=")
-        return format_text("a format", given)
+        return format_text("a format", spec)
 
     def values(self) -> npt.NDArray[np.float32]:
         """Returns all distinct finite values, ascending.

@@ -66,6 +66,6 @@ def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str
     """
     if not isinstance(name, str):
         return ""
-    lower = {one.lower(): one for one in known}
+    lower = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
     return f"did you mean {lower[near[0]]}?" if near else ""

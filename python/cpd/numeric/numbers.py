@@ -58,8 +58,8 @@ def number(name: str, value: Number) -> int:
     """A seed or stream as an int in [0, 2^64)."""
     if type(value) is int and 0 <= value < _BITS64:
         return value
-    kept = plain_number(name, value)
-    return int(kept.item()) % _BITS64 if is_torch(kept) else index(kept)
+    checked = plain_number(name, value)
+    return int(checked.item()) % _BITS64 if is_torch(checked) else index(checked)
 
 
 def key_of(seed: Number, stream: Number) -> tuple[int, int]:
@@ -79,10 +79,10 @@ def plain_number(name: str, value: Number) -> Number:
     if type(value) is int and 0 <= value < _BITS64:
         return value
     if not is_torch(value):
-        kept = integer(name, value)
-        if not 0 <= kept < _BITS64:
+        checked = integer(name, value)
+        if not 0 <= checked < _BITS64:
             raise ValueError(f"{name} must be 0…2^64 - 1, got {shown(value)}")
-        return kept
+        return checked
     if value.numel() != 1:
         raise ValueError(f"{name} must have one element, got shape {tuple(value.shape)}")
     if value.is_floating_point() or value.is_complex() or str(value.dtype) == "torch.bool":

@@ -43,9 +43,9 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
-    kept = [p for p in signature.parameters.values() if p.annotation != "Never"]
-    if len(kept) < len(signature.parameters):
-        function.__dict__["__signature__"] = signature.replace(parameters=kept)
+    parameters = [p for p in signature.parameters.values() if p.annotation != "Never"]
+    if len(parameters) < len(signature.parameters):
+        function.__dict__["__signature__"] = signature.replace(parameters=parameters)
     gone = tuple(KEYWORDS.get(name_of(function), ()))  # which torch.compile takes
     refuses_itself = function.__code__.co_flags & inspect.CO_VARKEYWORDS
     if refuses_itself or not gone:
@@ -67,12 +67,20 @@ def refuse_call(
     """Raises TypeError for a call with arguments that match no parameter, by `refuse`."""
     name = name_of(function)
     parameters = inspect.signature(function).parameters.values()
-    names = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
-    by_position = [one for one in parameters if one.kind < one.VAR_POSITIONAL]
+    names = {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is not parameter.POSITIONAL_ONLY
+    }
+    by_position = [
+        parameter for parameter in parameters if parameter.kind < parameter.VAR_POSITIONAL
+    ]
     others = {key: value for key, value in keywords.items() if key not in names}
     gone = {key: value for key, value in others.items() if key in KEYWORDS.get(name, {})}
-    default = next((one.default for one in parameters if one.name == "to"), None)
-    to = dict(zip((one.name for one in by_position), args, strict=False)) | dict(keywords)
+    default = next((parameter.default for parameter in parameters if parameter.name == "to"), None)
+    to = dict(zip((parameter.name for parameter in by_position), args, strict=False)) | dict(
+        keywords
+    )
     last = by_position[-1].name if by_position else ""
     rest = args[len(by_position) :]
     refuse(name, gone or others, to.get("to", default), rest, last=last, parameters=[*names])

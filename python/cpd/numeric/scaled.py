@@ -19,7 +19,7 @@ def block_text(block: Any) -> str:
     if isinstance(block, str):
         return block
     if isinstance(block, tuple) and len(block) == 2:
-        rows, columns = (int32("block", each) for each in block)
+        rows, columns = (int32("block", size) for size in block)
         return f"{rows}x{columns}"
     return str(int32("block", block))
 
@@ -147,18 +147,18 @@ class Scaled(Spec, native=_core.Scaled):
     ) -> None: ...
 
     @classmethod
-    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
-        if given is None and "element" not in keys:
+    def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
+        if spec is None and "element" not in keys:
             raise TypeError("Scaled takes the text of a scaled format, or an element format")
-        if given is None or isinstance(given, Scaled):
-            return "" if given is None else given.text
-        if isinstance(given, str) and not _is_format(given):
-            return given
+        if spec is None or isinstance(spec, Scaled):
+            return "" if spec is None else spec.text
+        if isinstance(spec, str) and not _is_format(spec):
+            return spec
         if "element" in keys:
             raise TypeError(
-                f"elements are given twice: {shown(given)} and element={keys['element']!r}"
+                f"elements are given twice: {shown(spec)} and element={keys['element']!r}"
             )
-        keys["element"] = given
+        keys["element"] = spec
         return ""
 
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ class Spec:
 
     @classmethod
     @abstractmethod
-    def _head(cls, given: Any, keys: dict[str, Any]) -> str:
+    def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
         """Returns the text of a constructor's first argument. May change the keywords, `keys`."""
 
     def replace(self, **keys: Any) -> Self:
@@ -106,12 +106,12 @@ class Spec:
     @classmethod
     def _of(cls, held: Any) -> Self:
         """The spec of a native object."""
-        made = object.__new__(cls)
+        spec = object.__new__(cls)
         for name, value in held.fields().items():
             read = cls._reads.get(name)
-            made.__dict__[name] = value if read is None or value is None else read(value)
-        made.__dict__.update(text=held.text, _held=held)
-        return made
+            spec.__dict__[name] = value if read is None or value is None else read(value)
+        spec.__dict__.update(text=held.text, _held=held)
+        return spec
 
     def _share(self, like: Spec) -> None:
         """Takes the fields of `like`."""
@@ -199,14 +199,14 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
             )
         if others:
             keys = {**dict(zip(by_place, others, strict=False)), **keys}
-        given = {}
+        options = {}
         for name, key in keys.items():
             if name not in names:
                 refuse_key(spec, name, key, names)
             if key is not None:
-                given[name] = key
-        text = spec._head(format, given)
-        self._share(made(spec, text, texts_of(spec, given)))
+                options[name] = key
+        text = spec._head(format, options)
+        self._share(made(spec, text, texts_of(spec, options)))
 
     return construct
 

@@ -21,16 +21,16 @@ def head_and_keys(text: str, keys: tuple[str, ...]) -> tuple[str, dict[str, str]
     ('int8 row', {'weight': 'mxfp8 rule=rceil'})
     """
     head: list[str] = []
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in _words(text):
         name, equals, value = word.partition("=")
         if not equals or name not in keys:
             head.append(word)
-        elif name in found:
+        elif name in values:
             raise ValueError(f"{name} is given twice in {shown(text)}")
         else:
-            found[name] = value
-    return " ".join(head), found
+            values[name] = value
+    return " ".join(head), values
 
 
 def items(text: str) -> list[list[str]]:
@@ -39,13 +39,13 @@ def items(text: str) -> list[list[str]]:
     >>> items("'last 15%' bf16, *.head none")
     [['last 15%', 'bf16'], ['*.head', 'none']]
     """
-    found: list[list[str]] = [[]]
+    parts: list[list[str]] = [[]]
     for word in _words(text, ","):
         if word == ",":
-            found.append([])
+            parts.append([])
         else:
-            found[-1].append(word)
-    return found
+            parts[-1].append(word)
+    return parts
 
 
 def quoted(text: str) -> str:

@@ -249,11 +249,11 @@ def wider_type(kind: Any, x: Any, dtype: Any, allowed: tuple[str, ...]) -> Any:
 
 def together(kind: Any, operands: dict[str, Any]) -> dict[str, Any]:
     """Operands as arrays of one type and one shape."""
-    given = operands["x"]
-    first = kind.array("x", given)
+    first_operand = operands["x"]
+    first = kind.array("x", first_operand)
     arrays, shape, is_common = {}, first.shape, not kind.compiling()
     for name, operand in operands.items():
-        x = first if operand is given else kind.array(name, operand, FLOATS, "x", first)
+        x = first if operand is first_operand else kind.array(name, operand, FLOATS, "x", first)
         if x.dtype != first.dtype:
             raise TypeError(f"{name} must have x's type, {first.dtype}, got {x.dtype}")
         is_common = is_common and x.shape == shape
@@ -284,8 +284,8 @@ def draws(
     if kind.compiling():
         return kind.integers(random, x, None, "", acc, like)
     count = integers_of(terms)
-    wanted = f"the result's shape and {count} draws"
-    return kind.integers(random, x, (*shape, count), wanted, acc, like)
+    shape_text = f"the result's shape and {count} draws"
+    return kind.integers(random, x, (*shape, count), shape_text, acc, like)
 
 
 # ---- scaled formats ----------------------------------------------------------------------------

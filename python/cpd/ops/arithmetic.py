@@ -49,11 +49,16 @@ def add(
     to: CastLike,
     *,
     flags: Literal[False] = False,
-    **how: Unpack[Elementwise[ArrayT]],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> ArrayT: ...
 @overload
 def add(
-    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[True],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def add(
@@ -122,11 +127,16 @@ def mul(
     to: CastLike,
     *,
     flags: Literal[False] = False,
-    **how: Unpack[Elementwise[ArrayT]],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> ArrayT: ...
 @overload
 def mul(
-    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[True],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def mul(
@@ -190,7 +200,7 @@ def fma(
     to: CastLike,
     *,
     flags: Literal[False] = False,
-    **how: Unpack[Elementwise[ArrayT]],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> ArrayT: ...
 @overload
 def fma(
@@ -200,7 +210,7 @@ def fma(
     to: CastLike,
     *,
     flags: Literal[True],
-    **how: Unpack[Elementwise[ArrayT]],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def fma(
@@ -266,11 +276,16 @@ def div(
     to: CastLike,
     *,
     flags: Literal[False] = False,
-    **how: Unpack[Elementwise[ArrayT]],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> ArrayT: ...
 @overload
 def div(
-    x: ArrayT, y: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+    x: ArrayT,
+    y: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[True],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def div(
@@ -328,11 +343,15 @@ def div(
 
 @overload
 def sqrt(
-    x: ArrayT, to: CastLike, *, flags: Literal[False] = False, **how: Unpack[Elementwise[ArrayT]]
+    x: ArrayT,
+    to: CastLike,
+    *,
+    flags: Literal[False] = False,
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> ArrayT: ...
 @overload
 def sqrt(
-    x: ArrayT, to: CastLike, *, flags: Literal[True], **how: Unpack[Elementwise[ArrayT]]
+    x: ArrayT, to: CastLike, *, flags: Literal[True], **options: Unpack[Elementwise[ArrayT]]
 ) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def sqrt(

@@ -45,7 +45,7 @@ def cast(
     scales: Any = None,
     amax: Any = None,
     dtype: Any = None,
-    **how: Unpack[Elementwise[ArrayT]],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> ArrayT: ...
 @overload
 def cast(
@@ -57,7 +57,7 @@ def cast(
     scales: Any = None,
     amax: Any = None,
     dtype: Any = None,
-    **how: Unpack[Elementwise[ArrayT]],
+    **options: Unpack[Elementwise[ArrayT]],
 ) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def cast(
@@ -133,15 +133,15 @@ def cast(
     """
     if _old or _renamed or to is REQUIRED:
         refuse("cast", _renamed, to, _old)
-    how = as_cast(to)
-    options = drawing(how, seed, stream)
-    target = how.format
+    spec = as_cast(to)
+    options = drawing(spec, seed, stream)
+    target = spec.format
     kind: Any = front_end_of(x)
     if dtype is not None and (not isinstance(target, Scaled) or target.transform is not None):
         x = kind.array("x", x)
         x = kind.to(x, wider_type(kind, x, dtype, FLOATS))
     if isinstance(target, Scaled):
-        _check_plain(how)
+        _check_plain(spec)
         if flag("flags", flags):
             raise ValueError(f"flags are for formats without scales, got {target}")
         x, target = _transformed(kind, x, target, axis)
@@ -185,11 +185,13 @@ def _cast_scaled(
 
 
 @overload
-def encode(x: ArrayT, to: Format | ElementType, **how: Unpack[Blockwise[ArrayT]]) -> ArrayT: ...
+def encode(x: ArrayT, to: Format | ElementType, **options: Unpack[Blockwise[ArrayT]]) -> ArrayT: ...
 @overload
-def encode(x: ArrayT, to: Scaled, **how: Unpack[Blockwise[ArrayT]]) -> tuple[ArrayT, Scales]: ...
+def encode(
+    x: ArrayT, to: Scaled, **options: Unpack[Blockwise[ArrayT]]
+) -> tuple[ArrayT, Scales]: ...
 @overload
-def encode(x: ArrayT, to: CastLike, **how: Unpack[Blockwise[ArrayT]]) -> Any: ...
+def encode(x: ArrayT, to: CastLike, **options: Unpack[Blockwise[ArrayT]]) -> Any: ...
 @refuses_old
 def encode(
     x: ArrayT,
@@ -246,16 +248,16 @@ def encode(
     """
     if _old or _renamed or to is REQUIRED:
         refuse("encode", _renamed, to, _old)
-    how = as_cast(to)
-    options = drawing(how, seed, stream)
-    target = how.format
+    spec = as_cast(to)
+    options = drawing(spec, seed, stream)
+    target = spec.format
     kind: Any = front_end_of(x)
     if not isinstance(target, Scaled):
         _check_unscaled(target, axis, scales, amax)
         x = kind.array("x", x)
         integers = None if random is None else _integers(kind, random, x, options)
         return kind.encode(x, target, options, integers)  # type: ignore[no-any-return]
-    _check_plain(how)
+    _check_plain(spec)
     x, target = _transformed(kind, x, target, axis)
     x, along = kind.array("x", x, NARROW_FLOATS), int32("axis", axis)
     levels = given_levels(kind, target, x, along, ScaleSource(scales, amax))
@@ -341,9 +343,9 @@ def _transformed(kind: Any, x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
     return _hadamard(kind, x, q.transform, axis, False, None), untransformed(q.text)
 
 
-def _check_plain(how: Cast) -> None:
-    if how.factor != 1 or how.history:
-        raise ValueError(f"a factor and a history are for operands of cpd.Recipe, got {how}")
+def _check_plain(spec: Cast) -> None:
+    if spec.factor != 1 or spec.history:
+        raise ValueError(f"a factor and a history are for operands of cpd.Recipe, got {spec}")
 
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
@@ -442,5 +444,5 @@ def random_integers(
     >>> bool(random_integers(1000, seed=1, random_bits=3).max() < 8)
     True
     """
-    how = Cast("fp32 stochastic", random_bits=random_bits)
-    return on_numpy.random_integers(shape, drawing(how, seed, stream))
+    spec = Cast("fp32 stochastic", random_bits=random_bits)
+    return on_numpy.random_integers(shape, drawing(spec, seed, stream))

@@ -122,8 +122,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     reduces = getattr(function, "__module__", "") == "cpd.comm.virtual"
     if is_layer or (not reduces and any(map(is_torch, _leaves((args, kwargs))))):
         with explaining():
-            found: Explanation = front_ends.on_tensors().explain(function, args, kwargs)
-            return found
+            result: Explanation = front_ends.on_tensors().explain(function, args, kwargs)
+            return result
     scope = _core.Explaining()
     with explaining():
         scope.enter()
@@ -140,9 +140,9 @@ def check_known(function: Any) -> None:
     if name in KNOWN.get(module, ()):
         return
     names = sorted(name for names in KNOWN.values() for name in names)
-    given = name or type(function).__name__
+    label = name or type(function).__name__
     raise TypeError(
-        f"explain knows {', '.join(names)}, and layers that cpd.convert has converted, got {given}"
+        f"explain knows {', '.join(names)}, and layers that cpd.convert has converted, got {label}"
     )
 
 
@@ -167,4 +167,4 @@ def _leaves(x: Any) -> list[Any]:
         x = list(x.values())
     if not isinstance(x, (tuple, list)):
         return [x]
-    return [leaf for one in x for leaf in _leaves(one)]
+    return [leaf for item in x for leaf in _leaves(item)]

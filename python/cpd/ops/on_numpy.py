@@ -76,8 +76,8 @@ def _of_other_type(name: str, x: object, like: str) -> Array:
         return np.asarray(x)
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
         return x
-    wanted = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
-    raise TypeError(f"{name} must be {wanted}, got {_describe(x)}")
+    expected = "a NumPy array or a torch tensor" if name == like else f"a NumPy array like {like}"
+    raise TypeError(f"{name} must be {expected}, got {_describe(x)}")
 
 
 def to(x: Array, element: Any) -> Array:
@@ -175,12 +175,12 @@ def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> np.dtype[A
     if dtype is None:
         dtype = out.dtype if isinstance(out, np.ndarray) else np.float32
     try:
-        made: np.dtype[Any] = np.dtype(dtype)
+        resolved: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         names = ", ".join(allowed)
         raise TypeError(f"dtype must be one of NumPy's {names}, got {dtype!r}") from None
-    _check_dtype("dtype", made, allowed)
-    return made
+    _check_dtype("dtype", resolved, allowed)
+    return resolved
 
 
 def _region(x: Array) -> Region:

@@ -110,14 +110,14 @@ def _matrix(grid: tuple[int, ...]) -> tuple[int, ...]:
     return grid or (1, 1)
 
 
-def _check_axis(name: str, x: Encoded, wanted: int) -> None:
+def _check_axis(name: str, x: Encoded, expected: int) -> None:
     rank, axis = len(shape_of("shape", x.shape)), int32("axis", x.axis)
     if rank < 2:
         raise ValueError(f"{name} must have at least two dimensions, got shape {x.shape}")
     q = format_or_scaled(x.format)
-    if isinstance(q, Scaled) and q.block != "tensor" and axis % rank != rank + wanted:
+    if isinstance(q, Scaled) and q.block != "tensor" and axis % rank != rank + expected:
         raise ValueError(
-            f"{name}'s blocks must lie along k, axis {wanted}, got axis {axis} of shape {x.shape}"
+            f"{name}'s blocks must lie along k, axis {expected}, got axis {axis} of shape {x.shape}"
         )
 
 

@@ -33,7 +33,7 @@ def sum(
     axis: int | None = None,
     *,
     flags: Literal[False] = False,
-    **how: Unpack[Rounded[ArrayT]],
+    **options: Unpack[Rounded[ArrayT]],
 ) -> ArrayT: ...
 @overload
 def sum(
@@ -42,7 +42,7 @@ def sum(
     axis: int | None = None,
     *,
     flags: Literal[True],
-    **how: Unpack[Rounded[ArrayT]],
+    **options: Unpack[Rounded[ArrayT]],
 ) -> tuple[ArrayT, ArrayT]: ...
 @refuses_old
 def sum(
@@ -134,7 +134,7 @@ def gemm(
     dtype: Any = None,
     blas: bool = False,
     flags: Literal[False] = False,
-    **how: Unpack[Rounded[ArrayT]],
+    **options: Unpack[Rounded[ArrayT]],
 ) -> ArrayT: ...
 @overload
 def gemm(
@@ -145,7 +145,7 @@ def gemm(
     *,
     dtype: Any = None,
     flags: Literal[True],
-    **how: Unpack[Rounded[ArrayT]],
+    **options: Unpack[Rounded[ArrayT]],
 ) -> tuple[ArrayT, ArrayT]: ...
 @overload
 def gemm(
@@ -156,7 +156,7 @@ def gemm(
     *,
     dtype: Any = None,
     scales_at: str | None = None,
-    **how: Unpack[Drawn[Any]],
+    **options: Unpack[Drawn[Any]],
 ) -> Any: ...
 @refuses_old
 def gemm(

@@ -106,10 +106,10 @@ class LARS(Optimizer):
         change = p.grad.add(p, alpha=group["weight_decay"]).mul_(rate)
         momentum = group["momentum"]
         if momentum:
-            kept = self.state[p]
-            if "momentum_buffer" not in kept:
-                kept["momentum_buffer"] = torch.zeros_like(p)
-            m = kept["momentum_buffer"].mul_(momentum).add_(change)
+            state = self.state[p]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(p)
+            m = state["momentum_buffer"].mul_(momentum).add_(change)
             change = change.add_(m, alpha=momentum) if group["nesterov"] else m
         p.sub_(change)
 

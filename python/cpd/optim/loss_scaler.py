@@ -179,10 +179,10 @@ class LossScaler:
 
     def _all_finite(self, gradients: list[Tensor]) -> bool:
         """One exchange with the device, and one with other ranks where they decide together."""
-        found = [local(g).isfinite().all() for g in gradients if g.numel()]
-        place = found[0].device if found else "cpu"
+        flags = [local(g).isfinite().all() for g in gradients if g.numel()]
+        place = flags[0].device if flags else "cpu"
         finite = (
-            torch.stack([one.to(place) for one in found]).all() if found else torch.tensor(True)
+            torch.stack([flag.to(place) for flag in flags]).all() if flags else torch.tensor(True)
         )
         sharded = any(local(g) is not g for g in gradients)
         if self.group is not None or sharded:

@@ -231,8 +231,8 @@ class LowPrecision(Optimizer):
         ]
         with SwappedParameters(self.inner, steps):
             self.inner.step()
-        for one in steps:
-            one.store(self.state[one.parameter])
+        for parameter_step in steps:
+            parameter_step.store(self.state[parameter_step.parameter])
         self._check_momenta(steps)
         for group in self.param_groups:
             group[STEPS] = number_of_step + 1
@@ -292,22 +292,22 @@ class LowPrecision(Optimizer):
         """
         if self._checked or not steps:
             return
-        kept = {
+        state_names = {
             name
-            for one in steps
-            for name, value in self.state[one.parameter].items()
+            for step in steps
+            for name, value in self.state[step.parameter].items()
             if isinstance(value, Tensor) and name not in self.formats.kept()
         }
-        wanted = (
+        momenta = (
             ("momentum", self.formats.momentum, MOMENTA),
             ("second_moment", self.formats.second_moment, SECOND_MOMENTS),
         )
-        for kind, spec, names in wanted:
-            if spec is None or kept & names:
+        for kind, spec, names in momenta:
+            if spec is None or state_names & names:
                 continue
             useless = (
                 f"{kind}={str(spec)!r} is of no use: {type(self.inner).__name__} keeps "
-                f"{', '.join(sorted(kept)) or 'no state'} of a parameter"
+                f"{', '.join(sorted(state_names)) or 'no state'} of a parameter"
             )
             if not self._leaves_out:
                 raise ValueError(useless)

@@ -88,11 +88,11 @@ class ParameterStep:
         if value is not self.parameter:
             self.parameter.copy_(value)
 
-    def _compensated(self, kept: Tensor | None) -> Tensor:
+    def _compensated(self, previous: Tensor | None) -> Tensor:
         """Kahan's sum of the weights and what the step changed; gives what it lost."""
         spec = self.formats.weight
         assert spec is not None
-        lost = torch.zeros_like(self.parameter) if kept is None else kept
+        lost = torch.zeros_like(self.parameter) if previous is None else previous
         new, weight, small = local(self.value), local(self.parameter), local(lost)
         old = weight.to(new.dtype)
         carried = add(small.to(new.dtype), new - old, spec)
@@ -122,8 +122,8 @@ class SwappedParameters:
         for group in self._inner.param_groups:
             group["params"] = [instead.get(p, p) for p in group["params"]]
         for step in self._steps:
-            kept = self._inner.state.pop(step.parameter, {})
-            if state := {name: x for name, x in kept.items() if name not in step.own}:
+            inner_state = self._inner.state.pop(step.parameter, {})
+            if state := {name: x for name, x in inner_state.items() if name not in step.own}:
                 self._inner.state[step.value] = state
             step.value.grad = step.gradient
 

@@ -48,20 +48,20 @@ def from_recipe(
     >>> print(optimizer.formats)
     weight='bf16', update='kahan'
     """
-    how = as_recipe(recipe)
+    resolved = as_recipe(recipe)
     scaler = LossScaler()
-    if how.loss_scale != "dynamic":
-        scale = 1.0 if how.loss_scale is None else how.loss_scale
+    if resolved.loss_scale != "dynamic":
+        scale = 1.0 if resolved.loss_scale is None else resolved.loss_scale
         scaler = LossScaler(scale, dynamic=False, least=scale, most=scale)
-    if how.optimizer is None:
+    if resolved.optimizer is None:
         return optimizer, scaler
     try:
-        head, options = head_and_keys(how.optimizer, OPTIMIZER)
+        head, options = head_and_keys(resolved.optimizer, OPTIMIZER)
         formats: dict[str, Any] = {"weight": head or None, **options}
         if not head and not options:
             raise ValueError("an optimizer's text is empty")
-        made = LowPrecision(optimizer, **formats, seed=seed)
+        low_precision = LowPrecision(optimizer, **formats, seed=seed)
     except ValueError as error:
-        raise ValueError(f"the recipe's optimizer={how.optimizer!r}: {error}") from None
-    made._leaves_out = True
-    return made, scaler
+        raise ValueError(f"the recipe's optimizer={resolved.optimizer!r}: {error}") from None
+    low_precision._leaves_out = True
+    return low_precision, scaler

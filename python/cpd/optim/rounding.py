@@ -38,22 +38,24 @@ def local(x: Any) -> Tensor:
     return x.to_local() if hasattr(x, "to_local") else x  # type: ignore[no-any-return]
 
 
-def _draws(x: Any, how: Drawing) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _draws(x: Any, drawing: Drawing) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The random integers of the elements that this rank has of a DTensor."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape, begin = compute_local_shape_and_global_offset(x.shape, x.device_mesh, x.placements)
-    made = np.empty(shape, np.uint32)
+    integers = np.empty(shape, np.uint32)
     whole = tuple(x.shape)
     cut = [d for d in range(len(whole)) if shape[d] != whole[d]]
     inner = cut[-1] if cut else 0  # from this dimension on, rows of a part are contiguous
-    rows = made.reshape(math.prod(shape[:inner]), -1)
+    rows = integers.reshape(math.prod(shape[:inner]), -1)
     strides = [math.prod(whole[d + 1 :]) for d in range(len(whole))]
     for row, place in zip(rows, np.ndindex(*shape[:inner]), strict=True):
         at = [*place, *(0,) * (len(whole) - inner)]
         first = sum((a + b) * s for a, b, s in zip(at, begin, strides, strict=True))
         before = first % _RUN
         run = np.empty(before + row.size, np.uint32)
-        _core.random_integers(how.native(), first - before, run, how.key or how.read_key())
+        _core.random_integers(
+            drawing.native(), first - before, run, drawing.key or drawing.read_key()
+        )
         row[:] = run[before:]
-    return made.view(np.int32)
+    return integers.view(np.int32)

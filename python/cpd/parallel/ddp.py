@@ -245,10 +245,10 @@ class HookState:
             self._number_by_buckets()
         if self._numbers:
             waiting, self._waiting = self._waiting, []
-            for one in waiting:
-                layers = self._layers(one)
-                ends = bucket.is_last() and one is taken
-                self._worker.submit(functools.partial(self._run, one, layers, self.step, ends))
+            for pending in waiting:
+                layers = self._layers(pending)
+                ends = bucket.is_last() and pending is taken
+                self._worker.submit(functools.partial(self._run, pending, layers, self.step, ends))
         if bucket.is_last():
             self.step += 1
             self._await_in_backward(taken)
@@ -349,14 +349,14 @@ class HookState:
         for spec, numbers in self._parts(layers, step):
             chosen = [layers[number] for number in numbers]
             in_place = all(g.dtype == torch.float32 and g.is_contiguous() for g in chosen)
-            kept: dict[str, Any] = {} if spec.format is not None else {"states": self.states}
+            options: dict[str, Any] = {} if spec.format is not None else {"states": self.states}
             sums = self._comm.all_reduce(
                 chosen,
                 seeded(spec, self.seed),
                 step=step,
                 numbers=numbers,
                 out=chosen if in_place else None,
-                **kept,
+                **options,
             )
             if not in_place:
                 for gradient, sum_ in zip(chosen, sums, strict=True):

@@ -55,15 +55,15 @@ def fsdp_hook(
         raise ValueError("the model has no FSDP module: call fully_shard first")
     schedule = as_schedule(spec)
     schedule._check_names(list(modules))
-    made: dict[str, ReduceScatter] = {}
+    hooks: dict[str, ReduceScatter] = {}
     communicators: dict[dist.ProcessGroup, Communicator] = {}
     for index, (name, module) in enumerate(modules.items()):
-        made[name] = ReduceScatter(
+        hooks[name] = ReduceScatter(
             schedule, comm, name=name, number=index, divide=divide, seed=seed
         )
-        made[name]._communicators = communicators
-        cast(Any, module).set_custom_reduce_scatter(made[name])
-    return made
+        hooks[name]._communicators = communicators
+        cast(Any, module).set_custom_reduce_scatter(hooks[name])
+    return hooks
 
 
 @checked

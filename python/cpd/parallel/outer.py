@@ -70,8 +70,8 @@ class _Workers(abc.ABC):
         schedule._check_names(self.names)
         schedule._check_world(self.world_size)
         self.schedule = averaging(schedule)
-        for one in specs_in_use(self.schedule):
-            warn_of_stall(one, self.world_size)
+        for part_spec in specs_in_use(self.schedule):
+            warn_of_stall(part_spec, self.world_size)
         self.steps = 0
         self.report = {}
         self.states = States()
@@ -176,12 +176,12 @@ class _Workers(abc.ABC):
 
     @torch.no_grad()
     def _meet(self, numbers: list[int], number_of_meeting: int) -> None:
-        kept = self.states.state_dict()
+        saved = self.states.state_dict()
         averages = dict(self._averages(numbers, number_of_meeting))
         try:
             self._check_finite(averages)
         except FloatingPointError:
-            self.states.load_state_dict(kept)
+            self.states.load_state_dict(saved)
             raise
         self.report = {self.names[n]: averages[n][1] for n in numbers}
         weights = {n: self._take(n, averages[n][0]) for n in numbers}
@@ -469,7 +469,7 @@ def _models(model: Any, comm: Any) -> list[nn.Module]:
             )
         if not model:
             raise ValueError("there must be at least one worker, got no models")
-        if len({id(one) for one in model}) != len(model):
+        if len({id(replica) for replica in model}) != len(model):
             raise ValueError("each worker needs a model of its own (copy.deepcopy)")
         return list(model)
     if not isinstance(comm, Communicator):

@@ -141,8 +141,8 @@ class VirtualNodes:
         self.seed = number("seed", seed)
         self.names = list(parameters)
         self.schedule = divided(self._checked(as_schedule(spec)), average, divide)
-        for one in specs_in_use(self.schedule):
-            warn_of_stall(one, self.world_size)
+        for part_spec in specs_in_use(self.schedule):
+            warn_of_stall(part_spec, self.world_size)
         if keep is not None and keep not in KEEPS:
             raise ValueError(f"keep must be None or one of {', '.join(KEEPS)}, got {shown(keep)}")
         self._keep = "memory" if keep is None else keep
@@ -288,7 +288,7 @@ class VirtualNodes:
             "seed": self.seed,
             "world_size": self.world_size,
             "schedule": self.schedule,
-            "generators": None if own is None else [(one.host, one.gpus) for one in own],
+            "generators": None if own is None else [(state.host, state.gpus) for state in own],
             "buffers": self._buffers,
             "states": self.states.state_dict(),
         }
@@ -333,14 +333,14 @@ class VirtualNodes:
     def __repr__(self) -> str:
         values = sum(p.numel() for p in named_parameters(self.model).values())
         several = any(folds.sweeps > 1 for folds in self._both_folds())
-        how = "nothing kept"
+        storage = "nothing kept"
         if several and self._keep == "recompute":
-            how = "gradients recomputed"
+            storage = "gradients recomputed"
         elif several:
-            how = f"{byte_size(self.kept_bytes)} of gradients kept {_WHERE[self._keep]}"
+            storage = f"{byte_size(self.kept_bytes)} of gradients kept {_WHERE[self._keep]}"
         layers = f"{len(self.names)} tensor{'s' * (len(self.names) != 1)}"
         nodes = f"{self.world_size} node{'s' * (self.world_size != 1)}"
-        return f"VirtualNodes({nodes}, {layers} of {values:,} values, {how})"
+        return f"VirtualNodes({nodes}, {layers} of {values:,} values, {storage})"
 
     def _checked(self, schedule: Schedule) -> Schedule:
         schedule._check_names(self.names)
@@ -351,15 +351,15 @@ class VirtualNodes:
         numbers = [integer("generators", seed) for seed in seeds]
         if len(numbers) != self.world_size:
             raise ValueError(f"there are {self.world_size} nodes but {len(numbers)} generators")
-        return [Generators.seeded(one, _gpus(self._parameters())) for one in numbers]
+        return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
         """Returns this step's traffic, equal in all of the first steps, and in all after them."""
         is_first = self.next_step < self.schedule.first_steps
         if is_first not in self._costs:
             shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}
-            made = cost_of_step(self.schedule, self.world_size, shapes, self.next_step)
-            self._costs[is_first] = made
+            computed = cost_of_step(self.schedule, self.world_size, shapes, self.next_step)
+            self._costs[is_first] = computed
         cost = self._costs[is_first]
         return StepTraffic(self.next_step, cost.bytes_sent, seconds, cost.exact)
 
@@ -388,8 +388,8 @@ class VirtualNodes:
         planned = states is None
         places = {layer.device for layer in layers.values()}
         device = places.pop() if len(places) == 1 else None
-        how: dict[str, Any] = {"planned": planned, "device": device, "seed": self.seed}
-        return Folds(self.schedule, shapes, self.world_size, step, states, **how)
+        options: dict[str, Any] = {"planned": planned, "device": device, "seed": self.seed}
+        return Folds(self.schedule, shapes, self.world_size, step, states, **options)
 
 
 class Added(NamedTuple):
@@ -515,8 +515,8 @@ class _Step:
         with self._timed():
             self._folds.take(node, gradients)
         if self._keep is not None:
-            kept = self._folds.kept
-            chosen = [g if n in kept else None for n, g in enumerate(gradients)]
+            stored = self._folds.kept
+            chosen = [g if n in stored else None for n, g in enumerate(gradients)]
             self._keep.put(node, [None if g is None else g.cpu() for g in chosen])
 
     @contextlib.contextmanager

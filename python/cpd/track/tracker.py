@@ -136,31 +136,31 @@ class Tracker:
         return scalars_of([row for row in new if row.step == new[-1].step])
 
     def _reduced(self) -> dict[str, float]:
-        traffic = [one.traffic for one in self._reducers]
-        ended: list[StepTraffic] = [one for one in traffic if one is not None]
+        traffic = [reducer.traffic for reducer in self._reducers]
+        ended: list[StepTraffic] = [step for step in traffic if step is not None]
         if not ended:
             return {}
-        found = {"reduce/seconds": sum(one.seconds for one in ended)}
-        sent = [one.bytes_sent for one in ended if one.bytes_sent is not None]
+        scalars = {"reduce/seconds": sum(step.seconds for step in ended)}
+        sent = [step.bytes_sent for step in ended if step.bytes_sent is not None]
         if len(sent) == len(ended):
-            found["reduce/bytes"] = float(sum(sent))
-        for one in self._reducers:
-            for layer, report in getattr(one, "report", {}).items():
-                found[f"reduce/{layer}/zeros"] = report.zeros_share
-                found[f"reduce/{layer}/underflowed"] = report.underflowed / max(report.values, 1)
-        return found
+            scalars["reduce/bytes"] = float(sum(sent))
+        for reducer in self._reducers:
+            for layer, report in getattr(reducer, "report", {}).items():
+                scalars[f"reduce/{layer}/zeros"] = report.zeros_share
+                scalars[f"reduce/{layer}/underflowed"] = report.underflowed / max(report.values, 1)
+        return scalars
 
 
-def _reducers(given: Any) -> list[Reducer]:
+def _reducers(source: Any) -> list[Reducer]:
     """Returns the reducers as a list; raises TypeError if one does not report its traffic."""
-    if given is None:
+    if source is None:
         return []
-    found: Iterable[Any] = given.values() if isinstance(given, Mapping) else [given]
-    found = list(found)
-    for one in found:
-        if not hasattr(one, "traffic"):
+    reducers: Iterable[Any] = source.values() if isinstance(source, Mapping) else [source]
+    reducers = list(reducers)
+    for reducer in reducers:
+        if not hasattr(reducer, "traffic"):
             raise TypeError(
                 "reducer must be the state of cpd.ddp_hook, a cpd.VirtualNodes, or what "
-                f"cpd.fsdp_hook returns, got {type(one).__name__}"
+                f"cpd.fsdp_hook returns, got {type(reducer).__name__}"
             )
-    return found
+    return reducers

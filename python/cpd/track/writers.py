@@ -42,10 +42,10 @@ def writer_of(given: Any) -> Writer:
     3 reduce/bytes 1516.0
     """
     if isinstance(given, (list, tuple)):
-        return _Several([writer_of(one) for one in given])
-    for name, made in _BY_METHOD.items():
+        return _Several([writer_of(target) for target in given])
+    for name, factory in _BY_METHOD.items():
         if all(callable(getattr(given, method, None)) for method in name.split()):
-            writer: Writer = made(given)
+            writer: Writer = factory(given)
             return writer
     raise TypeError(
         "a writer must have write(scalars, step), or be a SummaryWriter, a run of wandb, an "

@@ -31,8 +31,8 @@ def split(batch: Any, world: int) -> list[Any]:
     if isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence):
         columns = [split(value, world) for value in batch]
         rows = [[column[node] for column in columns] for node in range(world)]
-        made = getattr(type(batch), "_make", type(batch))  # a named tuple's fields are arguments
-        return [made(row) for row in rows]
+        make = getattr(type(batch), "_make", type(batch))  # a named tuple's fields are arguments
+        return [make(row) for row in rows]
     raise TypeError(
         f"a batch must be a tensor, or a tuple, list or dict of such, got {type(batch).__name__}; "
         "give micro_batches= otherwise"

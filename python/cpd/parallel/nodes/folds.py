@@ -72,7 +72,7 @@ class Part:
         There is one for each of `numbers`, None for zeros.
         """
         plain = [self._values(index, gradient) for index, gradient in enumerate(gradients)]
-        layers = [native_values(one) for one in plain]
+        layers = [native_values(array) for array in plain]
         while self.awaits(node):
             looks = self._turn < self._looks
             use = self._reduce.observe if looks else self._reduce.contribute
@@ -88,9 +88,11 @@ class Part:
         self._reduce.result(index, native_values(plain_values(sums)))
         if self._layouts:
             sums = self._layouts[index].restored(sums.view(-1), sums.shape)
-        made = torch.empty_like(like, requires_grad=False)
-        plain = made.dtype is sums.dtype and made.device == sums.device and made.is_contiguous()
-        return sums if plain else made.copy_(sums), tensor_report(self._reduce.report(index))
+        output = torch.empty_like(like, requires_grad=False)
+        plain = (
+            output.dtype is sums.dtype and output.device == sums.device and output.is_contiguous()
+        )
+        return sums if plain else output.copy_(sums), tensor_report(self._reduce.report(index))
 
     def commit(self) -> None:
         """The states keep what the step left."""
@@ -157,12 +159,12 @@ class Folds:
         self, like: Sequence[torch.Tensor]
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
         """Sum and report of each layer, when all nodes have come."""
-        found: dict[int, tuple[torch.Tensor | None, TensorReport]] = {
+        by_number: dict[int, tuple[torch.Tensor | None, TensorReport]] = {
             number: part.result(index, like[number])
             for part in self._parts
             for index, number in enumerate(part.numbers)
         }
-        return [found[number] for number in range(len(like))]
+        return [by_number[number] for number in range(len(like))]
 
     def commit(self) -> None:
         """The states keep what the step left, when all else has succeeded."""

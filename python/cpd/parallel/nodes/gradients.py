@@ -62,11 +62,11 @@ def _backward(result: Any) -> torch.Tensor:
     if not isinstance(losses, Iterable) or isinstance(losses, (str, bytes, Mapping)):
         raise _no_loss(result)
     total: torch.Tensor | None = None
-    for one in losses:
-        if not isinstance(one, torch.Tensor):
-            raise _no_loss(one)
-        one.backward()  # type: ignore[no-untyped-call]
-        total = one.detach() if total is None else total + one.detach()
+    for loss in losses:
+        if not isinstance(loss, torch.Tensor):
+            raise _no_loss(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total = loss.detach() if total is None else total + loss.detach()
     if total is None:
         raise ValueError("the loss function yielded no loss")
     return total

@@ -86,9 +86,11 @@ class Generators:
     @classmethod
     def seeded(cls, seed: int, gpus: Iterable[int]) -> Generators:
         """As torch.manual_seed(seed) leaves them."""
-        made = {gpu: torch.Generator(f"cuda:{gpu}").manual_seed(seed) for gpu in gpus}
+        generators = {gpu: torch.Generator(f"cuda:{gpu}").manual_seed(seed) for gpu in gpus}
         host = torch.Generator().manual_seed(seed)
-        return cls(host.get_state(), {gpu: one.get_state() for gpu, one in made.items()})
+        return cls(
+            host.get_state(), {gpu: generator.get_state() for gpu, generator in generators.items()}
+        )
 
     def restore(self) -> None:
         """Sets torch's generators to these states."""
