@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import zlib
 from collections import Counter
 from collections.abc import Generator
+from importlib import metadata, util
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,20 @@ from front_ends import FRONT_ENDS, GPU_IS_CPU, FrontEnd, marked, require_gpu
 COMPILED = 5
 SCALED = pytest.StashKey[bool]()
 """True once a test's limit of time is scaled."""
+
+SINCE = (
+    (
+        (2, 12),
+        r"python/nn/.*(compil|inductor|export)|test_options\[compiled|beside a text-bf16",
+        "converted layers compile, and errors keep their text there, from torch 2.12 on",
+    ),
+    (
+        (2, 13),
+        r"test_flex_attention_within_a_counted_step|test_operators_of_higher_order",
+        "products within flex attention are counted from torch 2.13 on",
+    ),
+)
+"""The first torch that some tests are for, a pattern of their names, and why."""
 
 os.environ.setdefault("CPD_CHECK", "sync")  # calls on CUDA tensors raise their own errors
 
@@ -43,6 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     `timeout`, and of pyproject.toml where a test has none, are an idle machine's: those of
     pyproject.toml are scaled here, those of a mark when the test begins."""
     seen: Counter[tuple[str, str]] = Counter()
+    version = metadata.version("torch").split(".")[:2] if util.find_spec("torch") else []
+    later = [row for row in SINCE if version and tuple(map(int, version)) < row[0]]
     default = None
     if config.getoption("timeout") is None:
         default = patience.scaled(float(config.getini("timeout")))
@@ -50,6 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if default is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(default), append=False)
             item.stash[SCALED] = True
+        for _, pattern, reason in later:
+            if re.search(pattern, item.nodeid):
+                item.add_marker(pytest.mark.skip(reason=reason))
         for mark in item.iter_markers("slow"):
             item.user_properties.append(("slow", mark.args[0]))  # for tests/testing/summary.py
         few = [mark.args for mark in item.iter_markers("few")]

@@ -211,11 +211,12 @@ def cast_operand(
     """
     if not text:
         return x
-    _, scaled, element_cast, size, factor, history, *_ = parts(text)
+    cast = parts(text)
+    scaled, element_cast, size = cast.scaled, cast.how, cast.transform
     element = type_of_cast(x, text)
     if not scaled:
         return run("cast", x.to(element), element_cast, *numbers, None)
-    if history:
+    if cast.history:
         if multiplier is None:
             raise ValueError(
                 f"{text} follows former steps, whose state a layer keeps: cpd.convert makes it, or "
@@ -224,12 +225,12 @@ def cast_operand(
         return run("cast_delayed", x.to(element), element_cast, multiplier, *numbers)
     if size:
         x = whole_transforms(x.to(element), axis, size)
-    if factor == 1:
+    if cast.factor == 1:
         return run(
             "cast_scaled", x, scaled, axis, element_cast, *(None,) * 3, *numbers, None, element
         )
     scales = ops.encode_scaled(x, scaled, axis, element_cast, None, None, None, *numbers, None)[1]
-    x = x.to(element) * factor
+    x = x.to(element) * cast.factor
     return run(
         "cast_scaled", x, scaled, axis, element_cast, scales, None, None, *numbers, None, element
     )
@@ -241,9 +242,10 @@ def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor
     It is `cast_operand` twice, of a cast that `is_scaled` and draws nothing; a GPU reads x once
     where it can (`CastBoth`, ops/scaled.h).
     """
-    _, scaled, element_cast, *_ = parts(text)
+    cast = parts(text)
     element = type_of_cast(x, text)
-    first, second = run("cast_scaled_both", x, scaled, list(axes), element_cast, element).unbind()
+    both = run("cast_scaled_both", x, cast.scaled, list(axes), cast.how, element)
+    first, second = both.unbind()
     return first, second
 
 

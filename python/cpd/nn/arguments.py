@@ -282,9 +282,13 @@ def _or_off(element: torch.dtype, x: Tensor) -> str:
     return ", or turn torch.autocast off around the layer" if by_autocast else ""
 
 
+_PURPOSES = tuple(Purpose)
+"""A tuple, since torch 2.11 cannot trace an enumeration's iterator."""
+
+
 def _numbers(recipe: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:
     """Seeds and streams as the operators take them, a row for each purpose; None: nothing draws."""
     if not recipe._kept.drawing:
         return None
-    parts = zip(recipe._kept.drawing, Purpose, strict=True)
+    parts = zip(recipe._kept.drawing, _PURPOSES, strict=True)
     return stacked_numbers([pair_of(part, p, x, seed, stream) for part, p in parts], x)

@@ -431,8 +431,20 @@ class _Mark(torch.autograd.Function):
         return grad, None, None, None
 
 
+_BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+"""Whether compiled backward passes write the clock's flag: torch 2.11 drops that."""
+
+
 def _marked(y: Any, clock: Clock, training: bool) -> Any:
-    """A layer's result in a compiled program, whose backward pass reports to the clock."""
+    """A layer's result in a compiled program, whose backward pass reports to the clock.
+
+    Raises RuntimeError if it would not. Without fullgraph=True torch then runs the layer eagerly.
+    """
+    if not _BACKWARD_REPORTS:
+        raise RuntimeError(
+            f"torch.compile of converted layers needs torch 2.12 or newer, this is "
+            f"{torch.__version__}: steps would not be counted"
+        )
     if isinstance(y, Tensor):
         if not y.requires_grad:
             return y

@@ -164,7 +164,7 @@ class Format(Spec, native=_core.Format):
     def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
         if isinstance(spec, str):
             return spec
-        if spec is None and {"exp", "man"} <= keys.keys():
+        if spec is None and "exp" in keys and "man" in keys:
             return ""
         if spec is None:
             raise TypeError("Format takes a name, or exp= and man=")

@@ -201,3 +201,19 @@ def test_first_use_may_be_compiled():
         "assert run(torch.full((3,), 1.07)).tolist() == [1.125] * 3\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_torch_whose_compiled_backward_passes_report_nothing(monkeypatch):
+    """Torch 2.11: one graph is refused; otherwise the layers run eagerly, and steps are counted."""
+    monkeypatch.setattr("cpd.nn.clock._BACKWARD_REPORTS", False)
+    layer = torch.nn.Linear(4, 4)
+    cpd.convert(layer, "te-delayed", coverage=False)
+    torch.compiler.reset()
+    whole = torch.compile(lambda x: layer(x), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="needs torch 2.12 or newer"):
+        whole(torch.randn(2, 4))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: layer(x) + 1, backend="eager")
+    for _ in range(3):
+        compiled(torch.randn(2, 4)).sum().backward()
+    assert layer.cpd_clock == 3
