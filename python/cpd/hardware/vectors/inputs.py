@@ -266,6 +266,9 @@ def _operand(
         cancels: whether elements of style 2 cancel in pairs.
         spread: the number of exponents of a line of near ones.
         rarity: one element in this number is a corner; default 2 * count + 6.
+
+    Returns:
+        The codes.
     """
     n, shape = len(style), (len(style), count)
     anything = finite_codes(f, random_codes(f, words, shape))
