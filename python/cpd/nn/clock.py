@@ -432,7 +432,7 @@ class _Mark(torch.autograd.Function):
 
 
 _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-"""Whether compiled backward passes write the clock's flag: torch 2.11 drops that."""
+"""True if compiled backward passes write the clock's flag. Torch 2.11 drops that write."""
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:
