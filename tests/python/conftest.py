@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key as STDERR
 
 import forked
 import patience
@@ -90,12 +92,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout reads the mark
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Scales the limit of a test's own mark by the slowness of now: other work may have begun
-    since the tests were collected."""
+    since the tests were collected. At the limit pytest-timeout interrupts the test, which needs the
+    GIL; at twice the limit the process ends, with where its threads are: one may never give the
+    GIL back."""
     limit = item.get_closest_marker("timeout")
     if limit is not None and not item.stash.get(SCALED, False):
         item.add_marker(pytest.mark.timeout(patience.scaled(limit.args[0])), append=False)
         item.stash[SCALED] = True
-    return (yield)
+    if limit := item.get_closest_marker("timeout"):
+        stderr = item.config.stash[STDERR]
+        faulthandler.dump_traceback_later(2 * limit.args[0], file=stderr, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(params=[pytest.param(name, marks=marked(name)) for name in FRONT_ENDS])

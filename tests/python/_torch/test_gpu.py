@@ -18,6 +18,7 @@ import graph_cases  # noqa: E402
 from by_keywords import by_keywords  # noqa: E402
 from cpd import _core  # noqa: E402
 from front_ends import require_gpu_itself  # noqa: E402
+from patience import scaled  # noqa: E402
 from tensors import same  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -160,6 +161,24 @@ def test_in_place_and_empty() -> None:
     cpd.cast(y, cpd.Format("e4m3"), out=y)
     assert same(cpd.cast(x, cpd.Format("e4m3")), y)
     assert cpd.cast(torch.empty(0, device="cuda"), cpd.Format("e4m3")).numel() == 0
+
+
+def test_one_thread_copies_while_another_frees() -> None:
+    """Virtual ranks free their memory with the GIL, which torch wants for the other's copy. In a
+    process of its own: threads that wait for each other cannot be ended."""
+    script = (
+        "import threading, torch, cpd\n"
+        "x, done = torch.ones(4, device='cuda'), threading.Event()\n"
+        "def copies():\n"
+        "    for _ in range(500): torch.ones(4).cuda()\n"
+        "    done.set()\n"
+        "def frees():\n"
+        "    while not done.is_set(): cpd.simulate_all_reduce([[x], [x]], 'e4m3')\n"
+        "threads = [threading.Thread(target=run) for run in (copies, frees)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=scaled(120))
 
 
 def on_gpu(number: int) -> torch.Tensor:

@@ -47,6 +47,17 @@ def test_slow():
     pass
 """
 
+STUCK = """
+import ctypes
+import pytest
+
+@pytest.mark.timeout(1)
+def test_stuck():
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # waits for itself, with the GIL
+"""
+
 
 def test_is_measured_again_where_old(monkeypatch):
     """Work that began after the last measurement counts in the next limit."""
@@ -121,6 +132,14 @@ def test_limits_scale_with_the_load_when_the_test_begins(marked):
     """pytest reads marks minutes before the last test begins."""
     told = marked.runpytest("-s", "-k", "begins").stdout
     told.fnmatch_lines(["*later: [[]160.0, 40]*"])
+
+
+def test_a_process_whose_gil_is_gone_ends(marked):
+    """Nothing can interrupt it; it says where it was."""
+    marked.makepyfile(STUCK)
+    told = marked.runpytest_subprocess(timeout=patience.scaled(120))
+    assert told.ret == 1
+    told.stderr.fnmatch_lines(["Timeout (0:00:05)!", "*in test_stuck"])
 
 
 def fixed_limits(path):

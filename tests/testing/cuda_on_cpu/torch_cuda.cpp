@@ -198,7 +198,7 @@ Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                                            c10::dtype_or_default(dtype));
 }
 
-/// The tensor's memory as the host's, while the device works for it.
+/// The tensor's memory as the host's, for use while the device works (Memory::Access).
 Tensor as_host(const Tensor& x) {
   if (!x.is_cuda()) return x;
   const auto options = x.options().device(c10::kCPU);
@@ -217,10 +217,13 @@ Memory::Devices ready_devices(const Tensor& to, const Tensor& from) {
   return devices;
 }
 
+/// Tensors are made before the devices' lock is taken and go after it: torch wants the GIL to count
+/// one that Python knows, and who holds the GIL may wait for the lock, to free memory.
 Tensor& copy_(Tensor& to, const Tensor& from, bool) {
-  const Memory::Access access(ready_devices(to, from));
   Tensor host = as_host(to);
-  host.copy_(as_host(from));
+  const Tensor source = as_host(from);
+  const Memory::Access access(ready_devices(to, from));
+  host.copy_(source);
   return to;
 }
 
