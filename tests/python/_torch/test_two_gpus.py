@@ -239,7 +239,7 @@ def test_operands_on_both_are_refused() -> None:
 # ---- models --------------------------------------------------------------------------------------
 
 DRAWS = "e4m3 sequential rounding=stochastic random_bits=8"
-RECIPES = ["te-current", "te-delayed", "mxfp8", "nvfp4", "deepseek-v3", DRAWS]
+RECIPES = ["te-current", "te-delayed", "mxfp8", "nvfp4", "deepseek-v3", cpd.Recipe(sums=DRAWS)]
 
 
 class Training:
@@ -258,8 +258,8 @@ class Training:
         return y.detach()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_two_models_with_a_gpu_each(recipe: str) -> None:
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_two_models_with_a_gpu_each(recipe: str | cpd.Recipe) -> None:
     """Forward and backward, by turns."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(SIDE, 64), nn.ReLU(), nn.Linear(64, SIDE, bias=False))
@@ -346,8 +346,8 @@ class OnBoth(nn.Module):
         return self.second(y.to(self.second.weight.device))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_model_on_both(recipe: str) -> None:
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_a_model_on_both(recipe: str | cpd.Recipe) -> None:
     """Converted where it is; random streams and scales of a step are the same on both."""
     trained = []
     for places in (("cpu", "cpu"), (SECOND, FIRST)):
