@@ -254,6 +254,24 @@ def texts(text: str) -> list[str]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def all_reduces(text: str) -> list[str]:
+    """Splits a list of all-reduces as `texts`; refuses one that has keys alone.
+
+    >>> all_reduces("e4m3 aps,top_k 0.1")
+    ['e4m3 aps', 'top_k 0.1']
+    """
+    from cpd.comm.spec import Reduce
+
+    found = texts(text)
+    for each in found:
+        if all(word.partition("=")[0] in Reduce._kinds for word in each.split()):
+            raise argparse.ArgumentTypeError(
+                f"{each!r} has keys without a format or codec: write keys after a space, as in "
+                f"'e4m3 aps', got {text!r}"
+            )
+    return found
+
+
 def integers(text: str) -> list[int]:
     """Reads a list of integers, in which … goes on by the same factor (or step) to the next one.
 
@@ -330,7 +348,7 @@ def seconds(text: str) -> float:
 
 def reduce(default: str, several: bool = True) -> Any:
     """Returns the option of an all-reduce, or of `several`; its default is None."""
-    settings = {"action": "extend", "type": texts, "metavar": "TEXT,…"} if several else {}
+    settings = {"action": "extend", "type": all_reduces, "metavar": "TEXT,…"} if several else {}
     more = "; a list, or the option again" if several else ""
     return option(
         "the all-reduce, as cpd.Reduce takes it: a format or codec, then keys, such as "

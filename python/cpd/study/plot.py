@@ -83,6 +83,7 @@ def _figure(series: Sequence[Series], nodes: int) -> Figure:
     formats = [way for way in series if not way.baseline]
     handles = [_line(axes, way, index) for index, way in enumerate(formats)]
     errors = [line.row.relative_rms for way in formats for line in way.lines]
+    errors = [error for error in errors if math.isfinite(error)] or [1.0]
     for way, dashes in zip((s for s in series if s.baseline), _BASELINES, strict=False):
         level = way.lines[0].row.relative_rms
         near = level * _FAR >= min(errors)
@@ -113,7 +114,10 @@ def _line(axes: Axes, way: Series, index: int) -> Any:
     errors = [spread for spread in spreads if spread is not None]
     return axes.errorbar(
         [line.row.group_size for line in way.lines],
-        [line.row.relative_rms for line in way.lines],
+        [
+            line.row.relative_rms if line.row.non_finite < line.row.count else math.nan
+            for line in way.lines
+        ],
         yerr=errors if len(errors) == len(spreads) else None,
         fmt=_MARKERS[index % len(_MARKERS)],
         color=_COLOURS[index % len(_COLOURS)],
