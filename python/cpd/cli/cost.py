@@ -276,7 +276,7 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
         times = (step.computation, step.codec, step.messages, step.apart, step.overlapped)
         cells += [_milliseconds(seconds) for seconds in times]
         cells += [f"{step.samples_a_second:,.1f}", f"{row.speedup:.2f}×"]
-        cells += [("" if step.exact else "≤ ") + f"{step.bytes_sent / 1e6:,.2f}"]
+        cells += [("" if step.exact else "≤ ") + _megabytes(step.bytes_sent)]
         if has_price:
             cells.append(f"{step.dollars():,.2f}" if step.dollars_an_hour else "")
         if has_error:
@@ -302,6 +302,12 @@ def _milliseconds(value: float) -> str:
     """Four digits, or all those before the point."""
     shown = value * 1e3
     return f"{shown:.4g}" if shown < 1e4 else f"{shown:,.0f}"
+
+
+def _megabytes(number: float) -> str:
+    """Two decimals, or two digits after the first one below 1 MB."""
+    shown = number / 1e6
+    return f"{shown:,.2f}" if shown >= 1 or number == 0 else f"{shown:.3g}"
 
 
 def _seconds(value: float) -> str:
