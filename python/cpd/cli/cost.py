@@ -157,7 +157,7 @@ def _steps(options: Options) -> int:
     rate = _codec_gbps(options.step.codec_gbps)
     with users_mistakes():
         for text in texts:
-            as_reduce(text)
+            opt.reduce_of(text)
     network, largest, roundoffs, measured = _gradients(options, texts)
     results = options.results
     with new_progress(quiet=results.to_stdout, unit="rows") as progress:

@@ -20,14 +20,17 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from json import loads
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
 
 from cpd import _core
 from cpd._files import STDOUT
 from cpd._since import gone_flag
-from cpd.cli.errors import one_line
+from cpd.cli.errors import UsageError, one_line
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
+
+if TYPE_CHECKING:
+    from cpd.comm.spec import Reduce
 
 T = TypeVar("T")
 
@@ -254,24 +257,6 @@ def texts(text: str) -> list[str]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def all_reduces(text: str) -> list[str]:
-    """Splits a list of all-reduces as `texts`; refuses one that has keys alone.
-
-    >>> all_reduces("e4m3 aps,top_k 0.1")
-    ['e4m3 aps', 'top_k 0.1']
-    """
-    from cpd.comm.spec import Reduce
-
-    found = texts(text)
-    for each in found:
-        if all(word.partition("=")[0] in Reduce._kinds for word in each.split()):
-            raise argparse.ArgumentTypeError(
-                f"{each!r} has keys without a format or codec: write keys after a space, as in "
-                f"'e4m3 aps', got {text!r}"
-            )
-    return found
-
-
 def integers(text: str) -> list[int]:
     """Reads a list of integers, in which … goes on by the same factor (or step) to the next one.
 
@@ -348,7 +333,7 @@ def seconds(text: str) -> float:
 
 def reduce(default: str, several: bool = True) -> Any:
     """Returns the option of an all-reduce, or of `several`; its default is None."""
-    settings = {"action": "extend", "type": all_reduces, "metavar": "TEXT,…"} if several else {}
+    settings = {"action": "extend", "type": texts, "metavar": "TEXT,…"} if several else {}
     more = "; a list, or the option again" if several else ""
     return option(
         "the all-reduce, as cpd.Reduce takes it: a format or codec, then keys, such as "
@@ -356,6 +341,18 @@ def reduce(default: str, several: bool = True) -> Any:
         absent=default,
         **settings,
     )
+
+
+def reduce_of(text: str) -> "Reduce":
+    """Returns an all-reduce of a list, in which keys may have been split from their format."""
+    from cpd.comm.spec import Reduce, as_reduce
+
+    if all(word.partition("=")[0] in Reduce._kinds for word in text.split()):
+        raise UsageError(
+            f"{text!r} has keys without a format or codec: write keys after a space, not a comma, "
+            "as in 'e4m3 aps'"
+        )
+    return as_reduce(text)
 
 
 def accumulator(what: str, default: str | None = None, **settings: Any) -> Any:

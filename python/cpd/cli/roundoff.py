@@ -21,7 +21,7 @@ from cpd.cli.output import (
     write_tables,
 )
 from cpd.cli.roundoff_output import csv_of, json_of, print_series
-from cpd.comm.spec import Reduce, as_reduce
+from cpd.comm.spec import Reduce
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator
@@ -204,7 +204,7 @@ def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
 
 def _spec(text: str, options: Options) -> Reduce:
     """The all-reduce of a text; of --recommend in order ring."""
-    spec = as_reduce(text)
+    spec = opt.reduce_of(text)
     if options.sums.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):
             raise UsageError(
