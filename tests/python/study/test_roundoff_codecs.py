@@ -301,3 +301,18 @@ def test_the_time_has_the_narrowest_link(normal_file, tmp_path):
         assert main([*words, "--recommend", "--machine", machine, "--json", str(out)]) == 0
         (row,) = json.loads(out.read_text())["roundoff"]
         assert row["seconds"] == pytest.approx(14 * 131 / bandwidth)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([1, 2, 3, 7, 8, 64, 512], "1 2 3 8 64 none"),
+        ([4, 8, 16, 32, 64, 256], "4 8 16 32 64 none"),
+        ([510, 511, 512], "510 511 none"),
+        ([8], "none"),
+    ],
+)
+def test_labels_of_a_plot_that_would_touch_are_left_out(sizes, shown):
+    plot = pytest.importorskip("cpd.study.plot")
+    labels = [*map(str, sizes[:-1]), "none"]
+    assert " ".join(filter(None, plot._apart(sizes, labels))) == shown
