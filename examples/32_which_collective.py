@@ -12,7 +12,7 @@ Run: torchrun --nproc-per-node 4 examples/32_which_collective.py [--backend gloo
 import argparse
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,8 @@ import cpd
 
 FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 MOST_RANKS = 6
+Found = tuple[slice, list[tuple[int, ...]]]
+"""A range of values and the orders that give its bits."""
 TREES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 
@@ -58,9 +60,10 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
     """Prints each range of values with its orders; it merges neighboring chunks of equal orders."""
     size = -(-len(result) // (16 * len(terms)))
     chunks = [slice(first, min(first + size, len(result))) for first in range(0, len(result), size)]
-    by_orders = itertools.groupby(chunks, lambda chunk: orders(terms, result, chunk))
+    found = [(chunk, orders(terms, result, chunk)) for chunk in chunks]
+    by_orders = itertools.groupby(divided(terms, result, found), lambda pair: pair[1])
     for matches, group in by_orders:
-        same_order = list(group)
+        same_order = [chunk for chunk, _ in group]
         values = slice(same_order[0].start, same_order[-1].stop)
         shown = [" + ".join(map(str, order)) for order in matches] + others(terms, result, values)
         simulated = matches and torch.equal(
@@ -71,16 +74,43 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
         print(f"values {values.start:>9,} to {values.stop - 1:>9,}: {text}{note}")
 
 
+def divided(terms: list[Tensor], result: Tensor, chunks: list[Found]) -> Iterator[Found]:
+    """Divides each chunk in which its left neighbor's order ends and its right neighbor's begins.
+
+    The border is where the left order stops giving the result's bits. A few values may have the
+    bits of both orders.
+    """
+    for i, (chunk, matches) in enumerate(chunks):
+        left = chunks[i - 1][1] if i else []
+        right = chunks[i + 1][1] if i + 1 < len(chunks) else []
+        if matches or not left or not right:
+            yield chunk, matches
+            continue
+        differs = added(terms, left[0], chunk) != result[chunk]
+        border = chunk.start + int(differs.int().argmax())
+        rest = slice(border, chunk.stop)
+        if torch.equal(added(terms, right[0], rest), result[rest]):
+            yield slice(chunk.start, border), left
+            yield rest, right
+        else:
+            yield chunk, matches
+
+
 def orders(terms: list[Tensor], result: Tensor, values: slice) -> list[tuple[int, ...]]:
     """Returns the orders of ranks whose sums, rounded at each step, have the result's bits."""
-    matches = []
-    for order in itertools.permutations(range(len(terms))):
-        total = terms[order[0]][values]
-        for r in order[1:]:
-            total = total + terms[r][values]
-        if order[0] < order[1] and torch.equal(total, result[values]):
-            matches.append(order)
-    return matches
+    return [
+        order
+        for order in itertools.permutations(range(len(terms)))
+        if order[0] < order[1] and torch.equal(added(terms, order, values), result[values])
+    ]
+
+
+def added(terms: list[Tensor], order: tuple[int, ...], values: slice) -> Tensor:
+    """Returns the sum of the ranks' values in that order, rounded at each step."""
+    total = terms[order[0]][values]
+    for r in order[1:]:
+        total = total + terms[r][values]
+    return total
 
 
 def others(terms: list[Tensor], result: Tensor, values: slice) -> list[str]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd cost`: the time, bytes and price of a training step by number of ranks."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from cpd.cli.output import (
     new_table,
     write_tables,
 )
+from cpd.cli.roundoff_output import print_averaged
 from cpd.comm.spec import as_reduce
 from cpd.numeric.shown import percent
 from cpd.numeric.warned import PrecisionWarning
@@ -107,7 +109,8 @@ class Options:
     alpha_between=5e-6 beta_between=5e10 port=1.25e10 dollars=30'.
 
     --gradients measures the round-off of each all-reduce on the ranks of a file, as cpd roundoff
-    does. Without --model its tensors are the network.
+    does. A wire with a sum that is not finite has an infinite round-off, shown as –, and is not on
+    the front. Without --model the tensors of the file are the network.
 
     --figure compares the model with what a paper publishes, cell by cell: grubic-6 to grubic-16,
     qsgd-2, terngrad-5. For tables the constants of the links are fitted to the rows of 32 bits
@@ -154,7 +157,7 @@ def _steps(options: Options) -> int:
     rate = _codec_gbps(options.step.codec_gbps)
     with users_mistakes():
         for text in texts:
-            as_reduce(text)
+            opt.reduce_of(text)
     network, largest, roundoffs, measured = _gradients(options, texts)
     results = options.results
     with new_progress(quiet=results.to_stdout, unit="rows") as progress:
@@ -180,6 +183,8 @@ def _steps(options: Options) -> int:
                 f"round-off: of the file's {counted(measured, 'rank')}, in every row",
                 soft_wrap=True,
             )
+        if roundoffs is not None:
+            print_averaged(new_console(), {text: as_reduce(text) for text in texts})
     table = [row.json() for row in rows]
     setting = {"network": network.name, "values": network.values, "machine": asdict(on)}
     write_tables(results, lambda: csv_text(table), lambda: {**setting, "rows": table})
@@ -235,7 +240,11 @@ def _gradients(
         for text in texts:
             spec = as_reduce(text)
             size = min(spec.group_size or loaded.ranks, loaded.ranks)
-            errors[text] = roundoff(loaded.per_rank, spec, [size])[size].relative_rms
+            found = roundoff(loaded.per_rank, spec, [size])[size]
+            errors[text] = math.inf if found.non_finite else found.relative_rms
+            if found.non_finite:
+                sums = "no sum is" if math.isinf(found.relative_rms) else "not all sums are"
+                warn("cost", f"{text}: {sums} finite")
         if options.model is not None:
             return Network(options.model), None, errors, loaded.ranks
     shapes = tuple(layer.shape for layer in loaded.per_rank[0])
@@ -267,7 +276,7 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
         times = (step.computation, step.codec, step.messages, step.apart, step.overlapped)
         cells += [_milliseconds(seconds) for seconds in times]
         cells += [f"{step.samples_a_second:,.1f}", f"{row.speedup:.2f}×"]
-        cells += [("" if step.exact else "≤ ") + f"{step.bytes_sent / 1e6:,.2f}"]
+        cells += [("" if step.exact else "≤ ") + _megabytes(step.bytes_sent)]
         if has_price:
             cells.append(f"{step.dollars():,.2f}" if step.dollars_an_hour else "")
         if has_error:
@@ -293,6 +302,12 @@ def _milliseconds(value: float) -> str:
     """Four digits, or all those before the point."""
     shown = value * 1e3
     return f"{shown:.4g}" if shown < 1e4 else f"{shown:,.0f}"
+
+
+def _megabytes(number: float) -> str:
+    """Two decimals, or two digits after the first one below 1 MB."""
+    shown = number / 1e6
+    return f"{shown:,.2f}" if shown >= 1 or number == 0 else f"{shown:.3g}"
 
 
 def _seconds(value: float) -> str:

@@ -20,14 +20,17 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from json import loads
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
 
 from cpd import _core
 from cpd._files import STDOUT
 from cpd._since import gone_flag
-from cpd.cli.errors import one_line
+from cpd.cli.errors import UsageError, one_line
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
+
+if TYPE_CHECKING:
+    from cpd.comm.spec import Reduce
 
 T = TypeVar("T")
 
@@ -338,6 +341,18 @@ def reduce(default: str, several: bool = True) -> Any:
         absent=default,
         **settings,
     )
+
+
+def reduce_of(text: str) -> "Reduce":
+    """Returns an all-reduce of a list, in which keys may have been split from their format."""
+    from cpd.comm.spec import Reduce, as_reduce
+
+    if all(word.partition("=")[0] in Reduce._kinds for word in text.split()):
+        raise UsageError(
+            f"{text!r} has keys without a format or codec: write keys after a space, not a comma, "
+            "as in 'e4m3 aps'"
+        )
+    return as_reduce(text)
 
 
 def accumulator(what: str, default: str | None = None, **settings: Any) -> Any:

@@ -2,6 +2,7 @@
 """`cpd roundoff`: the round-off of an all-reduce by group size."""
 
 import functools
+import math
 import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from cpd.cli.output import (
     write_tables,
 )
 from cpd.cli.roundoff_output import csv_of, json_of, print_series
-from cpd.comm.spec import Reduce, as_reduce
+from cpd.comm.spec import Reduce
 
 if TYPE_CHECKING:
     from cpd.comm import Communicator
@@ -121,11 +122,13 @@ class Options:
     contributions before cast and scaling. The relative RMS is sqrt(sum (h - l)^2 / sum h^2). The
     Eq. 5 error (of the APS paper) is the mean of |(h - l) / h| over the references h that are not
     zero; a few tiny references can decide it. 'Not finite' counts NaN and infinite results, which
-    both figures leave out. Steps are those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1)
-    for p nodes in groups of k; without groups 2(p - 1).
+    both figures leave out. If no result is finite, both are – (in CSV inf, in JSON null). Steps are
+    those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in groups of k; without
+    groups 2(p - 1). Sums of compressors (qsgd, top_k …) cannot hop: their steps are those of their
+    exchange, 2(p - 1) by owner.
 
     Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps with the
-    same gradients: the mean of their sums.
+    same gradients: the mean of their sums. A line below the table names them.
 
     The first rows are what today's stacks do, without scaling or groups: a ring in bf16, which
     rounds partial sums at each hop as NCCL does, and fp32, in which one rank sums each slice.
@@ -135,7 +138,8 @@ class Options:
 
     --recommend measures in order ring and models the time of two exchanges: the hierarchical one
     (without groups a ring; codecs have neither) and owner. The time is steps × alpha + bytes /
-    beta, each step as long as its longest message on --machine, whose ranks all have one link each.
+    beta, each step as long as its longest message on --machine. There all ranks have one link each:
+    of a named machine take one rank a host, as in --machine 'ethernet-10g gpus=1'.
     It names the choices with the least relative RMS, the least time and the least product of both.
     Its errors are those over 8 random orders of the ranks together, so that the given order does
     not matter; the rows are of the given order. It reports a tie, and names the fastest choice, if
@@ -200,7 +204,7 @@ def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
 
 def _spec(text: str, options: Options) -> Reduce:
     """The all-reduce of a text; of --recommend in order ring."""
-    spec = as_reduce(text)
+    spec = opt.reduce_of(text)
     if options.sums.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):
             raise UsageError(
@@ -251,7 +255,7 @@ def _measure_and_print(
     console = new_console(quiet=options.results.to_stdout)
     console.print(_headline(study, options), soft_wrap=True)
     print_series(console, study.series, options.results.per_tensor)
-    _warn_of_what_is_lost(study)
+    _warn_of_what_is_lost(study, inputs_are_finite=not not_finite)
     setting = {
         "nodes": gradients.ranks,
         "layers": gradients.names,
@@ -319,20 +323,15 @@ def _warn_of(not_finite: "list[NotFinite]", options: Options) -> None:
         _warn(f"{source}: {more} with NaN or Inf")
 
 
-def _warn_of_what_is_lost(study: _Study) -> None:
-    """Names the sums of which nothing is left."""
+def _warn_of_what_is_lost(study: _Study, inputs_are_finite: bool) -> None:
+    """Names the sums of which nothing is left; the remedy only where the format is to blame."""
     for entry in study.series:
         rows = [line.row for line in entry.lines]
         if all(row.count > row.zero_references and row.relative_rms == 1 for row in rows):
-            warn(
-                "roundoff",
-                f"{entry.label}: everything is lost, every sum is 0; {_remedy(entry.spec)}",
-            )
-        elif all(0 < row.count == row.non_finite for row in rows):
-            warn(
-                "roundoff",
-                f"{entry.label}: everything is lost, no sum is finite; {_remedy(entry.spec)}",
-            )
+            _warn(f"{entry.label}: everything is lost, every sum is 0; {_remedy(entry.spec)}")
+        elif all(math.isinf(row.relative_rms) for row in rows):
+            remedy = f"; {_remedy(entry.spec)}" if inputs_are_finite else ""
+            _warn(f"{entry.label}: everything is lost, no sum is finite{remedy}")
 
 
 def _remedy(spec: "Reduce") -> str:
@@ -353,9 +352,9 @@ def _network(options: Options) -> "Machine | None":
     if on.gpus > 1:
         raise UsageError(
             f"--recommend models ranks that all have one link each, {on.name} has GPUs that share "
-            "a host"
+            f"a host: write --machine '{on.name} gpus=1' for one rank a host"
         )
-    return Machine(alpha=on.alpha_between, beta=on.beta_between)
+    return Machine(alpha=on.alpha_between, beta=min(on.beta_between, on.port or math.inf))
 
 
 def _check_source(options: Options) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cpd.cli.output import csv_text, new_table
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from cpd.comm.spec import Reduce
     from cpd.study.series import Line, RoundoffRow, Series
 
 _CSV = (
@@ -141,6 +142,18 @@ def print_series(console: Console, series: Sequence[Series], per_layer: bool) ->
             console.print(line, soft_wrap=True)
     if any(entry.advice and entry.advice.best.draws for entry in series):
         console.print("±: standard error over 16 blocks of the values", soft_wrap=True)
+    print_averaged(console, {entry.label: entry.spec for entry in series})
+
+
+def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
+    """Prints which round-offs are those of the mean of several sums."""
+    from cpd.study.reduce import STEPS, feeds_back
+
+    labels = [label for label, spec in specs.items() if feeds_back(spec)]
+    if labels:
+        console.print(
+            f"mean of {STEPS} sums, with errors fed back: {', '.join(labels)}", soft_wrap=True
+        )
 
 
 def csv_of(series: Sequence[Series], per_layer: bool) -> str:

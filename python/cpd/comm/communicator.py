@@ -184,7 +184,7 @@ class Communicator:
             spec: the all-reduce: a `Reduce`, or what it is constructed from, such as its text; or a
                 `Schedule`, which takes `names`.
             step: the step, which enters the random streams, and on which a `Schedule` depends;
-                default None: the communicator's `step`.
+                default None: the communicator's `step`, which counts its calls from 0.
             names: the tensors' names, the same on all ranks, for a `Schedule`; default None: none.
             numbers: the tensors' numbers in random streams, each its own and below 2^16, the same
                 on all ranks; default 0, 1, ….

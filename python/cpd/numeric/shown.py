@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cpd import _core
@@ -27,9 +28,13 @@ def shown(value: Any) -> str:
 def percent(share: float, digits: int = 2) -> str:
     """Returns a share in percent: two decimals, or `digits` after the first one below 0.01 %.
 
-    >>> percent(0.1234), percent(1.234e-6), percent(0)
-    ('12.34%', '1.23e-04%', '0.00%')
+    An infinite share is a dash.
+
+    >>> percent(0.1234), percent(1.234e-6), percent(0), percent(math.inf)
+    ('12.34%', '1.23e-04%', '0.00%', '–')
     """
+    if math.isinf(share):
+        return "–"
     is_tiny = share != 0 and abs(share) < 1e-4
     return f"{share * 100:.{digits}e}%" if is_tiny else f"{share:.2%}"
 

@@ -38,7 +38,8 @@ class Choice:
         exchange: `hierarchical`, or `ring` for a group size of W; or `owner`, which gives the same
             bits.
         spread: the standard error of `roundoff.relative_rms`; None for fewer than 64 values.
-        error: the relative RMS over random orders of the ranks; default 0.
+        error: the relative RMS over random orders of the ranks, infinite if no result is finite;
+            default 0.
         non_finite: the number of results that are not finite, over all those orders; default 0.
     """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpd.numeric.checked import checked
-from cpd.numeric.names import nearest
+from cpd.numeric.names import did_you_mean, nearest
 from cpd.numeric.shown import shown
 
 _FILE = Path(__file__).with_name("machines.toml")
@@ -30,6 +30,10 @@ _DEFAULTS: dict[str, Any] = {
 }
 _NUMBERS = ("alpha", "beta", "alpha_between", "beta_between", *list(_DEFAULTS)[:-2])
 _POSITIVE = ("beta", "beta_between", "speed", "tflops", "codec_gbps")
+_UNITS = dict.fromkeys(("alpha", "alpha_between"), " of seconds") | dict.fromkeys(
+    ("beta", "beta_between", "shared", "port"), " of bytes a second"
+)
+_OTHER_WORDS = {"latency": "alpha", "bandwidth": "beta"}
 _TABLES = {
     "within": {"alpha": "alpha", "bandwidth": "beta", "shared": "shared", "port": "port"},
     "between": {
@@ -286,10 +290,7 @@ def _of_words(text: str, words: Iterable[str]) -> dict[str, Any]:
     for word in words:
         key, _, value = word.partition("=")
         if key not in _NUMBERS:
-            raise ValueError(
-                f"{shown(key)} is no number of a machine{nearest(key, _NUMBERS)} "
-                f"(allowed: {', '.join(_NUMBERS)})"
-            )
+            raise ValueError(f"{shown(key)} is no number of a machine{_meant(key)}")
         if key in values:
             raise ValueError(f"{key} is given twice in {shown(text)}")
         try:
@@ -339,8 +340,18 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _meant(key: str) -> str:
+    """The end of an error: the number that was meant, or all numbers."""
+    if key in _OTHER_WORDS:
+        name = _OTHER_WORDS[key]
+        return f"; did you mean {name}, a number{_UNITS[name]}?"
+    all_names = f" (allowed: {', '.join(_NUMBERS)})" if did_you_mean(key, _NUMBERS) else ""
+    return f"{nearest(key, _NUMBERS)}{all_names}"
+
+
 def _number(key: str, value: Any) -> float:
     kinds, noun = (int, "an integer") if key == "gpus" else ((int, float), "a number")
+    noun += _UNITS.get(key, "")
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise ValueError(f"{key} must be {noun}, got {shown(value)}")
     if key == "gpus":

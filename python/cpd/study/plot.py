@@ -83,6 +83,7 @@ def _figure(series: Sequence[Series], nodes: int) -> Figure:
     formats = [way for way in series if not way.baseline]
     handles = [_line(axes, way, index) for index, way in enumerate(formats)]
     errors = [line.row.relative_rms for way in formats for line in way.lines]
+    errors = [error for error in errors if math.isfinite(error)] or [1.0]
     for way, dashes in zip((s for s in series if s.baseline), _BASELINES, strict=False):
         level = way.lines[0].row.relative_rms
         near = level * _FAR >= min(errors)
@@ -102,10 +103,29 @@ def _figure(series: Sequence[Series], nodes: int) -> Figure:
 
 
 def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **options: Any) -> None:
-    """Makes the horizontal axis logarithmic, with a tick for each number."""
+    """Makes the horizontal axis logarithmic, with a tick for each number.
+
+    `numbers` ascend. A label that would touch the next one is left out.
+    """
     axes.set_xscale("log", base=2)
-    axes.set_xticks(numbers, labels, **options)
+    axes.set_xticks(numbers, _apart(numbers, labels), **options)
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def _apart(numbers: Sequence[int], labels: Sequence[str]) -> list[str]:
+    """Returns the labels, with "" for one too near to the next one that is shown.
+
+    >>> _apart([1, 7, 8, 512], ["1", "7", "8", "none"])
+    ['1', '', '8', 'none']
+    """
+    least = 0.04 * math.log2(max(numbers) / min(numbers))  # of the axis, the width of a label
+    shown: list[str] = []
+    after = math.inf
+    for number, label in zip(reversed(numbers), reversed(labels), strict=True):
+        is_free = math.isinf(after) or math.log2(after / number) >= least
+        shown.append(label if is_free else "")
+        after = number if is_free else after
+    return shown[::-1]
 
 
 def _line(axes: Axes, way: Series, index: int) -> Any:
@@ -113,7 +133,10 @@ def _line(axes: Axes, way: Series, index: int) -> Any:
     errors = [spread for spread in spreads if spread is not None]
     return axes.errorbar(
         [line.row.group_size for line in way.lines],
-        [line.row.relative_rms for line in way.lines],
+        [
+            line.row.relative_rms if line.row.non_finite < line.row.count else math.nan
+            for line in way.lines
+        ],
         yerr=errors if len(errors) == len(spreads) else None,
         fmt=_MARKERS[index % len(_MARKERS)],
         color=_COLOURS[index % len(_COLOURS)],

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Roundoff:
         count: the number of values.
         zero_references: the number of values with reference 0; they are not in `error`.
         non_finite: the number of values with an l that is not finite, which both means leave out.
+
+    If no l is finite, `error` and `relative_rms` are infinite.
     """
 
     error: float
@@ -147,7 +150,9 @@ class Measurement:
 
     @property
     def error(self) -> float:
-        """The relative RMS, over all orders that were measured."""
+        """The relative RMS, over all orders that were measured; infinite if no result is finite."""
+        if all(math.isinf(one.total.relative_rms) for one in self.orders or [self]):
+            return math.inf
         errors, references = self.squares()
         return float(np.sqrt(errors.sum() / (len(errors) * references.sum() or 1.0)))
 
@@ -164,8 +169,9 @@ class Measurement:
         """
         measurements = self.orders or [self]
         if not self.draws:
-            errors = np.array([[measurement.total.relative_rms**2] for measurement in measurements])
-            return errors, np.ones(1)
+            errors = [measurement.total.relative_rms for measurement in measurements]
+            finite = [error if math.isfinite(error) else 0.0 for error in errors]  # as blocks have
+            return np.square(finite)[:, None], np.ones(1)
         squares = np.array([measurement.draws for measurement in measurements])
         return squares[:, :, 0], squares[0, :, 1]
 
@@ -298,7 +304,7 @@ class Contributions:
         later steps send what one step leaves out.
         """
         states = States()
-        if not _feeds_back(spec):
+        if not feeds_back(spec):
             return self._reduce(spec, states)
         total = [np.zeros(size) for size in self.sizes]
         for step in range(STEPS):
@@ -378,8 +384,11 @@ def group_size_of(size: Any, world: int) -> int:
     return number
 
 
-def _feeds_back(spec: Reduce) -> bool:
-    """Returns whether the codec adds its errors to the next call's values."""
+def feeds_back(spec: Reduce) -> bool:
+    """Returns whether the codec adds its errors to the next call's values.
+
+    The round-off of such a codec is that of the mean of `STEPS` sums.
+    """
     words = [] if spec.format is not None else spec.codec.text.split()
     return bool(words) and (
         words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)
@@ -408,9 +417,10 @@ def _largest_of(ranks: Any) -> npt.NDArray[np.float32]:
 
 def _measure(reference: npt.NDArray[np.float64], value: npt.NDArray[np.float32]) -> Roundoff:
     native = _core.roundoff(reference, value)
+    nothing_is_left = 0 < native.count == native.non_finite
     return Roundoff(
-        native.error,
-        native.relative_rms,
+        math.inf if nothing_is_left else native.error,
+        math.inf if nothing_is_left else native.relative_rms,
         native.count,
         native.zero_references,
         native.non_finite,

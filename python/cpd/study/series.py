@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Round-off by group size, the steps of each group size, and advice on which one to use."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,16 @@ def hierarchical_steps(nodes: int, group_size: int) -> int:
     return 4 * (group_size - 1) + 2 * (groups - 1)
 
 
+def steps_of(spec: Reduce, nodes: int, group_size: int) -> int:
+    """Steps of the all-reduce: the hierarchical one, or the codec's own.
+
+    The sums of a compressor cannot hop, so it has the steps of its exchange, `owner` or `gather`.
+    """
+    if spec.format is None:
+        return (nodes - 1) * (1 if spec.exchange == "gather" else 2)
+    return hierarchical_steps(nodes, group_size)
+
+
 @dataclass
 class RoundoffRow:
     """Round-off of the all-reduce with one group size."""
@@ -62,11 +73,11 @@ def measure_roundoff(
 ) -> list[RoundoffRow]:
     """One row for each group size, all layers together."""
     table = roundoff(per_rank, spec, group_sizes=list(sizes))
-    return [_row(size, measured, len(per_rank)) for size, measured in table.items()]
+    return [_row(spec, size, measured, len(per_rank)) for size, measured in table.items()]
 
 
-def _row(size: int, measured: Roundoff, nodes: int) -> RoundoffRow:
-    return RoundoffRow(group_size=size, **asdict(measured), steps=hierarchical_steps(nodes, size))
+def _row(spec: Reduce, size: int, measured: Roundoff, nodes: int) -> RoundoffRow:
+    return RoundoffRow(group_size=size, **asdict(measured), steps=steps_of(spec, nodes, size))
 
 
 @dataclass
@@ -153,9 +164,10 @@ def measure_series(
         [None] * len(measured) if machine is None else _choices(given, series, measured, machine)
     )
     for (size, measurement), choice in zip(measured.items(), choices, strict=True):
-        series.lines.append(Line(_row(size, measurement.total, given.world), choice=choice))
+        row = _row(series.spec, size, measurement.total, given.world)
+        series.lines.append(Line(row, choice=choice))
         for name, layer in zip(names, measurement.layers, strict=True):
-            series.layers.append(Line(_row(size, layer, given.world), name))
+            series.layers.append(Line(_row(series.spec, size, layer, given.world), name))
 
 
 def _choices(
@@ -186,6 +198,8 @@ class Advice:
     def lines(self) -> list[str]:
         """The recommendation in words."""
         best = self.best
+        if math.isinf(best.most_exact.error):
+            return ["no advice: no group size has a finite sum"]
         if len({self._measured(choice) for choice in [*best.choices, *best.owner]}) == 1:
             return [f"groups change nothing: {self._measured(best.fastest)}"]
         return [
@@ -212,9 +226,10 @@ class Advice:
 
     def _measured(self, choice: Choice) -> str:
         spread = "" if choice.spread is None else f" ± {percent(choice.spread, 1)}"
+        finite = ", not all sums finite" if choice.non_finite else ""
         return (
             f"exchange {choice.exchange}, relative RMS "
-            f"{percent(choice.error, 1)}{spread}, {choice.seconds * 1e3:.4g} ms"
+            f"{percent(choice.error, 1)}{spread}{finite}, {choice.seconds * 1e3:.4g} ms"
         )
 
     def json(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class StepRow:
     overlapped_speedup: float
     """The same rate if encoding overlaps with messages."""
     roundoff: float | None = None
-    """The relative RMS of the sum of the gradients given."""
+    """The relative RMS of the sum of the gradients given; infinite if a sum is not finite."""
     front: bool = False
 
     @property
@@ -126,7 +126,7 @@ def mark_front(rows: Sequence[StepRow]) -> None:
     """Marks the rows of the Pareto front, by samples a second, price of a sample and round-off.
 
     No other row is at least as good in all of these, and better in one. The round-off counts if it
-    is measured.
+    is measured. A row with an infinite round-off is not on the front.
     """
 
     def goals(row: StepRow) -> tuple[float, ...]:
@@ -135,7 +135,7 @@ def mark_front(rows: Sequence[StepRow]) -> None:
 
     for row in rows:
         mine = goals(row)
-        row.front = not any(
+        row.front = row.roundoff != math.inf and not any(
             goals(other) != mine and all(a <= b for a, b in zip(goals(other), mine, strict=True))
             for other in rows
         )

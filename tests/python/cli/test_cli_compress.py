@@ -205,3 +205,15 @@ def test_mistakes(capsys, monkeypatch, tmp_path, arguments, told):
     assert told in output.err
     assert output.err.count("\n") == 1
     assert output.out == ""
+
+
+def test_an_array_of_all_ranks_is_one_tensor(capsys, tmp_path):
+    """One of four values is sent of the array, and one of each rank's two."""
+    ranks = np.float32([[4, 3], [2, 1]])
+    np.save(tmp_path / "rows.npy", ranks)
+    np.savez(tmp_path / "ranks.npz", **{f"rank{r}/w": row for r, row in enumerate(ranks)})
+    codec = "top_k 0.25"
+    rows = figures(tmp_path / "rows.npy", capsys, "--codec", codec)[codec]
+    assert rows["relative_rms"] == pytest.approx(np.sqrt((3**2 + 2**2 + 1) / 30))
+    each = figures(tmp_path / "ranks.npz", capsys, "--codec", codec)[codec]
+    assert each["relative_rms"] == pytest.approx(np.sqrt((3**2 + 1) / 30))

@@ -279,3 +279,13 @@ def test_the_table_names_the_source_of_each_codec_rate(capsys):
     assert "codec: e4m3 measured on this CPU: " in found
     assert run(*arguments, "fp32") == 0
     assert "codec: " not in capsys.readouterr().out
+
+
+def test_small_messages_have_digits(tmp_path, capsys):
+    """1,000 bytes of e4m3 on four ranks: each sends 2 · 3/4 of them, 0.0015 MB."""
+    path = tmp_path / "small.npy"
+    np.save(path, np.ones((4, 1000), "f4"))
+    words = ["cost", "--gradients", str(path), "--compute", "1", "--machine", "alpha=0 beta=1e9"]
+    assert main([*words, "--ranks", "4", "--reduce", "e4m3"]) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if "1.00×" in line]
+    assert row[row.index("1.00×") + 1] == "0.0015"

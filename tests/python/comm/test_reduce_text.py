@@ -122,6 +122,10 @@ def test_loss_scales_are_floats(given: Any) -> None:
         ("qsgd bits=4 step=3", "an all-reduce has no step: give it to the call"),
         ("mxfp8 groupsize=2", "did you mean 'group_size'"),
         ("qsgd levles=signed", "unknown option 'levles' of qsgd; .*did you mean 'levels'"),
+        (
+            "e4m3 order=tree accumulator='e4m3 kahan'",
+            "order tree merges sums two by two: its accumulator must be sequential, got kahan",
+        ),
         ("topk 0.1", "unknown codec 'topk 0.1': expected one of qsgd"),
         ("e4m3 aps aps", "aps is given twice in 'e4m3 aps aps'"),
         ("e4m3 group_size=two", "group_size must be an integer, got 'two'"),

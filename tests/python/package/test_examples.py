@@ -359,6 +359,27 @@ def test_which_collective(dtype: str) -> None:
         assert line.endswith(f": {order}; cpd.simulate_all_reduce gives the same bits")
 
 
+def test_which_collective_between_slices() -> None:
+    """A chunk of values in which one slice ends and the next one begins is divided."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")
+    example = str(FOLDER / "32_which_collective.py")
+    run = subprocess.run(
+        [sys.executable, *launcher, example, "--values", "9000"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("values")]
+    assert [line.split(": ")[1].split(";")[0] for line in lines] == [
+        "1 + 2 + 0",
+        "0 + 2 + 1",
+        "0 + 1 + 2",
+    ]
+    assert all(line.endswith("simulate_all_reduce gives the same bits") for line in lines)
+    starts = [int(line.split()[1].replace(",", "")) for line in lines]
+    assert starts == pytest.approx([0, 3000, 6000], abs=30)
+
+
 def test_every_example_is_listed() -> None:
     listed = (FOLDER / "README.md").read_text()
     for path in sorted(FOLDER.glob("[0-9][0-9]_*")):

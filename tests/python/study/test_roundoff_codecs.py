@@ -181,3 +181,138 @@ def test_a_tie_is_printed(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert (len(told["by_error_tie"]) > 1) == ("by error: a tie of groups of" in printed)
     assert told["by_error"] in told["by_error_tie"]
+
+
+# ---- sums that are lost -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def huge_file(tmp_path):
+    """Gradients of which e4m3 holds none."""
+    path = tmp_path / "huge.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(8, 40)).astype("f4") * np.float32(1e30))
+    return path
+
+
+@pytest.mark.parametrize("values", [1, 100])
+def test_a_sum_without_finite_values_has_an_infinite_roundoff(values):
+    """Inf is as far from each reference as can be, and NaN inputs have no reference."""
+    for value in (1e30, np.nan):
+        ranks = [[np.full(values, value, np.float32)] for _ in range(4)]
+        row = cpd.study.roundoff(ranks, "e4m3", [2])[2]
+        assert (row.error, row.relative_rms, row.non_finite) == (np.inf, np.inf, values)
+        best = cpd.study.recommend(ranks, "e4m3 order=ring", [2, 4], "alpha=1e-5 beta=1e9")
+        assert {choice.error for choice in best.choices} == {np.inf}
+    none = cpd.study.roundoff([[np.zeros(values, np.float32)]] * 4, "e4m3", [2])[2]
+    assert (none.error, none.relative_rms, none.non_finite) == (0, 0, 0)
+
+
+def test_a_lost_sum_is_a_dash_and_no_advice(huge_file, tmp_path, capsys):
+    files = ["--csv", str(tmp_path / "t.csv"), "--json", str(tmp_path / "t.json")]
+    files += ["--plot", str(tmp_path / "t.svg")]
+    words = ["roundoff", "--gradients", str(huge_file), "--reduce", "e4m3,e4m3 aps"]
+    words += ["--group-sizes", "4,8", "--no-baselines"]
+    assert main([*words, "--recommend", *files]) == 0
+    printed = capsys.readouterr()
+    rows = [line.split() for line in printed.out.splitlines() if line.startswith(" e4m3 ")]
+    assert [row[2:4] for row in rows if row[1] != "aps"] == [["–", "–"]] * 2
+    assert "e4m3:\nno advice: no group size has a finite sum\n" in printed.out
+    assert printed.out.count("by error: ") == 1
+    assert "e4m3: everything is lost, no sum is finite; scale the values (aps)" in printed.err
+    lost, scaled = json.loads((tmp_path / "t.json").read_text())["formats"]
+    assert {row["relative_rms"] for row in lost["roundoff"]} == {None}
+    assert all(0 < row["relative_rms"] < 1 for row in scaled["roundoff"])
+    assert (tmp_path / "t.csv").read_text().splitlines()[1].split(",")[12] == "inf"
+    assert "<svg" in (tmp_path / "t.svg").read_text()
+    assert main([*words[:3], "--reduce", "e4m3", "--plot", str(tmp_path / "none.png")]) == 0
+
+
+def test_a_lost_sum_is_not_on_the_front_of_costs(huge_file, capsys):
+    """e4m3 without APS is the fastest, and of no use."""
+    words = ["cost", "--gradients", str(huge_file), "--compute", "0.1", "--ranks", "8"]
+    assert main([*words, "--reduce", "e4m3,e4m3 aps,fp32", "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    lost, scaled, plain = json.loads(printed.out)["rows"]
+    assert (lost["roundoff"], lost["front"]) == (None, False)
+    assert lost["samples_a_second"] > scaled["samples_a_second"]
+    assert 0 < plain["roundoff"] < scaled["roundoff"] < 1
+    assert plain["front"]
+    assert "cpd cost: warning: e4m3: no sum is finite" in printed.err
+
+
+def test_one_sum_that_is_not_finite_is_enough(tmp_path, capsys):
+    path = tmp_path / "part.npy"
+    values = np.random.default_rng(0).normal(size=(8, 40)).astype("f4")
+    values[:, 0] = 100
+    np.save(path, values)
+    words = ["--gradients", str(path), "--reduce", "e4m3"]
+    assert main(["cost", *words, "--compute", "0.1", "--ranks", "8"]) == 0
+    assert "cpd cost: warning: e4m3: not all sums are finite" in capsys.readouterr().err
+    assert main(["roundoff", *words, "--recommend"]) == 0
+    advice = capsys.readouterr().out.split("by error: ")[1].splitlines()[0]
+    assert advice.endswith(" ms")
+    assert ", not all sums finite, " in advice
+
+
+def test_inputs_that_are_not_finite_are_not_the_formats_fault(tmp_path, capsys):
+    path = tmp_path / "nan.npy"
+    np.save(path, np.full((4, 3), np.nan, "f4"))
+    assert main(["roundoff", "--gradients", str(path), "--reduce", "e4m3"]) == 0
+    assert "everything is lost, no sum is finite\n" in capsys.readouterr().err
+
+
+# ---- steps, errors fed back, links --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", ["qsgd", "top_k 0.1", "terngrad exchange=gather", "mxfp8", "e4m3"])
+@pytest.mark.parametrize("size", [2, 8])
+def test_steps_of_a_row_are_those_of_an_exchange_that_runs(normal_file, tmp_path, wire, size):
+    """`cpd.study.cost` counts them: of the hierarchical exchange, or of a codec's own."""
+    out = tmp_path / "table.json"
+    words = ["--gradients", str(normal_file), "--reduce", wire, "--group-sizes", str(size)]
+    assert main(["roundoff", *words, "--json", str(out)]) == 0
+    (row,) = json.loads(out.read_text())["roundoff"]
+    spec = cpd.Reduce(wire, order="ring")
+    if spec.format is not None:
+        group = {"group_size": size, "exchange": "hierarchical"} if size < 8 else {}
+        spec = spec.replace(**group or {"exchange": "ring"})
+    assert row["steps"] == cpd.study.cost(spec, 8, [(32, 32), (20,)]).steps
+
+
+def test_codecs_that_are_measured_over_steps_are_named(normal_file, capsys):
+    words = ["--gradients", str(normal_file), "--reduce", "one_bit,top_k 0.1 feedback=off,qsgd"]
+    assert main(["roundoff", *words, "--group-sizes", "8"]) == 0
+    assert capsys.readouterr().out.endswith("mean of 16 sums, with errors fed back: one_bit\n")
+    assert main(["cost", *words, "--compute", "1", "--ranks", "8"]) == 0
+    assert capsys.readouterr().out.endswith("mean of 16 sums, with errors fed back: one_bit\n")
+    assert main(["roundoff", *words[:2], "--reduce", "e4m3,qsgd"]) == 0
+    assert "mean of" not in capsys.readouterr().out
+
+
+def test_the_time_has_the_narrowest_link(normal_file, tmp_path):
+    """1,044 values of a byte over 8 ranks: 2 · 7 messages of 131 bytes, the longest slice."""
+    out = tmp_path / "table.json"
+    words = ["roundoff", "--gradients", str(normal_file), "--reduce", "e4m3", "--group-sizes", "8"]
+    for machine, bandwidth in (
+        ("alpha=0 beta=1e9 port=1e8", 1e8),
+        ("alpha=0 beta=1e9", 1e9),
+        ("nvlink-like gpus=1 alpha_between=0", 5e10),
+    ):
+        assert main([*words, "--recommend", "--machine", machine, "--json", str(out)]) == 0
+        (row,) = json.loads(out.read_text())["roundoff"]
+        assert row["seconds"] == pytest.approx(14 * 131 / bandwidth)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([1, 2, 3, 7, 8, 64, 512], "1 2 3 8 64 none"),
+        ([4, 8, 16, 32, 64, 256], "4 8 16 32 64 none"),
+        ([510, 511, 512], "510 511 none"),
+        ([8], "none"),
+    ],
+)
+def test_labels_of_a_plot_that_would_touch_are_left_out(sizes, shown):
+    plot = pytest.importorskip("cpd.study.plot")
+    labels = [*map(str, sizes[:-1]), "none"]
+    assert " ".join(filter(None, plot._apart(sizes, labels))) == shown

@@ -89,6 +89,10 @@ def texts(what: str, given: Any) -> list[str]:
         for pattern in listed(value):
             if not pattern.strip():
                 raise ValueError(f"{what}: a name is missing in {shown(value)}")
+            if pattern.count("(") != pattern.count(")"):
+                raise ValueError(
+                    f"{what}: a parenthesis is not closed, or not opened, in {shown(value)}"
+                )
             names += (_KIND.sub(r"\1\2", text) for text in expand(pattern.strip()))
     if not names:
         raise ValueError(f"{what} must name at least one")
