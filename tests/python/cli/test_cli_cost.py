@@ -88,7 +88,10 @@ def test_files(tmp_path, capsys):
     assert [int(row["ranks"]) for row in table] == [4, 8, 16, 32, 64]
     assert [float(row["step_seconds"]) for row in table] == [row["step_seconds"] for row in rows]
     assert files["png"].read_bytes().startswith(b"\x89PNG")
-    assert "computation alone" in files["svg"].read_text()
+    picture = files["svg"].read_text()
+    assert "computation alone" in picture
+    rates = ("200", "500", "1,000", "2,000")
+    assert all(f">{rate}</text>" in picture for rate in rates)
     capsys.readouterr()
     assert run(*base, "--csv", "-") == 0
     assert capsys.readouterr().out == files["csv"].read_text()
