@@ -263,7 +263,7 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
     has_error = any(row.roundoff is not None for row in rows)
     exchanges = dict.fromkeys(row.step.exchange for row in rows)
     has_exchange = len(exchanges) > 1
-    head = ["Wire", *[f"Ex{MAY_BREAK}change"] * has_exchange, "Ranks"]
+    head = ["Sum", *[f"Ex{MAY_BREAK}change"] * has_exchange, "Ranks"]
     head += [f"{name} ms" for name in _TIMES]
     head += [f"Sam{MAY_BREAK}ples /s", f"Speed{MAY_BREAK}up", "MB a rank"]
     head += ["$ / 1,000 steps"] * has_price + ["Round-off"] * has_error
@@ -377,7 +377,7 @@ def _show_cells(cells: "list[Cell]") -> None:
 
     console = new_console()
     has_source = any(cell.source for cell in cells)
-    head = ["Network", "Wire", "Ranks", "Quantity", "Published", "Model", "Error"]
+    head = ["Network", "Sum", "Ranks", "Quantity", "Published", "Model", "Error"]
     table = new_table(*head, *["Source"] * has_source)
     for column in (1, 3, 7):
         if column < len(table.columns):
@@ -387,16 +387,17 @@ def _show_cells(cells: "list[Cell]") -> None:
         relation = "" if cell.relation == "=" else f"{cell.relation} "
         texts = [cell.network, cell.wire, str(cell.ranks), cell.quantity]
         texts += [f"{relation}{cell.published:,.6g}", f"{cell.predicted:,.4g}"]
-        texts += [f"{cell.error:+.1%}"]
+        texts += [f"{100 * cell.error:+.1f} %"]
         table.add_row(*texts, *[cell.source] * has_source)
     console.print(table)
     if has_source:
         return
-    summary = new_table("Wire", "Cells", "RMS error", "Mean", "Worst")
+    summary = new_table("Sum", "Cells", "RMS error", "Mean", "Worst")
     for wire in dict.fromkeys(cell.wire for cell in cells):
         mine = [cell for cell in cells if cell.wire == wire]
         errors = [cell.error for cell in mine]
         worst = max(errors, key=abs)
         mean = sum(errors) / len(errors)
-        summary.add_row(wire, str(len(mine)), f"{rms(mine):.1%}", f"{mean:+.1%}", f"{worst:+.1%}")
+        shown = (f"{100 * rms(mine):.1f} %", f"{100 * mean:+.1f} %", f"{100 * worst:+.1f} %")
+        summary.add_row(wire, str(len(mine)), *shown)
     console.print(summary)

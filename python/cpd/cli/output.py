@@ -140,8 +140,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> 
 
 
 def counted(number: int, noun: str) -> str:
-    """'1 node', '8 nodes'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """'1 node', '8 nodes', '65,536 lines'."""
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def is_stdout(path: Path | None) -> bool:

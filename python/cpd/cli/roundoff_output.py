@@ -111,7 +111,7 @@ def layer_table(series: Series) -> Table:
         title=f"{series.label}: relative RMS of each layer",
     )
     for name, rows in layers.items():
-        counts = [str(rows[0].count)]
+        counts = [f"{rows[0].count:,}"]
         if some_not_finite:
             counts.append(str(max(row.non_finite for row in rows)))
         table.add_row(name, *counts, *(percent(row.relative_rms, 1) for row in rows))

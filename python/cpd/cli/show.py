@@ -39,10 +39,10 @@ class Lists:
     """Options of what is listed."""
 
     tables: str | None = opt.option(
-        "show the formats of a standard: of IEEE P3109 those of 3 to 8 bits, of OCP those of FP8 "
-        "and MX",
+        "show the formats of a standard: p3109 (IEEE P3109, 3 to 8 bits) or ocp (FP8 and MX)",
         absent="the formats of NAME",
         choices=STANDARDS,
+        metavar="STANDARD",
     )
     units: bool = opt.option(
         "show the matrix units that an accumulator can be, or those named", False
@@ -79,8 +79,8 @@ class Options:
       cpd show e4m3fn --neighbors 0.3
       cpd show h100-fp8
       cpd show 'qsgd bits=4'
-      cpd show --recipes nvfp4 > mine.toml, then cpd show mine.toml
-      cpd show 'native; weight=mxfp8; output=bf16'
+      cpd show --recipes nvfp4 > mine.toml && cpd show mine.toml
+      cpd show 'native weight=mxfp8 output=bf16'
     """
 
     things: list[str] = opt.argument("a name, a text or a recipe's file", nargs="*", metavar="NAME")

@@ -183,7 +183,7 @@ class Options:
       cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
       cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
       cpd vectors block_fma --accumulator h100-fp16 --random 5000 --as jsonl -o -
-      cpd vectors dot int8 --accumulator int32 --testbench tb --rtl mac.sv --module mac
+      cpd vectors dot int8 --accumulator int32 --testbench tb --module mac
       cpd vectors div fp16 --testbench tb --module div --clock clk --valid-out done
       cpd vectors --check e4m3fn_mul_rne.tv
 
@@ -256,7 +256,7 @@ def _progress(vectors: Vectors, options: Options) -> Iterator[None]:
         yield
         return
     directed = " and the directed ones" if vectors.planned is None else ""
-    new_console(stderr=True).print(f"{lines:,} lines, {byte_size(size)}{directed}")
+    new_console(stderr=True).print(f"{lines:,} lines{directed}, {byte_size(size)}")
     with new_progress(unit="lines") as bars:
         task = bars.add_task(vectors.rule.stem, total=vectors.planned, note="")
         vectors.on_batch = lambda done: bars.update(task, completed=done)

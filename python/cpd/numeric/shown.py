@@ -31,12 +31,12 @@ def percent(share: float, digits: int = 2) -> str:
     An infinite share is a dash.
 
     >>> percent(0.1234), percent(1.234e-6), percent(0), percent(math.inf)
-    ('12.34%', '1.23e-04%', '0.00%', '–')
+    ('12.34 %', '1.23e-04 %', '0.00 %', '–')
     """
     if math.isinf(share):
         return "–"
     is_tiny = share != 0 and abs(share) < 1e-4
-    return f"{share * 100:.{digits}e}%" if is_tiny else f"{share:.2%}"
+    return f"{share * 100:.{digits if is_tiny else 2}{'e' if is_tiny else 'f'}} %"
 
 
 def byte_size(number: int) -> str:

@@ -153,12 +153,21 @@ def _error_axis(axes: Axes, errors: list[float]) -> None:
     if not (math.isfinite(high) and low > 0):
         axes.set_ylim(bottom=0)
         return
-    axes.set_yscale("log")
     axes.set_ylim(low / 1.5, high * 1.5)
-    steps = (1, 2, 5) if high / low < 1000 else (1,)
+    log_axis(axes, high / low, per_cent)
+
+
+def log_axis(axes: Axes, ratio: float, text: Callable[[float, object], str]) -> None:
+    """Makes the vertical axis logarithmic.
+
+    `ratio` is the largest value over the smallest. The smaller it is, the more multiples of powers
+    of ten have ticks. `text` formats a tick.
+    """
+    axes.set_yscale("log")
+    steps = (1, 2, 3, 5, 7) if ratio < 10 else (1, 2, 5) if ratio < 1000 else (1,)
     axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=steps, numticks=30))
     axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axes.yaxis.set_major_formatter(per_cent)
+    axes.yaxis.set_major_formatter(text)
 
 
 def per_cent(share: float, _: object) -> str:

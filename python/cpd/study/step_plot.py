@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, number_axis, save
+from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, log_axis, number_axis, save
 from cpd.study.step_rows import StepRow
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)
@@ -49,9 +49,10 @@ def _figure(rows: Sequence[StepRow], title: str) -> Figure:
         label = "computation alone"
         handles += axes.plot(world, points, color=GREY, ls="--", lw=1, label=label)
     number_axis(axes, world, list(map(str, world)), rotation=45 * (len(world) > 8))
-    axes.set_yscale("log")
+    rates = axes.dataLim.intervaly
+    log_axis(axes, rates[1] / rates[0], lambda rate, _: f"{rate:,g}")
     axes.set_xlabel("ranks")
-    axes.set_ylabel("samples a second (dotted: codec and messages overlap)")
+    axes.set_ylabel("samples a second\n(dotted: codec and messages overlap)")
     axes.set_title(title)
     figure.legend(handles=handles, loc="outside right upper")
     return figure

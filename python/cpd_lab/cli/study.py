@@ -21,9 +21,9 @@ Measures what five papers on gradients in few bits show: a study is a table of c
 --out, named by the hash of its options. A run that is interrupted loses one cell, and
 the next run goes on. Cells of the same options are shared by all studies.
 
-  cpd study list                    the studies, their cells and minutes
-  cpd study list --size full        what size full runs: the paper's settings, or not
-  cpd study run aps-table4          measures its cells, and prints what they say
+  cpd study list                    studies, cells and minutes
+  cpd study list --size full        whether size full has the paper's settings
+  cpd study run aps-table4          measures its cells and prints its table
   cpd study run all --size smoke    seconds: one cell of each kind
   cpd study report                  out/study/report.html
 

@@ -174,7 +174,7 @@ def _training_arguments(parser: Parser) -> None:
         "schedule",
         str,
         "the learning rate's schedule: 'constant', 'steps 40 80', 'linear' or 'polynomial', with "
-        "'warmup 5' in front of any; numbers are epochs, below 1 shares of the training",
+        "'warmup 5' in front of any; numbers are epochs, below 1 fractions of the training",
         "constant",
     )
     _of_model(

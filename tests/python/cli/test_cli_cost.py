@@ -36,7 +36,7 @@ def test_a_table(capsys, monkeypatch):
     wires = "fp32,e4m3 aps,qsgd bits=4 bucket=512"
     assert run("--model", "resnet50", "--ranks", "4,8,16", "--reduce", wires, *FAST) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("resnet50, 25557032 values, on ec2-p2 (Amazon")
+    assert lines[0].startswith("resnet50, 25,557,032 values, on ec2-p2 (Amazon")
     assert sum(line.rstrip().endswith("front") for line in lines) == 3
     assert any("qsgd bits=4 bucket=512" in line and "16" in line for line in lines)
     assert "$ / 1,000 steps" in "".join(lines)
@@ -88,7 +88,10 @@ def test_files(tmp_path, capsys):
     assert [int(row["ranks"]) for row in table] == [4, 8, 16, 32, 64]
     assert [float(row["step_seconds"]) for row in table] == [row["step_seconds"] for row in rows]
     assert files["png"].read_bytes().startswith(b"\x89PNG")
-    assert "computation alone" in files["svg"].read_text()
+    picture = files["svg"].read_text()
+    assert "computation alone" in picture
+    rates = ("200", "500", "1,000", "2,000")
+    assert all(f">{rate}</text>" in picture for rate in rates)
     capsys.readouterr()
     assert run(*base, "--csv", "-") == 0
     assert capsys.readouterr().out == files["csv"].read_text()

@@ -7,6 +7,7 @@ import argparse
 import collections
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,9 +92,29 @@ def test_help_in_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit, match=r"^0$"):
         main([*command.split(), "--help"])
-    for line in capsys.readouterr().out.partition("\n\n")[2].splitlines():
-        assert len(line) <= 88, line
+    for line in capsys.readouterr().out.splitlines():
+        assert len(line) <= 80, line
         assert not re.search(r"\w-$", line), line
+
+
+def examples() -> list[list[str]]:
+    """The commands that the help texts show, without what a shell does with their output."""
+    shown = [re.findall(r"^  (cpd .*)", str(one.description), re.M) for one in commands().values()]
+    lines = [line.partition("   ")[0] for lines in shown for line in lines]
+    parts = [part for line in lines for part in re.split(r" && | > ", line)]
+    return [shlex.split(part)[1:] for part in parts if part.startswith("cpd ")]
+
+
+def test_examples_of_the_help(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are read without an error, and those of `cpd show` run."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(cpd.Recipe("nvfp4").to_toml())
+    assert len(examples()) > 20
+    for words in examples():
+        build_parser().parse_args(words)
+        assert words[0] != "show" or main(words) == 0, (words, capsys.readouterr().err)
 
 
 @dataclass

@@ -55,7 +55,7 @@ def test_files_of_a_sweep(checkpoint, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     choices = ["--formats=e[2-3]m[1-2],mxfp4", "--accumulator=fp32,fp16", "--scales=none,mx"]
     said = told(capsys, checkpoint, *choices, "-o", out)
-    assert "2 tensors, 6240 values; 16 cells; " in said.out
+    assert "2 tensors, 6,240 values; 16 cells; " in said.out
     assert said.out.count(" front") >= 2
     assert "report " in said.out
     assert {p.name for p in out.iterdir()} == {
@@ -220,7 +220,7 @@ def test_interrupted_and_taken_up(tmp_path, jobs):
 def test_arrays_of_integers_are_left_out(tmp_path, capsys):
     np.savez(tmp_path / "x.npz", w=X, ids=np.arange(5), mask=np.ones(3, bool))
     said = told(capsys, tmp_path / "x.npz", "--formats=e4m3")
-    assert said.out.startswith("1 tensor, 6144 values; 1 cell; ")
+    assert said.out.startswith("1 tensor, 6,144 values; 1 cell; ")
     np.savez(tmp_path / "x.npz", ids=np.arange(5))
     assert "there are no floating-point values" in refused(capsys, tmp_path / "x.npz")
 

@@ -393,10 +393,10 @@ def test_the_command_writes_and_checks(
     monkeypatch.chdir(tmp_path)
     assert main(["vectors", "mul", "e4m3fn", "--exhaustive"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("e4m3fn_mul_rne.tv: 65536 lines, exhaustive\n")
+    assert told.startswith("e4m3fn_mul_rne.tv: 65,536 lines, exhaustive\n")
     assert "tie                       4376" in told
     assert main(["vectors", "--check", "e4m3fn_mul_rne.tv"]) == 0
-    assert "65536 lines, 0 wrong" in capsys.readouterr().out
+    assert "65,536 lines, 0 wrong" in capsys.readouterr().out
     text = Path("e4m3fn_mul_rne.tv").read_text()
     Path("e4m3fn_mul_rne.tv").write_text(text.replace("39 39 3A 01", "39 39 3A 00"))
     assert main(["vectors", "--check", "e4m3fn_mul_rne.tv"]) == 1

@@ -57,6 +57,16 @@ def test_tests_compile_for_one_architecture_and_the_wheel_for_all() -> None:
     assert "CUDAARCHS" not in (ROOT / ".ci/run").read_text()
 
 
+def test_the_help_in_80_columns() -> None:
+    """It names every command that `./dev` takes."""
+    told = function("help").splitlines()
+    assert max(map(len, told)) <= 80
+    commands = re.findall(r"^    ([a-z| ]+)\) \"\$command\"", DEV, re.MULTILINE)
+    assert commands
+    for name in " ".join(commands).split(" | "):
+        assert any(re.match(rf"  {name}( |$)", line) for line in told), name
+
+
 def test_a_build_that_waits_for_another_says_so(tmp_path: Path) -> None:
     program = 'say() { echo "$*"; }; build_locked() { echo built; }\n'
     program += function("lock_build") + function("build") + "build"

@@ -94,6 +94,7 @@ RUN_BY = {
     "./dev test": (".ci/run", "./dev test"),
     "./dev wheel": ("tests/python/package/test_install.py", "wheel"),
     "pip install .": ("tests/python/package/test_install.py", "install"),
+    "pip install --no-build": ("tests/python/package/test_install.py", "no-build-isolation"),
     "pip install scikit-build-core": ("tests/python/package/test_install.py", "no-build-isolation"),
     "pip install ./python": ("tests/python/package/test_install.py", "cpd_lab"),
     "pip install cpd_lab-*.whl": ("tests/python/package/test_install.py", "cpd_lab-"),

@@ -174,7 +174,7 @@ def test_table_of_a_file(tmp_path, capsys, per_rank, kahan, order):
     assert (written["order"], written["nodes"]) == (order, RANKS)
     assert written["accumulator"] == str(accumulator)
     lines = capsys.readouterr().out.splitlines()
-    assert any(f"{expected[12].error:.2%}" in line for line in lines[-3:])
+    assert any(f"{100 * expected[12].error:.2f} %" in line for line in lines[-3:])
 
 
 def test_error_is_equation_5(tmp_path, per_rank):
@@ -445,7 +445,7 @@ def test_per_layer(capsys, saved, per_rank):
     out = capsys.readouterr().out
     (line,) = (line for line in out.splitlines() if line.startswith(" a.weight"))
     for layers in expected.values():
-        assert f"{layers[0].relative_rms:.2%}" in line
+        assert f"{100 * layers[0].relative_rms:.2f} %" in line
     assert "relative RMS of each layer" in out
 
 

@@ -12,7 +12,19 @@ import matplotlib.ticker
 from matplotlib.figure import Figure
 
 from cpd.numeric.scaled import Scaled
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, per_cent, save
+from cpd.study.plot import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    STYLE,
+    log_axis,
+    per_cent,
+    save,
+)
 from cpd.study.sweeps.results import Sweep
 from cpd.study.sweeps.rows import SweepRow
 
@@ -96,8 +108,8 @@ def _scale(row: SweepRow) -> str:
     if not isinstance(q, Scaled):
         return "no scales"
     if q.block in ("tensor", "row"):
-        return f"{q.scale} a {q.block}"
-    return f"{q.scale} for {q.block}" + (" below a tensor's" if q.tensor_scale else "")
+        return f"{q.scale} scale a {q.block}"
+    return f"{q.scale} scale for {q.block}" + (" below a tensor's" if q.tensor_scale else "")
 
 
 def _keys(names: list[str], keys: Any) -> dict[str, Any]:
@@ -111,17 +123,13 @@ def _error_axis(axes: Any, error: str, values: list[float]) -> None:
     positive = [value for value in values if value > 0]
     if error == "accuracy" or not positive or max(positive) / min(positive) < 4:
         return
-    axes.set_yscale(
-        "log" if len(positive) == len(values) else "symlog", **_linear(positive, values)
-    )
-    if error in _SHARES:
-        axes.yaxis.set_major_formatter(per_cent)
+    text = per_cent if error in _SHARES else lambda value, _: f"{value:,g}"
+    if len(positive) == len(values):
+        log_axis(axes, max(positive) / min(positive), text)
+        return
+    axes.set_yscale("symlog", linthresh=min(positive))  # some errors are 0
+    axes.yaxis.set_major_formatter(text)
     axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-
-
-def _linear(positive: list[float], values: list[float]) -> dict[str, float]:
-    """Arguments of a symlog axis, which is needed where some errors are 0; else none."""
-    return {} if len(positive) == len(values) else {"linthresh": min(positive)}
 
 
 def _legend(figure: Figure, colour: dict[str, Any], marker: dict[str, Any]) -> None:
@@ -132,6 +140,6 @@ def _legend(figure: Figure, colour: dict[str, Any], marker: dict[str, Any]) -> N
 
     handles = [dot("o", shade, name) for name, shade in colour.items()]
     if len(marker) > 1:
-        handles += [dot(shape, GREY, name) for name, shape in marker.items()]
+        handles += [dot(shape, GREY, f"sums in {name}") for name, shape in marker.items()]
     handles.append(Line2D([], [], color=GREY, lw=1.4, label="Pareto front"))
     figure.legend(handles=handles, loc="outside right upper")
