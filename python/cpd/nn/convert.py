@@ -517,9 +517,7 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
     }
 
 
-def _of_layers(
-    layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]
-) -> list[str]:
+def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
     """Returns the notes of layers and their recipes, each once, with its first layer."""
     first_layers: dict[str, str] = {}
     for layer in layers:

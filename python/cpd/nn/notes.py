@@ -16,8 +16,10 @@ from cpd.ops.arguments import holds
 
 
 def on_recipe(how: Recipe, emulates: bool) -> list[str]:
-    """Returns notes on the recipe as a whole. `emulates`: whether a layer is emulated, by the
-    recipe or by a rule."""
+    """Returns notes on the recipe as a whole.
+
+    `emulates`: True if a layer is emulated, by the recipe or by a rule.
+    """
     notes = []
     if not emulates and how._is_native and not how._rounds and not how.schedule:
         notes.append("the recipe rounds nothing in layers: they compute as torch does")

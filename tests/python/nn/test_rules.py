@@ -155,6 +155,16 @@ def test_recipes_that_say_what_they_mean_have_no_notes(recipe):
     assert cpd.convert(_two(), recipe, coverage=False).notes == ()
 
 
+@pytest.mark.parametrize("name", ["deepseek-v3", "nvfp4"])
+def test_a_named_recipe_without_its_rules(name):
+    how = cpd.Recipe(name)
+    ((selector, _),) = how.rules
+    assert selector == {"deepseek-v3": "last 1", "nvfp4": "last 15%"}[name]
+    assert how.replace(rules=()).rules == ()
+    last = cpd.convert(_two(), how.replace(rules=()), coverage=False).rows[-1]
+    assert last.how != cpd.convert(_two(), how, coverage=False).rows[-1].how
+
+
 def test_reports_say_what_a_format_does():
     def first_line(*given, **options):
         return str(cpd.convert(_two(), *given, coverage=False, **options)).splitlines()[0]
