@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -34,6 +34,7 @@ from cpd.nn.rules import Choice, Decision, Rule, Rules
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import check_number, integer
 from cpd.numeric.shown import shown
+from cpd.numeric.warned import PrecisionWarning, warn
 from cpd.ops.arguments import holds
 
 WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
@@ -95,6 +96,8 @@ def convert(
             another type than float32, bfloat16 and float16, and a lazy layer that was not called
             yet. The model is then unchanged, as it is after a TypeError.
 
+    Warns (`PrecisionWarning`) if an operand is cast to integers without a scale, such as "int8".
+
     If a rounding is stochastic, a scale is delayed or a recipe has a schedule, the model gets a
     clock: the buffer `cpd_clock`, the number of the step, which determines random bits and scales.
 
@@ -131,6 +134,8 @@ def convert(
     check_number("seed", seed)
     decide = rules if callable(rules) else None
     plan = _Plan(root, Recipe(recipe, sums=sums), _pairs(rules), decide, seed)
+    for loss in plan.losses:
+        warn(loss, PrecisionWarning)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
@@ -309,7 +314,11 @@ class _Plan:
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
         _check_layers(self.layers)
-        self.notes = [*self._unused(len(rules)), *notes.on_recipe(recipe), *_of_layers(self.layers)]
+        unused = self._unused(len(rules))
+        self.losses = _of_layers(self.layers, lambda how, _: notes.of_integers(how))
+        types = _of_layers(self.layers, notes.of_types)
+        on_recipe = notes.on_recipe(recipe, emulates=bool(self.layers))
+        self.notes = [*unused, *on_recipe, *self.losses, *types]
         own = {name: m for name, m in self._modules.items() if name not in self._emulations}
         self.unseen = _unseen(own)
         self.elsewhere = notes.elsewhere(recipe)
@@ -508,15 +517,12 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
     }
 
 
-def _of_layers(layers: list[_Layer]) -> list[str]:
-    """Returns notes on layers whose recipe may mean something else than its words say.
-
-    Also on weights whose type does not hold the values that the recipe makes of them.
-    """
-    first_layers: dict[str, str] = {}  # each note, with the first layer that it is of
+def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
+    """Returns the notes of layers and their recipes, each once, with its first layer."""
+    first_layers: dict[str, str] = {}
     for layer in layers:
         for recipe in layer.recipes():
-            for note in (*notes.of_integers(recipe), *notes.of_types(recipe, layer.module)):
+            for note in of(recipe, layer.module):
                 first_layers.setdefault(note, layer.name or "the model")
     return [f"{note} (first: {name})" for note, name in first_layers.items()]
 

@@ -15,10 +15,13 @@ from cpd.numeric.cast import format_of, operand_text
 from cpd.ops.arguments import holds
 
 
-def on_recipe(how: Recipe) -> list[str]:
-    """Returns notes on the recipe as a whole."""
+def on_recipe(how: Recipe, emulates: bool) -> list[str]:
+    """Returns notes on the recipe as a whole.
+
+    `emulates`: True if a layer is emulated, by the recipe or by a rule.
+    """
     notes = []
-    if how._is_native and not how._rounds and not how.schedule:
+    if not emulates and how._is_native and not how._rounds and not how.schedule:
         notes.append("the recipe rounds nothing in layers: they compute as torch does")
     if how.residual is not None:
         notes.append(
@@ -29,12 +32,17 @@ def on_recipe(how: Recipe) -> list[str]:
 
 
 def of_integers(how: Recipe) -> Iterator[str]:
-    """Yields notes on casts to integers without a scale."""
+    """Yields a note for each integer format without a scale to which operands are cast."""
+    operands: dict[str, list[str]] = {}
     for name in OPERANDS:
-        spec = getattr(how, name)
-        f = format_of(spec)
+        f = format_of(getattr(how, name))
         if f is not None and f.encoding == "int":
-            yield f"{name}={f.name!r} rounds to whole numbers: it has no scale; '{f} row' has one"
+            operands.setdefault(f.name, []).append(name)
+    for text, names in operands.items():
+        yield (
+            f"{text} has no scale: it rounds {', '.join(names)} to whole numbers, small values to "
+            f"zero; {f'{text} row'!r} has a scale for each row"
+        )
 
 
 def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:

@@ -18,8 +18,9 @@ class PrecisionWarning(UserWarning):
     """A computation loses more precision, or is slower, than its arguments suggest.
 
     Its text says what and how to avoid it. Causes are sums of so many ranks that they may stall,
-    codecs that do not suit a tensor, products by code that is hundreds of times as slow, and
-    products of a training step that are not emulated.
+    codecs that do not suit a tensor, products by code that is hundreds of times as slow, products
+    of a training step that are not emulated, and layers whose operands become integers without a
+    scale.
     """
 
 

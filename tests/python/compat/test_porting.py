@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
@@ -17,6 +18,9 @@ torch = pytest.importorskip("torch")
 float8 = pytest.importorskip("torchao.float8")
 mx_linear = pytest.importorskip("torchao.prototype.moe_training.mxfp8_linear")
 mx_config = pytest.importorskip("torchao.prototype.mx_formats.config")
+mx_tensor = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
+moe_config = pytest.importorskip("torchao.prototype.moe_training.config")
+quantize_ = pytest.importorskip("torchao.quantization").quantize_
 nn = torch.nn
 
 PAGE = Path(__file__).parents[3] / "python" / "docs" / "porting.md"
@@ -70,13 +74,44 @@ def test_tensorwise():
         assert (got - wanted).abs().max() <= 1e-6 * wanted.abs().max()
 
 
+EMULATED = mx_linear.KernelPreference.EMULATED
+
+
+@pytest.mark.parametrize("high", [False, True])
+def test_mxfp8_training_bit_for_bit(high):
+    """`quantize_` wraps the weights; a recipe with a part of the gradient as given is another."""
+    theirs = _model(torch.bfloat16)
+    config = moe_config.MXFP8TrainingOpConfig(kernel_preference=EMULATED, wgrad_with_hp=high)
+    quantize_(theirs, config)
+    ours = cpd.Recipe("mxfp8 rule=rceil")
+    if high:
+        ours = ours.replace(grad_weight_activation=None, grad_weight_gradient=None)
+    wanted = _step(theirs, torch.bfloat16)
+    for got, one in zip(_ours(ours, torch.bfloat16), wanted, strict=True):
+        assert torch.equal(got, one)
+
+
+@pytest.mark.parametrize("mode", mx_config.ScaleCalculationMode, ids=lambda mode: mode.name)
+def test_mx_tensors_bit_for_bit(mode):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(64, 64, generator=generator)
+    x *= torch.exp2(8 * torch.randn(64, 64, generator=generator))
+    theirs = mx_tensor.MXTensor.to_mx(x, torch.float8_e4m3fn, 32, scaling_mode=mode)
+    spec = f"mxfp8 rule={mode.name.lower()}"
+    codes, scales = cpd.encode(x, spec)
+    assert torch.equal(codes, theirs.qdata.view(torch.uint8).flatten())
+    assert torch.equal(scales, theirs.scale.view(torch.uint8).flatten())
+    values = theirs.dequantize(torch.float)
+    assert torch.equal(cpd.decode(codes, spec, x.shape, scales=scales), values)
+    assert torch.equal(cpd.cast(x, spec), values)
+
+
 @pytest.mark.parametrize("rule", ["RCEIL", "FLOOR"])
 def test_mxfp8_bit_for_bit(rule):
-    kernel = mx_linear.KernelPreference.EMULATED
     mode = getattr(mx_config.ScaleCalculationMode, rule)
     theirs = copy.deepcopy(_model(torch.bfloat16))
     layer = mx_linear.MXFP8Linear(
-        96, 32, bias=False, kernel_preference=kernel, scale_calculation_mode=mode
+        96, 32, bias=False, kernel_preference=EMULATED, scale_calculation_mode=mode
     )
     layer.weight = theirs[0].weight
     theirs[0] = layer
@@ -87,15 +122,32 @@ def test_mxfp8_bit_for_bit(rule):
 
 def test_the_page_has_these_recipes():
     text = PAGE.read_text(encoding="utf-8")
-    for recipe in re.findall(r'`cpd\.Recipe\("(fp8-row [^"]*)"\)`', text):
-        assert cpd.Recipe(recipe) == ROWWISE
-    assert '"mxfp8 rule=rceil"' in text
-    assert '"mxfp8 rule=floor"' in text
-    assert all(hasattr(mx_linear, name) for name in re.findall(r"`(MXFP8Linear)`", text))
+    (recipe,) = re.findall(r'`cpd\.Recipe\("(fp8-row [^"]*)"\)`', text)
+    assert cpd.Recipe(recipe) == ROWWISE
+    assert f'float8 = "{TENSORWISE}"' in text
+    assert 'cpd.convert(model, "mxfp8 rule=rceil")' in text
+
+
+def test_the_pages_names_of_torchao_are_there():
+    text = PAGE.read_text(encoding="utf-8").partition("## torchao\n")[2].partition("\n## ")[0]
+    left = " ".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    for owner, name in (
+        (float8, "convert_to_float8_training"),
+        (float8.Float8LinearConfig, "from_recipe_name"),
+        (moe_config, "MXFP8TrainingOpConfig"),
+        (mx_linear, "MXFP8Linear"),
+        (mx_tensor.MXTensor, "to_mx"),
+        (mx_tensor.MXTensor, "dequantize"),
+    ):
+        assert hasattr(owner, name)
+        assert name in left
+    assert "module_filter_fn" in inspect.signature(float8.convert_to_float8_training).parameters
+    modes = re.findall(r"\b[A-Z]+\b", left.partition("ScaleCalculationMode.")[2])
+    assert set(modes) >= {mode.name for mode in mx_config.ScaleCalculationMode}
 
 
 def test_a_model_that_torchao_quantized_is_refused():
-    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+    from torchao.quantization import Int8WeightOnlyConfig
 
     model = _model(torch.bfloat16)
     quantize_(model, Int8WeightOnlyConfig())

@@ -360,7 +360,13 @@ def test_rules_of_classes_within_recipes():
 
 
 def test_a_recipe_that_rounds_nothing_says_so():
-    assert any("rounds nothing" in note for note in cpd.convert(mlp(), "aps-e4m3").notes)
+    note = "the recipe rounds nothing in layers: they compute as torch does"
+    for rules in ((), [("*", None)]):
+        assert note in cpd.convert(mlp(), "aps-e4m3", rules).notes
+    for rules in ([("last 1", FP8)], lambda name, module: FP8):
+        assert note not in cpd.convert(mlp(), "aps-e4m3", rules).notes
+    by_its_own_rule = cpd.Recipe("native", rules=[("last 1", FP8)])
+    assert cpd.convert(mlp(), by_its_own_rule).notes == ()
 
 
 def test_wrong_models():

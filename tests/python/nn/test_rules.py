@@ -118,22 +118,51 @@ def test_operands_of_more_bits_than_float32_are_refused():
         cpd.Recipe("native", activation="e4m33")
 
 
+def test_a_weight_whose_type_does_not_hold_the_recipes_format():
+    report = cpd.convert(_two().half(), "bf16", coverage=False)
+    (note,) = report.notes
+    assert re.search(r"weights in float16 do not hold bf16.*\(first: 0\)", note)
+    assert note in str(report)
+
+
 @pytest.mark.parametrize(
-    ("make", "recipe", "note"),
-    [
-        (lambda: _two(), cpd.Recipe("native", weight="int8"), r"weight='int8' rounds to whole"),
-        (lambda: _two().half(), "bf16", r"weights in float16 do not hold bf16.*\(first: 0\)"),
-    ],
+    ("recipe", "names"),
+    [("int8", "activation, weight, gradient"), (cpd.Recipe("native", weight="int8"), "weight")],
 )
-def test_notes_on_what_words_may_not_mean(make, recipe, note):
-    report = cpd.convert(make(), recipe, coverage=False)
-    (found,) = (each for each in report.notes if re.search(note, each))
-    assert found in str(report)
+@pytest.mark.parametrize("rules", [(), [("0", None)]])
+def test_integers_without_a_scale_warn(recipe, names, rules):
+    """Small values become zero, so that a model has no weights left."""
+    with pytest.warns(cpd.PrecisionWarning) as caught:
+        report = cpd.convert(_two(), recipe, rules, coverage=False)
+    (warning,), (note,) = caught, report.notes
+    assert str(warning.message) == note
+    assert note.startswith(f"int8 has no scale: it rounds {names} to whole numbers")
+    assert note.endswith(f"'int8 row' has a scale for each row (first: {len(rules)})")
+    assert warning.filename == __file__
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_model_is_unchanged_where_the_warning_is_an_error():
+    model = _two()
+    with pytest.raises(cpd.PrecisionWarning, match="int8 has no scale"):
+        cpd.convert(model, "int8")
+    assert type(model[0]) is torch.nn.Linear
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("recipe", ["mxfp8", SUMS, "int8 row", "nvfp4"])
 def test_recipes_that_say_what_they_mean_have_no_notes(recipe):
     assert cpd.convert(_two(), recipe, coverage=False).notes == ()
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "nvfp4"])
+def test_a_named_recipe_without_its_rules(name):
+    how = cpd.Recipe(name)
+    ((selector, _),) = how.rules
+    assert selector == {"deepseek-v3": "last 1", "nvfp4": "last 15%"}[name]
+    assert how.replace(rules=()).rules == ()
+    last = cpd.convert(_two(), how.replace(rules=()), coverage=False).rows[-1]
+    assert last.how != cpd.convert(_two(), how, coverage=False).rows[-1].how
 
 
 def test_reports_say_what_a_format_does():

@@ -124,11 +124,11 @@ def test_flags_that_are_gone(
     assert set(re.findall(r"--[\w-]+", FLAGS[command][flag])) <= known.keys()
 
 
-PAGE = (Path(__file__).parents[3] / "python/docs/porting.md").read_text()
+PAGE = (Path(__file__).parents[3] / "python/docs/from_07.md").read_text()
 
 
 def section(title: str) -> str:
-    return PAGE.partition(f"### {title}\n")[2].partition("\n### ")[0]
+    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
 def words_of(text: str) -> set[str]:

@@ -168,12 +168,61 @@ def test_right_where_others_are_not(row: list[str]) -> None:
 # ---- coming from another library -----------------------------------------------------------------
 
 
+def calls_of_porting() -> list[str]:
+    """The calls of CPD in the page's tables."""
+    text = (DOCS / "porting.md").read_text()
+    cells = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    return re.findall(r"`((?:with )?(?:cpd|recipe)\.[^`]*[):])`", cells)
+
+
+@pytest.mark.parametrize("call", calls_of_porting())
+def test_calls_of_porting_run(call: str) -> None:
+    torch = pytest.importorskip("torch")
+    if "compat.transformer_engine" in call:
+        assert cpd.compat.transformer_engine.qfactory(cpd.Recipe("mxfp8"))
+        return  # needs the library itself
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 64))
+    x = torch.randn(4, 64)
+    codes, scales = cpd.encode(x, "mxfp8")
+    a, b = torch.randn(8, 32), torch.randn(32, 4)
+    recipe, group = cpd.Recipe("mxfp8"), None
+    optimizer = torch.optim.SGD(model.parameters())
+    names = {"cpd": cpd, "torch": torch, **locals()}
+    exec(f"{call} pass" if call.endswith(":") else call, names)
+
+
+def test_reductions_of_porting_are_those_of_2020() -> None:
+    pytest.importorskip("torch")
+    from cpd.compat import cpd2020
+
+    found = {
+        theirs: ours
+        for row in rows("porting.md", "CPD of 2020")
+        for theirs, ours in re.findall(
+            r"`sum_gradients\((.*?)\)`.*`(cpd\.Reduce\(.*\))`", " ".join(row)
+        )
+    }
+    assert len(found) == 3
+    for theirs, ours in found.items():
+        aps, kahan = "use_APS=True" in theirs, "use_kahan=True" in theirs
+        assert eval(ours, {"cpd": cpd}) == cpd2020._reduction(aps, 5, 2, kahan)
+
+
 def test_recipes_in_the_place_of_another_library_s() -> None:
     table = rows("porting.md", "TransformerEngine")
     names = [name for _, ours in table for name in re.findall(r'`"([\w-]+)"`', ours)]
     expected = ("te-delayed", "te-current", "mxfp8", "mxfp8-hybrid", "deepseek-v3", "nvfp4")
     assert names == list(expected)
     assert set(names) <= set(cpd.Recipe.named())
+
+
+def test_blocks_of_transformer_engine() -> None:
+    """The casts that golden vectors of its Float8BlockScaling compare."""
+    (pow2,) = re.findall(r'pow2 = "(.*)"  # scales', (DOCS / "porting.md").read_text())
+    for block in ("1x128", "128x128"):
+        golden = cpd.Scaled("e4m3fn", block=block, scale="fp32", rule="max_pow2", arithmetic="te")
+        assert cpd.Scaled(f"fp8-block {block} {pow2}") == golden
+    assert cpd.Scaled(f"fp8-block {pow2}").text == cpd.Scaled(f"fp8-block 1x128 {pow2}").text
 
 
 def test_element_formats_of_microxcaling() -> None:

@@ -16,9 +16,12 @@ import scaled_cases
 from cpd import _core
 
 ROOT = Path(__file__).parents[3]
-README, GUIDE, MODELS, HARDWARE = (
+README, GUIDE, MODELS, HARDWARE, BITS = (
     (ROOT / name).read_text()
-    for name in ("README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md")
+    for name in (
+        *("README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md"),
+        "benchmarks/BITS.md",
+    )
 )
 
 
@@ -93,15 +96,18 @@ NAMES = {
     "torchao: float8 by blocks": "torchao_blockwise",
     "DeepGEMM": "deepgemm",
 }
-"""Rows of the guide's table of vectors, and the implementations that they count."""
+"""Rows of the table of vectors, and the implementations that they count."""
 
 
-def test_golden_vectors_of_the_guide() -> None:
+def test_golden_vectors() -> None:
     found = {
         NAMES[name]: tuple(int(cell.replace(",", "")) for cell in cells[:2])
-        for name, *cells in rows(GUIDE, "| vectors of |")
+        for name, *cells in rows(BITS, "| vectors of |")
     }
     assert found == scaled_cases.COUNTS
+    compared, differ = (sum(column) for column in zip(*found.values(), strict=True))
+    assert f"Of {compared / 1e6:.1f} million values" in " ".join(GUIDE.split())
+    assert f"all but {100 * differ / compared:.0f} % are equal" in " ".join(GUIDE.split())
 
 
 @pytest.mark.parametrize(

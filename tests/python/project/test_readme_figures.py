@@ -15,7 +15,7 @@ import cpd
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
-GUIDE = (ROOT / "python/GUIDE.md").read_text()
+BITS = (ROOT / "benchmarks/BITS.md").read_text()
 MODELS = (ROOT / "python/MODELS.md").read_text()
 RANGE = r"(\d\.\d{3})–(\d\.\d{3})"
 
@@ -58,7 +58,7 @@ def test_what_the_demo_finds_on_each_cpu() -> None:
 LINEAR, CONVOLUTION, WORLD = (1024, 1024), (256, 256, 3, 3), 8
 CODECS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in GUIDE.split("## What codecs take")[1].splitlines()
+    for line in BITS.split("| codec | from |")[1].partition("\n\n")[0].splitlines()
     if line.startswith("| `")
 ]
 
