@@ -36,6 +36,7 @@ from cpd import ops
 from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, flag
+from cpd.numeric.names import checked_name
 from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
@@ -589,9 +590,7 @@ def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
 
 
 def _rounding(name: str, rounding: Any) -> str:
-    if rounding not in ROUNDINGS:
-        raise ValueError(f"{name} must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
-    return str(rounding)
+    return checked_name(name, rounding, ROUNDINGS)
 
 
 def _number(name: str, number: Any) -> Number | None:

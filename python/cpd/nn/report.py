@@ -137,8 +137,8 @@ class Report(Sequence[ReportRow]):
         counted = self._census.finish()
         if counted is None:
             raise ValueError(
-                "there was no training step yet: call the model, or its parts, with gradients on, "
-                "or give report.coverage the model's arguments"
+                "no training step was counted yet: call the model, or its parts, with gradients "
+                "on, or give report.coverage() the model's arguments"
             )
         return counted
 

@@ -213,7 +213,7 @@ def by_torch(model, x):
 def test_wrong_arguments():
     for error, message, call in (
         (ValueError, "unknown format 'e9x2'", lambda: cpd.quantizer("e9x2")),
-        (TypeError, "must be a cpd.Format or its name, got int", lambda: cpd.quantizer(3)),
+        (TypeError, "a dtype, got int", lambda: cpd.quantizer(3)),
         (ValueError, "axis must be an int, or one for", lambda: cpd.quantizer(axis=(1, 2, 3))),
         (TypeError, "axis must be an int, got str", lambda: cpd.quantizer(axis="x")),
         (ValueError, r"seed must be 0…2\^64 - 1, got -1", lambda: cpd.quantizer(seed=-1)),

@@ -130,9 +130,9 @@ def test_keywords_replace_keys_of_a_text():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("native weigth=mxfp8", "weigth is no key of a recipe; did you mean weight"),
-        ("int8 row weigth=mxfp8", "weigth is no key of a recipe; did you mean weight"),
-        ("native zzz=1", "zzz is no key of a recipe; there are format, sums, forward, "),
+        ("native weigth=mxfp8", "unknown key 'weigth' of a recipe; did you mean weight"),
+        ("int8 row weigth=mxfp8", "unknown key 'weigth' of a recipe; did you mean weight"),
+        ("native zzz=1", "unknown key 'zzz' of a recipe; there are format, sums, forward, "),
         ("native weight=mxfp9", "weight: unknown format 'mxfp9'"),
         ("e4m3 kahan weight=mxfp8", "'e4m3 kahan' is an accumulator, .* give it as sums="),
         ("native norm=mxfp8", "norm takes formats without scales, got mxfp8"),

@@ -194,7 +194,7 @@ def test_operands_must_match(front_end: FrontEnd):
     front_end.refuse(TypeError, "z must be", cpd.fma, x, x, 1.0, "e4m3")
     front_end.refuse(
         ValueError,
-        r"x, y must broadcast together.*\(3, 4\), \(3, 3\)",
+        r"x and y must broadcast.*\(3, 4\) and \(3, 3\)",
         cpd.add,
         x,
         X[:, :3],

@@ -469,7 +469,7 @@ def test_errors():
             LowPrecision(wrong)
     cases = {
         "update must be one of nearest_even, stochastic, kahan, got 'odd'": {"update": "odd"},
-        "update and master go with a weight's format": {"weight": None, "master": "fp32"},
+        "update= and master= need a weight format": {"weight": None, "master": "fp32"},
         "update='stochastic' contradicts weight='bf16 rounding=toward_zero'": {
             "weight": "bf16 rounding=toward_zero",
             "update": "stochastic",
@@ -486,7 +486,7 @@ def test_errors():
             LowPrecision(adam(params), **({"weight": "bf16"} | options))
     with pytest.raises(ValueError, match="bf16 does not hold every value of fp32"):
         LowPrecision(adam(parameters(torch.bfloat16)), "fp32")
-    with pytest.raises(ValueError, match="differentiable=True does not go"):
+    with pytest.raises(ValueError, match="differentiable=True is not supported"):
         LowPrecision(torch.optim.SGD(params, lr=0.1, differentiable=True), "bf16")
     optimizer = LowPrecision(torch.optim.SGD(params, lr=0.1), "bf16", momentum="bf16")
     give_gradients(params, 0)
