@@ -215,9 +215,8 @@ class States:
                 for row in gradients:
                     native.set_gradient(*row)
         except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"this is not a state_dict of cpd.compress.States: {error!r}"
-            ) from None
+            what = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"this is not a state_dict of cpd.compress.States: {what}") from None
 
     @contextmanager
     def _used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:

@@ -126,7 +126,7 @@ def convert(
     check_module("model", model)
     root = _within(model)
     if any(isinstance(module, torch.jit.ScriptModule) for module in root.modules()):
-        raise TypeError("model must not be of torch.jit: convert the model that was scripted")
+        raise TypeError("model must be as it was before torch.jit, got a torch.jit.ScriptModule")
     warn_below = _share(coverage)
     group = ranks.named(amax_group)
     check_number("seed", seed)

@@ -333,7 +333,7 @@ def decode(
     if format is None or shape is None:
         raise TypeError("decode takes codes, a format and a shape, or an Encoded alone")
     if isinstance(codes, tuple):
-        raise TypeError("codes must be one array, got a tuple: give a scaled format's scales=")
+        raise TypeError("codes must be an array, got a tuple: give its scales as scales=")
     to = format_or_scaled(format)
     if isinstance(to, Scaled):
         return decoded_scaled(codes, to, shape, dtype, out, int32("axis", axis), scales)  # type: ignore[no-any-return]

@@ -364,8 +364,8 @@ def test_conv3d_errors(arguments, message):
     [
         ({"weight": W}, ValueError, "weight must be in × out/groups × kernel rows × columns"),
         ({"bias": values(4)}, ValueError, r"bias must have shape \(6,\), got \(4,\)"),
-        ({"groups": 3}, ValueError, "groups must be .* got 3 with 4 channels in input"),
-        ({"groups": 0}, ValueError, "groups must be at least 1"),
+        ({"groups": 3}, ValueError, "input's 4 channels must be .* got groups=3 "),
+        ({"groups": 0}, ValueError, "a multiple of groups, got groups=0"),
         (
             {"input": values(1, 3, 4, 4)},
             ValueError,

@@ -217,7 +217,7 @@ def test_states_that_cannot_be_merged():
     ):
         with pytest.raises(ValueError, match=said):
             states[0].merge(2, 0, others=others)
-    with pytest.raises(ValueError, match="nobody's states cannot be merged"):
+    with pytest.raises(ValueError, match="the states are empty, so they cannot be merged"):
         compress.States().merge(2)
     with pytest.raises(ValueError, match=r"rank must be None or 0…1, got 2"):
         states[0].merge(2, 2, others=states[1:])

@@ -39,7 +39,7 @@ def test_losses_that_fit_no_order():
     sizes = np.array([[1, 2, 3], [2, 1, 3], [3, 3, 1]])
     assert tree_of(sizes, [0, 1, 2]) is not None
     sizes[1, 2] = sizes[2, 1] = 2
-    with pytest.raises(OrderError, match="fits no order of sums"):
+    with pytest.raises(OrderError, match="no order of sums explains"):
         tree_of(sizes, [0, 1, 2])
 
 

@@ -249,7 +249,7 @@ def test_faults_beyond_the_range_are_noted() -> None:
 
 def test_random_sums_are_refused() -> None:
     draw = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="two answers to one question"):
+    with pytest.raises(ValueError, match="gave two results for one dot product"):
         probe(lambda a, b, c: c + draw.random(len(c)), "fp16", k=8)
 
 

@@ -129,7 +129,7 @@ def test_errors_of_a_scaler():
             LossScaler(**options)
     with pytest.raises(ValueError, match="interval must be at least 1"):
         LossScaler(interval=0)
-    with pytest.raises(RuntimeError, match="update comes after step"):
+    with pytest.raises(RuntimeError, match="call step or unscale_ before update"):
         LossScaler().update()
     p = weight(1.0, dtype=torch.float16)
     p.grad = torch.ones_like(p)

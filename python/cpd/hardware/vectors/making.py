@@ -168,7 +168,9 @@ def sum_rule(
     total = as_accumulator(acc)
     unit = as_unit(total)
     if operation in ("block_fma", "mma") and unit is None:
-        raise ValueError(f"{operation} is of matrix units, such as h100-fp8, got {total}")
+        raise ValueError(
+            f"{operation} needs a matrix unit as its accumulator, such as h100-fp8, got {total}"
+        )
     if operation != "sum" and unit is not None and (unit.scale is None) == (operation == "mma"):
         has = "takes no scales" if unit.scale is None else "takes scales: its operation is mma"
         raise ValueError(f"the unit {has}")
