@@ -103,7 +103,7 @@ def values_and_rows(spec: Reduce, sizes: Sizes) -> tuple[list[int], list[int]]:
 
 def _shape(size: Any) -> tuple[int, ...]:
     if not isinstance(size, (tuple, list)):
-        size = (size,)
+        return (int64("a size in shapes", size),)
     shape = tuple(int64("a size in shapes", length) for length in size)
     if any(length < 0 for length in shape):
         raise ValueError(f"a size in shapes must be at least 0, got {shape}")

@@ -128,7 +128,7 @@ class Report(Sequence[ReportRow]):
             The counts.
 
         Raises:
-            ValueError: if there was no training step yet, or nothing is counted.
+            ValueError: if no training step was counted yet, or nothing is counted.
         """
         if self._census is None:
             raise ValueError("nothing is counted: cpd.convert was called with coverage=False")

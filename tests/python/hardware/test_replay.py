@@ -145,7 +145,7 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     refused("not a .npz archive of arrays", {"fp16_a": np.array([[object()]])})
     refused("no dot products", {"fp16_d_fp32": None})
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ValueError, match="not a .npz archive of arrays"):
+    with pytest.raises(ValueError, match=r"not a \.npz archive of arrays"):
         replay(path)
     path.write_bytes(b"")
     assert main(["replay", str(path)]) == 2
