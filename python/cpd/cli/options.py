@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
     def _get_value(self, action: argparse.Action, text: str) -> Any:
         """Refuses what is not a number in the words of the other errors."""
         try:
-            return super()._get_value(action, text)  # type: ignore[misc]
+            return super()._get_value(action, text)
         except argparse.ArgumentError:
             noun = {int: "an integer", float: "a number"}.get(action.type)  # type: ignore[call-overload]
             if noun is None:

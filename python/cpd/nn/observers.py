@@ -457,18 +457,19 @@ def _check_eager() -> None:
 def _checked(model: Any) -> nn.Module:
     """The module whose calls are steps."""
     check_module("model", model)
+    module: nn.Module = model
     if isinstance(model, nn.parallel.DistributedDataParallel):
         return _checked(model.module)
     compiled = [
         name
-        for name, module in model.named_modules()
-        if isinstance(getattr(module, "_orig_mod", None), nn.Module)
-        or vars(module).get("_compiled_call_impl") is not None
+        for name, part in model.named_modules()
+        if isinstance(getattr(part, "_orig_mod", None), nn.Module)
+        or vars(part).get("_compiled_call_impl") is not None
     ]
     if compiled:
         place = f"its module {compiled[0]!r} is compiled" if compiled[0] else "model is compiled"
         raise ValueError(f"{place}: {COMPILED}")
-    return model
+    return module
 
 
 def _named(what_if: Any) -> dict[str, Recipe]:

@@ -317,7 +317,7 @@ def test_command_line_of_an_accumulator(capsys: pytest.CaptureFixture[str]) -> N
     assert "rule       e6m9 chunked chunk=4\n" in capsys.readouterr().out
     for arguments in ([], ["--accumulator", "fp32", "--", "true"]):
         assert main(["probe", *arguments]) == 2
-        assert "give either a command or --accumulator, got neither" in capsys.readouterr().err
+        assert "give either a command or --accumulator, got " in capsys.readouterr().err
     assert main(["probe", "--accumulator", "e4n3"]) == 2
 
 
