@@ -329,9 +329,9 @@ AT_BLOCKS = cpd.Recipe(sums="fp32", activation="mxfp8", weight="mxfp8", scales_a
             r"padding='same' needs stride 1, got \(2,\)",
         ),
         ({"padding_mode": "wrap"}, ValueError, "padding_mode must be one of zeros, reflect"),
-        ({"dilation": 3}, ValueError, r"fit into the padded input, \(5,\); got \(3,\)"),
+        ({"dilation": 3}, ValueError, r"fit into the padded input, \(5,\), got \(3,\)"),
         ({"groups": 3}, ValueError, "weight's 6 outputs a multiple of groups, got groups=3"),
-        ({"recipe": None}, TypeError, "format"),
+        ({"recipe": None}, TypeError, "give recipe="),
         ({"recipe": AT_BLOCKS}, ValueError, "scales to each operand, got scales_at='block'"),
     ],
 )
