@@ -78,8 +78,8 @@ def _repeated(numbers: tuple[float, ...], columns: int, device: torch.device) ->
 
 def refuse_vmap(*args: Any) -> NoReturn:
     raise ValueError(
-        "delayed scaling keeps one history for all samples, so it does not go under torch.vmap: "
-        "take a recipe whose scales follow from each tensor itself"
+        "delayed scaling is not supported under torch.vmap, as all samples share one history: use "
+        "a recipe without history, such as te-current"
     )
 
 

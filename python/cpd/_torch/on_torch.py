@@ -29,6 +29,7 @@ from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.numbers import Number
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.shown import alternatives
 from cpd.ops.arguments import (
     FLOATS,
     MAX_RANK,
@@ -41,6 +42,7 @@ from cpd.ops.arguments import (
     check_out_memory,
     check_random_is_used,
     check_random_range,
+    check_type,
     check_whole,
     shape_of,
 )
@@ -64,7 +66,7 @@ def array(
         expected = "a torch tensor" if name == like else f"a torch tensor like {like}"
         raise TypeError(f"{name} must be {expected}, got {type(x).__name__}")
     if NAMES[x.dtype] not in allowed:
-        raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {x.dtype}")
+        check_type(name, NAMES[x.dtype], allowed, x.dtype)
     check_place(name, x)
     if first is not None and x is not first and x.device != first.device:
         raise ValueError(f"{name} must be on {like}'s device, {first.device}, got {x.device}")
@@ -214,7 +216,7 @@ def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> torch.dtyp
     if dtype is None:
         dtype = out.dtype if isinstance(out, Tensor) else torch.float32
     if not isinstance(dtype, torch.dtype) or name_of(dtype) not in allowed:
-        raise TypeError(f"dtype must be one of torch's {', '.join(allowed)}, got {dtype}")
+        raise TypeError(f"dtype must be torch's {alternatives(allowed)}, got {dtype}")
     return dtype
 
 

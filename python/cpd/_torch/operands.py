@@ -219,8 +219,8 @@ def cast_operand(
     if cast.history:
         if multiplier is None:
             raise ValueError(
-                f"{text} follows former steps, whose state a layer keeps: cpd.convert makes it, or "
-                "give delayed="
+                f"the scales of {text} depend on past steps: use cpd.convert, whose layers store "
+                "them, or give delayed="
             )
         return run("cast_delayed", x.to(element), element_cast, multiplier, *numbers)
     if size:

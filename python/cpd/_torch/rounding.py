@@ -26,7 +26,7 @@ from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
-from cpd.ops.arguments import check_storage, check_whole, holds_scaled
+from cpd.ops.arguments import FLOATS, check_storage, check_type, check_whole, holds_scaled
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
 """The purposes of the two casts, by which their random streams differ."""
@@ -51,6 +51,7 @@ def rounded(
     if forward is None and backward is None:
         return x
     check_whole("x", x)
+    check_type("x", name_of(x.dtype), FLOATS, x.dtype)
     draws = False
     for spec in (forward, backward):
         if spec is not None:
@@ -73,12 +74,12 @@ def _check(spec: Cast, x: Tensor) -> None:
         return
     if q.transform is not None or spec.factor != 1 or spec.history:
         raise ValueError(
-            "a result is rounded without transform, factor and history, which go with the operands "
-            f"of products, got {spec}"
+            "transform=, factor= and history= are for the operands of products, not for results, "
+            f"got {spec}"
         )
     if not holds_scaled(name_of(x.dtype), q.text):
         raise ValueError(
-            f"{name_of(x.dtype)} does not hold every value of {spec}: give x in float32, or a "
+            f"{name_of(x.dtype)} cannot represent every value of {spec}: give x in float32, or a "
             "format whose scales are powers of two"
         )
 

@@ -138,14 +138,14 @@ def _draws_apart(name: str, call: BatchedCall, randomness: str, apart: bool) -> 
         return True
     if randomness == "error":
         raise RuntimeError(
-            f"cpd.{name} rounds stochastically under torch.vmap: say randomness='same' (each "
+            f"cpd.{name} rounds stochastically under torch.vmap: give randomness='same' (each "
             "example draws the bits of its own elements, as in a call of its own) or 'different' "
             "(those of the whole batch's elements), or give each example a stream of its own"
         )
     if apart:
         raise RuntimeError(
-            f"cpd.{name} takes the examples of torch.vmap one by one, so that randomness="
-            "'different' does not go: say 'same', or give each example a stream of its own"
+            f"cpd.{name} takes the examples of torch.vmap one by one and does not support "
+            "randomness='different': give 'same', or give each example a stream of its own"
         )
     return False
 

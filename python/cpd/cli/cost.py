@@ -211,7 +211,7 @@ def _codec_gbps(text: str | None) -> Any:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"a codec's rate must be a number or 'measured', got {text!r}") from None
+        raise UsageError(f"--codec-gbps must be a number or 'measured', got {text!r}") from None
 
 
 def _gradients(

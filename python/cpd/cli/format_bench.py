@@ -58,7 +58,9 @@ def number(text: str) -> float:
     """A number: decimal, or hexadecimal as C writes it."""
     word = text.strip().lower()
     if not re.fullmatch(_NUMBER, word):
-        raise UsageError(f"{text!r} is no number, such as 0.3, -1e-4, 0x1.8p-3 or inf")
+        raise UsageError(
+            f"--neighbors must be a number such as 0.3, -1e-4, 0x1.8p-3 or inf, got {text!r}"
+        )
     return float.fromhex(word) if "0x" in word else float(word)
 
 

@@ -53,6 +53,16 @@ class Parser(argparse.ArgumentParser):
             message = f"must be one of {', '.join(known)}, got {shown(value)}{hint}"
             raise argparse.ArgumentError(action, message)
 
+    def _get_value(self, action: argparse.Action, text: str) -> Any:
+        """Refuses what is not a number in the words of the other errors."""
+        try:
+            return super()._get_value(action, text)
+        except argparse.ArgumentError:
+            noun = {int: "an integer", float: "a number"}.get(action.type)  # type: ignore[call-overload]
+            if noun is None:
+                raise
+            raise argparse.ArgumentError(action, f"must be {noun}, got {shown(text)}") from None
+
 
 class CommandParser(Parser):
     """Reports unknown options itself, so that the error names the command's own help."""
@@ -263,7 +273,7 @@ def integers(text: str) -> list[int]:
     >>> integers("4,8,…,64")
     [4, 8, 16, 32, 64]
     """
-    words = texts(text)
+    words = texts(text) if text.strip() else [text]
     numbers: list[int] = []
     for index, word in enumerate(words):
         if word in ("…", "..."):

@@ -59,7 +59,8 @@ def _run(options: Options) -> int:
 
     check_writable(options.json)
     if bool(options.command_line) == (options.accumulator is not None):
-        raise UsageError("give a command behind --, or an accumulator by --accumulator")
+        got = "both" if options.command_line else "neither"
+        raise UsageError(f"give either a command or --accumulator, got {got}")
     with users_mistakes():
         c = None if options.c == "none" else options.c
         formats: list[Any] = [

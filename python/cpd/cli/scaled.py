@@ -67,7 +67,7 @@ def find_format(name: str) -> Format | Scaled:
         if meant and str(error).startswith("unknown") and "did you mean" not in str(error):
             raise UsageError(f"unknown format {name!r}; {meant}") from error
         if name in ("tensor", "row") or name.isdigit() or ("=" in name and " " not in name):
-            message = f"{name!r} is no format; of several words, quote all: 'int8 row'"
+            message = f"unknown format {name!r}: quote a format of several words, as 'int8 row'"
             raise UsageError(message) from error
         raise
 

@@ -181,7 +181,8 @@ def _run(options: Options) -> int:
 def _check(options: Options) -> None:
     """Finds out before the work what is wrong."""
     if bool(options.files) == (options.capture is not None):
-        raise UsageError("give files of tensors, or a function by --capture")
+        got = "both" if options.files else "neither"
+        raise UsageError(f"give either files of tensors or --capture, got {got}")
     with users_mistakes():
         for file in options.files:
             check_readable(file)
@@ -210,7 +211,7 @@ def _function(text: str) -> Callable[..., Any]:
     """A function of the user's, of a module that Python finds from the current folder too."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
-        raise UsageError(f"must be MODULE:FUNCTION, got {text!r}")
+        raise UsageError(f"--capture must be MODULE:FUNCTION, got {text!r}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -27,7 +27,7 @@ from cpd.comm.reports import ReduceReport, Traffic
 from cpd.comm.threads import LocalGroup
 from cpd.comm.virtual import TensorReport
 from cpd.numeric.checked import checked
-from cpd.numeric.numbers import int32, integer
+from cpd.numeric.numbers import at_least, int32, integer
 from cpd.numeric.numbers import number as whole_number
 from cpd.numeric.warned import warn
 from cpd.ops.device_memory import current_device
@@ -192,9 +192,7 @@ def local(
     >>> sums[0][0].tolist()
     [4.0, 4.0, 4.0]
     """
-    number = integer("size", size)
-    if number < 1:
-        raise ValueError(f"size must be at least 1, got {number}")
+    number = at_least(1, "size", size)
     return LocalGroup(number, *_options(timeout, chunk, seed))
 
 

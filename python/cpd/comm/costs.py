@@ -103,10 +103,10 @@ def values_and_rows(spec: Reduce, sizes: Sizes) -> tuple[list[int], list[int]]:
 
 def _shape(size: Any) -> tuple[int, ...]:
     if not isinstance(size, (tuple, list)):
-        return (int64("size", size),)
-    shape = tuple(int64("size", length) for length in size)
+        return (int64("a size in shapes", size),)
+    shape = tuple(int64("a size in shapes", length) for length in size)
     if any(length < 0 for length in shape):
-        raise ValueError(f"lengths of a shape must be at least 0, got {shape}")
+        raise ValueError(f"a size in shapes must be at least 0, got {shape}")
     return shape
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from cpd.comm.spec import Reduce, ReduceLike, as_reduce, check_world
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
-from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import at_least
 from cpd.numeric.shown import shown
 
 
@@ -259,7 +259,4 @@ def _patterns(exempt: Any) -> tuple[str, ...]:
 
 
 def _count(name: str, value: Any) -> int:
-    number = integer(name, value)
-    if number < 0:
-        raise ValueError(f"{name} must be at least 0, got {number}")
-    return number
+    return at_least(0, name, value)

@@ -36,6 +36,7 @@ from cpd import ops
 from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, flag
+from cpd.numeric.names import checked_name
 from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
@@ -349,7 +350,7 @@ def float_quantize(x: Tensor, exp: int, man: int, rounding: str = "stochastic") 
     >>> float_quantize(torch.tensor([1.0625, 0.3]), exp=4, man=3, rounding="nearest").tolist()
     [1.0, 0.3125]
     """
-    return quantizer(FloatingPoint(exp, man), None, rounding)(x)
+    return quantizer(FloatingPoint(exp, man), None, _rounding("rounding", rounding))(x)
 
 
 @checked
@@ -382,7 +383,7 @@ def fixed_point_quantize(
     >>> fixed_point_quantize(torch.tensor([0.3, 9.0]), 4, 2, clamp=False, rounding="nearest")
     tensor([0.2500, 9.0000])
     """
-    return quantizer(FixedPoint(wl, fl, clamp, symmetric), None, rounding)(x)
+    return quantizer(FixedPoint(wl, fl, clamp, symmetric), None, _rounding("rounding", rounding))(x)
 
 
 @checked
@@ -408,7 +409,7 @@ def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochasti
     >>> block_quantize(torch.tensor([1.0, 0.3]), wl=4, rounding="nearest").tolist()
     [1.0, 0.25]
     """
-    return quantizer(BlockFloatingPoint(wl, dim), None, rounding)(x)
+    return quantizer(BlockFloatingPoint(wl, dim), None, _rounding("rounding", rounding))(x)
 
 
 @checked
@@ -589,9 +590,7 @@ def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
 
 
 def _rounding(name: str, rounding: Any) -> str:
-    if rounding not in ROUNDINGS:
-        raise ValueError(f"{name} must be one of {', '.join(ROUNDINGS)}, got {shown(rounding)}")
-    return str(rounding)
+    return checked_name(name, rounding, ROUNDINGS)
 
 
 def _number(name: str, number: Any) -> Number | None:

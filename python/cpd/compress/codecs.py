@@ -405,7 +405,7 @@ def _option_text(name: str, value: Any) -> str:
 def bytes_of(data: Any) -> bytes:
     """`data` as bytes. Raises TypeError for anything else."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise TypeError(f"data must be bytes, got {type(data).__name__}")
+        raise TypeError(f"data must be bytes, such as a Packet's data, got {type(data).__name__}")
     return bytes(data)
 
 

@@ -60,7 +60,7 @@ def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
     for state in layers:
         if state.codec.split(" ", 1)[0] not in _RESIDUALS:
             raise ValueError(
-                f"tensor {number} cannot be merged: what {shown(state.codec)} keeps of it is no "
+                f"tensor {number} cannot be merged: what {shown(state.codec)} stores is not an "
                 "error that is owed to the sum; reset() the tensor"
             )
     sizes_and_codecs = {

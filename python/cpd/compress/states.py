@@ -215,7 +215,8 @@ class States:
                 for row in gradients:
                     native.set_gradient(*row)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"this is no state of codecs: {error!r}") from None
+            what = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"this is not a state_dict of cpd.compress.States: {what}") from None
 
     @contextmanager
     def _used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
@@ -254,7 +255,7 @@ def _all_ranks(all_states: list[States]) -> int:
     owners = [states._owner() for states in all_states]
     first = owners[0]
     if first is None:
-        raise ValueError("nobody's states cannot be merged: no call has kept anything in them")
+        raise ValueError("the states are empty, so they cannot be merged: no call has used them")
     ranks = [None] if first.rank is None else list(range(first.world))
     expected = {Owner(first.world, rank) for rank in ranks}
     if len(owners) != len(expected) or set(owners) != expected:

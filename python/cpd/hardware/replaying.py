@@ -77,7 +77,7 @@ class _Set:
 
 @checked
 def replay(
-    path: Any,
+    path: str | Path,
     accumulator: AccumulatorLike | None = None,
     *,
     operands: str | None = None,
@@ -254,7 +254,7 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files if "_" in name}
     except (ValueError, EOFError, MemoryError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise ValueError(f"{path} is no archive of arrays: {error}") from error
+        raise ValueError(f"{path} is not a .npz archive of arrays: {error}") from error
 
 
 def _patterns(path: Path, arrays: dict[str, npt.NDArray[Any]], name: str) -> F32:

@@ -34,7 +34,7 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
     """The recipe of a functional form's arguments. Raises TypeError where both are None."""
     if sums is None:
         if recipe is None:
-            raise TypeError("give recipe=, such as a format of operands, or sums=, got neither")
+            raise TypeError("give recipe=, such as recipe='mxfp8', or sums=, got neither")
         return recipe if isinstance(recipe, Recipe) else as_recipe(recipe)
     if isinstance(sums, Accumulator):
         sums = sums.text  # which compiled programs take beside a recipe's text
@@ -52,13 +52,11 @@ check_operand = operators.check_float
 """Raises unless `x` is a tensor that products take."""
 
 
-def check_places(first: Tensor, **others: Tensor | None) -> None:
-    """Raises unless all are on one device."""
+def check_places(like: str, first: Tensor, **others: Tensor | None) -> None:
+    """Raises unless all are on one device. `like`: the name of the first one."""
     for name, x in others.items():
         if x is not None and x.device != first.device:
-            raise ValueError(
-                f"{name} must be on the first operand's device, {first.device}, got {x.device}"
-            )
+            raise ValueError(f"{name} must be on {like}'s device, {first.device}, got {x.device}")
 
 
 def check_bias(bias: Tensor, outputs: int) -> None:
@@ -98,12 +96,18 @@ def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
     return False
 
 
-def check_types(what: str, *operands: Tensor) -> None:
-    """Raises ValueError for operands of several types, outside of torch.autocast."""
+def check_types(what: str, *operands: Tensor, way: str = "") -> None:
+    """Raises ValueError for operands of several types, outside of torch.autocast.
+
+    `way`: what helps, in addition to converting them.
+    """
     types = dict.fromkeys(x.dtype for x in operands)
     if len(types) > 1 and autocast_type(operands[0]) is None:
         names = " and ".join(map(operators.name_of, types))
-        raise ValueError(f"{what} must have one type outside of torch.autocast, got {names}")
+        raise ValueError(
+            f"{what} must have one type outside of torch.autocast, got {names}: convert them to "
+            f"one{way}"
+        )
 
 
 FORMATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -150,14 +154,14 @@ class Arguments(NamedTuple):
         delayed scaling is missing.
         """
         if dtype is None and x.dtype != w.dtype:
-            check_types("operands without dtype=", x, w)
+            check_types("the operands", x, w, way=", or give dtype=")
         narrow = None if dtype is not None else autocast_type(x)
         dtype = narrow if dtype is None else dtype
         element = _element(how, x, dtype)
         if how._kept.delays and delayed is None:
             raise ValueError(
-                "the recipe's scales follow from former steps: cpd.convert keeps that state, or "
-                "give delayed= a cpd.nn.delayed.Delayed of the recipe"
+                "the recipe's scales depend on past steps: use cpd.convert, whose layers store "
+                "them, or give delayed= a cpd.nn.delayed.Delayed of the recipe"
             )
         numbers = _numbers(how, x, seed, stream)
         before, gemms = how._kept.before, how._kept.gemms
@@ -259,18 +263,17 @@ def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtyp
     output = format_of(recipe.output)
     if output is not None and not holds(name, output.name):
         raise ValueError(
-            f"the result's type, {name}, does not hold the recipe's output, {output}: give dtype=, "
-            f"a type that does, such as float32, or another recipe{_or_off(element, x)}"
+            f"the result is {name}, which cannot represent every value of the recipe's output, "
+            f"{output}: give dtype=, such as torch.float32, or another recipe{_or_off(element, x)}"
         )
     if is_native(recipe.forward):
         return element if recipe.output is None else torch.float32
     if not holds(name, recipe.forward.format.name):  # type: ignore[union-attr]
         if recipe.output is None:
             raise ValueError(
-                f"the result's type, {name}, does not hold {recipe.forward.format}: give the "
-                f"recipe output={FORMATS[element]!r}, into which its sums are then rounded, or "
-                "dtype=, a type that does, such as float32, or another "
-                f"accumulator{_or_off(element, x)}"
+                f"the result is {name}, which cannot represent every value of the sums' format, "
+                f"{recipe.forward.format}: give the recipe output={FORMATS[element]!r}, dtype=, "
+                f"such as torch.float32, or another accumulator{_or_off(element, x)}"
             )
         return torch.float32
     return element

@@ -367,7 +367,7 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Tensor | None, is_causal
             f"query must be … × L × E, key … × S × E and value … × S × F, got shapes {q}, {k}, {v}"
         )
     if is_causal and attn_mask is not None:
-        raise ValueError("is_causal goes without attn_mask: give one of them")
+        raise ValueError("is_causal and attn_mask exclude each other: give one of them")
     check_types("query, key and value", query, key, value)
     if attn_mask is not None and refuses_mask(query, attn_mask):
         raise ValueError(

@@ -171,8 +171,8 @@ class autocast(Mode):  # noqa: N801  # as torch.autocast
         parts = (self.recipe, self.recipe.attention)
         if any(part is not None and part._kept.delays for part in parts):
             raise ValueError(
-                "autocast keeps no scales of former steps, which the recipe asks for: cpd.convert "
-                "does, in each layer"
+                "the recipe's scales depend on past steps, which cpd.autocast does not store: use "
+                "cpd.convert"
             )
         for name, number in (("seed", seed), ("stream", stream)):
             check_number(name, number)

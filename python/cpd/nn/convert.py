@@ -31,8 +31,8 @@ from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import emulation_of, torchs_base
 from cpd.nn.report import Report, ReportRow
 from cpd.nn.rules import Choice, Decision, Rule, Rules
-from cpd.numeric.checked import checked
-from cpd.numeric.numbers import check_number, integer
+from cpd.numeric.checked import check_module, checked
+from cpd.numeric.numbers import at_least, check_number
 from cpd.numeric.shown import shown
 from cpd.numeric.warned import PrecisionWarning, warn
 from cpd.ops.arguments import holds
@@ -126,9 +126,10 @@ def convert(
       Linear  × 1  2  left in torch by the rule 'last 1'
     >>> restore(model)
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_module("model", model)
     root = _within(model)
+    if any(isinstance(module, torch.jit.ScriptModule) for module in root.modules()):
+        raise TypeError("model must be as it was before torch.jit, got a torch.jit.ScriptModule")
     warn_below = _share(coverage)
     group = ranks.named(amax_group)
     check_number("seed", seed)
@@ -206,8 +207,8 @@ def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = N
         ValueError: if the model was not converted, or a number is below 0.
     """
     for name, number in (("step", step), ("epoch", epoch)):
-        if number is not None and integer(name, number) < 0:
-            raise ValueError(f"{name} must be at least 0, got {number}")
+        if number is not None:
+            at_least(0, name, number)
     states = list(_states(_within(model)))
     if not states:
         raise ValueError("the model has no converted layer: call cpd.convert first")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cpd._torch.moves import Moves
 from cpd.nn.arguments import check_operand, check_places
+from cpd.numeric.names import checked_name
 from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 
@@ -44,7 +45,7 @@ def check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any
         if name == "bias" and bias is None:
             continue
         check_operand(name, x, like="input")
-    check_places(input, weight=weight, bias=bias)
+    check_places("input", input, weight=weight, bias=bias)
     if input.dim() not in (rank + 1, rank + 2):
         raise ValueError(f"input must be (N ×) {_IMAGES[rank]}, got shape {tuple(input.shape)}")
     if weight.dim() != rank + 2:
@@ -77,10 +78,7 @@ def moves_of(
             )
         return Moves(stride, padding, dilation, True, more, groups), nothing * 2
     sides = _sides(rank, geometry.padding, weight.shape[2:], stride, dilation)
-    mode = geometry.padding_mode
-    if mode not in PADDING_MODES:
-        allowed = ", ".join(PADDING_MODES)
-        raise ValueError(f"padding_mode must be one of {allowed}, got {shown(mode)}")
+    mode = checked_name("padding_mode", geometry.padding_mode, PADDING_MODES)
     padding = tuple(min(pair) for pair in sides) if mode == "zeros" else nothing
     edges = [n - p for pair, p in zip(sides, padding, strict=True) for n in reversed(pair)]
     return Moves(stride, padding, dilation, False, nothing, groups), tuple(reversed(edges))
@@ -93,15 +91,14 @@ def _check_groups(groups: Any, channels: int, weight: torch.Size, transposed: bo
     if transposed:
         if number < 1 or channels != first or channels % number:
             raise ValueError(
-                f"groups must be at least 1 and divide the channels of input, which are weight's "
-                f"first dimension: got {number} with {channels} channels in input, weight "
-                f"{tuple(weight)}"
+                f"input's {channels} channels must be weight's first dimension and a multiple of "
+                f"groups, got groups={number} and weight of shape {tuple(weight)}"
             )
     elif number < 1 or channels != second * number or first % number:
         raise ValueError(
-            f"groups must be at least 1, divide weight's {first} outputs, and times weight's "
-            f"{second} channels give input's: got {number} with {channels} channels in "
-            f"input, weight {tuple(weight)}"
+            f"input's {channels} channels must be groups × weight's {second} channels, and "
+            f"weight's {first} outputs a multiple of groups, got groups={number} and weight of "
+            f"shape {tuple(weight)}"
         )
     return number
 
@@ -125,8 +122,8 @@ def check_size(moves: Moves, edges: tuple[int, ...], input: Tensor, weight: Tens
         )
     padded = tuple(moves.padded(image))
     raise ValueError(
-        f"the kernel must be at least {ones} and, dilated by {moves.dilation}, fit into the padded "
-        f"input, {padded}; got {kernel}"
+        f"the kernel must be at least {ones} and fit into the padded input, {padded}, got {kernel} "
+        f"with dilation {moves.dilation}"
     )
 
 

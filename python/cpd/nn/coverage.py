@@ -438,7 +438,7 @@ class Census:
         """
         model = None if self._model is None else self._model()
         if model is None:
-            raise ValueError("the converted model is no more, or was copied with its report")
+            raise ValueError("the report has no model: it was deleted, or copied with its report")
         counter = Counter(model, lambda: None)
         model = model if part is None else part
         mode = FakeTensorMode(allow_non_fake_inputs=True)

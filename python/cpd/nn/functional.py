@@ -158,7 +158,7 @@ def _product(
     x = a.unsqueeze(0) if a.dim() == 1 else a
     y = b.unsqueeze(1) if b.dim() == 1 else b
     product_shape(x.shape, y.shape)
-    check_places(a, b=b)
+    check_places("a", a, b=b)
     arguments = Arguments.of(recipe, a, b, dtype, seed, stream, delayed)
     if in_float32:
         arguments = arguments._replace(element=torch.float32)
@@ -232,7 +232,7 @@ def linear(
     if bias is not None:
         check_operand("bias", bias, like="input")
         check_bias(bias, weight.shape[0])
-    check_places(input, weight=weight, bias=bias)
+    check_places("input", input, weight=weight, bias=bias)
     arguments = Arguments.of(call_recipe, input, weight, dtype, seed, stream, delayed)
     x, w = entering(arguments, input, weight)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)

@@ -272,7 +272,7 @@ def instance_norm(
     [[[-0.9375, -0.46875, 1.375]]]
     """
     if (running_mean is None) != (running_var is None):
-        raise ValueError("running_mean and running_var go together, and one of them is None")
+        raise ValueError("give both running_mean and running_var, or neither: one of them is None")
     rounding = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     others = (running_mean, running_var, weight, bias)
     return rounding.normed(_instance_norm, input, others, [int(use_input_stats)], [momentum, eps])

@@ -32,8 +32,8 @@ from cpd.nn.observed_rows import EXEMPT, Key, WatchRow
 from cpd.nn.recipe import Recipe, RecipeLike, as_recipe
 from cpd.nn.rules import Choice
 from cpd.numeric.cast import Cast, is_whole
-from cpd.numeric.checked import checked
-from cpd.numeric.numbers import integer
+from cpd.numeric.checked import check_module, checked
+from cpd.numeric.numbers import at_least
 from cpd.numeric.shown import shown
 
 WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
@@ -118,9 +118,7 @@ class Watch:
         self, model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None
     ) -> None:
         self._model = _checked(model)
-        self.every = integer("every", every)
-        if self.every < 1:
-            raise ValueError(f"every must be at least 1, got {self.every}")
+        self.every = at_least(1, "every", every)
         self._what_if = _named(what_if)
         if writer is not None and not callable(getattr(writer, "add_scalar", None)):
             raise TypeError(
@@ -458,26 +456,28 @@ def _check_eager() -> None:
 
 def _checked(model: Any) -> nn.Module:
     """The module whose calls are steps."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_module("model", model)
+    module: nn.Module = model
     if isinstance(model, nn.parallel.DistributedDataParallel):
         return _checked(model.module)
     compiled = [
         name
-        for name, module in model.named_modules()
-        if isinstance(getattr(module, "_orig_mod", None), nn.Module)
-        or vars(module).get("_compiled_call_impl") is not None
+        for name, part in model.named_modules()
+        if isinstance(getattr(part, "_orig_mod", None), nn.Module)
+        or vars(part).get("_compiled_call_impl") is not None
     ]
     if compiled:
         place = f"its module {compiled[0]!r} is compiled" if compiled[0] else "model is compiled"
         raise ValueError(f"{place}: {COMPILED}")
-    return model
+    return module
 
 
 def _named(what_if: Any) -> dict[str, Recipe]:
     """The recipes by their names."""
-    if isinstance(what_if, (str, Recipe)):
-        raise TypeError(f"what_if must be a sequence or dict of recipes, got {shown(what_if)}")
+    if isinstance(what_if, (str, Recipe)) or not isinstance(what_if, Iterable):
+        raise TypeError(
+            f"what_if must be a list or dict of recipes, such as ['mxfp8'], got {shown(what_if)}"
+        )
     if isinstance(what_if, Mapping):
         recipes = {name: as_recipe(recipe) for name, recipe in what_if.items()}
     else:

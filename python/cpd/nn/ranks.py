@@ -34,7 +34,8 @@ def resolved(name: str) -> Any:
         return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]
     except (RuntimeError, ValueError, KeyError) as error:
         raise ValueError(
-            f"amax_group {shown(name)} is no process group of this process: convert the model again"
+            f"this process has no process group {shown(name)}, the model's amax_group: convert the "
+            "model again"
         ) from error
 
 

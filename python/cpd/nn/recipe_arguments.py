@@ -22,7 +22,7 @@ from cpd.numeric.accumulator import (
     as_accumulator,
 )
 from cpd.numeric.cast import Cast, CastLike, as_cast, element_of, refuse_e4m3
-from cpd.numeric.names import did_you_mean
+from cpd.numeric.names import checked_name, did_you_mean
 from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
@@ -90,8 +90,8 @@ def formats(value: Any) -> Cast | None:
         as_cast(value)
     except TypeError:
         raise TypeError(
-            "a recipe is a cpd.Recipe, a recipe's name, a file (.toml or .json), plain data, or a "
-            f"format, scaled or not, or a cast, for all operands, got {shown(value)}"
+            "a recipe must be a cpd.Recipe, its name or text, a path (.toml or .json), a dict, or "
+            f"the format of all operands, got {shown(value)}"
         ) from None
     except ValueError:
         if isinstance(value, str) and _names_sum(value):
@@ -102,8 +102,8 @@ def formats(value: Any) -> Cast | None:
 
 def _is_sum(text: str) -> str:
     return (
-        f"{shown(text)} is an accumulator, the rule of a sum, and no format of operands: give it "
-        f"as sums={shown(text)}, as in cpd.Recipe(sums={shown(text)})"
+        f"{shown(text)} is an accumulator, not a format of operands: give it as "
+        f"sums={shown(text)}, as in cpd.Recipe(sums={shown(text)})"
     )
 
 
@@ -237,10 +237,7 @@ def loss_scale(name: str, value: Any) -> Any:
 
 def scales_at(name: str, value: Any) -> Any:
     """Reads where scales are applied; None where the sums tell."""
-    if value is not None and value not in _core.SCALES_AT:
-        allowed = ", ".join(_core.SCALES_AT)
-        raise ValueError(f"scales_at must be one of {allowed}, got {shown(value)}")
-    return value
+    return None if value is None else checked_name("scales_at", value, _core.SCALES_AT)
 
 
 def rules(name: str, value: Any, nested: Nested) -> tuple[tuple[str, Any], ...]:

@@ -72,18 +72,18 @@ _KEY = re.compile(rf"(^|\s)({'|'.join(KEYS)})=")
 def _of_file(path: Path) -> dict[str, Any]:
     kind = path.suffix.removeprefix(".").upper()
     if kind not in ("TOML", "JSON"):
-        raise ValueError("a recipe's file is .toml or .json")
+        raise ValueError("a recipe's file must end in .toml or .json")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from None
+        raise ValueError(f"cannot be read: {error.strerror}") from None
     try:
         data = _loads(kind)(text)
     except RecursionError:
         raise ValueError(f"the recipe's {kind} is nested too deeply") from None
     except ValueError as error:  # of JSON and TOML, and of ints with too many digits
         told = _core.readable(str(error))
-        raise ValueError(f"the recipe is no {kind}: {told}") from None
+        raise ValueError(f"the recipe is not valid {kind}: {told}") from None
     if not isinstance(data, dict):
         raise ValueError(f"the recipe's {kind} must be a table of keys, got {shown(data)}")
     return _known(data)
@@ -105,7 +105,7 @@ def _known(keys: dict[str, Any]) -> dict[str, Any]:
     for key in keys:
         if key not in known:
             near = did_you_mean(key, known) or f"there are {', '.join(known)}"
-            raise ValueError(f"{shown(key)[1:-1]} is no key of a recipe; {near}")
+            raise ValueError(f"unknown key {shown(key)} of a recipe; {near}")
     return dict(keys)
 
 

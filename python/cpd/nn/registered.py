@@ -12,7 +12,7 @@ from torch import nn
 
 from cpd.nn.converted.emulations import EMULATIONS, TORCHS, Emulation
 from cpd.numeric.checked import checked
-from cpd.numeric.shown import shown
+from cpd.numeric.shown import kind_of, shown
 
 _WAYS = {
     "products": EMULATIONS["Forward"],
@@ -56,7 +56,7 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
     >>> register(Scores, "products")
     """
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        raise TypeError(f"cls must be a class of modules, got {shown(cls)}")
+        raise TypeError(f"cls must be a class of modules, got {kind_of(cls)}")
     emulation = TORCHS.get(how) if isinstance(how, type) else _WAYS.get(how)
     if emulation is None:
         raise ValueError(

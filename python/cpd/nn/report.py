@@ -128,7 +128,7 @@ class Report(Sequence[ReportRow]):
             The counts.
 
         Raises:
-            ValueError: if there was no training step yet, or nothing is counted.
+            ValueError: if no training step was counted yet, or nothing is counted.
         """
         if self._census is None:
             raise ValueError("nothing is counted: cpd.convert was called with coverage=False")
@@ -137,8 +137,8 @@ class Report(Sequence[ReportRow]):
         counted = self._census.finish()
         if counted is None:
             raise ValueError(
-                "there was no training step yet: call the model, or its parts, with gradients on, "
-                "or give report.coverage the model's arguments"
+                "no training step was counted yet: call the model, or its parts, with gradients "
+                "on, or give report.coverage() the model's arguments"
             )
         return counted
 

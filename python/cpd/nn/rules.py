@@ -65,12 +65,7 @@ class Choice:
         """The recipe of the module of that name, and the selector that gave it; "": none did."""
         decided = ... if self._decide is None else self._decide(name, self._modules[name])
         if decided is not ...:
-            if isinstance(decided, bool):
-                raise TypeError(
-                    f"the function of rules must return a recipe, None (torch computes the layer) "
-                    f"or ... (the recipe's rules decide), got {decided} for {name!r}"
-                )
-            return None if decided is None else as_recipe(decided), "a function"
+            return None if decided is None else _decided(decided, name), "a function"
         for text, matches, recipe in self._rules:
             if matches(name):
                 return None if recipe is None else as_recipe(recipe), text
@@ -104,6 +99,17 @@ class Choice:
         return any(
             pattern in (kind.__name__, f"{kind.__module__}.{kind.__qualname__}") for kind in classes
         )
+
+
+def _decided(recipe: Any, name: str) -> Recipe:
+    """The recipe that a function of rules returned for a module."""
+    try:
+        return as_recipe(recipe)
+    except TypeError:
+        raise TypeError(
+            "the function of rules must return a recipe, None (torch computes the layer) or ... "
+            f"(the recipe's rules decide), got {shown(recipe)} for {name!r}"
+        ) from None
 
 
 def longest_list(modules: dict[str, nn.Module]) -> list[str]:

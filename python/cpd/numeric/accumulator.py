@@ -10,6 +10,7 @@ from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.numbers import int64
+from cpd.numeric.shown import kind_of
 from cpd.numeric.spec import KINDS, Kind, Spec, made
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
@@ -401,7 +402,7 @@ def _text(value: Any) -> str:
     except TypeError:
         raise TypeError(
             "an accumulator must be a cpd.Accumulator, its text, a matrix unit's name, or a "
-            f"format, got {type(value).__name__}"
+            f"format, got {kind_of(value)}"
         ) from None
 
 

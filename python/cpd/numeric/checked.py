@@ -19,6 +19,7 @@ import numpy as np
 
 from cpd._since import KEYWORDS, refuse_members
 from cpd.numeric.renamed import name_of, refuse_call
+from cpd.numeric.shown import kind_of
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 Test = Callable[[Any], bool]
@@ -81,10 +82,15 @@ def check_text(name: str, text: str) -> None:
             raise ValueError(f"{name} must be text that UTF-8 can hold, got {text!r}") from None
 
 
+def check_module(name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a torch.nn.Module."""
+    _kind_of("Module").check(name, value)
+
+
 def check_keys(name: str, given: Mapping[str, Any], *keys: str) -> None:
     """Raises ValueError where a mapping lacks one of these keys, TypeError where it is none."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"{name} must be a mapping, got {type(given).__name__}")
+        raise TypeError(f"{name} must be a mapping, got {kind_of(given)}")
     missing = [key for key in keys if key not in given]
     if missing:
         raise ValueError(f"{name} must have the keys {', '.join(keys)}; it has no {missing[0]!r}")
@@ -191,7 +197,7 @@ class _Kind(NamedTuple):
             if test(value):
                 return
         if self.tests:
-            raise TypeError(f"{name} must be {self.noun}, got {type(value).__name__}")
+            raise TypeError(f"{name} must be {self.noun}, got {kind_of(value)}")
 
 
 _ANY = _Kind((), "anything")

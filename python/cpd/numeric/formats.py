@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
+from cpd.numeric.shown import kind_of
 from cpd.numeric.spec import KINDS, Kind, Spec, made
 from cpd.numeric.spec import flag as flag
 
@@ -35,8 +36,8 @@ def format_text(what: str, value: Any) -> str:
     if isinstance(value, np.dtype) or (torch is not None and isinstance(value, torch.dtype)):
         return dtype_name(value)
     raise TypeError(
-        f"{what} must be a cpd.Format or its name, got {type(value).__name__}; a pair (exp, man) "
-        "and a dtype are taken too"
+        f"{what} must be a name such as 'e4m3fn', a cpd.Format, a pair (exp, man) or a dtype, got "
+        f"{kind_of(value)}"
     )
 
 

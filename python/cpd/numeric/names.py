@@ -59,7 +59,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
 def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Returns 'did you mean x?' of the known name nearest to `name`, letter case apart.
 
-    It is empty if none is near.
+    Names that begin with `name` are nearest. It is empty if none is near.
 
     >>> did_you_mean("Adm", ["sgd", "adam"]), did_you_mean("lion", ["sgd", "adam"])
     ('did you mean adam?', '')
@@ -67,5 +67,6 @@ def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str
     if not isinstance(name, str):
         return ""
     lower = {candidate.lower(): candidate for candidate in known}
-    near = get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
+    longer = [text for text in lower if len(name) > 2 and text.startswith(name.lower())]
+    near = get_close_matches(name.lower(), longer or lower, n=1, cutoff=0 if longer else cutoff)
     return f"did you mean {lower[near[0]]}?" if near else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from cpd.numeric.shown import shown
+from cpd.numeric.shown import kind_of, shown
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,20 @@ def integer(name: str, value: Any) -> int:
     try:
         return index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
+        raise TypeError(f"{name} must be an int, got {kind_of(value)}") from None
+
+
+def at_least(least: int, name: str, value: Any) -> int:
+    """`value` as an int. Raises ValueError if it is below `least`.
+
+    >>> at_least(1, "every", 0)
+    Traceback (most recent call last):
+    ValueError: every must be at least 1, got 0
+    """
+    number = integer(name, value)
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {shown(number)}")
+    return number
 
 
 def int32(name: str, value: Any) -> int:

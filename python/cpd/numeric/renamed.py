@@ -92,7 +92,7 @@ def refuse(
     to: Any = None,
     positional: Sequence[Any] = (),
     known: Iterable[str] = (),
-    last: str = "format",
+    last: str = "to",
     parameters: Sequence[str] = (),
 ) -> None:
     """Raises TypeError for arguments that a function does not take, or that are missing.
@@ -123,7 +123,7 @@ def refuse(
         text = f"{getattr(to, 'text', to)}{words}"
         raise TypeError(f'{function}() takes {keywords} in its format: "{text}"')
     if positional:
-        raise TypeError(f"{function}() takes all that follows its {last} by keyword")
+        raise TypeError(f"{function}() takes all arguments after {last}= by keyword")
     for keyword in given:
         if names.get(keyword, "").startswith(TO_CALL):
             raise TypeError(f"{function}() takes no {keyword}=: give it to {names[keyword]}")
@@ -136,4 +136,7 @@ def refuse(
         hint = f"; did you mean {near[0]}=?" if near else ""
         raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}{hint}")
     if to is REQUIRED:
-        raise TypeError(f"{function}() lacks the format or the accumulator to round into")
+        needed = "a format, such as to='e4m3fn'"
+        if function in ("sum", "gemm"):
+            needed = "an accumulator, such as accumulator='fp32'"
+        raise TypeError(f"{function}() needs {needed}")

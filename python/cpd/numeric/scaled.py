@@ -10,7 +10,7 @@ from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.numbers import int32, int64
-from cpd.numeric.shown import shown
+from cpd.numeric.shown import kind_of, shown
 from cpd.numeric.spec import KINDS, Kind, Spec, made
 
 
@@ -21,6 +21,8 @@ def block_text(block: Any) -> str:
     if isinstance(block, tuple) and len(block) == 2:
         rows, columns = (int32("block", size) for size in block)
         return f"{rows}x{columns}"
+    if not isinstance(block, int):
+        raise TypeError(f"block must be an int, a text or a pair of ints, got {kind_of(block)}")
     return str(int32("block", block))
 
 

@@ -4,9 +4,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from cpd import _core
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Returns names as an error lists them.
+
+    >>> alternatives(["float32", "bfloat16", "float16"])
+    'float32, bfloat16 or float16'
+    """
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def shown(value: Any) -> str:
@@ -23,6 +34,22 @@ def shown(value: Any) -> str:
     if len(text) <= 80 and text.isascii():  # nothing of C++, which no compiler traces
         return text
     return _core.shortened(text, 1000 if "/" in text else 80 if len(text) > 98 else 98)
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, as an error says it: the name of its type, and of the types in a list.
+
+    >>> kind_of(3), kind_of(None), kind_of(int), kind_of(["2", 3])
+    ('int', 'None', 'the class int', 'list of int, str')
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    if type(value) in (list, tuple) and value:
+        return f"{name} of {', '.join(sorted({kind_of(item) for item in value}))}"
+    return name
 
 
 def percent(share: float, digits: int = 2) -> str:

@@ -14,6 +14,7 @@ from cpd.numeric import formats, scaled
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number, integer
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.shown import alternatives, kind_of, shown
 
 if TYPE_CHECKING:
     import torch
@@ -80,10 +81,10 @@ def check_result(dtype: str, f: str) -> None:
     """`check_storage` for a matrix product, whose element type is an argument."""
     try:
         check_storage(dtype, f)
-    except ValueError as error:
+    except ValueError:
         raise ValueError(
-            f"the result's type, {dtype}, does not hold {f}: give dtype= one that does, such as "
-            f"float32, or an accumulator that fits ({error})"
+            f"the result is {dtype}, which cannot represent every value of {f}: give dtype=, such "
+            "as float32, or a narrower accumulator"
         ) from None
 
 
@@ -95,6 +96,12 @@ def holds(dtype: str, f: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def check_type(name: str, element: str, allowed: tuple[str, ...], got: Any) -> None:
+    """Raises TypeError unless an element type is allowed. `got`: its name in errors."""
+    if element not in allowed:
+        raise TypeError(f"{name} must be of type {alternatives(allowed)}, got {got}")
 
 
 def check_whole(name: str, x: Any) -> None:
@@ -143,9 +150,15 @@ def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
         wider = "float64" if is_wide else "float32"
         name = f.text if isinstance(f, Scaled) else f.name
         raise ValueError(
-            f"{dtype} does not hold every value of a cast to {name}: give dtype={wider}, the type "
-            "of the result, or an x of that type"
+            f"x is {dtype}, which cannot represent every value of a cast to {name}: give "
+            f"dtype={wider}, the result's type, or an x of that type"
         )
+
+
+def check_tininess(tininess: str) -> None:
+    """Raises ValueError unless `tininess` says when underflow is detected."""
+    if tininess not in ("after", "before"):
+        raise ValueError(f"tininess must be after or before, got {shown(tininess)}")
 
 
 def check_random_is_used(rounding: str) -> None:
@@ -162,8 +175,14 @@ def check_random_range(low: int, high: int, bits: int) -> None:
 
 def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
     """A shape as a tuple, from an int or a sequence of ints, checked."""
-    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    sizes = tuple(integer(name, size) for size in sizes)
+    is_text = isinstance(shape, (str, bytes))
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not is_text else (shape,)
+    try:
+        sizes = tuple(integer(name, size) for size in sizes)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be an int or a sequence of ints, got {kind_of(shape)}"
+        ) from None
     if any(size < 0 for size in sizes):
         raise ValueError(f"{name} must not be negative, got {sizes}")
     if len(sizes) > MAX_RANK:
@@ -263,8 +282,10 @@ def together(kind: Any, operands: dict[str, Any]) -> dict[str, Any]:
     try:
         return dict(zip(arrays, kind.broadcast(*arrays.values()), strict=True))
     except (ValueError, RuntimeError):
-        names, shapes = ", ".join(arrays), [tuple(x.shape) for x in arrays.values()]
-        raise ValueError(f"{names} must broadcast together, got shapes {shapes}") from None
+        shapes = " and ".join(str(tuple(x.shape)) for x in arrays.values())
+        raise ValueError(
+            f"{' and '.join(arrays)} must broadcast together, got shapes {shapes}"
+        ) from None
 
 
 def draws(

@@ -9,7 +9,13 @@ from cpd.numeric.cast import CastLike, unscaled
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import Number
 from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
-from cpd.ops.arguments import ArrayT, Elementwise, check_storage, together
+from cpd.ops.arguments import (
+    ArrayT,
+    Elementwise,
+    check_storage,
+    check_tininess,
+    together,
+)
 from cpd.ops.front_ends import front_end_of
 
 
@@ -25,6 +31,8 @@ def _operation(
     tininess: str,
 ) -> Any:
     """Returns the values of an operation of operands by their names, each rounded once."""
+    if tininess != "after":
+        check_tininess(tininess)
     f, options = unscaled(to, seed, stream)
     kind = front_end_of(operands["x"])
     arrays = together(kind, operands)

@@ -27,6 +27,7 @@ from cpd.ops.arguments import (
     Shape,
     check_cast,
     check_storage,
+    check_tininess,
     given_levels,
     transform_axis,
     wider_type,
@@ -133,6 +134,8 @@ def cast(
     """
     if _old or _renamed or to is REQUIRED:
         refuse("cast", _renamed, to, _old)
+    if tininess != "after":
+        check_tininess(tininess)
     spec = as_cast(to)
     options = drawing(spec, seed, stream)
     target = spec.format
@@ -329,6 +332,8 @@ def decode(
         codes, scales, format, shape, axis = codes
     if format is None or shape is None:
         raise TypeError("decode takes codes, a format and a shape, or an Encoded alone")
+    if isinstance(codes, tuple):
+        raise TypeError("codes must be an array, got a tuple: give its scales as scales=")
     to = format_or_scaled(format)
     if isinstance(to, Scaled):
         return decoded_scaled(codes, to, shape, dtype, out, int32("axis", axis), scales)  # type: ignore[no-any-return]
@@ -345,7 +350,7 @@ def _transformed(kind: Any, x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
 
 def _check_plain(spec: Cast) -> None:
     if spec.factor != 1 or spec.history:
-        raise ValueError(f"a factor and a history are for operands of cpd.Recipe, got {spec}")
+        raise ValueError(f"factor= and history= are for operands of cpd.Recipe, got {spec}")
 
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cpd.numeric.formats import dtype_name
 from cpd.numeric.numbers import is_torch
-from cpd.ops.arguments import NARROW_FLOATS, check_whole
+from cpd.ops.arguments import NARROW_FLOATS, check_type, check_whole
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,7 @@ def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> No
         raise TypeError(
             f"{where} must be a NumPy array or a torch tensor, got {type(layer).__name__}"
         )
-    if name not in NARROW_FLOATS:
-        raise TypeError(f"{where} must be of type float32, bfloat16 or float16, got {name}")
+    check_type(where, name, NARROW_FLOATS, name)
 
 
 def host_values(layer: Any) -> npt.NDArray[np.float32]:

@@ -18,6 +18,7 @@ from cpd.numeric.formats import Format, dtype_name
 from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.numbers import Number, key_of
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.shown import alternatives
 from cpd.ops.arguments import (
     FLOATS,
     MAX_RANK,
@@ -29,6 +30,7 @@ from cpd.ops.arguments import (
     check_out_memory,
     check_random_is_used,
     check_random_range,
+    check_type,
     product_shape,
     scaled_bytes,
     shape_of,
@@ -101,7 +103,10 @@ def contiguous(x: Array) -> Array:
 def scales(name: str, value: Any, x: Array) -> Array:
     """A level of the caller's scales for `x`: packed codes, or float32 numbers."""
     if not isinstance(value, np.ndarray):
-        value = np.asarray(value, np.float32)
+        try:
+            value = np.asarray(value, np.float32)
+        except (TypeError, ValueError):
+            check_level_type(name, "", _describe(value))
     check_level_type(name, name_of(value.dtype), _describe(value))
     _check_dtype(name, value.dtype, ("float32", "uint8"))
     level: Array = value
@@ -164,8 +169,7 @@ def integers(
 
 @functools.lru_cache(maxsize=256)
 def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> None:
-    if name_of(dtype) not in allowed:
-        raise TypeError(f"{name} must be of type {', '.join(allowed)}, got {dtype}")
+    check_type(name, name_of(dtype), allowed, dtype)
     if not dtype.isnative:
         raise TypeError(f"{name} must be in native byte order, got {dtype.str}")
 
@@ -177,8 +181,8 @@ def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> np.dtype[A
     try:
         resolved: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
-        names = ", ".join(allowed)
-        raise TypeError(f"dtype must be one of NumPy's {names}, got {dtype!r}") from None
+        names = alternatives(allowed)
+        raise TypeError(f"dtype must be NumPy's {names}, got {dtype!r}") from None
     _check_dtype("dtype", resolved, allowed)
     return resolved
 

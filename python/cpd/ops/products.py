@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
+from cpd.numeric.names import checked_name
 from cpd.numeric.numbers import Number, int32
 from cpd.numeric.scaled import Scaled, format_or_scaled
-from cpd.numeric.shown import shown
 from cpd.ops.arguments import (
     NARROW_FLOATS,
     check_addend,
@@ -39,12 +39,10 @@ def check_encoded(a: Any, b: Any, at: Any) -> str:
     for name, operand in (("a", a), ("b", b)):
         if not isinstance(operand, Encoded):
             raise TypeError(f"a and b must both be cpd.Encoded, got {name}: {_type(operand)}")
-    at = "operand" if at is None else at
-    if at not in SCALES_AT:
-        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {shown(at)}")
+    name = "operand" if at is None else checked_name("scales_at", at, SCALES_AT)
     _check_axis("a", a, -1)
     _check_axis("b", b, -2)
-    return str(at)
+    return name
 
 
 def gemm_scaled(

@@ -17,6 +17,7 @@ from cpd.ops.arguments import (
     check_addend,
     check_result,
     check_storage,
+    check_tininess,
     dimension,
     draws,
     product_shape,
@@ -109,6 +110,8 @@ def sum(
     """
     if _renamed or accumulator is REQUIRED:
         refuse("sum", _renamed, accumulator)
+    if tininess != "after":
+        check_tininess(tininess)
     when = tininess if flags is not False and flag("flags", flags) else None
     acc = sum_accumulator(accumulator)
     kind: Any = front_end_of(x)
@@ -266,6 +269,8 @@ def gemm(
     """
     if _renamed or accumulator is REQUIRED:
         refuse("gemm", _renamed, accumulator)
+    if tininess != "after":
+        check_tininess(tininess)
     if flags is not False and flag("flags", flags) and blas:
         raise ValueError("a BLAS reports no flags")
     if isinstance(a, Encoded) or isinstance(b, Encoded):

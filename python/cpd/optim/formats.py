@@ -10,6 +10,7 @@ import torch
 from cpd import _core
 from cpd._torch.arguments import name_of
 from cpd.numeric.cast import Cast, CastLike, as_cast, format_of
+from cpd.numeric.names import checked_name
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import check_storage
@@ -53,23 +54,23 @@ class Formats(NamedTuple):
         gradient: CastLike | None,
     ) -> Formats:
         """Reads the arguments of `LowPrecision`, and checks that they fit."""
-        if update is not None and update not in UPDATES:
-            raise ValueError(f"update must be one of {', '.join(UPDATES)}, got {shown(update)}")
+        if update is not None:
+            checked_name("update", update, UPDATES)
         spec = storage_spec("weight", _rounding(weight, update))
         copy = storage_spec("master", master)
         kahan = update == "kahan"
         if spec is None:
             if update is not None or copy is not None:
-                raise ValueError("update and master go with a weight's format, got weight=None")
+                raise ValueError("update= and master= need a weight format, got weight=None")
         elif update in ("nearest_even", "stochastic") and spec.rounding != update:
             raise ValueError(f"update={shown(update)} contradicts weight={shown(str(spec))}")
         elif kahan and (isinstance(spec.format, Scaled) or spec.rounding == "stochastic"):
             raise ValueError(
-                "update='kahan' goes with a format without scales and without stochastic "
+                "update='kahan' needs a weight format without scales and without stochastic "
                 f"rounding, got weight={str(spec)!r}"
             )
         elif kahan and copy is not None:
-            raise ValueError("update='kahan' keeps what a master copy would: give one of them")
+            raise ValueError("update='kahan' and master= exclude each other: give one of them")
         return cls(
             spec,
             kahan,
@@ -135,5 +136,5 @@ def storage_spec(name: str, f: CastLike | None) -> Cast | None:
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {error}") from None
     if spec.history or spec.factor != 1:
-        raise ValueError(f"{name} takes no history and no factor, got {spec}")
+        raise ValueError(f"{name} must be a cast without history and factor, got {spec}")
     return spec

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import at_least
 from cpd.optim.rounding import local
 
 
@@ -70,8 +70,7 @@ class LossScaler:
             )
         if not (growth > 1 and 0 < backoff < 1):
             raise ValueError(f"growth must be above 1, backoff in (0, 1), got {growth}, {backoff}")
-        if integer("interval", interval) < 1:
-            raise ValueError(f"interval must be at least 1, got {interval}")
+        at_least(1, "interval", interval)
         self.dynamic, self.growth, self.backoff = bool(dynamic), float(growth), float(backoff)
         self.interval, self.least, self.most = interval, float(least), float(most)
         self.group = group
@@ -104,7 +103,7 @@ class LossScaler:
             optimizer: the optimizer.
         """
         if id(optimizer) in self._finite:
-            raise RuntimeError("unscale_ was called already: once before step and update")
+            raise RuntimeError("unscale_ was called already: call it once before step and update")
         gradients = list(_gradients(optimizer))
         inverse = 1 / self.get_scale()
         if inverse != 1:
@@ -128,7 +127,7 @@ class LossScaler:
             ValueError: for a closure.
         """
         if closure is not None:
-            raise ValueError("closure does not go with loss scaling")
+            raise ValueError("closure is not supported with loss scaling")
         if id(optimizer) not in self._finite:
             self.unscale_(optimizer)
         return optimizer.step() if self._finite[id(optimizer)] else None
@@ -143,7 +142,7 @@ class LossScaler:
             RuntimeError: before `step` or `unscale_`.
         """
         if not self._finite:
-            raise RuntimeError("update comes after step or unscale_")
+            raise RuntimeError("call step or unscale_ before update")
         finite = all(self._finite.values())
         self._finite.clear()
         if not self.dynamic:

@@ -20,7 +20,7 @@ from cpd._torch.private import not_compiled
 from cpd.numeric.cast import CastLike
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.numbers import check_number, integer
-from cpd.numeric.shown import shown
+from cpd.numeric.shown import kind_of, shown
 from cpd.numeric.warned import warn
 from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
 from cpd.optim.parameter_step import ParameterStep, SwappedParameters, round_weight
@@ -112,8 +112,8 @@ class LowPrecision(Optimizer):
     ) -> None:
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, (LBFGS, LowPrecision)):
             raise TypeError(
-                "optimizer must be one of torch's whose step needs no closure, and not "
-                f"LowPrecision, got {type(optimizer).__name__}"
+                "optimizer must be a torch.optim.Optimizer other than LBFGS and LowPrecision, got "
+                f"{kind_of(optimizer)}"
             )
         if not 0 < gradient_scale <= sys.float_info.max:
             raise ValueError(
@@ -258,7 +258,9 @@ class LowPrecision(Optimizer):
         """Prepares groups of the inner optimizer, and what it already keeps of their parameters."""
         for options in (*groups, self.defaults):
             if options.get("differentiable"):
-                raise ValueError("differentiable=True does not go: rounding has no derivative")
+                raise ValueError(
+                    "differentiable=True is not supported: rounding is not differentiable"
+                )
             for name in ("foreach", "fused"):
                 if options.get(name):
                     warn(
@@ -277,10 +279,12 @@ class LowPrecision(Optimizer):
                         self.state[p][name] = value.float()
         count = sum(len(group["params"]) for group in self.param_groups)
         if count > MAX_PARAMETERS:
-            raise ValueError(f"at most 2^16 parameters go, got {count}")
+            raise ValueError(
+                f"LowPrecision supports at most {MAX_PARAMETERS:,} parameters, got {count:,}"
+            )
 
     def _check_parameter(self, p: Tensor) -> None:
-        """Raises where a parameter's type does not go."""
+        """Raises where a parameter's type is not supported."""
         if not p.is_floating_point():
             raise TypeError(f"parameters must be of a floating-point type, got {p.dtype}")
         self.formats.check_storage(p.dtype)
@@ -306,7 +310,7 @@ class LowPrecision(Optimizer):
             if spec is None or state_names & names:
                 continue
             useless = (
-                f"{kind}={str(spec)!r} is of no use: {type(self.inner).__name__} keeps "
+                f"{kind}={str(spec)!r} has no effect: {type(self.inner).__name__} stores "
                 f"{', '.join(sorted(state_names)) or 'no state'} of a parameter"
             )
             if not self._leaves_out:

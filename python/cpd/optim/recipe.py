@@ -62,6 +62,11 @@ def from_recipe(
             raise ValueError("an optimizer's text is empty")
         low_precision = LowPrecision(optimizer, **formats, seed=seed)
     except ValueError as error:
-        raise ValueError(f"the recipe's optimizer={resolved.optimizer!r}: {error}") from None
+        own = (
+            f", and of an optimizer {', '.join(OPTIMIZER)}"
+            if "unknown option" in str(error)
+            else ""
+        )
+        raise ValueError(f"the recipe's optimizer={resolved.optimizer!r}: {error}{own}") from None
     low_precision._leaves_out = True
     return low_precision, scaler

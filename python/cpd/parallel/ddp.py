@@ -22,7 +22,7 @@ from cpd.comm import Communicator, distributed
 from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, divided
 from cpd.comm.spec import Reduce, seeded
 from cpd.compress.states import States
-from cpd.numeric.checked import check_keys, checked
+from cpd.numeric.checked import check_keys, check_module, checked
 from cpd.numeric.numbers import integer, number
 from cpd.parallel.nodes.gradients import named_parameters, number_of
 from cpd.parallel.traffic import Meter, StepTraffic
@@ -469,15 +469,16 @@ def _check_type(name: str, x: torch.Tensor) -> None:
 
 
 def _check_model(model: Any) -> None:
-    if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if model is not None:
+        check_module("model", model)
 
 
 def _own_communicator() -> Communicator:
     """Returns a communicator of the default group, with connections of its own."""
     if not dist.is_initialized():
         raise RuntimeError(
-            "torch.distributed is not initialised: call init_process_group first, or give comm="
+            "torch.distributed has no process group: call torch.distributed.init_process_group "
+            "first, or give comm="
         )
     return distributed()
 

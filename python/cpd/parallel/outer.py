@@ -29,7 +29,7 @@ from cpd.comm.virtual import TensorReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
-from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import at_least
 from cpd.numeric.numbers import number as whole_number
 from cpd.parallel.nodes.gradients import number_of
 from cpd.parallel.virtual_nodes import checked_parameters
@@ -65,7 +65,7 @@ class _Workers(abc.ABC):
         self.models = _models(model, comm)
         self.comm = comm
         self.names = list(checked_parameters(self.models[0]))
-        self.period = _at_least_one("the number of steps between meetings", period)
+        self.period = at_least(1, "period", period)
         schedule = as_schedule(spec)
         schedule._check_names(self.names)
         schedule._check_world(self.world_size)
@@ -482,9 +482,11 @@ def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
 
     A layer is in the fragment that has its middle.
     """
-    count = _at_least_one("fragments", count)
+    count = at_least(1, "fragments", count)
     if count > len(sizes):
-        raise ValueError(f"fragments must be at most the number of tensors, {len(sizes)}")
+        raise ValueError(
+            f"fragments must be at most the number of tensors, {len(sizes)}, got {count}"
+        )
     total = max(1, sum(sizes))
     before = itertools.accumulate(sizes, initial=0)
     places = [
@@ -498,13 +500,6 @@ def _rms(gradient: torch.Tensor) -> float:
     """The root mean square, computed in binary64; of no values 0."""
     squares = gradient.detach().double().square()
     return math.sqrt(squares.mean().item()) if squares.numel() else 0.0
-
-
-def _at_least_one(name: str, value: Any) -> int:
-    number = integer(name, value)
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
-    return number
 
 
 def _number(name: str, value: Any) -> float:

@@ -18,9 +18,9 @@ from cpd.comm.schedule import Schedule, ScheduleLike, as_schedule, divided, spec
 from cpd.comm.spec import warn_of_stall
 from cpd.comm.virtual import TensorReport
 from cpd.compress.states import Owner, States
-from cpd.numeric.checked import check_keys, checked
+from cpd.numeric.checked import check_keys, check_module, checked
 from cpd.numeric.formats import flag
-from cpd.numeric.numbers import int32, integer, number
+from cpd.numeric.numbers import at_least, int32, integer, number
 from cpd.numeric.shown import byte_size, shown
 from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split
@@ -136,8 +136,7 @@ class VirtualNodes:
         parameters = checked_parameters(model)
         self.model = model
         self.world_size = int32("nodes", nodes)
-        if self.world_size < 1:
-            raise ValueError(f"nodes must be at least 1, got {nodes}")
+        at_least(1, "nodes", nodes)
         self.seed = number("seed", seed)
         self.names = list(parameters)
         self.schedule = divided(self._checked(as_schedule(spec)), average, divide)
@@ -200,7 +199,8 @@ class VirtualNodes:
             RuntimeError: if a node's loss differs when it is computed again.
         """
         if (batch is None) == (micro_batches is None):
-            raise TypeError("step takes a batch or micro_batches")
+            got = "neither" if batch is None else "both"
+            raise TypeError(f"step takes either a batch or micro_batches, got {got}")
         batches = split(batch, self.world_size) if micro_batches is None else micro_batches
         micro_batches = first(batches, self.world_size)
         parameters = self._parameters()
@@ -580,8 +580,7 @@ _WHERE = {"memory": "in memory", "disk": "on disk"}
 
 def checked_parameters(model: Any) -> dict[str, nn.Parameter]:
     """`named_parameters`; raises ValueError or TypeError where an all-reduce cannot take them."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_module("model", model)
     if isinstance(model, DistributedDataParallel):
         raise TypeError("model must be the module itself, not in DistributedDataParallel")
     parameters = named_parameters(model)

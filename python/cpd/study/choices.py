@@ -157,8 +157,8 @@ def recommend(
     spec, machine = as_reduce(spec), as_machine(machine)
     if spec.order != "ring":
         raise ValueError(
-            "the exchanges ring and hierarchical, whose time is modelled, sum in order 'ring': "
-            f"the spec's order must be that, got {spec.order!r}"
+            "recommend compares exchanges that sum in order ring: spec must have order=ring, got "
+            f"order={spec.order}"
         )
     if len(group_sizes) == 0:
         raise ValueError("at least one group size is needed, got none")

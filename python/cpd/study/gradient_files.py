@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.later import Later
+from cpd.numeric.shown import alternatives
 
 if TYPE_CHECKING:
     import torch
@@ -62,8 +63,7 @@ def read_arrays(path: Path, leaves_out: bool = False) -> dict[str, Array]:
 def suffix(path: Path) -> str:
     """The file's ending. Raises ValueError unless this module reads such files."""
     if path.suffix not in _READERS:
-        *most, last = _READERS
-        raise ValueError(f"{path}: a gradients file must end in {', '.join(most)} or {last}")
+        raise ValueError(f"{path}: a file of tensors must end in {alternatives(_READERS)}")
     return path.suffix
 
 
@@ -126,7 +126,7 @@ def _read_npz(path: Path, file: IO[bytes], leaves_out: bool) -> Named:
         for member in members:
             name = member.filename.removesuffix(".npy")
             if name == member.filename:
-                raise _RefusedError(f"'{shown(name)}' in it is no .npy array")
+                raise _RefusedError(f"'{shown(name)}' in it is not a .npy array")
             with archive.open(member) as stream:
                 if leaves_out and _header(stream, f"'{shown(name)}'")[2].kind in "biuc":
                     continue

@@ -12,6 +12,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from cpd.numeric.names import checked_name
 from cpd.numeric.shown import shown
 
 PartT = TypeVar("PartT")
@@ -28,8 +29,8 @@ _LOGS = "jobs"
 
 def check_jobs(jobs: Any, cluster: Any, folder: Any) -> None:
     """Raises ValueError for a number of jobs or a cluster that there is not."""
-    if cluster is not None and cluster not in CLUSTERS:
-        raise ValueError(f"cluster must be one of {', '.join(CLUSTERS)}, got {shown(cluster)}")
+    if cluster is not None:
+        checked_name("cluster", cluster, CLUSTERS)
     if cluster is not None and folder is None:
         raise ValueError("a cluster needs a folder, which all of its nodes share")
     if jobs is not None and (type(jobs) is not int or jobs < 1):

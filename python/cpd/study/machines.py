@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpd.numeric.checked import checked
-from cpd.numeric.names import did_you_mean, nearest
+from cpd.numeric.names import checked_name, nearest
 from cpd.numeric.shown import shown
 
 _FILE = Path(__file__).with_name("machines.toml")
@@ -262,7 +262,7 @@ def _read(machine: str | Path) -> dict[str, Any]:
     try:
         words = shlex.split(machine) if "=" in machine else [machine]
     except ValueError as error:
-        raise ValueError(f"{shown(machine)} is no machine: {error}") from None
+        raise ValueError(f"{shown(machine)} is not a machine: {error}") from None
     options = [word for word in words if "=" in word]
     head = " ".join(word for word in words if "=" not in word)
     if not options or head:
@@ -289,8 +289,11 @@ def _of_words(text: str, words: Iterable[str]) -> dict[str, Any]:
     values: dict[str, Any] = {"name": text}
     for word in words:
         key, _, value = word.partition("=")
-        if key not in _NUMBERS:
-            raise ValueError(f"{shown(key)} is no number of a machine{_meant(key)}")
+        if key in _OTHER_WORDS:
+            name = _OTHER_WORDS[key]
+            hint = f"did you mean {name}, a number{_UNITS[name]}?"
+            raise ValueError(f"{shown(key)} is no number of a machine; {hint}")
+        checked_name("a machine's key", key, _NUMBERS)
         if key in values:
             raise ValueError(f"{key} is given twice in {shown(text)}")
         try:
@@ -329,24 +332,14 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise ValueError(f"{key} must be a table of {', '.join(names)}, got {shown(value)}")
         for subkey, number in value.items():
-            if subkey not in names:
-                raise ValueError(f"{subkey} is no key of {key}{nearest(subkey, names)}")
+            checked_name(f"a key of {key}", subkey, names)
             if names[subkey] and not (subkey == "port" and key == "within" and "between" in data):
                 values[names[subkey]] = number
     keys = (*_NUMBERS, "name", "summary", "sources")
     for key in values:
-        if key not in keys:
-            raise ValueError(f"{key} is no key of a machine{nearest(key, keys)}")
+        checked_name("a machine's key", key, keys)
     return values
 
-
-def _meant(key: str) -> str:
-    """The end of an error: the number that was meant, or all numbers."""
-    if key in _OTHER_WORDS:
-        name = _OTHER_WORDS[key]
-        return f"; did you mean {name}, a number{_UNITS[name]}?"
-    all_names = f" (allowed: {', '.join(_NUMBERS)})" if did_you_mean(key, _NUMBERS) else ""
-    return f"{nearest(key, _NUMBERS)}{all_names}"
 
 
 def _number(key: str, value: Any) -> float:

@@ -81,9 +81,11 @@ class Network:
         self._set(({} if network is None else _of_name(network)) | values)
 
     def _set(self, values: dict[str, Any]) -> None:
-        shapes = tuple(tuple(int64("a length", n) for n in shape) for shape in values["shapes"])
-        if any(length < 0 for shape in shapes for length in shape):
-            raise ValueError(f"lengths of a shape must be at least 0, got {shapes}")
+        shapes = tuple(
+            tuple(int64("a size in shapes", n) for n in shape) for shape in values["shapes"]
+        )
+        if any(size < 0 for shape in shapes for size in shape):
+            raise ValueError(f"a size in shapes must be at least 0, got {shapes}")
         defaults = {"name": "a network", "batches": {}} | dict.fromkeys(_WORDS[1:], "")
         for attribute in fields(self):
             value = values.get(attribute.name, defaults.get(attribute.name))

@@ -15,6 +15,7 @@ from cpd.comm.costs import Largest
 from cpd.comm.spec import Reduce, as_reduce
 from cpd.compress.codecs import codec
 from cpd.numeric.checked import checked
+from cpd.numeric.numbers import at_least
 from cpd.numeric.shown import shown
 from cpd.study.costs import agreement, cost, rounds
 from cpd.study.machines import Machine, Round, as_machine, seconds
@@ -246,10 +247,9 @@ def step_time(
     (4.0, 14.0)
     """
     network, machine, spec = as_network(network), as_machine(machine), as_reduce(spec)
-    if world < 1:
-        raise ValueError(f"world must be at least 1, got {world}")
-    if batch is not None and batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
+    at_least(1, "world", world)
+    if batch is not None:
+        at_least(1, "batch", batch)
     if codec_gbps not in (None, "measured"):
         _given(codec_gbps)
     samples = network.samples(world, batch)

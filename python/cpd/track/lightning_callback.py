@@ -8,9 +8,11 @@ from typing import Any
 from torch import nn
 
 from cpd.nn.observers import WhatIf
+from cpd.numeric.checked import checked
 from cpd.track.tracker import Tracker
 
 
+@checked
 def lightning(
     module: str = "", *, every: int = 100, what_if: WhatIf = (), reducer: Any = None
 ) -> Any:

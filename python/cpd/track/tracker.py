@@ -12,7 +12,7 @@ from cpd.nn.coverage import coverage_of
 from cpd.nn.observed_rows import scalars_of
 from cpd.nn.observers import WhatIf, observe
 from cpd.numeric.checked import checked
-from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import at_least, integer
 from cpd.parallel.traffic import StepTraffic
 from cpd.track.writers import writer_of
 
@@ -72,9 +72,7 @@ class Tracker:
         what_if: WhatIf = (),
         reducer: Reducer | Mapping[str, Reducer] | None = None,
     ) -> None:
-        every = integer("every", every)
-        if every < 0:
-            raise ValueError(f"every must be at least 0, got {every}")
+        every = at_least(0, "every", every)
         is_ddp = isinstance(model, nn.parallel.DistributedDataParallel)
         self._model: Any = model.module if is_ddp else model
         self._writer = None if writer is None else writer_of(writer)

@@ -28,7 +28,7 @@ def _run(options: argparse.Namespace) -> int:
         try:
             page = write_report(load(options.folder), options.folder)
         except _UNFIT as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = error if type(error) is ValueError else f"{type(error).__name__}: {error}"
             raise ValueError(f"{options.folder}: no page can be made of it ({reason})") from error
     new_console().print(f"report {page}", soft_wrap=True)
     return 0

@@ -153,8 +153,20 @@ class TrainOptions:
                 )
 
     def check_data(self, count: int) -> None:
-        """Raises ValueError where one step needs more than `count` training images."""
+        """Raises ValueError where one step needs more than `count` training images.
+
+        Also if torch has no such device.
+        """
         check_data(self.nodes, self.batch, count)
+        if self.device != "cpu":
+            import torch
+
+            available = torch.cuda.device_count()
+            if int(self.device.partition(":")[2] or 0) >= available:
+                raise ValueError(
+                    f"device must be cpu or one of torch's {available} CUDA devices, got "
+                    f"{self.device!r}"
+                )
 
     def load_data(self) -> Data:
         """The data, with as many inputs as the options say.

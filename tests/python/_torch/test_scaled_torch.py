@@ -285,7 +285,9 @@ def test_vmap_says_how_to_draw():
     with pytest.raises(RuntimeError, match=r"cast_scaled rounds stochastically under torch\.vmap"):
         vmap(cast)(x)
     assert same(vmap(cast, randomness="different")(x), cast(x))
-    with pytest.raises(RuntimeError, match="one by one, so that randomness='different' does not"):
+    with pytest.raises(
+        RuntimeError, match="one by one and does not support randomness='different'"
+    ):
         vmap(lambda x: cpd.cast(x, "nvfp4 stochastic"), randomness="different")(x)
 
 

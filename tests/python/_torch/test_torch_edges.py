@@ -56,7 +56,7 @@ def test_the_oldest_torch_is_taken(monkeypatch):
 
 def test_a_delayed_cast_needs_state():
     text = "e4m3fn tensor scale=fp32 history=3"
-    with pytest.raises(ValueError, match="follows former steps, whose state a layer keeps"):
+    with pytest.raises(ValueError, match=r"depend on past steps: use cpd\.convert"):
         cast_operand(X, text, -1)
     assert cast_operand(X, text, -1, multiplier=torch.tensor([2.0])).shape == X.shape
 

@@ -463,7 +463,7 @@ SIGNATURES = re.compile(
     r"argument '.*' (\(position|must be)"
 )
 MACHINE = re.compile(
-    "torch has no CUDA device|which cannot be loaded|torch.distributed is not initialised|"
+    "torch has no CUDA device|which cannot be loaded|torch.distributed has no process group|"
     "needs TransformerEngine|can't allocate memory|Storage size calculation overflowed|"
     "CUDA tensors need an NVIDIA GPU and its driver"
 )

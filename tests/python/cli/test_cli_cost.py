@@ -238,7 +238,7 @@ def test_the_curve_of_larger_models(capsys):
         (["--model", "resnet50", "--reduce", "fp32,,e4m3"], "a name is missing"),
         (
             ["--model", "resnet50", "--codec-gbps", "fast"],
-            "a codec's rate must be a number or 'measured', got 'fast'",
+            "--codec-gbps must be a number or 'measured', got 'fast'",
         ),
         (["--model", "resnet50", "--compute", "-1"], "at least 0"),
         (["--model", "resnet50", "--batch", "0"], "at least 1"),

@@ -36,7 +36,7 @@ def test_neighbors_are_the_values_beside(name: str) -> None:
 @pytest.mark.parametrize("text", ["", "x", "1.2.3", "0x", "1e", "--1"])
 def test_what_is_no_number(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "e4m3", f"--neighbors={text}"]) == 2
-    assert "is no number" in capsys.readouterr().err
+    assert "--neighbors must be a number such as 0.3" in capsys.readouterr().err
     assert number("0x1.8p-3") == 0.1875
 
 

@@ -334,9 +334,9 @@ def test_elements_of_scaled_formats(capsys):
     [
         (["nvfp5"], "unknown format 'nvfp5'; did you mean nvfp4?"),
         (["MXFP9"], "unknown format 'MXFP9'; did you mean mxfp8?"),
-        (["int8", "row"], "'row' is no format; of several words, quote all: 'int8 row'"),
-        (["e4m3fn", "128"], "'128' is no format; of several words, quote all"),
-        (["mxfp8", "rule=up"], "'rule=up' is no format; of several words, quote all"),
+        (["int8", "row"], "unknown format 'row': quote a format of several words, as 'int8 row'"),
+        (["e4m3fn", "128"], "unknown format '128': quote a format of several words"),
+        (["mxfp8", "rule=up"], "unknown format 'rule=up': quote a format of several words"),
         (["mxfp8 rul=up"], "unknown option 'rul' of a scaled format"),
         (["mxfp8 rule=flor"], "did you mean 'floor'?"),
         (["--compare", "e4m3", "nvfp4"], "--compare takes formats without scales, got nvfp4"),

@@ -104,7 +104,7 @@ class Bad:
 
 
 def test_refusals(checkpoint, tmp_path, capsys):
-    assert "give files of tensors" in refused(capsys)
+    assert "give either files of tensors or --capture, got neither" in refused(capsys)
     assert "No such file" in refused(capsys, tmp_path / "none.npy")
     assert "must end in .npy" in refused(capsys, tmp_path / "x.bin")
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00")
@@ -116,11 +116,13 @@ def test_refusals(checkpoint, tmp_path, capsys):
     torch.save({"x": Bad()}, tmp_path / "q.pt")
     assert "holds something else than tensors" in refused(capsys, tmp_path / "q.pt")
     torch.save({"x": 3}, tmp_path / "n.pt")
-    assert "no floating-point values" in refused(capsys, tmp_path / "n.pt")
+    assert "must have floating-point values" in refused(capsys, tmp_path / "n.pt")
     assert "is given twice" in refused(capsys, checkpoint, checkpoint)
     assert "is not closed" in refused(capsys, checkpoint, "--formats=e[2m1")
     assert "unknown format" in refused(capsys, checkpoint, "--formats=e4n3")
-    assert "names of scales" in refused(capsys, checkpoint, "--scales=many")
+    assert "scales must be none, tensor, row, mx, nv, or" in refused(
+        capsys, checkpoint, "--scales=many"
+    )
     assert "of --csv and --json" in refused(capsys, checkpoint, "--csv=-", "--json=-")
     assert "was not measured" in refused(capsys, checkpoint, "--error=accuracy")
     assert "error must be one of" in refused(capsys, checkpoint, "--error=speed")
@@ -222,7 +224,7 @@ def test_arrays_of_integers_are_left_out(tmp_path, capsys):
     said = told(capsys, tmp_path / "x.npz", "--formats=e4m3")
     assert said.out.startswith("1 tensor, 6,144 values; 1 cell; ")
     np.savez(tmp_path / "x.npz", ids=np.arange(5))
-    assert "there are no floating-point values" in refused(capsys, tmp_path / "x.npz")
+    assert "must have floating-point values" in refused(capsys, tmp_path / "x.npz")
 
 
 def test_patterns_that_mix_encodings(checkpoint, capsys):

@@ -184,7 +184,7 @@ def test_values_are_compared_hashed_and_pickled():
 @pytest.mark.parametrize(
     ("make", "error", "told"),
     [
-        (lambda: cpd.Schedule(3), TypeError, "^spec: a format must be a cpd.Format or its name"),
+        (lambda: cpd.Schedule(3), TypeError, "^spec: a format must be a name such as 'e4m3fn'"),
         (lambda: cpd.Schedule(STOCHASTIC, exempt="*.bias"), TypeError, "list of names or patterns"),
         (lambda: cpd.Schedule(STOCHASTIC, exempt=[1]), TypeError, "names or patterns, got int"),
         (lambda: cpd.Schedule(STOCHASTIC, exempt_spec="fp33"), ValueError, "^exempt_spec: unk"),

@@ -217,7 +217,7 @@ def test_states_that_cannot_be_merged():
     ):
         with pytest.raises(ValueError, match=said):
             states[0].merge(2, 0, others=others)
-    with pytest.raises(ValueError, match="nobody's states cannot be merged"):
+    with pytest.raises(ValueError, match="the states are empty, so they cannot be merged"):
         compress.States().merge(2)
     with pytest.raises(ValueError, match=r"rank must be None or 0…1, got 2"):
         states[0].merge(2, 2, others=states[1:])
@@ -236,7 +236,7 @@ def test_states_of_another_meaning_are_not_merged():
     layer = {"rank": 0, "number": 4, "stage": "contribution", "codec": "uniform bits=8", "size": 1}
     values = np.float32([0.5]).tobytes()
     states.load_state_dict({"world": 2, "rank": None, "layers": [layer | {"values": values}]})
-    with pytest.raises(ValueError, match="tensor 4 cannot be merged: what 'uniform bits=8' keeps"):
+    with pytest.raises(ValueError, match="tensor 4 cannot be merged: what 'uniform bits=8' stores"):
         states.merge(1)
     other = layer | {"rank": 1, "codec": "one_bit"}
     kept = [one | {"values": values} for one in (layer | {"codec": "feedback int4"}, other)]

@@ -249,7 +249,7 @@ def test_faults_beyond_the_range_are_noted() -> None:
 
 def test_random_sums_are_refused() -> None:
     draw = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="two answers to one question"):
+    with pytest.raises(ValueError, match="gave two results for one dot product"):
         probe(lambda a, b, c: c + draw.random(len(c)), "fp16", k=8)
 
 
@@ -317,10 +317,7 @@ def test_command_line_of_an_accumulator(capsys: pytest.CaptureFixture[str]) -> N
     assert "rule       e6m9 chunked chunk=4\n" in capsys.readouterr().out
     for arguments in ([], ["--accumulator", "fp32", "--", "true"]):
         assert main(["probe", *arguments]) == 2
-        assert (
-            "give a command behind --, or an accumulator by --accumulator"
-            in capsys.readouterr().err
-        )
+        assert "give either a command or --accumulator, got " in capsys.readouterr().err
     assert main(["probe", "--accumulator", "e4n3"]) == 2
 
 

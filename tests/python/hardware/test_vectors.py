@@ -271,7 +271,7 @@ def test_the_default_is_all_up_to_a_million_lines() -> None:
     ("given", "says"),
     [
         ({"operation": "mod", "formats": "e4m3"}, "operation must be"),
-        ({"operation": "mul"}, "no format"),
+        ({"operation": "mul"}, "the operands' format is missing"),
         ({"operation": "mul", "formats": ["e4m3"] * 3}, "takes one format or 2"),
         ({"operation": "mul", "formats": "e4m3", "rounding": "odd"}, "rounding must be"),
         ({"operation": "mul", "formats": "e4m3", "tininess": "never"}, "tininess must be"),
@@ -284,7 +284,10 @@ def test_the_default_is_all_up_to_a_million_lines() -> None:
         ({"operation": "dot", "formats": "e4m3", "accumulator": "fp32", "length": 0}, "length"),
         ({"operation": "mma", "accumulator": "h100-fp8"}, "takes no scales"),
         ({"operation": "mul", "formats": "fp64"}, "codes of at most 32 bits; fp64 has 64"),
-        ({"operation": "block_fma", "accumulator": "fp32"}, "of matrix units"),
+        (
+            {"operation": "block_fma", "accumulator": "fp32"},
+            "needs a matrix unit as its accumulator",
+        ),
         ({"operation": "dot", "accumulator": "cdna3-fp8", "nan_signals": True}, "has none"),
         ({"operation": "block_fma", "formats": "fp16", "accumulator": "h100-fp8"}, "operands are"),
         ({"operation": "sum", "formats": "fp32", "accumulator": "h100-fp8"}, "sum"),

@@ -264,7 +264,7 @@ def test_before_a_step_there_is_nothing():
     model.train()
     with torch.no_grad():
         model(_x())
-    with pytest.raises(ValueError, match="no training step yet"):
+    with pytest.raises(ValueError, match="no training step was counted yet"):
         report.coverage()
     assert "coverage" not in str(report)
     _quiet_step(model)
@@ -324,7 +324,7 @@ def test_parts_outlive_their_model():
     del model
     gc.collect()
     part(_x()).sum().backward()
-    with pytest.raises(ValueError, match="no training step yet"):
+    with pytest.raises(ValueError, match="no training step was counted yet"):
         report.coverage()
 
 
@@ -377,7 +377,7 @@ def test_copies_count_for_themselves(again):
     copied = again(model)
     with pytest.warns(PrecisionWarning):
         _step(copied)
-    with pytest.raises(ValueError, match="no training step yet"):
+    with pytest.raises(ValueError, match="no training step was counted yet"):
         report.coverage()
     _quiet_step(model)
     assert report.coverage().macs == ALL

@@ -502,7 +502,7 @@ def test_wrong_arguments():
         (TypeError, r"model must be a torch.nn.Module, got int", {"model": 3}),
         (TypeError, "every must be an int, got float", {"every": 1.5}),
         (ValueError, "every must be at least 1, got 0", {"every": 0}),
-        (TypeError, "what_if must be a sequence or dict of recipes", {"what_if": "mxfp8"}),
+        (TypeError, "what_if must be a list or dict of recipes", {"what_if": "mxfp8"}),
         (ValueError, "what_if has a recipe twice", {"what_if": ["mxfp8", "mxfp8"]}),
         (ValueError, "what_if needs names, other than 'own'", {"what_if": {"own": MX}}),
         (TypeError, r"writer must have add_scalar\(tag, value, step\), got int", {"writer": 3}),

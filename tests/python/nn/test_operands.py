@@ -253,7 +253,7 @@ def test_what_does_not_go_together_says_so(given, message):
 def test_a_history_without_its_state_is_an_error():
     delayed = f"{CURRENT} history=4"
     recipe = cpd.Recipe("native", activation=delayed, weight=delayed)
-    with pytest.raises(ValueError, match=r"cpd\.convert keeps that state"):
+    with pytest.raises(ValueError, match=r"depend on past steps: use cpd\.convert"):
         functional.linear(values(2, 4), values(3, 4), recipe=recipe)
 
 

@@ -49,7 +49,7 @@ def test_equals_the_casts_by_hand(forward, backward, options):
     for dtype in (torch.float32, torch.bfloat16):
         x = normal(6, 40, dtype=dtype).requires_grad_()
         if forward == "nvfp4" and dtype == torch.bfloat16:
-            with pytest.raises(ValueError, match="bfloat16 does not hold every value of nvfp4"):
+            with pytest.raises(ValueError, match="bfloat16 cannot represent every value of nvfp4"):
                 q(x)
             continue
         g = normal(6, 40, seed=1, dtype=dtype)
@@ -213,7 +213,7 @@ def by_torch(model, x):
 def test_wrong_arguments():
     for error, message, call in (
         (ValueError, "unknown format 'e9x2'", lambda: cpd.quantizer("e9x2")),
-        (TypeError, "must be a cpd.Format or its name, got int", lambda: cpd.quantizer(3)),
+        (TypeError, "a dtype, got int", lambda: cpd.quantizer(3)),
         (ValueError, "axis must be an int, or one for", lambda: cpd.quantizer(axis=(1, 2, 3))),
         (TypeError, "axis must be an int, got str", lambda: cpd.quantizer(axis="x")),
         (ValueError, r"seed must be 0…2\^64 - 1, got -1", lambda: cpd.quantizer(seed=-1)),
@@ -225,7 +225,7 @@ def test_wrong_arguments():
         ),
         (
             ValueError,
-            "without transform, factor and history",
+            "transform=, factor= and history= are for the operands",
             lambda: cpd.quantizer("mxfp4 factor=0.75")(torch.zeros(32)),
         ),
     ):

@@ -130,9 +130,9 @@ def test_keywords_replace_keys_of_a_text():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("native weigth=mxfp8", "weigth is no key of a recipe; did you mean weight"),
-        ("int8 row weigth=mxfp8", "weigth is no key of a recipe; did you mean weight"),
-        ("native zzz=1", "zzz is no key of a recipe; there are format, sums, forward, "),
+        ("native weigth=mxfp8", "unknown key 'weigth' of a recipe; did you mean weight"),
+        ("int8 row weigth=mxfp8", "unknown key 'weigth' of a recipe; did you mean weight"),
+        ("native zzz=1", "unknown key 'zzz' of a recipe; there are format, sums, forward, "),
         ("native weight=mxfp9", "weight: unknown format 'mxfp9'"),
         ("e4m3 kahan weight=mxfp8", "'e4m3 kahan' is an accumulator, .* give it as sums="),
         ("native norm=mxfp8", "norm takes formats without scales, got mxfp8"),
@@ -208,8 +208,8 @@ def drawn(recipe):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"forward": "native", "weigth": "e4m3"}, "weigth is no key .* did you mean weight"),
-        ({"forward": "native", "zzz": 1}, "zzz is no key .*; there are format, sums, forward"),
+        ({"forward": "native", "weigth": "e4m3"}, "unknown key 'weigth' .* did you mean weight"),
+        ({"forward": "native", "zzz": 1}, "unknown key 'zzz' .*; there are format, sums, forward"),
         ({"forward": "e9m3"}, "forward: exp must be"),
         ({"forward": "native", "weight": "(4,3) 48 x"}, "weight: a cast is a format, a rounding"),
         ({"forward": "native", "weight": 3}, "weight: a format must be"),
@@ -227,7 +227,10 @@ def drawn(recipe):
             r"rules\[0\].recipe",
         ),
         ({"forward": "native", "schedule": [{"step": 5, "recipe": "none"}] * 2}, "numbers that"),
-        ({"forward": "native", "attention": {"forwrd": "native"}}, "attention: forwrd is no key"),
+        (
+            {"forward": "native", "attention": {"forwrd": "native"}},
+            "attention: unknown key 'forwrd'",
+        ),
         ({"forward": "native", "loss_scale": "big"}, "loss_scale must be None, a number"),
         (
             {"forward": "native", "layer": 3},
@@ -247,10 +250,10 @@ def test_files(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         cpd.Recipe(str(tmp_path / "none.toml"))
     (tmp_path / "bad.toml").write_text("forward = ")
-    with pytest.raises(ValueError, match=r"bad\.toml: the recipe is no TOML"):
+    with pytest.raises(ValueError, match=r"bad\.toml: the recipe is not valid TOML"):
         cpd.Recipe(str(tmp_path / "bad.toml"))
     (tmp_path / "bad.json").write_text('{"forward": "native", "x": 1}')
-    with pytest.raises(ValueError, match=r"bad\.json: x is no key"):
+    with pytest.raises(ValueError, match=r"bad\.json: unknown key 'x'"):
         cpd.Recipe(str(tmp_path / "bad.json"))
 
 
@@ -279,7 +282,7 @@ def test_recipes_that_draw():
 
 
 def test_what_is_no_recipe():
-    with pytest.raises(TypeError, match=r"a recipe is a cpd\.Recipe, .* got None"):
+    with pytest.raises(TypeError, match=r"a recipe must be a cpd\.Recipe, .* got None"):
         cpd.Recipe(None)
 
 

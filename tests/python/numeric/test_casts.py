@@ -115,7 +115,7 @@ def test_fields() -> None:
             TypeError,
             "takes no seed=: give it to the call, cpd.cast(…, seed=…)",
         ),
-        (3, {}, TypeError, "a format must be a cpd.Format or its name, got int"),
+        (3, {}, TypeError, "a format must be a name such as 'e4m3fn', a cpd.Format, a pair"),
     ],
 )
 def test_errors(given: Any, keys: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -129,7 +129,7 @@ def test_all_but_the_format_is_by_keyword() -> None:
         TypeError, match="Cast takes one text or format, and all else in it or by keyword"
     ):
         cpd.Cast("e4m3", "up")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="lacks the format or the accumulator to round into"):
+    with pytest.raises(TypeError, match="needs a format, such as to='e4m3fn'"):
         cpd.cast(X)
 
 

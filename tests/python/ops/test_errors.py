@@ -183,7 +183,7 @@ def test_storage_must_hold_the_format(front_end: FrontEnd, f):
         lambda: cpd.sum(x, f),
         lambda: cpd.decode(cpd.encode(x, f), f, X.shape, dtype=x.dtype),
     ):
-        front_end.refuse(ValueError, "(fp|float)16 does not hold", call)
+        front_end.refuse(ValueError, "(fp|float)16(, which cannot represent| does not hold)", call)
 
 
 def test_operands_must_match(front_end: FrontEnd):
@@ -194,7 +194,7 @@ def test_operands_must_match(front_end: FrontEnd):
     front_end.refuse(TypeError, "z must be", cpd.fma, x, x, 1.0, "e4m3")
     front_end.refuse(
         ValueError,
-        r"x, y must broadcast together.*\(3, 4\), \(3, 3\)",
+        r"x and y must broadcast.*\(3, 4\) and \(3, 3\)",
         cpd.add,
         x,
         X[:, :3],
@@ -245,7 +245,7 @@ A, B = X.copy(), np.ascontiguousarray(X.T)
         ({"a": A.astype(np.int64)}, TypeError, "a must be of type.*int64"),
         ({"b": np.ones((5, 6), "f4")}, ValueError, "K is 4 in a, 5 in b"),
         ({"a": np.ones((1,) * 17, "f4")}, ValueError, "a must have at most 16 dimensions"),
-        ({"accumulator": None}, TypeError, "must be a cpd.Accumulator, its text, .* got NoneType"),
+        ({"accumulator": None}, TypeError, "must be a cpd.Accumulator, its text, .* got None"),
         ({"accumulator": 3}, TypeError, "must be a cpd.Accumulator, its text, .* got int"),
         ({"accumulator": "e9m3"}, ValueError, "exp|e9m3"),
         ({"accumulator": "e4m3 tree"}, ValueError, "scheme must be"),
@@ -278,7 +278,12 @@ def test_gemm_result_types(front_end: FrontEnd):
     a, b = front_end.array(A.astype(np.float16)), front_end.array(B.astype(np.float16))
     for acc in ("fp32", "e6m9", "bf16 kahan", "h100-fp16")[: front_end.few]:
         front_end.refuse(
-            ValueError, r"float16, does not hold \w+: give dtype= one", cpd.gemm, a, b, acc
+            ValueError,
+            r"float16, which cannot represent every value of \w+: give dtype=",
+            cpd.gemm,
+            a,
+            b,
+            acc,
         )
     assert cpd.gemm(a, b, "e4m3").dtype == a.dtype
     for dtype in (torch.int32, "float33", np.int32, torch.float64, np.float64)[: front_end.few]:
@@ -286,7 +291,11 @@ def test_gemm_result_types(front_end: FrontEnd):
     if front_end.name != "numpy":
         bf16 = a.bfloat16(), b.bfloat16()
         front_end.refuse(
-            ValueError, "bfloat16, does not hold fp32: give dtype=", cpd.gemm, *bf16, "fp32"
+            ValueError,
+            "bfloat16, which cannot represent every value of fp32: give dtype=",
+            cpd.gemm,
+            *bf16,
+            "fp32",
         )
         assert cpd.gemm(*bf16, "fp32", dtype=torch.float32).dtype == torch.float32
 

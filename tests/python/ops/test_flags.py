@@ -296,7 +296,7 @@ def test_errors(front_end: FrontEnd) -> None:
     )
     front_end.refuse(TypeError, "y must have x's type", cpd.div, x, x.astype(np.float64), "e4m3")
     x, y = np.ones((3, 4), "f4"), np.ones((3, 3), "f4")
-    message = r"x, y must broadcast together.*\(3, 4\), \(3, 3\)"
+    message = r"x and y must broadcast together.*\(3, 4\) and \(3, 3\)"
     front_end.refuse(ValueError, message, cpd.div, x, y, "e4m3", flags=True)
 
 

@@ -345,7 +345,7 @@ def test_wrong_transforms(error: Any, message: str, text: Any) -> None:
 
 
 def test_positions_of_0_7() -> None:
-    told = r"hadamard\(\) takes all that follows its transform by keyword"
+    told = r"hadamard\(\) takes all arguments after transform= by keyword"
     with pytest.raises(TypeError, match=told):
         cpd.hadamard(X, "hadamard8", 1)
     with pytest.raises(

@@ -506,7 +506,9 @@ def test_torchao(element: str, rule: str) -> None:
 @pytest.mark.parametrize("name", ["nvfp4", "fp8-row", "mxfp8 rule=rceil", "e8m3"])
 def test_a_type_that_does_not_hold_the_result_is_refused(front_end: FrontEnd, name: str) -> None:
     x = np.linspace(-3, 3, 32).astype(np.float16)
-    front_end.refuse(ValueError, "float16 does not hold .*give dtype=float32", cpd.cast, x, name)
+    front_end.refuse(
+        ValueError, "x is float16, which cannot represent .*give dtype=float32", cpd.cast, x, name
+    )
     y = cpd.cast(x, name, dtype=np.float32)
     assert y.dtype == np.float32
     assert np.array_equal(y, cpd.cast(x.astype(np.float32), name))

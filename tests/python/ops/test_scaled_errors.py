@@ -68,7 +68,7 @@ def test_levels(front_end: FrontEnd):
 
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "int8 row"])
 def test_types(front_end: FrontEnd, name):
-    message = "x must be of type float32, bfloat16, float16, got .*float64"
+    message = "x must be of type float32, bfloat16 or float16, got .*float64"
     for operation in front_end.some(lambda: cpd.cast, lambda: codes_of):
         front_end.refuse(TypeError, message, operation(), X.astype(np.float64), name)
     front_end.refuse(TypeError, "int32", cpd.cast, X.astype(np.int32), name)

@@ -465,19 +465,24 @@ def test_one_thread_is_many():
 def test_errors():
     params = parameters()
     for wrong in (torch.optim.LBFGS(params), everything()[0], params):
-        with pytest.raises(TypeError, match=r"optimizer must be one of torch's.*got"):
+        with pytest.raises(
+            TypeError, match=r"optimizer must be a torch.optim.Optimizer other than LBFGS.*got"
+        ):
             LowPrecision(wrong)
     cases = {
         "update must be one of nearest_even, stochastic, kahan, got 'odd'": {"update": "odd"},
-        "update and master go with a weight's format": {"weight": None, "master": "fp32"},
+        "update= and master= need a weight format": {"weight": None, "master": "fp32"},
         "update='stochastic' contradicts weight='bf16 rounding=toward_zero'": {
             "weight": "bf16 rounding=toward_zero",
             "update": "stochastic",
         },
-        "update='kahan' goes with a format without scales": {"weight": "mxfp8", "update": "kahan"},
-        "update='kahan' keeps what a master copy would": {"update": "kahan", "master": "fp32"},
+        "update='kahan' needs a weight format without scales": {
+            "weight": "mxfp8",
+            "update": "kahan",
+        },
+        "update='kahan' and master= exclude each other": {"update": "kahan", "master": "fp32"},
         "momentum: .*blub": {"momentum": "blub"},
-        "gradient takes no history and no factor": {"gradient": "fp8-tensor history=4"},
+        "gradient must be a cast without history and factor": {"gradient": "fp8-tensor history=4"},
         "gradient_scale must be above 0": {"gradient_scale": 0.0},
         "seed must be": {"seed": -1},
     }
@@ -486,11 +491,11 @@ def test_errors():
             LowPrecision(adam(params), **({"weight": "bf16"} | options))
     with pytest.raises(ValueError, match="bf16 does not hold every value of fp32"):
         LowPrecision(adam(parameters(torch.bfloat16)), "fp32")
-    with pytest.raises(ValueError, match="differentiable=True does not go"):
+    with pytest.raises(ValueError, match="differentiable=True is not supported"):
         LowPrecision(torch.optim.SGD(params, lr=0.1, differentiable=True), "bf16")
     optimizer = LowPrecision(torch.optim.SGD(params, lr=0.1), "bf16", momentum="bf16")
     give_gradients(params, 0)
-    with pytest.raises(ValueError, match="momentum='bf16' is of no use: SGD keeps no state"):
+    with pytest.raises(ValueError, match="momentum='bf16' has no effect: SGD stores no state"):
         optimizer.step()
 
 

@@ -129,14 +129,14 @@ def test_errors_of_a_scaler():
             LossScaler(**options)
     with pytest.raises(ValueError, match="interval must be at least 1"):
         LossScaler(interval=0)
-    with pytest.raises(RuntimeError, match="update comes after step"):
+    with pytest.raises(RuntimeError, match="call step or unscale_ before update"):
         LossScaler().update()
     p = weight(1.0, dtype=torch.float16)
     p.grad = torch.ones_like(p)
     sgd = torch.optim.SGD([p], lr=1.0)
     with pytest.raises(TypeError, match="must not be float16"):
         LossScaler().step(sgd)
-    with pytest.raises(ValueError, match="closure does not go"):
+    with pytest.raises(ValueError, match="closure is not supported"):
         LossScaler().step(sgd, lambda: None)
 
 
@@ -263,7 +263,7 @@ def test_ready_recipes(name):
     ("text", "message"),
     [
         ("", "optimizer='': an optimizer's text is empty"),
-        ("update=kahan", "update and master go with a weight's format, got weight=None"),
+        ("update=kahan", "update= and master= need a weight format, got weight=None"),
         ("bf16 update=kahan update=kahan", "update is given twice"),
         ("blub", "optimizer='blub': weight: .*blub"),
         ("bf16 update=odd", "update must be one of nearest_even, stochastic, kahan"),

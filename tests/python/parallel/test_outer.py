@@ -294,7 +294,7 @@ LINEAR = torch.nn.Linear(2, 2)
             ValueError,
             "'head' matches no",
         ),
-        ({"period": 0}, ValueError, "steps between meetings must be at least 1, got 0"),
+        ({"period": 0}, ValueError, "period must be at least 1, got 0"),
         ({"period": 1.5}, TypeError, "1.5|float"),
         ({"fragments": 0}, ValueError, "fragments must be at least 1, got 0"),
         ({"fragments": 3}, ValueError, "fragments must be at most the number of tensors, 2"),

@@ -71,8 +71,8 @@ def test_batches_are_divided_whatever_holds_them():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, TypeError, "step takes a batch or micro_batches"),
-        ({"batch": 1, "micro_batches": [1]}, TypeError, "step takes a batch or micro_batches"),
+        ({}, TypeError, "step takes either a batch or micro_batches, got neither"),
+        ({"batch": 1, "micro_batches": [1]}, TypeError, "a batch or micro_batches, got both"),
         ({"batch": torch.ones(3)}, ValueError, r"multiple of 2 \(the nodes\), got shape \(3,\)"),
         ({"batch": torch.ones(())}, ValueError, r"got shape \(\)"),
         ({"batch": torch.ones(0, 2)}, ValueError, r"got shape \(0, 2\)"),

@@ -356,7 +356,7 @@ TEXTS = {
     (".npy", "negative"): "the array has a shape that does not exist, (-4, -6)",
     (".npy", "version 9"): "the array is of .npy version (9, 0), must be (1, 0) or (2, 0)",
     (".npz", "no members"): "holds no arrays",
-    (".npz", "a member of text"): "'readme.txt' in it is no .npy array",
+    (".npz", "a member of text"): "'readme.txt' in it is not a .npy array",
     (".npz", "twice the same"): "holds 'x' twice",
     (".npz", "other ranks"): "rank1/a has shape (1, 2), rank0's is (3, 2)",
     (".npz", "a distant rank"): "ranks must be 0…1, got 999999999 but not 1",

@@ -40,7 +40,7 @@ def test_members_of_archives_are_arrays(tmp_path):
     path = tmp_path / "x.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("notes.txt", "none")
-    with pytest.raises(ValueError, match=r"'notes.txt' in it is no \.npy array"):
+    with pytest.raises(ValueError, match=r"'notes.txt' in it is not a \.npy array"):
         read_arrays(path)
 
 

@@ -206,7 +206,7 @@ class _Probe:
         if sums.shape != (len(dots),) or sums.dtype.kind not in "fiV":
             raise ValueError(
                 f"the function must give {len(dots)} numbers for {len(dots)} dot products, got "
-                f"{sums.dtype} of shape {sums.shape}"
+                + (f"{sums.dtype} of shape {sums.shape}" if sums.dtype != object else f"{sums}")
             )
         self.asked += len(dots)
         with np.errstate(over="ignore"):
@@ -235,7 +235,10 @@ class _Probe:
         twice = joined([dots, dots])
         first, again, later = *np.split(self.ask(twice), 2), self.ask(dots)
         if not (same(first, again).all() and same(first, later).all()):
-            raise ValueError("the function gives two answers to one question: its sums are random")
+            raise ValueError(
+                "the function gave two results for one dot product: its sums are random, or depend "
+                "on the product's index in the batch"
+            )
 
     def _tree(self) -> tuple[Tree | None, Mask | None, str]:
         inputs, mask = self.inputs, None

@@ -201,7 +201,7 @@ def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
     """Returns the tree in which each two leaves meet in a node of the size in `sizes`."""
     tree = _built(sizes, order)
     if not np.array_equal(_sizes_of(tree, len(order)), sizes):
-        raise OrderError("what each two terms lose of the others fits no order of sums")
+        raise OrderError("no order of sums explains which terms two large ones make it lose")
     return tree
 
 
@@ -213,7 +213,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
         others = [leaf for leaf in leaves[1:] if to_first[leaf] == value]
         exact = value == size + 1
         if not exact and value != size + len(others):
-            raise OrderError("what the terms lose next to great ones fits no order of sums")
+            raise OrderError("no order of sums explains which terms are lost next to large ones")
         parts = [[leaf] for leaf in others] if exact else _parts(sizes, others, value)
         tree = join([tree, *(_built(sizes, part) for part in parts)], exact)
         size += len(others)

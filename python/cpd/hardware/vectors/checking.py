@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class VectorCheck:
 
 
 @checked
-def check_vectors(path: Any, kind: str | None = None) -> VectorCheck:
+def check_vectors(path: str | Path, kind: str | None = None) -> VectorCheck:
     """Compares each line of a file with the results of oracle and kernels for its inputs.
 
     The file's head gives the rule of the lines, or a TestFloat name such as e4m3_mul_rne.tv.

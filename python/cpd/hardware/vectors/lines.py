@@ -12,7 +12,7 @@ import numpy as np
 
 from cpd import _core
 from cpd.hardware.vectors.fields import Field, from_digits, from_number, line_digits
-from cpd.numeric.shown import shown
+from cpd.numeric.shown import alternatives, shown
 
 KINDS = ("testfloat", "readmemh", "csv", "jsonl")
 SUFFIXES = {"testfloat": ".tv", "readmemh": ".hex", "csv": ".csv", "jsonl": ".jsonl"}
@@ -33,8 +33,8 @@ def kind_of(path: Any, kind: str | None = None) -> str:
     if suffix not in known:
         *suffixes, last = known
         raise ValueError(
-            f"{path}: the suffix of a file of vectors must be {', '.join(suffixes)} or {last}, or "
-            f"its kind be given (kind=, --as): {', '.join(KINDS)}"
+            f"{path}: a file of vectors must end in {', '.join(suffixes)} or {last}; otherwise "
+            f"give its kind (kind= or --as): {alternatives(KINDS)}"
         )
     return known[suffix]
 

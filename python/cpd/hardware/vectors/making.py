@@ -18,6 +18,7 @@ from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import made, texts_of
+from cpd.ops.arguments import check_tininess
 
 _EXHAUSTIVE_BITS = 20
 """The most bits of inputs for which exhaustive lines are the default."""
@@ -137,7 +138,7 @@ def element_rule(
         known = ", ".join([*OPERANDS, *SUMS])
         hint = " (an element of a product is a dot)" if operation in ("gemm", "matmul") else ""
         raise ValueError(f"the operation must be {known}, got {shown(operation)}{hint}")
-    _check_tininess(tininess)
+    check_tininess(tininess)
     operands = _formats(formats)
     to = None if result is None else as_format(result)
     if operation == "cast":
@@ -161,13 +162,15 @@ def sum_rule(
     nan_signals: bool = False,
 ) -> SumRule:
     """Returns the rule of a sum, checked; raises TypeError or ValueError."""
-    _check_tininess(tininess)
+    check_tininess(tininess)
     if acc is None:
         raise ValueError(f"{operation} needs an accumulator, such as h100-fp8 or 'e6m9 kahan'")
     total = as_accumulator(acc)
     unit = as_unit(total)
     if operation in ("block_fma", "mma") and unit is None:
-        raise ValueError(f"{operation} is of matrix units, such as h100-fp8, got {total}")
+        raise ValueError(
+            f"{operation} needs a matrix unit as its accumulator, such as h100-fp8, got {total}"
+        )
     if operation != "sum" and unit is not None and (unit.scale is None) == (operation == "mma"):
         has = "takes no scales" if unit.scale is None else "takes scales: its operation is mma"
         raise ValueError(f"the unit {has}")
@@ -205,16 +208,11 @@ def _length(length: int | None, default: int) -> int:
     return number
 
 
-def _check_tininess(tininess: str) -> None:
-    if tininess not in ("after", "before"):
-        raise ValueError(f"tininess must be after or before, got {shown(tininess)}")
-
-
 def _formats(specs: FormatLike | Sequence[FormatLike]) -> list[Format]:
     is_one = not isinstance(specs, list | tuple) or (specs and isinstance(specs[0], int))
     several: list[Any] = [specs] if is_one else list(specs)  # type: ignore[arg-type]
     if not several:
-        raise ValueError("no format of the operands is given")
+        raise ValueError("the operands' format is missing, such as e4m3fn")
     formats = [as_format(f) for f in several]
     for f in formats:
         if f.bits > _MOST_BITS:
@@ -283,6 +281,6 @@ def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
         formats, result = head["formats"], head["result"]
         return element_rule(operation, formats, result, keys, tininess, nan_signals)
     except KeyError as error:
-        raise ValueError(f"the head says no {error.args[0]}") from None
+        raise ValueError(f"the head has no {error.args[0]}") from None
     except TypeError as error:
         raise ValueError(str(error)) from None

@@ -127,7 +127,7 @@ class Vectors:
         """
         return self.rule.stem + SUFFIXES[kind_of(None, kind)]
 
-    def write(self, path: Any, kind: str | None = None) -> Path:
+    def write(self, path: str | Path, kind: str | None = None) -> Path:
         """Writes a file, or replaces an existing one, after every line has been compared.
 
         The lines are written once, beside the file, which is then replaced. Standard output and

@@ -68,9 +68,8 @@ def _make(emulation: Emulation, cls: _Class) -> _Class:
 def refuse_scripts(module: nn.Module) -> None:
     """Raises RuntimeError: TorchScript and ONNX have no form of what an emulated layer computes."""
     raise RuntimeError(
-        f"torch.jit and torch.onnx cannot hold what {type(module).__name__} computes: call "
-        "cpd.restore(model) first, and export the model in torch's own arithmetic; torch.export "
-        "takes it as it is"
+        f"torch.jit and torch.onnx cannot export {type(module).__name__}: use torch.export, or "
+        "cpd.restore(model) first, which exports torch's own arithmetic"
     )
 
 

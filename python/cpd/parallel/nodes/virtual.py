@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cpd.numeric.numbers import at_least
+
 if TYPE_CHECKING:
     from cpd.parallel.nodes.ranks import Tensors
 
@@ -13,8 +15,7 @@ class VirtualRanks:
     """All nodes in this process."""
 
     def __init__(self, nodes: int) -> None:
-        if nodes < 1:
-            raise ValueError(f"nodes must be at least 1, got {nodes}")
+        at_least(1, "nodes", nodes)
         self.world = nodes
         self.mine = range(nodes)
 

@@ -247,9 +247,8 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
         except ValueError as error:
             known = ", ".join(SCALES)
             raise ValueError(
-                f"scales {shown(scale)} with {element}: {error} (names of scales: {known}; or the "
-                "text "
-                "behind an element format in cpd.Scaled)"
+                f"scales must be {known}, or the text behind an element format in cpd.Scaled, got "
+                f"{shown(scale)} with {element}: {error}"
             ) from None
 
 
@@ -263,7 +262,8 @@ def _named(name: str) -> Format | Scaled:
     try:
         return format_or_scaled(name)
     except ValueError as error:
-        raise ValueError(f"format {shown(name)}: {error}") from None
+        told = str(error)
+        raise ValueError(told if name in told else f"format {shown(name)}: {told}") from None
 
 
 @checked

@@ -95,7 +95,7 @@ def texts(what: str, given: Any) -> list[str]:
                 )
             names += (_KIND.sub(r"\1\2", text) for text in expand(pattern.strip()))
     if not names:
-        raise ValueError(f"{what} must name at least one")
+        raise ValueError(f"{what} must name at least one, got none")
     return list(dict.fromkeys(names))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from cpd._files import write_json, write_text
 from cpd.hardware.gate_counts import MODEL
 from cpd.numeric.checked import checked
-from cpd.numeric.shown import shown
+from cpd.numeric.names import checked_name
 from cpd.study.sweeps.rows import ERRORS, SweepRow, row_of, share
 from cpd.study.sweeps.store import Measured
 from cpd.study.sweeps.tensors import Workload
@@ -263,8 +263,7 @@ def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
 
 def _lesser(error: str) -> Callable[[SweepRow], float]:
     """The function of a row that a front minimizes."""
-    if error not in ERRORS:
-        raise ValueError(f"error must be one of {', '.join(ERRORS)}, got {shown(error)}")
+    checked_name("error", error, ERRORS)
     if error == "accuracy":
         return lambda row: -row.value(error)
     return lambda row: row.value(error)

@@ -10,8 +10,8 @@ from typing import Any
 
 from cpd.hardware.gate_counts import Gates, gates
 from cpd.numeric.checked import checked
+from cpd.numeric.names import checked_name
 from cpd.numeric.scaled import Scaled
-from cpd.numeric.shown import shown
 from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.store import Measured
 
@@ -89,9 +89,7 @@ class SweepRow:
         >>> sweep(np.ones((2, 4), np.float32), "e2m1").rows[0].value("bits")
         4.0
         """
-        if name not in (*ERRORS, *COSTS):
-            known = ", ".join((*ERRORS, *COSTS))
-            raise ValueError(f"name must be one of {known}, got {shown(name)}")
+        checked_name("name", name, (*ERRORS, *COSTS))
         if name in ("gates", "overflow"):
             return self.cost.total if name == "gates" else self._losses.overflow
         holder: Any = self.cost if name in COSTS and name != "bits" else self

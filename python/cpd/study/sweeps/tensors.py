@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from cpd._files import replaced, write_text
 from cpd.numeric.numbers import is_torch
-from cpd.numeric.shown import shown
+from cpd.numeric.shown import kind_of, shown
 
 Values: TypeAlias = npt.NDArray[np.float32]
 Wide: TypeAlias = npt.NDArray[np.float64]
@@ -146,7 +146,9 @@ def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = No
     named = {name: _matrix(name, value, sample) for name, value in _named(tensors).items()}
     entries = [(name, *matrix) for name, matrix in named.items() if matrix is not None]
     if not entries:
-        raise ValueError("there are no floating-point values in the tensors given")
+        raise ValueError(
+            "the tensors must have floating-point values, got none: convert them to float32"
+        )
     places = {name: place for place, (name, _, _) in enumerate(entries)}
     partners = {name: _partner(name, x, entries, places) for name, x, _ in entries}
     matrices = tuple(
@@ -174,11 +176,11 @@ def _named(tensors: TensorsLike) -> dict[str, Any]:
     if isinstance(tensors, np.ndarray) or is_torch(tensors):
         return {"tensor": tensors}
     if not isinstance(tensors, Iterable):
-        raise TypeError(
-            "tensors must be arrays by their names, an array, or paths of files, got "
-            f"{type(tensors).__name__}"
-        )
+        raise TypeError(f"{_TENSORS}, got {kind_of(tensors)}")
     return _from_files(list(tensors))
+
+
+_TENSORS = "tensors must be a dict of arrays, an array, or paths of files"
 
 
 def _from_files(paths: list[Any]) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def _from_files(paths: list[Any]) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for path in paths:
         if not isinstance(path, str | Path):
-            raise TypeError(f"a file must be a str or Path, got {type(path).__name__}")
+            raise TypeError(f"{_TENSORS}, got {kind_of(paths)}")
         for name, array in read_arrays(Path(path), leaves_out=True).items():
             whole = shown(name) if len(paths) == 1 else f"{path}:{shown(name)}"
             if whole in arrays:
