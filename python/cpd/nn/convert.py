@@ -92,8 +92,9 @@ def convert(
     Raises:
         TypeError: for an argument of another type.
         ValueError: for an invalid argument, a rule of `rules` that matches nothing, weights of
-            another type than float32, bfloat16 and float16, and a lazy layer that was not called
-            yet. The model is then unchanged, as it is after a TypeError.
+            another type than float32, bfloat16 and float16, a lazy layer that was not called yet,
+            and a convolution by a recipe whose `scales_at` is not `operand`. The
+            model is then unchanged, as it is after a TypeError.
 
     If a rounding is stochastic, a scale is delayed or a recipe has a schedule, the model gets a
     clock: the buffer `cpd_clock`, the number of the step, which determines random bits and scales.
@@ -516,7 +517,8 @@ def _of_layers(layers: list[_Layer]) -> list[str]:
     first_layers: dict[str, str] = {}  # each note, with the first layer that it is of
     for layer in layers:
         for recipe in layer.recipes():
-            for note in (*notes.of_integers(recipe), *notes.of_types(recipe, layer.module)):
+            of_recipe = (*notes.of_integers(recipe), *notes.of_units(recipe))
+            for note in (*of_recipe, *notes.of_types(recipe, layer.module)):
                 first_layers.setdefault(note, layer.name or "the model")
     return [f"{note} (first: {name})" for note, name in first_layers.items()]
 
@@ -543,7 +545,20 @@ def _check_layers(layers: list[_Layer]) -> None:
                 )
         for recipe in layer.recipes():
             _check_results(recipe, layer)
+            if recipe.scales_at != "operand" and isinstance(layer.module, _CONVOLUTIONS):
+                raise ValueError(
+                    f"{layer.name or 'the model'}: convolutions multiply values that are scaled, "
+                    "but the recipe's sums are a matrix unit's, which multiplies elements and "
+                    f"scales sums (scales_at={recipe.scales_at!r}): give a rule "
+                    f"('type {classes.own_class(layer.module).__name__}', None), or a recipe with "
+                    "other sums"
+                )
 
+
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
 
 _COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
 """The methods by which a layer of torch computes; a subclass of it may override them."""

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.comptime import comptime
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch._dynamo.comptime import comptime
 from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.variables import BaseListVariable, ConstDictVariable, TensorVariable
 from torch.func import functional_call
