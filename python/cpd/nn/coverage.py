@@ -2,7 +2,7 @@
 """The share of a training step that ran emulated: `Coverage`, counted by a `Census`."""
 
 # torch's modes and graphs are untyped.
-# mypy: disable-error-code="no-untyped-call,no-any-return"
+# mypy: disable-error-code="no-untyped-call,no-any-return,untyped-decorator"
 
 from __future__ import annotations
 

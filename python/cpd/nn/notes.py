@@ -80,7 +80,8 @@ GEMMS = ("forward", "grad_input", "grad_weight")
 
 def _contains(held: Format, f: Format) -> bool:
     """Returns whether a format has every finite value of another floating-point format."""
-    return held.man >= f.man and held.max >= f.max and held.min_subnormal <= f.min_subnormal
+    least_held, least = (x.min_subnormal or x.min_normal or x.max for x in (held, f))
+    return held.man >= f.man and held.max >= f.max and least_held <= least
 
 
 def elsewhere(how: Recipe) -> list[str]:

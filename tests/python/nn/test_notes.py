@@ -47,6 +47,14 @@ def test_the_note_says_what_to_give_the_unit():
     assert not cpd.convert(nn.Linear(64, 64), given).notes
 
 
+@pytest.mark.parametrize("cast", ["e4m3fn:nosub", "int8 row", "e2m1", "e8m0"])
+def test_any_format_may_stand_beside_a_unit(cast):
+    sums = cpd.Accumulator("h100-fp8", a="e4m3fn:nosub")
+    notes = cpd.convert(nn.Linear(64, 64), cpd.Recipe(cast, sums=sums)).notes
+    lacks = cast in ("int8 row", "e8m0")  # int8 has seven bits, e8m0 a wider range
+    assert any("the matrix unit takes" in note for note in notes) == lacks
+
+
 @pytest.mark.parametrize("layer", [nn.Conv1d(4, 4, 1), nn.ConvTranspose2d(4, 4, 1)], ids=str)
 @pytest.mark.parametrize("recipe", ["te-delayed", "te-current", "mxfp8"])
 def test_convolutions_of_units_that_scale_sums(layer, recipe):
