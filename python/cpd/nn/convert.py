@@ -93,8 +93,9 @@ def convert(
     Raises:
         TypeError: for an argument of another type.
         ValueError: for an invalid argument, a rule of `rules` that matches nothing, weights of
-            another type than float32, bfloat16 and float16, and a lazy layer that was not called
-            yet. The model is then unchanged, as it is after a TypeError.
+            another type than float32, bfloat16 and float16, a lazy layer that was not called yet,
+            and a convolution by a recipe whose `scales_at` is not `operand`. The
+            model is then unchanged, as it is after a TypeError.
 
     Warns (`PrecisionWarning`) if an operand is cast to integers without a scale, such as "int8".
 
@@ -317,9 +318,10 @@ class _Plan:
         _check_layers(self.layers)
         unused = self._unused(len(rules))
         self.losses = _of_layers(self.layers, lambda how, _: notes.of_integers(how))
+        units = _of_layers(self.layers, lambda how, _: notes.of_units(how))
         types = _of_layers(self.layers, notes.of_types)
         on_recipe = notes.on_recipe(recipe, emulates=bool(self.layers))
-        self.notes = [*unused, *on_recipe, *self.losses, *types]
+        self.notes = [*unused, *on_recipe, *self.losses, *units, *types]
         own = {name: m for name, m in self._modules.items() if name not in self._emulations}
         self.unseen = _unseen(own)
         self.elsewhere = notes.elsewhere(recipe)
@@ -550,7 +552,20 @@ def _check_layers(layers: list[_Layer]) -> None:
                 )
         for recipe in layer.recipes():
             _check_results(recipe, layer)
+            if recipe.scales_at != "operand" and isinstance(layer.module, _CONVOLUTIONS):
+                raise ValueError(
+                    f"{layer.name or 'the model'}: convolutions multiply values that are scaled, "
+                    "but the recipe's sums are a matrix unit's, which multiplies elements and "
+                    f"scales sums (scales_at={recipe.scales_at!r}): give a rule "
+                    f"('type {classes.own_class(layer.module).__name__}', None), or a recipe with "
+                    "other sums"
+                )
 
+
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
 
 _COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
 """The methods by which a layer of torch computes; a subclass of it may override them."""

@@ -2,7 +2,7 @@
 """The share of a training step that ran emulated: `Coverage`, counted by a `Census`."""
 
 # torch's modes and graphs are untyped.
-# mypy: disable-error-code="no-untyped-call,no-any-return"
+# mypy: disable-error-code="no-untyped-call,no-any-return,untyped-decorator"
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.comptime import comptime
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.variables import BaseListVariable, ConstDictVariable, TensorVariable
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -362,6 +364,9 @@ class Census:
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
+        if get_eval_frame_callback() not in (None, False):
+            self._look_before_compiled(model, args, kwargs)
+            return
         if self._traces or recomputes_or_transforms():
             return
         if self._counts():
@@ -387,6 +392,28 @@ class Census:
                 self._counter.begin(model, args, kwargs)
         elif self.result is None and self._model is not None and _has_parameters(model):
             self._begin(model, args, kwargs)
+
+    @torch._dynamo.disable
+    def _look_before_compiled(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """Counts a call whose hooks torch.compile leaves to Python, and compiles the rest."""
+        if self.result is None and model.training and torch.is_grad_enabled():
+            self._note_traced(model, args, kwargs)
+
+    def _note_traced(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """Traces a training step of the model, or of a part where the model is not called."""
+        self._counter = None  # of parts that ran before
+        if (None if self._model is None else self._model()) is None or _is_looked_at(model):
+            self._model = weakref.ref(model)
+            _CENSUSES[model] = self
+        try:
+            self.note(self.trace(args, kwargs, model))
+        except Exception as error:
+            warn(
+                f"coverage could not be counted as the model was compiled ({error}): give "
+                "report.coverage the model's arguments, or call the model once before "
+                "torch.compile",
+                PrecisionWarning,
+            )
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         model = self._model()
@@ -471,6 +498,9 @@ class Census:
         return census
 
 
+skip_code(Census.look.__code__)  # compiled alone, a second model would reuse it untraced
+
+
 def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
     """A tensor of the mode with the layout of `x`; where that is symbolic, with its hints."""
     if not isinstance(x, FakeTensor):
@@ -491,22 +521,8 @@ def _look_at_compiled(context: Any) -> None:
         for name in ("self", "model", "args", "kwargs")
     )
     census, model = census.realize().value, model.realize().value
-    if census.result is not None or not (model.training and torch.is_grad_enabled()):
-        return
-    census._counter = None  # of parts that ran before
-    root = None if census._model is None else census._model()
-    if root is None or _is_looked_at(model):
-        root = model
-        census._model = weakref.ref(model)
-        _CENSUSES[model] = census
-    try:
-        census.note(census.trace(_traced(args), _traced(kwargs), model))
-    except Exception as error:
-        warn(
-            f"coverage could not be counted as the model was compiled ({error}): give "
-            "report.coverage the model's arguments, or call the model once before torch.compile",
-            PrecisionWarning,
-        )
+    if census.result is None and model.training and torch.is_grad_enabled():
+        census._note_traced(model, _traced(args), _traced(kwargs))
 
 
 def _traced(variable: Any) -> Any:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from cpd._torch import operators
 from cpd.nn.ready import READY
 from cpd.nn.recipe import NATIVE, OPERANDS, Recipe, as_recipe
-from cpd.numeric.cast import format_of, operand_text
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.cast import element_of, format_of, operand_text
+from cpd.numeric.formats import Format
 from cpd.ops.arguments import holds
 
 
@@ -57,6 +59,37 @@ def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
             f"weights in {held} do not hold {f.name}, which the recipe rounds them "
             "to: calls will raise; make them float32"
         )
+
+
+def of_units(how: Recipe) -> Iterator[str]:
+    """Yields notes on matrix units that do not hold the operands that the recipe gives them."""
+    casts = how._kept.operands
+    for number, unit in enumerate(how._sums[:3]):
+        if not isinstance(unit, Accumulator) or unit.form != "unit":
+            continue
+        lacking = [
+            f"{role}={element_of(cast)}"
+            for role, cast in zip("ab", casts[2 * number : 2 * number + 2], strict=True)
+            if cast is not None
+            and (format_of(cast) is not None or how.scales_at != "operand")
+            and not _contains(getattr(unit, role), element_of(cast))
+        ]
+        if lacking:
+            yield (
+                f"{GEMMS[number]}: the matrix unit takes a={unit.a} and b={unit.b}, the recipe "
+                f"casts to {' and '.join(lacking)}: values that the unit does not hold raise; give "
+                f"the unit {' '.join(lacking)} (sums= takes three, for {', '.join(GEMMS)})"
+            )
+
+
+GEMMS = ("forward", "grad_input", "grad_weight")
+"""A layer's products, in the order in which `sums=` takes three accumulators."""
+
+
+def _contains(held: Format, f: Format) -> bool:
+    """Returns whether a format has every finite value of another floating-point format."""
+    least_held, least = (x.min_subnormal or x.min_normal or x.max for x in (held, f))
+    return held.man >= f.man and held.max >= f.max and least_held <= least
 
 
 def elsewhere(how: Recipe) -> list[str]:

@@ -98,8 +98,9 @@ class Report(Sequence[ReportRow]):
         if unseen:
             yield (
                 f"products that the forward of {', '.join(dict.fromkeys(unseen.values()))} "
-                "computes itself (F.linear, @, einsum) are left in torch; with "
-                "cpd.autocast(recipe): emulates them"
+                "computes itself (F.linear, @, einsum, scaled_dot_product_attention) are left in "
+                "torch; with cpd.autocast(recipe): emulates them, attention by the recipe's "
+                "attention="
             )
 
     @property
@@ -138,7 +139,8 @@ class Report(Sequence[ReportRow]):
         if counted is None:
             raise ValueError(
                 "no training step was counted yet: call the model, or its parts, with gradients "
-                "on, or give report.coverage() the model's arguments"
+                "on, or give report.coverage() the model's arguments, as for a compiled model that "
+                "runs the program of another"
             )
         return counted
 

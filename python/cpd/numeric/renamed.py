@@ -67,11 +67,11 @@ def refuse_call(
     """Raises TypeError for a call with arguments that match no parameter, by `refuse`."""
     name = name_of(function)
     parameters = inspect.signature(function).parameters.values()
-    names = {
+    names = [
         parameter.name
         for parameter in parameters
         if parameter.kind is not parameter.POSITIONAL_ONLY
-    }
+    ]
     by_position = [
         parameter for parameter in parameters if parameter.kind < parameter.VAR_POSITIONAL
     ]
@@ -83,7 +83,7 @@ def refuse_call(
     )
     last = by_position[-1].name if by_position else ""
     rest = args[len(by_position) :]
-    refuse(name, gone or others, to.get("to", default), rest, last=last, parameters=[*names])
+    refuse(name, gone or others, to.get("to", default), rest, last=last, parameters=names)
 
 
 def refuse(
@@ -123,7 +123,9 @@ def refuse(
         text = f"{getattr(to, 'text', to)}{words}"
         raise TypeError(f'{function}() takes {keywords} in its format: "{text}"')
     if positional:
-        raise TypeError(f"{function}() takes all arguments after {last}= by keyword")
+        names_after = parameters[parameters.index(last) + 1 :] if last in parameters else []
+        by_keyword = ": " + ", ".join(f"{name}=" for name in names_after) if names_after else ""
+        raise TypeError(f"{function}() takes all arguments after {last}= by keyword{by_keyword}")
     for keyword in given:
         if names.get(keyword, "").startswith(TO_CALL):
             raise TypeError(f"{function}() takes no {keyword}=: give it to {names[keyword]}")

@@ -88,6 +88,11 @@ def ddp_hook(
     Python's main thread (not on a GPU's, whose wait is torch's); the communicator is broken then.
     `state` can be pickled: see `HookState`.
     """
+    if isinstance(spec, nn.Module):
+        raise TypeError(
+            f"spec must be what cpd.Reduce takes, or a cpd.Schedule, got {type(spec).__name__}: "
+            "write model.register_comm_hook(*cpd.ddp_hook(spec))"
+        )
     schedule = as_schedule(spec)
     _check_comm(comm, schedule)
     _check_model(model)

@@ -145,6 +145,17 @@ def test_compiled_as_eager():
         compiled(torch.randn(3, 7, WIDTH))["logits"].sum().backward()
 
 
+@pytest.mark.parametrize("recipe", ["mxfp8", "te-delayed"])
+def test_each_of_several_compiled_models_is_counted(recipe):
+    """A second model of one class reuses the first one's program, or parts of it."""
+    by_hand, report = _converted(recipe)
+    _quiet_step(by_hand)
+    for _ in range(2):
+        model, of_compiled = _converted(recipe)
+        _quiet_step(torch.compile(model, backend="eager"))
+        assert _sums(of_compiled.coverage()) == _sums(report.coverage())
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "eager"])
 def test_parts_that_are_compiled_run_eagerly_in_the_counted_step(backend):
     model, report = _converted("mxfp8")

@@ -4,6 +4,8 @@ report says of them."""
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import cpd
@@ -165,3 +167,26 @@ def test_autocast_refuses_operands_of_two_types_as_torch_does(call):
         call(x)
     with cpd.autocast(RECIPE), torch.autocast("cpu", torch.bfloat16):
         assert call(x).dtype == torch.bfloat16
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.project(x)
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize("attention", [None, "bf16"])
+def test_attention_in_a_forward_needs_autocast_and_its_own_recipe(attention):
+    recipe = cpd.Recipe("mxfp8", attention=attention)
+    for emulates in (False, True):
+        model = Attention()
+        report = cpd.convert(model, recipe, coverage=0)
+        with cpd.autocast(recipe) if emulates else contextlib.nullcontext():
+            y = model(torch.randn(1, 2, 4, 8))
+        y.sum().backward()
+        assert (report.coverage().share == 1) == (emulates and attention is not None)
+        assert emulates or "scaled_dot_product_attention" in str(report)

@@ -43,6 +43,11 @@ SPEC = cpd.Reduce("e4m3")
         ({"comm": 3}, TypeError, "comm must be a cpd.comm.Communicator, got int"),
         ({"spec": 3}, TypeError, "a format must be"),
         (
+            {"spec": torch.nn.Linear(1, 1)},
+            TypeError,
+            r"got Linear: write model\.register_comm_hook",
+        ),
+        (
             {"spec": cpd.Schedule(SPEC, exempt=["bias"]), "model": 3},
             TypeError,
             "model must be a torch.nn.Module",

@@ -95,6 +95,29 @@ def test_batches_that_do_not_fit(options, error, message):
     assert nodes.next_step == 0
 
 
+def test_a_second_tensor_by_position():
+    """A batch of several tensors is one argument, a tuple."""
+    nodes = cpd.VirtualNodes(perceptron(), 2, E4M3)
+    names = "takes all arguments after batch= by keyword: micro_batches=, on_gradients="
+    with pytest.raises(TypeError, match=names):
+        nodes.step(len, torch.ones(2, 3), torch.ones(2))
+
+
+@pytest.mark.parametrize("of", [tuple, lambda pair: dict(enumerate(pair))], ids=["tuple", "dict"])
+def test_a_batch_of_several_tensors(of):
+    """Each node gets its rows of each tensor."""
+    seen = []
+
+    def loss(batch):
+        seen.append((batch[0].tolist(), batch[1].tolist()))
+        return model(batch[0]).sum()
+
+    model = perceptron()
+    x = torch.arange(12.0).view(4, 3)
+    cpd.VirtualNodes(model, 2, E4M3).step(loss, of((x, torch.arange(4))))
+    assert seen == [(x[:2].tolist(), [0, 1]), (x[2:].tolist(), [2, 3])]
+
+
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 
