@@ -40,8 +40,10 @@ class Options:
     command_line: list[str] = opt.argument(
         "a command and its words, after --", nargs="*", metavar="COMMAND"
     )
-    a: str = opt.option("the format of a", "fp16", metavar="FORMAT")
-    b: str | None = opt.option("the format of b", absent="a's", metavar="FORMAT")
+    a: str | None = opt.option(
+        "the format of a", absent="that of the unit to probe, else fp16", metavar="FORMAT"
+    )
+    b: str | None = opt.option("the format of b", absent="that of the unit to probe, else a's", metavar="FORMAT")
     c: str = opt.option(
         "the format of the addend c; none: the command has no addend", "fp32", metavar="FORMAT"
     )
@@ -61,14 +63,18 @@ def _run(options: Options) -> int:
     if bool(options.command_line) == (options.accumulator is not None):
         raise UsageError("give a command behind --, or an accumulator by --accumulator")
     with users_mistakes():
+        a, b = options.a, options.b
         c = None if options.c == "none" else options.c
-        formats: list[Any] = [
-            None if name is None else as_format(name) for name in (options.a, options.b, c)
-        ]
         function: Any
         if options.accumulator is not None:
-            function = Known(as_accumulator(options.accumulator)).sums
-        else:
+            accumulator = as_accumulator(options.accumulator)
+            if a is None and accumulator.form == "unit":
+                a, b = accumulator.a, accumulator.b if b is None else b
+            function = Known(accumulator).sums
+        formats: list[Any] = [
+            None if name is None else as_format(name) for name in (a or "fp16", b, c)
+        ]
+        if options.accumulator is None:
             function = Command(
                 options.command_line, *formats, result=options.result, timeout=options.timeout
             )
