@@ -9,7 +9,7 @@ from cpd.cli import options as opt
 from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.output import check_writable, json_written
 from cpd.numeric.accumulator import as_accumulator
-from cpd.numeric.formats import as_format
+from cpd.numeric.formats import FormatLike, as_format
 
 
 def register(commands: opt.Commands) -> None:
@@ -43,7 +43,9 @@ class Options:
     a: str | None = opt.option(
         "the format of a", absent="that of the unit to probe, else fp16", metavar="FORMAT"
     )
-    b: str | None = opt.option("the format of b", absent="that of the unit to probe, else a's", metavar="FORMAT")
+    b: str | None = opt.option(
+        "the format of b", absent="that of the unit to probe, else a's", metavar="FORMAT"
+    )
     c: str = opt.option(
         "the format of the addend c; none: the command has no addend", "fp32", metavar="FORMAT"
     )
@@ -63,13 +65,14 @@ def _run(options: Options) -> int:
     if bool(options.command_line) == (options.accumulator is not None):
         raise UsageError("give a command behind --, or an accumulator by --accumulator")
     with users_mistakes():
-        a, b = options.a, options.b
+        a: FormatLike | None = options.a
+        b: FormatLike | None = options.b
         c = None if options.c == "none" else options.c
         function: Any
         if options.accumulator is not None:
             accumulator = as_accumulator(options.accumulator)
             if a is None and accumulator.form == "unit":
-                a, b = accumulator.a, accumulator.b if b is None else b
+                a, b = accumulator.a, b or accumulator.b
             function = Known(accumulator).sums
         formats: list[Any] = [
             None if name is None else as_format(name) for name in (a or "fp16", b, c)
