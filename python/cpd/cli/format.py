@@ -137,7 +137,7 @@ def _format_table(formats: list[Format], whole_names: bool) -> Table:
             f"{wire.exp},{wire.man},{wire.bias}",
             short(wire.max),
             short(wire.min_normal),
-            short(wire.min_subnormal) if wire.subnormals else "none",
+            "none" if wire.min_subnormal == wire.min_normal else short(wire.min_subnormal),
             short(wire.epsilon),
             f"{wire.num_values}",
         )

@@ -9,7 +9,7 @@ from cpd.cli import options as opt
 from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.output import check_writable, json_written
 from cpd.numeric.accumulator import as_accumulator
-from cpd.numeric.formats import as_format
+from cpd.numeric.formats import FormatLike, as_format
 
 
 def register(commands: opt.Commands) -> None:
@@ -40,8 +40,12 @@ class Options:
     command_line: list[str] = opt.argument(
         "a command and its words, after --", nargs="*", metavar="COMMAND"
     )
-    a: str = opt.option("the format of a", "fp16", metavar="FORMAT")
-    b: str | None = opt.option("the format of b", absent="a's", metavar="FORMAT")
+    a: str | None = opt.option(
+        "the format of a", absent="that of the unit to probe, else fp16", metavar="FORMAT"
+    )
+    b: str | None = opt.option(
+        "the format of b", absent="that of the unit to probe, else a's", metavar="FORMAT"
+    )
     c: str = opt.option(
         "the format of the addend c; none: the command has no addend", "fp32", metavar="FORMAT"
     )
@@ -62,14 +66,19 @@ def _run(options: Options) -> int:
         got = "both" if options.command_line else "neither"
         raise UsageError(f"give either a command or --accumulator, got {got}")
     with users_mistakes():
+        a: FormatLike | None = options.a
+        b: FormatLike | None = options.b
         c = None if options.c == "none" else options.c
-        formats: list[Any] = [
-            None if name is None else as_format(name) for name in (options.a, options.b, c)
-        ]
         function: Any
         if options.accumulator is not None:
-            function = Known(as_accumulator(options.accumulator)).sums
-        else:
+            accumulator = as_accumulator(options.accumulator)
+            if a is None and accumulator.form == "unit":
+                a, b = accumulator.a, b or accumulator.b
+            function = Known(accumulator).sums
+        formats: list[Any] = [
+            None if name is None else as_format(name) for name in (a or "fp16", b, c)
+        ]
+        if options.accumulator is None:
             function = Command(
                 options.command_line, *formats, result=options.result, timeout=options.timeout
             )

@@ -26,6 +26,9 @@ from cpd.numeric.formats import Format
 from cpd.numeric.names import did_you_mean, nearest
 from cpd.numeric.scaled import Scaled
 
+_LEAST_PREFIX = 3
+"""The fewest letters of a matrix unit's name by which a message lists units."""
+
 COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
 
@@ -189,12 +192,32 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
             except ValueError:
                 if head not in (*COMMON, *SOURCES):
                     raise
+        units = [unit for unit in names["units"] if unit.startswith(name)]
+        if units and len(name) >= _LEAST_PREFIX:
+            raise UsageError(
+                f"unknown name {name!r}; matrix units are {', '.join(units)}"
+            ) from error
+        if _is_accumulator(name):
+            why = f"{error}; " if str(error).startswith("no format") else ""
+            raise UsageError(
+                f"{why}{name!r} is an accumulator, which cpd.gemm takes, and --accumulator of "
+                "sweep, probe and vectors"
+            ) from error
         meant = did_you_mean(
             name, [candidate for some in names.values() for candidate in some], 0.7
         )
         if meant and str(error).startswith("unknown") and "did you mean" not in str(error):
             raise UsageError(f"unknown name {name!r}; {meant}") from error
         raise
+
+
+def _is_accumulator(text: str) -> bool:
+    """Returns whether a text is that of an accumulator."""
+    try:
+        Accumulator(text)
+    except ValueError:
+        return False
+    return True
 
 
 _Found = dict[str, Any]

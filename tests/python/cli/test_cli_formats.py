@@ -332,6 +332,12 @@ def test_elements_of_scaled_formats(capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (
+            ["h100"],
+            "unknown name 'h100'; matrix units are h100-fp16, h100-bf16, h100-tf32, h100-fp8 (",
+        ),
+        (["e6m9 kahan"], "'e6m9 kahan' is an accumulator, which cpd.gemm takes"),
+        (["fixed<40,12>"], "'fixed<40,12>' is an accumulator, which cpd.gemm takes"),
         (["nvfp5"], "unknown format 'nvfp5'; did you mean nvfp4?"),
         (["MXFP9"], "unknown format 'MXFP9'; did you mean mxfp8?"),
         (["int8", "row"], "unknown format 'row': quote a format of several words, as 'int8 row'"),
@@ -354,3 +360,11 @@ def test_json_to_standard_output(capsys):
     assert main(["show", "e4m3", "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert math.isclose(row["max"], 240)
+
+
+def test_formats_without_mantissa_bits_have_no_subnormals(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["show", "e3m0", "e8m0", "e2m1"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "," in line]
+    assert [row[5] for row in rows if row[0] != "Format"] == ["none", "none", "0.5"]

@@ -321,6 +321,19 @@ def test_command_line_of_an_accumulator(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["probe", "--accumulator", "e4n3"]) == 2
 
 
+@pytest.mark.parametrize(("unit", "a"), [("h100-fp8", "e4m3fn"), ("h100-fp8 a=e5m2", "e5m2")])
+def test_a_unit_is_probed_in_its_own_formats(
+    unit: str, a: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["probe", "--accumulator", unit, "--k", "4"]) == 0
+    assert f" a={a} b=e4m3fn block=" in capsys.readouterr().out
+
+
+def test_formats_that_are_given_precede_a_units_own(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["probe", "--accumulator", "h100-tf32", "--a", "fp16", "--k", "4"])
+    assert "4 products of fp16, an addend" in capsys.readouterr().out
+
+
 FAILURES = [
     (["/nowhere/unit"], "'/nowhere/unit' does not start: No such file or directory"),
     (["false"], "'false' ended with status 1 after 0 of 1 answers"),

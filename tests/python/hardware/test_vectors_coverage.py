@@ -90,3 +90,24 @@ def test_the_sum_of_a_unit_is_never_negative_zero() -> None:
     made = make_vectors("block_fma", accumulator="h100-fp8", random=9)
     never = cannot_happen(made.rule, dict.fromkeys(counted(made), 0))
     assert "negative_zero" in never
+
+
+@pytest.mark.parametrize(
+    ("operation", "unit", "field", "case", "is_case"),
+    [
+        ("block_fma", "h100-fp8", "c", "infinity_in", lambda c: c & 0x7FFFFFFF == 0x7F800000),
+        ("mma", "rtx-blackwell-nvfp4", "c", "infinity_in", lambda c: c & 0x7FFFFFFF == 0x7F800000),
+        ("mma", "rtx-blackwell-mxfp4", "a_scale", "nan_in", lambda scale: scale == 0xFF),
+    ],
+)
+def test_cases_of_addends_and_scales_are_counted(
+    operation: str, unit: str, field: str, case: str, is_case: Any
+) -> None:
+    """Operands are also c and the scales: codes of binary32 and of OCP's E8M0, as specified."""
+    made = make_vectors(operation, accumulator=unit, directed=True)
+    lines = 0
+    for batch in made.batches():
+        found = is_case(batch[field]).reshape(len(batch["result"]), -1)
+        lines += int(found.any(axis=1).sum())
+    assert 0 < lines <= made.coverage[case]
+    assert case not in cannot_happen(made.rule, dict.fromkeys(made.coverage, 0))

@@ -56,11 +56,11 @@ def cannot_happen(
 
 def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
     """Cases of numbers that the formats lack, and of other operations."""
-    of_sums = isinstance(rule, SumRule)
     possible = set(CORNERS[: CORNERS.index("cancellation")])
-    if of_sums or rule.operation in ("add", "fma"):
+    if isinstance(rule, SumRule) or rule.operation in ("add", "fma"):
         possible.add("cancellation")
-    for f in rule.formats[:2] if of_sums else rule.formats:
+    operands = [f for _, f in rule.operands] if isinstance(rule, SumRule) else rule.formats
+    for f in operands:
         possible |= _kinds(f, "in")
     if rule.has_integer_result:
         possible |= _named(corner_of_integer(2, np.arange(4, dtype=np.uint32), "out"))

@@ -153,6 +153,15 @@ def element_rule(
     return ElementRule(operation, tuple(operands), cast, tininess, nan_signals)
 
 
+_ACCUMULATORS = {
+    "dot": "int32, 'e6m9 kahan' or h100-fp8",
+    "sum": "'e6m9 kahan'",
+    "block_fma": "h100-fp8",
+    "mma": "rtx-blackwell-mxfp8",
+}
+"""Accumulators that an operation's messages name."""
+
+
 def sum_rule(
     operation: str,
     formats: FormatLike | Sequence[FormatLike],
@@ -163,17 +172,19 @@ def sum_rule(
 ) -> SumRule:
     """Returns the rule of a sum, checked; raises TypeError or ValueError."""
     check_tininess(tininess)
+    examples = _ACCUMULATORS[operation]
     if acc is None:
-        raise ValueError(f"{operation} needs an accumulator, such as h100-fp8 or 'e6m9 kahan'")
+        raise ValueError(f"{operation} needs an accumulator, such as {examples}")
     total = as_accumulator(acc)
     unit = as_unit(total)
     if operation in ("block_fma", "mma") and unit is None:
         raise ValueError(
-            f"{operation} needs a matrix unit as its accumulator, such as h100-fp8, got {total}"
+            f"{operation} needs a matrix unit as its accumulator, such as {examples}, got {total}"
         )
     if operation != "sum" and unit is not None and (unit.scale is None) == (operation == "mma"):
-        has = "takes no scales" if unit.scale is None else "takes scales: its operation is mma"
-        raise ValueError(f"the unit {has}")
+        if unit.scale is None:
+            raise ValueError(f"the unit takes no scales; {examples} takes scales, as mma needs")
+        raise ValueError("the unit takes scales: its operation is mma")
     own = [unit.a, unit.b] if unit is not None else []
     operands = _formats(formats or own)
     if operation == "sum":

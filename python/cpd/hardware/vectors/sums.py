@@ -127,6 +127,14 @@ class SumRule:
         unit = self.unit
         return 0 if unit is None or unit.scale is None else -(-self.length // unit.scale_block)
 
+    @property
+    def operands(self) -> list[tuple[str, Format]]:
+        """The name and the format of each operand and of its scales, without an integer c."""
+        operands = list(zip("abc", self.formats, strict=False))
+        if self.scale is not None:
+            operands += [("a_scale", self.scale), ("b_scale", self.scale)]
+        return operands
+
     @functools.cached_property
     def inputs(self) -> tuple[Field, ...]:
         """The fields of the operands, of their scales, and of the random integers."""
@@ -316,10 +324,10 @@ class SumRule:
             corners = corner_of(self.result, columns["result"], "out")
         if self.has_trace:
             corners |= np.where(columns["flags"] == 0, np.uint16(1), np.uint16(0))
-        for name, f in zip(("a", "b"), self.formats, strict=False):
+        for name, f in self.operands:
             if name in codes:
-                corners_in = corner_of(f, codes[name], "in")
-                corners |= np.bitwise_or.reduce(corners_in, axis=1)
+                kinds = corner_of(f, codes[name], "in")
+                corners |= kinds if kinds.ndim == 1 else np.bitwise_or.reduce(kinds, axis=1)
         return corners
 
 
