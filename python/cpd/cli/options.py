@@ -391,17 +391,23 @@ def plot_file(what: str) -> Any:
 
 
 @dataclass
-class Tables:
+class Values:
     """Options of the files that have a table's values."""
 
     json: Path | None = json_file()
     csv: Path | None = option("write the table as CSV; '-' as for --json", absent="not written")
-    plot: Path | None = plot_file("the table")
 
     @property
     def to_stdout(self) -> bool:
         """Whether a file goes to standard output, which then takes nothing else."""
         return STDOUT in (self.json, self.csv)
+
+
+@dataclass
+class Tables(Values):
+    """Options of a table's values and its picture."""
+
+    plot: Path | None = plot_file("the table")
 
 
 @dataclass

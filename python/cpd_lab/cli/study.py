@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes, warn
 from cpd.cli.output import counted, new_console, new_progress, new_table
+from cpd_lab.cli import figure
 from cpd_lab.cli.cells_bar import CellsBar
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def register(commands: opt.Commands) -> None:
     opt.command(actions, "list", _list, Listing)
     opt.command(actions, "run", _measure, Running)
     opt.command(actions, "report", _report, Reporting)
+    opt.command(actions, "figure", figure.run, figure.Options)
 
 
 class Actions:
@@ -40,6 +42,7 @@ class Actions:
       cpd study run aps-table4          measures its cells, and prints what they say
       cpd study run all --size smoke    seconds: one cell of each kind
       cpd study report                  out/study/report.html
+      cpd study figure grubic-10        published times of training steps, and the model's
 
     CIFAR-10 is looked for in $CPD_DATA, as `cpd train --model resnet18` says.
     """
