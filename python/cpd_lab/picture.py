@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of reports, in one style: `picture`."""
+"""Pictures of reports, in one style: `picture`, `as_file`."""
 
 from __future__ import annotations
 
@@ -29,3 +29,9 @@ def picture(title: str, width: float, height: float) -> Iterator[Picture]:
         drawn = Picture(Figure(figsize=(width, height), layout="constrained"))
         yield drawn
         drawn.svg = to_svg(drawn.figure, title)
+
+
+def as_file(svg: str) -> str:
+    """The text of an SVG file with that element, on white: a page's own background may be dark."""
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return svg.replace("<svg", f'<svg {spaces} style="background: #fff"', 1) + "\n"

@@ -40,23 +40,6 @@ _CSV = (
 )
 
 
-def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
-    """One way to sum, by group size."""
-    table = new_table(
-        "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
-    )
-    for row in rows:
-        table.add_row(
-            str(row.group_size),
-            percent(row.error),
-            percent(row.relative_rms),
-            str(row.zero_references),
-            str(row.non_finite),
-            str(row.steps),
-        )
-    return table
-
-
 def series_table(series: Sequence[Series]) -> Table:
     """All ways to sum, one after the other; with times where a network was given."""
     timed = any(line.choice for entry in series for line in entry.lines)

@@ -26,9 +26,3 @@ def to_svg(figure: Figure, title: str) -> str:
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{prefix}-", svg)
     name = escape(title, quote=True)
     return svg.replace("<svg", f'<svg role="img" aria-label="{name}"', 1).strip()
-
-
-def as_file(svg: str) -> str:
-    """The text of an SVG file with that element, on white: a page's own background may be dark."""
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return svg.replace("<svg", f'<svg {spaces} style="background: #fff"', 1) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING
 from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.output import counted, new_console, new_progress, new_table
-from cpd.cli.roundoff_output import roundoff_table
-from cpd.numeric import formats
+from cpd.numeric import formats, shown
 from cpd_lab.cli.cells_bar import CellsBar
 from cpd_lab.shares import percent
 from cpd_lab.train.runs import Run
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from cpd.study.series import RoundoffRow
     from cpd_lab.demo.results import Demo
     from cpd_lab.papers.study import Found
 
@@ -120,6 +121,23 @@ def _print_demo(console: Console, demo: Demo) -> None:
         "ring across groups"
     )
     console.print(rounded)
+
+
+def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
+    """One way to sum, by group size."""
+    table = new_table(
+        "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
+    )
+    for row in rows:
+        table.add_row(
+            str(row.group_size),
+            shown.percent(row.error),
+            shown.percent(row.relative_rms),
+            str(row.zero_references),
+            str(row.non_finite),
+            str(row.steps),
+        )
+    return table
 
 
 def codec_table(demo: Demo) -> Table:
