@@ -11,10 +11,11 @@ from cpd.study import Machine, Network, StepTime, step_time
 from cpd.study.costs import agreement, rounds, transfer_seconds
 from cpd.study.machines import Round, seconds
 from cpd.study.step_rows import StepRow, mark_front, step_rows
-from cpd.study.throughput import all_reduce_of, codec_values, measured_rate
+from cpd.study.throughput import codec_values, measured_rate
 
 EIGHT = Network(shapes=[(8,)], batch=1)
 FREE = math.inf
+HIERARCHICAL = "{} order=ring exchange=hierarchical group_size={}"
 
 
 def messages(wire, ranks, text, net=EIGHT, **options):
@@ -32,10 +33,15 @@ def test_two_ranks_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("exchange", "steps"), [("owner", 8), ("ring", 8), ("gather", 4), ("hierarchical", 8)]
+    ("spec", "steps"),
+    [
+        ("fp32", 8),
+        ("fp32 order=ring exchange=ring", 8),
+        ("fp32 exchange=gather", 4),
+        (HIERARCHICAL.format("fp32", 2), 8),
+    ],
 )
-def test_latency_alone(exchange, steps):
-    spec = all_reduce_of("fp32", exchange, 2 if exchange == "hierarchical" else None)
+def test_latency_alone(spec, steps):
     found = messages(spec, 5, "alpha=0.5 beta=1e30")
     assert found.messages == pytest.approx(0.5 * steps)
 
@@ -62,7 +68,7 @@ AGREED = [
 def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
     """In step k each rank sends it to the rank 2^k places on: ceil(log2(ranks)) steps."""
     two = Network(shapes=((8, 5), (3,)), batch=1)
-    spec = all_reduce_of(wire)
+    spec = cpd.Reduce(wire)
     plain = transfer_seconds(spec, Machine("alpha=3 beta=8"), ranks, two.shapes)
     sent = cpd.study.cost(spec, ranks, two.shapes)
     found = messages(wire, ranks, "alpha=3 beta=8", two)
@@ -75,10 +81,10 @@ def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
 def test_what_ranks_agree_on_first_goes_between_hosts():
     """Six ranks are in hosts of two. One message a host leaves it for the next rank; both leave it
     for ranks two and four places on."""
-    found = agreement(all_reduce_of("e4m3 aps"), 6, [7], per_host=2)
+    found = agreement(cpd.Reduce("e4m3 aps"), 6, [7], per_host=2)
     assert found == [(1, 8, 1, 1), (2, 8, 2, 0)]
     with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):
-        agreement(all_reduce_of("e4m3 aps"), 6, [7], per_host=0)
+        agreement(cpd.Reduce("e4m3 aps"), 6, [7], per_host=0)
 
 
 @pytest.mark.parametrize(("wire", "agreed"), AGREED)
@@ -90,15 +96,15 @@ def test_ranks_send_what_is_predicted_first(wire, agreed, ranks):
         """The bytes of all ranks, less those of a sum that needs no scale."""
         x = [np.ones(3, np.float32) for _ in range(layers)]
         with cpd.comm.local(ranks) as group:
-            reports = group.run(lambda comm: comm.all_reduce(x, all_reduce_of(wire), report=True))
+            reports = group.run(lambda comm: comm.all_reduce(x, cpd.Reduce(wire), report=True))
             base = group.run(lambda comm: comm.all_reduce(x, cpd.Reduce("e4m3"), report=True))
         bytes_, of_base = (
             sum(report.traffic.header_bytes for _, report in some) for some in (reports, base)
         )
         return bytes_ - of_base
 
-    found = agreement(all_reduce_of(wire), ranks, [3] * 9, per_host=1)
-    fewer = agreement(all_reduce_of(wire), ranks, [3] * 2, per_host=1)
+    found = agreement(cpd.Reduce(wire), ranks, [3] * 9, per_host=1)
+    fewer = agreement(cpd.Reduce(wire), ranks, [3] * 2, per_host=1)
     grown = sum(s * b for s, b, *_ in found) - sum(s * b for s, b, *_ in fewer)
     assert grown == (7 * 4 * math.ceil(math.log2(ranks)) if agreed else 0)
     assert others(9) - others(2) == ranks * grown
@@ -193,10 +199,11 @@ def test_a_gpu_sends_through_its_own_port():
     assert seconds(on, [Round(1, 1e9, across=8, within=0)]) == pytest.approx(0.02, rel=1e-3)
     assert seconds(on, [Round(1, 1e9, across=16, within=0)]) == pytest.approx(0.04, rel=1e-3)
     net = Network(shapes=((8_030_261_248,),))
-    ring = step_time(net, on, 512, all_reduce_of("bf16", "ring"), compute=0, codec_gbps=FREE)
+    ring = "bf16 order=ring exchange=ring"
+    ring = step_time(net, on, 512, ring, compute=0, codec_gbps=FREE)
     share = math.ceil(8_030_261_248 / 512) * 2
     assert ring.messages == pytest.approx(2 * 511 * (5e-6 + share / 5e10))
-    spec = all_reduce_of("bf16", "hierarchical", 8)
+    spec = HIERARCHICAL.format("bf16", 8)
     masters = 2 * 63 * (5e-6 + 8_030_261_248 / 64 * 2 / 5e10)  # one GPU of each host, twice a ring
     found = step_time(net, on, 512, spec, compute=0, codec_gbps=FREE).messages
     inside = 4 * 7 * (3e-6 + 8_030_261_248 / 8 * 2 / 4.5e11)
@@ -210,20 +217,17 @@ def test_a_gpu_sends_through_its_own_port():
 
 
 SPECS = [
-    ("owner", None),
-    ("ring", None),
-    ("gather", None),
-    ("hierarchical", 2),
-    ("hierarchical", 3),
-    ("hierarchical", 4),
-    ("hierarchical", 8),
+    "e4m3",
+    "e4m3 order=ring exchange=ring",
+    "e4m3 exchange=gather",
+    *(HIERARCHICAL.format("e4m3", size) for size in (2, 3, 4, 8)),
 ]
 
 
-@pytest.mark.parametrize(("exchange", "group"), SPECS)
+@pytest.mark.parametrize("text", SPECS)
 @pytest.mark.parametrize("ranks", [8, 11])
-def test_one_level_is_the_time_of_transfers(exchange, group, ranks):
-    spec = all_reduce_of("e4m3", exchange, group)
+def test_one_level_is_the_time_of_transfers(text, ranks):
+    spec = cpd.Reduce(text)
     sizes = [(100, 7), 13]
     alpha, beta = 1e-3, 1e-6
     wanted = transfer_seconds(spec, Machine(alpha=alpha, beta=1 / beta), ranks, sizes)
@@ -250,7 +254,7 @@ def test_where_messages_of_owner_go(ranks, per_host):
 
 def test_groups_of_hosts_cross_once():
     """Groups that are hosts: only masters' messages cross, one of each host at a time."""
-    spec = all_reduce_of("fp32", "hierarchical", 4)
+    spec = cpd.Reduce(HIERARCHICAL.format("fp32", 4))
     found = rounds(spec, 16, [1600], per_host=4)
     assert sum(one.steps for one in found if one.across) == 2 * (4 - 1)
     assert all(one.across == 1 and one.within == 0 for one in found if one.across)
@@ -270,7 +274,7 @@ def test_a_hosts_link_is_shared():
 
 def test_many_ranks():
     on = Machine("nvlink-like")
-    spec = all_reduce_of("e4m3", "hierarchical", 8)
+    spec = HIERARCHICAL.format("e4m3", 8)
     found = step_time(EIGHT, on, 65536, spec, compute=1.0, codec_gbps=FREE)
     assert found.steps == 4 * 7 + 2 * (65536 // 8 - 1)
     assert found.apart > 1
@@ -308,15 +312,6 @@ def test_a_row_that_another_beats_is_not_on_the_front():
     rows = [row(1, 0.1), row(2, 0.1), row(2, 0.05), row(1, 0.1), row(3, 0.2)]
     mark_front(rows)
     assert [one.front for one in rows] == [True, False, True, True, False]
-
-
-def test_compressors_do_not_hop():
-    rows = step_rows(
-        EIGHT, Machine("alpha=1 beta=1"), [4], ["fp32", "terngrad"], exchange="ring", compute=0.0
-    )
-    assert [row.step.exchange for row in rows] == ["ring", "owner"]
-    hierarchical = all_reduce_of("e4m3", "hierarchical", 2)
-    assert (hierarchical.order, hierarchical.group_size) == ("ring", 2)
 
 
 @pytest.mark.parametrize(

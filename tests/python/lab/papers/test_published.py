@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from cpd.study import Machine, Network, step_time
-from cpd.study.throughput import all_reduce_of
 from cpd_lab.papers.published import (
     FIGURES,
     _in,
     _least_squares,
+    all_reduce_of,
     by_ratio,
     check_figure,
     compared,
@@ -148,3 +148,10 @@ def test_quantities_of_figures():
     examples = Network("alexnet").examples
     assert _in("epoch", "alexnet", 2.0) == examples / 2.0
     assert _in("samples", "alexnet", 2.0) == 2.0
+
+
+def test_compressors_do_not_hop():
+    assert all_reduce_of("terngrad", "ring").exchange == "owner"
+    assert all_reduce_of("fp32", "ring").exchange == "ring"
+    hierarchical = all_reduce_of("e4m3", "hierarchical", 2)
+    assert (hierarchical.order, hierarchical.group_size) == ("ring", 2)
