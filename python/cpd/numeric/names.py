@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from cpd.numeric.shown import shown
 
@@ -66,6 +65,8 @@ def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str
     """
     if not isinstance(name, str):
         return ""
+    from difflib import get_close_matches  # which takes a millisecond
+
     lower = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
     return f"did you mean {lower[near[0]]}?" if near else ""
