@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import matplotlib
 from matplotlib.figure import Figure
 
-from cpd.study.plot import STYLE
-from cpd.study.svg import to_svg
+from cpd._picture import STYLE, to_svg
 
 
 @dataclass

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cpd._files import csv_text
 from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes, warn
 from cpd.cli.output import (
     MAY_BREAK,
     check_tables,
     counted,
-    csv_text,
     new_console,
     new_progress,
     new_table,

@@ -6,12 +6,10 @@ Functions that print import rich, so that a mistake is reported without it.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,7 +97,7 @@ def check_tables(options: Values) -> None:
     if is_stdout(options.csv) and is_stdout(options.json):
         raise UsageError("only one of --csv and --json can go to standard output")
     if plot is not None:
-        from cpd.study.plot import check_plot_path
+        from cpd._picture import check_plot_path
 
         with users_mistakes():
             check_plot_path(plot)
@@ -129,15 +127,6 @@ def write_tables(options: Values, csv: Callable[[], str], json: Callable[[], Any
     if options.csv is not None:
         write_text(options.csv, csv())
     json_written(options.json, json)
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Returns rows as CSV with a header; `columns` are by default those of the first row."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns or [*rows[0]], restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def counted(number: int, noun: str) -> str:

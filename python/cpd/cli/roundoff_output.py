@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cpd.cli.output import csv_text, new_table
+from cpd._files import csv_text
+from cpd.cli.output import new_table
 from cpd.numeric.shown import percent
 
 if TYPE_CHECKING:

@@ -34,6 +34,11 @@ def percent(share: float, digits: int = 2) -> str:
     return f"{share * 100:.{digits}e}%" if is_tiny else f"{share:.2%}"
 
 
+def share(value: float) -> str:
+    """Returns a share of 1 in per cent, with three digits."""
+    return f"{100 * value:.3g} %"
+
+
 def byte_size(number: int) -> str:
     """A number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
     value, unit = float(number), "bytes"

@@ -4,9 +4,10 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from cpd._files import csv_text
 from cpd.cli import options as opt
 from cpd.cli.errors import users_mistakes
-from cpd.cli.output import check_tables, counted, csv_text, new_console, new_table, write_tables
+from cpd.cli.output import check_tables, counted, new_console, new_table, write_tables
 from cpd.numeric.shown import percent
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 from cpd.hardware.gate_counts import Gates, gates
 from cpd.numeric.checked import checked
 from cpd.numeric.scaled import Scaled
-from cpd.numeric.shown import shown
+from cpd.numeric.shown import share, shown
 from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.store import Measured
 
@@ -141,8 +141,3 @@ def _bits(cell: Cell, shapes: Sequence[tuple[int, int]]) -> float:
         return float(q.bits)
     values = sum(map(math.prod, shapes))
     return sum(q.bits_per_value(shape) * math.prod(shape) for shape in shapes) / values
-
-
-def share(value: float) -> str:
-    """Returns a share of 1 in per cent, with three digits."""
-    return f"{100 * value:.3g} %"
