@@ -19,7 +19,6 @@ from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may
 from cpd._core import __version__, backend
 from cpd._lazy import attach, later
 from cpd._since import keep_modules, refuse_moved
-from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from cpd.nn.coverage import Coverage as Coverage
     from cpd.nn.observers import observe as observe
     from cpd.nn.quantizers import quantizer as quantizer
+    from cpd.nn.recipe import Recipe as Recipe
     from cpd.ops.explain import Explanation as Explanation
     from cpd.ops.explain import explain as explain
     from cpd.parallel.ddp import ddp_hook as ddp_hook

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -35,6 +37,15 @@ def write_text(path: str | Path, text: str) -> None:
         return
     with replaced(path) as file:
         file.write(text.encode())
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
+    """Returns rows as CSV with a header; `columns` are by default those of the first row."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or [*rows[0]], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:

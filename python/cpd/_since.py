@@ -357,6 +357,7 @@ FLAGS: dict[str, dict[str, str]] = {
         **{name: _REDUCE[name] for name in ("--exchange", "--group-size")},
         "--bits": "--mean-bits X",
         "--measure-codec": "--codec-gbps measured",
+        **dict.fromkeys(("--figure", "--shared"), "cpd study figure NAME"),
     },
     "compress": {"--wire": "--codec TEXT,…", "--layers": "--per-tensor"},
     "replay": {"--as": "--accumulator TEXT", "--output": "--result FORMAT"},

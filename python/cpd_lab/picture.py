@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of reports, in one style: `picture`."""
+"""Pictures of reports, in one style: `picture`, `as_file`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import matplotlib
 from matplotlib.figure import Figure
 
-from cpd.study.plot import STYLE
-from cpd.study.svg import to_svg
+from cpd._picture import STYLE, to_svg
 
 
 @dataclass
@@ -29,3 +28,9 @@ def picture(title: str, width: float, height: float) -> Iterator[Picture]:
         drawn = Picture(Figure(figsize=(width, height), layout="constrained"))
         yield drawn
         drawn.svg = to_svg(drawn.figure, title)
+
+
+def as_file(svg: str) -> str:
+    """The text of an SVG file with that element, on white: a page's own background may be dark."""
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return svg.replace("<svg", f'<svg {spaces} style="background: #fff"', 1) + "\n"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cpd._files import csv_text
 from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes, warn
 from cpd.cli.output import (
     MAY_BREAK,
     check_tables,
     counted,
-    csv_text,
     new_console,
     new_progress,
     new_table,
@@ -31,7 +31,6 @@ from cpd.numeric.warned import PrecisionWarning
 if TYPE_CHECKING:
     from cpd.study.machines import Machine
     from cpd.study.networks import Network
-    from cpd.study.published import Cell
     from cpd.study.step_rows import StepRow
 
 
@@ -60,18 +59,6 @@ class Step:
     )
     mean_bits: float | None = opt.option(
         "mean bits a value of codecs of variable sizes", absent="their largest size"
-    )
-
-
-@dataclass
-class Published:
-    """Options of published figures."""
-
-    figure: str | None = opt.option(
-        "compare with what a paper publishes, as grubic-10", metavar="NAME"
-    )
-    shared: bool = opt.option(
-        "fit a third constant: what the GPUs of a host share, such as its memory", False
     )
 
 
@@ -112,10 +99,7 @@ class Options:
     does. A wire with a sum that is not finite has an infinite round-off, shown as –, and is not on
     the front. Without --model the tensors of the file are the network.
 
-    --figure compares the model with what a paper publishes, cell by cell: grubic-6 to grubic-16,
-    qsgd-2, terngrad-5. For tables the constants of the links are fitted to the rows of 32 bits
-    alone. The time of a codec, which is not published for those GPUs, is 0 unless --codec-gbps is
-    given.
+    `cpd study figure` of the lab compares the model with what papers publish.
     """
 
     model: str | None = opt.option(
@@ -131,26 +115,14 @@ class Options:
     reduce: list[str] | None = opt.reduce("fp32")
     step: Step = opt.group(Step, "the step")
     source: opt.GradientsFile = opt.group(opt.GradientsFile, "the round-off")
-    published: Published = opt.group(Published, "published figures")
     results: Results = opt.group(Results, "the results")
 
 
 def _run(options: Options) -> int:
-    check_tables(options.results)
-    if options.published.figure is not None:
-        return _figure(options, options.published.figure)
-    if options.published.shared:
-        raise UsageError("--shared needs --figure")
-    return _steps(options)
-
-
-# ---- steps ----------------------------------------------------------------------------------
-
-
-def _steps(options: Options) -> int:
     from cpd.study.machines import Machine
     from cpd.study.step_rows import step_rows
 
+    check_tables(options.results)
     world, texts = options.ranks or _RANKS, options.reduce or ["fp32"]
     with users_mistakes():
         on = Machine(options.machine or _MACHINE)
@@ -228,7 +200,7 @@ def _gradients(
         if options.source.round:
             raise UsageError("--round needs --gradients")
         if options.model is None:
-            raise UsageError("give a network by --model, gradients by --gradients, or --figure")
+            raise UsageError("give a network by --model, or gradients by --gradients")
         with users_mistakes():
             return Network(options.model), None, None, 0
     from cpd.study import roundoff
@@ -308,96 +280,3 @@ def _megabytes(number: float) -> str:
     """Two decimals, or two digits after the first one below 1 MB."""
     shown = number / 1e6
     return f"{shown:,.2f}" if shown >= 1 or number == 0 else f"{shown:.3g}"
-
-
-def _seconds(value: float) -> str:
-    if value >= 1:
-        return f"{value:,.3f} s"
-    return f"{value * 1e3:.3f} ms" if value >= 1e-3 or value == 0 else f"{value * 1e6:.2f} µs"
-
-
-# ---- figures ----------------------------------------------------------------------------------
-
-
-def _figure(options: Options, figure: str) -> int:
-    from cpd.study.published import by_ratio, compared, rms
-
-    flags = opt.changed(options) | opt.changed(options.step)
-    for name in ("model", "machine", "ranks", "reduce", "compute", "batch"):
-        if name in flags:
-            raise UsageError(f"--figure has its own {flags[name]}")
-    results, shared = options.results, options.published.shared
-    flags |= opt.changed(options.source) | opt.changed(results)
-    for name in ("mean_bits", "gradients", "plot"):
-        if name in flags:
-            raise UsageError(f"--figure takes no {flags[name]}")
-    if options.step.codec_gbps == "measured":
-        raise UsageError("--figure takes a codec's rate as a number, not 'measured'")
-    with users_mistakes():
-        cells = compared(figure, _codec_gbps(options.step.codec_gbps), shared)
-    rows = [{**asdict(cell), "error": cell.error} for cell in cells]
-    curve = by_ratio([1, 2, 4, 8, 16, 32, 64, 128]) if figure == "grubic-16" else []
-    if not results.to_stdout:
-        console = new_console()
-        for line in _fitted(figure, shared):
-            console.print(line, soft_wrap=True)
-        _show_cells(cells)
-        if curve:
-            console.print("AlexNet with larger gradients, 8 GPUs by NCCL, 8 bits:")
-            for ratio, speedup in curve:
-                console.print(f"  {ratio:8.3f} MB/GFLOP  {speedup:.3f}×")
-        console.print(f"RMS of the errors: {percent(rms(cells))} of {counted(len(cells), 'cell')}")
-    data: dict[str, Any] = {"figure": figure, "cells": rows, "rms": rms(cells)}
-    if curve:
-        data["by_ratio"] = [list(point) for point in curve]
-    write_tables(results, lambda: csv_text(rows), lambda: data)
-    return 0
-
-
-def _fitted(figure: str, with_shared: bool) -> list[str]:
-    from cpd.study.published import fit, table_of
-
-    source = table_of(figure)
-    if source is None:
-        return []
-    constants = fit(source, with_shared)
-    shared = f", shared {constants.shared / 1e9:.3g} GB/s" if constants.shared else ""
-    lines = [
-        f"fitted to the rows of 32 bits: alpha {_seconds(constants.alpha)}, "
-        f"beta {constants.beta / 1e9:.3g} GB/s{shared}; RMS error {percent(constants.error)}"
-    ]
-    if constants.left_out:
-        left = ", ".join(f"{name} on {ranks}" for name, ranks in constants.left_out)
-        lines.append(f"left out of the fit, as faster than their computation alone: {left}")
-    return lines
-
-
-def _show_cells(cells: "list[Cell]") -> None:
-    from cpd.study.published import rms
-
-    console = new_console()
-    has_source = any(cell.source for cell in cells)
-    head = ["Network", "Sum", "Ranks", "Quantity", "Published", "Model", "Error"]
-    table = new_table(*head, *["Source"] * has_source)
-    for column in (1, 3, 7):
-        if column < len(table.columns):
-            table.columns[column].justify = "left"
-            table.columns[column].no_wrap = False
-    for cell in cells:
-        relation = "" if cell.relation == "=" else f"{cell.relation} "
-        texts = [cell.network, cell.wire, str(cell.ranks), cell.quantity]
-        texts += [f"{relation}{cell.published:,.6g}", f"{cell.predicted:,.4g}"]
-        texts += [f"{100 * cell.error:+.1f} %"]
-        table.add_row(*texts, *[cell.source] * has_source)
-    console.print(table)
-    if has_source:
-        return
-    summary = new_table("Sum", "Cells", "RMS error", "Mean", "Worst")
-    for wire in dict.fromkeys(cell.wire for cell in cells):
-        mine = [cell for cell in cells if cell.wire == wire]
-        errors = [cell.error for cell in mine]
-        worst = max(errors, key=abs)
-        mean = sum(errors) / len(errors)
-        shown = (f"{100 * rms(mine):.1f} %", f"{100 * mean:+.1f} %", f"{100 * worst:+.1f} %")
-        summary.add_row(wire, str(len(mine)), *shown)
-    console.print(summary)

@@ -4,18 +4,15 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cpd._files import replaced
+from cpd._picture import PALETTE, save
 from cpd.cli.compare import binade, binades
 from cpd.numeric.formats import Format
-from cpd.study.plot import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
 
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 _WIDE = 64
 """Binades beyond which a format does not set the axis, if another has fewer."""
 _TICKS = 8
@@ -24,22 +21,22 @@ _TICKS = 8
 
 def draw(path: Path, formats: list[Format]) -> None:
     """Writes the picture. Raises ValueError for another ending than .png or .svg."""
-    check_plot_path(path)
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "format"}):
-        height = 2.6 + 0.42 * len(formats)
-        figure = Figure(figsize=(9.2, height + 3.2), layout="constrained")
-        panels: Any = figure.subplots(3, 1, height_ratios=[height / 2, height / 2, 3.2])
-        panels[2].sharex(panels[1])
-        _near_zero(panels[0], formats)
-        _number_lines(panels[1], formats)
-        _distances(panels[2], formats)
-        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        with replaced(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=metadata)
+    save(path, "format", lambda: _figure(formats), dpi=150)
 
 
-def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
+def _figure(formats: list[Format]) -> Figure:
+    height = 2.6 + 0.42 * len(formats)
+    figure = Figure(figsize=(9.2, height + 3.2), layout="constrained")
+    panels: Any = figure.subplots(3, 1, height_ratios=[height / 2, height / 2, 3.2])
+    panels[2].sharex(panels[1])
+    _near_zero(panels[0], formats)
+    _number_lines(panels[1], formats)
+    _distances(panels[2], formats)
+    return figure
+
+
+def _color(number: int) -> str:
+    return PALETTE[number % len(PALETTE)]
 
 
 def _rows(axes: Axes, formats: list[Format]) -> None:
@@ -53,11 +50,11 @@ def _near_zero(axes: Axes, formats: list[Format]) -> None:
     """The values from -2 to 2, in their true distances."""
     for row, f in enumerate(formats):
         if f.bits > _TICKS:
-            axes.barh(row, 4, 0.62, left=-2, color=_colour(row), alpha=0.45)
+            axes.barh(row, 4, 0.62, left=-2, color=_color(row), alpha=0.45)
             continue
         values = f.values()
         values = values[np.abs(values) <= 2]
-        axes.vlines(values, row - 0.31, row + 0.31, color=_colour(row), lw=0.9)
+        axes.vlines(values, row - 0.31, row + 0.31, color=_color(row), lw=0.9)
     axes.set_xlim(-2.04, 2.04)
     axes.set_title("the number line from −2 to 2")
     _rows(axes, formats)
@@ -72,13 +69,13 @@ def _number_lines(axes: Axes, formats: list[Format]) -> None:
             values = values[values > 0].astype(np.float64)
             for some, alpha in ((values[values >= least], 1.0), (values[values < least], 0.5)):
                 where = np.log2(some)
-                axes.vlines(where, row - 0.31, row + 0.31, color=_colour(row), lw=0.9, alpha=alpha)
+                axes.vlines(where, row - 0.31, row + 0.31, color=_color(row), lw=0.9, alpha=alpha)
             continue
         powers = binades(f)
         first = int(np.log2(least))
         spans = ((powers.start, first, 0.25), (first, powers.stop, 0.7))
         for low, high, alpha in spans:
-            axes.barh(row, high - low, 0.62, left=low, color=_colour(row), alpha=alpha, lw=0)
+            axes.barh(row, high - low, 0.62, left=low, color=_color(row), alpha=alpha, lw=0)
     axes.set_title("all positive values by magnitude; pale: subnormal")
     axes.xaxis.set_major_formatter(_power)
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
@@ -92,8 +89,8 @@ def _distances(axes: Axes, formats: list[Format]) -> None:
         edges = [k for k, _ in pairs] + [pairs[-1][0] + 1]
         axes.stairs(
             [interval.spacing - k for k, interval in pairs], edges, baseline=None,
-            color=_colour(number), lw=1.8, label=str(f),
-            ls=("-", "--", ":")[number // len(_COLOURS) % 3],
+            color=_color(number), lw=1.8, label=str(f),
+            ls=("-", "--", ":")[number // len(PALETTE) % 3],
         )  # fmt: skip
     spans = [binades(f) for f in formats]
     narrow = [span for span in spans if len(span) < _WIDE] or spans

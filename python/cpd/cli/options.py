@@ -98,36 +98,31 @@ Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 """To which each command adds its parser."""
 
 
-def add_command(
-    commands: Commands,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    help: str,
-    text: str = "",
-) -> Parser:
-    """The parser of one command, which calls `run`; its help shows `text`, or else `help`."""
-    parser = commands.add_parser(
+def command(commands: Commands, name: str, run: Callable[[T], int], options: type[T]) -> None:
+    """Adds a command that `run` runs; `options` is the dataclass of its options."""
+    parser = _parser(commands, name, options)
+    parser.set_defaults(run=lambda parsed: run(options_of(options, parsed)))
+    add_options(parser, options)
+
+
+def actions(commands: Commands, name: str, text: type[Any]) -> Commands:
+    """Adds a command that consists of actions, and returns what `command` adds each of them to."""
+    parser = _parser(commands, name, text)
+    return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+
+def _parser(commands: Commands, name: str, text: type[Any]) -> CommandParser:
+    """Adds a parser whose help is the docstring of the class `text`.
+
+    The docstring's summary stands in the list of commands, the rest above the command's options.
+    """
+    summary, _, rest = (inspect.getdoc(text) or name).partition("\n\n")
+    return commands.add_parser(
         name,
-        help=help,
-        description=text or f"{help[0].upper()}{help[1:]}.",
+        help=f"{summary[0].lower()}{summary[1:].removesuffix('.')}",
+        description=rest or summary,
         formatter_class=Help,
     )
-    parser.set_defaults(run=run)
-    return parser
-
-
-def command(commands: Commands, name: str, run: Callable[[T], int], options: type[T]) -> None:
-    """Adds a command that `run` runs.
-
-    `options` is the dataclass of its options. The summary of the class's docstring stands in the
-    list of commands, the rest above the command's options.
-    """
-    summary, _, text = (inspect.getdoc(options) or name).partition("\n\n")
-    help = f"{summary[0].lower()}{summary[1:].removesuffix('.')}"
-    parser = add_command(
-        commands, name, lambda parsed: run(options_of(options, parsed)), help, text
-    )
-    add_options(parser, options)
 
 
 # ---- options of a dataclass ----------------------------------------------------------------------
@@ -421,17 +416,23 @@ def plot_file(what: str) -> Any:
 
 
 @dataclass
-class Tables:
+class Values:
     """Options of the files that have a table's values."""
 
     json: Path | None = json_file()
     csv: Path | None = option("write the table as CSV; '-' as for --json", absent="not written")
-    plot: Path | None = plot_file("the table")
 
     @property
     def to_stdout(self) -> bool:
         """Whether a file goes to standard output, which then takes nothing else."""
         return STDOUT in (self.json, self.csv)
+
+
+@dataclass
+class Tables(Values):
+    """Options of a table's values and its picture."""
+
+    plot: Path | None = plot_file("the table")
 
 
 @dataclass
@@ -469,43 +470,3 @@ class Cluster:
         type=json_object,
         metavar="JSON",
     )
-
-
-# ---- the same for commands that have no dataclass ------------------------------------------------
-
-
-def _add(parser: Group, name: str, annotation: Any, own: Any) -> None:
-    _add_option(parser, name, annotation, own.default, dict(own.metadata))
-
-
-def reduce_argument(parser: Group, default: str, several: bool) -> None:
-    """Adds the option of an all-reduce."""
-    _add(parser, "reduce", str, reduce(default, several))
-
-
-def seed_argument(parser: Group) -> None:
-    """Adds the option of a seed."""
-    _add(parser, "seed", int, seed())
-
-
-def json_argument(parser: Group) -> None:
-    """Adds the option of JSON."""
-    _add(parser, "json", Path, json_file())
-
-
-def nodes_arguments(parser: Group) -> None:
-    """Adds the options of how nodes reach each other."""
-    add_options(parser, Ranks)
-
-
-def jobs_arguments(parser: Group, default: str) -> None:
-    """Adds the options of processes and clusters."""
-    _add(parser, "jobs", int, jobs(default))
-    add_options(parser, Cluster)
-
-
-def integer(parser: Group, name: str, default: int | None, help: str) -> None:
-    """Adds an option of an integer; without a default `help` says what holds without it."""
-    if default is not None:
-        help = f"{help}; default {default}"
-    parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)

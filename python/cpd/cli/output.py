@@ -6,12 +6,10 @@ Functions that print import rich, so that a mistake is reported without it.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-    from cpd.cli.options import Tables
+    from cpd.cli.options import Values
 
 MAY_BREAK = "\u00ad"
 """Stands in a header where a narrow table breaks the word."""
@@ -91,17 +89,18 @@ def check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: not a file in an existing folder")
 
 
-def check_tables(options: Tables) -> None:
+def check_tables(options: Values) -> None:
     """Finds out before the work whether the files of a table can be written."""
-    for path in (options.json, options.csv, options.plot):
+    plot: Path | None = getattr(options, "plot", None)
+    for path in (options.json, options.csv, plot):
         check_writable(path)
     if is_stdout(options.csv) and is_stdout(options.json):
         raise UsageError("only one of --csv and --json can go to standard output")
-    if options.plot is not None:
-        from cpd.study.plot import check_plot_path
+    if plot is not None:
+        from cpd._picture import check_plot_path
 
         with users_mistakes():
-            check_plot_path(options.plot)
+            check_plot_path(plot)
 
 
 def check_readable(path: Path) -> None:
@@ -123,20 +122,11 @@ def json_written(path: Path | None, result: Callable[[], Any]) -> bool:
     return is_stdout(path)
 
 
-def write_tables(options: Tables, csv: Callable[[], str], json: Callable[[], Any]) -> None:
+def write_tables(options: Values, csv: Callable[[], str], json: Callable[[], Any]) -> None:
     """Writes a table's files, as far as they are asked for."""
     if options.csv is not None:
         write_text(options.csv, csv())
     json_written(options.json, json)
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Returns rows as CSV with a header; `columns` are by default those of the first row."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns or [*rows[0]], restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def counted(number: int, noun: str) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cpd.cli.output import csv_text, new_table
+from cpd._files import csv_text
+from cpd.cli.output import new_table
 from cpd.numeric.shown import percent
 
 if TYPE_CHECKING:
@@ -39,23 +40,6 @@ _CSV = (
     "bytes_sent",
     "seconds",
 )
-
-
-def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
-    """One way to sum, by group size."""
-    table = new_table(
-        "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
-    )
-    for row in rows:
-        table.add_row(
-            str(row.group_size),
-            percent(row.error),
-            percent(row.relative_rms),
-            str(row.zero_references),
-            str(row.non_finite),
-            str(row.steps),
-        )
-    return table
 
 
 def series_table(series: Sequence[Series]) -> Table:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
-from cpd._files import replaced
+from cpd._picture import check_plot_path, save
 
 if TYPE_CHECKING:
     from cpd.nn.observed_rows import WatchRow
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 ROLES = ("activation", "weight", "gradient")
 LONGEST = 32
 """The most characters of a name that are shown."""
-SUFFIXES = (".png", ".svg")
 _MARKERS = {"": "o", "grad_input": "s", "grad_weight": "^"}
 """By the GEMM, where it is not the first of its role."""
 _TALLEST = 100.0  # inches
@@ -31,31 +29,35 @@ def draw(path: Path, rows: Sequence[WatchRow]) -> None:
     Marks lie below one another so that equal ones are seen. Raises ValueError for another ending,
     or if nothing was observed.
     """
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: a plot must end in {' or '.join(SUFFIXES)}")
+    check_plot_path(path)
     if not rows:
         raise ValueError("nothing was observed yet, so there is nothing to draw")
+    save(path, "observed", lambda: _figure(rows), dpi=120, style=_STYLE)
+
+
+_STYLE = {"font.size": 8, "svg.fonttype": "none"}
+
+
+def _figure(rows: Sequence[WatchRow]) -> Figure:
     shown = [row for row in rows if row.role in ROLES]
     places = {layer: place for place, layer in enumerate(dict.fromkeys(r.layer for r in shown))}
     looks = _looks(shown)
     tall = 1.2 + 0.2 * len(looks) + len(places) * max(0.22, 0.08 * len(looks))
-    with matplotlib.rc_context({"font.size": 8, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(12, min(tall, _TALLEST)), layout="constrained")
-        widths = [2, 3] * len(ROLES)
-        panels: Any = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
-        for number, role in enumerate(ROLES):
-            of_role = [row for row in shown if row.role == role]
-            _ranges(panels[2 * number], of_role, places, role)
-            _losses(panels[2 * number + 1], of_role, places, looks, role)
-        for axes in panels:
-            for place in range(0, len(places), 2):
-                axes.axhspan(place - 0.5, place + 0.5, color="#f0f0f0", zorder=0)
-        panels[0].set_yticks(range(len(places)), map(_short, places))
-        panels[0].set_ylim(len(places) - 0.5, -0.5)
-        figure.suptitle(f"step {rows[-1].step}: ranges, and what recipes leave of them")
-        _legend(figure, looks)
-        with replaced(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=120)
+    figure = Figure(figsize=(12, min(tall, _TALLEST)), layout="constrained")
+    widths = [2, 3] * len(ROLES)
+    panels: Any = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+    for number, role in enumerate(ROLES):
+        of_role = [row for row in shown if row.role == role]
+        _ranges(panels[2 * number], of_role, places, role)
+        _losses(panels[2 * number + 1], of_role, places, looks, role)
+    for axes in panels:
+        for place in range(0, len(places), 2):
+            axes.axhspan(place - 0.5, place + 0.5, color="#f0f0f0", zorder=0)
+    panels[0].set_yticks(range(len(places)), map(_short, places))
+    panels[0].set_ylim(len(places) - 0.5, -0.5)
+    figure.suptitle(f"step {rows[-1].step}: ranges, and what recipes leave of them")
+    _legend(figure, looks)
+    return figure
 
 
 def _looks(rows: Sequence[WatchRow]) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
@@ -160,18 +159,19 @@ def is_compiling() -> bool:
     return torch is not None and torch.compiler.is_compiling()
 
 
-_OF_THE_MACHINE = re.compile(
-    "CUDA|cuda|NCCL|memory|enforce fail|not initiali[sz]ed|cannot be loaded|under torch.vmap"
+_OF_THE_MACHINE = (
+    *("CUDA", "cuda", "NCCL", "memory", "enforce fail", "not initialized", "not initialised"),
+    *("cannot be loaded", "under torch.vmap"),
 )
+"""Words of errors that have another cause than the arguments."""
 
 
 def _is_of_arguments(error: BaseException) -> bool:
     """Returns whether an error of torch is about wrong arguments, as far as is known."""
     if type(error) in (IndexError, AssertionError, ZeroDivisionError):
         return True
-    return type(error) in (RuntimeError, NotImplementedError) and not _OF_THE_MACHINE.search(
-        str(error)
-    )
+    is_known = type(error) in (RuntimeError, NotImplementedError)
+    return is_known and not any(words in str(error) for words in _OF_THE_MACHINE)
 
 
 def _first_line(error: BaseException) -> str:
@@ -336,15 +336,17 @@ _TYPES: dict[str, tuple[Test, str]] = {
     "Module": (_is_named("Module", "torch.nn"), "a torch.nn.Module"),
     "Optimizer": (_is_named("Optimizer", "torch.optim"), "a torch.optim.Optimizer"),
 }
-_OURS = re.compile(
-    "HookState|Accumulator|Codec|Communicator|LocalGroup|Reduce|Schedule|States"
-    "|Network|Machine|Roundoff|ElementRule|SumRule|Vectors|Sweep|SweepRow|Field"
+_OURS = (
+    *("HookState", "Accumulator", "Codec", "Communicator", "LocalGroup", "Reduce", "Schedule"),
+    *("States", "Network", "Machine", "Roundoff", "ElementRule", "SumRule", "Vectors", "Sweep"),
+    *("SweepRow", "Field"),
 )
+"""Classes of this package that annotations name."""
 
 
 def _ours(name: str) -> tuple[Test, str] | None:
     """A class of this package by its name, or None."""
-    if not _OURS.fullmatch(name):
+    if name not in _OURS:
         return None
     homes = {
         "Communicator": "comm.",

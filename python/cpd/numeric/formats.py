@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from cpd import _core
 from cpd.numeric.compiling import constant
@@ -17,6 +16,7 @@ from cpd.numeric.spec import KINDS, Kind, Spec, made
 from cpd.numeric.spec import flag as flag
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
 
 _MAX_LISTED_BITS = 24

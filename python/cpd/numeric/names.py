@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from cpd.numeric.shown import shown
 
@@ -66,6 +65,8 @@ def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str
     """
     if not isinstance(name, str):
         return ""
+    from difflib import get_close_matches  # which takes a millisecond
+
     lower = {candidate.lower(): candidate for candidate in known}
     longer = [text for text in lower if len(name) > 2 and text.startswith(name.lower())]
     near = get_close_matches(name.lower(), longer or lower, n=1, cutoff=0 if longer else cutoff)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,7 +133,9 @@ def refuse(
             raise TypeError(f"{function}() takes {new} in place of {keyword}=")
         if known:
             raise TypeError(f"{function}() takes {', '.join(known)}, not {keyword}=")
-        near = difflib.get_close_matches(keyword, parameters, 1) if parameters else ()
+        from difflib import get_close_matches  # which takes a millisecond
+
+        near = get_close_matches(keyword, parameters, 1) if parameters else ()
         hint = f"; did you mean {near[0]}=?" if near else ""
         raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}{hint}")
     if to is REQUIRED:

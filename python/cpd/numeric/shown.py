@@ -66,6 +66,11 @@ def percent(share: float, digits: int = 2) -> str:
     return f"{share * 100:.{digits if is_tiny else 2}{'e' if is_tiny else 'f'}} %"
 
 
+def share(value: float) -> str:
+    """Returns a share of 1 in per cent, with three digits."""
+    return f"{100 * value:.3g} %"
+
+
 def byte_size(number: int) -> str:
     """A number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
     value, unit = float(number), "bytes"

@@ -7,7 +7,6 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import FrozenInstanceError
 from typing import Any, ClassVar, NamedTuple, Never, Self, TypeVar
 
 import numpy as np
@@ -129,12 +128,15 @@ class Spec:
         self._share(made(type(self), _with_effect(state["text"]), ()))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise FrozenInstanceError(
-            f"cannot assign to {name!r}: a {type(self).__name__} is immutable"
-        )
+        raise self._immutable(f"assign to {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        raise FrozenInstanceError(f"cannot delete {name!r}: a {type(self).__name__} is immutable")
+        raise self._immutable(f"delete {name!r}")
+
+    def _immutable(self, what: str) -> AttributeError:
+        from dataclasses import FrozenInstanceError  # which takes a millisecond
+
+        return FrozenInstanceError(f"cannot {what}: a {type(self).__name__} is immutable")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypedDict, TypeVar
 
-import numpy.typing as npt
-
 from cpd import _core
 from cpd.numeric import formats, scaled
 from cpd.numeric.compiling import constant
@@ -17,15 +15,16 @@ from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import alternatives, kind_of, shown
 
 if TYPE_CHECKING:
+    import numpy.typing as npt  # which takes half a millisecond
     import torch
 
     from cpd.numeric.accumulator import Accumulator
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = "npt.NDArray[Any]"
 Shape: TypeAlias = int | Sequence[int]
 Scales: TypeAlias = Any
 """Packed codes of a scaled format's scales; of two levels a pair, the blocks' and the tensor's."""
-ArrayT = TypeVar("ArrayT", Array, "torch.Tensor")
+ArrayT = TypeVar("ArrayT", "Array", "torch.Tensor")
 """NumPy array or torch tensor; results are of the same kind as arguments."""
 
 

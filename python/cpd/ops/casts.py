@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Never, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Unpack, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from cpd.numeric.cast import Cast, CastLike, Drawing, as_cast, drawing
 from cpd.numeric.formats import ElementType, Format, FormatLike, flag
@@ -34,6 +33,9 @@ from cpd.ops.arguments import (
 )
 from cpd.ops.encoded import Encoded, decoded, decoded_scaled
 from cpd.ops.front_ends import front_end_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 @overload

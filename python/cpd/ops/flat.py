@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cpd.numeric.formats import dtype_name
 from cpd.numeric.numbers import is_torch
 from cpd.ops.arguments import NARROW_FLOATS, check_type, check_whole
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
 
 

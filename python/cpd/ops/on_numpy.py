@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from numpy import ndarray
 
 from cpd import _core
@@ -36,6 +35,9 @@ from cpd.ops.arguments import (
     shape_of,
 )
 from cpd.ops.slow import warn_if_slow
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 new: Callable[..., Any] = np.empty
 new_like: Callable[..., Any] = np.empty_like

@@ -182,8 +182,10 @@ def choose(
 
     plain = spec.replace(exchange="owner", group_size=None)
     owner = [choice(size, plain) for size in measured]
-    may_hop = spec.format is not None
-    hops = [choice(size, _moved(spec, size, world)) for size in measured] if may_hop else owner
+    hops = owner
+    if spec.format is not None:  # partial sums of a codec cannot be sent on
+        hopping = spec.replace(exchange="ring", group_size=None)
+        hops = [choice(size, grouped(hopping, size, world)) for size in measured]
     front = [
         candidate
         for candidate in hops + owner
@@ -242,10 +244,3 @@ def _tied(
     weights = np.array([weight(choice) for choice in sound])
     shares = shares_of_wins(errors, squares[0][1], weights)
     return [sound[i] for i in sorted(undecided(shares))]
-
-
-def _moved(spec: Reduce, size: int, world: int) -> Reduce:
-    """The spec with an exchange whose messages hop: a ring of all ranks, or of masters."""
-    moved = grouped(spec.replace(exchange="owner"), size, world)
-    exchange = "ring" if size == world else "hierarchical"
-    return moved.replace(exchange=exchange)

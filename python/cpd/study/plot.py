@@ -2,70 +2,18 @@
 """The plot of `cpd roundoff`: relative RMS by group size, one line for each format."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import matplotlib.ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cpd._files import replaced
+from cpd._picture import GREY, MARKERS, PALETTE, log_axis, number_axis, per_cent, save
 from cpd.study.series import Series
 
-# Okabe and Ito's colours, which most colour-blind readers can tell apart.
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#d55e00",
-    "#cc79a7",
-    "#56b4e9",
-)
-GREY = "#555555"
-
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "axes.grid": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-}
-
-SUFFIXES = (".png", ".svg")
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
-_MARKERS = ("o-", "s-", "^-", "D-", "v-", "P-")
 _BASELINES = ("--", ":")
 _FAR = 100  # times less than the least error of the formats
-
-
-def check_plot_path(path: Path) -> None:
-    """Raises ValueError unless the file's ending is one of `SUFFIXES`."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: a plot must end in {' or '.join(SUFFIXES)}")
-
-
-def save(path: Path, name: str, draw: Callable[[], Figure]) -> None:
-    """Writes a figure in this style. `name` makes the ids of an SVG the same each time.
-
-    Raises ValueError as `check_plot_path`, before it draws.
-    """
-    check_plot_path(path)
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure = draw()
-        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        with replaced(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
 
 
 def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
@@ -102,32 +50,6 @@ def _figure(series: Sequence[Series], nodes: int) -> Figure:
     return figure
 
 
-def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **options: Any) -> None:
-    """Makes the horizontal axis logarithmic, with a tick for each number.
-
-    `numbers` ascend. A label that would touch the next one is left out.
-    """
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(numbers, _apart(numbers, labels), **options)
-    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-
-
-def _apart(numbers: Sequence[int], labels: Sequence[str]) -> list[str]:
-    """Returns the labels, with "" for one too near to the next one that is shown.
-
-    >>> _apart([1, 7, 8, 512], ["1", "7", "8", "none"])
-    ['1', '', '8', 'none']
-    """
-    least = 0.04 * math.log2(max(numbers) / min(numbers))  # of the axis, the width of a label
-    shown: list[str] = []
-    after = math.inf
-    for number, label in zip(reversed(numbers), reversed(labels), strict=True):
-        is_free = math.isinf(after) or math.log2(after / number) >= least
-        shown.append(label if is_free else "")
-        after = number if is_free else after
-    return shown[::-1]
-
-
 def _line(axes: Axes, way: Series, index: int) -> Any:
     spreads = [line.choice.spread if line.choice else None for line in way.lines]
     errors = [spread for spread in spreads if spread is not None]
@@ -138,8 +60,8 @@ def _line(axes: Axes, way: Series, index: int) -> Any:
             for line in way.lines
         ],
         yerr=errors if len(errors) == len(spreads) else None,
-        fmt=_MARKERS[index % len(_MARKERS)],
-        color=_COLOURS[index % len(_COLOURS)],
+        fmt=f"{MARKERS[index % len(PALETTE)]}-",
+        color=PALETTE[index % len(PALETTE)],
         lw=1.8,
         capsize=3,
         label=way.label,
@@ -155,21 +77,3 @@ def _error_axis(axes: Axes, errors: list[float]) -> None:
         return
     axes.set_ylim(low / 1.5, high * 1.5)
     log_axis(axes, high / low, per_cent)
-
-
-def log_axis(axes: Axes, ratio: float, text: Callable[[float, object], str]) -> None:
-    """Makes the vertical axis logarithmic.
-
-    `ratio` is the largest value over the smallest. The smaller it is, the more multiples of powers
-    of ten have ticks. `text` formats a tick.
-    """
-    axes.set_yscale("log")
-    steps = (1, 2, 3, 5, 7) if ratio < 10 else (1, 2, 5) if ratio < 1000 else (1,)
-    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=steps, numticks=30))
-    axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axes.yaxis.set_major_formatter(text)
-
-
-def per_cent(share: float, _: object) -> str:
-    """The text of a share at an axis."""
-    return f"{100 * share:.3g} %"

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, log_axis, number_axis, save
+from cpd._picture import GREY, MARKERS, PALETTE, log_axis, number_axis, save
 from cpd.study.step_rows import StepRow
 
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)
-_MARKERS = "os^DvPX*"
+_COLORS = (*PALETTE, GREY)
 
 
 def draw_rows(path: Path, rows: Sequence[StepRow], title: str) -> None:
@@ -31,13 +30,13 @@ def _figure(rows: Sequence[StepRow], title: str) -> Figure:
     handles = []
     for number, wire in enumerate(wires):
         mine = [row for row in rows if row.wire == wire]
-        colour = _COLOURS[number % len(_COLOURS)]
+        color = _COLORS[number % len(_COLORS)]
         world = [row.step.ranks for row in mine]
         apart = [row.step.samples_a_second for row in mine]
         both = [row.step.samples / row.step.overlapped for row in mine]
-        marker = _MARKERS[number % len(_MARKERS)]
-        handles += axes.plot(world, apart, color=colour, marker=marker, ms=4, label=wire)
-        axes.plot(world, both, color=colour, ls=":", lw=1)
+        marker = MARKERS[number % len(MARKERS)]
+        handles += axes.plot(world, apart, color=color, marker=marker, ms=4, label=wire)
+        axes.plot(world, both, color=color, ls=":", lw=1)
     world = sorted({row.step.ranks for row in rows})
     ideal = {
         row.step.ranks: row.step.samples / row.step.computation

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cpd.comm.costs import Largest
-from cpd.comm.spec import Reduce
+from cpd.comm.spec import as_reduce
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
-from cpd.study.throughput import CodecGbps, StepTime, all_reduce_of, step_time
+from cpd.study.throughput import CodecGbps, StepTime, step_time
 
 
 @dataclass
@@ -58,8 +58,6 @@ def step_rows(
     ranks: Sequence[int],
     wires: Sequence[str],
     *,
-    exchange: str | None = None,
-    group_size: int | None = None,
     compute: float | None = None,
     batch: int | None = None,
     codec_gbps: CodecGbps = None,
@@ -70,14 +68,13 @@ def step_rows(
 ) -> list[StepRow]:
     """Returns the rows, wire by wire; `done` is called after each.
 
-    `bits` is for codecs of variable sizes alone. Other arguments are as in `step_time` and
-    `all_reduce_of`.
+    `bits` is for codecs of variable sizes alone. Other arguments are as in `step_time`.
     """
     rows = []
     plain: dict[int, StepTime] = {}
 
     def step(wire: str, world: int) -> StepTime:
-        spec = _limited(all_reduce_of(wire, exchange, group_size), exchange, group_size, world)
+        spec = as_reduce(wire)
         varies = spec.format is None and not spec.codec._is_fixed
         return step_time(
             network,
@@ -113,13 +110,6 @@ def step_rows(
 
 def _ratio(a: float, b: float) -> float:
     return a / b if b else math.nan if a else 1.0
-
-
-def _limited(spec: Reduce, exchange: str | None, group_size: int | None, world: int) -> Reduce:
-    """The spec with groups no larger than the number of ranks."""
-    if group_size is None or group_size <= world:
-        return spec
-    return all_reduce_of(spec, exchange, world)
 
 
 def mark_front(rows: Sequence[StepRow]) -> None:

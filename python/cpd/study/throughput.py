@@ -24,7 +24,6 @@ from cpd.study.networks import Network, as_network
 _TIMED = 1 << 20
 """The values on which a codec is timed."""
 _TIMES = 3
-_HOPPING = ("ring", "hierarchical")
 
 
 @dataclass(frozen=True)
@@ -172,29 +171,6 @@ def _given(codec_gbps: Any) -> Rate:
 def text_of(spec: Reduce) -> str:
     """Returns the text of the codec or format of a contribution."""
     return spec.codec.text
-
-
-def all_reduce_of(
-    wire: str | Reduce, exchange: str | None = None, group_size: int | None = None
-) -> Reduce:
-    """Returns the all-reduce of a text with another exchange and its groups.
-
-    A compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
-    `hierarchical`.
-
-    Raises ValueError as `cpd.Reduce`.
-    """
-    spec = as_reduce(wire)
-    if exchange is not None and not (spec.format is None and exchange in _HOPPING):
-        order = "ring" if exchange in _HOPPING else spec.order
-        spec = spec.replace(
-            order=order,
-            exchange=exchange,
-            group_size=group_size if exchange == "hierarchical" else spec.group_size,
-        )
-    if group_size is not None and spec.exchange != "ring":
-        spec = spec.replace(group_size=group_size)
-    return spec
 
 
 @checked

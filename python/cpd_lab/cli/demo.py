@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cpd.cli import options as opt
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command, integer, seed_argument
 from cpd.cli.output import counted, new_console, new_progress, new_table
-from cpd.cli.roundoff_output import roundoff_table
-from cpd.numeric import formats
+from cpd.numeric import formats, shown
 from cpd_lab.cli.cells_bar import CellsBar
 from cpd_lab.shares import percent
 from cpd_lab.train.runs import Run
@@ -22,29 +22,28 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from cpd.study.series import RoundoffRow
     from cpd_lab.demo.results import Demo
     from cpd_lab.papers.study import Found
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `demo`."""
-    parser = add_command(
-        commands, "demo", _run, "accuracy without and with APS, round-off, and an HTML report"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("out/demo"),
-        metavar="DIR",
-        help="the folder of the results; default out/demo",
-    )
-    seed_argument(parser)
-    integer(parser, "seeds", 3, "seeds of each row of the accuracy table, which gives the range")
-    integer(parser, "epochs", 40, "epochs of every training run")
-    integer(parser, "jobs", None, "processes; default: one per core, up to 8")
+    opt.command(commands, "demo", _run, Options)
 
 
-def _run(options: argparse.Namespace) -> int:
+@dataclass
+class Options:
+    """Measure accuracy without and with APS, and round-off; write an HTML report."""
+
+    out: Path = opt.option("the folder of the results", Path("out/demo"), metavar="DIR")
+    seed: int = opt.seed()
+    seeds: int = opt.option("seeds of each row of the accuracy table, which gives the range", 3)
+    epochs: int = opt.option("epochs of every training run", 40)
+    jobs: int | None = opt.option("processes", absent="one per core, up to 8")
+
+
+def _run(options: Options) -> int:
     from cpd_lab.demo.cells import DemoOptions, cells
 
     if options.jobs is not None and options.jobs < 1:
@@ -122,6 +121,23 @@ def _print_demo(console: Console, demo: Demo) -> None:
         "ring across groups"
     )
     console.print(rounded)
+
+
+def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
+    """One way to sum, by group size."""
+    table = new_table(
+        "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
+    )
+    for row in rows:
+        table.add_row(
+            str(row.group_size),
+            shown.percent(row.error),
+            shown.percent(row.relative_rms),
+            str(row.zero_references),
+            str(row.non_finite),
+            str(row.steps),
+        )
+    return table
 
 
 def codec_table(demo: Demo) -> Table:

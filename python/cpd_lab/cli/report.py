@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd report`: the demo's page, made again."""
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
+from cpd.cli import options as opt
 from cpd.cli.errors import users_mistakes
-from cpd.cli.options import Commands, add_command
 from cpd.cli.output import new_console
 
 _UNFIT = (LookupError, ArithmeticError, TypeError, AttributeError, ValueError, StopIteration)
 """Errors of files that hold something else than a demo."""
 
 
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `report`."""
-    parser = add_command(
-        commands, "report", _run, "make report.html again from what `cpd demo` stored"
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the demo's --out folder")
+    opt.command(commands, "report", _run, Options)
 
 
-def _run(options: argparse.Namespace) -> int:
+@dataclass
+class Options:
+    """Make report.html again from what `cpd demo` stored."""
+
+    folder: Path = opt.argument("the demo's --out folder", metavar="DIR")
+
+
+def _run(options: Options) -> int:
     from cpd_lab.demo.report import write_report
     from cpd_lab.demo.results import load
 

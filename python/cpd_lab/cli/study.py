@@ -1,101 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd study`: the papers' tables and figures, measured again."""
 
-import argparse
-import sys
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, Help, Parser, add_command, integer, jobs_arguments
+from cpd.cli import options as opt
+from cpd.cli.errors import UsageError, users_mistakes, warn
 from cpd.cli.output import counted, new_console, new_progress, new_table
+from cpd_lab.cli import figure
 from cpd_lab.cli.cells_bar import CellsBar
 
 if TYPE_CHECKING:
-    from cpd_lab.papers.study import Cell, Shown, Study
-
-_TEXT = """\
-Measures what five papers on gradients in few bits show: a study is a table of cells
-(model, data, wire, nodes, seed), and each cell's result is a file of its own in
---out, named by the hash of its options. A run that is interrupted loses one cell, and
-the next run goes on. Cells of the same options are shared by all studies.
-
-  cpd study list                    studies, cells and minutes
-  cpd study list --size full        whether size full has the paper's settings
-  cpd study run aps-table4          measures its cells and prints its table
-  cpd study run all --size smoke    seconds: one cell of each kind
-  cpd study report                  out/study/report.html
-
-CIFAR-10 is looked for in $CPD_DATA, as `cpd train --model resnet18` says.
-"""
-_OUT = Path("out/study")
+    from cpd_lab.papers.study import Cell, Shown, Size, Study
 _SEEDS = {"smoke": 1, "small": 3, "full": 3}
 
+_warn = functools.partial(warn, "study")
 
-def register(commands: Commands) -> None:
+
+def register(commands: opt.Commands) -> None:
     """Adds the command `study`."""
-    parser = add_command(commands, "study", _run, "the papers' tables and figures", _TEXT)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = _action(actions, "list", "print studies, cells and minutes")
-    _sizes(listing)
-    running = _action(actions, "run", "measure studies")
-    running.add_argument("names", nargs="+", metavar="NAME", help="studies; all: every one")
-    _sizes(running)
-    jobs_arguments(running, "1")
-    running.add_argument("--device", help="where models compute: cpu, cuda or cuda:N; default cpu")
-    running.add_argument(
-        "--stale", action="store_true", help="measure again what other sources measured"
-    )
-    reporting = _action(actions, "report", "make the page of what is measured")
-    _sizes(reporting)
-    reporting.add_argument(
-        "--store",
-        type=Path,
-        metavar="DIR",
-        help="write NAME.json of each study there, too; default: not written",
-    )
-    for subparser in (running, reporting):
-        subparser.add_argument(
-            "-o",
-            "--out",
-            type=Path,
-            default=_OUT,
-            metavar="DIR",
-            help=f"the folder of the cells; default {_OUT}",
-        )
+    actions = opt.actions(commands, "study", Actions)
+    opt.command(actions, "list", _list, Listing)
+    opt.command(actions, "run", _measure, Running)
+    opt.command(actions, "report", _report, Reporting)
+    opt.command(actions, "figure", figure.run, figure.Options)
 
 
-def _action(actions: Any, name: str, help: str) -> Parser:
-    parser: Parser = actions.add_parser(
-        name, help=help, description=f"{help[0].upper()}{help[1:]}.", formatter_class=Help
-    )
-    return parser
+class Actions:
+    """The papers' tables and figures.
+
+    Measures what five papers on gradients in few bits show: a study is a table of cells (model,
+    data, wire, nodes, seed), and each cell's result is a file of its own in --out, named by the
+    hash of its options. A run that is interrupted loses one cell, and the next run goes on. Cells
+    of the same options are shared by all studies.
+
+      cpd study list                    studies, cells and minutes
+      cpd study list --size full        whether size full has the paper's settings
+      cpd study run aps-table4          measures its cells and prints its table
+      cpd study run all --size smoke    seconds: one cell of each kind
+      cpd study report                  out/study/report.html
+      cpd study figure grubic-10        published times of training steps, and the model's
+
+    CIFAR-10 is looked for in $CPD_DATA, as `cpd train --model resnet18` says.
+    """
 
 
-def _sizes(parser: Parser) -> None:
-    parser.add_argument(
-        "--size",
+@dataclass
+class Listing:
+    """Print studies, cells and minutes."""
+
+    size: str = opt.option(
+        "smoke: one cell of each kind, in seconds; small: minutes on two cores; full: the papers' "
+        "settings where they can be had, for a GPU (see list --size full)",
+        "small",
         choices=tuple(_SEEDS),
-        default="small",
-        help="smoke: one cell of each kind, in seconds; small: minutes on two cores; full: the "
-        "papers' settings where they can be had, for a GPU (see list --size full); default small",
     )
-    integer(parser, "seeds", None, "runs of each cell; default 3, of size smoke 1")
+    seeds: int | None = opt.option("runs of each cell", absent="3, of size smoke 1")
+
+    def cells(self, study: "Study") -> "list[Cell]":
+        """Returns the cells of a study that these options choose."""
+        seeds = _SEEDS[self.size] if self.seeds is None else self.seeds
+        return study.cells(cast("Size", self.size), seeds)
 
 
-def _run(options: argparse.Namespace) -> int:
-    if options.seeds is None:
-        options.seeds = _SEEDS[options.size]
-    return {"list": _list, "run": _measure, "report": _report}[options.action](options)
+@dataclass
+class Jobs(opt.Cluster):
+    """Options of processes."""
+
+    jobs: int | None = opt.jobs("1")
 
 
-def _list(options: argparse.Namespace) -> int:
+def _out() -> Any:
+    """Returns the option of the folder."""
+    return opt.option(
+        "the folder of the cells", Path("out/study"), flags=("-o", "--out"), metavar="DIR"
+    )
+
+
+@dataclass
+class Running(Listing):
+    """Measure studies."""
+
+    names: list[str] = opt.argument("studies; all: every one", nargs="+", metavar="NAME")
+    jobs: Jobs = opt.group(Jobs, "processes")
+    device: str | None = opt.option(
+        "where models compute: cpu, cuda or cuda:N", absent="cpu", metavar="NAME"
+    )
+    stale: bool = opt.option("measure again what other sources measured", False)
+    out: Path = _out()
+
+    def cells(self, study: "Study") -> "list[Cell]":
+        """Returns the cells of a study that these options choose, on their device."""
+        from dataclasses import replace
+
+        cells = super().cells(study)
+        if self.device is None:
+            return cells
+        return [
+            replace(cell, options={**cell.options, "device": self.device})
+            if "model" in cell.options
+            else cell
+            for cell in cells
+        ]
+
+
+@dataclass
+class Reporting(Listing):
+    """Make the page of what is measured."""
+
+    store: Path | None = opt.option(
+        "write NAME.json of each study there, too", absent="not written", metavar="DIR"
+    )
+    out: Path = _out()
+
+
+def _list(options: Listing) -> int:
     from cpd_lab.papers.catalogue import STUDIES
 
     table = new_table("study", "asks", "cells", "minutes")
     for study in STUDIES.values():
-        cells = study.cells(options.size, options.seeds)
+        cells = options.cells(study)
         minutes = sum(cell.minutes for cell in cells)
         text = f"size full: {study.full}" if options.size == "full" else study.text
         table.add_row(study.name, text, str(len(cells)), f"{minutes:.0f}")
@@ -105,14 +132,14 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(options: argparse.Namespace) -> int:
+def _measure(options: Running) -> int:
     from cpd_lab.papers.catalogue import studies_named
     from cpd_lab.papers.run import is_stale, run
     from cpd_lab.papers.study import Results
 
     with users_mistakes():
         studies = studies_named(options.names)
-        cells = {study.name: _cells(study, options) for study in studies}
+        cells = {study.name: options.cells(study) for study in studies}
     every = [cell for of in cells.values() for cell in of]
     with new_progress(unit="cells") as progress:
         bar = CellsBar(progress, every)
@@ -120,10 +147,10 @@ def _measure(options: argparse.Namespace) -> int:
             measurements = run(
                 every,
                 options.out,
-                jobs=1 if options.jobs is None else options.jobs,
+                jobs=1 if options.jobs.jobs is None else options.jobs.jobs,
                 again=is_stale if options.stale else None,
-                cluster=options.cluster,
-                cluster_options=options.cluster_options,
+                cluster=options.jobs.cluster,
+                cluster_options=options.jobs.cluster_options,
                 done=bar.done,
                 tell=_warn,
             )
@@ -134,20 +161,6 @@ def _measure(options: argparse.Namespace) -> int:
     return 0
 
 
-def _cells(study: "Study", options: argparse.Namespace) -> "list[Cell]":
-    from dataclasses import replace
-
-    cells = study.cells(options.size, options.seeds)
-    if options.device is None:
-        return cells
-    return [
-        replace(cell, options={**cell.options, "device": options.device})
-        if "model" in cell.options
-        else cell
-        for cell in cells
-    ]
-
-
 def _labelled(cells: "Sequence[Cell]", by_key: dict[str, Any]) -> list[Any]:
     """The results with the labels of this study's cells."""
     from dataclasses import replace
@@ -155,7 +168,7 @@ def _labelled(cells: "Sequence[Cell]", by_key: dict[str, Any]) -> list[Any]:
     return [replace(by_key[cell.key], cell=cell) for cell in cells if cell.key in by_key]
 
 
-def _report(options: argparse.Namespace) -> int:
+def _report(options: Reporting) -> int:
     from cpd_lab.papers.catalogue import STUDIES
     from cpd_lab.papers.page import write_page, write_summaries
     from cpd_lab.papers.run import kept
@@ -164,8 +177,7 @@ def _report(options: argparse.Namespace) -> int:
     with users_mistakes():
         every: dict[str, Results] = {}
         for study in STUDIES.values():
-            cells = study.cells(options.size, options.seeds)
-            every[study.name] = Results(kept(cells, options.out, _warn))
+            every[study.name] = Results(kept(options.cells(study), options.out, _warn))
         if not any(map(len, every.values())):
             raise UsageError(f"{options.out} has no measured cells of size {options.size}")
         write_page(every, options.out / "report.html")
@@ -174,7 +186,7 @@ def _report(options: argparse.Namespace) -> int:
             write_summaries(every, options.store)
     console = new_console()
     for name, results in every.items():
-        whole = len(STUDIES[name].cells(options.size, options.seeds))
+        whole = len(options.cells(STUDIES[name]))
         console.print(f"{name}: {len(results)} of {counted(whole, 'cell')}")
     console.print(f"report {options.out / 'report.html'}", soft_wrap=True)
     return 0
@@ -201,7 +213,3 @@ def _print(study: "Study", shown: "Shown", size: str) -> None:
         )
     for note in shown.notes:
         console.print(note, soft_wrap=True)
-
-
-def _warn(text: str) -> None:
-    print(f"cpd study: warning: {text}", file=sys.stderr)

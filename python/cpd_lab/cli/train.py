@@ -3,25 +3,16 @@
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpd.cli import options as opt
 from cpd.cli.errors import UsageError
 from cpd.cli.nodes import agreed, checked_alone, connected
-from cpd.cli.options import (
-    Commands,
-    Parser,
-    add_command,
-    integer,
-    json_argument,
-    nodes_arguments,
-    reduce_argument,
-    seed_argument,
-)
 from cpd.cli.output import (
     check_writable,
     counted,
@@ -35,215 +26,193 @@ from cpd.numeric.warned import PrecisionWarning
 from cpd_lab.shares import percent
 
 if TYPE_CHECKING:
+    import argparse
+
     from rich.progress import Progress
     from rich.table import Table
 
     from cpd_lab.train import Data, Ranks, TrainOptions, TrainResult
     from cpd_lab.train.result import Step
 
-_TEXT = """\
-Trains a model over several nodes; by default a digit classifier. Its data are
-scikit-learn's 1797 digits. A fifth (359 images, the same for all options) is held out.
-Each node computes the gradients of its own micro-batch. All gradients then go through
-one CPD all-reduce (--reduce), layer by layer (a layer is one parameter tensor), in fp32
-as well, and the sum is divided by the number of nodes (--divide). Each epoch shuffles
-the 1438 training images and takes nodes × batch of them a step; those left over at its
-end are dropped for that epoch. Training ends early where a weight becomes NaN or
-infinite. The same is trained in fp32 first, to compare with (not with --no-baseline).
 
-Models (--model), the data that they take (--data, the first by default) and
-what else they take:
-  mlp        digits, cifar10  hidden layers  --depth --width --dropout
-  lenet      digits, cifar10  LeNet-5        --width --dropout
-  cifarnet   cifar10          TensorFlow's   --width --dropout
-  resnet18   cifar10          He et al.      --width
-  resnet110  cifar10          He et al.      --width
-  davidnet   cifar10          David Page's   --width
-  fcn        shapes           segmentation   --width
-  text_lstm  text             an LSTM        --depth --width --dropout
-  gpt        text             a decoder      --depth --width --dropout
-cifar10 is read from $CPD_DATA (default ../shared/data), shapes are generated,
-and text is Python's language reference. Each model has defaults of its own for
---batch, --epochs, --lr, --optimizer, --schedule and so on.
-
-Nodes are emulated in one process, or are the processes that mpirun (--transport
-mpi) or torchrun (--transport torch) has started: each then computes the
-gradients of its own micro-batch alone, and rank 0 prints what a run over as
-many emulated nodes prints. cpd/comm/LAUNCH.md shows how to start them.
-
-The final 'weights' line is a hash of the final weights. It is the same for any
-CPD_NUM_THREADS, for every transport, and for each repeat on one type of CPU:
-torch runs in one thread with deterministic algorithms. PyTorch's own kernels
-differ between types of CPU, and with them the hash.
-"""
-
-
-def register(commands: Commands) -> None:
+def register(commands: opt.Commands) -> None:
     """Adds the command `train`."""
-    parser = add_command(commands, "train", _run, "train over emulated nodes", _TEXT)
-    _reduce_arguments(parser)
-    _training_arguments(parser)
-    _model_arguments(parser)
-    group = parser.add_argument_group("the nodes")
-    integer(
-        group,
-        "nodes",
-        None,
-        "the number of nodes; default 8, or with a transport the processes (and no others)",
-    )
-    nodes_arguments(group)
-    group = parser.add_argument_group("the results")
-    json_argument(group)
-    group.add_argument(
-        "--save-gradients",
-        type=Path,
-        metavar="FILE",
-        help="write every node's gradients of the last step (.npz or .safetensors); default: not "
-        "written",
-    )
-    group.add_argument(
-        "--tensorboard",
-        type=Path,
-        metavar="DIR",
-        help="write each step's loss, and of each layer what the all-reduce and its codec made of "
-        "it, for TensorBoard; default: not written",
-    )
-    group.add_argument(
-        "--no-baseline",
-        dest="baseline",
-        action="store_false",
-        help="do not train in fp32 first, to compare with",
+    opt.command(commands, "train", _run, Options)
+
+
+def _of_model(help: str, mlp: str, **settings: Any) -> Any:
+    """Returns an option of which each model has a default; `mlp` is that of the model mlp."""
+    return opt.option(help, absent=f"{mlp} (mlp)", **settings)
+
+
+def _exempt(layers: str, metavar: str) -> Any:
+    """Returns the option of layers that are summed in fp32."""
+    return opt.option(
+        f"sum layers {layers}, in fp32, without scaling; may be given several times",
+        action="append",
+        metavar=metavar,
     )
 
 
-def _reduce_arguments(parser: Parser) -> None:
-    group = parser.add_argument_group("the all-reduce of gradients")
-    reduce_argument(group, "the recipe's, or fp32", several=False)
-    group.add_argument(
-        "--last-layer-fp32",
-        action="store_true",
-        help="sum the output layer in fp32, without scaling",
+@dataclass
+class Sums:
+    """Options of the all-reduce of gradients."""
+
+    reduce: str | None = opt.reduce("the recipe's, or fp32", several=False)
+    last_layer_fp32: bool = opt.option("sum the output layer in fp32, without scaling", False)
+    exempt: list[str] | None = _exempt("of these names, such as '*.bias'", "PATTERN")
+    exempt_types: list[str] | None = _exempt(
+        "of modules of this class of torch, such as BatchNorm2d", "CLASS"
     )
-    for name, metavar, what in (
-        ("exempt", "PATTERN", "of these names, such as '*.bias',"),
-        ("exempt-types", "CLASS", "of modules of this class of torch, such as BatchNorm2d,"),
-    ):
-        group.add_argument(
-            f"--{name}",
-            action="append",
-            default=[],
-            metavar=metavar,
-            help=f"sum layers {what} in fp32, without scaling; may be given several times; "
-            "default: none",
-        )
-    integer(group, "min-size", None, "sum layers of fewer values in fp32; default: none")
-    group.add_argument(
-        "--quantized-share",
-        type=float,
-        metavar="X",
-        help="choose --min-size: the largest that leaves this share of the parameters (such as "
-        "0.99) to the format or codec; default: as --min-size",
+    min_size: int | None = opt.option("sum layers of fewer values in fp32")
+    quantized_share: float | None = opt.option(
+        "choose --min-size: the largest that leaves this share of the parameters (such as 0.99) to "
+        "the format or codec",
+        absent="as --min-size",
     )
-    integer(group, "fp32-epochs", 0, "sum all layers of that many first epochs in fp32")
-    group.add_argument(
-        "--divide",
-        default="after",
+    fp32_epochs: int = opt.option("sum all layers in fp32 in the first N epochs", 0)
+    divide: str = opt.option(
+        "divide by the number of nodes: the sum (after), each node's loss (before) or nothing "
+        "(none)",
+        "after",
         metavar="WHERE",
-        help="divide by the number of nodes: the sum (after), each node's loss (before) or nothing "
-        "(none); default after",
     )
 
 
-def _training_arguments(parser: Parser) -> None:
-    group = parser.add_argument_group("the training")
-    _of_model(group, "batch", int, "images for each node and step", "16")
-    _of_model(group, "epochs", int, "passes over the training images", "40")
-    group.add_argument(
-        "--recipe",
+@dataclass
+class Training:
+    """Options of the training."""
+
+    batch: int | None = _of_model("images for each node and step", "16")
+    epochs: int | None = _of_model("passes over the training images", "40")
+    recipe: str | None = opt.option(
+        "how layers compute, weights are updated and gradients travel: a recipe's name (cpd show "
+        "--recipes), its .toml or .json file, or its text (\"native sums='e6m9 chunked' "
+        'activation=e4m3fn"); a format alone casts the operands of all three GEMMs',
+        absent="as torch does",
         metavar="NAME|FILE|TEXT",
-        help="how layers compute, weights are updated and gradients travel: a recipe's name (cpd "
-        "show --recipes), its .toml or .json file, or its text (\"native sums='e6m9 chunked' "
-        'activation=e4m3fn"); a format alone casts the operands of all three GEMMs; default: as '
-        "torch does",
     )
-    _of_model(group, "optimizer", str, "sgd, nesterov, adam or lars", "sgd")
-    _of_model(group, "lr", float, "the learning rate", "0.05")
-    _of_model(group, "momentum", float, "the momentum, or Adam's first beta", "0.9")
-    _of_model(
-        group,
-        "schedule",
-        str,
+    optimizer: str | None = _of_model("sgd, nesterov, adam or lars", "sgd", metavar="NAME")
+    lr: float | None = _of_model("the learning rate", "0.05")
+    momentum: float | None = _of_model("the momentum, or Adam's first beta", "0.9")
+    schedule: str | None = _of_model(
         "the learning rate's schedule: 'constant', 'steps 40 80', 'linear' or 'polynomial', with "
         "'warmup 5' in front of any; numbers are epochs, below 1 fractions of the training",
         "constant",
-    )
-    _of_model(
-        group,
-        "weight-decay",
-        float,
-        "the share of the weights that is added to their gradients",
-        "0",
-    )
-    _of_model(group, "loss-sum", float, "the factor of the loss, by which the rate is divided", "1")
-    group.add_argument(
-        "--ema",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="evaluate a moving average of the weights with this decay; default 0: the weights",
-    )
-    seed_argument(group)
-
-
-def _model_arguments(parser: Parser) -> None:
-    group = parser.add_argument_group("the model and its data")
-    group.add_argument(
-        "--model", default="mlp", metavar="NAME", help="one of the models above; default mlp"
-    )
-    _of_model(group, "data", str, "the data", "digits")
-    _of_model(group, "images", int, "images of the training part; of a text its runs", "1438")
-    _of_model(group, "tests", int, "images of the held-out part", "359")
-    _of_model(group, "length", int, "characters in a run of a text", "64")
-    _of_model(
-        group,
-        "augment",
-        str,
-        "how images of cifar10 are changed: none, shift, cutout or crop24",
-        "none",
-    )
-    _of_model(group, "depth", int, "hidden layers", "6")
-    _of_model(group, "width", int, "units in a hidden layer, or channels", "64")
-    _of_model(group, "dropout", float, "the probability of dropout", "0")
-    group.add_argument(
-        "--device",
-        default="cpu",
         metavar="NAME",
-        help="where the model computes: cpu, cuda or cuda:N; default cpu",
+    )
+    weight_decay: float | None = _of_model(
+        "the share of the weights that is added to their gradients", "0"
+    )
+    loss_sum: float | None = _of_model("the factor of the loss, by which the rate is divided", "1")
+    ema: float = opt.option(
+        "evaluate a moving average of the weights with this decay, or with 0 the weights", 0.0
+    )
+    seed: int = opt.seed()
+
+
+@dataclass
+class Model:
+    """Options of the model and its data."""
+
+    model: str = opt.option("one of the models above", "mlp", metavar="NAME")
+    data: str | None = _of_model("the data", "digits", metavar="NAME")
+    images: int | None = _of_model("images of the training part; of a text its runs", "1438")
+    tests: int | None = _of_model("images of the held-out part", "359")
+    length: int | None = _of_model("characters in a run of a text", "64")
+    augment: str | None = _of_model(
+        "how images of cifar10 are changed: none, shift, cutout or crop24", "none", metavar="NAME"
+    )
+    depth: int | None = _of_model("hidden layers", "6")
+    width: int | None = _of_model("units in a hidden layer, or channels", "64")
+    dropout: float | None = _of_model("the probability of dropout", "0")
+    device: str = opt.option("where the model computes: cpu, cuda or cuda:N", "cpu", metavar="NAME")
+
+
+@dataclass
+class Nodes(opt.Ranks):
+    """Options of the nodes."""
+
+    nodes: int | None = opt.option(
+        "the number of nodes",
+        absent="8, or with a transport the processes (and no others)",
     )
 
 
-def _of_model(
-    group: argparse._ArgumentGroup, name: str, kind: type, help: str, default: str
-) -> None:
-    """An option of which each model has a default."""
-    metavar = {int: "N", float: "X", str: "NAME"}[kind]
-    group.add_argument(
-        f"--{name}", type=kind, metavar=metavar, help=f"{help}; default of mlp {default}"
+@dataclass
+class Results:
+    """Options of the results."""
+
+    json: Path | None = opt.json_file()
+    save_gradients: Path | None = opt.option(
+        "write every node's gradients of the last step (.npz or .safetensors)",
+        absent="not written",
     )
+    tensorboard: Path | None = opt.option(
+        "write each step's loss, and of each layer what the all-reduce and its codec made of it, "
+        "for TensorBoard",
+        absent="not written",
+        metavar="DIR",
+    )
+    baseline: bool = opt.option("do not train in fp32 first, to compare with", True)
 
 
-def _run(options: argparse.Namespace) -> int:
-    checked_alone(options, lambda: _check(options))
-    with connected(options, options.nodes) as ranks:
+@dataclass
+class Options:
+    """Train over emulated nodes.
+
+    Trains a model over several nodes; by default a digit classifier. Its data are
+    scikit-learn's 1797 digits. A fifth (359 images, the same for all options) is held out.
+    Each node computes the gradients of its own micro-batch. All gradients then go through
+    one CPD all-reduce (--reduce), layer by layer (a layer is one parameter tensor), in fp32
+    as well, and the sum is divided by the number of nodes (--divide). Each epoch shuffles
+    the 1438 training images and takes nodes × batch of them a step; those left over at its
+    end are dropped for that epoch. Training ends early where a weight becomes NaN or
+    infinite. The same is trained in fp32 first, to compare with (not with --no-baseline).
+
+    Models (--model), the data that they take (--data, the first by default) and
+    what else they take:
+      mlp        digits, cifar10  hidden layers  --depth --width --dropout
+      lenet      digits, cifar10  LeNet-5        --width --dropout
+      cifarnet   cifar10          TensorFlow's   --width --dropout
+      resnet18   cifar10          He et al.      --width
+      resnet110  cifar10          He et al.      --width
+      davidnet   cifar10          David Page's   --width
+      fcn        shapes           segmentation   --width
+      text_lstm  text             an LSTM        --depth --width --dropout
+      gpt        text             a decoder      --depth --width --dropout
+    cifar10 is read from $CPD_DATA (default ../shared/data), shapes are generated,
+    and text is Python's language reference. Each model has defaults of its own for
+    --batch, --epochs, --lr, --optimizer, --schedule and so on.
+
+    Nodes are emulated in one process, or are the processes that mpirun (--transport
+    mpi) or torchrun (--transport torch) has started: each then computes the
+    gradients of its own micro-batch alone, and rank 0 prints what a run over as
+    many emulated nodes prints. cpd/comm/LAUNCH.md shows how to start them.
+
+    The final 'weights' line is a hash of the final weights. It is the same for any
+    CPD_NUM_THREADS, for every transport, and for each repeat on one type of CPU:
+    torch runs in one thread with deterministic algorithms. PyTorch's own kernels
+    differ between types of CPU, and with them the hash.
+    """
+
+    sums: Sums = opt.group(Sums, "the all-reduce of gradients")
+    training: Training = opt.group(Training, "the training")
+    model: Model = opt.group(Model, "the model and its data")
+    nodes: Nodes = opt.group(Nodes, "the nodes")
+    results: Results = opt.group(Results, "the results")
+
+
+def _run(options: Options) -> int:
+    checked_alone(options.nodes, lambda: _check(options))
+    with connected(options.nodes, options.nodes.nodes) as ranks:
         chosen = _agreed_options(ranks, options)
         if chosen is not None:
-            _train_and_print(ranks, *chosen, options)
+            _train_and_print(ranks, *chosen, options.results)
     return 0
 
 
-def _train_and_print(
-    ranks: Ranks, chosen: TrainOptions, data: Data, options: argparse.Namespace
-) -> None:
+def _train_and_print(ranks: Ranks, chosen: TrainOptions, data: Data, results: Results) -> None:
     """Trains this process's nodes; the process of node 0 prints the result."""
     from cpd._files import write_json
     from cpd.study.gradients import save_gradients
@@ -252,26 +221,26 @@ def _train_and_print(
     prints = 0 in ranks.mine
     if not prints:
         warnings.simplefilter("ignore", PrecisionWarning)
-    console = new_console(stderr=is_stdout(options.json), quiet=not prints)
+    console = new_console(stderr=is_stdout(results.json), quiet=not prints)
     for line in headlines(chosen, data):
         console.print(line, soft_wrap=True)
-    plain = chosen.in_fp32() if options.baseline else None
+    plain = chosen.in_fp32() if results.baseline else None
     baseline = None
     with new_progress(quiet=not prints) as progress:
         if plain is not None:
             told = _epochs_told(progress, "in fp32", plain, data)
             baseline = train(plain, data=data, on_epoch=told, ranks=ranks, keep_gradients=False)
         told = _epochs_told(progress, "training", chosen, data)
-        with _step_writer(options.tensorboard if prints else None) as on_step:
+        with _step_writer(results.tensorboard if prints else None) as on_step:
             result = train(chosen, data=data, on_epoch=told, on_step=on_step, ranks=ranks)
     console.print(epochs_table(result, baseline))
     for line in result_lines(result, baseline):
         console.print(line, soft_wrap=True)
-    if prints and options.json is not None:
-        write_json(options.json, json_of(result, baseline))
-    if prints and options.save_gradients is not None:
+    if prints and results.json is not None:
+        write_json(results.json, json_of(result, baseline))
+    if prints and results.save_gradients is not None:
         names = [layer.name for layer in result.layers]
-        save_gradients(options.save_gradients, names, result.last_gradients)
+        save_gradients(results.save_gradients, names, result.last_gradients)
 
 
 def _epochs_told(
@@ -336,13 +305,13 @@ _METRICS = {"classes": "accuracy", "pixels": "mean IoU", "text": "loss"}
 _INPUTS = {"classes": "image", "pixels": "image", "text": "run"}
 
 
-def _agreed_options(ranks: Ranks, options: argparse.Namespace) -> tuple[TrainOptions, Data] | None:
+def _agreed_options(ranks: Ranks, options: Options) -> tuple[TrainOptions, Data] | None:
     """The options of all processes, as `agreed`, and this one's data."""
 
     def read() -> tuple[TrainOptions, Data]:
         if 0 in ranks.mine:
-            _check_results(options)
-        chosen = train_options(options, ranks.world)
+            _check_results(options.results)
+        chosen = train_options(opt.flat(options), ranks.world)
         data = chosen.load_data()
         chosen.check_data(len(data.train_x))
         return chosen, data
@@ -350,44 +319,45 @@ def _agreed_options(ranks: Ranks, options: argparse.Namespace) -> tuple[TrainOpt
     return agreed(ranks, options, read)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: Options) -> None:
     """Refuses what can be refused before there is a model."""
     from cpd_lab.train.options import check_data
     from cpd_lab.train.table import defaults_of
 
-    _check_results(options)
-    usual = defaults_of(options.model, options.data)
-    batch, images = (getattr(options, n) or usual[n] for n in ("batch", "images"))
-    nodes = 8 if options.nodes is None else options.nodes
-    check_data(nodes, batch, images)
-    train_options(options, nodes)
+    _check_results(options.results)
+    usual = defaults_of(options.model.model, options.model.data)
+    nodes = 8 if options.nodes.nodes is None else options.nodes.nodes
+    check_data(
+        nodes, options.training.batch or usual["batch"], options.model.images or usual["images"]
+    )
+    train_options(opt.flat(options), nodes)
 
 
-def train_options(options: argparse.Namespace, nodes: int) -> TrainOptions:
-    """Returns the training's options from the command's."""
+def train_options(parsed: argparse.Namespace, nodes: int) -> TrainOptions:
+    """Returns the training's options from those of the command as argparse has read them."""
     from dataclasses import fields
 
     from cpd_lab.train import TrainOptions
     from cpd_lab.train.wire import reduce_text
 
-    if options.nodes not in (None, nodes):
-        raise ValueError(f"nodes must be the number of ranks, {nodes}, got {options.nodes}")
+    if parsed.nodes not in (None, nodes):
+        raise ValueError(f"nodes must be the number of ranks, {nodes}, got {parsed.nodes}")
     names = [field.name for field in fields(TrainOptions)]
-    values = {name: getattr(options, name) for name in names if hasattr(options, name)}
-    if options.reduce is not None:
-        values["reduce"] = reduce_text(as_reduce(options.reduce))
-    lists = {name: tuple(values[name]) for name in ("exempt", "exempt_types")}
+    values = {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
+    if parsed.reduce is not None:
+        values["reduce"] = reduce_text(as_reduce(parsed.reduce))
+    lists = {name: tuple(values[name] or ()) for name in ("exempt", "exempt_types")}
     return TrainOptions(**{**values, **lists, "nodes": nodes})
 
 
-def _check_results(options: argparse.Namespace) -> None:
+def _check_results(results: Results) -> None:
     """Finds out before the work whether its results can be written."""
-    for path in (options.json, options.save_gradients):
+    for path in (results.json, results.save_gradients):
         check_writable(path)
-    if options.save_gradients is not None:
+    if results.save_gradients is not None:
         from cpd.study.gradients import check_path
 
-        check_path(options.save_gradients)
+        check_path(results.save_gradients)
 
 
 def headlines(chosen: TrainOptions, data: Data) -> list[str]:

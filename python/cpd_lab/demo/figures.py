@@ -9,8 +9,8 @@ import matplotlib.ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cpd._picture import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from cpd.numeric.formats import Format, named
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from cpd_lab.demo.results import Roundoff
 from cpd_lab.picture import picture
 from cpd_lab.shares import percent

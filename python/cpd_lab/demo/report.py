@@ -10,9 +10,9 @@ from cpd._files import write_text
 from cpd.compress.codecs import Codec
 from cpd.numeric import formats
 from cpd.study.pages import fill
-from cpd.study.svg import as_file
 from cpd_lab.demo import figures
 from cpd_lab.demo.results import Demo, accuracy_range, state_of
+from cpd_lab.picture import as_file
 from cpd_lab.shares import percent
 from cpd_lab.train.runs import Run
 from cpd_lab.train.wire import power_of_two

@@ -9,11 +9,11 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
+from cpd._picture import BLUE, GREEN, GREY, ORANGE, PALETTE
 from cpd_lab.papers.study import Results
 from cpd_lab.picture import picture
 
-COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)
+COLORS = (*PALETTE, GREY)
 
 
 def curves(
@@ -34,11 +34,11 @@ def curves(
             length = max(map(len, runs))
             padded = factor * np.array([run + [np.nan] * (length - len(run)) for run in runs])
             epochs = np.arange(1, length + 1)
-            colour = COLOURS[number % len(COLOURS)]
-            style = ".-" if number < len(COLOURS) else ".--"  # a point where a run ends at once
-            axes.plot(epochs, np.nanmean(padded, 0), style, color=colour, label=label)
+            color = COLORS[number % len(COLORS)]
+            style = ".-" if number < len(COLORS) else ".--"  # a point where a run ends at once
+            axes.plot(epochs, np.nanmean(padded, 0), style, color=color, label=label)
             axes.fill_between(
-                epochs, np.nanmin(padded, 0), np.nanmax(padded, 0), color=colour, alpha=0.15
+                epochs, np.nanmin(padded, 0), np.nanmax(padded, 0), color=color, alpha=0.15
             )
         axes.set_xlabel("epoch")
         axes.set_ylabel(what)
@@ -60,7 +60,7 @@ def lines(
     with picture(title, 8, 4) as drawn:
         axes = drawn.figure.subplots()
         for number, (label, (places, values)) in enumerate(series.items()):
-            axes.plot(places, values, "o-", color=COLOURS[number % len(COLOURS)], label=label)
+            axes.plot(places, values, "o-", color=COLORS[number % len(COLORS)], label=label)
         if log_x:
             axes.set_xscale("log", base=2)
             places = sorted({place for places, _ in series.values() for place in places})

@@ -174,47 +174,6 @@ def test_ranks(text, ranks):
         assert integers(text) == ranks
 
 
-# ---- figures ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("figure", ["grubic-10", "grubic-11", "grubic-6", "grubic-12"])
-def test_tables_of_figures(capsys, monkeypatch, figure):
-    monkeypatch.setenv("COLUMNS", "200")
-    assert run("--figure", figure) == 0
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
-    assert lines[0].startswith("fitted to the rows of 32 bits: alpha ")
-    assert lines[-1].startswith("RMS of the errors: ")
-    assert said.err == ""
-
-
-def test_errors_of_a_figure(tmp_path, capsys):
-    told = as_json(capsys, "--figure", "grubic-10")
-    assert len(told["cells"]) == 6 * 7 * 4
-    cell = told["cells"][0]
-    assert (cell["network"], cell["wire"], cell["ranks"]) == ("alexnet", "fp32", 2)
-    assert cell["error"] == pytest.approx(cell["predicted"] / cell["published"] - 1)
-    assert told["rms"] == pytest.approx(np.sqrt(np.mean([c["error"] ** 2 for c in told["cells"]])))
-    shared = as_json(capsys, "--figure", "grubic-10", "--shared")
-    assert shared["cells"] != told["cells"]
-    slow = as_json(capsys, "--figure", "grubic-10", "--codec-gbps", "1")
-    assert slow["cells"][5]["predicted"] < told["cells"][5]["predicted"]
-    path = tmp_path / "cells.csv"
-    assert run("--figure", "terngrad-5", "--csv", path) == 0
-    rows = list(csv.DictReader(io.StringIO(path.read_text())))
-    assert {row["published"] for row in rows} == {"3.04", "2.0"}
-    capsys.readouterr()
-
-
-def test_the_curve_of_larger_models(capsys):
-    told = as_json(capsys, "--figure", "grubic-16")
-    speedups = [speedup for _, speedup in told["by_ratio"]]
-    assert speedups == sorted(speedups)
-    assert speedups[-1] < 4
-    assert run("--figure", "grubic-16") == 0
-    assert "MB/GFLOP" in capsys.readouterr().out
-
-
 # ---- mistakes ---------------------------------------------------------------------------------
 
 
@@ -247,17 +206,10 @@ def test_the_curve_of_larger_models(capsys):
         (["--model", "lstm"], "computation of lstm"),
         (["--model", "resnet50", "--machine", "alpha=1 beta=1"], "speed"),
         (["--model", "resnet50", "--round"], "--round needs --gradients"),
-        (["--model", "resnet50", "--shared"], "--shared needs --figure"),
         (["--model", "resnet50", "--plot", "x.pdf"], ".png"),
         (["--model", "resnet50", "--csv", "no/such/folder.csv"], "no/such"),
         (["--model", "resnet50", "--csv", "-", "--json", "-"], "only one"),
         (["--gradients", "none.npz"], "none.npz"),
-        (["--figure", "grubic10"], "did you mean grubic-10"),
-        (["--figure", "grubic-10", "--model", "alexnet"], "--model"),
-        (["--figure", "grubic-10", "--ranks", "4"], "--ranks"),
-        (["--figure", "grubic-10", "--mean-bits", "4"], "--mean-bits"),
-        (["--figure", "grubic-10", "--plot", "x.png"], "--plot"),
-        (["--figure", "grubic-10", "--codec-gbps", "measured"], "not 'measured'"),
     ],
 )
 def test_mistakes(capsys, arguments, told):

@@ -26,7 +26,7 @@ WORKS = [
     "compress g.npz --codec 'qsgd bits=4 bucket=64' --out small.npz",
     "cost --model resnet50 --ranks 4,8",
     "cost --gradients g.npz --reduce fp32,mxfp8 --compute 0.1",
-    "cost --figure grubic-10",
+    "study figure grubic-10",
     "study list",
     "env",
 ]

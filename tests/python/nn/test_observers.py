@@ -490,6 +490,8 @@ def test_plot(watched, tmp_path):
     text = path.read_text()
     for word in ("activation", "weight", "gradient", "own", "mx", "mx grad_weight", "SQNR in dB"):
         assert f">{word}<" in text
+    watch.plot(tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text() == text
     with pytest.raises(ValueError, match=r"must end in .png or .svg"):
         watch.plot(tmp_path / "plot.pdf")
     with pytest.raises(ValueError, match="nothing was observed yet"):

@@ -41,6 +41,20 @@ def test_a_module_on_first_use_without_torch(name):
     subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(120))
 
 
+SLOW = ("ast", "dataclasses", "difflib", "numpy.typing", "shlex", "cpd.nn.recipe", "cpd.comm.spec")
+
+
+def test_what_takes_time_is_not_imported():
+    """Beyond what importing NumPy loads; `dataclasses` and `numpy.typing` may be among it."""
+    program = (
+        "import numpy, sys; before = {*sys.modules}; import cpd; print(*{*sys.modules} - before)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, timeout=scaled(120), capture_output=True, text=True)
+    assert {*done.stdout.split()}.isdisjoint(SLOW)
+    assert cpd.Recipe is importlib.import_module("cpd.nn.recipe").Recipe
+
+
 def test_modules_on_first_use_with_torch():
     pytest.importorskip("torch")
     program = f"import cpd; [getattr(cpd, name) for name in {LAZY_WITH_TORCH}]"

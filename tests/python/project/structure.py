@@ -44,7 +44,7 @@ PYTHON_ORDER = (
     ("cpd/_core", "cpd/_files", "cpd/_since"),
     ("cpd/_lazy",),
     ("cpd/numeric",),
-    ("cpd/ops",),
+    ("cpd/ops", "cpd/_picture"),
     ("cpd/_torch", "cpd/compress"),
     ("cpd/comm",),
     ("cpd/nn",),

@@ -238,5 +238,7 @@ def test_workflows_run_what_is_there() -> None:
     text = "".join(path.read_text() for path in WORKFLOWS)
     assert ".ci/run" in text
     assert "cibuildwheel" in text
+    assert "pip wheel --no-deps --wheel-dir out ./python" in text  # the lab
+    assert "cpd train" in text
     for name in re.findall(r"(?:run: |path: )(\.ci/\S+|tests/\S+)", text):
         assert (ROOT / name).exists()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import zipfile
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from cpd.study import compression
 from cpd.study.gradient_files import read_arrays
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
-from cpd.study.published import _in, _least_squares
 from cpd.study.reduce import Contributions
 from cpd.study.series import check_group_sizes
 from cpd.study.step_rows import step_rows
@@ -49,29 +47,6 @@ def test_pickled_objects_are_refused_as_such(tmp_path):
     np.save(path, np.array([{}, None], object), allow_pickle=True)
     with pytest.raises(ValueError, match="holds pickled objects"):
         read_arrays(path)
-
-
-def test_least_squares_of_numbers_that_are_not_negative():
-    """Against a fine grid: no choice of such numbers leaves less."""
-    rng = np.random.default_rng(3)
-    axis = np.linspace(0, 3, 301)
-    grid = np.array([*itertools.product(axis, [0.0]), *itertools.product([0.0], axis)])
-    for _ in range(50):
-        columns = rng.normal(size=(6, 1)) + 0.5 * rng.normal(size=(6, 2))  # alike
-        wanted = columns @ rng.uniform(-0.5, 1, 2) + 0.1 * rng.normal(size=6)
-        found = _least_squares(columns, wanted)
-        assert min(found) >= 0
-        left = np.square(columns @ found - wanted).sum()
-        assert left <= np.square(grid @ columns.T - wanted).sum(1).min() + 1e-12
-    exact = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    assert _least_squares(exact, exact @ [2.0, 3.0]) == pytest.approx([2.0, 3.0])
-
-
-def test_quantities_of_figures():
-    """An epoch's seconds are its examples by the rate."""
-    examples = Network("alexnet").examples
-    assert _in("epoch", "alexnet", 2.0) == examples / 2.0
-    assert _in("samples", "alexnet", 2.0) == 2.0
 
 
 def test_the_largest_magnitude_may_be_negative():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a training step: by hand, over hosts, and next to what papers publish."""
+"""The time of a training step: by hand, and over hosts."""
 
 import math
 
@@ -10,12 +10,12 @@ import cpd
 from cpd.study import Machine, Network, StepTime, step_time
 from cpd.study.costs import agreement, rounds, transfer_seconds
 from cpd.study.machines import Round, seconds
-from cpd.study.published import FIGURES, by_ratio, check_figure, compared, fit, rms, table
 from cpd.study.step_rows import StepRow, mark_front, step_rows
-from cpd.study.throughput import all_reduce_of, codec_values, measured_rate
+from cpd.study.throughput import codec_values, measured_rate
 
 EIGHT = Network(shapes=[(8,)], batch=1)
 FREE = math.inf
+HIERARCHICAL = "{} order=ring exchange=hierarchical group_size={}"
 
 
 def messages(wire, ranks, text, net=EIGHT, **options):
@@ -33,10 +33,15 @@ def test_two_ranks_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("exchange", "steps"), [("owner", 8), ("ring", 8), ("gather", 4), ("hierarchical", 8)]
+    ("spec", "steps"),
+    [
+        ("fp32", 8),
+        ("fp32 order=ring exchange=ring", 8),
+        ("fp32 exchange=gather", 4),
+        (HIERARCHICAL.format("fp32", 2), 8),
+    ],
 )
-def test_latency_alone(exchange, steps):
-    spec = all_reduce_of("fp32", exchange, 2 if exchange == "hierarchical" else None)
+def test_latency_alone(spec, steps):
     found = messages(spec, 5, "alpha=0.5 beta=1e30")
     assert found.messages == pytest.approx(0.5 * steps)
 
@@ -63,7 +68,7 @@ AGREED = [
 def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
     """In step k each rank sends it to the rank 2^k places on: ceil(log2(ranks)) steps."""
     two = Network(shapes=((8, 5), (3,)), batch=1)
-    spec = all_reduce_of(wire)
+    spec = cpd.Reduce(wire)
     plain = transfer_seconds(spec, Machine("alpha=3 beta=8"), ranks, two.shapes)
     sent = cpd.study.cost(spec, ranks, two.shapes)
     found = messages(wire, ranks, "alpha=3 beta=8", two)
@@ -76,10 +81,10 @@ def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
 def test_what_ranks_agree_on_first_goes_between_hosts():
     """Six ranks are in hosts of two. One message a host leaves it for the next rank; both leave it
     for ranks two and four places on."""
-    found = agreement(all_reduce_of("e4m3 aps"), 6, [7], per_host=2)
+    found = agreement(cpd.Reduce("e4m3 aps"), 6, [7], per_host=2)
     assert found == [(1, 8, 1, 1), (2, 8, 2, 0)]
     with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):
-        agreement(all_reduce_of("e4m3 aps"), 6, [7], per_host=0)
+        agreement(cpd.Reduce("e4m3 aps"), 6, [7], per_host=0)
 
 
 @pytest.mark.parametrize(("wire", "agreed"), AGREED)
@@ -91,15 +96,15 @@ def test_ranks_send_what_is_predicted_first(wire, agreed, ranks):
         """The bytes of all ranks, less those of a sum that needs no scale."""
         x = [np.ones(3, np.float32) for _ in range(layers)]
         with cpd.comm.local(ranks) as group:
-            reports = group.run(lambda comm: comm.all_reduce(x, all_reduce_of(wire), report=True))
+            reports = group.run(lambda comm: comm.all_reduce(x, cpd.Reduce(wire), report=True))
             base = group.run(lambda comm: comm.all_reduce(x, cpd.Reduce("e4m3"), report=True))
         bytes_, of_base = (
             sum(report.traffic.header_bytes for _, report in some) for some in (reports, base)
         )
         return bytes_ - of_base
 
-    found = agreement(all_reduce_of(wire), ranks, [3] * 9, per_host=1)
-    fewer = agreement(all_reduce_of(wire), ranks, [3] * 2, per_host=1)
+    found = agreement(cpd.Reduce(wire), ranks, [3] * 9, per_host=1)
+    fewer = agreement(cpd.Reduce(wire), ranks, [3] * 2, per_host=1)
     grown = sum(s * b for s, b, *_ in found) - sum(s * b for s, b, *_ in fewer)
     assert grown == (7 * 4 * math.ceil(math.log2(ranks)) if agreed else 0)
     assert others(9) - others(2) == ranks * grown
@@ -194,10 +199,11 @@ def test_a_gpu_sends_through_its_own_port():
     assert seconds(on, [Round(1, 1e9, across=8, within=0)]) == pytest.approx(0.02, rel=1e-3)
     assert seconds(on, [Round(1, 1e9, across=16, within=0)]) == pytest.approx(0.04, rel=1e-3)
     net = Network(shapes=((8_030_261_248,),))
-    ring = step_time(net, on, 512, all_reduce_of("bf16", "ring"), compute=0, codec_gbps=FREE)
+    ring = "bf16 order=ring exchange=ring"
+    ring = step_time(net, on, 512, ring, compute=0, codec_gbps=FREE)
     share = math.ceil(8_030_261_248 / 512) * 2
     assert ring.messages == pytest.approx(2 * 511 * (5e-6 + share / 5e10))
-    spec = all_reduce_of("bf16", "hierarchical", 8)
+    spec = HIERARCHICAL.format("bf16", 8)
     masters = 2 * 63 * (5e-6 + 8_030_261_248 / 64 * 2 / 5e10)  # one GPU of each host, twice a ring
     found = step_time(net, on, 512, spec, compute=0, codec_gbps=FREE).messages
     inside = 4 * 7 * (3e-6 + 8_030_261_248 / 8 * 2 / 4.5e11)
@@ -211,20 +217,17 @@ def test_a_gpu_sends_through_its_own_port():
 
 
 SPECS = [
-    ("owner", None),
-    ("ring", None),
-    ("gather", None),
-    ("hierarchical", 2),
-    ("hierarchical", 3),
-    ("hierarchical", 4),
-    ("hierarchical", 8),
+    "e4m3",
+    "e4m3 order=ring exchange=ring",
+    "e4m3 exchange=gather",
+    *(HIERARCHICAL.format("e4m3", size) for size in (2, 3, 4, 8)),
 ]
 
 
-@pytest.mark.parametrize(("exchange", "group"), SPECS)
+@pytest.mark.parametrize("text", SPECS)
 @pytest.mark.parametrize("ranks", [8, 11])
-def test_one_level_is_the_time_of_transfers(exchange, group, ranks):
-    spec = all_reduce_of("e4m3", exchange, group)
+def test_one_level_is_the_time_of_transfers(text, ranks):
+    spec = cpd.Reduce(text)
     sizes = [(100, 7), 13]
     alpha, beta = 1e-3, 1e-6
     wanted = transfer_seconds(spec, Machine(alpha=alpha, beta=1 / beta), ranks, sizes)
@@ -251,7 +254,7 @@ def test_where_messages_of_owner_go(ranks, per_host):
 
 def test_groups_of_hosts_cross_once():
     """Groups that are hosts: only masters' messages cross, one of each host at a time."""
-    spec = all_reduce_of("fp32", "hierarchical", 4)
+    spec = cpd.Reduce(HIERARCHICAL.format("fp32", 4))
     found = rounds(spec, 16, [1600], per_host=4)
     assert sum(one.steps for one in found if one.across) == 2 * (4 - 1)
     assert all(one.across == 1 and one.within == 0 for one in found if one.across)
@@ -271,7 +274,7 @@ def test_a_hosts_link_is_shared():
 
 def test_many_ranks():
     on = Machine("nvlink-like")
-    spec = all_reduce_of("e4m3", "hierarchical", 8)
+    spec = HIERARCHICAL.format("e4m3", 8)
     found = step_time(EIGHT, on, 65536, spec, compute=1.0, codec_gbps=FREE)
     assert found.steps == 4 * 7 + 2 * (65536 // 8 - 1)
     assert found.apart > 1
@@ -311,15 +314,6 @@ def test_a_row_that_another_beats_is_not_on_the_front():
     assert [one.front for one in rows] == [True, False, True, True, False]
 
 
-def test_compressors_do_not_hop():
-    rows = step_rows(
-        EIGHT, Machine("alpha=1 beta=1"), [4], ["fp32", "terngrad"], exchange="ring", compute=0.0
-    )
-    assert [row.step.exchange for row in rows] == ["ring", "owner"]
-    hierarchical = all_reduce_of("e4m3", "hierarchical", 2)
-    assert (hierarchical.order, hierarchical.group_size) == ("ring", 2)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
@@ -352,114 +346,6 @@ def test_more_wrong_steps():
         step_time(EIGHT, on, 2, "nonsense", compute=1.0)
     with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):
         rounds(cpd.Reduce("fp32"), 2, [4], per_host=0)
-
-
-# ---- what is published ------------------------------------------------------------------------
-
-
-def test_tables_of_the_papers():
-    mpi, nccl = table("grubic-10"), table("grubic-11")
-    assert ("alexnet", "fp32", 16, 192.1) in mpi
-    assert ("vgg19", "qsgd bits=2 bucket=128 norm=max", 16, 170.5) in mpi
-    assert ("alexnet", "qsgd bits=4 bucket=512 norm=max", 8, 1247.7) in nccl
-    assert len(mpi) == 6 * (7 * 4 + 1)
-    assert len(nccl) == 5 * (5 * 3 + 1)
-    for name, wire, ranks, value in mpi:
-        if ranks == 1:
-            assert (wire, value) == ("fp32", Network(name).rate)
-
-
-@pytest.mark.parametrize(
-    ("name", "figure"), [("ec2-p2", "grubic-10"), ("ec2-p2-nccl", "grubic-11")]
-)
-def test_machines_have_the_fitted_constants(name, figure):
-    found = fit(figure)
-    assert Machine(name).alpha == pytest.approx(found.alpha, rel=0.01)
-    assert Machine(name).beta == pytest.approx(found.beta, rel=0.01)
-
-
-def by_wire(figure):
-    cells = compared(figure)
-    return {
-        wire: rms([one for one in cells if one.wire == wire]) for wire in {c.wire for c in cells}
-    }
-
-
-def test_the_fit_of_mpi():
-    """Two constants of 24 cells of 32 bits predict the other rows as well as these, but 1bitSGD,
-    whose kernels cost more than its bytes save: the model counts no codec for those GPUs."""
-    found = fit("grubic-10")
-    assert found.error == pytest.approx(0.1555, abs=0.002)
-    assert fit("grubic-10", shared=True).error == pytest.approx(0.0652, abs=0.002)
-    assert found.left_out == ()
-    errors = by_wire("grubic-10")
-    assert errors["fp32"] == pytest.approx(found.error, rel=1e-6)
-    assert all(error < 0.2 for wire, error in errors.items() if wire.startswith("qsgd"))
-    assert errors["one_bit bucket=64"] < 0.26
-    assert errors["one_bit"] < 0.46
-
-
-def test_the_fit_of_nccl():
-    found = fit("grubic-11")
-    assert found.error == pytest.approx(0.0968, abs=0.002)
-    assert found.left_out == (("vgg19", 2), ("vgg19", 8))  # superlinear there
-    cells = compared("grubic-11")
-    assert rms(cells) < 0.155
-    assert rms([one for one in cells if (one.network, one.ranks) != ("vgg19", 8)]) < 0.10
-
-
-def test_fewer_bits_gain_at_most_their_ratio():
-    """Grubic et al., Fig. 16 right: with larger gradients 8 bits approach 4 times."""
-    points = by_ratio([1, 4, 16, 64, 256, 4096])
-    speedups = [speedup for _, speedup in points]
-    assert speedups == sorted(speedups)
-    assert all(1 <= speedup < 32 / 8.0625 < 4 for speedup in speedups)
-    assert speedups[-1] > 3.9
-    (bound, *_) = compared("grubic-16")
-    assert (bound.published, bound.error) == (4.0, 0.0)
-
-
-def test_prices():
-    """Fig. 16 left: trainings on the cheapest number of GPUs."""
-    _, first, second = compared("grubic-16")
-    assert first.predicted == pytest.approx(600, rel=0.13)
-    assert second.predicted == pytest.approx(1500, rel=0.02)
-
-
-def test_terngrad_on_slow_ethernet():
-    """AlexNet on 8 GPUs at 1 Gb/s: 3.04 in the paper, whose model is not published. With the rate
-    that others measured on its GPU this one gives 10.2; with 157 images a second, a tenth, 3.04."""
-    (hops, owner, vgg) = compared("terngrad-5")
-    assert hops.published == owner.published == 3.04
-    assert hops.predicted == pytest.approx(10.2, abs=0.1)
-    assert owner.predicted == pytest.approx(8.45, abs=0.1)
-    assert vgg.predicted == pytest.approx(vgg.published, rel=0.11)
-    spec, on = all_reduce_of("fp32", "hierarchical", 4), Machine("ethernet-1g")
-    slow = {"compute": 128 / 157, "codec_gbps": FREE}
-    whole = step_time(Network("alexnet"), on, 8, spec, **slow).apart
-    assert whole / step_time(Network("alexnet"), on, 8, spec, bits=2.0, **slow).apart == (
-        pytest.approx(3.04, rel=0.02)
-    )
-
-
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure(figure):
-    cells = compared(figure)
-    assert cells
-    assert all(math.isfinite(one.error) and one.predicted > 0 for one in cells)
-
-
-def test_a_codec_that_takes_time_slows_a_step():
-    fast, slow = (compared("qsgd-2", rate) for rate in (None, (10.0, 10.0)))
-    for a, b in zip(fast, slow, strict=True):
-        assert b.predicted < a.predicted or a.quantity == "share"
-
-
-def test_figures_that_are_not_known():
-    with pytest.raises(ValueError, match="did you mean grubic-10"):
-        check_figure("grubic10")
-    with pytest.raises(ValueError, match="no figure 'nonsense'"):
-        compared("nonsense")
 
 
 def test_largest_magnitudes_decide_whether_values_are_packed():

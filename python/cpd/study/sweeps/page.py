@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from cpd import _core
+from cpd._picture import to_svg
 from cpd.hardware.gate_counts import GATES, MODEL
+from cpd.numeric.shown import share
 from cpd.study.pages import fill
-from cpd.study.svg import to_svg
 from cpd.study.sweeps.picture import NAMES, draw
 from cpd.study.sweeps.results import Sweep
-from cpd.study.sweeps.rows import SweepRow, share
+from cpd.study.sweeps.rows import SweepRow
 
 _PARTS = ["multiplier", "aligner", "adder", "normalizer", "exponent", "scales"]
 

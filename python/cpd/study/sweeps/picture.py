@@ -11,20 +11,8 @@ import matplotlib
 import matplotlib.ticker
 from matplotlib.figure import Figure
 
+from cpd._picture import GREY, MARKERS, PALETTE, STYLE, log_axis, per_cent, save
 from cpd.numeric.scaled import Scaled
-from cpd.study.plot import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    RED,
-    SKY,
-    STYLE,
-    log_axis,
-    per_cent,
-    save,
-)
 from cpd.study.sweeps.results import Sweep
 from cpd.study.sweeps.rows import SweepRow
 
@@ -44,8 +32,6 @@ NAMES = {
     "normalizer": "bits of the normalizer (cpd-2026)",
 }
 _SHARES = ("dot_error", "relative_rms", "underflow", "overflow")
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
-_MARKERS = "os^DvPX*"
 _APART = 0.045
 """The least distance between names of the front's rows, as a share of the picture."""
 
@@ -65,8 +51,8 @@ def draw(found: Sweep, error: str, cost: str) -> Figure:
         figure = Figure(figsize=(9.6, 5.2), layout="constrained")
         axes = figure.subplots()
         rows = [row for row in found.rows if math.isfinite(row.value(error))]
-        colour = _keys([_scale(row) for row in rows], _COLOURS)
-        marker = _keys([row._cell.total for row in rows], _MARKERS)
+        colour = _keys([_scale(row) for row in rows], PALETTE)
+        marker = _keys([row._cell.total for row in rows], MARKERS)
         for row in rows:
             axes.plot(
                 row.value(cost),

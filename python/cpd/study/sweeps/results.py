@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cpd._files import write_json, write_text
+from cpd._files import csv_text, write_json, write_text
 from cpd.hardware.gate_counts import MODEL
 from cpd.numeric.checked import checked
 from cpd.numeric.names import checked_name
-from cpd.study.sweeps.rows import ERRORS, SweepRow, row_of, share
+from cpd.numeric.shown import share
+from cpd.study.sweeps.rows import ERRORS, SweepRow, row_of
 from cpd.study.sweeps.store import Measured
 from cpd.study.sweeps.tensors import Workload
 
@@ -200,17 +199,18 @@ class Sweep:
             OSError: if the file cannot be written.
         """
         front = {id(row) for row in self.front(error, cost)}
-        parts = [part for part in self.rows[0].cost.json() if part != "model"]
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        shown = [*self.rows[0]._losses.json(), "accuracy", "bits"]
-        lines.writerow([*self.rows[0]._cell.json(), *shown, *parts, "front"])
-        for row in self.rows:
-            told = row._losses.json() | {"accuracy": row.accuracy, "bits": row.bits}
-            parted = row.cost.json()
-            figures = [*(told[n] for n in shown), *(parted[p] for p in parts)]
-            lines.writerow([*row._cell.json().values(), *figures, int(id(row) in front)])
-        write_text(path, text.getvalue())
+        rows = [
+            {
+                **row._cell.json(),
+                **row._losses.json(),
+                "accuracy": row.accuracy,
+                "bits": row.bits,
+                **{name: part for name, part in row.cost.json().items() if name != "model"},
+                "front": int(id(row) in front),
+            }
+            for row in self.rows
+        ]
+        write_text(path, csv_text(rows))
 
     def plot(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
         """Draws every cell's error over its cost, and the Pareto front as a line. Needs matplotlib.

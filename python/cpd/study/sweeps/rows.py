@@ -12,6 +12,7 @@ from cpd.hardware.gate_counts import Gates, gates
 from cpd.numeric.checked import checked
 from cpd.numeric.names import checked_name
 from cpd.numeric.scaled import Scaled
+from cpd.numeric.shown import share
 from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.store import Measured
 
@@ -139,8 +140,3 @@ def _bits(cell: Cell, shapes: Sequence[tuple[int, int]]) -> float:
         return float(q.bits)
     values = sum(map(math.prod, shapes))
     return sum(q.bits_per_value(shape) * math.prod(shape) for shape in shapes) / values
-
-
-def share(value: float) -> str:
-    """Returns a share of 1 in per cent, with three digits."""
-    return f"{100 * value:.3g} %"

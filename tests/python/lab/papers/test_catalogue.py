@@ -52,6 +52,11 @@ def test_a_study_answers_rows():
     assert set(STUDIES) <= answered
 
 
+def test_the_demo_answers_a_row():
+    rows = [row.name for paper in papers() for row in paper.rows if row.command == "cpd demo"]
+    assert rows == ["aps.F5"]
+
+
 def test_names():
     assert [study.name for study in studies_named(["aps-fig4"])] == ["aps-fig4"]
     assert len(studies_named(["all"])) == len(STUDIES)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a training: models' defaults, command lines, keys, exempt layers and errors."""
 
+import inspect
 import json
 import re
 import shlex
@@ -13,7 +14,7 @@ pytest.importorskip("sklearn")
 
 import cpd
 from cpd.cli import build_parser, main
-from cpd_lab.cli.train import _TEXT, train_options
+from cpd_lab.cli.train import Options, train_options
 from cpd_lab.train import DATA, MODELS, OPTIMIZERS, TrainOptions
 from cpd_lab.train.layers import Layer, largest_min_size, share_of
 
@@ -95,7 +96,10 @@ def test_a_model_has_defaults_of_its_own():
 
 
 def test_the_help_lists_the_models():
-    rows = {m[1]: m[0] for m in re.finditer(r"^  (\w+) +(\w+(?:, \w+)*)  .*$", _TEXT, re.M)}
+    rows = {
+        m[1]: m[0]
+        for m in re.finditer(r"^  (\w+) +(\w+(?:, \w+)*)  .*$", inspect.getdoc(Options), re.M)
+    }
     assert list(rows) == list(MODELS)
     for name, model in MODELS.items():
         assert re.match(rf"  {name} +{', '.join(model.data)}  ", rows[name])

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cpd.comm.spec import Reduce
+from cpd.comm.spec import Reduce, as_reduce
 from cpd.compress.codecs import codec
 from cpd.numeric.names import nearest
 from cpd.numeric.shown import shown
 from cpd.numeric.warned import PrecisionWarning
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
-from cpd.study.throughput import StepTime, all_reduce_of, messages_of, step_time
+from cpd.study.throughput import StepTime, messages_of, step_time
 
 _FOLDER = Path(__file__).with_name("tables")
 _TABLES = {
@@ -45,6 +45,7 @@ FIGURES = (
     "terngrad-5",
 )
 _NO_CODEC = math.inf
+_HOPPING = ("ring", "hierarchical")
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,27 @@ def _step(
         codec_gbps=rate,
         bits=bits,
     )
+
+
+def all_reduce_of(wire: str, exchange: str | None = None, group_size: int | None = None) -> Reduce:
+    """Returns the all-reduce of a text with another exchange and its groups.
+
+    A compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
+    `hierarchical`.
+
+    Raises ValueError as `cpd.Reduce`.
+    """
+    spec = as_reduce(wire)
+    if exchange is not None and not (spec.format is None and exchange in _HOPPING):
+        order = "ring" if exchange in _HOPPING else spec.order
+        spec = spec.replace(
+            order=order,
+            exchange=exchange,
+            group_size=group_size if exchange == "hierarchical" else spec.group_size,
+        )
+    if group_size is not None and spec.exchange != "ring":
+        spec = spec.replace(group_size=group_size)
+    return spec
 
 
 @functools.cache
