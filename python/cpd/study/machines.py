@@ -291,8 +291,10 @@ def _of_words(text: str, words: Iterable[str]) -> dict[str, Any]:
         key, _, value = word.partition("=")
         if key in _OTHER_WORDS:
             name = _OTHER_WORDS[key]
-            hint = f"did you mean {name}, a number{_UNITS[name]}?"
-            raise ValueError(f"{shown(key)} is no number of a machine; {hint}")
+            raise ValueError(
+                f"{shown(key)} is no number of a machine; did you mean {name}, "
+                f"a number{_UNITS[name]}?"
+            )
         checked_name("a machine's key", key, _NUMBERS)
         if key in values:
             raise ValueError(f"{key} is given twice in {shown(text)}")
