@@ -343,7 +343,6 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-
 def _number(key: str, value: Any) -> float:
     kinds, noun = (int, "an integer") if key == "gpus" else ((int, float), "a number")
     noun += _UNITS.get(key, "")
