@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains DavidNet and ResNet-18 on CIFAR-10 over 8 emulated nodes; gradients meet in few bits.
+"""Trains DavidNet and ResNet-18 on CIFAR-10 over 8 emulated nodes, with gradients in few bits.
 
 The settings are those of table 4 of the APS paper (Han, Demmel, You, 2020, section 4.1): a ring of
 8 nodes, momentum 0.9, and

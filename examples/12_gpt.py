@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small GPT on characters in scaled formats with three sums, and draws the loss curves.
+"""Trains a small GPT in three recipes with three accumulators each, and draws the loss curves.
 
-The formats of the operands are those of the recipes te-delayed, mxfp8 and nvfp4. The sums are
+The recipes te-delayed, mxfp8 and nvfp4 give the operands' formats. The accumulators are
     native    torch's own, in fp32
     (6,9)     e6m9 in chunks of 64, as IBM's FP8 training of 2018
     h100-fp8  as the tensor core of an H100 forms them
@@ -10,8 +10,8 @@ the finished sum (`scales_at="epilogue"`), as TransformerEngine has it on that G
 takes it. In mxfp8 the scale changes every 32 terms and in nvfp4, whose elements have 4 bits, every
 16, within the sum: no instruction of an H100 does that.
 
-The text is the language reference that Python holds for `help()`. Attention's two products stay in
-fp32, as these recipes have it.
+The training text is Python's language reference, which the module `pydoc_data.topics` contains.
+Attention's two products stay in fp32, as these recipes have it.
 
 Run: python examples/12_gpt.py
      python examples/12_gpt.py --seeds 3 --only nvfp4

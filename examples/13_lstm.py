@@ -2,8 +2,8 @@
 """Trains an LSTM language model on characters, by several recipes.
 
 `convert` emulates the products of `torch.nn.LSTM` with input and state, gate by gate and step by
-step; the cell's sums and its sigmoid and tanh stay in fp32. The text is the language reference that
-Python holds for `help()`.
+step; the cell's sums and its sigmoid and tanh stay in fp32. The training text is Python's language
+reference, which the module `pydoc_data.topics` contains.
 
 Run: python examples/13_lstm.py
      python examples/13_lstm.py --recipes bf16 nvfp4 --seeds 3

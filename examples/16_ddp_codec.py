@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """DistributedDataParallel with a compressor on the wire: what ranks send, and what they learn.
 
-Starts its ranks by itself (torchrun, gloo); each trains the same model on images of its own, and
-`cpd.ddp_hook` reduces DDP's buckets by the codec. What a codec keeps from step to step (errors that
-are fed back) is in the hook's state. In the last column is the same training over virtual nodes in
-one process: the same weights.
+Starts its ranks by itself (torchrun, gloo). Each rank trains the same model on images of its own,
+and `cpd.ddp_hook` reduces DDP's buckets by the codec. The hook's state holds what a codec keeps
+from step to step, such as the residuals of error feedback. The last two columns are hashes of the
+weights: of this training, and of the same training over virtual nodes in one process. They are
+equal.
 
 Run: python examples/16_ddp_codec.py
   or torchrun --nproc-per-node 4 examples/16_ddp_codec.py

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-k: only the largest of a layer's gradients travel; with and without what is left being fed
-back, and with the values in 4 bits.
+"""Top-k: sends only the largest gradients of a layer, with and without error feedback.
 
-With error feedback what was not sent is added to the next step's gradient of the same node and
-layer: every gradient arrives, though late. Without it the small ones never do.
+A third variant also quantizes the sent values to 4 bits. With error feedback, a node adds what it
+did not send to the next step's gradient of the same layer, so every gradient arrives, though late.
+Without error feedback, small gradients never arrive.
 
 Run: python examples/18_top_k.py
 """

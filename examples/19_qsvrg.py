@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """QSVRG: variance-reduced SGD whose updates are quantized (QSGD, section 3.3).
 
-Ridge regression of the ten digits on 96 random features, n = 960 weights, over 4 processors. An
-epoch begins with the gradient of the whole sum at y, not quantized; in each of its T steps every
-processor broadcasts u = Q(grad f_j(x) - grad f_j(y) + grad f(y)), where j is drawn at random and Q
-is QSGD with the 2-norm of the whole vector, s = 31 (the root of n) levels and Elias codes;
-the next y is the mean of the epoch's x. Theorem 3.6 says that the error falls below 0.9^p after p
-epochs, and that an epoch takes (F + 2.8 n)(T + 1) + F n bits of each processor, where F = 32 are
-those of a float.
+The problem is ridge regression of images of ten digits on 96 random features: n = 960 weights x.
+f is the mean of the losses f_j of the images. Four processors work together.
+
+1. An epoch begins at the weights y. The processors sum grad f(y), which is not quantized.
+2. In each of T steps every processor draws j at random and broadcasts
+   u = Q(grad f_j(x) - grad f_j(y) + grad f(y)). Q is QSGD with the 2-norm of the whole vector,
+   s = 31 levels (about the square root of n) and Elias codes.
+3. The next epoch's y is the mean of this epoch's x.
+
+Theorem 3.6 bounds the error after p epochs by 0.9^p, and the bits that a processor sends in an
+epoch by (F + 2.8 n)(T + 1) + F n, where F = 32 is the number of bits of a float.
 
 Run: python examples/19_qsvrg.py
 """

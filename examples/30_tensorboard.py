@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard: 8 emulated nodes whose gradients meet in (4,3) with APS; what the all-reduce takes a
-step, what it loses of each layer, how much of the model ran emulated, and its ranges.
+"""Writes to TensorBoard what a training over 8 emulated nodes measures.
+
+Gradients are summed in (4,3) with APS. Written are the bytes and seconds of each all-reduce, its
+error in each layer, the share of the model that ran emulated, and the ranges of its tensors.
 
 Run: python examples/30_tensorboard.py     (needs `pip install tensorboard`)
 Then: tensorboard --logdir out/tensorboard

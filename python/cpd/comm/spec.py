@@ -55,8 +55,8 @@ class Reduce(Spec, native=_core.Reduce):
     messages hold rounded values: res = Q(res + Q(g)).
 
     Args:
-        format: the text of an all-reduce, or a `Reduce`, whose keys keywords replace; or what
-            contributions become. A text has one of the latter, then keys, each as name=value:
+        format: the text of an all-reduce, or a `Reduce`; keywords replace its keys. Or what
+            contributions become. A text begins with that, then has keys, each as name=value:
             `e4m3 aps accumulator='e5m10 kahan' group_size=16`. Values of several words are in
             quotes; `aps` and `average` alone are switched on. What contributions become is one of:
 

@@ -90,7 +90,8 @@ def scaled_dot_product_attention(
         scale: the factor of the scores; default None: 1/√E.
         enable_gqa: as torch's; default False.
         recipe: a `cpd.Recipe`, whose `attention` and `softmax` are used; or a recipe's name or
-            text, or a format for both products' operands. Default None: `sums` alone.
+            text, or a format for both products' operands. Default None: operands are not cast, and
+            `sums` must be given.
         sums: the sums of both products and their backward GEMMs, as for `cpd.Recipe`; default None:
             the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
@@ -202,7 +203,8 @@ def multi_head_attention(
         average_attn_weights: whether returned weights are averaged over heads; default True.
         is_causal: as torch's; default False.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for the projections' operands,
-            with attention as torch computes it. Default None: `sums` alone.
+            with attention as torch computes it. Default None: operands are not cast, and `sums`
+            must be given.
         sums: the sums of the projections and of the recipe's attention, as for `cpd.Recipe`;
             default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.

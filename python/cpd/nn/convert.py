@@ -65,7 +65,7 @@ def convert(
             it, the module within is converted.
         recipe: anything that `cpd.Recipe` takes: a `cpd.Recipe`, the name of one, a file, or a
             format, scaled or not, to which activation, weight and gradient of all three GEMMs are
-            cast, with torch's own sums. Default: no casts, for `sums` alone. Under
+            cast, with torch's own sums. Default: no casts; `sums` alone is emulated. Under
             `torch.autocast(dtype=torch.bfloat16)` layers return bfloat16: a recipe with sums in
             fp32, say, then needs `output="bf16"`.
         rules: pairs (selector, recipe or None) or a dict of them; None: torch computes the layer.

@@ -77,7 +77,7 @@ def conv1d(
         groups: as torch's; default 1.
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
@@ -133,7 +133,7 @@ def conv2d(
         groups: as torch's; default 1.
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
@@ -211,7 +211,7 @@ def conv3d(
         groups: as torch's; default 1.
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
@@ -266,7 +266,7 @@ def conv_transpose1d(
         groups: as torch's; default 1.
         dilation: as torch's; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
@@ -321,7 +321,7 @@ def conv_transpose2d(
         groups: as torch's; default 1.
         dilation: as torch's; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
@@ -383,7 +383,7 @@ def conv_transpose3d(
         groups: as torch's; default 1.
         dilation: as torch's; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.

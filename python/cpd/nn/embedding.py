@@ -46,7 +46,7 @@ def embedding(
         scale_grad_by_freq: as torch's; default False.
         sparse: whether the weight's gradient is sparse; default False.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.

@@ -92,7 +92,7 @@ def matmul(
         a: the first operand, the activation of a recipe.
         b: the second operand, the weight of a recipe.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
@@ -201,7 +201,7 @@ def linear(
         weight: out × in.
         bias: out; default None: none.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
@@ -263,7 +263,7 @@ def bilinear(
         weight: out × I × J.
         bias: out; default None: none.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            `sums` alone, on operands as they are.
+            operands are not cast, and `sums` must be given.
         sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.

@@ -52,8 +52,9 @@ def layer_norm(
         bias: as torch's; default None: zeros.
         eps: what is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: `sums` alone, and nothing is rounded.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+            operands. Default None: nothing is rounded; `sums` must then be given.
+        sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
+            which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
@@ -96,8 +97,9 @@ def rms_norm(
         weight: as torch's; default None: ones.
         eps: what is added to the mean square; default None: float32's epsilon.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: `sums` alone, and nothing is rounded.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+            operands. Default None: nothing is rounded; `sums` must then be given.
+        sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
+            which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
@@ -142,8 +144,9 @@ def group_norm(
         bias: as torch's; default None: zeros.
         eps: what is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: `sums` alone, and nothing is rounded.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+            operands. Default None: nothing is rounded; `sums` must then be given.
+        sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
+            which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
@@ -196,8 +199,9 @@ def batch_norm(
         momentum: the weight of the batch in running statistics; default 0.1.
         eps: what is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: `sums` alone, and nothing is rounded.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+            operands. Default None: nothing is rounded; `sums` must then be given.
+        sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
+            which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
@@ -252,8 +256,9 @@ def instance_norm(
         momentum: as in `batch_norm`; default 0.1.
         eps: what is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: `sums` alone, and nothing is rounded.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+            operands. Default None: nothing is rounded; `sums` must then be given.
+        sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
+            which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
         stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.

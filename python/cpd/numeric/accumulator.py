@@ -40,7 +40,7 @@ class Accumulator(Spec, native=_core.Accumulator):
     - `integer`: a two's complement integer in whole units of 2^-fraction.
 
     Args:
-        format: the text of an accumulator or an `Accumulator`, whose keys keywords replace; or a
+        format: the text of an accumulator, or an `Accumulator`; keywords replace its keys. Or a
             format (what `cpd.Format` takes). It is the format of an ordered sum, of a unit's result
             and promoted sums (default: its `sum`), and of an integer's result (default: fp32).
             Texts are:

@@ -18,7 +18,7 @@ class Cast(Spec, native=_core.CastSpec):
     """A rounding to a format or a scaled format, and the history that gives its scale.
 
     Args:
-        format: the text of a cast, or a `Cast`, whose options keywords replace; or what is rounded
+        format: the text of a cast, or a `Cast`; keywords replace its options. Or what is rounded
             to: a `Format`, a `Scaled`, or what `Format` takes. A text is a format or a scaled
             format, then a rounding and the options below, in any order: `e4m3fn`, `e5m2 stochastic
             random_bits=8`, `mxfp8 rule=rceil rounding=up`.

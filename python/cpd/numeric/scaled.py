@@ -52,16 +52,17 @@ class Scaled(Spec, native=_core.Scaled):
     row).
 
     Args:
-        format: the text of a scaled format, or a `Scaled`, whose options keywords replace; or the
+        format: the text of a scaled format, or a `Scaled`; keywords replace its options. Or the
             elements' format (what `Format` takes: `e4m3fn`, `e2m1`, `int8`). Texts are:
 
             - A name: `mxfp8`, `mxfp8-e5m2`, `mxfp6-e3m2`, `mxfp6-e2m3`, `mxfp4`, `mxint8` (OCP MX
-              1.0: 32 values, `e8m0`, rule `floor`), `nvfp4` (16 values, `e4m3fn` under a tensor's
-              fp32, as TransformerEngine rounds), `fp8-tensor`, `fp8-row` (fp32 scales), `fp8-block`
-              (1 x 128, as DeepGEMM rounds; for weights `fp8-block 128x128`), `bfp8` (and bfpN:
-              N-bit integers, 16 values, `e8m0`).
-            - An element format and its block: `e4m3fn 1x128`, `int8 row` (integers: with fp32
-              scales), `int4 64`.
+              1.0: blocks of 32 values, scales in `e8m0`, rule `floor`), `nvfp4` (blocks of 16
+              values, scales in `e4m3fn`, an outer fp32 scale of the tensor, rounded as in
+              TransformerEngine), `fp8-tensor`, `fp8-row`, `fp8-block` (scales in fp32; the blocks
+              of the last are 1 x 128, rounded as in DeepGEMM; for weights `fp8-block 128x128`),
+              `bfp8` (blocks of 16 8-bit integers, scales in `e8m0`; `bfpN` has N-bit integers).
+            - An element format and its block: `e4m3fn 1x128`, `int8 row`, `int4 64`. By default the
+              scales of integers are in fp32.
             - Then options, each as `name=value`, with the names below: `mxfp8 rule=rceil`, `nvfp4
               block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
 
@@ -78,8 +79,9 @@ class Scaled(Spec, native=_core.Scaled):
             inverted. Else A/M into the scale's format: `max` (or `nearest`) to nearest-even, `up`
             rounded up. Default: `floor` for `e8m0`, else `max`.
         tensor_scale: the format of an outer scale over the whole tensor; default: none. The outer
-            scale is A/(M * scale_max), rounded to nearest-even; blocks' scales follow from x over
-            it.
+            scale is A/(M * scale_max), rounded to nearest-even. A is the tensor's largest
+            magnitude, M the element format's max. Blocks' scales follow from x divided by the
+            outer scale.
         arithmetic: whose roundings: `exact` (default: each quotient is rounded once), or the
             binary32 steps of `te` (TransformerEngine's CUDA kernels), `torchao`, `deepgemm`,
             `microxcaling`, as far as each has such scales.

@@ -44,9 +44,9 @@ class Explanation:
         kernel: the backend's function. Empty if nothing runs.
         path: the arithmetic, by a name of the table in `cpd/ops/README.md`; `general` is the one
             that is valid for all formats, roundings and values.
-        tile: the numbers of values along each dimension that a task computes at once: of a product
-            rows, columns and products of a sum; of a scaled format rows and columns of a block.
-            Empty where values are taken in their order.
+        tile: the size of what a task computes at once. Of a product: rows, columns, and products in
+            each sum. Of a scaled format: rows and columns. Empty if values are computed in their
+            order.
         threads: the most threads that work at the same time; 1 on a GPU.
         why: why the path is general, or what the values decide. Empty: nothing.
         products: of a layer or a function of `cpd.functional` its matrix products; else empty.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communication hook for torch's DistributedDataParallel: gradients meet in CPD's all-reduce."""
+"""A communication hook for torch's DistributedDataParallel: CPD's all-reduce sums gradients."""
 
 # No `from __future__ import annotations` here: DDP compares the hook's annotations with types.
 

@@ -42,7 +42,7 @@ KEEPS = ("memory", "disk", "recompute")
 
 @checked
 class VirtualNodes:
-    """Trains `model` as `nodes` nodes whose gradients meet in CPD's all-reduce.
+    """Trains `model` as `nodes` nodes whose gradients CPD's all-reduce sums.
 
     In each step, every node's loss and gradients are computed on its own micro-batch, one node
     after the other, and the reduced gradients are left in the parameters' `grad`. They are bit for

@@ -62,16 +62,17 @@ class Recommendation:
     worse in the other.
 
     Attributes:
-        choices: one for each group size, by exchange `hierarchical` or `ring`. By `owner` if a
-            codec's sums cannot be sent in place of its contributions.
-        owner: the same group sizes, and sums, by exchange `owner`.
+        choices: one for each group size, by exchange `hierarchical` or `ring`; by `owner` for a
+            codec, whose partial sums cannot be sent.
+        owner: one for each group size, by exchange `owner`, which gives the same sums.
         draws: the number of blocks of values from which spreads are computed; 0 for too few values.
         most_exact: the fastest of `exact_tie`.
         fastest: the choice of least modelled time.
         balanced: the fastest of `balanced_tie`.
-        exact_tie: the choices between which chance decides whose error is least; a single one: no
-            tie.
-        balanced_tie: the choices between which chance decides the least product of error and time.
+        exact_tie: the choices whose error may be the least, as far as resampling can tell. A single
+            one means no tie.
+        balanced_tie: the choices whose product of error and time may be the least, as far as
+            resampling can tell.
     """
 
     choices: list[Choice]

@@ -183,7 +183,7 @@ class Machine:
         }
 
     def hosts(self, world: int) -> int:
-        """Returns the number of hosts that hold a number of ranks.
+        """Returns the number of hosts that `world` ranks need.
 
         Args:
             world: the number of ranks.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains real networks over several nodes, whose gradients meet in one CPD all-reduce.
+"""Trains real networks over several nodes, whose gradients one CPD all-reduce sums.
 
 Loaded when they are first used: all but `TrainOptions`, the tables and the schedules import torch.
 """

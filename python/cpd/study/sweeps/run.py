@@ -74,9 +74,10 @@ def sweep(
         formats: one or several texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or arguments of
             `cpd.Format` and `cpd.Scaled`. Scaled formats have their own scales.
         accumulators: one or several texts with patterns, or arguments of `cpd.Accumulator`; default
-            fp32. A matrix unit can be combined with formats whose values its own formats hold. A
-            unit and an integer, `int32` or `fixed<40,12>`, can have no scales, or one per tensor,
-            by which the result is multiplied. Other combinations are `left_out`.
+            fp32. A matrix unit is combined only with formats whose values its operand formats can
+            all represent. Matrix units and integers (`int32`, `fixed<40,12>`) are combined only
+            with operands without scales or with one scale per tensor, by which the result is
+            multiplied. `Sweep.left_out` names the other combinations.
         rounding: one or several roundings of the cast, as in `cpd.cast`; default `nearest_even`.
             `stochastic:8` has 8 random bits.
         scales: one or several of `none` (default), `tensor` (one fp32 scale), `row`, `mx` (32
