@@ -348,7 +348,7 @@ class Benchmark {
     line.Print();
   }
 
-  /// Seconds that a message of a byte takes to a neighbour.
+  /// Seconds that a message of a byte takes to a neighbor.
   static double Latency() {
     constexpr int kMessages = 200;
     std::uint8_t byte = 0;

@@ -85,7 +85,7 @@ class Memory {
   std::unique_ptr<std::uint8_t, Free> data_;
 };
 
-inline volatile float g_plain;  ///< a sum that is never read, so that it is not optimised away
+inline volatile float g_plain;  ///< a sum that is never read, so that it is not optimized away
 
 /// Reads the array once, adding lane by lane.
 inline void PlainSum(const float* x, std::int64_t n) {

@@ -58,7 +58,7 @@ class CPD_API UniformState final : public CodecState {
 };
 
 /// Rounds values to 2^N bins of equal width from a layer's least value to its greatest: a value
-/// becomes the centre of its bin, rounded once to binary32 (cpd/numeric/scaled/uniform_bins.h). A
+/// becomes the center of its bin, rounded once to binary32 (cpd/numeric/scaled/uniform_bins.h). A
 /// layer of equal values is one bin. NaN and Inf do not count for the range, have a bin of their
 /// own, and become NaN.
 ///

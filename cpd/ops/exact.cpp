@@ -112,7 +112,7 @@ void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
 }
 
 /// Calls raise(run, i, raised) for stages of elements from i on, and stores the exceptions that it
-/// puts into `raised`, with those of signalling operands unless it returns false: none is NaN.
+/// puts into `raised`, with those of signaling operands unless it returns false: none is NaN.
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
               const RandomKey& key, const TensorView& flags, const TensorView* random,

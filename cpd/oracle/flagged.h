@@ -73,7 +73,7 @@ std::uint8_t flags_of(const Spec& spec, const Number<Integer>& x, const Number<I
   return flags;
 }
 
-/// Whether |x| is halfway between two neighbours of the format's precision.
+/// Whether |x| is halfway between two neighbors of the format's precision.
 template <class Integer>
 bool is_tie(const Spec& spec, const Number<Integer>& x) {
   if (x.kind != Kind::finite || x.is_zero()) return false;

@@ -141,7 +141,7 @@ template <class Integer = Natural>
   return exact_nan<Integer>();
 }
 
-/// Whether a code is a signalling NaN: in IEEE formats one whose first mantissa bit is zero.
+/// Whether a code is a signaling NaN: in IEEE formats one whose first mantissa bit is zero.
 inline bool is_signalling(const Spec& spec, std::uint64_t code) {
   if (spec.encoding != Encoding::ieee || spec.man == 0) return false;
   return value_of<ShortNatural<Digits>>(spec, code).is_nan() && (code >> (spec.man - 1)) % 2 == 0;
@@ -179,7 +179,7 @@ struct Options {
   std::uint32_t random = 0;
 };
 
-/// The codes of the neighbours of |x| on the grid, the greatest point not above |x| and the next,
+/// The codes of the neighbors of |x| on the grid, the greatest point not above |x| and the next,
 /// and how far |x| is from the first, of how far the second is.
 template <class Integer>
 struct Neighbours {
@@ -193,7 +193,7 @@ struct Neighbours {
 /// from -127, others from emin = 1 - bias.)
 inline std::uint64_t end_of_grid(const Spec& spec) { return std::uint64_t{2400 + 512} << spec.man; }
 
-/// |x| cut to a multiple of the format's step, as a code: the first guess at the neighbour below,
+/// |x| cut to a multiple of the format's step, as a code: the first guess at the neighbor below,
 /// which decides on nothing.
 template <class Integer>
 std::uint64_t likely_code(const Spec& spec, const Number<Integer>& x) {
@@ -223,7 +223,7 @@ std::uint64_t searched_code(const Spec& spec, const Number<Integer>& x) {
   return low;
 }
 
-/// The neighbours of |x| if `low` is the code of the first one.
+/// The neighbors of |x| if `low` is the code of the first one.
 template <class Integer>
 [[gnu::always_inline]] inline std::optional<Neighbours<Integer>> neighbours_at(
     const Spec& spec, const Number<Integer>& x, std::uint64_t low) {

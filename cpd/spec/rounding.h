@@ -19,7 +19,7 @@ enum class Rounding : std::uint8_t {
   toward_zero,
   up,      ///< toward +Inf
   down,    ///< toward -Inf
-  to_odd,  ///< an inexact result takes the neighbour with the odd code
+  to_odd,  ///< an inexact result takes the neighbor with the odd code
   stochastic,
 };
 

@@ -2,7 +2,7 @@
 //
 // A block of threads handles a tile of codes through shared memory: codes in for_elements' order
 // (encode) or ascending (decode), a group of eight codes packed or unpacked by one thread, and
-// neighbouring bytes copied by neighbouring threads.
+// neighboring bytes copied by neighboring threads.
 #pragma once
 
 #include "kernels/cuda/code_tile.h"

@@ -157,7 +157,7 @@ CPD_FN std::uint32_t two_codes(float first, float second) {
   return code_of<type, stored>(first) | std::uint32_t{code_of<type, stored>(second)} << 16;
 }
 
-/// Four neighbouring values, which a thread reads or writes at once.
+/// Four neighboring values, which a thread reads or writes at once.
 template <DType type>
 struct alignas(type == DType::f32 ? 16 : 8) Pack {
   static constexpr int kSize = 4;

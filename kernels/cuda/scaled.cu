@@ -202,7 +202,7 @@ cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* larg
 
 // --- short blocks --------------------------------------------------------------------------------
 
-/// The short blocks that kernels of scaled_blocks.cuh take, of 2^shift neighbours, or those of
+/// The short blocks that kernels of scaled_blocks.cuh take, of 2^shift neighbors, or those of
 /// scaled_squares.cuh, of `rows` values of a column.
 struct ShortBlocks {
   int shift = 0;
@@ -227,7 +227,7 @@ bool forms_by_largest(const ScalesCall& of) {
   return of.given.blocks == nullptr && !is_given && of.choose == ScaleChoice::none;
 }
 
-/// Queues a kernel for blocks of neighbours: run.operator()<type, kPacks>(thread blocks).
+/// Queues a kernel for blocks of neighbors: run.operator()<type, kPacks>(thread blocks).
 template <class Run>
 void with_neighbours(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
   const std::int64_t threads = (of.call.n / 4 + 3) / 4;

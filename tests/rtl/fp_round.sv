@@ -24,7 +24,7 @@ module fp_round #(
     input logic sticky,
     input logic infinite,  // the exact result is infinite
     input logic nan,  // an operand is NaN
-    input logic invalid,  // no operand is, and the result is; or an operand is a signalling NaN
+    input logic invalid,  // no operand is, and the result is; or an operand is a signaling NaN
     input logic [2:0] rounding,
     input logic saturate,
     input logic [RANDOM-1:0] r,

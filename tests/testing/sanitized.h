@@ -2,7 +2,7 @@
 //
 // How many cases of a kind a run of tests has. All of them in the exhaustive tier; in the quick one
 // some that are spread over them; fewer still under a sanitizer, which looks for faults of memory,
-// threads and undefined behaviour: these do not hide in one format of many.
+// threads and undefined behavior: these do not hide in one format of many.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@
 //
 // Elementwise operations (cast, encode, add, …) use block 0, and share words among elements:
 // element i takes draw (i / 64) mod s of word (i / 16) mod 4 of index 16 floor(i / 64 s) + i
-// mod 16. So 256 elements always begin with a fresh index, and neighbouring lanes have neighbouring
+// mod 16. So 256 elements always begin with a fresh index, and neighboring lanes have neighboring
 // indices.
 //
 // Folds (sums, GEMM) give each output element its own index: draw number t, in program order, is

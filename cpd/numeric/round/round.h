@@ -4,7 +4,7 @@
 //
 // A finite |x| = sig * 2^(e - bias - mantissa) is cut at the format's last place: `cut` low bits of
 // sig are the discarded fraction nu, the rest is the significand on the grid. The result is a
-// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbours
+// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbors
 // differ by one across binades, so a carry needs no care, 'even' means an even code also for man =
 // 0, and overflow is code > max_code ('round first, then test'). The code is then turned into a
 // value (cast) or packed as it is (encode).

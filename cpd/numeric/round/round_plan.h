@@ -54,7 +54,7 @@ struct RoundPlan {
   bool has_inf = true;
   bool keeps_negative_zero = true;
   bool overflow_is_nan = false;
-  bool odd_overflow_is_inf = false;  ///< to odd: Inf is the odd neighbour above the largest value
+  bool odd_overflow_is_inf = false;  ///< to odd: Inf is the odd neighbor above the largest value
   bool negative_is_nan = false;      ///< unsigned: a negative number becomes NaN, else the least
   bool clips_negative = false;       ///< … but a finite one becomes the least value
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Unbiased rounding of a bucket's values to levels at equal distances of its norm: a value takes
-// one of the two neighbouring levels by a random integer.
+// one of the two neighboring levels by a random integer.
 //
 // With s steps, u = v s / norm, R below 2^N and R' = R / 2^N:
 //

@@ -10,7 +10,7 @@ namespace cpd {
 enum class Order : std::uint8_t {
   sequential,  ///< rank ascending from rank 0
   ring,  ///< a layer is cut into W slices, the first n mod W one longer; slice s from rank s + 1
-  tree,  ///< neighbours first, an odd one goes to the next level; every merge is rounded
+  tree,  ///< neighbors first, an odd one goes to the next level; every merge is rounded
 };
 
 /// Where slice s of n values in `slices` slices begins: the first n mod slices are one longer; s =

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the cost of a reduction: messages, and modelled time."""
+"""Counts the cost of a reduction: messages, and modeled time."""
 
 from __future__ import annotations
 

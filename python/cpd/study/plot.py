@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from cpd._files import replaced
 from cpd.study.series import Series
 
-# Okabe and Ito's colours, which most colour-blind readers can tell apart.
+# Okabe and Ito's colors, which most color-blind readers can tell apart.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
     "#0072b2",
     "#e69f00",

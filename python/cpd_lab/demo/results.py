@@ -118,7 +118,7 @@ class Demo:
 
 
 def best_of(search: Sequence[Run]) -> Run:
-    """The search's best run by held-out accuracy, which favours the rival; ties: least scale."""
+    """The search's best run by held-out accuracy, which favors the rival; ties: least scale."""
     return max(search, key=lambda run: (run.accuracy, -run.loss_scale))
 
 

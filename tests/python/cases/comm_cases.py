@@ -146,7 +146,7 @@ def compare(comm: Communicator, first: int, count: int) -> list[str]:
 
 
 class RunLengths:
-    """A codec whose sizes vary: equal neighbours are one run, of a count and a binary32."""
+    """A codec whose sizes vary: equal neighbors are one run, of a count and a binary32."""
 
     name = "run_lengths"
     value_bytes = 8

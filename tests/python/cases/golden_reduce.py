@@ -346,7 +346,7 @@ def _choice(one: Any) -> str:
 
 
 def cost_cases(make: Make) -> Cases:
-    """Steps, bytes sent and bytes received, and the modelled seconds."""
+    """Steps, bytes sent and bytes received, and the modeled seconds."""
     machine = cpd.study.Machine("alpha=1e-6 beta=1e9")
     for way in ways():
         label = " ".join(str(value) for value in way.values())

@@ -239,7 +239,7 @@ def fraction_bits_of(made: Vectors) -> int:
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ALIGNED)
 def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
-    """Operands → terms → shifted and cut → sum → normalised → rounded: each step by integers."""
+    """Operands → terms → shifted and cut → sum → normalized → rounded: each step by integers."""
     unit = UNITS[name]
     made = make_vectors("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
     every = columns(made)
@@ -299,7 +299,7 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
 
 
 def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
-    """Whether the rounding of the block's sum is inexact; its result is a neighbour."""
+    """Whether the rounding of the block's sum is inexact; its result is a neighbor."""
     f = cpd.Format(unit.sum)
     value = float(values_of(f, np.uint32([np.atleast_1d(code)[0]]))[0])
     if not np.isfinite(value):

@@ -125,7 +125,7 @@ def test_fast_is_slow_in_all(name: str) -> None:
 @pytest.mark.parametrize("element", scaled_cases.ELEMENTS.values())
 @pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero"])
 def test_fast_codes(element: str, rounding: str) -> None:
-    """At every value, tie and their neighbours in binary64, of both signs."""
+    """At every value, tie and their neighbors in binary64, of both signs."""
     f = scaled_cases.FORMATS[element]
     at = [f.magnitude(c) for c in range(f.max_code + 1)]
     at += [(a + b) / 2 for a, b in itertools.pairwise(at)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A slow exact oracle over rational numbers, written from the definition of the formats.
 
-It shares nothing with the C++ library, nor with its C++ oracle: a neighbour is found by dividing by
+It shares nothing with the C++ library, nor with its C++ oracle: a neighbor is found by dividing by
 the spacing, not by searching codes. Finite values are ``Number``: a ``Fraction`` and the sign that
 a zero keeps. Everything that goes in or out as binary32 is an ``int``, the bit pattern.
 """
@@ -349,7 +349,7 @@ def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
 
 
 def add_values(a: Value, b: Value, o: Options = Options()) -> Value:
-    """The exact sum; a cancelled one is +0, but -0 when rounding down (IEEE 754-2019, 6.3)."""
+    """The exact sum; a canceled one is +0, but -0 when rounding down (IEEE 754-2019, 6.3)."""
     if isinstance(a, NotANumber) or isinstance(b, NotANumber):
         return NAN
     if isinstance(a, Infinity):

@@ -175,7 +175,7 @@ def elements(
 
 
 def corners(spec: Spec) -> list[int]:
-    """Zeros, subnormals, the least normal, one, the greatest, Inf and NaN, and their neighbours."""
+    """Zeros, subnormals, the least normal, one, the greatest, Inf and NaN, and their neighbors."""
     one = ((1 << (spec.exp - 1)) - 1) << spec.man
     near = [0, 1 << spec.man, one, spec.max_code, (1 << (spec.exp + spec.man)) - 1]
     codes = {

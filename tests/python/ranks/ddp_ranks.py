@@ -149,7 +149,7 @@ def bfloat16() -> None:
 
 
 def accumulated() -> None:
-    """Passes without synchronisation are no steps; their gradients are added up before."""
+    """Passes without synchronization are no steps; their gradients are added up before."""
     model = perceptron()
     ddp = DistributedDataParallel(model)
     state, hook = cpd.ddp_hook(STOCHASTIC, seed=SEED)
