@@ -20,7 +20,8 @@ from scaled_cases import Array, Case, Outcome, Result, to_float
 
 CASES = {case.key: case for case in scaled_cases.cases()}
 
-pytestmark = pytest.mark.skipif(not CASES, reason=scaled_cases.REASON)
+if not CASES:
+    pytest.skip(scaled_cases.REASON, allow_module_level=True)
 
 
 def descriptor(case: Case) -> Any:

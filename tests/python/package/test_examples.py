@@ -9,6 +9,7 @@ import importlib.util
 import io
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -361,7 +362,10 @@ def test_which_collective(dtype: str) -> None:
 
 def test_every_example_is_listed() -> None:
     listed = (FOLDER / "README.md").read_text()
-    for path in sorted(FOLDER.glob("[0-9][0-9]_*")):
+    paths = sorted(FOLDER.glob("[0-9][0-9]_*"))
+    assert len(paths) > 20
+    for path in paths:
         assert path.name in listed
         if path.suffix == ".py":
-            assert f"Run: python examples/{path.name}" in path.read_text() or "mpirun" in listed
+            command = rf"^Run: (?:python|torchrun --nproc-per-node \d) examples/{path.name}\b"
+            assert re.search(command, path.read_text(), re.MULTILINE), path.name
