@@ -83,7 +83,7 @@ struct Row {
   Mix mix = Mix::normal;
   std::string backend;  ///< empty: the one in use
   std::optional<double> bar;
-  /// Whether x and y are transposed matrices of kTurned columns in memory.
+  /// True if x and y are transposed matrices of kTurned columns in memory.
   bool turned_x = false, turned_y = false;
 };
 
@@ -138,7 +138,7 @@ timing::Element ElementOf(const Row& row) {
 
 // --- bits ----------------------------------------------------------------------------------------
 
-/// Whether element i is what the oracle says; `random` is its integer.
+/// Returns whether element i is what the oracle says; `random` is its integer.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t random) {
   namespace reference = cpd::reference;
   const Format& f = row.format;

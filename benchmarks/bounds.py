@@ -152,5 +152,5 @@ def is_low(row: Row) -> bool:
 
 
 def is_missed(row: Row) -> bool:
-    """Whether the row is below its bar."""
+    """Returns whether the row is below its bar."""
     return "bar" in row and bool(row["ratio"] < row["bar"])

@@ -227,7 +227,7 @@ def wrong_bits(case: Case, seed: int) -> str:
 
 
 def wrong_by_threads(case: Case, a: torch.Tensor, b: torch.Tensor) -> str:
-    """Whether more threads change a bit."""
+    """Returns whether more threads change a bit."""
     with setting("", 1):
         reference = case.multiply(a, b)
     with setting("", case.threads):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a product's bits are right: sampled sums against exact rationals (tests/python), and the
+"""Checks a product's bits: sampled sums against exact rationals (tests/python), and the
 backends' results against one another."""
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Case:
     bars: dict[str, float | None]
     threads: int = 2
     more: bool = True
-    """Whether it has the rows `census` and `chunked`."""
+    """True if it has the rows `census` and `chunked`."""
     under_autocast: bool = False
     """True if it has the rows `autocast/…`."""
 

@@ -179,7 +179,7 @@ inline Timing Alone(const Side& row, int repeats) {
   return {rate, 1, rate, *least, *most, turns.best};
 }
 
-/// Whether a row's name matches one of the patterns.
+/// Returns whether a row's name matches one of the patterns.
 inline bool Wants(const Settings& settings, const std::string& name) {
   const auto matches = [&](const std::string& pattern) {
     return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;

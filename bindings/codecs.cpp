@@ -198,7 +198,7 @@ std::string ToString(Measured measured) {
   return measured == Measured::own ? "own" : measured == Measured::shared ? "shared" : "nothing";
 }
 
-/// Whether the codec is a format, scaled or not, by its name; else it is a compressor.
+/// Returns whether the codec is a format, scaled or not, by its name; else it is a compressor.
 bool IsFormat(const BoundCodec& bound) {
   const Codec* const codec = bound.codec.get();
   return dynamic_cast<const Packed*>(codec) != nullptr ||

@@ -302,7 +302,7 @@ struct Elementwise {
 struct TorchOperator {
   std::string name, schema;
   BoxedKernel kernel;
-  /// Whether there is <name>_plain as well: the same kernel, without the derivatives, transforms
+  /// True if there is <name>_plain as well: the same kernel, without the derivatives, transforms
   /// and batching rules that python/cpd/_torch gives <name>. Compiled programs call it, and Python
   /// where nothing is to be differentiated.
   bool has_plain = false;

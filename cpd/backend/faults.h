@@ -32,7 +32,7 @@ void RaiseFaults(const Backend& backend, int device);
 /// After a call that may note a fault: waits and raises it where calls are checked at once.
 void EndChecked(const Backend& backend, const Launch& launch);
 
-/// Whether calls are checked at once; by default as CPD_CHECK says. For tests.
+/// Sets whether calls are checked at once; by default CPD_CHECK decides. For tests.
 CPD_API void CheckAtOnce(bool at_once);
 
 }  // namespace cpd

@@ -65,7 +65,7 @@ class CPD_API Explaining {
   Explaining* before_;
 };
 
-/// Whether this thread explains.
+/// Returns whether this thread explains.
 inline bool Explains() { return Explaining::Current() != nullptr; }
 
 }  // namespace cpd

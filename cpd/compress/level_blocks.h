@@ -52,7 +52,7 @@ class LevelBlocks {
     const bool has_layout = options_.coding == LevelCoding::fixed && !options_.spaced;
     return has_layout ? KernelSupport::all : KernelSupport::none;
   }
-  /// Whether n values always take MostBytes.
+  /// Returns whether n values always take MostBytes.
   [[nodiscard]] bool is_fixed() const {
     return options_.coding == LevelCoding::fixed || options_.coding == LevelCoding::trits;
   }

@@ -28,7 +28,7 @@ enum class OnCpuAlone : std::uint8_t {
 };
 /// Throws Error, naming the operation and x's device, unless x is on the CPU.
 void Check(OnCpuAlone operation, const TensorView& x);
-/// Whether both are on the CPU, or on the same other device.
+/// Returns whether both are on the CPU, or on the same other device.
 bool IsTogether(const TensorView& x, const TensorView& y);
 /// Throws Error unless both are on one device.
 void CheckSameDevice(const TensorView& a, const TensorView& b);

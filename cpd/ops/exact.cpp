@@ -166,8 +166,8 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
               });
 }
 
-/// Whether binary32 holds most of the first results to odd (short_exact.h): each that it leaves in
-/// doubt, as products of fma of many bits, costs the engine.
+/// Returns whether binary32 holds most of the first results to odd (short_exact.h): each that it
+/// leaves in doubt, as products of fma of many bits, costs the engine.
 bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Target& to,
                    const RoundingOptions& options, const RandomKey& key) {
   Stages<float> stages(in, to, options, key, nullptr);

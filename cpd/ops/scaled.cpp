@@ -168,7 +168,7 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Whether the device's casts can draw the integers of a tensor in that order.
+/// Returns whether the device's casts can draw the integers of a tensor in that order.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
   return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);

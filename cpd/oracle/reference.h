@@ -141,7 +141,7 @@ template <class Integer = Natural>
   return exact_nan<Integer>();
 }
 
-/// Whether a code is a signaling NaN: in IEEE formats one whose first mantissa bit is zero.
+/// Returns whether a code is a signaling NaN: in IEEE formats one whose first mantissa bit is zero.
 inline bool is_signalling(const Spec& spec, std::uint64_t code) {
   if (spec.encoding != Encoding::ieee || spec.man == 0) return false;
   return value_of<ShortNatural<Digits>>(spec, code).is_nan() && (code >> (spec.man - 1)) % 2 == 0;
@@ -240,7 +240,8 @@ template <class Integer>
   return Neighbours<Integer>{low, next, part, gap};
 }
 
-/// Whether a value at the fraction nu = part / gap of the way rounds stochastically away from zero.
+/// Returns whether a value at the fraction nu = part / gap of the way rounds stochastically away
+/// from zero.
 template <class Integer>
 bool rounds_away(const Number<Integer>& part, const Number<Integer>& gap, const Options& o) {
   // A: floor(nu 2^n) + r >= 2^n  <=>  nu 2^n >= 2^n - r; B and C are transformed alike.
@@ -300,8 +301,8 @@ std::uint64_t round_magnitude(const Spec& spec, const Number<Integer>& x, const 
   throw std::logic_error("unknown rounding");
 }
 
-/// Whether a finite overflow gives the largest value. Rounding to odd it does, unless the next code
-/// is odd and P3109's Inf.
+/// Returns whether a finite overflow gives the largest value. Rounding to odd it does, unless the
+/// next code is odd and P3109's Inf.
 inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
   if (o.rounding == Rounding::to_odd) {
     const bool odd_above = (spec.max_code() + 1) % 2 == 1;

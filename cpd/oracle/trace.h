@@ -37,11 +37,11 @@ struct Signal {
   bool operator==(const Signal&) const = default;
 };
 
-/// Whether lines have signals and flags, as all have but those of matrix units with another adder
-/// than aligned.
+/// Returns whether lines have signals and flags, as all have but those of matrix units with another
+/// adder than aligned.
 CPD_API bool HasTrace(const SumRule& rule);
 
-/// Whether the result is the integer itself, the last `sum`.
+/// Returns whether the result is the integer itself, the last `sum`.
 CPD_API bool HasIntegerResult(const SumRule& rule);
 
 /// The signals of a line, in their order; none without a trace. Throws Error for numbers wider than

@@ -28,8 +28,8 @@ struct FixedPoint {
 /// Throws Error where a field is out of range: what is given and what is allowed.
 CPD_API void Check(const FixedPoint& point);
 
-/// Whether a text's first word is an integer's short name: `fixed<40,12>` (width and fraction), or
-/// `int26` and wider (fraction 0): narrower ones are formats.
+/// Returns whether a text's first word is an integer's short name: `fixed<40,12>` (width and
+/// fraction), or `int26` and wider (fraction 0): narrower ones are formats.
 CPD_API bool NamesFixed(std::string_view word);
 /// What it names, wrapping and rounding toward zero.
 CPD_API FixedPoint FixedNamed(std::string_view word);

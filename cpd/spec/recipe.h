@@ -73,8 +73,8 @@ CPD_API std::vector<RecipePart> RecipeParts();
 /// one), of the operands of the three GEMMs, of the output; empty where nothing does.
 CPD_API std::array<std::string, kPurposes.size()> RoundingsOf(const Recipe& recipe);
 
-/// Whether one cast of a tensor serves both GEMMs that it enters, so that it may be cast before
-/// them: cast_activation or cast_weight.
+/// Returns whether one cast of a tensor serves both GEMMs that it enters, so that it may be cast
+/// before them: cast_activation or cast_weight.
 CPD_API bool IsCastOnce(const Recipe& recipe, Purpose cast);
 
 /// The recipe's fields that concern GEMMs: sums, operands and scales_at. Leaves out the cast of the

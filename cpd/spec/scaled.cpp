@@ -93,7 +93,7 @@ int IntegerBits(std::string_view name, std::string_view prefix) {
   return error == std::errc() && rest == end && bits >= 2 && bits <= kMostIntegerBits ? bits : 0;
 }
 
-/// Whether an element is intN, intN:full or smN.
+/// Returns whether an element is intN, intN:full or smN.
 bool IsIntegerName(std::string_view name) {
   const std::string_view plain = name.substr(0, name.find(":full"));
   return IntegerBits(plain, "int") != 0 || IntegerBits(plain, "sm") != 0;

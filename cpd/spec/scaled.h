@@ -123,10 +123,10 @@ template <>
 CPD_API Keys<Scaled> KeysOf<Scaled>();
 /// The scaled formats that stand by a name alone. Evidence is `standard` or `library`.
 CPD_API std::vector<NamedSpec> NamedScaledFormats();
-/// Whether a text can only be meant for ParseScaled: a name of one, or more than one word.
+/// Returns whether a text can only be meant for ParseScaled: a name of one, or more than one word.
 CPD_API bool NamesScaled(std::string_view text);
 
-/// Whether a word can only be meant for ParseBlockShape.
+/// Returns whether a word can only be meant for ParseBlockShape.
 bool IsBlockWord(std::string_view word);
 
 /// Bits a value takes in a tensor of so many: codes and all scales.

@@ -18,7 +18,7 @@ struct Cost {
                            ///< there are no values
   std::int64_t bytes_sent = 0;  ///< encoded values, of this rank; where not exact, at most
   std::int64_t bytes_received = 0;
-  /// Whether the bytes are the same for all values that CostOf assumes; else they depend on them.
+  /// True if the bytes are the same for all values that CostOf assumes; else they depend on them.
   bool exact = true;
 };
 

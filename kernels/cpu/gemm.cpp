@@ -41,7 +41,7 @@ CPD_FN void run_tile(const BoundedTile& bounded, const Columns& columns) {
 
 #else
 
-/// Whether all the tile's products are binary32 numbers.
+/// Returns whether all the tile's products are binary32 numbers.
 CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 24) {
     return false;

@@ -221,7 +221,7 @@ struct ShortBlocks {
   }
 };
 
-/// Whether the scales of the call's blocks are formed from their largest magnitudes alone.
+/// Returns whether the scales of the call's blocks are formed from their largest magnitudes alone.
 bool forms_by_largest(const ScalesCall& of) {
   const bool is_given = of.given.largest != nullptr && !of.two_levels;
   return of.given.blocks == nullptr && !is_given && of.choose == ScaleChoice::none;
@@ -321,15 +321,15 @@ bool start_short_casts(cudaStream_t stream, const ScalesCall& of, const Strided&
   return true;
 }
 
-/// Whether `columns` has blocks of as many values of a column as `rows` has of the same tensor's
-/// rows.
+/// Returns whether `columns` has blocks of as many values of a column as `rows` has of the same
+/// tensor's rows.
 bool is_turned(const BlockLayout& rows, const BlockLayout& columns) {
   const bool is_merged = rows.planes * rows.height * rows.middle == 1;
   const bool is_along = is_merged ? columns.width % rows.columns == 0 : rows.width == columns.width;
   return rows.rows == 1 && rows.columns == columns.rows && is_along;
 }
 
-/// Whether one kernel casts in blocks of columns and in those of as many values of a row.
+/// Returns whether one kernel casts in blocks of columns and in those of as many values of a row.
 bool takes_both(const ScalesCall& rows, const Strided& by_rows, const ScalesCall& columns,
                 const Strided& by_columns) {
   const ScaledCall& call = columns.call;
@@ -350,7 +350,8 @@ void start_both(cudaStream_t stream, const ScalesCall& columns, const Strided& b
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Whether kernels may take the scales of the call's blocks of columns for Packs of a tensor.
+/// Returns whether kernels may take the scales of the call's blocks of columns for Packs of a
+/// tensor.
 bool has_four_scales(const ScaledCall& call, const Strided& t) {
   return call.layout.columns == 1 && call.layout.width % 4 == 0 && call.cells.extent == 0 &&
          call.n <= 0xFFFFFFFF && has_packs(t) && is_aligned(call.tables.factor) &&
@@ -393,7 +394,7 @@ bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out
   return true;
 }
 
-/// Whether kernels encode the call four values at a time.
+/// Returns whether kernels encode the call four values at a time.
 bool codes_fours(const ScaledCall& call, const CodesOut& to) {
   return is_nearest_by_addition(call) && has_four_codes(call.plan.element.bits, to.packed);
 }

@@ -265,7 +265,8 @@ TEST(Wire, RangesDoNotMatter) {
 
 // --- decode --------------------------------------------------------------------------------------
 
-/// Whether q is p / d rounded to nearest-even, by what is left: p - q d against the neighbors'.
+/// Returns whether q is p / d rounded to nearest-even, by what is left: p - q d against the
+/// neighbors'.
 bool is_quotient(float q, float p, float d) {
   if (std::isnan(p)) return testing::bits_of(q) == 0x7FC00000u;
   if (std::signbit(q) != (std::signbit(p) != std::signbit(d))) return false;

@@ -104,7 +104,7 @@ class OnBackendOrGpu {
   OnBackendOrGpu(const OnBackendOrGpu&) = delete;
   OnBackendOrGpu& operator=(const OnBackendOrGpu&) = delete;
 
-  /// Whether it is a backend of the CPU.
+  /// Returns whether it is a backend of the CPU.
   [[nodiscard]] bool on_host() const { return device_ == nullptr; }
   [[nodiscard]] Copies There() const { return Copies(device_); }
 

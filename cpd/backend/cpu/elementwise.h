@@ -100,7 +100,7 @@ class Reader {
   /// Elements begin … begin + n - 1, valid until the next call; n <= kStage unless is_direct().
   /// Null where the tensor has no data.
   const T* Read(std::int64_t begin, std::int64_t n);
-  /// Whether Read returns the tensor's own memory.
+  /// Returns whether Read returns the tensor's own memory.
   [[nodiscard]] bool is_direct() const;
   /// Continues with other memory of the same shape and strides.
   void Move(void* data) { x_.data = data; }

@@ -28,7 +28,7 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Whether there may be such blocks.
+  /// Returns whether there may be such blocks.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
   /// Casts the tile; calls other(part) for the parts with blocks of another kind.
   template <class Other>

@@ -83,13 +83,14 @@ struct RoundPlan {
   bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)
 };
 
-/// Whether binary32 addition does the rounding.
+/// Returns whether binary32 addition does the rounding.
 CPD_FN constexpr bool is_addition(const RoundPlan& plan) {
   return plan.form == Form::addition || plan.form == Form::general_addition ||
          (plan.form == Form::integer && plan.mode == Rounding::nearest_even);
 }
 
-/// Whether binary32 addition may do the rounding: to nearest-even, or from there one place back.
+/// Returns whether binary32 addition may do the rounding: to nearest-even, or from there one place
+/// back.
 constexpr bool rounds_by_addition(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::toward_zero || mode == Rounding::up ||
          mode == Rounding::down;
@@ -99,14 +100,14 @@ constexpr bool is_nearest(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::nearest_away;
 }
 
-/// Whether a finite overflow, rounded to odd, gives Inf: in P3109's signed extended formats, whose
-/// largest value has an even code and Inf the odd one above it.
+/// Returns whether a finite overflow, rounded to odd, gives Inf: in P3109's signed extended
+/// formats, whose largest value has an even code and Inf the odd one above it.
 constexpr bool odd_overflow_is_inf(const Format& format, Rounding mode) {
   return mode == Rounding::to_odd && format.encoding == Encoding::p3109 && format.is_signed;
 }
 
-/// Whether a finite negative number gives 0, not NaN: in P3109's unsigned formats, toward zero and
-/// up.
+/// Returns whether a finite negative number gives 0, not NaN: in P3109's unsigned formats, toward
+/// zero and up.
 constexpr bool clips_negative(const Format& format, Rounding mode) {
   return format.is_p3109() && !format.is_signed &&
          (mode == Rounding::toward_zero || mode == Rounding::up);

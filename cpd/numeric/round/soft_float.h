@@ -271,7 +271,8 @@ inline Cut cut_at(const Number& x, int count) {
   return cut;
 }
 
-/// Whether stochastic rounding by R goes away from zero, by the variants' rules in rounding.h.
+/// Returns whether stochastic rounding by R goes away from zero, by the variants' rules in
+/// rounding.h.
 inline bool random_away(const Cut& cut, std::uint32_t random, const Target& to) {
   const int n = to.random_bits;
   const std::uint64_t all = std::uint64_t{1} << n;
@@ -288,7 +289,8 @@ inline bool random_away(const Cut& cut, std::uint32_t random, const Target& to) 
   return seen + random >= all;
 }
 
-/// Whether an inexact magnitude rounds to the code above. `odd`: whether the code below is odd.
+/// Returns whether an inexact magnitude rounds to the code above. `odd`: whether the code below is
+/// odd.
 inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
                         const Target& to) {
   switch (to.mode) {
@@ -339,8 +341,8 @@ inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags)
 /// log2 of |x|, rounded down.
 inline int binade(const Number& x) { return x.exponent + 127; }
 
-/// Whether the code of a significand of `units` spacings in a binade is odd, in a format without an
-/// upper bound.
+/// Returns whether the code of a significand of `units` spacings in a binade is odd, in a format
+/// without an upper bound.
 inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
   if (to.man > 0) return (units & 1) != 0;
   const bool odd_binade = ((binade - to.emin) & 1) != 0;

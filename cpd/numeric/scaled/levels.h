@@ -53,7 +53,7 @@ struct LevelPlan {
   std::int32_t steps = 0;  ///< s
   std::int32_t most = 0;   ///< the last level: s, or without random bits any number below 2^22
   bool intervals = false;
-  /// Whether NaN and infinities have the code 2^(bits - 1), which no signed level has. Else their
+  /// True if NaN and infinities have the code 2^(bits - 1), which no signed level has. Else their
   /// bucket's norm is NaN.
   bool has_nan = false;
   /// N; 0: values are whole multiples of norm = 1, which is one step.
@@ -274,8 +274,8 @@ CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm)
   return level < 0 && norm > 0 ? -value : value;
 }
 
-/// Whether signed codes have levels beyond the plan's last, so that more than one code is of no
-/// level.
+/// Returns whether signed codes have levels beyond the plan's last, so that more than one code is
+/// of no level.
 CPD_FN constexpr bool has_spare_codes(const LevelPlan& plan) {
   return !plan.intervals && static_cast<std::uint32_t>(plan.most) < no_level(plan) - 1;
 }

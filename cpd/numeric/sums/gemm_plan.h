@@ -108,7 +108,7 @@ CPD_FN constexpr float exact_limit(const SplitPlan& split, float products, float
   return 0x1p24F * last - products * split.of_products;
 }
 
-/// Whether split_fma_in_parts (split.h) adds products of `bits` significant bits.
+/// Returns whether split_fma_in_parts (split.h) adds products of `bits` significant bits.
 CPD_FN constexpr bool adds_in_parts(const SplitPlan& split, int bits) {
   return bits + split.man_sum <= 22;
 }
@@ -142,7 +142,7 @@ constexpr std::uint64_t first_draw(const RoundingOptions& options) {
   return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
 }
 
-/// Whether the short route needs the operands' logarithms (fixed_log).
+/// Returns whether the short route needs the operands' logarithms (fixed_log).
 constexpr bool takes_logs(const SplitPlan& split) {
   return split.kind == Split::rounded || split.kind == Split::kahan || split.kind == Split::tree;
 }
@@ -177,14 +177,15 @@ CPD_FN constexpr std::uint64_t draws_of_products(const GemmPlan& plan, std::int6
   return sums + (plan.exact_products ? 0 : products);
 }
 
-/// Whether a product of at most 24 bits may be formed in binary32 and rounded again by the mode: to
-/// nearest, where the bits that it loses below 2^-149 are far below half the least spacing.
+/// Returns whether a product of at most 24 bits may be formed in binary32 and rounded again by the
+/// mode: to nearest, where the bits that it loses below 2^-149 are far below half the least
+/// spacing.
 constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
   return is_nearest(mode) && target.min_quantum_exponent() >= -120;
 }
 
-/// Whether products of operands with these or-ed fraction bits, and their sums, may use binary32
-/// lanes.
+/// Returns whether products of operands with these or-ed fraction bits, and their sums, may use
+/// binary32 lanes.
 CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
                                     std::uint32_t b_fraction) {
   return plan.sum_in_binary32 &&
@@ -227,9 +228,9 @@ constexpr Format format_of(Half half) {
                             : Format{.exp = 5, .man = 10, .bias = 15};
 }
 
-/// Whether split_short's products and split's sums are exact in lanes of a type, up to the limits:
-/// a sum rounded to its 2p + 2 bits may be rounded again (Figueroa 1995), it holds the magnets, and
-/// what it has no normal numbers for is at most half a product's least spacing.
+/// Returns whether split_short's products and split's sums are exact in lanes of a type, up to the
+/// limits: a sum rounded to its 2p + 2 bits may be rounded again (Figueroa 1995), it holds the
+/// magnets, and what it has no normal numbers for is at most half a product's least spacing.
 constexpr bool splits_in(Half half, const Format& product, const Format& sum,
                          const SplitPlan& split) {
   const Format lanes = format_of(half);
@@ -249,7 +250,7 @@ constexpr Half half_of(const Format& product, const Format& sum, const SplitPlan
   return Half::none;
 }
 
-/// Whether overflow gives the largest finite value.
+/// Returns whether overflow gives the largest finite value.
 constexpr bool saturates(const RoundPlan& plan) {
   return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
 }

@@ -34,7 +34,7 @@ class Row(NamedTuple):
     computes: Callable[..., Any] | None
     """The function of an operator that Python defines; None: C++ does."""
     has_out: bool
-    """Whether there is <name>_out as well, which writes into `out`."""
+    """True if there is <name>_out as well, which writes into `out`."""
 
 
 TABLE: dict[str, Row] = {}

@@ -405,7 +405,7 @@ class Tables:
 
     @property
     def to_stdout(self) -> bool:
-        """Whether a file goes to standard output, which then takes nothing else."""
+        """True if a file goes to standard output, which then takes nothing else."""
         return STDOUT in (self.json, self.csv)
 
 

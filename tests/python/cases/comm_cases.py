@@ -106,7 +106,7 @@ def sizes_for(world: int) -> tuple[int, ...]:
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
-    """Whether two lists of layers have the same bits."""
+    """Returns whether two lists of layers have the same bits."""
     return len(a) == len(b) and all(
         x.shape == y.shape and np.array_equal(x.view(np.uint32), y.view(np.uint32))
         for x, y in zip(a, b, strict=True)

@@ -184,7 +184,7 @@ class Compiled(Torch):
 
 
 GPU_IS_CPU = os.environ.get("CPD_CUDA_ON_CPU") == "1"
-"""Whether torch's CUDA device is this CPU (tests/testing/cuda_on_cpu)."""
+"""True if torch's CUDA device is this CPU (tests/testing/cuda_on_cpu)."""
 
 REFUSED = re.compile(r"(is|are) for [\w ]+ on the CPU")
 """What is said of CUDA tensors that an operation has no kernel for: the texts of the table in

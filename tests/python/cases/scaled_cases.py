@@ -282,7 +282,7 @@ def facts(case: Case, results: list[Result]) -> Facts:
 
 
 def _anywhere(hit: Array, block: Array) -> Array:
-    """Whether an element's block has a hit."""
+    """Returns whether an element's block has a hit."""
     return (np.bincount(block.reshape(-1), hit.reshape(-1)) > 0)[block]
 
 

@@ -299,7 +299,7 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
 
 
 def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
-    """Whether the rounding of the block's sum is inexact; its result is a neighbor."""
+    """Returns whether the rounding of the block's sum is inexact; its result is a neighbor."""
     f = cpd.Format(unit.sum)
     value = float(values_of(f, np.uint32([np.atleast_1d(code)[0]]))[0])
     if not np.isfinite(value):

@@ -86,7 +86,8 @@ def is_nan(x: Value) -> bool:
 
 
 def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) -> bool:
-    """Whether a magnitude that is not zero is: itself, or rounded with any exponent."""
+    """Returns whether a magnitude that is not zero is tiny: itself, or rounded with any
+    exponent."""
     if spec.is_integer:
         return False  # one grid: what is inexact is no less precise near zero
     if tininess == "before":

@@ -183,7 +183,7 @@ class Spec:
         return -self.magnitude(self.largest(True)) if self.signed else self.magnitude(0)
 
     def representable(self) -> bool:
-        """Whether every finite value is a binary32 value, as the library demands."""
+        """Returns whether every finite value is a binary32 value, as the library demands."""
         if self.is_integer:
             return (
                 (self.exp, self.signed, self.subnormals) == (1, True, True)
@@ -255,7 +255,7 @@ def round_half_even(x: Fraction) -> int:
 
 
 def _goes_away(o: Options, negative: bool, part: Fraction, odd_below: bool) -> bool:
-    """Whether a value at the fraction 0 < part < 1 of a gap goes to the gap's far end."""
+    """Returns whether a value at the fraction 0 < part < 1 of a gap goes to the gap's far end."""
     scale = 1 << o.random_bits
     match o.rounding:
         case "nearest_even":
@@ -323,7 +323,8 @@ def _negative_in_unsigned(spec: Spec, o: Options, finite: bool) -> Value:
 
 
 def _overflows_inward(spec: Spec, o: Options, negative: bool) -> bool:
-    """Whether a finite overflow gives the greatest value; to odd, unless P3109's Inf is odd."""
+    """Returns whether a finite overflow gives the greatest value; to odd, unless P3109's Inf is
+    odd."""
     if o.rounding == "to_odd" and o.overflow == "ieee" and spec.encoding == "p3109":
         return spec.max_code % 2 == 1
     return o.rounding in {"toward_zero", "to_odd", "up" if negative else "down"}

@@ -41,7 +41,7 @@ class Instruction(NamedTuple):
 
     @property
     def is_conditional(self) -> bool:
-        """Whether what follows may be reached from it: a branch with a predicate of its own, or of
+        """True if what follows may be reached from it: a branch with a predicate of its own, or of
         its operands, or one that only the threads of a warp that has diverged take."""
         conditions = r"BRA(\.\w+)* !?U?P\d|BRA\.DIV"
         return self.text.startswith("@") or bool(re.match(conditions, self.text))
@@ -61,7 +61,7 @@ class Loop(NamedTuple):
     code: list[Instruction]
 
     def has(self, operation: str, count: int = 1) -> bool:
-        """Whether so many of its instructions begin with this."""
+        """Returns whether `count` instructions begin with this."""
         return sum(i.operation.startswith(operation) for i in self.code) >= count
 
     def turn(

@@ -153,7 +153,8 @@ def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, 
 
 
 def outlived(one: dict[str, Any]) -> bool:
-    """Whether a survivor heard of every rank, the victim too, that it had given up waiting."""
+    """Returns whether a survivor heard of every rank, the victim too, that it had given up
+    waiting."""
     return one["type"] == "TransportError" and "could not be connected" in one["text"]
 
 

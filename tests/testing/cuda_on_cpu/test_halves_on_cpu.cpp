@@ -180,7 +180,7 @@ cuda::PairOf<kHalf> pair_of(float x, float y) {
   using Lane = decltype(Word::x);
   return Word{Lane::round(x), Lane::round(y)};
 }
-/// Whether the lanes are x and -x, a zero +0.
+/// Returns whether the lanes are x and -x, a zero +0.
 template <class Pair>
 bool is_pair(Pair got, double x) {
   const auto is = [](auto lane, double value) {

@@ -49,9 +49,9 @@ class Emulation:
     inner: tuple[str, ...] = ()
     """The names of submodules that it computes itself, without calling them."""
     one_type: bool = False
-    """Whether torch refuses an input of another type than the weights'."""
+    """True if torch refuses an input of another type than the weights'."""
     is_counted: bool = True
-    """Whether "first N" and "last N" count the module: it has products, and not only attention's,
+    """True if "first N" and "last N" count the module: it has products, and not only attention's,
     whose projections are layers themselves."""
     own_reason: Callable[[Any, State], str] | None = None
     """Returns the reason why a module is not emulated; None: `refuses` finds it in the recipe."""
