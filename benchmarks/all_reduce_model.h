@@ -177,7 +177,7 @@ inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const R
   return same;
 }
 
-/// What is wrong with a result that all ranks have; empty if nothing is.
+/// Describes what is wrong with a result that all ranks have; empty if nothing is.
 inline std::string CheckBits(const Model& model, Gradients& gradients, const Reduce& spec,
                              std::span<const std::int64_t> rows) {
   const double hash = model.Checksum();

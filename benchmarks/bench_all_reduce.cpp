@@ -229,7 +229,7 @@ class Benchmark {
     Line(prefix_ + name).Add("wrong", wrong).Print();
   }
 
-  /// What a side takes of its link, from the interface's counters.
+  /// Returns what a side takes of its link, from the interface's counters.
   [[nodiscard]] double ShareOf(const Side& side) const {
     return 8e-9 * side.Middle(&Sample::bytes) / side.Middle(&Sample::seconds) / settings_.gbps;
   }

@@ -105,7 +105,7 @@ std::int64_t PlaceOf(std::int64_t i, std::int64_t n, bool turned) {
   return turned ? i / columns + i % columns * kTurned : i;
 }
 
-/// What a row works on: x -> y (cast), x -> codes (encode), codes -> y (decode).
+/// The arrays of a row: x -> y (cast), x -> codes (encode), codes -> y (decode).
 struct Arrays {
   std::int64_t n;
   const float* x;

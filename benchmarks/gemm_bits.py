@@ -35,8 +35,8 @@ def check(
     seed: int,
     right: Right | None = None,
 ) -> str:
-    """What is wrong with the product on some backend; empty where nothing is. `right`: what the
-    oracle gives for an element, by default the plain product's."""
+    """Describes what is wrong with the product on some backend; empty where nothing is. `right`:
+    what the oracle gives for an element, by default the plain product's."""
     first: torch.Tensor | None = None
     for backend in reversed(_core.backends()):
         _core.force_backend(backend)
@@ -57,7 +57,8 @@ def check(
 def check_cuda(
     multiply: Multiply, acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, seed: int
 ) -> str:
-    """What is wrong with the product on the GPU: samples, and its first rows next to the CPU's."""
+    """Describes what is wrong with the product on the GPU: samples, and its first rows next to the
+    CPU's."""
     out = multiply(a.cuda(), b.cuda()).cpu()
     wrong = _wrong_sample(_plain(acc, a, b, out.shape[1]), a, out, seed)
     if wrong:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the benchmark programs share: their options, memory, and rows timed by turns with what they
-// are measured against. A row is one JSON object a line.
+// Parts that the benchmark programs share: their options, memory, and rows timed by turns with what
+// they are measured against. A row is one JSON object a line.
 #pragma once
 
 #include <fnmatch.h>

@@ -38,7 +38,8 @@ using Integers = py::array_t<std::uint32_t, py::array::c_style>;
 
 // ---- one layer ------------------------------------------------------------------------------
 
-/// What a call has in addition to a layer: its states, of rank 0, and a piece's other members.
+/// The arguments of a call in addition to a layer: its states, of rank 0, and a piece's other
+/// members.
 struct LayerCall {
   CodecStates* states;
   std::int64_t number;

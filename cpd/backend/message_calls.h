@@ -151,7 +151,7 @@ struct LevelCall : CodecMemory {
   bool stores_norms = true;
 };
 
-/// What the norms of whole buckets are formed of.
+/// The terms of the norms of whole buckets.
 struct NormCall {
   LevelNorm norm = LevelNorm::largest;
   double clip = 0;  ///< c of LevelNorm::clipped; 0: no clipping
@@ -215,7 +215,7 @@ struct Selection;  // backend/cpu/largest.h
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };
-/// What the search for the values of largest magnitude has found; on a CPU the last two alone.
+/// Results of the search for the values of largest magnitude; on a CPU the last two alone.
 struct TopKSearch {
   LargestLimit limit;
   std::int64_t kept;      ///< how many values are kept

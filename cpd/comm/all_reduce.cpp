@@ -283,7 +283,7 @@ class Collective {
     }
   }
 
-  /// What the codec says of a layer's largest magnitude (Codec::LargestOn).
+  /// The codec's answer for a layer's largest magnitude (Codec::LargestOn).
   [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
     if (states_.empty()) return std::nullopt;
     const auto layer = static_cast<std::int64_t>(l);

@@ -40,7 +40,7 @@ struct Level {
   }
 };
 
-/// What the cast of n values to the wire lost.
+/// The losses of the cast of n values to the wire.
 struct Losses {
   std::int64_t non_finite = 0;   ///< NaN and Inf before the cast
   std::int64_t underflowed = 0;  ///< nonzero values that became zero
@@ -147,9 +147,9 @@ class Reduction {
   }
   /// Values begin … begin + n - 1 of a layer's sums, for `results`.
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
-  /// What contributions are divided by before anything else, in binary32 (Unscale).
+  /// The divisor of contributions before anything else, in binary32 (Unscale).
   [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }
-  /// What sums are divided by at the end.
+  /// The divisor of sums at the end.
   [[nodiscard]] float divisor() const { return DivisorOf(Divide::after); }
 
  private:

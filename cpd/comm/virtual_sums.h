@@ -83,7 +83,8 @@ class VirtualSums {
 
   [[nodiscard]] Layer& At(int layer);
   [[nodiscard]] const Layer& At(int layer) const;
-  /// What the calls of a level have in common; a layer's, by the position of its random streams.
+  /// The members that the calls of a level have in common; a layer's, by the position of its random
+  /// streams.
   [[nodiscard]] VirtualCall CallOf(const Level& level) const;
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;

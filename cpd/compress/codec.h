@@ -57,7 +57,7 @@ enum class Measured : std::uint8_t {
   shared,
 };
 
-/// What a codec keeps of one rank's layer between calls, and during a call.
+/// A codec's state for one rank's layer, between calls and during a call.
 class CPD_API CodecState {
  public:
   CodecState() = default;
@@ -82,7 +82,7 @@ class CPD_API CodecState {
   /// The bits of a value that the codec chose for the layer, before any entropy coding, after
   /// Begin; none where it chooses none. 0: all values are equal.
   [[nodiscard]] virtual std::optional<int> ChosenBits() const;
-  /// What the next call will find, for checkpoints; empty where nothing is kept.
+  /// Returns the state that the next call will find, for checkpoints; empty if there is none.
   [[nodiscard]] virtual std::vector<float> Kept() const;
   /// Restores what Kept returned. Throws Error for another number of values.
   virtual void Restore(std::span<const float> kept);
@@ -237,7 +237,7 @@ CPD_API bool IsFinite(std::int64_t n, const float* x);
 /// The role of a state: a rank's contribution, or the results that the rank owns.
 enum class Stage : std::uint8_t { contribution, result };
 
-/// What codecs keep between calls, by rank and layer; a layer's number is its number in random
+/// The states of codecs between calls, by rank and layer; a layer's number is its number in random
 /// streams. Only one call at a time may use an object. The first call that keeps something makes
 /// its rank the owner, and calls of another owner are refused.
 class CPD_API CodecStates {

@@ -23,7 +23,7 @@ enum class LevelCoding : std::uint8_t {
   trits,
 };
 
-/// What the levels of every piece of a layer need of the whole layer.
+/// Facts on a whole layer that the levels of its chunks need.
 struct LayerLevels {
   float norm = 0;  ///< where there are no buckets
   LevelSpacing spacing{};
@@ -47,7 +47,7 @@ class LevelBlocks {
 
   [[nodiscard]] std::int64_t block() const { return block_; }
   [[nodiscard]] const Options& options() const { return options_; }
-  /// What kernels on every device do: all for codes of fixed width and equal distances.
+  /// Returns what kernels on every device do: all for codes of fixed width and equal distances.
   [[nodiscard]] KernelSupport kernels() const {
     const bool has_layout = options_.coding == LevelCoding::fixed && !options_.spaced;
     return has_layout ? KernelSupport::all : KernelSupport::none;

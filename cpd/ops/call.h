@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What operations on every kind of device share: the tensors, the key and the queue of a call, and
-// the errors that depend on values.
+// Parts that operations on every kind of device share: the tensors, the key and the queue of a
+// call, and the errors that depend on values.
 #pragma once
 
 #include <cstdint>

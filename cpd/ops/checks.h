@@ -18,7 +18,7 @@ namespace cpd {
 void CheckFloat(const TensorView& x, const char* name);
 /// `on the CPU` or `on cuda:1`.
 std::string PlaceOf(const TensorView& x);
-/// What the CPU alone computes: no backend's table has an operation for it.
+/// Operations that the CPU alone computes: no backend's table has an operation for it.
 enum class OnCpuAlone : std::uint8_t {
   casts_for_products,  ///< CastWhereHeld and CastApart (scaled.h)
   convolutions,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What products of matrices and of images have in common.
+// Parts that products of matrices and of images have in common.
 #pragma once
 
 #include <cstdint>

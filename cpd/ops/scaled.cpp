@@ -313,7 +313,7 @@ bool NotesKernel(const char* function, const char* kernel, const TensorView& lik
   return true;
 }
 
-/// What a cast on the CPU may be asked beside: the strides of indices, where they are not those of
+/// Further options of a cast on the CPU: the strides of indices, where they are not those of
 /// x's row-major order; where to write the outermost level's scales, apart from values; where to
 /// tell whether the result holds all values.
 struct Besides {

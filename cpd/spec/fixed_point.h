@@ -31,7 +31,7 @@ CPD_API void Check(const FixedPoint& point);
 /// Returns whether a text's first word is an integer's short name: `fixed<40,12>` (width and
 /// fraction), or `int26` and wider (fraction 0): narrower ones are formats.
 CPD_API bool NamesFixed(std::string_view word);
-/// What it names, wrapping and rounding toward zero.
+/// Returns the accumulator that such a word names, wrapping and rounding toward zero.
 CPD_API FixedPoint FixedNamed(std::string_view word);
 
 /// The accumulator for sums of `terms` products of values of a and b that loses nothing: its unit

@@ -117,7 +117,7 @@ bool IsInteger(std::string_view name) {
   return std::ranges::all_of(name.substr(3), IsDigit);
 }
 
-/// What `name`, in small letters, is, where it is of kOthers; else empty.
+/// Returns the format of `name`, in small letters, if kOthers has it; else empty.
 std::string_view Other(std::string_view name) {
   const std::string_view family = name.substr(0, name.find_last_not_of("0123456789") + 1);
   for (const auto& [known, what] : kOthers) {

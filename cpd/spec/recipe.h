@@ -26,7 +26,7 @@ CPD_API std::span<const std::string_view> NamesOf(ScalesAt scales_at);
 struct Recipe {
   /// How products are summed; none: `native`, by the framework's own kernel.
   using Sum = std::optional<Accumulator>;
-  /// What a tensor is cast to; none: it stays as it is.
+  /// The format that a tensor is cast to; none: the tensor remains unconverted.
   using Cast = std::optional<CastSpec>;
   /// The same in one backward GEMM; none: `same`, as the tensor is cast elsewhere.
   using OwnCast = std::optional<Cast>;

@@ -117,7 +117,7 @@ std::optional<Scaled> FindNamed(std::string_view name) {
   return std::nullopt;
 }
 
-/// What a text begins with: a named format, an integer format in rows, or an element format.
+/// Parses the beginning of a text: a named format, an integer format in rows, or an element format.
 Scaled Head(std::string_view word) {
   const std::string name = Lower(word);
   if (const auto named = FindNamed(name)) return *named;

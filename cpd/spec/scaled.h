@@ -54,7 +54,7 @@ enum class Arithmetic : std::uint8_t {
   microxcaling,  ///< microsoft/microxcaling, of which the shared exponent's logarithm is taken
 };
 
-/// What a NaN or an infinity does to its block.
+/// The effect of a NaN or an infinity on its block.
 enum class NonFinite : std::uint8_t {
   /// The scale is NaN, and so is every value; in torchao's (but for e8m0) and DeepGEMM's arithmetic
   /// what their steps make of it.

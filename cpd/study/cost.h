@@ -22,7 +22,7 @@ struct Cost {
   bool exact = true;
 };
 
-/// What is known of layers in addition to their sizes.
+/// Facts on layers in addition to their sizes.
 struct KnownLayers {
   std::span<const std::int64_t> rows{};  ///< as in TensorOptions
   /// Each layer's largest magnitude of all ranks, infinite or NaN where one is; empty: not known,

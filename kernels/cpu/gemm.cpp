@@ -68,7 +68,7 @@ CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
   return path.wants_binary32 && !products_are_exact(bounded) ? Split::none : path.kind;
 }
 
-/// What the tiles of a panel of columns share: nothing.
+/// The state that the tiles of a panel of columns share: nothing.
 struct Columns {
   CPD_FN void take(const GemmBlock& /*block*/, int64_t /*first*/) {}
 };

@@ -90,7 +90,7 @@ constexpr bool is_plain(Split kind) {
 /// magnets of a run's sums, 2^23 times them, are finite.
 constexpr float kMostGuarded = 0x1p96F;
 
-/// What a tile's operands tell of its products.
+/// Facts on a tile's products that its operands show.
 enum class Products : std::uint8_t {
   any,
   exact,   ///< binary32 numbers; with Split::exact, sums often are, too

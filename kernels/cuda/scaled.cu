@@ -9,7 +9,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// What kernels need that read Packs: contiguous values whose blocks of 2^shift follow one another.
+/// Requirements of kernels that read Packs: contiguous values whose blocks of 2^shift follow one
+/// another.
 struct PackLayout {
   bool fit = false;
   int shift = 0;

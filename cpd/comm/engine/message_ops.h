@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank computes on messages: encodes its contributions, folds what came, decodes results.
+// Computes on messages: encodes a rank's contributions, folds what came, decodes results.
 //
 // Every device does this by the same steps: a codec decodes messages to values (DecodeOn), the
 // operation `reduce` folds them, and a codec encodes the sums (EncodeOn). `reduce` itself reads and
@@ -36,7 +36,7 @@ struct Layers {
   std::vector<CodecState*> results;  ///< states of the results that this rank owns
 };
 
-/// What a message holds.
+/// The content of a message.
 enum class Content : std::uint8_t { contributions, running_sums, results };
 
 /// One rank's operations on the messages of a call.

@@ -31,7 +31,7 @@ CPD_API NcclId MakeNcclId();
 CPD_API std::unique_ptr<Transport> NcclTransport(const NcclId& id, int rank, int size,
                                                  int device_index, void* stream, double timeout);
 
-/// What the libraries export.
+/// The functions that the libraries export.
 struct MpiLibrary {
   std::uint32_t version;               ///< kTransportVersion
   Transport* (*open)(double timeout);  ///< throws Error, MachineError, TransportError, RankLost

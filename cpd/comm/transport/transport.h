@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What moves bytes between ranks. A transport never reads or adds values: arithmetic is
+// Moves bytes between ranks. A transport never reads or adds values: arithmetic is
 // reduction.h's. Everything is nonblocking and polled, so that the caller keeps the deadlines
 // (link.h).
 #pragma once

@@ -87,8 +87,7 @@ CPD_FN constexpr void with_mode(Rounding mode, Run run) {
   }
 }
 
-/// Returns whether overflow in a mode may give the largest finite value although the policy is
-/// `ieee`.
+/// Returns whether overflow in a mode may give the largest finite value under policy `ieee`.
 CPD_FN constexpr bool may_clip(Rounding mode) {
   return mode != Rounding::nearest_even && mode != Rounding::stochastic &&
          mode != Rounding::nearest_away;
@@ -410,7 +409,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// What overflow gives: `over`, or `largest` in lopsided formats.
+/// Returns the result of overflow: `over`, or `largest` in lopsided formats.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -451,8 +450,8 @@ CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negativ
   }
 }
 
-/// What a negative x becomes in an unsigned format, if it does not round to zero: NaN or the least
-/// value.
+/// Returns the result for a negative x in an unsigned format, if it does not round to zero: NaN or
+/// the least value.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least,
                                          const RoundPlan& plan) {

@@ -21,7 +21,7 @@ struct Grid {
   std::int32_t cut = 0;         ///< fraction bits that a normal number drops
 };
 
-/// What is known of a plan when a kernel is compiled.
+/// The properties of a plan that are known when a kernel is compiled.
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN

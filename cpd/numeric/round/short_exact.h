@@ -61,7 +61,7 @@ CPD_FN constexpr void with_operation(soft::Operation op, Run run) {
   run.template operator()<Operation::fma>();
 }
 
-/// What makes operation_to_odd's results uncertain: an infinity or a NaN, a product that is no
+/// Causes of an uncertain result of operation_to_odd: an infinity or a NaN, a product that is no
 /// binary32 number, a number so small that an error may be none, or so large that the exact one may
 /// be beyond binary32's.
 template <class V>

@@ -323,8 +323,8 @@ inline bool is_inward(Rounding mode, bool negative) {
          mode == (negative ? Rounding::up : Rounding::down);
 }
 
-/// What overflow and infinite results give, with the exceptions `exact` where that is an infinity,
-/// else `other`.
+/// Returns the result of overflow and of infinite results, with the exceptions `exact` where that
+/// is an infinity, else `other`.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
@@ -332,7 +332,8 @@ inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std
                              : with_sign(to.largest(negative), negative, other);
 }
 
-/// What an unsigned format gives for a negative value, finite or not, that does not round to zero.
+/// Returns the result in an unsigned format for a negative value, finite or not, that does not
+/// round to zero.
 inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags) {
   if (!to.saturates && to.has_nan && !(finite && to.clips_negative)) return not_a_number(kInvalid);
   return with_sign(to.lowest, false, flags);

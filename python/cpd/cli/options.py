@@ -120,7 +120,7 @@ def command(commands: Commands, name: str, run: Callable[[T], int], options: typ
 # ---- options of a dataclass ----------------------------------------------------------------------
 
 Group: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
-"""What options are added to."""
+"""An object that options are added to."""
 
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 

@@ -160,7 +160,7 @@ class Options:
 
 @dataclass
 class _Study:
-    """What `cpd roundoff` measures."""
+    """The quantities that `cpd roundoff` measures."""
 
     series: "list[Series]"
     gradients: "Gradients"

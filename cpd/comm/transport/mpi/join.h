@@ -11,7 +11,7 @@
 
 namespace cpd::mpi {
 
-/// What the members of a new group send one another.
+/// The message that the members of a new group send one another.
 struct Join {
   std::uint64_t members;  ///< a hash of their list
   std::int64_t context;   ///< the least that the sender has free

@@ -37,7 +37,7 @@ class Emulation:
 
     name: str
     what: str
-    """What is emulated, as the report names it."""
+    """The name of the emulation in the report."""
     forward: Forward | None
     """Computes the module's forward by its recipe; None: its own forward does."""
     part: str = ""

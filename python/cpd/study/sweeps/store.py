@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cells came to: `Measured`, and `Measurements`, which keeps it."""
+"""Results of cells: `Measured`, and `Measurements`, which stores them."""
 
 from __future__ import annotations
 
