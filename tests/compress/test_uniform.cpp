@@ -222,7 +222,7 @@ Floats gaussian(std::size_t n, std::uint64_t seed) {
   return x;
 }
 
-/// What an independent reader makes of packages.
+/// An independent reader of packages.
 class Reader {
  public:
   explicit Reader(const Bytes& bytes) : bytes_(bytes) {}

@@ -88,7 +88,7 @@ std::vector<float> inputs(const Spec& spec, int shift, std::size_t n) {
   return x;
 }
 
-/// What EncodeScaled and CastScaled must give.
+/// Returns what EncodeScaled and CastScaled must give.
 struct Expected {
   std::vector<float> values;
   std::vector<std::optional<std::uint64_t>> codes;

@@ -144,7 +144,8 @@ def simulate_all_reduce_cases(make: Make) -> Cases:
 
 
 def _over(world: int, call: Callable[[Any], Any], chunk: int = 1 << 20, seed: int = 0) -> Any:
-    """What `call` gives on every rank, which must be the same but for the last part, or a list."""
+    """Returns what `call` gives on every rank, which must be the same but for the last part, or a
+    list."""
     with cpd.comm.local(world, seed=seed, timeout=scaled(60), chunk=chunk) as group:
         return group.run(call)
 

@@ -465,7 +465,7 @@ class Outcome:
 
 
 def counts(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[int, int]]:
-    """What `COUNTS` has, of every case's outcome."""
+    """Returns what `COUNTS` has, of every case's outcome."""
     compared: collections.Counter[str] = collections.Counter()
     apart: collections.Counter[str] = collections.Counter()
     for case in cases():
@@ -530,7 +530,7 @@ def differing(
 
 
 def _each(case: Case, of_blocks: Array, level: str) -> Array:
-    """What is of a block, for each element of a tensor."""
+    """Returns what is of a block, for each element of a tensor."""
     block = case.spec.block if level == "block" else case.spec.outer
     shape = case.inputs()[0].shape
     return of_blocks[scaled_blocks.block_indices(shape, block, case.axis)]

@@ -74,7 +74,7 @@ def has_no_code(case: Case, x: Array) -> bool:
 
 
 def with_nan(case: Case, x: Array) -> Result:
-    """What the cast gives of a tensor that has no codes; its scales are the oracle's."""
+    """Returns what the cast gives of a tensor that has no codes; its scales are the oracle's."""
     how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
     with pytest.raises(ValueError, match="NaN"):
         by_keywords(cpd.encode, x, descriptor(case), **how)

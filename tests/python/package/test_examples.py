@@ -310,8 +310,8 @@ def test_wandb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def run_notebook(name: str, within: float | None) -> dict[str, Any]:
-    """What a notebook's cells define. They give what it stores, but for numbers, which may differ
-    by a part of `within`, or (None: of what torch's kernels computed) freely."""
+    """Returns what a notebook's cells define. They give what it stores, but for numbers, which may
+    differ by a part of `within`, or (None: of what torch's kernels computed) freely."""
     stored = json.loads((FOLDER / name).read_text())
     found, names = notebook.run(FOLDER / name)
     assert notebook.words(found) == notebook.words(stored)

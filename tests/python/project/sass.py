@@ -103,8 +103,9 @@ def reads_together(code: list[Instruction], operation: str) -> int:
 
 
 def slots(instruction: Instruction) -> int:
-    """What an instruction takes of the lanes that a multiprocessor of sm_90 issues to in a clock
-    (128 of binary32 arithmetic, 16 of conversions, 64 of others, of which some are faster)."""
+    """Returns what an instruction takes of the lanes that a multiprocessor of sm_90 issues to in a
+    clock (128 of binary32 arithmetic, 16 of conversions, 64 of others, of which some are
+    faster)."""
     if instruction.name in {"FADD", "FMUL", "FFMA"}:
         return 1
     return 8 if instruction.name in {"F2I", "I2F", "F2F", "MUFU"} else 2

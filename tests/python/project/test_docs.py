@@ -30,8 +30,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def shell(command: str, folder: Path, fails: bool = False) -> str:
-    """What a command prints in the folder, with this environment's `cpd`; of one that fails also
-    what it says of that."""
+    """Returns what a command prints in the folder, with this environment's `cpd`; of one that fails
+    also what it says of that."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     how: Any = {"cwd": folder, "env": {**os.environ, "PATH": path, "COLUMNS": "80"}}
     how |= {"capture_output": True, "text": True, "check": False}

@@ -74,7 +74,7 @@ def end_while_connecting(kind: str) -> None:
 
 
 def heard(make: Callable[[], Any]) -> dict[str, Any]:
-    """What a survivor is told."""
+    """Returns what a survivor is told."""
     begin = time.monotonic()
     try:
         make()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a writer can be made of, and what each receives."""
+"""Tests what a writer can be made of, and what each receives."""
 
 from __future__ import annotations
 
