@@ -26,8 +26,8 @@ CPD_API std::unique_ptr<Transport> MpiTransport(double timeout = kDefaultTimeout
 using NcclId = std::array<std::uint8_t, 128>;
 CPD_API NcclId MakeNcclId();
 /// One end of a group between GPUs, on a device and a CUDA stream that nothing else uses; null: a
-/// new, nonblocking stream. With device_index -1 messages are in host memory, which only a stand-in
-/// for NCCL takes (tests). Throws Error, or MachineError where NCCL cannot be loaded.
+/// new, nonblocking stream. With device_index -1 messages are in host memory, which only the tests'
+/// emulation of NCCL takes. Throws Error, or MachineError where NCCL cannot be loaded.
 CPD_API std::unique_ptr<Transport> NcclTransport(const NcclId& id, int rank, int size,
                                                  int device_index, void* stream, double timeout);
 

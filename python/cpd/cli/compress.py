@@ -51,8 +51,8 @@ class Options:
     per-rank gradients. Nothing in it is executed. Values are rounded to binary32 first.
 
     Each tensor is encoded separately, from a new state. Bytes are the size of a message; the ratio
-    is that of binary32 to it. The relative RMS is sqrt(sum (q - x)^2 / sum x^2) over finite values
-    x and decoded values q. If random bits decide q, the variance is sum Var(q) / sum x^2, estimated
+    is binary32's size to it. The relative RMS is sqrt(sum (q - x)^2 / sum x^2) over finite values x
+    and decoded values q. If random bits decide q, the variance is sum Var(q) / sum x^2, estimated
     from --seeds encodings. A value that a codec cannot encode is an error.
 
     The row `zstd` is the lossless compression of the binary32 values. It needs the Python package

@@ -131,7 +131,7 @@ def write_tables(options: Tables, csv: Callable[[], str], json: Callable[[], Any
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Returns rows as CSV with a header; `columns` are by default those of the first row."""
+    """Returns rows as CSV with a header; `columns` are by default the first row's."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or [*rows[0]], restval="", lineterminator="\n")
     writer.writeheader()

@@ -121,7 +121,7 @@ class Options:
     contributions before cast and scaling. The relative RMS is sqrt(sum (h - l)^2 / sum h^2). The
     Eq. 5 error (of the APS paper) is the mean of |(h - l) / h| over the references h that are not
     zero; a few tiny references can decide it. 'Not finite' counts NaN and infinite results, which
-    both figures leave out. Steps are those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1)
+    both figures leave out. Steps count the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1)
     for p nodes in groups of k; without groups 2(p - 1).
 
     Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps with the
@@ -240,7 +240,7 @@ def _nodes(nodes: int | None, world: int | None) -> int | None:
 def _measure_and_print(
     study: _Study, comm: "Communicator | None", options: Options, prints: bool
 ) -> None:
-    """Measures with the other processes, where there are some; that of node 0 prints."""
+    """Measures with the other processes, where there are some; the process of node 0 prints."""
     gradients = study.gradients
     not_finite = gradients.not_finite()
     if prints:

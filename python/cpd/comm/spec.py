@@ -56,7 +56,7 @@ class Reduce(Spec, native=_core.Reduce):
 
     Args:
         format: the text of an all-reduce, or a `Reduce`, whose keys keywords replace; or what
-            contributions become. A text has one of the latter, then keys, each as name=value:
+            contributions become. A text has a format or codec, then keys, each as name=value:
             `e4m3 aps accumulator='e5m10 kahan' group_size=16`. Values of several words are in
             quotes; `aps` and `average` alone are switched on. What contributions become is one of:
 
@@ -150,7 +150,7 @@ class Reduce(Spec, native=_core.Reduce):
     variant: str
     result: Format
     codec: Codec
-    """The codec of the contributions; that of `format`, if there is one."""
+    """The codec of the contributions, or of `format` if there is a format."""
     _held: _core.Reduce
     _reads: ClassVar[dict[str, Any]] = {"codec": _codec_of, "format": format_or_scaled}
 

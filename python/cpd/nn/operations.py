@@ -70,7 +70,7 @@ class Operation(NamedTuple):
     only_modules: bool = False
     """True if `cpd.autocast` leaves the functions to torch."""
     parts: tuple[str, ...] = ()
-    """The parts of a recipe that such a module uses beside those of its products."""
+    """The parts of a recipe that such a module uses in addition to its products' parts."""
     inner: tuple[str, ...] = ()
     """The names of submodules whose weights such a module reads without calling them."""
     histories: Callable[[Any], tuple[int, int]] | None = None

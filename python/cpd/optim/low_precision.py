@@ -280,7 +280,7 @@ class LowPrecision(Optimizer):
             raise ValueError(f"at most 2^16 parameters go, got {count}")
 
     def _check_parameter(self, p: Tensor) -> None:
-        """Raises where a parameter's type does not go."""
+        """Raises if a parameter's type is not supported."""
         if not p.is_floating_point():
             raise TypeError(f"parameters must be of a floating-point type, got {p.dtype}")
         self.formats.check_storage(p.dtype)

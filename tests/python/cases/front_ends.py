@@ -254,7 +254,7 @@ def require_gpu_itself(why: str) -> None:
 
 
 def few_on_cpu(cases: Sequence[Any], first: int) -> Sequence[Any]:
-    """All of them; on a stand-in for a GPU every fourth, from number `first` modulo 4 on."""
+    """All of them; on the CPU emulation of CUDA every fourth, from number `first` modulo 4 on."""
     return cases[first % 4 :: 4] if GPU_IS_CPU else cases
 
 

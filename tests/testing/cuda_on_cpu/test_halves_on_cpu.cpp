@@ -97,7 +97,7 @@ TEST(Halves, FormatsOfPlans) {
   EXPECT_EQ(half_of(Scheme::sequential, false, Rounding::stochastic), Half::none);
 }
 
-// --- the stand-in's arithmetic ---
+// --- the emulation's arithmetic ---
 
 /// a * b + c of every operation that is one, against the oracle's.
 template <Half kHalf>

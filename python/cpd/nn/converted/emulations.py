@@ -43,7 +43,7 @@ class Emulation:
     part: str = ""
     """The one part of a recipe that the module uses; "": its products', and `parts`."""
     parts: tuple[str, ...] = ()
-    """The parts of a recipe that it uses beside those of its products."""
+    """The parts of a recipe that it uses in addition to its products' parts."""
     histories: Callable[[Any], tuple[int, int]] = lambda module: (0, 0)
     """The number of its products, and of attention's, that keep scales where these are delayed."""
     inner: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from cpd.study.store import Store, Telling, digest
 from cpd.study.sweeps.cells import Cell, Losses
 
 VERSION = f"{_core.__version__}/1"
-"""Of what is measured: the library's, and that of the meaning of `Losses`."""
+"""The versions of what is measured: the library's, and the version of the meaning of `Losses`."""
 
 
 @dataclass(frozen=True)
