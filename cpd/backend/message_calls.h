@@ -211,7 +211,7 @@ struct FeedbackCall {
 
 struct Selection;  // backend/cpu/largest.h
 
-/// How often each value of a digit occurs.
+/// The number of times that each value of a digit occurs.
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };

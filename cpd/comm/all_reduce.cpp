@@ -180,7 +180,7 @@ class Collective {
     for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].staged_bytes = copies_->bytes(l);
   }
 
-  /// Where contributions are divided (Divide::before), replaces x by the quotients.
+  /// If contributions are divided (Divide::before), replaces x by the quotients.
   void DivideFirst() {
     const float divisor = reduction_->first_divisor();
     if (divisor == 1) return;

@@ -26,7 +26,7 @@ enum class Exchange : std::uint8_t {
   hierarchical,  ///< members to master, ring of masters, broadcast; order ring, with groups
 };
 
-/// Where an average divides by the number of ranks W, in binary32.
+/// The point at which an average divides by the number of ranks W, in binary32.
 enum class Divide : std::uint8_t {
   after,   ///< the sum, once, at the end
   before,  ///< each contribution, before its scale is measured and it is cast (as torch's DDP)

@@ -12,7 +12,7 @@
 
 namespace cpd {
 
-/// How levels are written.
+/// The encoding of levels.
 enum class LevelCoding : std::uint8_t {
   fixed,     ///< codes of the plan's bits, packed
   dense,     ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0

@@ -12,7 +12,7 @@ namespace cpd {
 
 class CodecWords;
 
-/// How many bits a layer's bins take.
+/// The number of bits of a layer's bins.
 struct UniformBits {
   enum class Rule : std::uint8_t {
     fixed,

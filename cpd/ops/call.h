@@ -25,7 +25,7 @@ namespace cpd {
 /// them, and on the CPU, whose plans have their values.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
-/// Where this thread explains: notes a kernel on x's device and returns true, unless x is on the
+/// If this thread explains, notes a kernel on x's device and returns true, unless x is on the
 /// CPU, whose backend notes what it runs itself.
 [[nodiscard]] bool Notes(const TensorView& x, const char* kernel);
 

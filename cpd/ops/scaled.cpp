@@ -302,7 +302,7 @@ class TableCall {
   std::optional<Scratch> memory_;
 };
 
-/// Where this thread explains: notes a kernel of a device other than the CPU, whose operations note
+/// If this thread explains, notes a kernel of a device other than the CPU, whose operations note
 /// their own.
 bool NotesKernel(const char* function, const char* kernel, const TensorView& like,
                  const ScalesCall& of) {

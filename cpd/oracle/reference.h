@@ -170,7 +170,8 @@ inline float decode(const Spec& spec, std::uint64_t code) { return to_float(valu
 
 // --- Rounding ------------------------------------------------------------------------------------
 
-/// How to round. Stochastic modes have N random bits, a variant, and the integer R in [0, 2^N).
+/// The options of a rounding. Stochastic modes have N random bits, a variant, and the integer R in
+/// [0, 2^N).
 struct Options {
   Rounding rounding = Rounding::nearest_even;
   Overflow overflow = Overflow::ieee;

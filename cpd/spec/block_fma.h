@@ -12,7 +12,7 @@
 
 namespace cpd {
 
-/// How a matrix unit adds one block's products and its running sum.
+/// The rule by which a matrix unit adds one block's products and its running sum.
 enum class Adder : std::uint8_t {
   aligned,         ///< every term is cut below the greatest exponent (BlockFma)
   exact,           ///< the exact sum of the products and the addend, rounded once (CDNA1)

@@ -22,7 +22,7 @@
 
 namespace cpd {
 
-/// How the special values are encoded.
+/// The encoding of the special values.
 enum class Encoding : std::uint8_t {
   ieee,         ///< top exponent field: mantissa 0 is Inf, the others NaN
   fn,           ///< no Inf; all ones is NaN (OCP E4M3FN)

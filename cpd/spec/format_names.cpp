@@ -144,7 +144,7 @@ std::string Joined(std::string_view name) {
   return joined;
 }
 
-/// Where eXmY begins in a name; npos where there is none.
+/// The index of eXmY in a name; npos if there is none.
 std::size_t WidthsBegin(std::string_view name) {
   for (std::size_t i = 0; i + 3 < name.size(); ++i) {
     if (name[i] == 'e' && IsDigit(name[i + 1]) && name[i + 2] == 'm' && IsDigit(name[i + 3])) {

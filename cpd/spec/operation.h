@@ -13,7 +13,7 @@ namespace cpd::soft {
 
 enum class Operation : std::uint8_t { cast, add, mul, fma, div, sqrt };
 
-/// How many operands it takes.
+/// The number of an operation's operands.
 constexpr int operands_of(Operation operation) {
   if (operation == Operation::fma) return 3;
   return operation == Operation::cast || operation == Operation::sqrt ? 1 : 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a layer computes: the sums of its three GEMMs, what their operands are cast to, and what
+// The arithmetic of a layer: the sums of its three GEMMs, what their operands are cast to, and what
 // results are rounded to.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace cpd {
 CPD_API std::span<const std::string_view> NamesOf(ScalesAt scales_at);
 
 struct Recipe {
-  /// How products are summed; none: `native`, by the framework's own kernel.
+  /// The accumulator of products; none: `native`, by the framework's own kernel.
   using Sum = std::optional<Accumulator>;
   /// The format that a tensor is cast to; none: the tensor remains unconverted.
   using Cast = std::optional<CastSpec>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a value is rounded: the mode, what overflow gives, and where random bits come from.
+// The rounding of a value: the mode, what overflow gives, and where random bits come from.
 #pragma once
 
 #include <cstdint>

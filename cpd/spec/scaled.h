@@ -33,8 +33,8 @@ struct BlockShape {
   bool operator==(const BlockShape&) const = default;
 };
 
-/// How a block's scale follows from A, its largest |x|. M is the element format's max, emax M's
-/// exponent; under a second level A is divided by that level's scale first, exactly.
+/// The rule by which a block's scale follows from A, its largest |x|. M is the element format's
+/// max, emax M's exponent; under a second level A is divided by that level's scale first, exactly.
 enum class ScaleRule : std::uint8_t {
   floor,     ///< 2^(floor(log2 A) - emax): OCP MX 1.0, section 6.3
   ceil,      ///< 2^(ceil(log2 A) - emax)

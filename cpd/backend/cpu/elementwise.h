@@ -131,7 +131,7 @@ class Writer {
   std::vector<std::uint64_t> raw_;
 };
 
-/// Where a box of a tensor is in memory: `rows` x `columns` elements, of which the first is
+/// The position of a box of a tensor in memory: `rows` x `columns` elements, of which the first is
 /// `offset` elements from the tensor's; neighbors in a column and in a row are their strides
 /// apart.
 struct Box {

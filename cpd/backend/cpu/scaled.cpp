@@ -62,7 +62,7 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
-/// Where this thread explains: notes a pass over a call's tiles.
+/// If this thread explains, notes a pass over a call's tiles.
 bool NotesTiles(const char* function, const ScaledPass& pass, bool powers, const char* kernel) {
   if (!Explains()) return false;
   NotePath(function, PathOf(pass.plan(), pass.route, powers));

@@ -64,7 +64,7 @@ class CPD_API Transport {
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  /// How many of the ranks run on this host: they share its cores.
+  /// The number of ranks that run on this host: they share its cores.
   [[nodiscard]] virtual int ranks_on_host() const = 0;
   /// The memory of messages: Device::cuda for a transport between GPUs.
   [[nodiscard]] virtual Device memory() const { return Device::cpu; }

@@ -112,7 +112,7 @@ CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed
 CPD_FN constexpr std::uint32_t log_of_draws(int random_bits) {
   return random_bits > 16 ? 0 : random_bits > 8 ? 1 : 2;
 }
-/// How many draws a word serves.
+/// The number of draws that a word serves.
 CPD_FN constexpr int draws_per_word(int random_bits) { return 1 << log_of_draws(random_bits); }
 
 /// Counter 1: bits 32…39 of the index, and the block.

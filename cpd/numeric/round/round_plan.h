@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a number is rounded: a format and its rounding options as the constants that the kernels
+// The plan of a rounding: a format and its rounding options as the constants that the kernels
 // need, and which form of the rounding is exact. RoundPlan is an aggregate of numbers that every
 // ISA's object and the GPU read.
 #pragma once

@@ -46,8 +46,8 @@ struct LevelSpacing {
   std::uint8_t below[kUnits] = {};  ///< the last level at or below a number of units
 };
 
-/// How values become codes of `bits` bits. The code of a signed level is the level modulo 2^bits,
-/// that of an interval's end its number.
+/// The plan by which values become codes of `bits` bits. The code of a signed level is the level
+/// modulo 2^bits, that of an interval's end its number.
 struct LevelPlan {
   int bits = 0;
   std::int32_t steps = 0;  ///< s

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How an ordered sum of terms is rounded, and by which route it is exact.
+// The plan of an ordered sum of terms: its roundings, and the route by which it is exact.
 #pragma once
 
 #include <bit>
@@ -57,7 +57,7 @@ constexpr float most_rounded_to(float max, int man) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(tie) - 1);
 }
 
-/// How the steps of an ordered sum are rounded, and by which route.
+/// The roundings of the steps of an ordered sum, and their route.
 struct FoldPlan {
   RoundPlan round;
   Scheme scheme = Scheme::sequential;

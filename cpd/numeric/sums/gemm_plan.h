@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a sum of products is rounded, and by which route it is exact.
+// The plan of a sum of products: its roundings, and the route by which it is exact.
 #pragma once
 
 #include <cstdint>
@@ -155,8 +155,8 @@ constexpr int least_bits_within(const SplitPlan& split) {
   return takes_logs(split) ? split.man_product : 0;
 }
 
-/// How many floats of state a sum of `depth` products has: the sum; Kahan's compensation; a tree's
-/// nodes of 2, 4, 8, … products.
+/// The number of floats of state of a sum of `depth` products: the sum; Kahan's compensation; a
+/// tree's nodes of 2, 4, 8, … products.
 constexpr int planes_of(Scheme scheme, std::int64_t depth) {
   if (scheme == Scheme::kahan) return 2;
   int planes = 1;
@@ -354,9 +354,9 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   return split;
 }
 
-/// How many of R's low bits have no effect, if binary32 then suffices, else 0. Where sums have at
-/// most 22 bits from max to the least spacing, p + N' = 22 bits are all of them, so that R's last
-/// N - N' bits have no effect; so for exact products.
+/// The number of R's low bits that have no effect, if binary32 then suffices, else 0. Where sums
+/// have at most 22 bits from max to the least spacing, p + N' = 22 bits are all of them, so that
+/// R's last N - N' bits have no effect; so for exact products.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
   const bool all = 2 * format.max() <=

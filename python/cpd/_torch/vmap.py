@@ -96,7 +96,7 @@ def never(of: Any) -> bool:
 
 
 class Batching(NamedTuple):
-    """How torch.vmap calls an operator."""
+    """The rule by which torch.vmap calls an operator."""
 
     widen: Widen | None
     """Makes the arguments of one call for the whole batch; None: each example needs its own."""

@@ -64,7 +64,7 @@ class Roundoff:
 
 @dataclass(frozen=True)
 class Settings:
-    """How long the demo took, and on which machine."""
+    """The time that the demo took, and its machine."""
 
     seconds: float
     versions: dict[str, str]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks become a group: by messages among them alone, so that no dead rank can delay them.
+// Makes a group of ranks: by messages among them alone, so that no dead rank can delay them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `cpd.convert` emulates each kind of module: `EMULATIONS`.
+"""The emulation of each kind of module by `cpd.convert`: `EMULATIONS`.
 
 Most are made of the rows of `cpd.nn.operations`. The others run a module's own forward: modules of
 other packages and user-defined ones, which `cpd.nn.registered` lists.
