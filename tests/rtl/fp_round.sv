@@ -73,7 +73,7 @@ module fp_round #(
   assign bounded_sticky = sticky | (|lost);
 `endif
 
-  // Whether what is kept goes one up, away from zero.
+  // True if what is kept goes one up, away from zero.
   function automatic logic away(input logic negative, input logic [2:0] mode, input logic odd,
                                 input logic [REST-1:0] rest, input logic more,
                                 input logic [RANDOM-1:0] random);
