@@ -193,7 +193,7 @@ class Communicator:
             states: what a codec keeps of this rank's tensors, updated when the call has succeeded;
                 default None: nothing is stored.
             report: whether a `ReduceReport` is returned too, on all ranks; default False. With a
-            `Schedule` its traffic counts all calls together.
+                `Schedule` its traffic counts all calls together.
 
         Returns:
             The tensors of the sum; with `report=True` these and a `ReduceReport`.
