@@ -42,6 +42,8 @@ check_lint() {
   "$kVenv/bin/ruff" check . || failed=1
   say "pydoclint: the parameters and results that docstrings describe"
   "$kVenv/bin/pydoclint" python/cpd python/cpd_lab || failed=1
+  say "wording: American spelling, banned phrases"
+  "$kVenv/bin/python" tests/testing/wording.py || failed=1
   say "structure: orders of includes and imports, sizes, widths"
   "$kVenv/bin/python" tests/python/project/structure.py || failed=1
   say "promises: claims, errors and fixed faults, and the tests that read them"

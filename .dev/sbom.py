@@ -53,7 +53,7 @@ def required(requirement: str) -> Component:
 
 
 def compiled_in(wheel: zipfile.ZipFile) -> list[Component]:
-    """What of others is in the wheel's libraries, or is one of them."""
+    """Third-party code that the wheel's libraries contain or are."""
     found = [package("pybind11", importlib.metadata.version("pybind11"), "BSD-3-Clause")]
     names = set(wheel.namelist())
     if OPENMP in names:

@@ -152,8 +152,8 @@ inline void Contribute(cpd::VirtualReduce& reduce, Gradients& gradients, int ran
   }
 }
 
-/// Whether this rank's result is what the virtual ranks give in a first call. `rows`: of the
-/// layers, or empty.
+/// Returns whether this rank's result is what the virtual ranks give in a first call. `rows`: of
+/// the layers, or empty.
 inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const Reduce& spec,
                                std::span<const std::int64_t> rows) {
   const std::vector<std::int64_t> sizes = SomeOf(model.sizes);
@@ -177,7 +177,7 @@ inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const R
   return same;
 }
 
-/// What is wrong with a result that all ranks have; empty if nothing is.
+/// Describes what is wrong with a result that all ranks have; empty if nothing is.
 inline std::string CheckBits(const Model& model, Gradients& gradients, const Reduce& spec,
                              std::span<const std::int64_t> rows) {
   const double hash = model.Checksum();

@@ -229,7 +229,7 @@ class Benchmark {
     Line(prefix_ + name).Add("wrong", wrong).Print();
   }
 
-  /// What a side takes of its link, from the interface's counters.
+  /// Returns what a side takes of its link, from the interface's counters.
   [[nodiscard]] double ShareOf(const Side& side) const {
     return 8e-9 * side.Middle(&Sample::bytes) / side.Middle(&Sample::seconds) / settings_.gbps;
   }
@@ -348,7 +348,7 @@ class Benchmark {
     line.Print();
   }
 
-  /// Seconds that a message of a byte takes to a neighbour.
+  /// Seconds that a message of a byte takes to a neighbor.
   static double Latency() {
     constexpr int kMessages = 200;
     std::uint8_t byte = 0;

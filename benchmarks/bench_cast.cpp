@@ -83,7 +83,7 @@ struct Row {
   Mix mix = Mix::normal;
   std::string backend;  ///< empty: the one in use
   std::optional<double> bar;
-  /// Whether x and y are transposed matrices of kTurned columns in memory.
+  /// True if x and y are transposed matrices of kTurned columns in memory.
   bool turned_x = false, turned_y = false;
 };
 
@@ -105,7 +105,7 @@ std::int64_t PlaceOf(std::int64_t i, std::int64_t n, bool turned) {
   return turned ? i / columns + i % columns * kTurned : i;
 }
 
-/// What a row works on: x -> y (cast), x -> codes (encode), codes -> y (decode).
+/// The arrays of a row: x -> y (cast), x -> codes (encode), codes -> y (decode).
 struct Arrays {
   std::int64_t n;
   const float* x;
@@ -138,7 +138,7 @@ timing::Element ElementOf(const Row& row) {
 
 // --- bits ----------------------------------------------------------------------------------------
 
-/// Whether element i is what the oracle says; `random` is its integer.
+/// Returns whether element i is what the oracle says; `random` is its integer.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t random) {
   namespace reference = cpd::reference;
   const Format& f = row.format;

@@ -39,7 +39,7 @@ struct Row {
   std::optional<double> bar;
 };
 
-/// What the bars are: without random bits half of memcpy; with N of them as a stochastic cast's,
+/// The bars: without random bits half of memcpy; with N of them as a stochastic cast's,
 /// 3/4 of that where values are read twice; with a residual, which moves three times the bytes.
 constexpr double kPlain = 0.5;
 constexpr double kResidual = 0.3;
@@ -128,7 +128,7 @@ class Layer {
       codec_.Decode(BytesOf(k), std::min(pieces_.piece, a_.n - begin), 0, 1, a_.y + begin);
     }
   }
-  /// What Decode should give for the bytes of the next Encode.
+  /// The values that Decode should give for the bytes of the next Encode.
   void Round(float* y) {
     const cpd::Piece layer = Begun();
     for (std::int64_t k = 0; k < pieces_.count(); ++k) {

@@ -165,7 +165,7 @@ float SumOf(const Row& row, const Arrays& a, std::int64_t i) {
   return reference::sum(reference::order_of(row.accumulator), terms);
 }
 
-/// Whether element i is what the oracle says.
+/// Returns whether element i is what the oracle says.
 bool IsRight(const Row& row, const Arrays& a, std::int64_t i) {
   namespace reference = cpd::reference;
   const Format& f = row.format;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the machine allows: vector operations a second on registers, one kind after the other and in
-// mixtures, for each instruction set that runs here; bandwidths of memory. Prints one JSON object a
-// line: `machine/<isa>/<kind>` and `machine/<isa>/<mixture>` in 10^9 operations a second, the most
-// of its turns; `machine/<operation>` in GB/s, the median.
+// Measures what the machine allows: vector operations a second on registers, one kind after the
+// other and in mixtures, for each instruction set that runs here; bandwidths of memory. Prints one
+// JSON object a line: `machine/<isa>/<kind>` and `machine/<isa>/<mixture>` in 10^9 operations a
+// second, the most of its turns; `machine/<operation>` in GB/s, the median.
 //
 //   bench_machine [--mix "mul=3 add=2 integer=2"]... [timing.h's options]
 //

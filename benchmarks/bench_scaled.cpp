@@ -84,7 +84,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// What a row works on; codes and scales are large enough for every row.
+/// The arrays of a row; codes and scales are large enough for every row.
 struct Arrays {
   std::int64_t n;
   const float* x;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine allows a row, and the row's share of it.
+"""Computes what the machine allows a row, and the row's share of it.
 
 `bound` is in the row's unit; `bound_is` says what it is:
 - issue: the rate at which the machine issues the operations of the row's loop (operations.toml), on
@@ -152,5 +152,5 @@ def is_low(row: Row) -> bool:
 
 
 def is_missed(row: Row) -> bool:
-    """Whether the row is below its bar."""
+    """Returns whether the row is below its bar."""
     return "bar" in row and bool(row["ratio"] < row["bar"])

@@ -93,7 +93,7 @@ def pairs(a: Run, b: Run) -> list[Pair]:
 
 
 def differences(a: Run, b: Run) -> dict[str, tuple[str, str]]:
-    """What differs in the headers; of the machine's rates, that of copies."""
+    """Returns what differs in the headers; of the machine's rates, that of copies."""
     heads = []
     for run in (a, b):
         head = {key: str(value) for key, value in run.items() if key not in ("rows", "machine")}
@@ -135,7 +135,7 @@ def _missing(name: str, run: Run, other: Run) -> Iterable[str]:
 
 
 def text(a: Run, b: Run) -> str:
-    """What differs in the headers, how many rows do, and the table."""
+    """Returns what differs in the headers, how many rows do, and the table."""
     compared = pairs(a, b)
     lines = [f"{key}: {first} → {second}" for key, (first, second) in differences(a, b).items()]
     lines += [*_missing("A", a, b), *_missing("B", b, a)]

@@ -218,7 +218,7 @@ def on_threads(threads: int, work: Callable[[], object]) -> Callable[[], object]
 
 @cache
 def wrong_bits(case: Case, seed: int) -> str:
-    """What is wrong with the product; empty where nothing is."""
+    """Describes what is wrong with the product; empty where nothing is."""
     a, b = operands(case, seed)
     with setting("", 1):
         if case.scheme == "blas":
@@ -227,7 +227,7 @@ def wrong_bits(case: Case, seed: int) -> str:
 
 
 def wrong_by_threads(case: Case, a: torch.Tensor, b: torch.Tensor) -> str:
-    """Whether more threads change a bit."""
+    """Returns whether more threads change a bit."""
     with setting("", 1):
         reference = case.multiply(a, b)
     with setting("", case.threads):

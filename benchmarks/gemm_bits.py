@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a product's bits are right: sampled sums against exact rationals (tests/python), and the
+"""Checks a product's bits: sampled sums against exact rationals (tests/python), and the
 backends' results against one another."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def check(
     seed: int,
     right: Right | None = None,
 ) -> str:
-    """What is wrong with the product on some backend; empty where nothing is. `right`: what the
-    oracle gives for an element, by default the plain product's."""
+    """Describes what is wrong with the product on some backend; empty where nothing is. `right`:
+    what the oracle gives for an element, by default the plain product's."""
     first: torch.Tensor | None = None
     for backend in reversed(_core.backends()):
         _core.force_backend(backend)
@@ -57,7 +57,8 @@ def check(
 def check_cuda(
     multiply: Multiply, acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, seed: int
 ) -> str:
-    """What is wrong with the product on the GPU: samples, and its first rows next to the CPU's."""
+    """Describes what is wrong with the product on the GPU: samples, and its first rows next to the
+    CPU's."""
     out = multiply(a.cuda(), b.cuda()).cpu()
     wrong = _wrong_sample(_plain(acc, a, b, out.shape[1]), a, out, seed)
     if wrong:

@@ -39,7 +39,7 @@ def has_avx512(text: str | None = None) -> bool:
 
 
 def is_held(environment: Mapping[str, str], text: str | None = None) -> bool:
-    """Whether the run times AVX2 on a CPU that has more."""
+    """Returns whether the run times AVX2 on a CPU that has more."""
     return environment.get("CPD_BACKEND") == "avx2" and has_avx512(text)
 
 
@@ -51,7 +51,7 @@ def switched(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def usable(feature: str, environment: Mapping[str, str]) -> bool:
-    """Whether glibc, in a process of this environment, takes the feature for usable."""
+    """Returns whether glibc, in a process of this environment, takes the feature for usable."""
     lines = subprocess.run(
         [LOADER, "--list-diagnostics"], env=environment, capture_output=True, text=True, check=True
     ).stdout

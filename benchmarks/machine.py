@@ -23,7 +23,7 @@ VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "0x41": "arm"}
 
 @dataclass(frozen=True)
 class Cpu:
-    """What figures are filed under."""
+    """The CPU under which figures are filed."""
 
     cpu: str  # as the system calls it
     vendor: str
@@ -61,7 +61,7 @@ def this_cpu(text: str | None = None) -> Cpu:
 
 
 def rates(program: Path, mixtures: Iterable[str], floats: int, repeats: int) -> dict[str, Any]:
-    """What bench_machine prints: names without `machine/`, and their values."""
+    """Returns what bench_machine prints: names without `machine/`, and their values."""
     command = [str(program), "--floats", str(floats), "--repeats", str(repeats)]
     for text in mixtures:
         command += ["--mix", text]

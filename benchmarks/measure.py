@@ -107,7 +107,7 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """What is timed from Python: casts into fresh memory, matrix products, overhead of calls,
+    """Times rows from Python: casts into fresh memory, matrix products, overhead of calls,
     lines of vectors, training steps."""
     try:
         import torch  # noqa: F401

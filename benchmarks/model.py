@@ -62,7 +62,7 @@ class Case:
     bars: dict[str, float | None]
     threads: int = 2
     more: bool = True
-    """Whether it has the rows `census` and `chunked`."""
+    """True if it has the rows `census` and `chunked`."""
     under_autocast: bool = False
     """True if it has the rows `autocast/…`."""
 
@@ -106,7 +106,8 @@ def converted(case: Case, plain: nn.Module, name: str) -> nn.Module:
 
 
 def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
-    """What is wrong with a converted model's bits: off has torch's own, others repeat theirs."""
+    """Describes what is wrong with a converted model's bits: off has torch's own, others repeat
+    theirs."""
     loss, again = (step(converted(case, plain, name), x) for _ in range(2))
     if not torch.equal(loss, again):
         return "two copies differ"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 INTERFACE = "eth0"  # of each host
 
-# What a filter may hold back, as the buffers of a switch: beyond it packets are lost.
+# The most that a filter may hold back, as the buffers of a switch: beyond it packets are lost.
 BURST = "128kb"
 QUEUE = "50ms"
 

@@ -70,7 +70,7 @@ class Selection:
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
     def reaches(self, family: str) -> bool:
-        """Whether rows whose names begin with `family` can be among them."""
+        """Returns whether rows whose names begin with `family` can be among them."""
         return self.wants(family) or any(p.startswith(family) for p in self.patterns)
 
 

@@ -45,7 +45,8 @@ PEERS = (
     ("an all-reduce in (4,3), 4 ranks, 1 Gb/s", "MPI in fp32", "all_reduce/1gbps/e4m3", ""),
     ("the same in QSGD's 4 bits", "MPI in fp32", "all_reduce/1gbps/qsgd4", ""),
 )
-"""What is compared, with whom, our row, and theirs or, where that is empty, our row's baseline."""
+"""Rows of other libraries: what is compared, with whom, our row, and theirs or, where that is
+empty, our row's baseline."""
 
 
 ON_AVX2 = """\
@@ -170,7 +171,7 @@ def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -
 
 
 def avx2_table(rows: Rows, names: list[str]) -> str:
-    """What the columns are, and the table; nothing where no run is stored."""
+    """Returns a line on the columns, and the table; nothing where no run is stored."""
     columns = list(dict.fromkeys(cpu for by_cpu in rows.values() for cpu in by_cpu))
     if not columns:
         return ""
@@ -205,7 +206,8 @@ def operations_table() -> str:
 
 
 def peers_table(rows: Rows) -> str:
-    """What is compared, with whom, and of each CPU: ours, theirs, how many times as fast."""
+    """Returns a table: what is compared, with whom, and of each CPU: ours, theirs, how many times
+    as fast."""
     lines = []
     for what, whom, ours, theirs in PEERS:
         cells = [_compared(rows[ours].get(v), rows.get(theirs, {}).get(v)) for v in VENDORS]

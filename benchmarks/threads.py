@@ -78,7 +78,7 @@ def names() -> list[str]:
 
 
 def wrong(call: Call) -> str:
-    """Whether the threads change a bit."""
+    """Returns whether the threads change a bit."""
     results = []
     for threads in (1, THREADS):
         os.environ["CPD_NUM_THREADS"] = str(threads)

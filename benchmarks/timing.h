@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the benchmark programs share: their options, memory, and rows timed by turns with what they
-// are measured against. A row is one JSON object a line.
+// Parts that the benchmark programs share: their options, memory, and rows timed by turns with what
+// they are measured against. A row is one JSON object a line.
 #pragma once
 
 #include <fnmatch.h>
@@ -85,7 +85,7 @@ class Memory {
   std::unique_ptr<std::uint8_t, Free> data_;
 };
 
-inline volatile float g_plain;  ///< a sum that is never read, so that it is not optimised away
+inline volatile float g_plain;  ///< a sum that is never read, so that it is not optimized away
 
 /// Reads the array once, adding lane by lane.
 inline void PlainSum(const float* x, std::int64_t n) {
@@ -179,7 +179,7 @@ inline Timing Alone(const Side& row, int repeats) {
   return {rate, 1, rate, *least, *most, turns.best};
 }
 
-/// Whether a row's name matches one of the patterns.
+/// Returns whether a row's name matches one of the patterns.
 inline bool Wants(const Settings& settings, const std::string& name) {
   const auto matches = [&](const std::string& pattern) {
     return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;

@@ -38,7 +38,8 @@ using Integers = py::array_t<std::uint32_t, py::array::c_style>;
 
 // ---- one layer ------------------------------------------------------------------------------
 
-/// What a call has in addition to a layer: its states, of rank 0, and a piece's other members.
+/// The arguments of a call in addition to a layer: its states, of rank 0, and a piece's other
+/// members.
 struct LayerCall {
   CodecStates* states;
   std::int64_t number;
@@ -198,7 +199,7 @@ std::string ToString(Measured measured) {
   return measured == Measured::own ? "own" : measured == Measured::shared ? "shared" : "nothing";
 }
 
-/// Whether the codec is a format, scaled or not, by its name; else it is a compressor.
+/// Returns whether the codec is a format, scaled or not, by its name; else it is a compressor.
 bool IsFormat(const BoundCodec& bound) {
   const Codec* const codec = bound.codec.get();
   return dynamic_cast<const Packed*>(codec) != nullptr ||

@@ -96,8 +96,8 @@ OptionalView OptionalViewOf(const OptionalArray& x) {
   return x ? OptionalView(ViewOf(*x)) : OptionalView();
 }
 
-/// How a function of the library gets an argument: the type that Python gives, and what holds the
-/// argument during the call.
+/// The passing of an argument to a function of the library: the type that Python gives, and what
+/// holds the argument during the call.
 template <class Argument>
 struct FromPython {
   using Type = Argument;

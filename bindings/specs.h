@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the specs of cpd._core have in common.
+// Parts that the specs of cpd._core have in common.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -61,8 +61,9 @@ class Text {
   StringHandle handle_;
 };
 
-/// What a text means, parsed once by `Parse`. Every thread has its own, of bounded size: no lock. A
-/// copy, since a handler of Python's that runs within the call may parse any number of texts.
+/// The meaning of a text, parsed once by `Parse`. Every thread has its own, of bounded size: no
+/// lock. A copy, since a handler of Python's that runs within the call may parse any number of
+/// texts.
 template <auto Parse>
 auto Parsed(const Text& text) {
   using Spec = decltype(Parse(text.view()));
@@ -302,7 +303,7 @@ struct Elementwise {
 struct TorchOperator {
   std::string name, schema;
   BoxedKernel kernel;
-  /// Whether there is <name>_plain as well: the same kernel, without the derivatives, transforms
+  /// True if there is <name>_plain as well: the same kernel, without the derivatives, transforms
   /// and batching rules that python/cpd/_torch gives <name>. Compiled programs call it, and Python
   /// where nothing is to be differentiated.
   bool has_plain = false;
@@ -310,7 +311,7 @@ struct TorchOperator {
 };
 using TorchOperators = std::vector<TorchOperator>;
 
-/// What else a row says of an operator: it has derivatives; it is one of the CPU alone.
+/// Further facts on an operator: it has derivatives; it is one of the CPU alone.
 enum class Has { nothing, derivatives, cpu_only };
 
 /// The row of a function. One without results writes into `out`, its last argument.

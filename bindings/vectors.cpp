@@ -153,7 +153,7 @@ constexpr std::array<std::uint64_t, 256> BitsAsBytes() {
   return spread;
 }
 
-/// How many of the numbers have bit 0, bit 1, …
+/// Counts the numbers that have bit 0, bit 1, …
 template <class Integer>
 std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_style>& numbers) {
   static constexpr std::array<std::uint64_t, 256> spread = BitsAsBytes();

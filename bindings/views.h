@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of cpd._core share.
+// Parts that the files of cpd._core share.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -21,7 +21,7 @@ struct CudaValues {
 /// The view of a NumPy array or of CudaValues.
 TensorView LayerView(const pybind11::object& x);
 
-/// What NoDeviceMemory becomes in Python.
+/// The Python exception for NoDeviceMemory.
 void BindErrors();
 /// Formats, rounding options, accumulators.
 void BindSpecs(pybind11::module_& m);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an all-reduce over 256 nodes loses, by group size: (5,2) with APS, plain and Kahan.
+"""Measures what an all-reduce over 256 nodes loses, by group size: (5,2) with APS, plain and Kahan.
 
 Run: python examples/03_roundoff.py
 """

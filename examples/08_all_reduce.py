@@ -26,7 +26,7 @@ SPECS = {
 
 
 def gradients(rank: int) -> list[torch.Tensor]:
-    """What one rank contributes."""
+    """Returns the tensors that one rank contributes."""
     generator = torch.Generator().manual_seed(rank)
     return [torch.randn(size, generator=generator) * 2.0**-14 for size in SIZES.values()]
 

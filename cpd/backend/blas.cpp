@@ -19,7 +19,7 @@
 namespace cpd::blas {
 namespace {
 
-/// How the library reads a matrix: row by row, or column by column (transposed).
+/// The order in which the library reads a matrix: row by row, or column by column (transposed).
 struct Layout {
   bool is_usable = false;
   bool transposed = false;

@@ -25,7 +25,7 @@ namespace cpd {
 /// Elements after which codes of any width end on a byte and a new random word begins.
 constexpr std::int64_t kBlock = 256;
 
-/// What is at the place of a fault that is true of no element.
+/// The index of a fault that no element has.
 inline constexpr unsigned long long kNoFault = ~0ULL;
 
 /// The operations of ArithmeticCall: add, mul, fma, div and sqrt.

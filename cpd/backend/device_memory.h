@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What front ends use of a device's memory and faults, without its backend.
+// The operations that front ends use on a device's memory and faults, without its backend.
 #pragma once
 
 #include <string>

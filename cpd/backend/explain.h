@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a call would run, without running it.
+// Explains what a call would run, without running it.
 #pragma once
 
 #include <cstdint>

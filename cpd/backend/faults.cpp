@@ -26,7 +26,7 @@ Noted& All() {
   return *all;
 }
 
-/// Whether there is any place; calls take no lock before a device has noted something.
+/// True if there is any place; calls take no lock before a device has noted something.
 std::atomic<bool> g_has_places = false;
 
 std::atomic<bool>& AtOnce() {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only values tell of a call on a device: a matrix unit's operand that is no value of its
-// format, a random integer out of range, a NaN without a code. Kernels note it in memory that the
-// host reads without waiting; the error is raised by a later operation on the device, or a later
-// part of the same one (not within a reduction over ranks, where one rank alone would fail). With
-// CPD_CHECK=sync each such call waits, and raises it itself.
+// Faults that only the values of a call on a device show: a matrix unit's operand that is no value
+// of its format, a random integer out of range, a NaN without a code. Kernels note them in memory
+// that the host reads without waiting; the error is raised by a later operation on the device, or a
+// later part of the same one (not within a reduction over ranks, where one rank alone would fail).
+// With CPD_CHECK=sync each such call waits, and raises it itself.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ void RaiseFaults(const Backend& backend, int device);
 /// After a call that may note a fault: waits and raises it where calls are checked at once.
 void EndChecked(const Backend& backend, const Launch& launch);
 
-/// Whether calls are checked at once; by default as CPD_CHECK says. For tests.
+/// Sets whether calls are checked at once; by default CPD_CHECK decides. For tests.
 CPD_API void CheckAtOnce(bool at_once);
 
 }  // namespace cpd

@@ -151,7 +151,7 @@ struct LevelCall : CodecMemory {
   bool stores_norms = true;
 };
 
-/// What the norms of whole buckets are formed of.
+/// The terms of the norms of whole buckets.
 struct NormCall {
   LevelNorm norm = LevelNorm::largest;
   double clip = 0;  ///< c of LevelNorm::clipped; 0: no clipping
@@ -211,11 +211,11 @@ struct FeedbackCall {
 
 struct Selection;  // backend/cpu/largest.h
 
-/// How often each value of a digit occurs.
+/// The number of times that each value of a digit occurs.
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };
-/// What the search for the values of largest magnitude has found; on a CPU the last two alone.
+/// Results of the search for the values of largest magnitude; on a CPU the last two alone.
 struct TopKSearch {
   LargestLimit limit;
   std::int64_t kept;      ///< how many values are kept

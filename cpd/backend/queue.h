@@ -50,9 +50,10 @@ class CPD_API Queue {
   [[nodiscard]] bool is_on(Device kind, int device) const {
     return kind == kind_ && device == launch_.device;
   }
-  /// Whether the CPU computes, so that what is queued is done.
+  /// Returns whether the CPU computes, so that what is queued is done.
   [[nodiscard]] bool on_host() const { return kind_ == Device::cpu; }
-  /// Whether what only values tell of a call is noted as a fault (faults.h); else the call throws.
+  /// Returns whether what only values tell of a call is noted as a fault (faults.h); else the call
+  /// throws.
   [[nodiscard]] bool notes_faults() const { return !on_host(); }
   [[nodiscard]] void* stream() const { return launch_.stream; }
   /// Makes later work here wait for what is queued on `stream`.

@@ -14,7 +14,7 @@
 
 namespace cpd {
 
-/// What one operation would run. Names of paths: cpd/ops/README.md.
+/// The path that one operation would run. Names of paths: cpd/ops/README.md.
 struct Explanation {
   std::string function;            ///< the operation: cast, gemm, …
   std::string backend;             ///< an instruction set, "portable", "cuda:0" or a BLAS
@@ -39,7 +39,7 @@ class CPD_API Explaining {
   Explaining& operator=(const Explaining&) = delete;
   ~Explaining();
 
-  /// What the operations noted, in their order.
+  /// Returns the notes of the operations, in their order.
   [[nodiscard]] const std::vector<Explanation>& steps() const { return steps_; }
   [[nodiscard]] int gpu() const { return gpu_; }
   /// The scope of this thread, or null.
@@ -65,7 +65,7 @@ class CPD_API Explaining {
   Explaining* before_;
 };
 
-/// Whether this thread explains.
+/// Returns whether this thread explains.
 inline bool Explains() { return Explaining::Current() != nullptr; }
 
 }  // namespace cpd

@@ -13,7 +13,7 @@ std::int64_t BroadcastStride(const TensorView& x, int from_end) {
   return x.stride[static_cast<std::size_t>(d)];
 }
 
-/// Drops the batch's dimensions of one element and merges neighbours that have a common stride.
+/// Drops the batch's dimensions of one element and merges neighbors that have a common stride.
 void MergeBatch(MatrixProduct& product) {
   const std::array<ProductOperand*, 4> operands{&product.a, &product.b, &product.c, &product.out};
   std::size_t kept = 0;

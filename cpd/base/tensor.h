@@ -30,7 +30,7 @@ struct TensorView {
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> stride{};
 
-  /// Whether the CPU reads its memory, and computes at once.
+  /// Returns whether the CPU reads its memory, and computes at once.
   [[nodiscard]] bool on_host() const { return device == Device::cpu; }
   [[nodiscard]] std::int64_t size() const {
     std::uint64_t n = 1;  // which may wrap on the way to 0
@@ -59,7 +59,7 @@ inline TensorView View(std::span<const float> x) {
 /// out those of extent 1: the row-major order of elements is the same.
 CPD_API void MergeDimensions(std::span<TensorView* const> views);
 
-/// Whether x and y fill memory without gaps and with their dimensions in the same order, as
+/// Returns whether x and y fill memory without gaps and with their dimensions in the same order, as
 /// transposed and channels-last tensors may. An operation that does not depend on elements' indices
 /// can then run in memory order.
 [[nodiscard]] CPD_API bool FillAlike(const TensorView& x, const TensorView& y);

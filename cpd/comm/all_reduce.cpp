@@ -180,7 +180,7 @@ class Collective {
     for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].staged_bytes = copies_->bytes(l);
   }
 
-  /// Where contributions are divided (Divide::before), replaces x by the quotients.
+  /// If contributions are divided (Divide::before), replaces x by the quotients.
   void DivideFirst() {
     const float divisor = reduction_->first_divisor();
     if (divisor == 1) return;
@@ -283,7 +283,7 @@ class Collective {
     }
   }
 
-  /// What the codec says of a layer's largest magnitude (Codec::LargestOn).
+  /// The codec's answer for a layer's largest magnitude (Codec::LargestOn).
   [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
     if (states_.empty()) return std::nullopt;
     const auto layer = static_cast<std::int64_t>(l);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an all-reduce of virtual ranks would run, without running it.
+// Explains what an all-reduce of virtual ranks would run, without running it.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ struct Level {
   }
 };
 
-/// What the cast of n values to the wire lost.
+/// The losses of the cast of n values to the wire.
 struct Losses {
   std::int64_t non_finite = 0;   ///< NaN and Inf before the cast
   std::int64_t underflowed = 0;  ///< nonzero values that became zero
@@ -100,10 +100,10 @@ class Reduction {
   [[nodiscard]] std::span<const SharedCodec> wires() const { return wires_; }
   [[nodiscard]] std::span<const SharedCodec> results() const { return results_; }
   [[nodiscard]] Measured measured() const { return wires_[0]->measured(); }
-  /// Whether every device can round contributions and results, and count their bytes: there is no
-  /// codec, or each codec has kernels that round.
+  /// Returns whether every device can round contributions and results, and count their bytes: there
+  /// is no codec, or each codec has kernels that round.
   [[nodiscard]] bool rounds_on_devices() const;
-  /// Whether every device can also make and read the messages (KernelSupport::all).
+  /// Returns whether every device can also make and read the messages (KernelSupport::all).
   [[nodiscard]] bool encodes_on_devices() const;
   /// The layers' buckets, at whose multiples they are cut into slices and chunks; empty: anywhere.
   [[nodiscard]] const std::vector<std::int64_t>& buckets() const { return buckets_; }
@@ -129,14 +129,14 @@ class Reduction {
   /// the wire holds each scaled value, the accumulator and the result hold W of them (Aps::paper:
   /// so does the wire). Zero for a layer of zeros.
   [[nodiscard]] int ShiftOf(float largest) const { return ShiftOf(largest, spec_.aps); }
-  /// Whether, with that scale, a value or a sum may leave the range of a format that has Inf or
-  /// NaN.
+  /// Returns whether, with that scale, a value or a sum may leave the range of a format that has
+  /// Inf or NaN.
   [[nodiscard]] bool MayOverflow(float largest) const;
-  /// Whether one of the formats in which values travel, or the codec, has no code for NaN.
+  /// Returns whether one of the formats in which values travel, or the codec, has no code for NaN.
   [[nodiscard]] bool LacksNan() const;
   /// Returns true if ranks first agree on the largest magnitude of each layer.
   [[nodiscard]] bool wants_largest() const { return spec_.aps != Aps::off || LacksNan(); }
-  /// Whether a cast or a sum of layers with these largest magnitudes can be NaN though no
+  /// Returns whether a cast or a sum of layers with these largest magnitudes can be NaN though no
   /// contribution is NaN or infinite. Where LacksNan is true too, all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
   /// Values begin … begin + n - 1 of a rank's layer, for `wire`; `scale`: what the codec measured.
@@ -147,9 +147,9 @@ class Reduction {
   }
   /// Values begin … begin + n - 1 of a layer's sums, for `results`.
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
-  /// What contributions are divided by before anything else, in binary32 (Unscale).
+  /// The divisor of contributions before anything else, in binary32 (Unscale).
   [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }
-  /// What sums are divided by at the end.
+  /// The divisor of sums at the end.
   [[nodiscard]] float divisor() const { return DivisorOf(Divide::after); }
 
  private:
@@ -157,8 +157,8 @@ class Reduction {
     return spec_.average && spec_.divide == divide ? static_cast<float>(world_) : 1.0F;
   }
   [[nodiscard]] int ShiftOf(float largest, Aps aps) const;
-  /// Whether sums in this format add values of the same format: rounding to nearest, they stop
-  /// growing before they leave its range.
+  /// Returns whether sums in this format add values of the same format: rounding to nearest, they
+  /// stop growing before they leave its range.
   [[nodiscard]] bool IsWires(const Format& format) const;
   /// The largest sum of W contributions, each scaled and rounded for the wire, added exactly.
   [[nodiscard]] double LargestSum(float largest, int shift) const;
@@ -168,7 +168,7 @@ class Reduction {
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];
   }
-  /// Whether all formats hold every sum of W terms of -1, 0 or 1 exactly.
+  /// Returns whether all formats hold every sum of W terms of -1, 0 or 1 exactly.
   [[nodiscard]] bool HoldsCounts() const;
   void ChooseCodecs(std::span<const std::int64_t> rows);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a reduction reports: what happened to its layers, and what was sent.
+// The report of a reduction: what happened to its layers, and what was sent.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace cpd {
 enum class Phase : std::uint8_t { handshake, exponents, exchange, fold, gather };
 CPD_API std::string ToString(Phase phase);
 
-/// What happened to one layer.
+/// The counts of one layer.
 struct TensorReport {
   int shift = 0;                 ///< APS: the layer was scaled by 2^shift
   std::int64_t non_finite = 0;   ///< NaN and Inf among the contributions
@@ -29,7 +29,7 @@ struct TensorReport {
   std::vector<int> bits{};  ///< CodecState::ChosenBits of each rank; empty: none are chosen
 };
 
-/// What one rank sent and received in one call.
+/// The traffic of one rank in one call.
 struct Traffic {
   /// Rounds of the exchange for one chunk, of a message each way. Transfers of sizes do not count.
   std::int64_t steps = 0;

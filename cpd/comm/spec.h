@@ -26,7 +26,7 @@ enum class Exchange : std::uint8_t {
   hierarchical,  ///< members to master, ring of masters, broadcast; order ring, with groups
 };
 
-/// Where an average divides by the number of ranks W, in binary32.
+/// The point at which an average divides by the number of ranks W, in binary32.
 enum class Divide : std::uint8_t {
   after,   ///< the sum, once, at the end
   before,  ///< each contribution, before its scale is measured and it is cast (as torch's DDP)
@@ -62,8 +62,8 @@ CPD_API void Check(const Reduce& spec);
 /// Check(spec) for a known number of ranks, which no group may exceed.
 CPD_API void Check(const Reduce& spec, int world);
 
-/// Whether a sequential sum, rounded to nearest, has more than 2^precision terms at one level: with
-/// terms of equal value the later ones may change nothing.
+/// Returns whether a sequential sum, rounded to nearest, has more than 2^precision terms at one
+/// level: with terms of equal value the later ones may change nothing.
 CPD_API bool MayStall(const Reduce& spec, int world);
 
 CPD_API Order ParseOrder(std::string_view name);
@@ -74,7 +74,7 @@ CPD_API std::span<const std::string_view> NamesOf(Order order);
 CPD_API std::span<const std::string_view> NamesOf(Exchange exchange);
 CPD_API std::span<const std::string_view> NamesOf(Divide divide);
 
-/// Whether `scale` is a power of two from 2^-126 to 2^126.
+/// Returns whether `scale` is a power of two from 2^-126 to 2^126.
 CPD_API bool IsLossScale(double scale);
 
 /// Reads a text: what contributions become (a format, a scaled format, or a compressor with its

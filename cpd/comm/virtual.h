@@ -54,7 +54,7 @@ class CPD_API VirtualReduce {
   void Commit();
   /// Writes the reduced layer to `out` (float32, contiguous), after the schedule's last rank.
   void Result(int layer, const TensorView& out);
-  /// What has been counted; waits for the device's work.
+  /// Returns the counts; waits for the device's work.
   [[nodiscard]] TensorReport report(int layer) const;
 
  private:

@@ -56,7 +56,7 @@ class BegunState {
   CodecState* state_;
 };
 
-/// Whether every value is one of bf16.
+/// Returns whether every value is one of bf16.
 bool FitsHalves(const Format& format) {
   return format.man <= 7 && format.min_quantum_exponent() >= -133;
 }

@@ -28,8 +28,8 @@ class VirtualSums {
   VirtualSums(const VirtualSums&) = delete;
   VirtualSums& operator=(const VirtualSums&) = delete;
 
-  /// Whether the device makes the contributions: of a format, or by a codec's kernels. Else the
-  /// codec makes them on the host.
+  /// Returns whether the device makes the contributions: of a format, or by a codec's kernels. Else
+  /// the codec makes them on the host.
   [[nodiscard]] bool rounds() const;
   /// Codec::Measure of a rank's layer; waits. Here and below `whole` is the layer as a piece, and
   /// `state` what the codec keeps of it, or null.
@@ -83,7 +83,8 @@ class VirtualSums {
 
   [[nodiscard]] Layer& At(int layer);
   [[nodiscard]] const Layer& At(int layer) const;
-  /// What the calls of a level have in common; a layer's, by the position of its random streams.
+  /// The members that the calls of a level have in common; a layer's, by the position of its random
+  /// streams.
   [[nodiscard]] VirtualCall CallOf(const Level& level) const;
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;

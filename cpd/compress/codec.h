@@ -57,7 +57,7 @@ enum class Measured : std::uint8_t {
   shared,
 };
 
-/// What a codec keeps of one rank's layer between calls, and during a call.
+/// A codec's state for one rank's layer, between calls and during a call.
 class CPD_API CodecState {
  public:
   CodecState() = default;
@@ -82,7 +82,7 @@ class CPD_API CodecState {
   /// The bits of a value that the codec chose for the layer, before any entropy coding, after
   /// Begin; none where it chooses none. 0: all values are equal.
   [[nodiscard]] virtual std::optional<int> ChosenBits() const;
-  /// What the next call will find, for checkpoints; empty where nothing is kept.
+  /// Returns the state that the next call will find, for checkpoints; empty if there is none.
   [[nodiscard]] virtual std::vector<float> Kept() const;
   /// Restores what Kept returned. Throws Error for another number of values.
   virtual void Restore(std::span<const float> kept);
@@ -118,8 +118,8 @@ class CPD_API Codec {
   [[nodiscard]] virtual std::string text() const = 0;
   /// A format that has every decoded value; kFp32 where nothing more is known.
   [[nodiscard]] virtual const Format& format() const = 0;
-  /// Whether n values always take MostBytes(n, before), and block() * k + r values k times the
-  /// bytes of block() and those of r.
+  /// Returns whether n values always take MostBytes(n, before), and block() * k + r values k times
+  /// the bytes of block() and those of r.
   [[nodiscard]] virtual bool is_fixed() const = 0;
   /// The most bytes of a piece of n values whose first bucket has `before` values ahead of the
   /// piece (begin mod bucket()).
@@ -130,25 +130,25 @@ class CPD_API Codec {
   /// The number of values that share something that costs bytes, such as a norm. Layers are cut at
   /// multiples of it where possible. At most kMostBucket.
   [[nodiscard]] virtual std::int64_t bucket() const { return 1; }
-  /// Whether Encode has bytes for NaN and infinities. If not, contributions of a call that may meet
-  /// NaN are sent as what Round gives, in binary32.
+  /// Returns whether Encode has bytes for NaN and infinities. If not, contributions of a call that
+  /// may meet NaN are sent as what Round gives, in binary32.
   [[nodiscard]] virtual bool has_nan() const { return true; }
-  /// Whether the codec scales values itself, so that APS has nothing to choose.
+  /// Returns whether the codec scales values itself, so that APS has nothing to choose.
   [[nodiscard]] virtual bool has_scales() const { return false; }
-  /// Whether partial sums may be sent from rank to rank in place of contributions (exchanges ring
-  /// and hierarchical): the codec is then only a cast of each rank's values.
+  /// Returns whether partial sums may be sent from rank to rank in place of contributions
+  /// (exchanges ring and hierarchical): the codec is then only a cast of each rank's values.
   [[nodiscard]] virtual bool may_hop() const { return false; }
 
-  /// Whether some values of a layer of n values always become zero, whatever they are: such a
-  /// parameter never changes.
+  /// Returns whether some values of a layer of n values always become zero, whatever they are: such
+  /// a parameter never changes.
   [[nodiscard]] virtual bool Freezes(std::int64_t n) const;
-  /// Whether a layer's state must know the root mean square of the layer's gradient before Begin
-  /// (CodecState::SetGradient). Begin and CodecStates::Of throw Error where it was not set.
+  /// Returns whether a layer's state must know the root mean square of the layer's gradient before
+  /// Begin (CodecState::SetGradient). Begin and CodecStates::Of throw Error where it was not set.
   [[nodiscard]] virtual bool needs_gradient() const { return false; }
 
   [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
   [[nodiscard]] virtual KernelSupport kernels() const { return KernelSupport::none; }
-  /// Whether BytesOn counts on every device.
+  /// Returns whether BytesOn counts on every device.
   [[nodiscard]] virtual bool counts_bytes() const { return is_fixed(); }
 
   // These compute on the queue's device, where values and bytes are; what returns a number waits.
@@ -198,8 +198,8 @@ class CPD_API Codec {
 
   /// The state of a rank's layer of `size` values; null where the codec needs none.
   [[nodiscard]] virtual std::unique_ptr<CodecState> MakeState(std::int64_t size) const;
-  /// Whether the codec depends on the length of a layer's rows, so that ForRows makes the one to
-  /// use.
+  /// Returns whether the codec depends on the length of a layer's rows, so that ForRows makes the
+  /// one to use.
   [[nodiscard]] virtual bool by_rows() const { return false; }
   /// The layout of a layer of this shape. By default a row has the values of one index of the first
   /// of two or more dimensions; a vector is one row. Throws Error for an axis that the shape lacks.
@@ -231,13 +231,13 @@ CPD_API std::int64_t BlockOfBucket(std::int64_t bucket);
 /// Writes y[i] = (x[i] * 2^shift) / divisor, rounded as by Decode. y may be x.
 CPD_API void Unscale(int shift, float divisor, std::int64_t n, const float* x, float* y);
 
-/// Whether no value is NaN or infinite.
+/// Returns whether no value is NaN or infinite.
 CPD_API bool IsFinite(std::int64_t n, const float* x);
 
-/// Whether a state is that of a rank's contribution or of the results that the rank owns.
+/// The role of a state: a rank's contribution, or the results that the rank owns.
 enum class Stage : std::uint8_t { contribution, result };
 
-/// What codecs keep between calls, by rank and layer; a layer's number is its number in random
+/// The states of codecs between calls, by rank and layer; a layer's number is its number in random
 /// streams. Only one call at a time may use an object. The first call that keeps something makes
 /// its rank the owner, and calls of another owner are refused.
 class CPD_API CodecStates {

@@ -37,7 +37,7 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(n); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// What inner does on every device.
+  /// Returns what inner does on every device.
   [[nodiscard]] KernelSupport kernels() const override { return inner_->kernels(); }
   [[nodiscard]] bool counts_bytes() const override { return inner_->counts_bytes(); }
   [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,

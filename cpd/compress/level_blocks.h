@@ -12,7 +12,7 @@
 
 namespace cpd {
 
-/// How levels are written.
+/// The encoding of levels.
 enum class LevelCoding : std::uint8_t {
   fixed,     ///< codes of the plan's bits, packed
   dense,     ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
@@ -23,7 +23,7 @@ enum class LevelCoding : std::uint8_t {
   trits,
 };
 
-/// What the levels of every piece of a layer need of the whole layer.
+/// Facts on a whole layer that the levels of its chunks need.
 struct LayerLevels {
   float norm = 0;  ///< where there are no buckets
   LevelSpacing spacing{};
@@ -47,12 +47,12 @@ class LevelBlocks {
 
   [[nodiscard]] std::int64_t block() const { return block_; }
   [[nodiscard]] const Options& options() const { return options_; }
-  /// What kernels on every device do: all for codes of fixed width and equal distances.
+  /// Returns what kernels on every device do: all for codes of fixed width and equal distances.
   [[nodiscard]] KernelSupport kernels() const {
     const bool has_layout = options_.coding == LevelCoding::fixed && !options_.spaced;
     return has_layout ? KernelSupport::all : KernelSupport::none;
   }
-  /// Whether n values always take MostBytes.
+  /// Returns whether n values always take MostBytes.
   [[nodiscard]] bool is_fixed() const {
     return options_.coding == LevelCoding::fixed || options_.coding == LevelCoding::trits;
   }

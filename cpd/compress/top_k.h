@@ -40,7 +40,7 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return std::int64_t{1} << 16; }
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
-  /// Whether inner is anything but a packed format.
+  /// Returns whether inner is anything but a packed format.
   [[nodiscard]] bool has_scales() const override { return has_scales_; }
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }

@@ -12,7 +12,7 @@ namespace cpd {
 
 class CodecWords;
 
-/// How many bits a layer's bins take.
+/// The number of bits of a layer's bins.
 struct UniformBits {
   enum class Rule : std::uint8_t {
     fixed,
@@ -58,7 +58,7 @@ class CPD_API UniformState final : public CodecState {
 };
 
 /// Rounds values to 2^N bins of equal width from a layer's least value to its greatest: a value
-/// becomes the centre of its bin, rounded once to binary32 (cpd/numeric/scaled/uniform_bins.h). A
+/// becomes the center of its bin, rounded once to binary32 (cpd/numeric/scaled/uniform_bins.h). A
 /// layer of equal values is one bin. NaN and Inf do not count for the range, have a bin of their
 /// own, and become NaN.
 ///

@@ -22,7 +22,7 @@ class CPD_API CodecWords {
   [[nodiscard]] int depth() const { return depth_; }
   /// The whole text, for error texts.
   [[nodiscard]] const std::string& text() const { return text_; }
-  /// Whether no word is left.
+  /// Returns whether no word is left.
   [[nodiscard]] bool IsEmpty() const { return words_.empty(); }
   /// Removes and returns the next word; empty where there is none.
   std::string Next();

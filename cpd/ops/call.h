@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What operations on every kind of device share: the tensors, the key and the queue of a call, and
-// the errors that depend on values.
+// Parts that operations on every kind of device share: the tensors, the key and the queue of a
+// call, and the errors that depend on values.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace cpd {
 /// them, and on the CPU, whose plans have their values.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
-/// Where this thread explains: notes a kernel on x's device and returns true, unless x is on the
+/// If this thread explains, notes a kernel on x's device and returns true, unless x is on the
 /// CPU, whose backend notes what it runs itself.
 [[nodiscard]] bool Notes(const TensorView& x, const char* kernel);
 

@@ -90,7 +90,7 @@ std::int64_t Extent(const TensorView& x, int from_end) {
   return from_end < x.rank ? x.shape[static_cast<std::size_t>(x.rank - 1 - from_end)] : 1;
 }
 
-/// Whether x's dimensions from `first` on (counted from the end) broadcast to out's.
+/// Returns whether x's dimensions from `first` on (counted from the end) broadcast to out's.
 bool Broadcasts(const TensorView& x, const TensorView& out, int first) {
   bool fits = x.rank <= out.rank;
   for (int d = first; d < x.rank; ++d) {

@@ -18,7 +18,7 @@ namespace cpd {
 void CheckFloat(const TensorView& x, const char* name);
 /// `on the CPU` or `on cuda:1`.
 std::string PlaceOf(const TensorView& x);
-/// What the CPU alone computes: no backend's table has an operation for it.
+/// Operations that the CPU alone computes: no backend's table has an operation for it.
 enum class OnCpuAlone : std::uint8_t {
   casts_for_products,  ///< CastWhereHeld and CastApart (scaled.h)
   convolutions,
@@ -28,7 +28,7 @@ enum class OnCpuAlone : std::uint8_t {
 };
 /// Throws Error, naming the operation and x's device, unless x is on the CPU.
 void Check(OnCpuAlone operation, const TensorView& x);
-/// Whether both are on the CPU, or on the same other device.
+/// Returns whether both are on the CPU, or on the same other device.
 bool IsTogether(const TensorView& x, const TensorView& y);
 /// Throws Error unless both are on one device.
 void CheckSameDevice(const TensorView& a, const TensorView& b);

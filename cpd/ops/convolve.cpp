@@ -171,7 +171,7 @@ void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
 
 bool HoldsZeros(const Format& format) { return format.is_signed && format.has_zero(); }
 
-/// Whether `is` is true of an element.
+/// Returns whether `is` is true of an element.
 template <class Is>
 bool HasAny(const TensorView& x, Is is) {
   std::atomic<bool> has{false};
@@ -196,10 +196,10 @@ bool HasNegativeZero(const TensorView& x) {
   return HasAny(x, [](float value) { return std::bit_cast<std::uint32_t>(value) == 0x80000000U; });
 }
 
-/// Whether products by +0 may change more of a sum than the sign of a zero, from - to +. They do
-/// not where weights are finite, each rounding is to nearest-even and into a format with zeros, and
-/// sums are added one by one: s + 0 = s unless s is -0. A sum that is -0 without them may be +0
-/// with them; all others, also of chunks, are equal. Integer sums have no -0.
+/// Returns whether products by +0 may change more of a sum than the sign of a zero, from - to +.
+/// They do not where weights are finite, each rounding is to nearest-even and into a format with
+/// zeros, and sums are added one by one: s + 0 = s unless s is -0. A sum that is -0 without them
+/// may be +0 with them; all others, also of chunks, are equal. Integer sums have no -0.
 bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   const Format format = accumulator.format;
   const bool in_order =

@@ -112,7 +112,7 @@ void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
 }
 
 /// Calls raise(run, i, raised) for stages of elements from i on, and stores the exceptions that it
-/// puts into `raised`, with those of signalling operands unless it returns false: none is NaN.
+/// puts into `raised`, with those of signaling operands unless it returns false: none is NaN.
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
               const RandomKey& key, const TensorView& flags, const TensorView* random,
@@ -166,8 +166,8 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
               });
 }
 
-/// Whether binary32 holds most of the first results to odd (short_exact.h): each that it leaves in
-/// doubt, as products of fma of many bits, costs the engine.
+/// Returns whether binary32 holds most of the first results to odd (short_exact.h): each that it
+/// leaves in doubt, as products of fma of many bits, costs the engine.
 bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Target& to,
                    const RoundingOptions& options, const RandomKey& key) {
   Stages<float> stages(in, to, options, key, nullptr);

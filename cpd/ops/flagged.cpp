@@ -55,7 +55,7 @@ class Line {
     }
     return values_;
   }
-  /// The exceptions that signalling NaNs among the elements raise.
+  /// The exceptions that signaling NaNs among the elements raise.
   [[nodiscard]] std::uint8_t raised() const { return raised_; }
 
  private:

@@ -70,7 +70,7 @@ bool IsUnitWithScales(const Accumulator& accumulator) {
   return accumulator.unit && accumulator.unit->scale;
 }
 
-/// How many values of k share the scales of both operands: the finer block of the two.
+/// The number of values of k that share the scales of both operands: the finer block of the two.
 std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_t depth) {
   const std::int64_t of_a = a.scales == nullptr ? 0 : a.block;
   const std::int64_t of_b = b.scales == nullptr ? 0 : b.block;

@@ -58,8 +58,8 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
                   const TensorView& out, const TensorView* c, const GemmPart& part,
                   const RandomKey& key = {});
 
-/// How many integers `random` holds for each element: 1 for c, and one for each other rounding of a
-/// sum of `depth` products. 0 where the accumulator's rounding is not stochastic.
+/// The number of integers that `random` holds for each element: 1 for c, and one for each other
+/// rounding of a sum of `depth` products. 0 where the accumulator's rounding is not stochastic.
 CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);
 
 /// The scales by which elements of one operand are multiplied. (lines: rows of a, columns of b.)

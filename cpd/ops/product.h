@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What products of matrices and of images have in common.
+// Parts that products of matrices and of images have in common.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace cpd {
 
-/// Where this thread explains: begins the explanation of a product of `depth` values of k. given:
+/// If this thread explains, begins the explanation of a product of `depth` values of k. given:
 /// whether the caller gives the random integers.
 void NotePathOfProduct(const char* function, const Accumulator& accumulator, std::int64_t depth,
                        bool given, const TensorView& out);

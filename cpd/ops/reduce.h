@@ -17,8 +17,8 @@ namespace cpd {
 using FoldState = FoldStateOf<float>;
 using FoldState64 = FoldStateOf<double>;
 
-/// How many planes a sum of `terms` terms needs: 1 (sequential), 2 (kahan: sum, compensation;
-/// chunked: outer sum, inner sum), for pairwise one for each bit of `terms`.
+/// The number of planes that a sum of `terms` terms needs: 1 (sequential), 2 (kahan: sum,
+/// compensation; chunked: outer sum, inner sum), for pairwise one for each bit of `terms`.
 CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
 
 /// Adds term number k (0, 1, …, in this order) to the n sums, by the operations and draws that
@@ -47,8 +47,8 @@ CPD_API void FoldSteps(const Accumulator& accumulator, std::int64_t k, std::int6
 CPD_API void FoldEnd(const Accumulator& accumulator, std::int64_t terms, std::int64_t first,
                      std::int64_t n, FoldState64 state, const RandomKey& key = {});
 
-/// How many draws a sum of `terms` terms takes, counted from draw 0. 0 where its rounding is not
-/// stochastic.
+/// The number of draws that a sum of `terms` terms takes, counted from draw 0. 0 where its rounding
+/// is not stochastic.
 CPD_API std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms);
 
 /// Throws Error where a stochastic sum of `terms` terms would need more random bits than there are

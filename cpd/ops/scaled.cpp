@@ -168,7 +168,7 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Whether the device's casts can draw the integers of a tensor in that order.
+/// Returns whether the device's casts can draw the integers of a tensor in that order.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
   return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);
@@ -302,7 +302,7 @@ class TableCall {
   std::optional<Scratch> memory_;
 };
 
-/// Where this thread explains: notes a kernel of a device other than the CPU, whose operations note
+/// If this thread explains, notes a kernel of a device other than the CPU, whose operations note
 /// their own.
 bool NotesKernel(const char* function, const char* kernel, const TensorView& like,
                  const ScalesCall& of) {
@@ -313,7 +313,7 @@ bool NotesKernel(const char* function, const char* kernel, const TensorView& lik
   return true;
 }
 
-/// What a cast on the CPU may be asked beside: the strides of indices, where they are not those of
+/// Further options of a cast on the CPU: the strides of indices, where they are not those of
 /// x's row-major order; where to write the outermost level's scales, apart from values; where to
 /// tell whether the result holds all values.
 struct Besides {

@@ -39,7 +39,8 @@ Number<Integer> round_unbounded(const Spec& spec, const Number<Integer>& x, cons
   return grid_value<Integer>(grid, round_magnitude(grid, x, o));
 }
 
-/// Whether finite x is tiny: below 2^emin before, or after rounding with unbounded exponent.
+/// Returns whether finite x is tiny: below 2^emin before, or after rounding with unbounded
+/// exponent.
 template <class Integer>
 bool is_tiny(const Spec& spec, const Number<Integer>& x, const Options& o, Tininess tininess) {
   if (x.is_zero() || spec.is_integer()) return false;
@@ -73,7 +74,7 @@ std::uint8_t flags_of(const Spec& spec, const Number<Integer>& x, const Number<I
   return flags;
 }
 
-/// Whether |x| is halfway between two neighbours of the format's precision.
+/// Returns whether |x| is halfway between two neighbors of the format's precision.
 template <class Integer>
 bool is_tie(const Spec& spec, const Number<Integer>& x) {
   if (x.kind != Kind::finite || x.is_zero()) return false;
@@ -98,7 +99,7 @@ std::uint16_t rounding_corners(const Spec& spec, const Number<Integer>& x,
                                     (ties ? bit(Corner::tie) : 0));
 }
 
-/// Whether a sum is zero, or at least two binades below its greater term.
+/// Returns whether a sum is zero, or at least two binades below its greater term.
 template <class Integer>
 bool cancels(const Number<Integer>& x, const Number<Integer>& y, const Number<Integer>& sum) {
   if (!counts(x) || !counts(y) || x.negative == y.negative) return false;

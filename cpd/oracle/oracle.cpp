@@ -30,7 +30,7 @@ constexpr std::int64_t kLinesAtOnce = 1024;
 /// The most bits of a line's inputs for which each line there can be is computed once.
 constexpr int kMostTableBits = 16;
 
-/// Whether Integer holds x + y and what a rounding forms of it.
+/// Returns whether Integer holds x + y and what a rounding forms of it.
 template <class Integer>
 bool HoldsSum(const Number<Integer>& x, const Number<Integer>& y) {
   if (!reference::counts(x) || !reference::counts(y)) return true;

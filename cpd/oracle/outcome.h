@@ -16,7 +16,7 @@
 
 namespace cpd::reference {
 
-/// What a line has of a rounding: a code, flags, and the corners of the result.
+/// The outcome of a rounding: a code, flags, and the corners of the result.
 struct Outcome {
   std::uint32_t code = 0;
   std::uint8_t flags = 0;

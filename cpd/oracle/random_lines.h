@@ -18,7 +18,7 @@ class CPD_API RandomWords {
  public:
   __extension__ using State = unsigned __int128;
 
-  /// What moves a stream on by a number of words: state -> factor * state + plus.
+  /// A step of a stream by a number of words: state -> factor * state + plus.
   struct Leap {
     State factor = 1;
     State plus = 0;

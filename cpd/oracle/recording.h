@@ -80,7 +80,7 @@ inline std::vector<std::string> step_names(const Accumulator& accumulator, std::
   const auto product = [&] {
     if (rounds_products) names.emplace_back("product");
   };
-  const auto trees = [&] {  // merges of equal neighbours, and at the end of the remaining trees
+  const auto trees = [&] {  // merges of equal neighbors, and at the end of the remaining trees
     std::size_t left = 0;
     for (std::size_t k = 0; k < length; ++k) {
       product();

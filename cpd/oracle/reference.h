@@ -141,7 +141,7 @@ template <class Integer = Natural>
   return exact_nan<Integer>();
 }
 
-/// Whether a code is a signalling NaN: in IEEE formats one whose first mantissa bit is zero.
+/// Returns whether a code is a signaling NaN: in IEEE formats one whose first mantissa bit is zero.
 inline bool is_signalling(const Spec& spec, std::uint64_t code) {
   if (spec.encoding != Encoding::ieee || spec.man == 0) return false;
   return value_of<ShortNatural<Digits>>(spec, code).is_nan() && (code >> (spec.man - 1)) % 2 == 0;
@@ -170,7 +170,8 @@ inline float decode(const Spec& spec, std::uint64_t code) { return to_float(valu
 
 // --- Rounding ------------------------------------------------------------------------------------
 
-/// How to round. Stochastic modes have N random bits, a variant, and the integer R in [0, 2^N).
+/// The options of a rounding. Stochastic modes have N random bits, a variant, and the integer R in
+/// [0, 2^N).
 struct Options {
   Rounding rounding = Rounding::nearest_even;
   Overflow overflow = Overflow::ieee;
@@ -179,7 +180,7 @@ struct Options {
   std::uint32_t random = 0;
 };
 
-/// The codes of the neighbours of |x| on the grid, the greatest point not above |x| and the next,
+/// The codes of the neighbors of |x| on the grid, the greatest point not above |x| and the next,
 /// and how far |x| is from the first, of how far the second is.
 template <class Integer>
 struct Neighbours {
@@ -193,7 +194,7 @@ struct Neighbours {
 /// from -127, others from emin = 1 - bias.)
 inline std::uint64_t end_of_grid(const Spec& spec) { return std::uint64_t{2400 + 512} << spec.man; }
 
-/// |x| cut to a multiple of the format's step, as a code: the first guess at the neighbour below,
+/// |x| cut to a multiple of the format's step, as a code: the first guess at the neighbor below,
 /// which decides on nothing.
 template <class Integer>
 std::uint64_t likely_code(const Spec& spec, const Number<Integer>& x) {
@@ -223,7 +224,7 @@ std::uint64_t searched_code(const Spec& spec, const Number<Integer>& x) {
   return low;
 }
 
-/// The neighbours of |x| if `low` is the code of the first one.
+/// The neighbors of |x| if `low` is the code of the first one.
 template <class Integer>
 [[gnu::always_inline]] inline std::optional<Neighbours<Integer>> neighbours_at(
     const Spec& spec, const Number<Integer>& x, std::uint64_t low) {
@@ -240,7 +241,8 @@ template <class Integer>
   return Neighbours<Integer>{low, next, part, gap};
 }
 
-/// Whether a value at the fraction nu = part / gap of the way rounds stochastically away from zero.
+/// Returns whether a value at the fraction nu = part / gap of the way rounds stochastically away
+/// from zero.
 template <class Integer>
 bool rounds_away(const Number<Integer>& part, const Number<Integer>& gap, const Options& o) {
   // A: floor(nu 2^n) + r >= 2^n  <=>  nu 2^n >= 2^n - r; B and C are transformed alike.
@@ -300,8 +302,8 @@ std::uint64_t round_magnitude(const Spec& spec, const Number<Integer>& x, const 
   throw std::logic_error("unknown rounding");
 }
 
-/// Whether a finite overflow gives the largest value. Rounding to odd it does, unless the next code
-/// is odd and P3109's Inf.
+/// Returns whether a finite overflow gives the largest value. Rounding to odd it does, unless the
+/// next code is odd and P3109's Inf.
 inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
   if (o.rounding == Rounding::to_odd) {
     const bool odd_above = (spec.max_code() + 1) % 2 == 1;

@@ -128,7 +128,7 @@ inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOpe
   return terms;
 }
 
-/// Whether |x| cut to the format's precision exceeds the format's largest value.
+/// Returns whether |x| cut to the format's precision exceeds the format's largest value.
 inline bool passes_largest(const Spec& spec, const Exact& x) {
   const Exact largest = grid_value(spec, spec.max_code());
   const int quantum = block_exponent(largest, spec.emin()) - spec.man;

@@ -212,7 +212,7 @@ class Lines {
             .value_or(kNoCode));
   }
 
-  /// Whether an operand of line i is a signalling NaN.
+  /// Returns whether an operand of line i is a signaling NaN.
   bool Signals(std::size_t i) const {
     const std::size_t n = Terms(rule_);
     const auto any = [](const Format& format, const std::uint32_t* codes, std::size_t count) {

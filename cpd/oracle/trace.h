@@ -3,7 +3,7 @@
 // The slow oracle of sums and sums of products in bulk: values, exception flags, and intermediate
 // results (signals): for an ordered sum each rounding; for a matrix unit each product's exponent,
 // significand, shift and cut bits, the greatest exponent, and the sum before and after
-// normalisation.
+// normalization.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ struct Signal {
   bool operator==(const Signal&) const = default;
 };
 
-/// Whether lines have signals and flags, as all have but those of matrix units with another adder
-/// than aligned.
+/// Returns whether lines have signals and flags, as all have but those of matrix units with another
+/// adder than aligned.
 CPD_API bool HasTrace(const SumRule& rule);
 
-/// Whether the result is the integer itself, the last `sum`.
+/// Returns whether the result is the integer itself, the last `sum`.
 CPD_API bool HasIntegerResult(const SumRule& rule);
 
 /// The signals of a line, in their order; none without a trace. Throws Error for numbers wider than
@@ -55,7 +55,7 @@ CPD_API bool HasIntegerResult(const SumRule& rule);
 /// `sum` after it, the last of which is the integer's result; a term that is not finite is 0.
 ///
 /// Matrix units, for each block (of T terms): `special` (a term is not finite; the block's other
-/// signals are then 0), `p_sign`, `p_exp` (not normalised), `p_sig` (an integer, in units of
+/// signals are then 0), `p_sign`, `p_exp` (not normalized), `p_sig` (an integer, in units of
 /// 2^(p_exp - f), f the operands' fraction bits), `p_shift` (below max_exp), `p_cut` (the low bits
 /// of p_sig that are dropped); `c_…`, the running sum's; `max_exp`; `sum`, in units of
 /// 2^(max_exp - F); `n_sign`, `n_exp`, `n_sig`, the total with its leading one on top of n_sig (0

@@ -177,7 +177,7 @@ void SetKey(Accumulator& accumulator, const Key<Accumulator>& key, std::string_v
               ToString(accumulator.scheme));
 }
 
-/// Whether a unit's sums are rounded once more, into the accumulator's format.
+/// Returns whether a unit's sums are rounded once more, into the accumulator's format.
 bool RoundsSums(const BlockFma& unit, const Format& format) {
   return unit.promote != 0 || !Holds(format, unit.sum);
 }

@@ -19,7 +19,7 @@ enum class Scheme : std::uint8_t {
   sequential,  ///< s = round(s + x)
   kahan,       ///< y = x - c; t = s + y; c = (t - s) - y; s = t; each operation rounded
   chunked,     ///< sequential within each chunk of terms, from +0; then sequential over the chunks
-  pairwise,    ///< a tree: neighbours first, an odd one passes up; then s = round(s + tree)
+  pairwise,    ///< a tree: neighbors first, an odd one passes up; then s = round(s + tree)
   block_fma,   ///< aligned and truncated block by block, as matrix units do (BlockFma)
   fixed,       ///< an integer of so many bits, in steps of 2^-fraction (FixedPoint)
 };

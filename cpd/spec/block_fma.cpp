@@ -113,7 +113,7 @@ void CheckCuts(const BlockFma& unit) {
               "two_steps_even cut");
 }
 
-/// What the adders other than `aligned` suppose.
+/// Checks what the adders other than `aligned` suppose.
 void CheckAdder(const BlockFma& unit) {
   CheckName("adder", unit.adder);
   if (unit.adder == Adder::aligned) return;

@@ -12,7 +12,7 @@
 
 namespace cpd {
 
-/// How a matrix unit adds one block's products and its running sum.
+/// The rule by which a matrix unit adds one block's products and its running sum.
 enum class Adder : std::uint8_t {
   aligned,         ///< every term is cut below the greatest exponent (BlockFma)
   exact,           ///< the exact sum of the products and the addend, rounded once (CDNA1)
@@ -22,7 +22,7 @@ enum class Adder : std::uint8_t {
 };
 
 /// The rule of a matrix unit ("block FMA with truncated alignment"). Per block of products: each is
-/// exact, with the exponent ea + eb of its operands (not normalised; subnormals keep emin); E is
+/// exact, with the exponent ea + eb of its operands (not normalized; subnormals keep emin); E is
 /// the greatest of them, of the addend's (if aligned) and of min_exponent; every term is cut toward
 /// zero to fraction_bits below 2^E; the sum of the cut terms is exact and rounded once into `sum`;
 /// beyond the range of `sum` it is Inf where that has Inf, also toward zero (adder aligned).

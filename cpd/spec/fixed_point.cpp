@@ -27,7 +27,7 @@ int WidthNamed(std::string_view word) {
   if (!name.starts_with(kInt) || name.size() == kInt.size()) return 0;
   const std::string_view digits = name.substr(kInt.size());
   if (digits.find_first_not_of("0123456789") != std::string_view::npos) return 0;
-  // What is longer than any width stays beyond all of them.
+  // A number longer than any width stays beyond all widths.
   return ParseInteger<int>("width", digits.substr(0, 6));
 }
 

@@ -28,10 +28,10 @@ struct FixedPoint {
 /// Throws Error where a field is out of range: what is given and what is allowed.
 CPD_API void Check(const FixedPoint& point);
 
-/// Whether a text's first word is an integer's short name: `fixed<40,12>` (width and fraction), or
-/// `int26` and wider (fraction 0): narrower ones are formats.
+/// Returns whether a text's first word is an integer's short name: `fixed<40,12>` (width and
+/// fraction), or `int26` and wider (fraction 0): narrower ones are formats.
 CPD_API bool NamesFixed(std::string_view word);
-/// What it names, wrapping and rounding toward zero.
+/// Returns the accumulator that such a word names, wrapping and rounding toward zero.
 CPD_API FixedPoint FixedNamed(std::string_view word);
 
 /// The accumulator for sums of `terms` products of values of a and b that loses nothing: its unit

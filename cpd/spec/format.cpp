@@ -105,7 +105,7 @@ std::string IntegerName(const Format& format) {
   return "int" + bits + (format.encoding == Encoding::int_full ? ":full" : "");
 }
 
-/// Whether the option at the front of `text` is known, and taken off and set.
+/// Returns whether the option at the front of `text` is known, and taken off and set.
 bool TakeOption(std::string_view& text, FormatFields& fields) {
   const std::size_t end = std::min(text.find(':', 1), text.size());
   std::string_view one = text.substr(0, end);
@@ -191,7 +191,7 @@ void CheckWidths(int exp, int man, int bias) {
   if (bias < -255 || bias > 255) throw Error(Range("bias", -255, 255, bias));
 }
 
-/// Whether exp and man are those of a wide format.
+/// Returns whether exp and man are those of a wide format.
 bool AreWide(int exp, int man, Encoding encoding) {
   return encoding == Encoding::ieee && (exp > 8 || man > 23) && exp >= 1 && man >= 0 &&
          exp <= kWidestExp && man <= kWidestMan;

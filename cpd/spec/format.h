@@ -22,7 +22,7 @@
 
 namespace cpd {
 
-/// How the special values are encoded.
+/// The encoding of the special values.
 enum class Encoding : std::uint8_t {
   ieee,         ///< top exponent field: mantissa 0 is Inf, the others NaN
   fn,           ///< no Inf; all ones is NaN (OCP E4M3FN)
@@ -35,7 +35,7 @@ enum class Encoding : std::uint8_t {
   p3109finite,  ///< as p3109 without Inf: overflow and Inf give the largest value
 };
 
-/// Whether codes are two's complement.
+/// Returns whether codes are two's complement.
 constexpr bool is_integer(Encoding encoding) {
   return encoding == Encoding::integer || encoding == Encoding::int_full;
 }
@@ -74,7 +74,7 @@ struct Format {
   [[nodiscard]] constexpr bool is_p3109() const {
     return encoding == Encoding::p3109 || encoding == Encoding::p3109finite;
   }
-  /// Whether overflow and infinite values give NaN under Overflow::ieee.
+  /// Returns whether overflow and infinite values give NaN under Overflow::ieee.
   [[nodiscard]] constexpr bool overflows_to_nan() const {
     return has_nan() && !has_inf() && encoding != Encoding::p3109finite;
   }

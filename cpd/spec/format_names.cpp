@@ -117,7 +117,7 @@ bool IsInteger(std::string_view name) {
   return std::ranges::all_of(name.substr(3), IsDigit);
 }
 
-/// What `name`, in small letters, is, where it is of kOthers; else empty.
+/// Returns the format of `name`, in small letters, if kOthers has it; else empty.
 std::string_view Other(std::string_view name) {
   const std::string_view family = name.substr(0, name.find_last_not_of("0123456789") + 1);
   for (const auto& [known, what] : kOthers) {
@@ -144,7 +144,7 @@ std::string Joined(std::string_view name) {
   return joined;
 }
 
-/// Where eXmY begins in a name; npos where there is none.
+/// The index of eXmY in a name; npos if there is none.
 std::size_t WidthsBegin(std::string_view name) {
   for (std::size_t i = 0; i + 3 < name.size(); ++i) {
     if (name[i] == 'e' && IsDigit(name[i + 1]) && name[i + 2] == 'm' && IsDigit(name[i + 3])) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What other libraries call a format. Where two mean different things by a name, the name means
+// Names of formats in other libraries. Where two mean different things by a name, the name means
 // what the library's own type of exactly that name holds: `float8_e4m3` is ml_dtypes' IEEE-like
 // e4m3 (max 240), `float8_e4m3fn` is OCP's (max 448). So `float4_e2m1fn`, `float6_e2m3fn` and
 // `float6_e3m2fn` are OCP's finite formats, though `fn` on a bare name is the encoding with a NaN.
@@ -54,7 +54,7 @@ std::string FormatMeant(std::string_view text);
 /// Why `text`, in any letter case, names no format.
 std::string NoSuchFormat(std::string_view text);
 
-/// What a bare `e4m3` may mean, for errors.
+/// The meanings that a bare `e4m3` may have, for errors.
 inline constexpr std::string_view kE4m3IsAmbiguous =
     "e4m3 is ambiguous: write e4m3fn (OCP's, with a max of 448) or (4,3) (IEEE-like, with Inf and "
     "a "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms of groups of neighbouring values: x' = (1 / sqrt n) H diag(s) x, where H is
+// Hadamard transforms of groups of neighboring values: x' = (1 / sqrt n) H diag(s) x, where H is
 // Sylvester's matrix of n rows (entry (i, j) is -1 to the number of ones that i and j share) and s
 // are signs. The inverse is the transpose, (1 / sqrt n) diag(s) H.
 //

@@ -35,7 +35,7 @@ struct Key {
   void (*set)(Spec& spec, std::string_view text);
   FieldValue (*get)(const Spec& spec);
   bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: every one
-  /// Whether the canonical text has the key at its default value, too; null: never.
+  /// True if the canonical text has the key at its default value, too; null: never.
   bool (*always)(const Spec& spec) = nullptr;
 
   [[nodiscard]] constexpr bool IsOf(const Spec& spec) const { return has == nullptr || has(spec); }

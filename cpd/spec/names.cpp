@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kLongest = 40;  // letters of a name that are compared and shown
 
-/// Letters left out, added, changed or swapped with their neighbours between a and b.
+/// Letters left out, added, changed or swapped with their neighbors between a and b.
 std::size_t Distance(std::string_view a, std::string_view b) {
   const std::size_t columns = b.size() + 1;
   std::vector<std::size_t> table((a.size() + 1) * columns);

@@ -28,7 +28,7 @@ std::string Lower(std::string_view name);
 CPD_API std::string Quoted(std::string_view name);
 
 /// The one of `names` that `name` differs from least, letter case apart: by one letter (left out,
-/// added, changed, or swapped with its neighbour), by two where it has six or more. Empty where
+/// added, changed, or swapped with its neighbor), by two where it has six or more. Empty where
 /// none is so near.
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> names);
 

@@ -13,7 +13,7 @@ namespace cpd::soft {
 
 enum class Operation : std::uint8_t { cast, add, mul, fma, div, sqrt };
 
-/// How many operands it takes.
+/// The number of an operation's operands.
 constexpr int operands_of(Operation operation) {
   if (operation == Operation::fma) return 3;
   return operation == Operation::cast || operation == Operation::sqrt ? 1 : 2;
@@ -25,7 +25,7 @@ constexpr std::uint8_t kUnderflow = 2;     ///< inexact, and tiny
 constexpr std::uint8_t kOverflow = 4;      ///< rounded without an upper bound, it exceeds the max
 constexpr std::uint8_t kDivideByZero = 8;  ///< an infinity, exact, from finite operands
 constexpr std::uint8_t kInvalid =
-    16;  ///< NaN from numbers, or where there is none; a signalling NaN
+    16;  ///< NaN from numbers, or where there is none; a signaling NaN
 
 /// When a result that is not zero counts as tiny: rounded to the format's precision, with an
 /// exponent without bounds, it lies below 2^emin; or the exact one does.

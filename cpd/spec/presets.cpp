@@ -31,7 +31,7 @@ constexpr std::string_view kMmaSimResults = "MMA-Sim (arXiv 2511.10909), whose r
 constexpr std::string_view kDeepSeek =
     "DeepSeek-V3 (arXiv 2412.19437, section 3.3.2) for the promotion; the unit is h100-fp8";
 
-/// What fp16 results come from, in a unit that has them.
+/// The source of fp16 results, in a unit that has them.
 enum class Half : std::uint8_t {
   none,
   same,  ///< the rule for fp32, its sum in fp16, rounded to nearest
@@ -162,7 +162,7 @@ void CheckOutput(const Unit& unit, const Format& output) {
   throw Error("preset " + name + ": output must be fp32, got fp16" + why);
 }
 
-/// What the unit does for fp16 results.
+/// Sets the unit's rule for fp16 results.
 void MakeHalf(BlockFma& rule, const Unit& unit) {
   rule.sum = kFp16;
   rule.rounding = Rounding::nearest_even;

@@ -25,8 +25,8 @@ CPD_API std::vector<NamedSpec> Presets();
 /// first half. Empty where nothing tells. CPD's own results hold its one quiet NaN.
 CPD_API std::string PresetNan(std::string_view name);
 
-/// Whether a text's first word can only be meant as a matrix unit's: the name of a preset, or with
-/// the hyphen that all but two have and no format.
+/// Returns whether a text's first word can only be meant as a matrix unit's: the name of a preset,
+/// or with the hyphen that all but two have and no format.
 CPD_API bool NamesPreset(std::string_view word);
 
 }  // namespace cpd

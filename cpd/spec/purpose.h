@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rounding is for: each has a stream of random bits of its own
+// The purposes of roundings: each has a stream of random bits of its own
 // (cpd/numeric/draws/streams.h), and a recipe says for each of a layer's what it rounds to
 // (recipe.h).
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a layer computes: the sums of its three GEMMs, what their operands are cast to, and what
+// The arithmetic of a layer: the sums of its three GEMMs, what their operands are cast to, and what
 // results are rounded to.
 #pragma once
 
@@ -24,9 +24,9 @@ namespace cpd {
 CPD_API std::span<const std::string_view> NamesOf(ScalesAt scales_at);
 
 struct Recipe {
-  /// How products are summed; none: `native`, by the framework's own kernel.
+  /// The accumulator of products; none: `native`, by the framework's own kernel.
   using Sum = std::optional<Accumulator>;
-  /// What a tensor is cast to; none: it stays as it is.
+  /// The format that a tensor is cast to; none: the tensor remains unconverted.
   using Cast = std::optional<CastSpec>;
   /// The same in one backward GEMM; none: `same`, as the tensor is cast elsewhere.
   using OwnCast = std::optional<Cast>;
@@ -73,8 +73,8 @@ CPD_API std::vector<RecipePart> RecipeParts();
 /// one), of the operands of the three GEMMs, of the output; empty where nothing does.
 CPD_API std::array<std::string, kPurposes.size()> RoundingsOf(const Recipe& recipe);
 
-/// Whether one cast of a tensor serves both GEMMs that it enters, so that it may be cast before
-/// them: cast_activation or cast_weight.
+/// Returns whether one cast of a tensor serves both GEMMs that it enters, so that it may be cast
+/// before them: cast_activation or cast_weight.
 CPD_API bool IsCastOnce(const Recipe& recipe, Purpose cast);
 
 /// The recipe's fields that concern GEMMs: sums, operands and scales_at. Leaves out the cast of the

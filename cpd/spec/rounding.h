@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a value is rounded: the mode, what overflow gives, and where random bits come from.
+// The rounding of a value: the mode, what overflow gives, and where random bits come from.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class Rounding : std::uint8_t {
   toward_zero,
   up,      ///< toward +Inf
   down,    ///< toward -Inf
-  to_odd,  ///< an inexact result takes the neighbour with the odd code
+  to_odd,  ///< an inexact result takes the neighbor with the odd code
   stochastic,
 };
 

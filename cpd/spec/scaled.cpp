@@ -93,7 +93,7 @@ int IntegerBits(std::string_view name, std::string_view prefix) {
   return error == std::errc() && rest == end && bits >= 2 && bits <= kMostIntegerBits ? bits : 0;
 }
 
-/// Whether an element is intN, intN:full or smN.
+/// Returns whether an element is intN, intN:full or smN.
 bool IsIntegerName(std::string_view name) {
   const std::string_view plain = name.substr(0, name.find(":full"));
   return IntegerBits(plain, "int") != 0 || IntegerBits(plain, "sm") != 0;
@@ -117,7 +117,7 @@ std::optional<Scaled> FindNamed(std::string_view name) {
   return std::nullopt;
 }
 
-/// What a text begins with: a named format, an integer format in rows, or an element format.
+/// Parses the beginning of a text: a named format, an integer format in rows, or an element format.
 Scaled Head(std::string_view word) {
   const std::string name = Lower(word);
   if (const auto named = FindNamed(name)) return *named;

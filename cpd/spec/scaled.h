@@ -33,8 +33,8 @@ struct BlockShape {
   bool operator==(const BlockShape&) const = default;
 };
 
-/// How a block's scale follows from A, its largest |x|. M is the element format's max, emax M's
-/// exponent; under a second level A is divided by that level's scale first, exactly.
+/// The rule by which a block's scale follows from A, its largest |x|. M is the element format's
+/// max, emax M's exponent; under a second level A is divided by that level's scale first, exactly.
 enum class ScaleRule : std::uint8_t {
   floor,     ///< 2^(floor(log2 A) - emax): OCP MX 1.0, section 6.3
   ceil,      ///< 2^(ceil(log2 A) - emax)
@@ -54,7 +54,7 @@ enum class Arithmetic : std::uint8_t {
   microxcaling,  ///< microsoft/microxcaling, of which the shared exponent's logarithm is taken
 };
 
-/// What a NaN or an infinity does to its block.
+/// The effect of a NaN or an infinity on its block.
 enum class NonFinite : std::uint8_t {
   /// The scale is NaN, and so is every value; in torchao's (but for e8m0) and DeepGEMM's arithmetic
   /// what their steps make of it.
@@ -123,10 +123,10 @@ template <>
 CPD_API Keys<Scaled> KeysOf<Scaled>();
 /// The scaled formats that stand by a name alone. Evidence is `standard` or `library`.
 CPD_API std::vector<NamedSpec> NamedScaledFormats();
-/// Whether a text can only be meant for ParseScaled: a name of one, or more than one word.
+/// Returns whether a text can only be meant for ParseScaled: a name of one, or more than one word.
 CPD_API bool NamesScaled(std::string_view text);
 
-/// Whether a word can only be meant for ParseBlockShape.
+/// Returns whether a word can only be meant for ParseBlockShape.
 bool IsBlockWord(std::string_view word);
 
 /// Bits a value takes in a tensor of so many: codes and all scales.

@@ -5,7 +5,7 @@
 
 namespace cpd {
 
-/// Where the scales of a product's operands are applied.
+/// The step at which the scales of a product's operands are applied.
 enum class ScalesAt : std::uint8_t {
   operand,   ///< to each operand's values, before the sums
   block,     ///< to the sum over each block of k that shares them

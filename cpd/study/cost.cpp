@@ -224,7 +224,7 @@ void CheckLargest(std::span<const float> largest, std::size_t layers) {
   throw Error("a largest magnitude must be at least 0, got " + std::to_string(*wrong));
 }
 
-/// Whether values of these layers are sent in binary32 (Reduction::LacksNan).
+/// Returns whether values of these layers are sent in binary32 (Reduction::LacksNan).
 bool IsPlain(const Reduction& reduction, std::span<const float> largest) {
   const bool finite = std::ranges::all_of(largest, [](float x) { return std::isfinite(x); });
   return !finite || reduction.MayMeetNan(largest);

@@ -18,11 +18,11 @@ struct Cost {
                            ///< there are no values
   std::int64_t bytes_sent = 0;  ///< encoded values, of this rank; where not exact, at most
   std::int64_t bytes_received = 0;
-  /// Whether the bytes are the same for all values that CostOf assumes; else they depend on them.
+  /// True if the bytes are the same for all values that CostOf assumes; else they depend on them.
   bool exact = true;
 };
 
-/// What is known of layers in addition to their sizes.
+/// Facts on layers in addition to their sizes.
 struct KnownLayers {
   std::span<const std::int64_t> rows{};  ///< as in TensorOptions
   /// Each layer's largest magnitude of all ranks, infinite or NaN where one is; empty: not known,

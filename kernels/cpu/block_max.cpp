@@ -49,7 +49,7 @@ CPD_FN float largest_in(int64_t n, const float* x) {
 }
 
 /// Stores the largest |x| of blocks of kVectors whole vectors, as many blocks as a vector has
-/// lanes: kSide neighbours in each of several pages (pages.h), or all neighbours. They are not
+/// lanes: kSide neighbors in each of several pages (pages.h), or all neighbors. They are not
 /// prefetched here: the pass over the elements of the tile before has done that.
 template <class V, bool kWithNan, int kVectors, int64_t kSide>
 CPD_FN void some_block_max(const float* x, float* largest) {

@@ -170,7 +170,7 @@ struct Rescaled {
   }
 };
 
-/// Whether x is +-2^k with a normal inverse.
+/// Returns whether x is +-2^k with a normal inverse.
 CPD_FN bool is_power_of_two(float x) {
   const std::uint32_t bits = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
   return (bits & Pattern<float>::fraction) == 0 && bits >= Pattern<float>::implicit &&

@@ -40,7 +40,7 @@ constexpr double kMagnet = 0x1.8p52;  ///< in its binade binary64's last place i
 constexpr uint64_t kMagnetBits = 0x4338000000000000;
 constexpr double kMostTerm = 0x1p51;
 
-/// Whether the truncating conversion to integers is one instruction.
+/// True if the truncating conversion to integers is one instruction.
 constexpr bool kConverts = Lanes<D>::count == 8;
 
 /// A tile of sums, its panels and its values of k.
@@ -86,7 +86,8 @@ CPD_FN Bounds bounds_of(double unit, int64_t count, const PanelRange* a, const P
   return bounds;
 }
 
-/// Whether a sum of the tile may leave the range; rounding adds at most one unit to each term.
+/// Returns whether a sum of the tile may leave the range; rounding adds at most one unit to each
+/// term.
 CPD_FN bool may_leave(const Tile& tile, double all) {
   double most = 0;
   for (int64_t i = 0; i < tile.rows; ++i) {

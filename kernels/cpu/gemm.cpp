@@ -41,7 +41,7 @@ CPD_FN void run_tile(const BoundedTile& bounded, const Columns& columns) {
 
 #else
 
-/// Whether all the tile's products are binary32 numbers.
+/// Returns whether all the tile's products are binary32 numbers.
 CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 24) {
     return false;
@@ -68,7 +68,7 @@ CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
   return path.wants_binary32 && !products_are_exact(bounded) ? Split::none : path.kind;
 }
 
-/// What the tiles of a panel of columns share: nothing.
+/// The state that the tiles of a panel of columns share: nothing.
 struct Columns {
   CPD_FN void take(const GemmBlock& /*block*/, int64_t /*first*/) {}
 };

@@ -18,13 +18,13 @@ static_assert(Lanes<H>::count == kGemmColumns);
 
 constexpr std::int64_t kMostHalves = 128;  ///< values of k of a block, at most
 
-/// Whether products of the panel's values are numbers of the lanes, with a bit to spare
+/// Returns whether products of the panel's values are numbers of the lanes, with a bit to spare
 /// (split_short), if its values are.
 CPD_FN bool are_half_wide(const PanelRange& range) {
   return significant_bits(range.fraction) <= Lanes<H>::mantissa / 2;
 }
 
-/// Whether x, kGemmColumns values, are numbers of the lanes, which then are `halves`.
+/// Returns whether x, kGemmColumns values, are numbers of the lanes, which then are `halves`.
 CPD_FN bool are_halves(const float* x, H& halves) {
   float back[kGemmColumns];
   halves = load_f32<H>(x);
@@ -124,7 +124,7 @@ class HalfTile {
     steps(sums, k, count);
     return count;
   }
-  /// Whether all magnitudes are; false with a NaN.
+  /// Returns whether all magnitudes are; false with a NaN.
   CPD_FN static bool are_at_most(const H (&sums)[kRows], float limit) {
     H most = larger_magnitude(sums[0], sums[kRows - 1]);
     for (int i = 1; i + 1 < kRows; ++i) most = larger_magnitude(most, sums[i]);

@@ -81,7 +81,7 @@ struct BoundedTile {
   general_tile(*bounded->plan, part, tile, bounded->binary32);
 }
 
-/// Whether the route consists of binary32's own operations, valid for any values.
+/// Returns whether the route consists of binary32's own operations, valid for any values.
 constexpr bool is_plain(Split kind) {
   return kind == Split::plain || kind == Split::plain_kahan || kind == Split::plain_tree;
 }
@@ -90,15 +90,15 @@ constexpr bool is_plain(Split kind) {
 /// magnets of a run's sums, 2^23 times them, are finite.
 constexpr float kMostGuarded = 0x1p96F;
 
-/// What a tile's operands tell of its products.
+/// Facts on a tile's products that its operands show.
 enum class Products : std::uint8_t {
   any,
   exact,   ///< binary32 numbers; with Split::exact, sums often are, too
   narrow,  ///< numbers of the products' format, which need no rounding
 };
 
-/// Whether every product is a number of its format, or beyond its largest: it has few enough bits,
-/// and is a multiple of the least spacing.
+/// Returns whether every product is a number of its format, or beyond its largest: it has few
+/// enough bits, and is a multiple of the least spacing.
 [[maybe_unused]] CPD_FN bool are_narrow(const BoundedTile& bounded) {
   const SplitPlan& split = bounded.plan->split;
   return significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) <=
@@ -353,7 +353,7 @@ class SplitTile {
       }
     }
   }
-  /// Whether all sums are finite and, where a product's -0 matters, none is -0.
+  /// Returns whether all sums are finite and, where a product's -0 matters, none is -0.
   CPD_FN bool are_ordinary(const Sums& s) const {
     using U = Unsigned<F>;
     using I = Signed<F>;
@@ -493,7 +493,7 @@ CPD_FN void split_tile(const BoundedTile& bounded) {
   }
 }
 
-/// Whether small sums stay binary32 numbers for most of the values of k that are sampled.
+/// Returns whether small sums stay binary32 numbers for most of the values of k that are sampled.
 [[maybe_unused]] CPD_FN bool often_fits(const BoundedTile& bounded) {
   int fitting = 0;
   for (std::int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {

@@ -221,14 +221,15 @@ class StochasticRows {
     }
     return x;
   }
-  /// Whether a watched sum exceeded the format's largest value.
+  /// Returns whether a watched sum exceeded the format's largest value.
   CPD_FN bool overflowed() const {
     if constexpr (kRange != Range::watched) return false;
     V most = most_[0];
     for (int j = 1; j < kAll; ++j) most = larger_magnitude(most, most_[j]);
     return !all_at_most(most, static_cast<Scalar<V>>(plan_.stochastic.sum.max));
   }
-  /// Whether sums are near the format's largest value, where they would overflow repeatedly.
+  /// Returns whether sums are near the format's largest value, where they would overflow
+  /// repeatedly.
   CPD_FN bool are_at_end(const Sums& x) const {
     if constexpr (kRange != Range::watched) return false;
     V most = larger_magnitude(x.of[0], x.of[0]);
@@ -365,15 +366,15 @@ CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& ru
   stochastic_rows<V, kExactProducts, true, Range::any>(&bounded, &run);
 }
 
-/// Whether the operands of k's group are finite.
+/// Returns whether the operands of k's group are finite.
 CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   const PanelRange& a = bounded.a[k / kRangeGroup];
   const PanelRange& b = bounded.b[k / kRangeGroup];
   return a.largest < kInfinity && b.largest < kInfinity;
 }
 
-/// Whether binary32 holds the tile's products and all bits to which the random integers without
-/// their spare bits are added.
+/// Returns whether binary32 holds the tile's products and all bits to which the random integers
+/// without their spare bits are added.
 CPD_FN bool products_fit(const BoundedTile& bounded) {
   const StochasticPlan& plan = bounded.plan->stochastic;
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
@@ -384,7 +385,7 @@ CPD_FN bool products_fit(const BoundedTile& bounded) {
   return bounded.least_bit() >= least;
 }
 
-/// Whether no value approaches the plan's limit in a run (StochasticPlan).
+/// Returns whether no value approaches the plan's limit in a run (StochasticPlan).
 CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   const auto quantum = static_cast<float>(plan.stochastic.product.quantum);
@@ -408,7 +409,8 @@ CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   return all_at_most(larger_magnitude(state, state), limit);
 }
 
-/// Whether no rounded product of a run overflows: rounding at most doubles it, or adds a spacing.
+/// Returns whether no rounded product of a run overflows: rounding at most doubles it, or adds a
+/// spacing.
 CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) {
   const StochasticFormat& format = bounded.plan->stochastic.product;
   if (bounded.plan->exact_products) return true;

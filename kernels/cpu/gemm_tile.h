@@ -66,7 +66,7 @@ struct Tile {
   Place at;
 };
 
-/// Computes kVectors neighbouring vectors of sums from row i and column j of a tile on.
+/// Computes kVectors neighboring vectors of sums from row i and column j of a tile on.
 template <class R, class V, bool kExactProducts, bool kGiven, int kVectors>
 CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& tile,
                       std::int64_t i, std::int64_t j) {

@@ -61,7 +61,7 @@ class TreeTile {
     F of[kSome];
   };
 
-  /// Whether groups of k begin with the block's and no sum starts from -0.
+  /// Returns whether groups of k begin with the block's and no sum starts from -0.
   CPD_FN bool is_ordinary() const {
     if (block_.first_k % kRangeGroup != 0) return false;
     if constexpr (is_plain(kKind)) return true;

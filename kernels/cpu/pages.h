@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops over arrays far larger than the caches: four neighbouring pages of 4 KiB at a time (a
+// Loops over arrays far larger than the caches: four neighboring pages of 4 KiB at a time (a
 // group), a cache line of each in turn, which uses more of the memory's banks than one stream does.
 // Inputs are prefetched one group ahead into L2 and one block ahead into L1, results are written by
 // non-temporal stores, and the four pages are processed block by block, so that arithmetic overlaps

@@ -11,7 +11,7 @@ using std::int64_t;
 using std::uint32_t;
 
 /// Exchanges the rows and columns of a square of words. A step moves the even words of two
-/// neighbouring rows into one row of the first half, the odd ones into one of the second: of a
+/// neighboring rows into one row of the first half, the odd ones into one of the second: of a
 /// word's row and column, written as one binary number, it rotates the digits by one.
 template <class V>
 CPD_FN void transpose_square(Unsigned<V>* rows) {

@@ -53,8 +53,8 @@ CPD_FN void operate(const Task& call, std::int64_t thread, std::int64_t threads)
 
 // --- Packs ---------------------------------------------------------------------------------------
 
-/// Whether operate_packs computes a call: its tensors are of one type and have Packs, its plan
-/// rounds_from_odd, random integers are Philox's.
+/// Returns whether operate_packs computes a call: its tensors are of one type and have Packs, its
+/// plan rounds_from_odd, random integers are Philox's.
 inline bool takes_packs(const Task& call) {
   const auto fits = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
   return rounds_from_odd(call.rounding) && call.random.data == nullptr && fits(call.x) &&

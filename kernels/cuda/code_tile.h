@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A block's tile of codes in shared memory: one thread packs or unpacks a group of eight codes,
-// neighbouring threads copy neighbouring bytes from and to global memory. For host and device.
+// neighboring threads copy neighboring bytes from and to global memory. For host and device.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 //
 // A block of threads handles a tile of codes through shared memory: codes in for_elements' order
 // (encode) or ascending (decode), a group of eight codes packed or unpacked by one thread, and
-// neighbouring bytes copied by neighbouring threads.
+// neighboring bytes copied by neighboring threads.
 #pragma once
 
 #include "kernels/cuda/code_tile.h"
@@ -79,7 +79,7 @@ struct alignas(16) FourCodes {
 
 // --- codes of 4 and 8 bits, four of which are half a word or a word ------------------------------
 
-/// Whether kernels may read or write packed codes four at a time.
+/// Returns whether kernels may read or write packed codes four at a time.
 inline bool has_four_codes(int bits, const std::uint8_t* packed) {
   return (bits == 4 || bits == 8) && is_word_aligned(packed);
 }

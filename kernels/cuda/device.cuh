@@ -71,7 +71,8 @@ inline unsigned blocks_for(std::int64_t blocks_needed) {
   return static_cast<unsigned>(blocks_needed < most ? blocks_needed : most);
 }
 
-/// Whether rounding starts from binary64: for an fp64 input, or a grid outside binary32's range.
+/// Returns whether rounding starts from binary64: for an fp64 input, or a grid outside binary32's
+/// range.
 inline bool needs_binary64(const RoundPlan& plan, const Strided& x) {
   return plan.wide || x.dtype == DType::f64;
 }

@@ -116,7 +116,7 @@ CPD_FN float value_of(const void* data, std::int64_t at) {
 enum class Stored : std::uint8_t { held, nearest };
 
 #if defined(__CUDA_ARCH__)
-/// What an instruction rounds NaN to, and the canonical NaN.
+/// The NaN that an instruction gives, and the canonical NaN.
 constexpr std::uint16_t kHardwareNan = 0x7FFF, kNan = 0x7E00;
 
 /// The codes of two values rounded to fp16, by one instruction.
@@ -157,7 +157,7 @@ CPD_FN std::uint32_t two_codes(float first, float second) {
   return code_of<type, stored>(first) | std::uint32_t{code_of<type, stored>(second)} << 16;
 }
 
-/// Four neighbouring values, which a thread reads or writes at once.
+/// Four neighboring values, which a thread reads or writes at once.
 template <DType type>
 struct alignas(type == DType::f32 ? 16 : 8) Pack {
   static constexpr int kSize = 4;

@@ -192,7 +192,7 @@ class HalvesThread {
     return &sums.sum[i % kPatch * kPatch + j % 2 * 2];
   }
 
-  /// Whether no sum may overflow, nor is -0, while a group of k is added.
+  /// Returns whether no sum may overflow, nor is -0, while a group of k is added.
   CPD_FN bool stays_below_limit(const HalvesMemory& memory, int k) const {
     const SplitPlan& split = call_.plan.sum.split;
     const float largest_a = memory.a.largest[k / kGroup][thread_ / kPatches];
@@ -249,8 +249,8 @@ class HalvesThread {
   bool ordinary_ = true;        ///< no sum is -0
 };
 
-/// Whether a product takes this route rather than that of gemm_short.h: it may, and 128 x 128 sums
-/// at a time, which cost as much as 1.8 times 64 x 64, leave no more multiprocessors idle.
+/// Returns whether a product takes this route rather than that of gemm_short.h: it may, and 128 x
+/// 128 sums at a time, which cost as much as 1.8 times 64 x 64, leave no more multiprocessors idle.
 inline bool takes_halves(const GemmCall& call, std::int64_t processors) {
   if (call.plan.sum.split.half == Half::none) return false;
   const auto turns = [&](int side) {

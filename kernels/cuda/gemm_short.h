@@ -236,8 +236,8 @@ CPD_FN void end_chunk(const AccumulatorPlan& plan, PatchSums& sums) {
   for (float& sum : sums.sum) sum = 0.0F;
 }
 
-/// Whether split_short rounds the products of operands with these or-ed fraction bits: they have at
-/// most 22 bits, and lose some only where they are far below the least spacing.
+/// Returns whether split_short rounds the products of operands with these or-ed fraction bits: they
+/// have at most 22 bits, and lose some only where they are far below the least spacing.
 CPD_FN bool has_short_products(const SplitPlan& split, std::uint32_t fraction) {
   constexpr std::uint32_t kBeyond11Bits = Pattern<float>::fraction >> 10;
   return (fraction & kBeyond11Bits) == 0 && split.product_least > 0x1p-120F;
@@ -435,7 +435,7 @@ constexpr bool has_wide(Split kind) {
          kind == Split::rounded;
 }
 
-/// Whether a product may take this route, for which chunks must end with a group.
+/// Returns whether a product may take this route, for which chunks must end with a group.
 inline bool takes_wide(const AccumulatorPlan& plan) {
   const Split kind = plan.sum.split.kind;
   if (plan.ends_in_kernel() || !has_wide(kind) || plan.sum.split.guarded) return false;

@@ -97,12 +97,12 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
                             : add_stochastic<false, false>(steps, s);
 }
 
-/// Whether the plan's sums may take short steps.
+/// Returns whether the plan's sums may take short steps.
 CPD_FN bool may_take_short_steps(const GemmPlan& plan) {
   return plan.scheme == Scheme::sequential && plan.split.kind == Split::stochastic &&
          (plan.exact_products || plan.stochastic.on_grid);
 }
-/// Whether they take them: they begin with a block of words.
+/// Returns whether they take them: they begin with a block of words.
 CPD_FN bool has_short_steps(const GemmPlan& plan, std::uint64_t first) {
   const auto in_block = static_cast<std::uint64_t>(4 * draws_per_word(plan.sum.random_bits));
   return kHasDirectedRounding<float> && may_take_short_steps(plan) && first % in_block == 0;

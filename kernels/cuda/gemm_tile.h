@@ -80,7 +80,7 @@ CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x
                             std::int64_t first, std::int64_t line_stride, std::int64_t k_stride,
                             std::int64_t lines, int count, int thread, float (*to)[kSide + 1]) {
   TileRange range = TileRange::none();
-  // Neighbouring threads read neighbouring memory.
+  // Neighboring threads read neighboring memory.
   const bool along_k = k_stride == 1;
   for (int i = thread; i < kSide * kDepth; i += kTileSums) {
     const int k = along_k ? i % kDepth : i / kSide;

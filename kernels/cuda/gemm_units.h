@@ -261,7 +261,7 @@ class UnitThread {
   float unit_[kPatch][kPatch];  ///< the units' sums, in registers
 };
 
-/// Whether a product may take this route.
+/// Returns whether a product may take this route.
 inline bool takes_units(const AccumulatorPlan& plan) {
   const BlockFmaPlan& unit = plan.unit;
   const int whole = unit.group > 0 ? unit.group : unit.block;

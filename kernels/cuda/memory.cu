@@ -54,7 +54,8 @@ const Allocator* allocator() {
   return place == nullptr ? nullptr : place->load();
 }
 
-/// Whether the stream's work is being captured in a graph, while which the host must not wait.
+/// Returns whether the stream's work is being captured in a graph, while which the host must not
+/// wait.
 bool is_captured(const Launch& launch) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const auto stream = static_cast<cudaStream_t>(launch.stream);

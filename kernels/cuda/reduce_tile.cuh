@@ -60,7 +60,7 @@ CPD_FN std::uint32_t element_draw(const RoundPlan& plan, std::uint64_t stream, s
   }
 }
 
-/// Whether cast_scaled forms x * 2^shift in binary32 and rounds it there.
+/// Returns whether cast_scaled forms x * 2^shift in binary32 and rounds it there.
 CPD_FN bool casts_in_binary32(const RoundPlan& plan, int shift) {
   return shift == 0 ? !plan.wide : plan.scale_in_binary32 && shift >= -126 && shift <= 127;
 }

@@ -9,7 +9,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// What kernels need that read Packs: contiguous values whose blocks of 2^shift follow one another.
+/// Requirements of kernels that read Packs: contiguous values whose blocks of 2^shift follow one
+/// another.
 struct PackLayout {
   bool fit = false;
   int shift = 0;
@@ -202,7 +203,7 @@ cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* larg
 
 // --- short blocks --------------------------------------------------------------------------------
 
-/// The short blocks that kernels of scaled_blocks.cuh take, of 2^shift neighbours, or those of
+/// The short blocks that kernels of scaled_blocks.cuh take, of 2^shift neighbors, or those of
 /// scaled_squares.cuh, of `rows` values of a column.
 struct ShortBlocks {
   int shift = 0;
@@ -221,13 +222,13 @@ struct ShortBlocks {
   }
 };
 
-/// Whether the scales of the call's blocks are formed from their largest magnitudes alone.
+/// Returns whether the scales of the call's blocks are formed from their largest magnitudes alone.
 bool forms_by_largest(const ScalesCall& of) {
   const bool is_given = of.given.largest != nullptr && !of.two_levels;
   return of.given.blocks == nullptr && !is_given && of.choose == ScaleChoice::none;
 }
 
-/// Queues a kernel for blocks of neighbours: run.operator()<type, kPacks>(thread blocks).
+/// Queues a kernel for blocks of neighbors: run.operator()<type, kPacks>(thread blocks).
 template <class Run>
 void with_neighbours(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
   const std::int64_t threads = (of.call.n / 4 + 3) / 4;
@@ -321,15 +322,15 @@ bool start_short_casts(cudaStream_t stream, const ScalesCall& of, const Strided&
   return true;
 }
 
-/// Whether `columns` has blocks of as many values of a column as `rows` has of the same tensor's
-/// rows.
+/// Returns whether `columns` has blocks of as many values of a column as `rows` has of the same
+/// tensor's rows.
 bool is_turned(const BlockLayout& rows, const BlockLayout& columns) {
   const bool is_merged = rows.planes * rows.height * rows.middle == 1;
   const bool is_along = is_merged ? columns.width % rows.columns == 0 : rows.width == columns.width;
   return rows.rows == 1 && rows.columns == columns.rows && is_along;
 }
 
-/// Whether one kernel casts in blocks of columns and in those of as many values of a row.
+/// Returns whether one kernel casts in blocks of columns and in those of as many values of a row.
 bool takes_both(const ScalesCall& rows, const Strided& by_rows, const ScalesCall& columns,
                 const Strided& by_columns) {
   const ScaledCall& call = columns.call;
@@ -350,7 +351,8 @@ void start_both(cudaStream_t stream, const ScalesCall& columns, const Strided& b
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Whether kernels may take the scales of the call's blocks of columns for Packs of a tensor.
+/// Returns whether kernels may take the scales of the call's blocks of columns for Packs of a
+/// tensor.
 bool has_four_scales(const ScaledCall& call, const Strided& t) {
   return call.layout.columns == 1 && call.layout.width % 4 == 0 && call.cells.extent == 0 &&
          call.n <= 0xFFFFFFFF && has_packs(t) && is_aligned(call.tables.factor) &&
@@ -393,7 +395,7 @@ bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out
   return true;
 }
 
-/// Whether kernels encode the call four values at a time.
+/// Returns whether kernels encode the call four values at a time.
 bool codes_fours(const ScaledCall& call, const CodesOut& to) {
   return is_nearest_by_addition(call) && has_four_codes(call.plan.element.bits, to.packed);
 }

@@ -91,14 +91,14 @@ CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, Eleme
   return cast_pack_alone<R::mode>(call, values, at);
 }
 
-// --- blocks of neighbours ------------------------------------------------------------------------
+// --- blocks of neighbors ------------------------------------------------------------------------
 
 /// Packs a lane holds: so many that a warp has a block's scales to form for each lane, but no more
 /// than registers allow.
 constexpr int packs_of(int shift) { return shift == 4 ? 4 : 8; }
 
-/// A warp's part of a tensor in blocks of 2^shift neighbours: Pack j of lane l is number 32 j + l.
-/// A block is in 2^(shift - 2) neighbouring lanes, of which number j forms the scales of the one
+/// A warp's part of a tensor in blocks of 2^shift neighbors: Pack j of lane l is number 32 j + l.
+/// A block is in 2^(shift - 2) neighboring lanes, of which number j forms the scales of the one
 /// that these lanes' Packs j make.
 template <DType type, int kPacks>
 struct WarpBlocks {

@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
   pack_fours(call.plan.element.bits, call.n, to.packed, four, one);
 }
 
-/// The same of blocks of neighbours, whose scales it forms.
+/// The same of blocks of neighbors, whose scales it forms.
 template <class R, ElementRoute kRoute, DType type, int kPacks>
 __global__ void __launch_bounds__(kThreads)
     encode_short_blocks(const __grid_constant__ ScalesCall of,

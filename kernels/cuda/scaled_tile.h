@@ -14,7 +14,7 @@ namespace cpd::cuda {
 // --- largest magnitudes --------------------------------------------------------------------------
 
 /// How a layout's elements are divided among threads that look for the largest magnitudes: an item
-/// is `rows` x `columns` neighbours in one block, for one thread, or where `by_warp` for 32.
+/// is `rows` x `columns` neighbors in one block, for one thread, or where `by_warp` for 32.
 struct MaxItems {
   std::int64_t rows = 1, columns = 1;
   std::int64_t row_parts = 1, column_parts = 1;  ///< items in a block's height and width

@@ -2,7 +2,7 @@
 //
 // The fold of the usual all-reduces in few instructions: one rank after the other without groups,
 // or of one group, sums to nearest-even in order or Kahan's, by short steps
-// (numeric/sums/short_sum.h). A thread has four neighbouring values, and reads their codes of some
+// (numeric/sums/short_sum.h). A thread has four neighboring values, and reads their codes of some
 // ranks before it adds the first. The bits are those of reduce_tile.cuh's
 // sum_of, which computes what leaves the plan's limit.
 #pragma once
@@ -28,15 +28,15 @@ CPD_FN std::int64_t terms_of(const ReduceCall& call) {
   return call.unit >= 0 ? call.from_count : call.rounds.units;
 }
 
-/// Whether four neighbouring codes are read as words: of 4 or 8 bits by a table of their values, of
-/// 16 or 32 bits by shifts, those of formats such as fp16 by a few operations.
+/// Returns whether four neighboring codes are read as words: of 4 or 8 bits by a table of their
+/// values, of 16 or 32 bits by shifts, those of formats such as fp16 by a few operations.
 CPD_FN bool has_short_codes(const RoundPlan& plan) {
   if (plan.bits == 4 || plan.bits == 8) return true;
   const bool in_place = plan.form == Form::in_place && (plan.bits == 16 || plan.bits == 32);
   return !plan.wide && (in_place || (plan.bits == 16 && is_simple(plan.form)));
 }
 
-/// Whether the kernel short_fold computes the call's sums.
+/// Returns whether the kernel short_fold computes the call's sums.
 CPD_FN bool has_short_fold(const ReduceCall& call) {
   const SumPlan& sums = sums_of(call);
   const Scheme scheme = sums.order.scheme;
@@ -50,7 +50,7 @@ CPD_FN bool has_short_fold(const ReduceCall& call) {
 
 // --- codes ---------------------------------------------------------------------------------------
 
-/// Four neighbouring codes of kBits; kBits = 8: or of 4.
+/// Four neighboring codes of kBits; kBits = 8: or of 4.
 template <int kBits>
 struct FourWords {
   std::uint32_t words[kBits / 8];
@@ -67,7 +67,8 @@ CPD_FN FourWords<kBits> words_at(const std::uint8_t* from, std::int64_t at, int 
   }
   return codes;
 }
-/// Whether words_at may read the codes of a segment in every message: they begin where words do.
+/// Returns whether words_at may read the codes of a segment in every message: they begin where
+/// words do.
 CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment) {
   const auto kind = static_cast<int>(Codes::wire);
   const int bytes = call.codes[kind].bits == 4 ? 2 : 4;

@@ -84,7 +84,7 @@ inline bool is_contiguous(const Strided& t, DType type) {
 
 inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
-/// Whether a kernel may read or write a tensor in Packs of its type.
+/// Returns whether a kernel may read or write a tensor in Packs of its type.
 inline bool has_packs(const Strided& t) {
   return t.dtype != DType::f64 && is_contiguous(t, t.dtype) && is_aligned(t.data);
 }
@@ -119,7 +119,7 @@ CPD_FN constexpr std::int64_t indices_of(Rounding mode, int random_bits, std::in
 }
 
 /// Calls visit(i, R) for the elements below n of Philox index `index` (philox.h), so that 16
-/// neighbouring threads read 16 neighbouring elements. Without random bits the order is the same
+/// neighboring threads read 16 neighboring elements. Without random bits the order is the same
 /// and R = 0.
 template <Rounding mode, class Visit>
 CPD_FN void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
@@ -178,7 +178,7 @@ CPD_FN void for_short_elements(std::int64_t index, std::int64_t n, const RoundPl
   }
 }
 
-/// Four neighbouring elements' random integers.
+/// Four neighboring elements' random integers.
 struct FourIntegers {
   std::uint32_t of[4];
 };

@@ -16,7 +16,7 @@
 namespace cpd::cuda {
 namespace {
 
-constexpr int kOwn = kCodeTile / kThreads;  ///< neighbouring values of a tile that a thread ranks
+constexpr int kOwn = kCodeTile / kThreads;  ///< neighboring values of a tile that a thread ranks
 
 struct TopKTile {
   float values[kCodeTile + kThreads];  ///< at slot_of
@@ -26,7 +26,7 @@ struct TopKTile {
   std::uint32_t bits;
 };
 
-/// Where value j of a tile is, so that threads that read kOwn neighbours use different banks.
+/// Where value j of a tile is, so that threads that read kOwn neighbors use different banks.
 CPD_FN int slot_of(int j) { return j + j / kOwn; }
 
 CPD_FN TopKSpan operator+(const TopKSpan& a, const TopKSpan& b) {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   });
 }
-/// Sets the limit's digit, by one block; a thread has some neighbouring counts, the first the
+/// Sets the limit's digit, by one block; a thread has some neighboring counts, the first the
 /// highest.
 __global__ void __launch_bounds__(kThreads)
     find_digit(const __grid_constant__ TopKCall call, int digit) {

@@ -46,8 +46,8 @@ CPD_CALL void take_term(const VirtualCall& call, std::int64_t i, std::int64_t k,
 
 // --- short steps ---------------------------------------------------------------------------------
 
-/// Whether fold_short_of adds the call's ranks: all roundings to nearest-even, sums by short
-/// steps.
+/// Returns whether fold_short_of adds the call's ranks: all roundings to nearest-even, sums by
+/// short steps.
 CPD_FN bool has_short_steps(const VirtualCall& call) {
   const Scheme scheme = call.plan.order.scheme;
   const bool casts = !call.casts || (call.cast.mode == Rounding::nearest_even &&

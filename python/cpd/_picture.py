@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from cpd._files import replaced
 from cpd.numeric.shown import share as share_text
 
-# Okabe and Ito's colors, which most colour-blind readers can tell apart.
+# Okabe and Ito's colors, which most color-blind readers can tell apart.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
     "#0072b2",
     "#e69f00",

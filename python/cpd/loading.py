@@ -43,7 +43,8 @@ SPECS = [
     ("cpd.comm.spec", "ReduceSpec"),  # of 0.7
     ("cpd.comm.schedule", "Schedule"),
 ]
-"""What pickles of specs call: unpickling one runs no code but this package's own."""
+"""The function that pickles of specs call: unpickling a spec runs no code but this package's
+own."""
 
 
 def load_operations_with_the_first_tensor() -> None:

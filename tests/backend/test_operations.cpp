@@ -257,7 +257,8 @@ std::vector<Operation> AllOperations() {
   };
 }
 
-/// How often the shim of tests/testing/cuda_on_cpu has let the host wait; nothing on a GPU.
+/// The number of times that the emulation of CUDA (tests/testing/cuda_on_cpu) has let the host
+/// wait; nothing on a GPU.
 std::optional<int> Waits() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   auto* waits = reinterpret_cast<int (*)()>(dlsym(library, "cuda_on_cpu_waits"));

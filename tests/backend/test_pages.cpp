@@ -45,7 +45,7 @@ class Placed {
     begin_ = memory_.data() + (64 - address % 64) % 64 / sizeof(T) + kSlack + offset;
   }
   T* data() { return begin_; }
-  /// Whether nothing before the first element and behind element n was written.
+  /// Returns whether nothing before the first element and behind element n was written.
   bool ends(std::size_t n, T fill) const {
     const auto kept = [&](T v) { return v == fill; };
     return std::all_of(begin_ - kSlack, begin_, kept) &&
@@ -96,7 +96,7 @@ Case make_case(const char* name, const RoundingOptions& o, int shift, std::int64
   return c;
 }
 
-/// Whether the first n codes are the case's.
+/// Returns whether the first n codes are the case's.
 bool are_its_codes(const Case& c, const std::uint8_t* packed, std::size_t n) {
   const std::size_t bits = n * static_cast<std::size_t>(c.format.bits());
   const std::size_t whole = bits / 8;

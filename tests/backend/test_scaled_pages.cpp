@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements below scales on every backend against one lane's loop over neighbours, which the tests
+// Elements below scales on every backend against one lane's loop over neighbors, which the tests
 // of scaled formats hold against the oracle: runs that walk pages side by side and such that do
 // not, and scales of any size, so that quotients overflow, vanish and lie at ties.
 #include <gtest/gtest.h>

@@ -57,7 +57,7 @@ std::vector<Buckets::Options> kinds() {
           {.by_rows = true, .feeds_back = true}};
 }
 
-/// What the codec says of one rank's layer, by one call on the whole of it.
+/// Returns what the codec says of one rank's layer, by one call on the whole of it.
 std::vector<float> rounded(const Reduce& spec, const std::vector<float>& x, Purpose purpose,
                            std::int64_t position, std::int64_t layer, float scale = 0) {
   std::vector<float> y(x.size());

@@ -15,7 +15,7 @@
 namespace cpd {
 namespace {
 
-/// What Check says of a spec; empty where it has no objection.
+/// Returns what Check says of a spec; empty where it has no objection.
 std::string objection(const std::function<void(Reduce&)>& change) {
   Reduce spec;
   change(spec);

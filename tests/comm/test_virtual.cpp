@@ -27,7 +27,7 @@ namespace {
 
 using testing::Ranks;
 
-/// A tree: neighbours first, level by level; an odd one passes up.
+/// A tree: neighbors first, level by level; an odd one passes up.
 float tree_sum(const reference::Spec& spec, std::vector<float> terms) {
   if (terms.size() == 1) return reference::cast(spec, terms[0]);
   while (terms.size() > 1) {

@@ -37,7 +37,7 @@ std::vector<float> layer() {
   return x;
 }
 
-/// What decoding gives of the codec's bytes for values begin … begin + n - 1.
+/// Returns what decoding gives of the codec's bytes for values begin … begin + n - 1.
 std::vector<float> coded(const Codec& codec, const std::vector<float>& x, std::int64_t begin,
                          std::int64_t n) {
   const std::int64_t before = begin % codec.bucket();

@@ -125,7 +125,7 @@ std::vector<float> values_of(std::size_t n) {
   return x;
 }
 
-/// What a codec keeps of the layer x, of which `piece` is one; null where nothing.
+/// Returns what a codec keeps of the layer x, of which `piece` is one; null where nothing.
 std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& piece,
                                   const std::vector<float>& x) {
   const auto size = static_cast<std::int64_t>(x.size());

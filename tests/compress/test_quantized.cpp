@@ -39,7 +39,7 @@ std::vector<float> layer(std::size_t n = 20011) {
   return x;
 }
 
-/// What the codec makes of values begin … begin + n - 1 of the layer.
+/// Returns what the codec makes of values begin … begin + n - 1 of the layer.
 std::vector<float> coded(const Codec& codec, const std::vector<float>& x, std::int64_t begin,
                          std::int64_t n, int shift = 0, const std::uint32_t* random = nullptr) {
   const std::int64_t before = begin % codec.bucket();

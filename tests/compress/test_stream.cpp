@@ -34,7 +34,8 @@ std::vector<float> values_of(std::size_t n) {
   return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
 }
 
-/// What the codec's own calls give for a layer: the decoded values of all of it, in one piece.
+/// Returns what the codec's own calls give for a layer: the decoded values of all of it, in one
+/// piece.
 std::vector<float> expected_of(const Codec& codec, const StreamOptions& options,
                                const std::vector<float>& x) {
   const auto n = static_cast<std::int64_t>(x.size());

@@ -159,7 +159,7 @@ class Caller {
         size(static_cast<std::int64_t>(n)),
         state(codec->MakeState(size)) {}
 
-  /// What ranks get of a layer, in pieces of `step`.
+  /// Returns what ranks get of a layer, in pieces of `step`.
   Values Send(const Values& x, std::int64_t step = 0, int shift = 0) {
     Piece layer{.n = size, .shift = shift, .key = {.stream = 5}, .size = size};
     state->Begin(layer, x.data());

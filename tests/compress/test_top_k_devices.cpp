@@ -93,7 +93,7 @@ struct Case {
   }
 };
 
-/// What the definition gives for x and a residual: the terms, and the next residual.
+/// The results of the definition for x and a residual: the terms, and the next residual.
 struct Expected {
   Floats terms, next;
   float largest = 0;
@@ -134,7 +134,7 @@ Expected expected_of(const Case& call, const Floats& x, const Floats& kept, cons
 
 class TopKDevices : public testing::OnDevice {
  protected:
-  /// What RoundOn gives of values on the device, in their place or not.
+  /// Returns what RoundOn gives of values on the device, in their place or not.
   static Floats Rounded(const SharedQueue& queue, const Codec& codec, const Piece& whole,
                         CodecState* state, const float* there, SegmentCounts* counts = nullptr,
                         bool in_place = false) {

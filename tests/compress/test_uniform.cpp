@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights in uniform bins: bins and centres against exact arithmetic, packages against a reader
+// Weights in uniform bins: bins and centers against exact arithmetic, packages against a reader
 // that goes bit by bit, and what a layer's bits are chosen by.
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
 }
 
-// ---- bins and centres
+// ---- bins and centers
 
 #ifdef CPD_TEST_MPFR
 constexpr mpfr_prec_t kWide = 700;  // holds all of it exactly
@@ -70,7 +70,7 @@ bool holds(float least, float greatest, int bits, float x, std::uint32_t bin) {
   return bin == last || mpfr_cmp(above.value, border.value) < 0;
 }
 
-/// The exact centre rounded once, subnormals included.
+/// The exact center rounded once, subnormals included.
 float centre(float least, float greatest, int bits, std::uint32_t bin) {
   Wide sum(greatest);
   mpfr_sub_d(sum.value, sum.value, least, MPFR_RNDN);
@@ -222,7 +222,7 @@ Floats gaussian(std::size_t n, std::uint64_t seed) {
   return x;
 }
 
-/// What an independent reader makes of packages.
+/// An independent reader of packages.
 class Reader {
  public:
   explicit Reader(const Bytes& bytes) : bytes_(bytes) {}
@@ -362,7 +362,7 @@ TEST(Uniform, ValuesAreCentresNearBy) {
     const double half = (double{greatest} - least) * std::ldexp(0.5, -bits);
     for (std::size_t i = 0; i < x.size(); ++i)
       ASSERT_LE(std::abs(x[i] - y[i]), half * 1.001 + 1e-8);
-    // A centre stays: its bin is known again, if the range is.
+    // A center stays: its bin is known again, if the range is.
     Floats again = y;
     again[0] = least;
     again[1] = greatest;

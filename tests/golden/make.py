@@ -30,7 +30,7 @@ def write_json(name: str, value: object) -> None:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """What writes each file, by its name."""
+    """Returns what writes each file, by its name."""
     found: dict[str, Callable[[], None]] = {
         "specs.pickle": golden_stored.write_pickle,
         "checkpoint.pt": golden_stored.write_checkpoint,

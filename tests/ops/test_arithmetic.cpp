@@ -143,7 +143,7 @@ Operands near_ties(const Format& format, std::size_t n, std::uint64_t seed) {
         in.push(b, y, as_binary32(add(reference::exact(a), negate(product))));
         break;
       }
-      case 6:  // exact cancellation and its neighbours
+      case 6:  // exact cancellation and its neighbors
         in.push(
             b, testing::from_bits(testing::bits_of(-b) + static_cast<std::uint32_t>(i / 8 % 3) - 1),
             -b * b);

@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, ArithmeticDevices, ::testing::ValuesIn(testin
 template <class T>
 constexpr DType kTypeOf = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-/// Sums of rows whose terms are neighbours, on both sides of a block's rows and a line's terms.
+/// Sums of rows whose terms are neighbors, on both sides of a block's rows and a line's terms.
 TEST_P(ArithmeticDevices, SumsOfRows) {
   std::mt19937 random(5);
   for (const auto& [rows, terms] :

@@ -73,7 +73,7 @@ std::vector<std::pair<std::string, RoundingOptions>> BadOptions() {
   return all;
 }
 
-/// Whether it is a wide format, which float64 tensors take.
+/// Returns whether it is a wide format, which float64 tensors take.
 bool IsOfElements(const Format& format) {
   return format.encoding == Encoding::ieee && is_wide(format) && format.exp <= kWidestExp &&
          format.man <= kWidestMan;

@@ -42,7 +42,7 @@ class Results {
     all_.emplace_back(name, std::move(bytes));
   }
   void Add(const std::string& name, double value) { Add(name, std::vector<double>{value}); }
-  /// What run() gives, or what it says in refusing.
+  /// Returns what run() gives, or what it says in refusing.
   template <class Run>
   void Try(const std::string& name, const Run& run) {
     try {

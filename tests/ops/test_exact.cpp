@@ -73,7 +73,7 @@ void run(Operation op, const Operands& in, const Format& format, const RoundingO
   }
 }
 
-/// Whether it is a NaN whose first bit of the fraction is 0.
+/// Returns whether it is a NaN whose first bit of the fraction is 0.
 template <class T>
 bool is_signalling(T x) {
   constexpr int man = std::numeric_limits<T>::digits - 1;

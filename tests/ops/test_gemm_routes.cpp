@@ -436,7 +436,7 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
 }
 
 /// Products next to powers of two, where a magnet's binade is told by logarithms: b is 2^j / a and
-/// its neighbours, also where the format's last places end.
+/// its neighbors, also where the format's last places end.
 TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   std::mt19937_64 bits(22);
   for (const KernelTable* kernels : tables()) {

@@ -113,7 +113,7 @@ Bytes Packed(const Format& format, std::int64_t n) {
   return Bytes(static_cast<std::size_t>(PackedBytes(format, n)), 0xA5);
 }
 
-/// Whether a NaN of x keeps its block's scale and has no code.
+/// Returns whether a NaN of x keeps its block's scale and has no code.
 bool HasNoCodes(const Scaled& scaled, const Floats& x) {
   return !scaled.element.has_nan() && scaled.non_finite == NonFinite::element &&
          std::ranges::any_of(x, [](float v) { return std::isnan(v); });

@@ -235,7 +235,7 @@ TEST_P(ScaledDevices, OfAnyTypeAndStride) {
         ExpectSameCast(x, ParseScaled(text), 0, Options(Rounding::stochastic));
       }
     }
-    // Blocks of neighbours and of columns, the last one short.
+    // Blocks of neighbors and of columns, the last one short.
     const auto more = testing::run_encode(Values(70 * 64, 6, true), format);
     const TensorView y = View(more.data(), type, Shape{70, 64});
     for (const char* text : {"mxfp8", "nvfp4", "e4m3fn 128 scale=e8m0"}) {

@@ -88,7 +88,7 @@ std::vector<float> inputs(const Spec& spec, int shift, std::size_t n) {
   return x;
 }
 
-/// What EncodeScaled and CastScaled must give.
+/// Returns what EncodeScaled and CastScaled must give.
 struct Expected {
   std::vector<float> values;
   std::vector<std::optional<std::uint64_t>> codes;
@@ -265,7 +265,8 @@ TEST(Wire, RangesDoNotMatter) {
 
 // --- decode --------------------------------------------------------------------------------------
 
-/// Whether q is p / d rounded to nearest-even, by what is left: p - q d against the neighbours'.
+/// Returns whether q is p / d rounded to nearest-even, by what is left: p - q d against the
+/// neighbors'.
 bool is_quotient(float q, float p, float d) {
   if (std::isnan(p)) return testing::bits_of(q) == 0x7FC00000u;
   if (std::signbit(q) != (std::signbit(p) != std::signbit(d))) return false;
@@ -382,7 +383,7 @@ std::uint32_t crc(std::span<const std::uint8_t> data, std::uint32_t before = 0) 
   return Crc32c(before, static_cast<std::int64_t>(data.size()), data.data());
 }
 
-// RFC 3720, appendix B.4, and the usual check of CRC catalogues.
+// RFC 3720, appendix B.4, and the usual check of CRC catalogs.
 TEST(Crc32c, PublishedValues) {
   std::vector<std::uint8_t> rising(32);
   std::iota(rising.begin(), rising.end(), std::uint8_t{0});

@@ -37,7 +37,7 @@ module block_core #(
     output logic [EW-1:0] c_shift,
     output logic [OUT_MAN:0] c_cut,
     output logic [EW-1:0] max_exp,
-    // The sum, and normalised: 1.fraction * 2^n_exp.
+    // The sum, and normalized: 1.fraction * 2^n_exp.
     output logic [SW-1:0] sum,
     output logic n_sign,
     output logic [EW-1:0] n_exp,

@@ -24,7 +24,7 @@ module fp_round #(
     input logic sticky,
     input logic infinite,  // the exact result is infinite
     input logic nan,  // an operand is NaN
-    input logic invalid,  // no operand is, and the result is; or an operand is a signalling NaN
+    input logic invalid,  // no operand is, and the result is; or an operand is a signaling NaN
     input logic [2:0] rounding,
     input logic saturate,
     input logic [RANDOM-1:0] r,
@@ -73,7 +73,7 @@ module fp_round #(
   assign bounded_sticky = sticky | (|lost);
 `endif
 
-  // Whether what is kept goes one up, away from zero.
+  // True if what is kept goes one up, away from zero.
   function automatic logic away(input logic negative, input logic [2:0] mode, input logic odd,
                                 input logic [REST-1:0] rest, input logic more,
                                 input logic [RANDOM-1:0] random);

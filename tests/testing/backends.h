@@ -29,14 +29,14 @@ inline constexpr const char* kBuiltBackends[] = {
 #endif
 };
 
-/// Whether CPD_TEST_BACKENDS has this value.
+/// Returns whether CPD_TEST_BACKENDS has this value.
 inline bool tests_only(std::string_view which) {
   const char* wanted = std::getenv("CPD_TEST_BACKENDS");
   return wanted != nullptr && wanted == which;
 }
 
-/// Whether this run tests a device other than the CPU, "cuda" or "sim": unless CPD_TEST_BACKENDS
-/// names the other one.
+/// Returns whether this run tests a device other than the CPU, "cuda" or "sim": unless
+/// CPD_TEST_BACKENDS names the other one.
 inline bool is_tested(std::string_view device) {
   return !tests_only(device == "cuda" ? "sim" : "cuda");
 }

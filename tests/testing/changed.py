@@ -211,7 +211,7 @@ def _imported(source: str, names: list[str], public: dict[str, str]) -> Iterator
 
 
 def _ran(text: str) -> Iterator[str]:
-    """What ranks run: "module:function"."""
+    """Yields what ranks run: "module:function"."""
     if re.fullmatch(r"\w+:\w+", text):
         yield text.partition(":")[0]
 

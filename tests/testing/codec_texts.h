@@ -61,7 +61,7 @@ inline std::vector<std::string> codec_texts() {
   };
 }
 
-/// Whether every compressor is in `texts`.
+/// Returns whether every compressor is in `texts`.
 inline bool has_every_compressor(const std::vector<std::string>& texts) {
   return std::ranges::all_of(Compressors(), [&](const CodecInfo& info) {
     return std::ranges::any_of(

@@ -28,12 +28,12 @@
 
 namespace cpd::testing {
 
-/// Whether the kernels run on a CPU (cuda_on_cpu), where they take a thousand times as long.
+/// True if the kernels run on a CPU (cuda_on_cpu), where they take a thousand times as long.
 inline const bool kCudaOnCpu = std::getenv("CPD_CUDA_ON_CPU") != nullptr;
 /// The simulated device has the same kernels, and one in so many of the GPU's cases.
 inline const unsigned kRarer = tests_only("sim") ? 12 : 1;
 
-/// Whether this run is of a GPU itself, which has all cases.
+/// True if this run is of a GPU itself, which has all cases.
 inline const bool kOnGpuItself = !kCudaOnCpu && tests_only("cuda");
 
 /// All of them on a GPU and in the exhaustive tier, else about one in `of`.
@@ -42,7 +42,7 @@ std::vector<T> few_on_cpu(std::vector<T> all, unsigned of) {
   return kOnGpuItself ? all : few(std::move(all), kRarer * of);
 }
 
-/// Whether case number i is among those.
+/// Returns whether case number i is among those.
 inline bool is_chosen_on_cpu(std::size_t i, unsigned of) {
   return kOnGpuItself || is_chosen(i, kRarer * of);
 }

@@ -104,7 +104,7 @@ class OnBackendOrGpu {
   OnBackendOrGpu(const OnBackendOrGpu&) = delete;
   OnBackendOrGpu& operator=(const OnBackendOrGpu&) = delete;
 
-  /// Whether it is a backend of the CPU.
+  /// Returns whether it is a backend of the CPU.
   [[nodiscard]] bool on_host() const { return device_ == nullptr; }
   [[nodiscard]] Copies There() const { return Copies(device_); }
 
@@ -151,7 +151,7 @@ class OnDevice : public GpuTest, public ::testing::WithParamInterface<const char
   [[nodiscard]] SharedQueue NewQueue() const {
     return on_host() ? HostQueue() : std::make_shared<const Queue>(kind(), 0);
   }
-  /// What `run` returns with the scalar kernels, which all others are held against.
+  /// Returns what `run` returns with the scalar kernels, which all others are held against.
   template <class Run>
   auto OnScalar(Run run) const {
     ForceKernels("scalar");

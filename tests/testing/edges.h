@@ -107,7 +107,7 @@ inline std::vector<Family> families(std::span<const int> mantissas) {
 }
 
 /// Zeros, infinities, NaN, the ends of binary32; the format's least and greatest values and those
-/// that overflow, the middles above each, and their neighbours in binary32, of either sign by
+/// that overflow, the middles above each, and their neighbors in binary32, of either sign by
 /// turns.
 inline std::vector<float> edge_values(const reference::Spec& spec) {
   std::vector<float> values;

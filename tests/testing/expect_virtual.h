@@ -63,7 +63,7 @@ inline void expect_same_report(const std::vector<TensorReport>& expected,
   }
 }
 
-/// Whether some of the formats have no code for NaN.
+/// Returns whether some of the formats have no code for NaN.
 inline bool lacks_nan(const Reduce& spec) {
   const Accumulator& a = spec.accumulator;
   if (spec.wire != nullptr && !spec.wire->has_nan()) return true;

@@ -27,7 +27,7 @@ class Flushing {
   Flushing(const Flushing&) = delete;
   Flushing& operator=(const Flushing&) = delete;
 
-  /// Whether this thread's flags say so.
+  /// Returns whether this thread's flags say so.
   static bool is_on() { return (get() & kFlush) == kFlush; }
 
  private:

@@ -36,8 +36,8 @@ inline RoundingOptions options_of(Rounding mode, Overflow overflow = Overflow::i
   return o;
 }
 
-/// Whether every finite value is a binary32 value: the formats that MakeFormat must accept. Derived
-/// here from the oracle's grid.
+/// Returns whether every finite value is a binary32 value: the formats that MakeFormat must accept.
+/// Derived here from the oracle's grid.
 inline bool is_admissible(const reference::Spec& s) {
   if (s.encoding == Encoding::fnuz && !s.is_signed) return false;
   if (s.encoding == Encoding::p3109 && !s.is_signed && s.exp + s.man < 2) return false;

@@ -101,7 +101,7 @@ class Tensor {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = load(offset_of(i));
     return out;
   }
-  /// Whether everything between the elements is as it was.
+  /// Returns whether everything between the elements is as it was.
   bool gaps_untouched() const {
     std::vector<bool> used(memory_.size(), false);
     for (std::size_t i = 0; i < values_.size(); ++i) {

@@ -85,7 +85,7 @@ def sanitizer(tool: str) -> list[str] | None:
 
 
 def commands(stage: str, folder: Path) -> list[list[str]] | str:
-    """What a stage runs, or why it does not."""
+    """Returns what a stage runs, or why it does not."""
     if stage == "cpp":
         return [[str(program)] for program in programs()] or "no test program was built"
     if stage == "python":
@@ -185,7 +185,7 @@ def run(stages: list[str]) -> int:
 
 
 def libraries() -> Iterator[Path]:
-    """What the test programs load, but for the C and C++ libraries."""
+    """Yields what the test programs load, but for the C and C++ libraries."""
     lines = "".join(
         subprocess.run(["ldd", p], capture_output=True, text=True, check=True).stdout
         for p in programs()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stand-in for libnccl that moves host memory over sockets of this host: the few functions that
+// An emulation of libnccl that moves host memory over sockets of this host: the few functions that
 // CPD's transport calls, with NCCL's rules. Communicators are nonblocking; while one is in
 // progress, a new group is refused. Differences: a group that is no longer in progress has arrived
 // (there is no stream), a message's length is checked, and a peer's end shows at once

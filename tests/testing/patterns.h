@@ -27,7 +27,7 @@ inline std::vector<float> special_values() {
   return values;
 }
 
-/// Appends +-x and its neighbours in binary32.
+/// Appends +-x and its neighbors in binary32.
 inline void push_around(float x, std::vector<float>& values) {
   const std::uint32_t bits = bits_of(x) & 0x7FFFFFFFu;
   for (const std::uint32_t near : {bits == 0 ? 0 : bits - 1, bits, bits + 1}) {
@@ -37,7 +37,7 @@ inline void push_around(float x, std::vector<float>& values) {
 }
 
 /// Magnitude codes that matter: all if they are few for the number of random ones; else the ends,
-/// the least normals, the powers of two's neighbours and random ones. They run past the largest
+/// the least normals, the powers of two's neighbors and random ones. They run past the largest
 /// finite code.
 inline std::vector<std::uint64_t> interesting_codes(const reference::Spec& spec, int random,
                                                     std::mt19937_64& generator) {
@@ -60,7 +60,7 @@ inline std::vector<std::uint64_t> interesting_codes(const reference::Spec& spec,
   return codes;
 }
 
-/// Specials; values of the format, halves, quarters and eighths of its gaps, with their neighbours
+/// Specials; values of the format, halves, quarters and eighths of its gaps, with their neighbors
 /// in binary32; and random bits.
 inline std::vector<float> boundary_patterns(const reference::Spec& spec, int random_codes = 40,
                                             int random_bits = 400, std::uint64_t seed = 1) {

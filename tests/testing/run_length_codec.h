@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A codec whose sizes vary, for tests: values are cast to a format, as packed ones are, and equal
-// neighbours become one run of a count and a binary32. So the sums are those of packed values.
+// neighbors become one run of a count and a binary32. So the sums are those of packed values.
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 //
 // How many cases of a kind a run of tests has. All of them in the exhaustive tier; in the quick one
 // some that are spread over them; fewer still under a sanitizer, which looks for faults of memory,
-// threads and undefined behaviour: these do not hide in one format of many.
+// threads and undefined behavior: these do not hide in one format of many.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ void __tsan_init() __attribute__((weak));  // NOLINT
 
 namespace cpd::testing {
 
-/// Whether a sanitizer watches this program, or the library that it calls.
+/// True if a sanitizer watches this program, or the library that it calls.
 inline const bool kSanitized = &__asan_init != nullptr || &__tsan_init != nullptr;
 
-/// Whether this run is of the exhaustive tier (CPD_TEST_EVERYTHING, set by `./dev test --all`).
+/// True if this run is of the exhaustive tier (CPD_TEST_EVERYTHING, set by `./dev test --all`).
 inline const bool kEverything = std::getenv("CPD_TEST_EVERYTHING") != nullptr;
 
 /// All of them; the first and every `of`th after it under a sanitizer.
@@ -32,8 +32,8 @@ std::vector<T> thinned(std::vector<T> all, std::size_t of = 7) {
   return some;
 }
 
-/// Whether case number i is among those, about one in `of`, that the quick tier has. They follow no
-/// period of i, which may count through formats, modes and signs.
+/// Returns whether case number i is among those, about one in `of`, that the quick tier has. They
+/// follow no period of i, which may count through formats, modes and signs.
 inline bool is_chosen(std::size_t i, unsigned of) {
   const std::uint64_t mixed = (std::uint64_t{i} + 1) * 0x9E3779B97F4A7C15U;
   return kEverything || of <= 1 || (mixed >> 40) % of == 0;

@@ -105,7 +105,7 @@ def _ids(page: Page | None) -> set[str]:
 
 
 def fetched(root: Path, pages: dict[Path, Page]) -> Iterator[str]:
-    """What a browser would fetch from elsewhere to show a page."""
+    """Yields what a browser would fetch from elsewhere to show a page."""
     for path, page in pages.items():
         for target in filter(is_elsewhere, page.loaded):
             yield f"{path.relative_to(root)}: fetches {target}"
@@ -148,7 +148,7 @@ def missing(root: Path) -> Iterator[str]:
 
 
 def missing_of(name: str, it: Any, known: set[str]) -> Iterator[str]:
-    """What the reference lacks of a public function or class."""
+    """Yields what the reference lacks of a public function or class."""
     is_class = inspect.isclass(it) and surface.is_ours(it)
     members = surface.members(it) if is_class else {}
     attributes = surface.attributes(it) if is_class else set()
@@ -188,7 +188,7 @@ def stale_schema(root: Path) -> Iterator[str]:
 
 
 def complaints(root: Path) -> list[str]:
-    """What is wrong with the site in a folder, a line each."""
+    """Returns what is wrong with the site in a folder, a line each."""
     root = root.resolve()
     pages = pages_of(root)
     return [*broken(root, pages), *fetched(root, pages), *missing(root), *stale_schema(root)]

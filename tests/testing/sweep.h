@@ -36,7 +36,7 @@ inline std::uint64_t sweep_stride() {
   return stride == 0 ? 1 : stride;
 }
 
-/// What each of a block's patterns should give, from steps in which T is a value or a code.
+/// The expected result of each of a block's patterns, from steps in which T is a value or a code.
 template <class T>
 class Expectation {
  public:

@@ -42,7 +42,7 @@ struct TransportEnd {
   MessageMemory memory{};
 };
 
-/// What rank `from` sends to rank `to` as message `number`: other bytes for each.
+/// Returns what rank `from` sends to rank `to` as message `number`: other bytes for each.
 inline std::vector<std::uint8_t> message_bytes(int from, int to, int number, std::int64_t bytes) {
   std::vector<std::uint8_t> data(static_cast<std::size_t>(bytes));
   std::uint64_t state = static_cast<std::uint64_t>(from) << 40 |

@@ -45,9 +45,9 @@ class CPD_API Strips {
   /// Wanted rows, of which a strip has fewer where they would not stay in the last cache, but a
   /// multiple of `multiple`.
   Strips(const TensorView& x, std::int64_t wanted, std::int64_t multiple);
-  /// Whether there are strips.
+  /// Returns whether there are strips.
   [[nodiscard]] bool fit() const { return rows_ > 0; }
-  /// Whether they have those rows and columns.
+  /// Returns whether they have those rows and columns.
   [[nodiscard]] bool have(std::int64_t height, std::int64_t width) const {
     return fit() && x_.shape[x_.rank - 2] == height && x_.shape[x_.rank - 1] == width;
   }

@@ -179,7 +179,7 @@ void CastBoxes(const CastCall& call, const Boxes& boxes) {
   });
 }
 
-/// Whether kernels take the tensors' own elements.
+/// Returns whether kernels take the tensors' own elements.
 bool IsDirect(const CastCall& call) {
   const DType type = call.x.dtype;
   if (!call.x.is_contiguous() || !call.out.is_contiguous() || type != call.out.dtype) return false;

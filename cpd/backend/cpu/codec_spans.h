@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What codecs' operations share: a piece's values times a power of two, what a rounding loses, and
-// values rounded to those of their message.
+// Steps that codecs' operations share: a piece's values times a power of two, what a rounding
+// loses, and values rounded to those of their message.
 #pragma once
 
 #include <algorithm>

@@ -86,7 +86,7 @@ void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, T* 
 /// Writes the random integers that a stochastic plan draws for elements first … first + n - 1.
 void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to);
 
-/// Adds soft_float.h's kInvalid to raised[i] where element begin + i is a signalling NaN.
+/// Adds soft_float.h's kInvalid to raised[i] where element begin + i is a signaling NaN.
 void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n, std::uint8_t* raised);
 
 /// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t), converted
@@ -100,7 +100,7 @@ class Reader {
   /// Elements begin … begin + n - 1, valid until the next call; n <= kStage unless is_direct().
   /// Null where the tensor has no data.
   const T* Read(std::int64_t begin, std::int64_t n);
-  /// Whether Read returns the tensor's own memory.
+  /// Returns whether Read returns the tensor's own memory.
   [[nodiscard]] bool is_direct() const;
   /// Continues with other memory of the same shape and strides.
   void Move(void* data) { x_.data = data; }
@@ -131,7 +131,7 @@ class Writer {
   std::vector<std::uint64_t> raw_;
 };
 
-/// Where a box of a tensor is in memory: `rows` x `columns` elements, of which the first is
+/// The position of a box of a tensor in memory: `rows` x `columns` elements, of which the first is
 /// `offset` elements from the tensor's; neighbors in a column and in a row are their strides
 /// apart.
 struct Box {

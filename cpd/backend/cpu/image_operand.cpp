@@ -15,7 +15,7 @@ std::int64_t quotient_up(std::int64_t x, std::int64_t n) {
   return x > 0 ? (x + n - 1) / n : -(-x / n);
 }
 
-/// Whether each window is one element and each element a window.
+/// Returns whether each window is one element and each element a window.
 bool IsWhole(const WindowAxis& axis, std::int64_t extent) {
   return axis.kernel == 1 && axis.places == extent && axis.step == 1 && axis.before == 0 &&
          axis.spread == 1;

@@ -154,7 +154,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// How many values of k are packed at once: whole groups, pairs and blocks.
+/// The number of values of k that are packed at once: whole groups, pairs and blocks.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {

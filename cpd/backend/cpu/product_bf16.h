@@ -8,7 +8,7 @@
 
 namespace cpd {
 
-/// What ProductOfBf16 does with each sum: times `first`, times `second`, plus `bias`, each
+/// The operations of ProductOfBf16 on each sum: times `first`, times `second`, plus `bias`, each
 /// operation rounded to nearest-even in binary32; the last result is rounded once more where `out`
 /// is bf16. All are fp32 on the CPU, or null. The scales are M x L, the same for each n, with a
 /// stride of 0 along one dimension at least and of 1 or 0 along L; the bias has L neighbors.

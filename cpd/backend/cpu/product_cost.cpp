@@ -52,10 +52,10 @@ constexpr double kAlignedUnit = 20, kOtherUnit = 200;
 /// The factor on any product without vector instructions.
 constexpr double kWithoutVectors = 8;
 
-/// How many roundings of additions one product takes: Kahan's four operations, else one.
+/// The number of roundings of additions for one product: Kahan's four operations, else one.
 double AdditionsOf(const GemmPlan& plan) { return plan.scheme == Scheme::kahan ? 4 : 1; }
 
-/// How many roundings one product takes.
+/// The number of roundings for one product.
 double RoundingsOf(const GemmPlan& plan) {
   return AdditionsOf(plan) + (plan.exact_products ? 0 : 1);
 }

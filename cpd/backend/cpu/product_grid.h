@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the sums of a matrix product are divided among threads.
+// Divides the sums of a matrix product among threads.
 #pragma once
 
 #include <algorithm>

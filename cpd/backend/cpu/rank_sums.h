@@ -91,7 +91,7 @@ class RankSums {
     AlignedRows rows_;
   };
 
-  /// Whether all terms are values in memory.
+  /// Returns whether all terms are values in memory.
   static bool in_place(const ReduceCall& call) { return call.from_codes == Codes::values; }
 
   [[nodiscard]] std::int64_t Members() const {

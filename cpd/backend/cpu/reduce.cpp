@@ -39,7 +39,7 @@ void Measure(const ReduceSegment& segment, SegmentCounts& counts) {
   });
 }
 
-/// What the cast of this rank's contributions loses.
+/// Counts what the cast of this rank's contributions loses.
 void CountCast(const ReduceCall& call, const ReduceSegment& segment, SegmentCounts& counts) {
   RoundPlan cast = call.cast;
   cast.stream = StreamFrom(call.cast_stream, segment.layer, 0);

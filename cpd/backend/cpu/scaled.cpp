@@ -28,7 +28,7 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Whether there may be such blocks.
+  /// Returns whether there may be such blocks.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
   /// Casts the tile; calls other(part) for the parts with blocks of another kind.
   template <class Other>
@@ -62,7 +62,7 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
-/// Where this thread explains: notes a pass over a call's tiles.
+/// If this thread explains, notes a pass over a call's tiles.
 bool NotesTiles(const char* function, const ScaledPass& pass, bool powers, const char* kernel) {
   if (!Explains()) return false;
   NotePath(function, PathOf(pass.plan(), pass.route, powers));

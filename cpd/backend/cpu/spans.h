@@ -75,7 +75,7 @@ CPD_API void CountLosses(std::int64_t n, const float* x, const float* terms, Seg
 CPD_API void AddCounts(const SegmentCounts& counts, SegmentCounts& to);
 
 /// The state of one ordered sum per element: plane q of element i is planes[q * stride + i], in
-/// FoldPlanes planes of the caller's memory, which need not be initialised. `given`: the random
+/// FoldPlanes planes of the caller's memory, which need not be initialized. `given`: the random
 /// integers from element 0 on, in place of generated ones.
 template <class T>
 struct FoldStateOf {

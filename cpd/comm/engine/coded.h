@@ -32,7 +32,7 @@ class CPD_API Codecs {
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }
   [[nodiscard]] bool is_fixed() const { return is_fixed_; }
-  /// Whether each plane has the packed codes of one format.
+  /// Returns whether each plane has the packed codes of one format.
   [[nodiscard]] bool is_packed() const { return is_packed_; }
   [[nodiscard]] const Codec& of(std::size_t plane, int layer) const {
     const std::vector<SharedCodec>& all = planes_[plane];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks count of their layers for a reduction's report.
+// The counts that ranks make of their layers for a reduction's report.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   return cut;
 }
 
-/// What a message holds of the sum across units after term k.
+/// Returns the content of a message: the sum across units after term k.
 Content SumOf(std::int64_t k, std::int64_t units) {
   return k + 1 == units ? Content::results : Content::running_sums;
 }

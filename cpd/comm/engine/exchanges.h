@@ -105,7 +105,7 @@ class Exchanges {
   Exchanges(Channel& link, const MessageOps& ops, Delivery delivery, int root)
       : link_(link), ops_(ops), delivery_(delivery), root_(root) {}
 
-  /// How many slices a chunk has under the spec's exchange.
+  /// The number of slices of a chunk under the spec's exchange.
   [[nodiscard]] int Slices() const;
   /// Exchanges a chunk's messages; parts[s] holds values of slice s.
   Task Run(std::int64_t chunk, std::vector<Part> parts);

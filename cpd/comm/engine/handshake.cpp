@@ -33,7 +33,8 @@ std::string NameOf(Aps aps) {
   return aps == Aps::on ? "on" : "off";
 }
 
-/// What a rank announces to the others: its fields, a line each, then why it refuses, if it does.
+/// The text that a rank announces to the others: its fields, a line each, then why it refuses, if
+/// it does.
 struct Announcement {
   Intent fields;  ///< first the version, then the length of the text
   std::string refusal;

@@ -15,7 +15,7 @@
 
 namespace cpd {
 
-/// What a rank is about to do, field by field, as text.
+/// A rank's next call, field by field, as text.
 using Intent = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::size_t kMostRefusal = 8192;

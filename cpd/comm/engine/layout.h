@@ -34,7 +34,7 @@ struct CPD_API Part {
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
 
-/// Where slice s of n values begins, which are cut into `slices` at multiples of a bucket.
+/// The first index of slice s of n values, which are cut into `slices` at multiples of a bucket.
 constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s,
                                   std::int64_t bucket) {
   return std::min(n, SliceBegin((n + bucket - 1) / bucket, slices, s) * bucket);

@@ -203,7 +203,7 @@ Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Address
   pending.abandoned_.reset(new Abandoned);
   pending.out = std::move(out);
   pending.in = std::move(in);
-  // Where Start throws, some of the messages may be under way.
+  // If Start throws, some of the messages may be under way.
   try {
     pending.transfer =
         transport_.Start(outgoing, incoming, static_cast<int>(pending.number % kTags));

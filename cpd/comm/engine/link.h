@@ -92,7 +92,7 @@ class CPD_API Pending {
   std::unique_ptr<Abandoned, AbandonedDelete> abandoned_;
 };
 
-/// What an exchange sends its messages with: a Link, or a channel that only counts them
+/// The channel of an exchange's messages: a Link, or a channel that only counts them
 /// (study/dry_run.h).
 class CPD_API Channel {
  public:

@@ -24,7 +24,7 @@ class CPD_API MessageMemory {
     return static_cast<std::uint8_t*>(queue_->Allocate(kind_, bytes));
   }
   void Free(std::uint8_t* memory) const noexcept { queue_->Release(kind_, memory); }
-  /// Whether the host reads and writes it as its own.
+  /// Returns whether the host reads and writes it as its own.
   [[nodiscard]] bool is_on_host() const { return kind_ == MemoryKind::pinned; }
   /// Waits until the queued work on messages is done.
   void Settle() const { queue_->Wait(); }

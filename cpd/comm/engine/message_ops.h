@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank computes on messages: encodes its contributions, folds what came, decodes results.
+// Computes on messages: encodes a rank's contributions, folds what came, decodes results.
 //
 // Every device does this by the same steps: a codec decodes messages to values (DecodeOn), the
 // operation `reduce` folds them, and a codec encodes the sums (EncodeOn). `reduce` itself reads and
@@ -36,7 +36,7 @@ struct Layers {
   std::vector<CodecState*> results;  ///< states of the results that this rank owns
 };
 
-/// What a message holds.
+/// The content of a message.
 enum class Content : std::uint8_t { contributions, running_sums, results };
 
 /// One rank's operations on the messages of a call.
@@ -53,7 +53,7 @@ class MessageOps {
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   [[nodiscard]] int rank() const { return rank_; }
 
-  /// Whether messages of this content always take their most bytes.
+  /// Returns whether messages of this content always take their most bytes.
   [[nodiscard]] bool is_fixed(Content content) const { return codecs(content).is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(Content content, const Part& part) const {
     return cpd::MostBytes(part, codecs(content));
@@ -100,15 +100,15 @@ class MessageOps {
   [[nodiscard]] const Codecs& codecs(Content content) const {
     return codecs_[static_cast<std::size_t>(content)];
   }
-  /// Whether contributions travel as fp32 values: with in_fp32, unless their codec has bytes for
-  /// NaN.
+  /// Returns whether contributions travel as fp32 values: with in_fp32, unless their codec has
+  /// bytes for NaN.
   [[nodiscard]] bool as_values() const {
     const SharedCodec& wire = reduction_.spec().wire;
     return in_fp32_ && (wire == nullptr || !wire->has_nan());
   }
-  /// Whether codecs' blocks are computed one by one, on threads.
+  /// Returns whether codecs' blocks are computed one by one, on threads.
   [[nodiscard]] bool by_blocks() const { return !casts_ && queue_->on_host(); }
-  /// Whether `reduce` itself reads and writes messages of this content, not a codec.
+  /// Returns whether `reduce` itself reads and writes messages of this content, not a codec.
   [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
 

@@ -26,12 +26,12 @@ CPD_API std::unique_ptr<Transport> MpiTransport(double timeout = kDefaultTimeout
 using NcclId = std::array<std::uint8_t, 128>;
 CPD_API NcclId MakeNcclId();
 /// One end of a group between GPUs, on a device and a CUDA stream that nothing else uses; null: a
-/// new, nonblocking stream. With device_index -1 messages are in host memory, which only a stand-in
-/// for NCCL takes (tests). Throws Error, or MachineError where NCCL cannot be loaded.
+/// new, nonblocking stream. With device_index -1 messages are in host memory, which only the tests'
+/// emulation of NCCL takes. Throws Error, or MachineError where NCCL cannot be loaded.
 CPD_API std::unique_ptr<Transport> NcclTransport(const NcclId& id, int rank, int size,
                                                  int device_index, void* stream, double timeout);
 
-/// What the libraries export.
+/// The functions that the libraries export.
 struct MpiLibrary {
   std::uint32_t version;               ///< kTransportVersion
   Transport* (*open)(double timeout);  ///< throws Error, MachineError, TransportError, RankLost

@@ -28,8 +28,8 @@ struct End {
   bool abandoned = false;
 };
 
-/// What all ranks of a group share. Senders and receivers of one (from, to, tag) are matched in
-/// order; the second to come copies the bytes.
+/// The state that all ranks of a group share. Senders and receivers of one (from, to, tag) are
+/// matched in order; the second to come copies the bytes.
 class Hub {
  public:
   explicit Hub(int size) : size_(size), alarms_(static_cast<std::size_t>(size)) {}

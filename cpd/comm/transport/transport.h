@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What moves bytes between ranks. A transport never reads or adds values: arithmetic is
+// Moves bytes between ranks. A transport never reads or adds values: arithmetic is
 // reduction.h's. Everything is nonblocking and polled, so that the caller keeps the deadlines
 // (link.h).
 #pragma once
@@ -64,7 +64,7 @@ class CPD_API Transport {
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  /// How many of the ranks run on this host: they share its cores.
+  /// The number of ranks that run on this host: they share its cores.
   [[nodiscard]] virtual int ranks_on_host() const = 0;
   /// The memory of messages: Device::cuda for a transport between GPUs.
   [[nodiscard]] virtual Device memory() const { return Device::cpu; }

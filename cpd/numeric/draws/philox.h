@@ -11,7 +11,7 @@
 //
 // Elementwise operations (cast, encode, add, …) use block 0, and share words among elements:
 // element i takes draw (i / 64) mod s of word (i / 16) mod 4 of index 16 floor(i / 64 s) + i
-// mod 16. So 256 elements always begin with a fresh index, and neighbouring lanes have neighbouring
+// mod 16. So 256 elements always begin with a fresh index, and neighboring lanes have neighboring
 // indices.
 //
 // Folds (sums, GEMM) give each output element its own index: draw number t, in program order, is
@@ -112,7 +112,7 @@ CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed
 CPD_FN constexpr std::uint32_t log_of_draws(int random_bits) {
   return random_bits > 16 ? 0 : random_bits > 8 ? 1 : 2;
 }
-/// How many draws a word serves.
+/// The number of draws that a word serves.
 CPD_FN constexpr int draws_per_word(int random_bits) { return 1 << log_of_draws(random_bits); }
 
 /// Counter 1: bits 32…39 of the index, and the block.

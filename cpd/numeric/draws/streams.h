@@ -4,7 +4,7 @@
 // stream (philox.h). A stream is
 //   purpose << 60 | step << 36 | layer << 20 | position   in a collective,
 //   stream XOR purpose << 60 XOR layer << 20              in a layer of a model,
-// where the latter's `stream` is the call's; purpose 0 is the caller's own. Purposes of the two
+// where `stream` is the call's; purpose 0 is the caller's own. Purposes of the two
 // never coincide while the calls' streams are below 2^60.
 #pragma once
 

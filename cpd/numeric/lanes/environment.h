@@ -23,7 +23,7 @@ class Environment {
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
-  /// Whether this thread's environment is the default one, signalled exceptions aside.
+  /// Returns whether this thread's environment is the default one, signaled exceptions aside.
   CPD_FN static bool is_current() { return (get() & ~kSignals) == kDefault; }
 
  private:

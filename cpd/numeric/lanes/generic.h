@@ -40,7 +40,7 @@ using Signed = typename Lanes<V>::I;
 template <class V>
 using Scalar = typename Lanes<V>::Scalar;
 
-/// Whether T is a vector (else a scalar).
+/// True if T is a vector (else a scalar).
 template <class T>
 constexpr bool kIsVector = requires(T x) { x[0]; };
 
@@ -126,7 +126,7 @@ CPD_FN constexpr Mask without(Mask mask, Mask other) {
   }
 }
 
-/// Whether a mask of 32-bit lanes (a comparison's result) is set in any lane.
+/// Returns whether a mask of 32-bit lanes (a comparison's result) is set in any lane.
 CPD_FN constexpr bool any(bool mask) { return mask; }
 
 /// A mask of 32-bit lanes as one bit a lane; the first lane's is the lowest.
@@ -325,7 +325,7 @@ CPD_FN V square_root(V x) {
   }
 }
 
-/// Whether an fma of V rounded in a direction (fma_toward) is one instruction.
+/// True if an fma of V rounded in a direction (fma_toward) is one instruction.
 template <class V>
 constexpr bool kHasDirectedRounding = false;
 
@@ -345,7 +345,7 @@ CPD_FN V larger_magnitude(V x, V y) {
   return bits_as<V>(max((I)(bits_as<U>(x) & magnitude), (I)(bits_as<U>(y) & magnitude)));
 }
 
-/// Whether at_least takes at most one instruction more than a maximum does.
+/// True if at_least takes at most one instruction more than a maximum does.
 template <class V>
 constexpr bool kHasSignedMaximum = false;
 
@@ -417,7 +417,7 @@ CPD_FN V odd_one(V a, V b) {
   return select((bits_as<U>(a) & splat<U>(1)) != U{}, a, b);
 }
 
-/// Whether every lane is at most `limit`; false where one is NaN.
+/// Returns whether every lane is at most `limit`; false where one is NaN.
 template <class V>
 CPD_FN bool all_at_most(V x, Scalar<V> limit) {
   return x <= limit;
@@ -449,7 +449,7 @@ U load_halves(const std::uint8_t* from) = delete;
 template <class U>
 U load_bytes(const std::uint8_t* from) = delete;
 
-/// Whether U has gather_bytes.
+/// True if U has gather_bytes.
 template <class U>
 constexpr bool kGathersBytes = false;
 /// Lanes of four of the 16 bytes at `from` each, whose places are the bytes of `places`.

@@ -2,7 +2,7 @@
 //
 // Lanes: the number types that the kernels are written over, and their primitives. One source
 // serves a CPU register of 1, 4, 8 or 16 lanes and a CUDA thread: generic.h defines each primitive,
-// an instruction set's file specialises those for which a compiler does not find the instruction
+// an instruction set's file specializes those for which a compiler does not find the instruction
 // (README.md lists them). Tests compare both bit by bit. Intrinsics are in these files alone.
 #pragma once
 

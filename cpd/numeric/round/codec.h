@@ -86,7 +86,7 @@ class Unpacker<std::uint32_t> {
   int bits_;
 };
 
-/// Packs with vectors: neighbours are merged, a | b << n, until a piece has 8 or 16 … 32 bits.
+/// Packs with vectors: neighbors are merged, a | b << n, until a piece has 8 or 16 … 32 bits.
 /// Pieces of 8 and 16 bits (and codes of 4) are stored as bytes and 16-bit words; else every output
 /// word is the OR of at most three pieces, each moved by one permutation and one shift. U: 4, 8 or
 /// 16 lanes of 32 bits. Four pieces of an odd number of bits do not end on a byte, so that their

@@ -33,7 +33,7 @@ CPD_FN constexpr V sized(double size, V x) {
   const U sign = bits_as<U>(x) & splat<U>(Pattern<V>::sign);
   return bits_as<V>(bits_as<U>(splat<V>(size)) | sign);
 }
-/// Whether x is neither infinite nor NaN.
+/// Returns whether x is neither infinite nor NaN.
 template <class V>
 CPD_FN constexpr auto is_finite(V x) {
   return magnitude(x) <= splat<V>(kGreatest);

@@ -4,7 +4,7 @@
 //
 // A finite |x| = sig * 2^(e - bias - mantissa) is cut at the format's last place: `cut` low bits of
 // sig are the discarded fraction nu, the rest is the significand on the grid. The result is a
-// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbours
+// magnitude *code* (format.h) on the grid continued upward without bound: codes of neighbors
 // differ by one across binades, so a carry needs no care, 'even' means an even code also for man =
 // 0, and overflow is code > max_code ('round first, then test'). The code is then turned into a
 // value (cast) or packed as it is (encode).
@@ -43,7 +43,7 @@ CPD_FN constexpr const Grid& grid_of(const RoundPlan& plan) {
   }
 }
 
-/// Whether a plan of that form is simple (round_plan.h).
+/// Returns whether a plan of that form is simple (round_plan.h).
 CPD_FN constexpr bool is_simple(Form form) {
   return form != Form::general && form != Form::general_addition && form != Form::integer;
 }
@@ -62,14 +62,14 @@ struct Rule {
   static constexpr bool integer = kForm == Form::integer;
   /// The format is signed, with zero, subnormals and, unless `integer`, -0; overflow is not NaN.
   static constexpr bool simple = is_simple(kForm) || integer;
-  /// Whether binary32 addition does the rounding.
+  /// True if binary32 addition does the rounding.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
                                (integer && kMode == Rounding::nearest_even);
 
   CPD_FN static constexpr Rounding mode_of(const RoundPlan& plan) {
     return kMode == kOtherMode ? plan.mode : kMode;
   }
-  /// Whether an exact zero sum of numbers with different signs is -0 (IEEE 754, 6.3).
+  /// Returns whether an exact zero sum of numbers with different signs is -0 (IEEE 754, 6.3).
   CPD_FN static constexpr bool is_down(const RoundPlan& plan) {
     return mode_of(plan) == Rounding::down;
   }
@@ -87,7 +87,7 @@ CPD_FN constexpr void with_mode(Rounding mode, Run run) {
   }
 }
 
-/// Whether overflow in a mode may give the largest finite value although the policy is `ieee`.
+/// Returns whether overflow in a mode may give the largest finite value under policy `ieee`.
 CPD_FN constexpr bool may_clip(Rounding mode) {
   return mode != Rounding::nearest_even && mode != Rounding::stochastic &&
          mode != Rounding::nearest_away;
@@ -182,7 +182,7 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   }
 }
 
-/// Whether V is rounded by short_code and short_magnitude, the rule's short form.
+/// True if V is rounded by short_code and short_magnitude, the rule's short form.
 template <class R, class V>
 constexpr bool kIsShort =
     Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
@@ -409,7 +409,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// What overflow gives: `over`, or `largest` in lopsided formats.
+/// Returns the result of overflow: `over`, or `largest` in lopsided formats.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -418,7 +418,7 @@ CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   return over;
 }
 
-/// Whether codes are two's complement.
+/// Returns whether codes are two's complement.
 template <class R>
 CPD_FN constexpr bool has_complements(const RoundPlan& plan) {
   return R::integer || (!R::simple && plan.complement);
@@ -450,8 +450,8 @@ CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negativ
   }
 }
 
-/// What a negative x becomes in an unsigned format, if it does not round to zero: NaN or the least
-/// value.
+/// Returns the result for a negative x in an unsigned format, if it does not round to zero: NaN or
+/// the least value.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least,
                                          const RoundPlan& plan) {
@@ -466,8 +466,8 @@ CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least
   return nan;
 }
 
-/// Whether x rounds to zero. In e8m0, which has no zero, only x = 0 counts, and `code` becomes the
-/// least code.
+/// Returns whether x rounds to zero. In e8m0, which has no zero, only x = 0 counts, and `code`
+/// becomes the least code.
 template <class R, class V>
 CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
   using U = Unsigned<V>;

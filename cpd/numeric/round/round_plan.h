@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a number is rounded: a format and its rounding options as the constants that the kernels
+// The plan of a rounding: a format and its rounding options as the constants that the kernels
 // need, and which form of the rounding is exact. RoundPlan is an aggregate of numbers that every
 // ISA's object and the GPU read.
 #pragma once
@@ -21,7 +21,7 @@ struct Grid {
   std::int32_t cut = 0;         ///< fraction bits that a normal number drops
 };
 
-/// What is known of a plan when a kernel is compiled.
+/// The properties of a plan that are known when a kernel is compiled.
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
@@ -54,7 +54,7 @@ struct RoundPlan {
   bool has_inf = true;
   bool keeps_negative_zero = true;
   bool overflow_is_nan = false;
-  bool odd_overflow_is_inf = false;  ///< to odd: Inf is the odd neighbour above the largest value
+  bool odd_overflow_is_inf = false;  ///< to odd: Inf is the odd neighbor above the largest value
   bool negative_is_nan = false;      ///< unsigned: a negative number becomes NaN, else the least
   bool clips_negative = false;       ///< … but a finite one becomes the least value
 
@@ -83,13 +83,14 @@ struct RoundPlan {
   bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)
 };
 
-/// Whether binary32 addition does the rounding.
+/// Returns whether binary32 addition does the rounding.
 CPD_FN constexpr bool is_addition(const RoundPlan& plan) {
   return plan.form == Form::addition || plan.form == Form::general_addition ||
          (plan.form == Form::integer && plan.mode == Rounding::nearest_even);
 }
 
-/// Whether binary32 addition may do the rounding: to nearest-even, or from there one place back.
+/// Returns whether binary32 addition may do the rounding: to nearest-even, or from there one place
+/// back.
 constexpr bool rounds_by_addition(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::toward_zero || mode == Rounding::up ||
          mode == Rounding::down;
@@ -99,14 +100,14 @@ constexpr bool is_nearest(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::nearest_away;
 }
 
-/// Whether a finite overflow, rounded to odd, gives Inf: in P3109's signed extended formats, whose
-/// largest value has an even code and Inf the odd one above it.
+/// Returns whether a finite overflow, rounded to odd, gives Inf: in P3109's signed extended
+/// formats, whose largest value has an even code and Inf the odd one above it.
 constexpr bool odd_overflow_is_inf(const Format& format, Rounding mode) {
   return mode == Rounding::to_odd && format.encoding == Encoding::p3109 && format.is_signed;
 }
 
-/// Whether a finite negative number gives 0, not NaN: in P3109's unsigned formats, toward zero and
-/// up.
+/// Returns whether a finite negative number gives 0, not NaN: in P3109's unsigned formats, toward
+/// zero and up.
 constexpr bool clips_negative(const Format& format, Rounding mode) {
   return format.is_p3109() && !format.is_signed &&
          (mode == Rounding::toward_zero || mode == Rounding::up);

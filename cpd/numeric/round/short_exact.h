@@ -10,9 +10,9 @@
 
 namespace cpd {
 
-/// Whether the plan's rounding of a binary32 number rounded to odd is that of the exact number: to
-/// nearest, where the significand's last place and half of it are two bits above the odd one (Boldo
-/// and Melquiond 2008); stochastic A, which cuts after N bits below the last place.
+/// Returns whether the plan's rounding of a binary32 number rounded to odd is that of the exact
+/// number: to nearest, where the significand's last place and half of it are two bits above the odd
+/// one (Boldo and Melquiond 2008); stochastic A, which cuts after N bits below the last place.
 constexpr bool rounds_from_odd(const RoundPlan& plan) {
   if (plan.wide) return false;
   if (plan.mode == Rounding::nearest_even) return plan.man <= 21;
@@ -20,7 +20,8 @@ constexpr bool rounds_from_odd(const RoundPlan& plan) {
          plan.man + plan.random_bits <= 22;
 }
 
-/// Whether the plan's rounding tells numbers below 2^-101 from zero: products there lose bits.
+/// Returns whether the plan's rounding tells numbers below 2^-101 from zero: products there lose
+/// bits.
 constexpr bool sees_small(const RoundPlan& plan) {
   const int looked_at = plan.mode == Rounding::stochastic ? plan.random_bits : 1;
   return plan.grid32.emin_field - 127 - plan.man - looked_at < -100;
@@ -60,7 +61,7 @@ CPD_FN constexpr void with_operation(soft::Operation op, Run run) {
   run.template operator()<Operation::fma>();
 }
 
-/// What makes operation_to_odd's results uncertain: an infinity or a NaN, a product that is no
+/// Causes of an uncertain result of operation_to_odd: an infinity or a NaN, a product that is no
 /// binary32 number, a number so small that an error may be none, or so large that the exact one may
 /// be beyond binary32's.
 template <class V>

@@ -271,7 +271,8 @@ inline Cut cut_at(const Number& x, int count) {
   return cut;
 }
 
-/// Whether stochastic rounding by R goes away from zero, by the variants' rules in rounding.h.
+/// Returns whether stochastic rounding by R goes away from zero, by the variants' rules in
+/// rounding.h.
 inline bool random_away(const Cut& cut, std::uint32_t random, const Target& to) {
   const int n = to.random_bits;
   const std::uint64_t all = std::uint64_t{1} << n;
@@ -288,7 +289,8 @@ inline bool random_away(const Cut& cut, std::uint32_t random, const Target& to) 
   return seen + random >= all;
 }
 
-/// Whether an inexact magnitude rounds to the code above. `odd`: whether the code below is odd.
+/// Returns whether an inexact magnitude rounds to the code above. `odd`: whether the code below is
+/// odd.
 inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
                         const Target& to) {
   switch (to.mode) {
@@ -321,8 +323,8 @@ inline bool is_inward(Rounding mode, bool negative) {
          mode == (negative ? Rounding::up : Rounding::down);
 }
 
-/// What overflow and infinite results give, with the exceptions `exact` where that is an infinity,
-/// else `other`.
+/// Returns the result of overflow and of infinite results, with the exceptions `exact` where that
+/// is an infinity, else `other`.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
@@ -330,7 +332,8 @@ inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std
                              : with_sign(to.largest(negative), negative, other);
 }
 
-/// What an unsigned format gives for a negative value, finite or not, that does not round to zero.
+/// Returns the result in an unsigned format for a negative value, finite or not, that does not
+/// round to zero.
 inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags) {
   if (!to.saturates && to.has_nan && !(finite && to.clips_negative)) return not_a_number(kInvalid);
   return with_sign(to.lowest, false, flags);
@@ -339,8 +342,8 @@ inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags)
 /// log2 of |x|, rounded down.
 inline int binade(const Number& x) { return x.exponent + 127; }
 
-/// Whether the code of a significand of `units` spacings in a binade is odd, in a format without an
-/// upper bound.
+/// Returns whether the code of a significand of `units` spacings in a binade is odd, in a format
+/// without an upper bound.
 inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
   if (to.man > 0) return (units & 1) != 0;
   const bool odd_binade = ((binade - to.emin) & 1) != 0;

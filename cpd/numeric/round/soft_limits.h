@@ -50,7 +50,7 @@ SignLimits<T> sign_limits(const Target& to, bool negative) {
 
 }  // namespace detail
 
-/// Whether a format has flag_limits.
+/// Returns whether a format has flag_limits.
 inline bool has_flag_limits(const Target& to) { return to.is_signed && to.has_zero; }
 
 /// The limits for numbers of T (float or double), which double may hold rounded to odd.

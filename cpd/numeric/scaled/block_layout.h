@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a tensor is divided into blocks: element (p, i, t, j) has the row-major index
+// The division of a tensor into blocks: element (p, i, t, j) has the row-major index
 // ((p * height + i) * middle + t) * width + j and is in block (p, i / rows, t, j / columns); blocks
 // are numbered in row-major order of these four too.
 #pragma once

@@ -77,8 +77,8 @@ CPD_FN void stages_between(V* v) {
   }
 }
 
-/// How many V hold a group: with kAlong its values are neighbouring lanes (of several groups where
-/// there are more lanes), else each V holds one value of each of several groups.
+/// The number of V that hold a group: with kAlong its values are neighboring lanes (of several
+/// groups where there are more lanes), else each V holds one value of each of several groups.
 template <int kSize, bool kAlong, class V>
 constexpr int kHadamardCount = !kAlong                   ? kSize
                                : kSize > Lanes<V>::count ? kSize / Lanes<V>::count

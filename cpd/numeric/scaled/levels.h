@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Unbiased rounding of a bucket's values to levels at equal distances of its norm: a value takes
-// one of the two neighbouring levels by a random integer.
+// one of the two neighboring levels by a random integer.
 //
 // With s steps, u = v s / norm, R below 2^N and R' = R / 2^N:
 //
@@ -46,14 +46,14 @@ struct LevelSpacing {
   std::uint8_t below[kUnits] = {};  ///< the last level at or below a number of units
 };
 
-/// How values become codes of `bits` bits. The code of a signed level is the level modulo 2^bits,
-/// that of an interval's end its number.
+/// The plan by which values become codes of `bits` bits. The code of a signed level is the level
+/// modulo 2^bits, that of an interval's end its number.
 struct LevelPlan {
   int bits = 0;
   std::int32_t steps = 0;  ///< s
   std::int32_t most = 0;   ///< the last level: s, or without random bits any number below 2^22
   bool intervals = false;
-  /// Whether NaN and infinities have the code 2^(bits - 1), which no signed level has. Else their
+  /// True if NaN and infinities have the code 2^(bits - 1), which no signed level has. Else their
   /// bucket's norm is NaN.
   bool has_nan = false;
   /// N; 0: values are whole multiples of norm = 1, which is one step.
@@ -274,8 +274,8 @@ CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm)
   return level < 0 && norm > 0 ? -value : value;
 }
 
-/// Whether signed codes have levels beyond the plan's last, so that more than one code is of no
-/// level.
+/// Returns whether signed codes have levels beyond the plan's last, so that more than one code is
+/// of no level.
 CPD_FN constexpr bool has_spare_codes(const LevelPlan& plan) {
   return !plan.intervals && static_cast<std::uint32_t>(plan.most) < no_level(plan) - 1;
 }

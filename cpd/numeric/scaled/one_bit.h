@@ -10,7 +10,7 @@
 
 namespace cpd {
 
-/// n contiguous values of neighbouring buckets.
+/// n contiguous values of neighboring buckets.
 struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;

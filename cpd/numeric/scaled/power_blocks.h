@@ -93,7 +93,7 @@ struct PowerScale {
   Signed<V> least, most;
 };
 
-/// Whether a block with that largest |x| is of this kind; NaN is larger than `high`.
+/// Returns whether a block with that largest |x| is of this kind; NaN is larger than `high`.
 template <class V>
 CPD_FN auto is_usual(Signed<V> largest, const PowerBlocks& blocks) {
   using I = Signed<V>;

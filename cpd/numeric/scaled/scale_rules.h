@@ -68,7 +68,7 @@ CPD_FN W no_less(W x, double limit) {
   return select(x < splat<W>(limit), splat<W>(limit), x);
 }
 
-/// Whether a magnitude a is less than Inf.
+/// Returns whether a magnitude a is less than Inf.
 template <class W>
 CPD_FN auto is_below_inf(W a) {
   return (Signed<W>)bits_as<Unsigned<W>>(a) < splat<Signed<W>>(Pattern<W>::infinity);
@@ -100,8 +100,8 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
   return select(rounds_up, next, floor);
 }
 
-/// Whether a plan's scales need operations of binary32 alone: te's do, except powers of two in e8m0
-/// and max_pow2 where multipliers may be subnormal.
+/// Returns whether a plan's scales need operations of binary32 alone: te's do, except powers of two
+/// in e8m0 and max_pow2 where multipliers may be subnormal.
 constexpr bool steps_in_binary32(const ScaledPlan& plan) {
   return plan.arithmetic == Arithmetic::te && (plan.two_levels || !plan.of_powers) &&
          !plan.scale.wide && (plan.rule != ScaleRule::max_pow2 || plan.max >= 4);

@@ -38,8 +38,8 @@ CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   }
 }
 
-/// Whether a plan's elements are rounded by uniform_codes: stochastically (A) into a format whose
-/// numbers have equal distances.
+/// Returns whether a plan's elements are rounded by uniform_codes: stochastically (A) into a format
+/// whose numbers have equal distances.
 CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   return plan.arithmetic == Arithmetic::exact && element.mode == Rounding::stochastic &&
@@ -101,8 +101,8 @@ CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
   return select(block.scale == W{}, splat<W>(0x1p100), block.scale);
 }
 
-/// Whether a scale of exact arithmetic is outside the range in which the route is exact (route_of);
-/// false for 0 and NaN.
+/// Returns whether a scale of exact arithmetic is outside the range in which the route is exact
+/// (route_of); false for 0 and NaN.
 template <class W>
 CPD_FN auto is_outside(ElementRoute route, W scale) {
   const bool divides = route == ElementRoute::divide;

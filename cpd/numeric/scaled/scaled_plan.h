@@ -11,7 +11,7 @@
 
 namespace cpd {
 
-/// How an element is divided by its scales and rounded into its format.
+/// The route by which an element is divided by its scales and rounded into its format.
 enum class ElementRoute : std::uint8_t {
   multiply,  ///< round(fl(x * factor)), in binary32
   divide,    ///< round(x / scale), the quotient rounded to odd, in binary32

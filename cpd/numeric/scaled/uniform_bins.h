@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // 2^bits bins of equal width from a least value to a greatest (Øland and Raj 2015): the bin of a
-// value, and the centre of a bin. A bin is the floor of the exact quotient, with the greatest value
-// in the last bin; a centre is the exact one, rounded once.
+// value, and the center of a bin. A bin is the floor of the exact quotient, with the greatest value
+// in the last bin; a center is the exact one, rounded once.
 #pragma once
 
 #include <array>

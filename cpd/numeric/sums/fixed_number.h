@@ -29,8 +29,8 @@ struct FixedTerm {
   bool finite = true;  ///< else the other fields have no meaning
 };
 
-/// Whether significand / 2^cut, cut > 0, which is not an integer, rounds away from zero; `whole` is
-/// its floor.
+/// Returns whether significand / 2^cut, cut > 0, which is not an integer, rounds away from zero;
+/// `whole` is its floor.
 CPD_FN constexpr bool goes_away(std::uint64_t significand, int cut, std::uint64_t whole,
                                 bool negative, Rounding mode) {
   const std::uint64_t half = std::uint64_t{1} << (cut - 1);

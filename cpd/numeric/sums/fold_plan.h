@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How an ordered sum of terms is rounded, and by which route it is exact.
+// The plan of an ordered sum of terms: its roundings, and the route by which it is exact.
 #pragma once
 
 #include <bit>
@@ -14,10 +14,10 @@
 
 namespace cpd {
 
-/// Whether round(fl32(a + b)) is the exact sum rounded once, for all a and b of precisions p_a and
-/// p_b (bits). Figueroa 1995: a sum of p-bit numbers rounded to nearest in 2p + 2 bits can be
-/// rounded to nearest again to p bits; below the target's min normal the sum is exact. fp32 itself
-/// needs no second rounding.
+/// Returns whether round(fl32(a + b)) is the exact sum rounded once, for all a and b of precisions
+/// p_a and p_b (bits). Figueroa 1995: a sum of p-bit numbers rounded to nearest in 2p + 2 bits can
+/// be rounded to nearest again to p bits; below the target's min normal the sum is exact. fp32
+/// itself needs no second rounding.
 constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, Rounding mode) {
   if (target == kFp32) return mode == Rounding::nearest_even;
   const int p = target.precision();
@@ -41,8 +41,8 @@ enum class Split : std::uint8_t {
   exact_powers,  ///< as exact, into one
 };
 
-/// Whether split.h's magnets round into a format: it has the grid below 2^emin, and the least
-/// magnet is a binary32 number.
+/// Returns whether split.h's magnets round into a format: it has the grid below 2^emin, and the
+/// least magnet is a binary32 number.
 constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
   const bool grid = format.is_signed && format.subnormals && format.has_zero() && format.max() > 0;
   const int magnet = 24 + format.min_quantum_exponent();
@@ -57,7 +57,7 @@ constexpr float most_rounded_to(float max, int man) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(tie) - 1);
 }
 
-/// How the steps of an ordered sum are rounded, and by which route.
+/// The roundings of the steps of an ordered sum, and their route.
 struct FoldPlan {
   RoundPlan round;
   Scheme scheme = Scheme::sequential;

@@ -41,7 +41,7 @@ CPD_FN constexpr int open_trees(std::int64_t terms) {
   return open;
 }
 
-/// How many numbers of state a sum of `terms` terms needs for each element (FoldWalk).
+/// The number of state values that a sum of `terms` terms needs for each element (FoldWalk).
 CPD_FN constexpr int fold_planes(Scheme scheme, std::int64_t terms) {
   switch (scheme) {
     case Scheme::kahan:

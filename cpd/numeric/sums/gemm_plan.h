@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a sum of products is rounded, and by which route it is exact.
+// The plan of a sum of products: its roundings, and the route by which it is exact.
 #pragma once
 
 #include <cstdint>
@@ -108,7 +108,7 @@ CPD_FN constexpr float exact_limit(const SplitPlan& split, float products, float
   return 0x1p24F * last - products * split.of_products;
 }
 
-/// Whether split_fma_in_parts (split.h) adds products of `bits` significant bits.
+/// Returns whether split_fma_in_parts (split.h) adds products of `bits` significant bits.
 CPD_FN constexpr bool adds_in_parts(const SplitPlan& split, int bits) {
   return bits + split.man_sum <= 22;
 }
@@ -142,7 +142,7 @@ constexpr std::uint64_t first_draw(const RoundingOptions& options) {
   return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
 }
 
-/// Whether the short route needs the operands' logarithms (fixed_log).
+/// Returns whether the short route needs the operands' logarithms (fixed_log).
 constexpr bool takes_logs(const SplitPlan& split) {
   return split.kind == Split::rounded || split.kind == Split::kahan || split.kind == Split::tree;
 }
@@ -155,8 +155,8 @@ constexpr int least_bits_within(const SplitPlan& split) {
   return takes_logs(split) ? split.man_product : 0;
 }
 
-/// How many floats of state a sum of `depth` products has: the sum; Kahan's compensation; a tree's
-/// nodes of 2, 4, 8, … products.
+/// The number of floats of state of a sum of `depth` products: the sum; Kahan's compensation; a
+/// tree's nodes of 2, 4, 8, … products.
 constexpr int planes_of(Scheme scheme, std::int64_t depth) {
   if (scheme == Scheme::kahan) return 2;
   int planes = 1;
@@ -177,14 +177,15 @@ CPD_FN constexpr std::uint64_t draws_of_products(const GemmPlan& plan, std::int6
   return sums + (plan.exact_products ? 0 : products);
 }
 
-/// Whether a product of at most 24 bits may be formed in binary32 and rounded again by the mode: to
-/// nearest, where the bits that it loses below 2^-149 are far below half the least spacing.
+/// Returns whether a product of at most 24 bits may be formed in binary32 and rounded again by the
+/// mode: to nearest, where the bits that it loses below 2^-149 are far below half the least
+/// spacing.
 constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
   return is_nearest(mode) && target.min_quantum_exponent() >= -120;
 }
 
-/// Whether products of operands with these or-ed fraction bits, and their sums, may use binary32
-/// lanes.
+/// Returns whether products of operands with these or-ed fraction bits, and their sums, may use
+/// binary32 lanes.
 CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
                                     std::uint32_t b_fraction) {
   return plan.sum_in_binary32 &&
@@ -227,9 +228,9 @@ constexpr Format format_of(Half half) {
                             : Format{.exp = 5, .man = 10, .bias = 15};
 }
 
-/// Whether split_short's products and split's sums are exact in lanes of a type, up to the limits:
-/// a sum rounded to its 2p + 2 bits may be rounded again (Figueroa 1995), it holds the magnets, and
-/// what it has no normal numbers for is at most half a product's least spacing.
+/// Returns whether split_short's products and split's sums are exact in lanes of a type, up to the
+/// limits: a sum rounded to its 2p + 2 bits may be rounded again (Figueroa 1995), it holds the
+/// magnets, and what it has no normal numbers for is at most half a product's least spacing.
 constexpr bool splits_in(Half half, const Format& product, const Format& sum,
                          const SplitPlan& split) {
   const Format lanes = format_of(half);
@@ -249,7 +250,7 @@ constexpr Half half_of(const Format& product, const Format& sum, const SplitPlan
   return Half::none;
 }
 
-/// Whether overflow gives the largest finite value.
+/// Returns whether overflow gives the largest finite value.
 constexpr bool saturates(const RoundPlan& plan) {
   return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
 }
@@ -353,9 +354,9 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   return split;
 }
 
-/// How many of R's low bits have no effect, if binary32 then suffices, else 0. Where sums have at
-/// most 22 bits from max to the least spacing, p + N' = 22 bits are all of them, so that R's last
-/// N - N' bits have no effect; so for exact products.
+/// The number of R's low bits that have no effect, if binary32 then suffices, else 0. Where sums
+/// have at most 22 bits from max to the least spacing, p + N' = 22 bits are all of them, so that
+/// R's last N - N' bits have no effect; so for exact products.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
   const bool all = 2 * format.max() <=

@@ -10,11 +10,11 @@ namespace cpd {
 enum class Order : std::uint8_t {
   sequential,  ///< rank ascending from rank 0
   ring,  ///< a layer is cut into W slices, the first n mod W one longer; slice s from rank s + 1
-  tree,  ///< neighbours first, an odd one goes to the next level; every merge is rounded
+  tree,  ///< neighbors first, an odd one goes to the next level; every merge is rounded
 };
 
-/// Where slice s of n values in `slices` slices begins: the first n mod slices are one longer; s =
-/// slices gives n.
+/// The first index of slice s of n values in `slices` slices: the first n mod slices are one
+/// longer; s = slices gives n.
 constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s) {
   return n / slices * s + std::min(s, n % slices);
 }
@@ -44,7 +44,7 @@ struct Rounds {
   [[nodiscard]] constexpr std::int64_t unit_of_term(std::int64_t k, std::int64_t slice) const {
     return order == Order::ring ? (slice + 1 + k) % units : k;
   }
-  /// Where slice s of n values begins.
+  /// The first index of slice s of n values.
   [[nodiscard]] constexpr std::int64_t begin(std::int64_t n, std::int64_t s) const {
     return SliceBegin(n, slices(), s);
   }

@@ -51,7 +51,7 @@ class ShortSums {
     compensation = sum_of(sum_of(t, -sum), -y);
     sum = t;
   }
-  /// Whether every sum was finite and within the limit before its rounding.
+  /// Returns whether every sum was finite and within the limit before its rounding.
   CPD_FN bool is_good() const { return !any(largest_ > limit_); }
 
  private:

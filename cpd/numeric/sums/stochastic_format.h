@@ -19,7 +19,7 @@ struct StochasticFormat {
   bool has_negative_zero = true;
 };
 
-/// Whether split_stochastic.h rounds into a format: a grid down to zero, with signs.
+/// Returns whether split_stochastic.h rounds into a format: a grid down to zero, with signs.
 constexpr bool splits_stochastic(const Format& format) {
   return format.is_signed && format.has_zero() && (format.subnormals || format.man == 0);
 }
@@ -31,9 +31,9 @@ constexpr StochasticFormat stochastic_format(const Format& format, const RoundPl
           format.has_negative_zero()};
 }
 
-/// Whether binary32 holds p + N bits after a magnet's leading two, 2^-N least spacings, their least
-/// magnet, and the least spacing as a normal number (unless the format has binary32's own
-/// exponents).
+/// Returns whether binary32 holds p + N bits after a magnet's leading two, 2^-N least spacings,
+/// their least magnet, and the least spacing as a normal number (unless the format has binary32's
+/// own exponents).
 constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
   const int quantum = format.min_quantum_exponent();
   return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&

@@ -22,7 +22,8 @@ struct AccumulatorPlan {
   FixedPlan fixed;         ///< for fixed, which rounds c itself
   int planes = 1;          ///< floats of state for each sum, without the chunks' outer sum
 
-  /// Whether the kernel of the products rounds the sum into the accumulator's format at its end.
+  /// Returns whether the kernel of the products rounds the sum into the accumulator's format at its
+  /// end.
   [[nodiscard]] constexpr bool ends_in_kernel() const {
     return scheme == Scheme::block_fma || scheme == Scheme::fixed;
   }

@@ -56,9 +56,9 @@ struct BlockFmaPlan {
   /// greatest_exponent.
   bool in_binary32 = false;
   std::int32_t least_exponent = 0, greatest_exponent = 0;
-  /// Whether ShortBlocks (exponent_pairs.h) says which blocks: products have at most 23 bits.
+  /// True if ShortBlocks (exponent_pairs.h) says which blocks: products have at most 23 bits.
   bool has_short_blocks = false;
-  /// Whether a block may also end in binary32 (end_block32); `dropped` are the bits of a binary32
+  /// True if a block may also end in binary32 (end_block32); `dropped` are the bits of a binary32
   /// number that the sum's format does not have.
   bool ends_in_binary32 = false;
   std::uint32_t dropped = 0;
@@ -148,7 +148,7 @@ CPD_FN constexpr V absolute(V x) {
   return bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::magnitude));
 }
 
-/// Whether a block may use binary32 lanes whose operands' exponents, zeros left out, are in
+/// Returns whether a block may use binary32 lanes whose operands' exponents, zeros left out, are in
 /// least_a … greatest_a and least_b … greatest_b. Inf and NaN have the exponent 128 and may not.
 CPD_FN constexpr bool block_fits_binary32(const BlockFmaPlan& plan, int least_a, int greatest_a,
                                           int least_b, int greatest_b) {

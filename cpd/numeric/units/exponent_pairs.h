@@ -48,7 +48,7 @@ class ShortBlocks {
     lowest_ = above < lowest_ ? above : lowest_;
     return max(greatest, floor_);
   }
-  /// Whether it serves all that were noted.
+  /// Returns whether it serves all that were noted.
   [[nodiscard]] CPD_FN constexpr bool all() const {
     return highest_ <= most_ && lowest_ >= static_cast<std::uint32_t>(least_ - kLowest);
   }

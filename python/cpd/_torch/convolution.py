@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution on torch tensors: the operator convolution, and those of its gradients.
+"""Convolution on torch tensors: the operator convolution, and the operators of its gradients.
 
 It is modeled on torch.ops.aten.convolution. The input's and the weight's gradients are computed by
 GEMMs (`cpd._torch.conv`) or torch's own kernels. Documented in `cpd.functional`; what it takes of a
@@ -96,7 +96,7 @@ def _convolution_weight(
 
 
 def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
-    """The arguments after the operands as two parts: the moves, and those of the recipe."""
+    """The arguments after the operands as two parts: the moves, and the recipe's arguments."""
     return Moves(*rest[:6]), rest[6:]
 
 

@@ -129,7 +129,8 @@ def run(name: str, *args: Any) -> Tensor:
 
 
 _writers: dict[str, tuple[Any, Any]] = {}
-"""The operators <name>_out and <name>_out_plain by <name>; the latter marks no change of `out`."""
+"""The operators <name>_out and <name>_out_plain by <name>; <name>_out_plain marks no change of
+`out`."""
 
 
 def write(name: str, *args: Any, out: Tensor) -> None:

@@ -163,7 +163,7 @@ class _Recorder(TorchDispatchMode):
             yield self
 
     def fakes(self, values: Any) -> Any:
-        """The values with fake tensors in place of tensors; those of device `meta` on the CPU."""
+        """The values with fake tensors for tensors; tensors of device `meta` move to the CPU."""
         return tree_map(self._fake_of, values)
 
     def _fake_of(self, x: Any) -> Any:

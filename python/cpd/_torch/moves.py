@@ -31,7 +31,7 @@ class Moves(NamedTuple):
         return tuple((n - reach - 1) // s + 1 for n, reach, s in along)
 
     def size(self, x: Ints, w: Ints) -> tuple[int, ...]:
-        """The shape of the result, from those of the operands."""
+        """The shape of the result, from the operands' shapes."""
         images, _, *image = x
         kernel = w[2:]
         if not self.transposed:

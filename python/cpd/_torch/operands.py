@@ -35,7 +35,7 @@ Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
 
 
 class Parts(NamedTuple):
-    """What follows from the text of an operand's cast, resolved once.
+    """The cast of an operand, resolved once from its text.
 
     All are texts and numbers, as torch.compile stores no other values.
     """

@@ -183,13 +183,13 @@ _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
 
 def redispatch_below_autograd(operator: Any, keyset: Any, *args: Any) -> Tensor:
-    """Calls an operator with those of its keys that come after autograd's."""
+    """Calls an operator with its keys that come after autograd's."""
     with below_autograd():
         return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
 
 def redispatch_below_views(operator: Any, keyset: Any, *args: Any, out: Tensor) -> None:
-    """Calls an operator with those of its keys that come after the one that counts changes."""
+    """Calls an operator with its keys that come after the key that counts changes."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
         operator.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out)
 

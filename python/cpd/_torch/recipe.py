@@ -47,7 +47,7 @@ class Resolved(NamedTuple):
     roundings: tuple[str, ...]
     """The texts of sums and casts, by the numbers of their purposes; empty: no cast."""
     casts: tuple[Parts, ...]
-    """What the casts of operands are made of, by the numbers of their purposes."""
+    """The parts of operands' casts, by the numbers of their purposes."""
     in_native: tuple[bool, ...]
     """By the number of an operand's purpose: whether torch's kernels form the sum."""
     scales_at: str

@@ -75,7 +75,7 @@ def _grid(block: str, shape: Sequence[Any], axis: int) -> Sequence[Any]:
 
 
 def _keep_types(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    """The derivative is that of x."""
+    """The derivative is x's."""
     ctx.dtype = inputs[0].dtype
     ctx.to = inputs[-1] or ctx.dtype
 

@@ -30,11 +30,12 @@ class Row(NamedTuple):
     """Its fake kernel; None: only operators of Python call it, where no tensor is fake."""
     derivative: Derivative | None
     batching: Batching | Callable[..., Any] | None
-    """How torch.vmap calls it, or a rule as torch.library.register_vmap takes it; None: no rule."""
+    """The rule by which torch.vmap calls it, or a rule as torch.library.register_vmap takes it;
+    None: no rule."""
     computes: Callable[..., Any] | None
     """The function of an operator that Python defines; None: C++ does."""
     has_out: bool
-    """Whether there is <name>_out as well, which writes into `out`."""
+    """True if there is <name>_out as well, which writes into `out`."""
 
 
 TABLE: dict[str, Row] = {}

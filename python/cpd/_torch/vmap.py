@@ -96,14 +96,14 @@ def never(of: Any) -> bool:
 
 
 class Batching(NamedTuple):
-    """How torch.vmap calls an operator."""
+    """The rule by which torch.vmap calls an operator."""
 
     widen: Widen | None
     """Makes the arguments of one call for the whole batch; None: each example needs its own."""
     draws: Callable[[dict[str, Any]], bool] = cast_draws
-    """Whether a rounding of a call is stochastic, by its arguments' names."""
+    """True if a rounding of a call is stochastic, by its arguments' names."""
     alone: Callable[[BatchedCall], bool] = never
-    """Whether each example needs its own call all the same."""
+    """True if each example needs its own call all the same."""
 
 
 def register(name: str, batching: Batching | Callable[..., Any]) -> None:

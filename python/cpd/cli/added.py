@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other packages add to `cpd`: commands, and the gradients of models that they train.
+"""Loads what other packages add to `cpd`: commands, and the gradients of models that they train.
 
 They name it in entry points, so that this package names no module of theirs.
 """

@@ -88,7 +88,7 @@ class Comparison:
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
 
     def spacings(self) -> list[Spacing]:
-        """The binades, ascending; those of the same relative spacings in one."""
+        """The binades, ascending; binades of the same relative spacings are one."""
         rows: list[Spacing] = []
         for k in binades(self.a, self.b):
             sides = binade(self.a, k), binade(self.b, k)

@@ -78,7 +78,7 @@ class Options:
     good in samples a second, the price of a sample (or seconds of GPUs, if no price is known) and
     round-off, and better in one of them.
 
-    The messages are those of the exchange itself, run without values. Each of its steps takes as
+    The exchange itself, run without values, gives the messages. Each of its steps takes as
     long as its longest message: `alpha` seconds plus its bytes over `beta` bytes a second, within a
     host or between hosts. The GPUs of a host share its link, and each message passes its GPU's
     `port`. For APS and formats without NaN the ranks first agree on the largest magnitude of each

@@ -128,7 +128,7 @@ def _parser(commands: Commands, name: str, text: type[Any]) -> CommandParser:
 # ---- options of a dataclass ----------------------------------------------------------------------
 
 Group: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
-"""What options are added to."""
+"""An object that options are added to."""
 
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
@@ -424,7 +424,7 @@ class Values:
 
     @property
     def to_stdout(self) -> bool:
-        """Whether a file goes to standard output, which then takes nothing else."""
+        """True if a file goes to standard output, which then takes nothing else."""
         return STDOUT in (self.json, self.csv)
 
 

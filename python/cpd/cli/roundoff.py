@@ -164,7 +164,7 @@ class Options:
 
 @dataclass
 class _Study:
-    """What `cpd roundoff` measures."""
+    """The quantities that `cpd roundoff` measures."""
 
     series: "list[Series]"
     gradients: "Gradients"
@@ -244,7 +244,7 @@ def _nodes(nodes: int | None, world: int | None) -> int | None:
 def _measure_and_print(
     study: _Study, comm: "Communicator | None", options: Options, prints: bool
 ) -> None:
-    """Measures with the other processes, where there are some; that of node 0 prints."""
+    """Measures with the other processes, where there are some; the process of node 0 prints."""
     gradients = study.gradients
     not_finite = gradients.not_finite()
     if prints:

@@ -145,7 +145,7 @@ def notes(formats: list[Scaled]) -> Iterator[str]:
 
 
 def largest(q: Scaled) -> float:
-    """The largest finite value; that of binary32 where scales reach beyond."""
+    """The largest finite value; binary32's where scales reach beyond."""
     f = q.element
     value = f.max * q.scale.max * (1.0 if q.tensor_scale is None else q.tensor_scale.max)
     if value <= _FLT_MAX:
@@ -158,7 +158,7 @@ def largest(q: Scaled) -> float:
 
 
 def least(q: Scaled) -> float:
-    """The least positive value; that of binary32 where scales reach below."""
+    """The least positive value; binary32's where scales reach below."""
     value = 1.0
     for f in (q.element, q.scale, q.tensor_scale):
         if f is not None:

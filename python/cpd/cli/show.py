@@ -166,7 +166,7 @@ class _Codec(str):
 
 
 def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Recipe:
-    """What a name means, or what it means among the things of a kind."""
+    """Finds what a name means, or what it means among the things of a kind."""
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:
@@ -221,7 +221,7 @@ def _is_accumulator(text: str) -> bool:
 
 
 _Found = dict[str, Any]
-"""What names mean."""
+"""The meanings of names."""
 
 
 def _json(options: Options, by_name: _Found) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd sweep`: formats, accumulators, roundings and scales on tensors of one's own."""
+"""`cpd sweep`: formats, accumulators, roundings and scales on the user's tensors."""
 
 import functools
 import importlib
@@ -105,9 +105,9 @@ class Options:
     """Compare formats and accumulators on your tensors.
 
     Measures every combination of formats, accumulators, roundings and scales on tensors of yours:
-    errors, SQNR, underflow, overflow, the error of dot products against those of the uncast values,
-    and the hardware cost of a multiply-accumulate. It marks the rows on the Pareto front, which no
-    other row beats in both error and cost.
+    errors, SQNR, underflow, overflow, the error of dot products against dot products of the uncast
+    values, and the hardware cost of a multiply-accumulate. It marks the rows on the Pareto front,
+    which no other row beats in both error and cost.
 
     Files are .npy, .npz, .safetensors, .pt or .pth, such as a model's checkpoint. Nothing in them
     is executed. Only floating-point tensors are read, and values are rounded to binary32 first.

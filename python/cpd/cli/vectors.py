@@ -376,7 +376,7 @@ def _note_e4m3(options: Options) -> None:
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """The accumulator's text; a unit without operand formats gets those of the command."""
+    """The accumulator's text; a unit without operand formats gets the command's."""
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:
         return acc

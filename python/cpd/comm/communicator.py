@@ -44,8 +44,8 @@ class Communicator:
     Every rank makes the same calls in the same order, with tensors of the same shapes. Ranks
     compare what they are about to do before anything moves. Tensors are lists of NumPy arrays or
     torch tensors of any shape and layout, all on one device. They are float32; float16 and bfloat16
-    are widened, which is exact. Results are float32, of the same kinds and shapes. The bits are
-    those of `cpd.simulate_all_reduce` over the ranks' tensors, for every transport.
+    are widened, which is exact. Results are float32, of the same kinds and shapes. For every
+    transport the bits equal `cpd.simulate_all_reduce` over the ranks' tensors.
 
     **Seed and step.** A communicator has a `seed`, and counts its reductions and gathers as `step`:
     each call that succeeds adds one, and `step=` of a call replaces the count for that call. Both
@@ -193,7 +193,7 @@ class Communicator:
             states: what a codec keeps of this rank's tensors, updated when the call has succeeded;
                 default None: nothing is stored.
             report: whether a `ReduceReport` is returned too, on all ranks; default False. With a
-                `Schedule` its traffic is that of all calls together.
+                `Schedule` its traffic counts all calls together.
 
         Returns:
             The tensors of the sum; with `report=True` these and a `ReduceReport`.

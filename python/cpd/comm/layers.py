@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Layer: TypeAlias = "Array | torch.Tensor"
 Layers: TypeAlias = Sequence[Layer]
 PerRank: TypeAlias = Sequence[Layers | Callable[[], Layers]]
-"""What each rank contributes: its layers, or a function that makes them."""
+"""The contribution of each rank: its tensors, or a function that makes them."""
 Shapes = Sequence[tuple[int, ...]]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a communicator reports of a reduction: `ReduceReport` and `Traffic`."""
+"""The report of a communicator on a reduction: `ReduceReport` and `Traffic`."""
 
 from __future__ import annotations
 

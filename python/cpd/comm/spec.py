@@ -150,7 +150,7 @@ class Reduce(Spec, native=_core.Reduce):
     variant: str
     result: Format
     codec: Codec
-    """The codec of the contributions; that of `format`, if there is one."""
+    """The codec of the contributions, or of `format` if there is a format."""
     _held: _core.Reduce
     _reads: ClassVar[dict[str, Any]] = {"codec": _codec_of, "format": format_or_scaled}
 

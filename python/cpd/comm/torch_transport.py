@@ -53,7 +53,7 @@ _open: weakref.WeakSet[Transport] = weakref.WeakSet()
 _asking: weakref.WeakSet[_Alarms] = weakref.WeakSet()
 """Includes those whose thread still waits for torch's store though their transport is gone."""
 _made: dict[tuple[int, ...], int] = {}
-"""How many transports this process has made between some ranks."""
+"""The number of transports that this process has made between some ranks."""
 
 
 def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:

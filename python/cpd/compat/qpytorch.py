@@ -15,7 +15,7 @@ Where the values differ from QPyTorch 0.3, and why:
   upward), and below the least normal number values are rounded twice;
 - (exp, man) is IEEE's: the top exponent is Inf's and NaN's. Finite values beyond the largest one
   saturate, as there (where it is twice as large); Inf and NaN stay, which there become numbers;
-- a block's exponent is that of its largest magnitude; there, along a dim, of its largest value;
+- a block's exponent is its largest magnitude's; there, along a dim, of its largest value;
 - a NaN or infinity makes its whole block NaN;
 - 23 mantissa bits, and gradients through a bare `float_quantize`, which is straight through here.
 """
@@ -193,7 +193,7 @@ class FixedPoint(Number):
 @checked
 @dataclass(frozen=True)
 class BlockFloatingPoint(Number):
-    """Integers under one exponent that they share, that of the largest magnitude.
+    """Integers under one exponent that they share: the largest magnitude's.
 
     Attributes:
         wl: the number of bits of an integer, 2…25, sign included.

@@ -17,7 +17,7 @@ Written for TransformerEngine 2.20, whose interface is experimental. This module
 without TransformerEngine; its first use then raises RuntimeError.
 """
 
-# What TransformerEngine has is known only where it is installed.
+# The contents of TransformerEngine are known only where it is installed.
 # mypy: disable-error-code="no-any-return,misc,name-defined"
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OPERANDS = {
     "weight": ("weight", "grad_input_weight"),
     "grad_output": ("grad_input_gradient", "grad_weight_gradient"),
 }
-"""What TransformerEngine calls a tensor, and what the recipe calls it as an operand that is summed
+"""TransformerEngine's name of a tensor, and the recipe's name of it as an operand that is summed
 over its columns ('rowwise') and over its rows ('columnwise')."""
 SUMS = {"fprop": "forward", "dgrad": "grad_input", "wgrad": "grad_weight"}
 

@@ -114,7 +114,7 @@ class Codec:
         random_bits: the number of random bits that decide each rounding, 1 to 24; by variant A of
             stochastic rounding (`cpd.cast`) alone. Default: the given `Codec`'s, or 24.
         options: options of the compressor: `Codec("qsgd", bits=4)` is `Codec("qsgd bits=4")`. They
-            replace those of the text. True and False are `on` and `off`; an option that is None
+            replace the text's options. True and False are `on` and `off`; an option that is None
             has its default.
 
     Compressors and their options:

@@ -128,7 +128,7 @@ class States:
         others: Iterable[States] = (),
         average: bool = False,
     ) -> None:
-        """Makes these states those of a rank of a job with another number of ranks.
+        """Moves these states to a rank of a job with another number of ranks.
 
         The new job then sends the errors that the old job's ranks stored. Error feedback
         (`feedback`, `top_k`, `one_bit`) stores errors that later sums of all ranks make good.

@@ -31,7 +31,7 @@ _SHOWN = 5
 _KINDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "E4M3": "e4m3fn", "E5M2": "e5m2"}
 """The operands' formats by the names of a file's arrays."""
 _LIKE = {"a2": "a100", "h200": "h100", "l40s": "ada"}
-"""GPUs whose units are those of another GPU."""
+"""GPUs whose units equal another GPU's."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def replay(
     adds_c: bool | None = None,
     mutations: bool = False,
 ) -> list[Replay]:
-    """Compares a file's dot products with those of an accumulator, bit by bit.
+    """Compares a file's dot products with an accumulator's, bit by bit.
 
     Nothing in a file is executed.
 

@@ -278,7 +278,7 @@ def multi_head_attention(
 
 
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """The recipe of an attention; sums and formats alone are those of its products."""
+    """The recipe of an attention; sums and formats alone are for its products."""
     call_recipe = recipe_of(recipe, sums)
     return (
         call_recipe

@@ -58,7 +58,7 @@ class Clock:
     torch.func, which could not see the change: there the stream follows from the buffer passed to
     torch.func.functional_call.
 
-    At a call of the model the ranks of `amax_group` exchange the magnitudes of the former step;
+    At a call of the model the ranks of `amax_group` exchange the magnitudes of the previous step;
     within a layer's forward, which not all ranks need to reach, they exchange nothing. All layers'
     scales advance at a call of the model; otherwise each layer's advance at its next forward.
 

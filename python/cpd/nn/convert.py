@@ -413,7 +413,7 @@ class _Plan:
     def _clock(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
     ) -> clock.Clock | None:
-        """Gives the model its clock, which goes on as the former one stood."""
+        """Gives the model its clock, which continues from the state of the previous clock."""
         states = [layer.state for layer in self.layers]
         for state in states:
             state.counts = state.delayed is not None or bool(state.given.schedule) or state.draws

@@ -103,7 +103,7 @@ class Delayed(_Casts, nn.Module):
         weight: as `activation`.
         gradient: as `activation`.
         products: how many products the layer computes, each of which has scales of its own:
-            `at(n)` is that of number n; the methods here are those of number 0.
+            `at(n)` is the state of number n; the methods here are for number 0.
         attention: the state of the products by a recipe's `attention`, of the same layer.
 
     The buffers in the state_dict are `amax_history`, H x 3 for each product, whose row 0 is the
@@ -200,7 +200,7 @@ class Delayed(_Casts, nn.Module):
         update((self,))
 
     def parts(self) -> Iterator[Delayed]:
-        """Itself and the state of its attention, those of them that delay."""
+        """Itself and the state of its attention, each if it delays."""
         if self.casts:
             yield self
         if self.attention is not None:
@@ -335,7 +335,7 @@ def reduce(histories: list[Tensor], group: dist.ProcessGroup | None) -> None:
 
 
 def parts_of(layers: Iterable[Delayed]) -> list[Delayed]:
-    """The states of `layers` and of their attention, those of them that delay."""
+    """The states of `layers` and of their attention, each if it delays."""
     return [part for layer in layers for part in layer.parts()]
 
 

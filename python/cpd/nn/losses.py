@@ -142,7 +142,7 @@ def _vector(numbers: Sequence[Tensor]) -> Tensor:
 
 
 def _squares(x: Tensor) -> Tensor:
-    """The sum of squares in binary64: those of gradients are below binary32's range."""
+    """The sum of squares in binary64: gradients' squares are below binary32's range."""
     flat = x.flatten().double()
     return flat.dot(flat)
 

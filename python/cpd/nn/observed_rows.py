@@ -17,7 +17,7 @@ from cpd.nn.losses import Judged, Measured
 from cpd.nn.observed import GEMMS
 
 Key: TypeAlias = tuple[str, str, str, str]
-"""Layer, role, recipe and GEMM; the latter two empty for the range."""
+"""Layer, role, recipe and GEMM; recipe and GEMM are empty for the range."""
 
 EXEMPT = "left in torch by the rule"
 """The beginning of `WatchRow.why` for a layer that a rule exempts."""

@@ -56,9 +56,9 @@ class Operation(NamedTuple):
     refuses: Callable[[Sequence[Tensor]], bool] = takes_all
     """Returns whether torch's function refuses the types of these tensors."""
     aten: bool = False
-    """Whether operations of torch.ops.aten of these names have the arguments of the functions."""
+    """True if operations of torch.ops.aten of these names have the arguments of the functions."""
     in_order: bool = False
-    """Whether tensors are passed by position, whatever their names (`contractions.in_order`)."""
+    """True if tensors are passed by position, whatever their names (`contractions.in_order`)."""
     modules: tuple[type[nn.Module], ...] = ()
     """Torch's modules whose forward calls one of the functions."""
     what: str = "products"
@@ -68,9 +68,9 @@ class Operation(NamedTuple):
     """(module, *arguments of its forward, **recipe and random bits): computes a module's forward
     without torch's; None: torch's forward runs, with its function replaced."""
     only_modules: bool = False
-    """Whether `cpd.autocast` leaves the functions to torch."""
+    """True if `cpd.autocast` leaves the functions to torch."""
     parts: tuple[str, ...] = ()
-    """The parts of a recipe that such a module uses beside those of its products."""
+    """The parts of a recipe that such a module uses in addition to its products' parts."""
     inner: tuple[str, ...] = ()
     """The names of submodules whose weights such a module reads without calling them."""
     histories: Callable[[Any], tuple[int, int]] | None = None

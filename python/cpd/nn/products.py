@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of torch and CPD that are products, and their multiply-accumulates.
 
-Products are those of matrices, convolutions and attention. `macs` counts.
+Products are of matrices, of convolutions and of attention. `macs` counts.
 """
 
 # torch's registries are untyped.
@@ -39,7 +39,7 @@ def is_product(operation: Any) -> bool:
 
 
 def name_of(operation: Any) -> str:
-    """Its name without that of its overload: "aten.mm", "flex_attention"."""
+    """Its name without its overload's: "aten.mm", "flex_attention"."""
     return str(_packet(operation))
 
 
@@ -231,4 +231,4 @@ _MACS: dict[str, Callable[..., int | None]] = {
     "aten::_cudnn_rnn": _recurrent,
     "aten::_cudnn_rnn_backward": _twice(_recurrent),
 }
-"""Besides those of torch.utils.flop_counter."""
+"""In addition to torch.utils.flop_counter's."""

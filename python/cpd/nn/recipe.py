@@ -559,12 +559,12 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
 _OPTIONAL = ("operand", "override", "result", "recipe", "words", "reduce", "loss_scale")
 """The kinds of keys that may be None, or `none` in texts and files."""
 _PARTS = tuple(name for name in _USUAL if name != "sums")
-"""What a recipe holds."""
+"""The names of a recipe's parts."""
 _FIELDS = (*_PARTS, "_kept")
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
 RecipeLike: TypeAlias = "Recipe | CastLike | dict[str, Any]"
-"""What `Recipe` takes first."""
+"""The first argument of `Recipe`."""
 
 
 def as_recipe(given: RecipeLike) -> Recipe:

@@ -106,7 +106,7 @@ class _ProductGradients:
         self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
 
     def step(self, g: Tensor, entered: Tensor, for_input: bool) -> Tensor | None:
-        """The gradient of the product's operand, from that of its result."""
+        """The gradient of the product's operand, from its result's gradient."""
         if self.for_bias:
             summed = g if len(g) == 1 else g.sum([0], keepdim=True)
             self.of_bias = _sum(self.of_bias, summed.reshape(-1))
@@ -198,7 +198,7 @@ def _rnn(
 ) -> Cell:
     """The cell that has one state and no gates.
 
-    `derivative`: from the result's gradient and the result, that of the argument.
+    `derivative`: the argument's gradient, from the result's gradient and the result.
     """
 
     def forward(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:

@@ -102,7 +102,7 @@ class Cast(Spec, native=_core.CastSpec):
 
 
 CastSpec = ScaledCast = Cast
-"""What pickles of 0.7 name."""
+"""The names of `Cast` in pickles of version 0.7."""
 
 CastLike: TypeAlias = "Cast | Scaled | FormatLike"
 """A `Cast`, its text, or a format, scaled or not, to which values round to nearest-even."""

@@ -231,7 +231,7 @@ def scaled(text: str) -> Scaled:
 
 
 def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
-    """What an operation takes as its format."""
+    """Reads an operation's format, scaled or not."""
     if isinstance(f, (Format, Scaled)):
         return f
     if isinstance(f, str):

@@ -264,7 +264,7 @@ KINDS: dict[str, Kind] = {
     "number": Kind(_number),
     "switch": Kind(lambda name, value: "true" if flag(name, value) else "false"),
 }
-"""The kinds that tables name. Modules add those of their own specs."""
+"""The kinds that tables name. Modules add the kinds of their own specs."""
 
 
 # ---- pickles of version 0.7 ----------------------------------------------------------------------

@@ -41,7 +41,7 @@ TestFloat number them: 1 NX, the result differs from the exact one; 2 UF, inexac
 the result rounded without an upper bound exceeds the largest finite value, whatever is returned; 8
 DZ, a finite number other than 0 divided by 0, and no other flag, also where the result saturates or
 is NaN; 16 NV, a NaN result of operands that are not NaN, a NaN where the format has none, or a
-signalling NaN operand (of x's own type: the first bit of its fraction is 0). Tiny means, with
+signaling NaN operand (of x's own type: the first bit of its fraction is 0). Tiny means, with
 `tininess="after"` (default), that the result rounded to the format's precision with an unbounded
 exponent is below the least normal number; with `"before"`, that the exact result is. Results in an
 integer (`int8`) are never tiny. A quiet NaN operand and an infinity that the format has raise

@@ -89,7 +89,7 @@ def check_result(dtype: str, f: str) -> None:
 
 @constant
 def holds(dtype: str, f: str) -> bool:
-    """Whether an element type holds a format's values. A constant to torch.compile."""
+    """Returns whether an element type holds a format's values. A constant to torch.compile."""
     try:
         check_storage(dtype, f)
     except ValueError:
@@ -128,7 +128,7 @@ SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
 
 @constant
 def holds_scaled(dtype: str, q: str) -> bool:
-    """Whether an element type holds every value of its tensors' casts to a scaled format, by name.
+    """Returns whether an element type holds all values of casts to the format named `q`.
 
     A number of a 16-bit type, rounded to at most as many bits at any power of two, is of that type,
     but for float16's largest ones, which only rule `floor` does not round up.
@@ -442,13 +442,13 @@ class Region(NamedTuple):
         return low, high + self.itemsize
 
     def touches(self, other: Region) -> bool:
-        """Whether the two ranges of bytes overlap."""
+        """Returns whether the two ranges of bytes overlap."""
         low, high = self.bounds()
         other_low, other_high = other.bounds()
         return low < high and other_low < other_high and low < other_high and other_low < high
 
     def same_elements(self, other: Region) -> bool:
-        """Whether each element has the address of the other's."""
+        """Returns whether each element has the address of the other's."""
         return (
             (self.address, self.itemsize, self.shape)
             == (other.address, other.itemsize, other.shape)
@@ -458,7 +458,7 @@ class Region(NamedTuple):
         )
 
     def overlaps_itself(self) -> bool:
-        """Whether two elements may share bytes (exact unless dimensions interleave)."""
+        """Returns whether two elements may share bytes (exact unless dimensions interleave)."""
         if 0 in self.shape:
             return False
         reach = self.itemsize

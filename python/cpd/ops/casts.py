@@ -387,7 +387,7 @@ def hadamard(
 
     Args:
         x: float32, bfloat16 or float16; the extent along the axis is a multiple of the transform's
-            size. NaN and infinities are those of the operations.
+            size. NaN and infinities propagate as in the operations.
         transform: its text: `hadamardN`, N a power of two, 2…128; then `:signs=0xMASK`, whose bit i
             multiplies input i by −1, or `:te`, Transformer Engine's signs of 16 inputs; then
             `:bf16`, which computes in binary64 and rounds once into bf16, to nearest-even; an exact

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operations ask of the arrays that they get: the front ends of NumPy and torch.
+"""The interface between operations and arrays: the front ends of NumPy and torch.
 
 An operation is written once. It checks its arguments, asks the front end of its arrays for views,
 integers and results, and calls. The front end of tensors is above this package.

@@ -284,7 +284,7 @@ class LowPrecision(Optimizer):
             )
 
     def _check_parameter(self, p: Tensor) -> None:
-        """Raises where a parameter's type is not supported."""
+        """Raises if a parameter's type is not supported."""
         if not p.is_floating_point():
             raise TypeError(f"parameters must be of a floating-point type, got {p.dtype}")
         self.formats.check_storage(p.dtype)

@@ -316,7 +316,7 @@ class HookState:
     def _run(
         self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int, ends: bool
     ) -> None:
-        """On the thread: reduces the bucket in place and fulfils its future.
+        """On the thread: reduces the bucket in place and fulfills its future.
 
         `ends`: it is the last of its step.
         """

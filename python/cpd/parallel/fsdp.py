@@ -97,7 +97,7 @@ class ReduceScatter:
     """
 
     schedule: Schedule
-    """What is reduced how."""
+    """The spec or schedule of the reduction."""
     seed: int
     """The seed of the random bits of casts, codecs and sums."""
     step: int
@@ -105,7 +105,7 @@ class ReduceScatter:
     name: str
     """The module's name."""
     states: States
-    """What a codec stores of this rank's tensor."""
+    """The state that a codec stores for this rank's tensor."""
 
     def __init__(
         self,

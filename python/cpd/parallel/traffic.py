@@ -54,7 +54,7 @@ class Meter:
             self._bytes = self._bytes + after - before if counts else None  # type: ignore[operator]
 
     def end(self, step: int) -> None:
-        """The calls since the last end were those of this step."""
+        """The calls since the last end belong to this step."""
         self.last = StepTraffic(step, self._bytes, self._seconds)
         self._seconds, self._bytes = 0.0, 0
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Studies of reductions, formats and accumulators.
 
-Measures the round-off of a reduction, and counts its cost: messages and modelled time by group
+Measures the round-off of a reduction, and counts its cost: messages and modeled time by group
 size. Measures the errors of formats and accumulators on tensors.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recommends a group size and an exchange, by round-off and by modelled time."""
+"""Recommends a group size and an exchange, by round-off and by modeled time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Recommendation:
         owner: one for each group size, by exchange `owner`, which gives the same sums.
         draws: the number of blocks of values from which spreads are computed; 0 for too few values.
         most_exact: the fastest of `exact_tie`.
-        fastest: the choice of least modelled time.
+        fastest: the choice of least modeled time.
         balanced: the fastest of `balanced_tie`.
         exact_tie: the choices whose error may be the least, as far as resampling can tell. A single
             one means no tie.
@@ -101,7 +101,7 @@ class Recommendation:
 
     @property
     def owner_seconds(self) -> float:
-        """The modelled time of exchange `owner`, for any group size; it gives the same bits."""
+        """The modeled time of exchange `owner`, for any group size; it gives the same bits."""
         return self.owner[0].seconds
 
 
@@ -115,10 +115,10 @@ def recommend(
     comm: Communicator | None = None,
     seed: int = 0,
 ) -> Recommendation:
-    """Recommends group sizes and exchanges, by round-off and by modelled time.
+    """Recommends group sizes and exchanges, by round-off and by modeled time.
 
     The error is the relative RMS (see `roundoff`); choices with fewer results that are not finite
-    come first. The time of the messages on the machine is modelled as in `step_time`, without those
+    come first. The time of the messages on the machine is modeled as in `step_time`, without those
     in which ranks agree on scales, which all choices share. It is that of exchange `hierarchical`,
     of `ring` with a group size of W, and of `owner`. The first two sum in order `ring`, so the spec
     must. Of choices that are equal in error and time the first is used.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the cost of a reduction: messages, and modelled time."""
+"""Counts the cost of a reduction: messages, and modeled time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cost(
             vector.
         rank: the rank whose traffic is counted; default 0.
         ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`, which are reduced
-            between threads of this process. The bytes are then those of a first call with these
+            between threads of this process. The bytes are then counted for a first call with these
             values. Default None: counted from the shapes alone.
         chunk: the values that a communicator works on at once; default 2^20.
         largest: the largest magnitude, of any tensor or of each; infinite or NaN if a value is. It

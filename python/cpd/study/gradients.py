@@ -72,7 +72,7 @@ class Gradients:
         return len(self.per_rank)
 
     def layer(self, name: str) -> Gradients:
-        """Returns the named layer, or those of a pattern; raises ValueError for no layer."""
+        """Returns the named layer, or the layers of a pattern; raises ValueError for no layer."""
         chosen = [n for n, own in enumerate(self.names) if own == name]
         chosen = chosen or [n for n, own in enumerate(self.names) if fnmatchcase(own, name)]
         if not chosen:

@@ -109,7 +109,7 @@ class Series:
     spec: Reduce
     sizes: list[int]
     baseline: bool = False
-    """Whether it is one of today's ways, for comparison, and without advice."""
+    """True if it is one of today's ways, for comparison, and without advice."""
     lines: list[Line] = field(default_factory=list)
     """The lines of all layers together."""
     layers: list[Line] = field(default_factory=list)

@@ -188,7 +188,7 @@ def step_time(
 ) -> StepTime:
     """Models the time of a training step: computation, then the all-reduce of all gradients.
 
-    Messages are those of the exchange itself, run without values. Steps follow one after the other.
+    The exchange itself, run without values, gives the messages. Steps follow one after the other.
     A step is as long as its longest message: `alpha` seconds, and its bytes over `beta`, within a
     host or between hosts, where the messages of a host share its link. The messages in which the
     ranks first agree on scales are included: with APS 4 bytes a tensor, ceil(log2(world)) times.

@@ -17,7 +17,8 @@ from cpd.parallel.traffic import StepTraffic
 from cpd.track.writers import writer_of
 
 Reducer: TypeAlias = Any
-"""What reduces gradients and has `traffic`: a hook's state, `cpd.VirtualNodes`, FSDP's."""
+"""An object that reduces gradients and has `traffic`: a hook's state, `cpd.VirtualNodes`,
+FSDP's."""
 
 
 @checked

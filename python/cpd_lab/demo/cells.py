@@ -100,7 +100,7 @@ def codec_rows(options: DemoOptions) -> Rows:
 
 
 def cells(options: DemoOptions) -> list[Cell]:
-    """Every cell but those of `scaled_cells`."""
+    """Every cell except `scaled_cells`."""
     table = table_rows(options.epochs)
     rows = {**search_rows(options), **table, **shallow_rows(), **codec_rows(options)}
     first, *others = options.every_seed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured of the demo's cells: `trained`, `roundoff`."""
+"""Measurements of the demo's cells: `trained`, `roundoff`."""
 
 from __future__ import annotations
 

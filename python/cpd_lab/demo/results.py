@@ -64,7 +64,7 @@ class Roundoff:
 
 @dataclass(frozen=True)
 class Settings:
-    """How long the demo took, and on which machine."""
+    """The time that the demo took, and its machine."""
 
     seconds: float
     versions: dict[str, str]
@@ -118,7 +118,7 @@ class Demo:
 
 
 def best_of(search: Sequence[Run]) -> Run:
-    """The search's best run by held-out accuracy, which favours the rival; ties: least scale."""
+    """The search's best run by held-out accuracy, which favors the rival; ties: least scale."""
     return max(search, key=lambda run: (run.accuracy, -run.loss_scale))
 
 

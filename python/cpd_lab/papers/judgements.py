@@ -36,7 +36,7 @@ def is_above(a: Range, b: Range, by: float = 0.0) -> Verdict:
 
 
 def is_kept(a: Range, b: Range, within: float = 0.0) -> Verdict:
-    """Yes: the mean of `a` is at most `within` below that of `b`.
+    """Yes: the mean of `a` is at most `within` below `b`'s mean.
 
     No: it is lower, and every seed of `a` is below all of `b`.
     """

@@ -21,7 +21,7 @@ Micro = tuple[Tensor, Tensor]
 class Batches:
     """The micro-batches of this process's nodes.
 
-    Every epoch has its own shuffle. The digits' is that of `epoch_order`; of other data one
+    Every epoch has its own shuffle. The digits are shuffled by `epoch_order`; of other data one
     generator of torch, from the seed, shuffles and augments. Each step takes the next
     nodes * batch inputs, `batch` for every node in turn; what is left over at the end is left out.
 

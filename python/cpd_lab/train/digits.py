@@ -26,7 +26,7 @@ _HELD_OUT = 5  # one image in five
 
 
 def load_digits() -> Data:
-    """Loads, splits (1438 training images, 359 held out) and standardises the digits."""
+    """Loads, splits (1438 training images, 359 held out) and standardizes the digits."""
     images, labels = _images_and_labels()
     order = np.random.RandomState(_SPLIT_SEED).permutation(len(images))
     held_out = len(images) // _HELD_OUT

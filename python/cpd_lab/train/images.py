@@ -145,7 +145,7 @@ def _decoded(stored: np.lib.npyio.NpzFile, name: str, count: int) -> tuple[Bytes
         np.asarray(Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]]))) for i in range(count)
     ]
     # In the order that the pickles have: with channels last, torch's convolutions sum in another,
-    # and those of oneDNN 3.12 write beyond their memory (1 x 1, a stride, few channels).
+    # and oneDNN 3.12's write beyond their memory (1 x 1, a stride, few channels).
     return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), labels[:count]
 
 

@@ -136,7 +136,7 @@ class TrainOptions:
         schedule._check_world(self.nodes)
 
     def _take_wire(self) -> None:
-        """The codec's name in its one form; that of a format is the format."""
+        """The codec's name in its one form; a format's text is the format."""
         if self.wire is not None:
             wire = Codec(self.wire)
             if self.format not in (None, "fp32"):

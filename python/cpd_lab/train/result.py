@@ -28,7 +28,8 @@ class LayerCounts:
     non_finite: int = 0  # NaN and Inf among the contributions
     zeros: int = 0  # contributions that are zero after the cast
     bytes: int = 0  # of the encoded contributions
-    # How often a codec chose so many bits a value (N of `uniform`), over steps and nodes.
+    # The number of times that a codec chose each number of bits a value (N of `uniform`), over
+    # steps and nodes.
     bits: dict[int, int] = field(default_factory=dict)
     # For epochs asked for: how many contributions have a given floor(log2|g|), and the same
     # relative to the step's APS exponent ceil(log2(max|g| · nodes)), which APS moves to emax.

@@ -10,7 +10,7 @@ from cpd_lab.train.result import Step
 
 
 def write_scalars(writer: Any, step: Step) -> None:
-    """Writes a step's numbers: `train/loss`, `train/rate`, and those of each layer.
+    """Writes a step's numbers: `train/loss`, `train/rate`, and each layer's.
 
     They follow from the all-reduce's report on all nodes: `wire/LAYER/zeros` and `/underflowed`,
     shares of its values, `/bits_a_value`, and `/bits`, the mean of the bits that a codec chose.

@@ -19,7 +19,7 @@ else:
 SIDE = 32
 KINDS = ("background", "disc", "square", "triangle")
 _MOST = 3  # shapes in an image
-_NOISE = 0.15  # its standard deviation; colours are within -1…1
+_NOISE = 0.15  # its standard deviation; colors are within -1…1
 
 Mask = npt.NDArray[np.bool_]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NCCL's transport over the stand-in for libnccl, in host memory: started by spawn.py, every
+// NCCL's transport over the emulation of libnccl, in host memory: started by spawn.py, every
 // process runs the same tests.
 #include <gtest/gtest.h>
 

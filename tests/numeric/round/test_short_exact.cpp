@@ -73,7 +73,7 @@ class Cases {
     const double size = std::ldexp(significand, -28 + static_cast<int>(generator_() % 10));
     return static_cast<float>(generator_() % 2 == 0 ? size : -size);
   }
-  /// The binary32 number next to x, or one of its neighbours.
+  /// The binary32 number next to x, or one of its neighbors.
   float Beside(double x) {
     const auto near = static_cast<float>(x);
     const std::uint64_t way = generator_() % 4;

@@ -43,7 +43,7 @@ BlockScale<double> Made(float a, const ScaledPlan& plan, OuterScale<double> oute
 }
 
 /// Magnitudes at which rules turn: powers of two, M and A's carries at all sizes, each with its
-/// neighbours, the ends of binary32, and random ones.
+/// neighbors, the ends of binary32, and random ones.
 std::vector<float> Magnitudes(const Format& element) {
   std::vector<float> all = {0, from_bits(1), from_bits(2), from_bits(3), 0x1p-126F, kMost};
   const double top = std::ldexp(1.0, element.emax());
@@ -488,7 +488,7 @@ TEST(ScaledElements, QuotientsAreRoundedToOdd) {
     const double q = divide_to_odd<double>(x, y);
     if (std::fma(q, y, -static_cast<double>(x)) == 0) continue;  // exact
     ASSERT_EQ(std::bit_cast<std::uint64_t>(q) & 1, 1U) << x << " / " << y;
-    // The remainders of its neighbours have both signs.
+    // The remainders of its neighbors have both signs.
     const double below = std::fma(std::nextafter(q, -HUGE_VAL), y, -static_cast<double>(x));
     const double above = std::fma(std::nextafter(q, HUGE_VAL), y, -static_cast<double>(x));
     ASSERT_TRUE(below < 0 && above > 0) << x << " / " << y;

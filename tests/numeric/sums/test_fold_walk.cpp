@@ -229,7 +229,7 @@ TEST(FoldWalk, TakesEachTermOnce) {
   }
 }
 
-/// What each plane holds, as text: `(a + b #draw)`.
+/// The contents of each plane, as text: `(a + b #draw)`.
 class Texts {
  public:
   void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,

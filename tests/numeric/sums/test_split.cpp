@@ -49,7 +49,7 @@ TEST(Split, LogarithmsOfAllExponentsAndSigns) {
   EXPECT_EQ(fixed_log(-0.0F), -(1 << 29));
 }
 
-/// Ties of every fraction of fp16, and their neighbours, in both signs.
+/// Ties of every fraction of fp16, and their neighbors, in both signs.
 TEST(Split, SumsAreRoundedToTheEvenCode) {
   const SplitFormat<float> format(10, 0x1p-24, true);
   for (std::int32_t code = 1 << 10; code < 1 << 11; ++code) {

@@ -215,7 +215,7 @@ def test_inductor_keeps_bits_and_layouts(last):
 
 
 def operators():
-    """What torch.library.opcheck takes."""
+    """Yields what torch.library.opcheck takes."""
     ops = torch.ops.cpd
     assert functional  # which defines them
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's front end has alone: seeds as tensors, views that are negated or overlap, operators
-that torch's own checks accept, gradients. Its bits are those of every front end (test_cast.py and
-others)."""
+"""Tests what torch's front end has alone: seeds as tensors, views that are negated or overlap,
+operators that torch's own checks accept, gradients. Its bits are those of every front end
+(test_cast.py and others)."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def truncated_bits(value: Fraction) -> int:
 
 
 def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int = 1) -> list[int]:
-    """Specials; values, ties and other points of some gaps, with neighbours; random bits."""
+    """Specials; values, ties and other points of some gaps, with neighbors; random bits."""
     generator = random.Random(seed)
     top = spec.max_code + 3
     chosen = {0, 1, 2, top, top - 1, top - 2, top - 3, 1 << spec.man, max(0, (1 << spec.man) - 1)}

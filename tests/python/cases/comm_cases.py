@@ -106,7 +106,7 @@ def sizes_for(world: int) -> tuple[int, ...]:
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
-    """Whether two lists of layers have the same bits."""
+    """Returns whether two lists of layers have the same bits."""
     return len(a) == len(b) and all(
         x.shape == y.shape and np.array_equal(x.view(np.uint32), y.view(np.uint32))
         for x, y in zip(a, b, strict=True)
@@ -146,7 +146,7 @@ def compare(comm: Communicator, first: int, count: int) -> list[str]:
 
 
 class RunLengths:
-    """A codec whose sizes vary: equal neighbours are one run, of a count and a binary32."""
+    """A codec whose sizes vary: equal neighbors are one run, of a count and a binary32."""
 
     name = "run_lengths"
     value_bytes = 8
@@ -261,7 +261,7 @@ def codecs(comm: Communicator, of: int) -> list[str]:
 
 
 def kept_by(states: compress.States, rank: int) -> list[Any]:
-    """What is kept of a rank's contributions."""
+    """Returns what is kept of a rank's contributions."""
     layers = states.state_dict()["layers"]
     return [one for one in layers if one["rank"] == rank and one["stage"] == "contribution"]
 

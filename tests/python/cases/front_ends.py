@@ -184,7 +184,7 @@ class Compiled(Torch):
 
 
 GPU_IS_CPU = os.environ.get("CPD_CUDA_ON_CPU") == "1"
-"""Whether torch's CUDA device is this CPU (tests/testing/cuda_on_cpu)."""
+"""True if torch's CUDA device is this CPU (tests/testing/cuda_on_cpu)."""
 
 REFUSED = re.compile(r"(is|are) for [\w ]+ on the CPU")
 """What is said of CUDA tensors that an operation has no kernel for: the texts of the table in
@@ -254,7 +254,7 @@ def require_gpu_itself(why: str) -> None:
 
 
 def few_on_cpu(cases: Sequence[Any], first: int) -> Sequence[Any]:
-    """All of them; on a stand-in for a GPU every fourth, from number `first` modulo 4 on."""
+    """All of them; on the CPU emulation of CUDA every fourth, from number `first` modulo 4 on."""
     return cases[first % 4 :: 4] if GPU_IS_CPU else cases
 
 

@@ -58,7 +58,7 @@ def floats(shape: Any, seed: int, low: int = -4, high: int = 3) -> npt.NDArray[n
 
 
 def points(f: cpd.Format, seed: int = 1) -> npt.NDArray[np.float32]:
-    """Ties of a format and their neighbours, in its range and beyond; specials; any bits."""
+    """Ties of a format and their neighbors, in its range and beyond; specials; any bits."""
     top = min(127, math.frexp(f.max)[1] + 1)
     low = max(-126, math.frexp(f.min_subnormal or 1.0)[1] - 3)
     step = 23 - f.man

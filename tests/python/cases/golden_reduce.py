@@ -144,7 +144,8 @@ def simulate_all_reduce_cases(make: Make) -> Cases:
 
 
 def _over(world: int, call: Callable[[Any], Any], chunk: int = 1 << 20, seed: int = 0) -> Any:
-    """What `call` gives on every rank, which must be the same but for the last part, or a list."""
+    """Returns what `call` gives on every rank, which must be the same but for the last part, or a
+    list."""
     with cpd.comm.local(world, seed=seed, timeout=scaled(60), chunk=chunk) as group:
         return group.run(call)
 
@@ -346,7 +347,7 @@ def _choice(one: Any) -> str:
 
 
 def cost_cases(make: Make) -> Cases:
-    """Steps, bytes sent and bytes received, and the modelled seconds."""
+    """Steps, bytes sent and bytes received, and the modeled seconds."""
     machine = cpd.study.Machine("alpha=1e-6 beta=1e9")
     for way in ways():
         label = " ".join(str(value) for value in way.values())

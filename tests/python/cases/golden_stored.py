@@ -27,7 +27,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def specs() -> dict[str, Any]:
-    """What torch.load(weights_only=True) reads."""
+    """Returns what torch.load(weights_only=True) reads."""
     import torch
 
     return {k: v for k, v in golden_texts.objects(torch).items() if isinstance(v, SPECS)}
@@ -38,7 +38,7 @@ def state() -> dict[str, Any]:
 
 
 def layers() -> dict[str, Any]:
-    """What the layers and the hook's state of MODULES, a file that 0.7 wrote, are now."""
+    """Returns what the layers and the hook's state of MODULES, a file that 0.7 wrote, are now."""
     import torch
 
     linear = torch.nn.Linear(4, 3)

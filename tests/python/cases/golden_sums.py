@@ -50,7 +50,7 @@ def sum_cases(make: Make) -> Cases:
 
 
 def accumulators() -> list[Any]:
-    """What products are summed in."""
+    """Returns what products are summed in."""
     texts = [f"{name} {scheme}" for name in FORMATS for scheme in (*SCHEMES, "fma")]
     texts += [f"e4m3 {scheme} rounding={rounding}" for scheme in SCHEMES for rounding in ROUNDINGS]
     texts += [f"e6m9 fma rounding={rounding}" for rounding in ROUNDINGS]

@@ -471,7 +471,7 @@ MACHINE = re.compile(
 
 
 def complaint(error: BaseException) -> str:
-    """What is wrong with an error that a wrong argument raised; empty: it is a good one."""
+    """Returns what is wrong with an error that a wrong argument raised; empty: it is a good one."""
     kind = type(error)
     text = str(error)
     if isinstance(error, UnicodeError):

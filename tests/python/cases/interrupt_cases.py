@@ -55,7 +55,7 @@ class Interrupts:
 
 
 def met_by_ctrl_c(call: Callable[[], Any], delay: float = DELAY) -> dict[str, Any]:
-    """What became of a call that is interrupted."""
+    """Returns what became of a call that is interrupted."""
     interrupts = Interrupts(delay)
     interrupts.begin()
     try:

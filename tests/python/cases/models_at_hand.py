@@ -216,5 +216,5 @@ def of_timm(name):
 
 
 def loss_of(result):
-    """What a step goes back from."""
+    """Returns what a step goes back from."""
     return result.loss if hasattr(result, "loss") else result.square().mean()

@@ -282,7 +282,7 @@ def facts(case: Case, results: list[Result]) -> Facts:
 
 
 def _anywhere(hit: Array, block: Array) -> Array:
-    """Whether an element's block has a hit."""
+    """Returns whether an element's block has a hit."""
     return (np.bincount(block.reshape(-1), hit.reshape(-1)) > 0)[block]
 
 
@@ -465,7 +465,7 @@ class Outcome:
 
 
 def counts(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[int, int]]:
-    """What `COUNTS` has, of every case's outcome."""
+    """Returns what `COUNTS` has, of every case's outcome."""
     compared: collections.Counter[str] = collections.Counter()
     apart: collections.Counter[str] = collections.Counter()
     for case in cases():
@@ -530,7 +530,7 @@ def differing(
 
 
 def _each(case: Case, of_blocks: Array, level: str) -> Array:
-    """What is of a block, for each element of a tensor."""
+    """Returns what is of a block, for each element of a tensor."""
     block = case.spec.block if level == "block" else case.spec.outer
     shape = case.inputs()[0].shape
     return of_blocks[scaled_blocks.block_indices(shape, block, case.axis)]

@@ -201,7 +201,7 @@ def f32(x: Fraction) -> float:
 
 
 def near(x: float) -> list[float]:
-    """x and its neighbours in binary32."""
+    """x and its neighbors in binary32."""
     a = np.float32(x)
     return [
         float(np.nextafter(a, np.float32(0))),

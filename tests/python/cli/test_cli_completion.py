@@ -26,7 +26,7 @@ def script(tmp_path_factory):
 
 
 def completed(script, *words: str) -> list[str]:
-    """What bash offers for the last word."""
+    """Returns what bash offers for the last word."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash here")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the package does where NumPy, rich and tomli_w are installed and nothing else: each command
-here works, and others name the package that they need."""
+"""Tests what the package does where NumPy, rich and tomli_w are installed and nothing else: each
+command here works, and others name the package that they need."""
 
 import json
 import subprocess

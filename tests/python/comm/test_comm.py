@@ -32,7 +32,7 @@ def run(world, function, **options):
 
 
 def first(world, function, **options):
-    """What rank 0 returns; the others return the same."""
+    """Returns what rank 0 returns; the others return the same."""
     results = run(world, function, **options)
     assert all(repr(result) == repr(results[0]) for result in results)
     return results[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cpd.simulate_all_reduce` takes and gives, and what `cpd.Reduce` refuses."""
+"""Tests what `cpd.simulate_all_reduce` takes and gives, and what `cpd.Reduce` refuses."""
 
 from __future__ import annotations
 

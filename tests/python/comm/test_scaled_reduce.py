@@ -19,7 +19,7 @@ FORMATS = ("mxfp8", "nvfp4", "mxfp6-e2m3", "fp8-tensor", "fp8-block", "bfp8", "e
 
 
 def casts(ranks, spec, seed=0, step=0):
-    """What ranks contribute."""
+    """Returns what ranks contribute."""
 
     def cast(x, rank, layer):
         values = cpd.cast(
@@ -40,7 +40,7 @@ def casts(ranks, spec, seed=0, step=0):
 
 
 def reduced(ranks, spec, comm, **options):
-    """What a rank of `comm` gets of its layers."""
+    """Returns what a rank of `comm` gets of its layers."""
     return comm.all_reduce(ranks[comm.rank], spec, **options)
 
 

@@ -31,14 +31,18 @@ def test_a_codec_in_a_spec():
     for other in (copy.deepcopy(SPEC), pickle.loads(pickle.dumps(SPEC)), SPEC.replace()):
         assert other == SPEC
         assert hash(other) == hash(SPEC)
-    assert cpd.Reduce("e4m3").format is not None
+    assert cpd.Reduce("e4m3").format == cpd.Format("e4m3")
 
 
-@pytest.mark.parametrize("name", ["e4m3", "mxfp8", "int5 7 scale=bf16"])
-def test_a_formats_name_is_that_format(name):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(cpd.Format, "e4m3"), (cpd.Scaled, "mxfp8"), (cpd.Scaled, "int5 7 scale=bf16")],
+)
+def test_a_formats_name_is_that_format(kind, name):
     assert cpd.Reduce(cpd.Codec(name)) == cpd.Reduce(name)
     assert cpd.Reduce(name).codec == cpd.Codec(name)
-    assert cpd.Reduce(name, rounding="stochastic", overflow="saturate").format is not None
+    spec = cpd.Reduce(name, rounding="stochastic", overflow="saturate")
+    assert spec.format == kind(name)
 
 
 STATE = {

@@ -378,7 +378,7 @@ def kept_by_ranks(world):
 
 
 def reduce_with(comm, states):
-    """What the call says, where it is refused."""
+    """Returns what the call says, where it is refused."""
     layer = np.linspace(-1, 1 + comm.rank, 64, dtype=np.float32)
     try:
         comm.all_reduce([layer], FED_BACK, states=states)

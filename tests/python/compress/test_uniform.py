@@ -333,7 +333,7 @@ def accuracy(layers: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> float:
 
 
 def coded(layers: list[np.ndarray], name: str) -> tuple[list[np.ndarray], float]:
-    """What weights become, biases as they are, and the weights' bits a value."""
+    """Returns what weights become, biases as they are, and the weights' bits a value."""
     codec = cpd.Codec(name)
     packets = [codec.encode(p) if p.ndim == 2 else None for p in layers]
     values = [p if q is None else q.values for p, q in zip(layers, packets, strict=True)]

@@ -21,7 +21,7 @@ def parts(*given):
 
 def test_counted_by_hand():
     # 4 × 4 bits. A window of 24 + 3 bits in five stages, with the exchange; added and negated; the
-    # result and the product of 8 bits, as wide as what it is rounded to, are normalised. Exponents:
+    # result and the product of 8 bits, as wide as what it is rounded to, are normalized. Exponents:
     # the operands' sum, aligned, and both rounded.
     rounded = (27 + 2 * 27 * 5 + 24) + (25 + 2 * 25 * 5 + 24)
     exponents = 5 + 2 * 9 + 2 * 3 * 10

@@ -26,7 +26,7 @@ DEEP = 128
 
 
 def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int = 0) -> Probed:
-    """What is found of an accumulator of which only the sums are seen."""
+    """Returns what is found of an accumulator of which only the sums are seen."""
     a, b = (acc.a, acc.b) if acc.form == "unit" else ("fp16", "fp16")
     return probe(Known(acc).sums, a, b, c, k=k, seed=seed)
 

@@ -99,7 +99,7 @@ def test_signalling_nan_are_invalid() -> None:
     ],
 )
 def test_every_nan_is_invalid_where_asked(given: dict[str, Any], silent: Any) -> None:
-    """NV in lines with a NaN of a format without signalling NaN; all else is as it was."""
+    """NV in lines with a NaN of a format without signaling NaN; all else is as it was."""
     plain = make_vectors(**given, random=2000)
     made = make_vectors(**given, random=2000, nan_signals=True)
     raised = set()

@@ -239,7 +239,7 @@ def fraction_bits_of(made: Vectors) -> int:
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ALIGNED)
 def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
-    """Operands → terms → shifted and cut → sum → normalised → rounded: each step by integers."""
+    """Operands → terms → shifted and cut → sum → normalized → rounded: each step by integers."""
     unit = UNITS[name]
     made = make_vectors("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
     every = columns(made)
@@ -291,7 +291,7 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
         assert block.n_sig >> (width - 1) == 1
         normalised = block.n_sig * two(block.n_exp - width + 1)
         assert normalised <= abs(exact) < normalised + two(block.n_exp - width + 1)
-        assert (unit.addend == "aligned") == (normalised == abs(exact)) or unit.addend != "aligned"
+        assert unit.addend != "aligned" or normalised == abs(exact)
         assert block.n_sign == (exact < 0)
     inexact = check_rounded(unit, exact, every["block_sum"][line])
     if cuts or inexact:
@@ -299,7 +299,7 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
 
 
 def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
-    """Whether the rounding of the block's sum is inexact; its result is a neighbour."""
+    """Returns whether the rounding of the block's sum is inexact; its result is a neighbor."""
     f = cpd.Format(unit.sum)
     value = float(values_of(f, np.uint32([np.atleast_1d(code)[0]]))[0])
     if not np.isfinite(value):

@@ -39,7 +39,8 @@ def outcome(run):
 
 
 def agree(run):
-    """Whether a call has torch's result, or error, within the context; and what was left."""
+    """Returns whether a call has torch's result, or error, within the context; and what was
+    left."""
     wanted = outcome(run)
     with cpd.autocast(EXACT) as mode:
         got = outcome(run)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a training step ran emulated: counted by hand, eager, compiled, traced, checkpointed."""
+"""Tests what of a training step ran emulated: counted by hand, eager, compiled, traced,
+checkpointed."""
 
 import copy
 import gc

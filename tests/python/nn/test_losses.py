@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cast loses of a tensor, by NumPy's definitions of it."""
+"""Tests what a cast loses of a tensor, by NumPy's definitions of it."""
 
 from __future__ import annotations
 

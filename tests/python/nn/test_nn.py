@@ -162,8 +162,8 @@ def test_blocks_of_128_on_cuda():
 
 
 def check_step_on_cuda(name):
-    """A step of three linear layers: on the CPU's stand-in to the bit, products by torch included;
-    on a GPU, whose own products round otherwise, near."""
+    """A step of three linear layers: on the CPU emulation of CUDA to the bit, products by torch
+    included; on a GPU, whose own products round otherwise, near."""
     torch.manual_seed(0)
     here = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(3)))
     cpd.convert(here, name, coverage=False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GPU without memory: each request for memory of each kind of operator and layer, results and
 CPD's own, is refused once. The error is torch's, nothing is lost or freed twice, and the next call
-gives the same bits. On the stand-in, whose allocator refuses on demand."""
+gives the same bits. On the CPU emulation of CUDA, whose allocator refuses on demand."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DRAWING = cpd.Recipe(
 
 
 class Scores(nn.Module):
-    """A module of one's own, whose products are torch's functions."""
+    """A user-defined module, whose products are torch's functions."""
 
     def __init__(self):
         super().__init__()

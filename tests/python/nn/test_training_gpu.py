@@ -49,7 +49,7 @@ def test_inductor(recipe: str, mode: str) -> None:
     ("recipe", "tolerance"), [("te-current", 0.05), ("mxfp8", 0.05), ("nvfp4", 0.2)]
 )
 def test_autocast(recipe: str, tolerance: float) -> None:
-    """Operands are rounded to bf16 first, which moves some elements to a neighbour."""
+    """Operands are rounded to bf16 first, which moves some elements to a neighbor."""
     model = converted(recipe)
     x = values(32, 64).cuda()
     wanted = model(x)

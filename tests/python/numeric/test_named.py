@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every spec class has: `named()`, the specs with names, and `replace()`."""
+"""Tests what every spec class has: `named()`, the specs with names, and `replace()`."""
 
 from __future__ import annotations
 

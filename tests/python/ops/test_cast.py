@@ -120,7 +120,7 @@ def test_given_integers_of_every_type(front_end: FrontEnd) -> None:
 def test_float64_is_rounded_from_its_own_bits(front_end: FrontEnd, name: str) -> None:
     f = cpd.Format(name)
     spec = spec_of(f)
-    with np.errstate(invalid="ignore"):  # signalling NaNs
+    with np.errstate(invalid="ignore"):  # signaling NaNs
         x = from_bits(boundary_bits(spec)).astype(np.float64)
     x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf), [1e-320, 1e300]])
     expected = from_bits(oracle.cast_double(spec, float(v)) for v in x)

@@ -61,7 +61,7 @@ def codes_of(
 @cache
 def values_by_code(f: cpd.Format) -> npt.NDArray[np.float32]:
     spec = oracle.Spec(f.exp, f.man, f.bias, f.encoding, f.signed, f.subnormals)
-    loud = 0x7F800001  # a signalling NaN
+    loud = 0x7F800001  # a signaling NaN
     made = [
         loud if is_signalling(spec, code) else oracle.bits_from_value(spec.decode(code))
         for code in range(1 << f.bits)

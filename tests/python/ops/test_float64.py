@@ -66,7 +66,7 @@ def operands(spec: oracle.Spec, n: int, seed: int) -> npt.NDArray[np.float64]:
                 case 1:  # x y is a hair beside a point of the format
                     x = scale * part
                     y = np.float64(near(spec, generator)) / x
-                case 2:  # z is what x y rounds to, or its neighbour
+                case 2:  # z is what x y rounds to, or its neighbor
                     x, y = scale * part, np.float64(near(spec, generator)) / scale
                     z = -(x * y)
                     z = generator.choice([z, np.nextafter(z, 0), np.nextafter(z, np.inf)])
@@ -80,7 +80,7 @@ def operands(spec: oracle.Spec, n: int, seed: int) -> npt.NDArray[np.float64]:
                 case 5:  # a tiny product beside a point of the format
                     x, y = np.ldexp(part, -generator.randrange(1000)), np.float64(TINY * 5)
                     z = np.float64(near(spec, generator))
-                case 6:  # exactly cancelled, or but for the last bit
+                case 6:  # exactly canceled, or but for the last bit
                     y = -generator.choice([x, np.nextafter(x, np.inf)])
                     z = -x
             rows.append((x, y, z))

@@ -50,7 +50,7 @@ def patterns(x) -> list[int]:
 
 
 def samples(f: cpd.Format, n: int = 200, seed: int = 0) -> np.ndarray:
-    """Values, midpoints and neighbours of a format, and random bit patterns."""
+    """Values, midpoints and neighbors of a format, and random bit patterns."""
     rng = np.random.default_rng(seed)
     if f.bits <= 16:
         v = f.values().astype(np.float64)

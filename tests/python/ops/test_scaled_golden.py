@@ -20,7 +20,8 @@ from scaled_cases import Array, Case, Outcome, Result, to_float
 
 CASES = {case.key: case for case in scaled_cases.cases()}
 
-pytestmark = pytest.mark.skipif(not CASES, reason=scaled_cases.REASON)
+if not CASES:
+    pytest.skip(scaled_cases.REASON, allow_module_level=True)
 
 
 def descriptor(case: Case) -> Any:
@@ -73,7 +74,7 @@ def has_no_code(case: Case, x: Array) -> bool:
 
 
 def with_nan(case: Case, x: Array) -> Result:
-    """What the cast gives of a tensor that has no codes; its scales are the oracle's."""
+    """Returns what the cast gives of a tensor that has no codes; its scales are the oracle's."""
     how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
     with pytest.raises(ValueError, match="NaN"):
         by_keywords(cpd.encode, x, descriptor(case), **how)

@@ -264,7 +264,7 @@ def test_presets_match_the_model(case: Case, kind: str) -> None:
 
 
 def test_the_cases_reach_the_corners() -> None:
-    """Results at the ends of the range, zeros of cancelled and of cut sums, NaN."""
+    """Results at the ends of the range, zeros of canceled and of cut sums, NaN."""
     results = {}
     for case in CASES:
         if case.preset in ("h100-bf16", "h100-fp16"):

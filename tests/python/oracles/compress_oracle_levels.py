@@ -137,8 +137,8 @@ def qsgd(
     levels: str = "signed",
     random_bits: int = 24,
 ) -> np.ndarray:
-    """What QSGD makes of a layer; `bucket` None: the whole layer; s: levels above zero, in place of
-    those of `bits`."""
+    """Returns what QSGD makes of a layer; `bucket` None: the whole layer; s: levels above zero, in
+    place of those of `bits`."""
     steps = s or steps_of(bits, levels)
     result = np.empty(x.size, np.float32)
     size = bucket or max(x.size, 1)

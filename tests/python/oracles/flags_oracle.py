@@ -86,7 +86,8 @@ def is_nan(x: Value) -> bool:
 
 
 def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) -> bool:
-    """Whether a magnitude that is not zero is: itself, or rounded with any exponent."""
+    """Returns whether a magnitude that is not zero is tiny: itself, or rounded with any
+    exponent."""
     if spec.is_integer:
         return False  # one grid: what is inexact is no less precise near zero
     if tininess == "before":
@@ -101,7 +102,7 @@ def is_tiny(spec: Spec, x: Fraction, o: Options, negative: bool, tininess: str) 
 
 
 def signalling(x: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where IEEE numbers are signalling NaN: the first bit of the fraction is 0."""
+    """Where IEEE numbers are signaling NaN: the first bit of the fraction is 0."""
     info = np.finfo(x.dtype)
     bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
     quiet = bits >> bits.dtype.type(info.nmant - 1) & bits.dtype.type(1)
@@ -123,7 +124,7 @@ def result(
     signals: bool = False,
 ) -> tuple[Value, int]:
     """The value of one operation, rounded once, and its flags. `signals`: an operand is a
-    signalling NaN."""
+    signaling NaN."""
     x = exact(operation, operands, o)
     made = round_value(spec, x, o)
     if is_nan(x):

@@ -253,7 +253,7 @@ def _chunked(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> 
 
 def _pairwise(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> Value:
     """Recursion over [begin, begin + 2^level), so that a subtree is finished before its right
-    neighbour begins and the merges cut off by the end come last, the smallest first."""
+    neighbor begins and the merges cut off by the end come last, the smallest first."""
     if not pairs:
         return s
 

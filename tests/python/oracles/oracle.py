@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A slow exact oracle over rational numbers, written from the definition of the formats.
 
-It shares nothing with the C++ library, nor with its C++ oracle: a neighbour is found by dividing by
+It shares nothing with the C++ library, nor with its C++ oracle: a neighbor is found by dividing by
 the spacing, not by searching codes. Finite values are ``Number``: a ``Fraction`` and the sign that
 a zero keeps. Everything that goes in or out as binary32 is an ``int``, the bit pattern.
 """
@@ -183,7 +183,7 @@ class Spec:
         return -self.magnitude(self.largest(True)) if self.signed else self.magnitude(0)
 
     def representable(self) -> bool:
-        """Whether every finite value is a binary32 value, as the library demands."""
+        """Returns whether every finite value is a binary32 value, as the library demands."""
         if self.is_integer:
             return (
                 (self.exp, self.signed, self.subnormals) == (1, True, True)
@@ -255,7 +255,7 @@ def round_half_even(x: Fraction) -> int:
 
 
 def _goes_away(o: Options, negative: bool, part: Fraction, odd_below: bool) -> bool:
-    """Whether a value at the fraction 0 < part < 1 of a gap goes to the gap's far end."""
+    """Returns whether a value at the fraction 0 < part < 1 of a gap goes to the gap's far end."""
     scale = 1 << o.random_bits
     match o.rounding:
         case "nearest_even":
@@ -323,7 +323,8 @@ def _negative_in_unsigned(spec: Spec, o: Options, finite: bool) -> Value:
 
 
 def _overflows_inward(spec: Spec, o: Options, negative: bool) -> bool:
-    """Whether a finite overflow gives the greatest value; to odd, unless P3109's Inf is odd."""
+    """Returns whether a finite overflow gives the greatest value; to odd, unless P3109's Inf is
+    odd."""
     if o.rounding == "to_odd" and o.overflow == "ieee" and spec.encoding == "p3109":
         return spec.max_code % 2 == 1
     return o.rounding in {"toward_zero", "to_odd", "up" if negative else "down"}
@@ -349,7 +350,7 @@ def round_value(spec: Spec, x: Value, o: Options = Options()) -> Value:
 
 
 def add_values(a: Value, b: Value, o: Options = Options()) -> Value:
-    """The exact sum; a cancelled one is +0, but -0 when rounding down (IEEE 754-2019, 6.3)."""
+    """The exact sum; a canceled one is +0, but -0 when rounding down (IEEE 754-2019, 6.3)."""
     if isinstance(a, NotANumber) or isinstance(b, NotANumber):
         return NAN
     if isinstance(a, Infinity):
@@ -379,7 +380,7 @@ def negate(a: Value) -> Value:
 
 
 def as_value(x: int | Value) -> Value:
-    """What a binary32 pattern stands for; a value is itself."""
+    """Returns what a binary32 pattern stands for; a value is itself."""
     return value_from_bits(x) if isinstance(x, int) else x
 
 

@@ -59,7 +59,7 @@ class Vectors:
 
 
 def is_signalling(spec: Spec, code: int) -> bool:
-    """Whether a code is NaN and the first bit of its mantissa 0; of encoding ieee alone."""
+    """Returns whether a code is NaN and the first bit of its mantissa 0; of encoding ieee alone."""
     field, fraction = divmod(code & ((1 << spec.exp + spec.man) - 1), 1 << spec.man)
     top = spec.encoding == "ieee" and field == (1 << spec.exp) - 1
     return top and 0 < fraction < 1 << spec.man - 1
@@ -175,7 +175,7 @@ def elements(
 
 
 def corners(spec: Spec) -> list[int]:
-    """Zeros, subnormals, the least normal, one, the greatest, Inf and NaN, and their neighbours."""
+    """Zeros, subnormals, the least normal, one, the greatest, Inf and NaN, and their neighbors."""
     one = ((1 << (spec.exp - 1)) - 1) << spec.man
     near = [0, 1 << spec.man, one, spec.max_code, (1 << (spec.exp + spec.man)) - 1]
     codes = {

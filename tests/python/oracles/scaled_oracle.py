@@ -67,7 +67,7 @@ class Spec:
 
     @property
     def policy(self) -> str:
-        """What a NaN or Inf does: to its `block`, or as the `element` that it is."""
+        """Returns what a NaN or Inf does: to its `block`, or as the `element` that it is."""
         return self.non_finite or ("element" if self.arithmetic == "te" else "block")
 
     @property
@@ -400,7 +400,7 @@ def inner_scale(
 
 
 def multiplier_of(s: Spec, scale: Value, outer: Value) -> Multiplier:
-    """What given scales do to the elements."""
+    """Returns what given scales do to the elements."""
     if isinstance(scale, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
         return Multiplier(divisor=NAN)
     if s.arithmetic == "exact":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each call of cases/refused.toml and refused_inside.toml raises its error with its whole text. The
-former write nothing."""
+"""Each call of cases/refused.toml and refused_inside.toml raises its error with its whole text.
+Calls of refused.toml write nothing."""
 
 from __future__ import annotations
 

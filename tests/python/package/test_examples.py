@@ -9,6 +9,7 @@ import importlib.util
 import io
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -309,8 +310,8 @@ def test_wandb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def run_notebook(name: str, within: float | None) -> dict[str, Any]:
-    """What a notebook's cells define. They give what it stores, but for numbers, which may differ
-    by a part of `within`, or (None: of what torch's kernels computed) freely."""
+    """Returns what a notebook's cells define. They give what it stores, but for numbers, which may
+    differ by a part of `within`, or (None: of what torch's kernels computed) freely."""
     stored = json.loads((FOLDER / name).read_text())
     found, names = notebook.run(FOLDER / name)
     assert notebook.words(found) == notebook.words(stored)
@@ -382,7 +383,10 @@ def test_which_collective_between_slices() -> None:
 
 def test_every_example_is_listed() -> None:
     listed = (FOLDER / "README.md").read_text()
-    for path in sorted(FOLDER.glob("[0-9][0-9]_*")):
+    paths = sorted(FOLDER.glob("[0-9][0-9]_*"))
+    assert len(paths) > 20
+    for path in paths:
         assert path.name in listed
         if path.suffix == ".py":
-            assert f"Run: python examples/{path.name}" in path.read_text() or "mpirun" in listed
+            command = rf"^Run: (?:python|torchrun --nproc-per-node \d) examples/{path.name}\b"
+            assert re.search(command, path.read_text(), re.MULTILINE), path.name

@@ -44,7 +44,8 @@ ENDINGS = [
 
 
 def run(name: str, threads: str = "2") -> tuple[Any, str]:
-    """What a program printed as json, None if nothing, and what it said besides. It ends well."""
+    """Returns what a program printed as json, None if nothing, and what it said besides. It ends
+    well."""
     start, words = forked.run, [PROGRAM, name]
     if name.removeprefix("ends_in_").startswith("torch"):
         pytest.importorskip("torch")

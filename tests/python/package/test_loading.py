@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `import cpd` gives at once, on first use and not at all; torch.load reads the specs."""
+"""Tests what `import cpd` gives at once, on first use and not at all; torch.load reads the
+specs."""
 
 from __future__ import annotations
 

@@ -320,6 +320,7 @@ def test_commands_errors_are_one_line(command, capsys):
         assert status == 2, printed
         assert len(lines) == 1
         assert lines[0].startswith("cpd")
+        assert ("unrecognized arguments" in lines[0]) == (command == "train --LONG")
         assert len(lines[0]) <= LONGEST + 100
 
 

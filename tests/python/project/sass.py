@@ -41,7 +41,7 @@ class Instruction(NamedTuple):
 
     @property
     def is_conditional(self) -> bool:
-        """Whether what follows may be reached from it: a branch with a predicate of its own, or of
+        """True if what follows may be reached from it: a branch with a predicate of its own, or of
         its operands, or one that only the threads of a warp that has diverged take."""
         conditions = r"BRA(\.\w+)* !?U?P\d|BRA\.DIV"
         return self.text.startswith("@") or bool(re.match(conditions, self.text))
@@ -61,7 +61,7 @@ class Loop(NamedTuple):
     code: list[Instruction]
 
     def has(self, operation: str, count: int = 1) -> bool:
-        """Whether so many of its instructions begin with this."""
+        """Returns whether `count` instructions begin with this."""
         return sum(i.operation.startswith(operation) for i in self.code) >= count
 
     def turn(
@@ -103,8 +103,9 @@ def reads_together(code: list[Instruction], operation: str) -> int:
 
 
 def slots(instruction: Instruction) -> int:
-    """What an instruction takes of the lanes that a multiprocessor of sm_90 issues to in a clock
-    (128 of binary32 arithmetic, 16 of conversions, 64 of others, of which some are faster)."""
+    """Returns what an instruction takes of the lanes that a multiprocessor of sm_90 issues to in a
+    clock (128 of binary32 arithmetic, 16 of conversions, 64 of others, of which some are
+    faster)."""
     if instruction.name in {"FADD", "FMUL", "FFMA"}:
         return 1
     return 8 if instruction.name in {"F2I", "I2F", "F2F", "MUFU"} else 2

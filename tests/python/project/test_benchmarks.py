@@ -59,7 +59,9 @@ def test_each_row_far_below_its_bound_has_a_reason():
 
 
 def test_reasons_are_sentences():
-    for reason in table.reasons():
+    reasons = table.reasons()
+    assert reasons
+    for reason in reasons:
         assert reason.rows
         assert reason.text.endswith(".")
         assert "\n" not in reason.text

@@ -30,8 +30,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def shell(command: str, folder: Path, fails: bool = False) -> str:
-    """What a command prints in the folder, with this environment's `cpd`; of one that fails also
-    what it says of that."""
+    """Returns what a command prints in the folder, with this environment's `cpd`; of one that fails
+    also what it says of that."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     how: Any = {"cwd": folder, "env": {**os.environ, "PATH": path, "COLUMNS": "80"}}
     how |= {"capture_output": True, "text": True, "check": False}
@@ -255,7 +255,9 @@ def test_rules_of_torchao() -> None:
 
 
 def test_the_glossary_is_in_order() -> None:
-    for block in blocks(DOCS / "glossary.md", r"\{glossary\}"):
+    parts = blocks(DOCS / "glossary.md", r"\{glossary\}")
+    assert len(parts) == 2
+    for block in parts:
         terms = [part.splitlines()[0] for part in block.strip().split("\n\n")]
         keys = [re.sub(r"\W", "", term).lower() for term in terms]
         assert len(keys) > 15

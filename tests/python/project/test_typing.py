@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a type checker sees of the package: programs of three kinds of users, and all names.
+"""Tests what a type checker sees of the package: programs of three kinds of users, and all names.
 
 The programs of `typed` are checked with `--strict`. A line that must be an error has a comment that
 ignores it, which is itself an error where the line has none. The programs also run.
@@ -58,7 +58,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def checked(package: Path, *programs: Path) -> str:
-    """What `mypy --strict` prints about programs that use the package."""
+    """Returns what `mypy --strict` prints about programs that use the package."""
     command = [sys.executable, "-m", "mypy", "--config-file=", "--strict", "--no-error-summary"]
     options = [f"--cache-dir={ROOT / 'build/mypy_users'}", "--follow-imports=silent"]
     run = subprocess.run(

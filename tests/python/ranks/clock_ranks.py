@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank does in the tests of which ranks exchange magnitudes (test_clock_ranks.py)."""
+"""Runs what each rank does in the tests of which ranks exchange magnitudes
+(test_clock_ranks.py)."""
 
 import copy
 import pickle
@@ -173,7 +174,7 @@ CASES = (
 
 
 def run_all(_: object) -> dict[str, str]:
-    """What went wrong in each case; empty: nothing."""
+    """Returns what went wrong in each case; empty: nothing."""
     torch.set_num_threads(1)
     told = {}
     for case in CASES:

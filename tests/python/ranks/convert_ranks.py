@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank does in the tests of converted models under DDP and FSDP2
+"""Runs what each rank does in the tests of converted models under DDP and FSDP2
 (test_convert_torch.py)."""
 
 import copy
@@ -163,7 +163,7 @@ CASES = (ddp, ddp_unused, ddp_accumulates, ddp_delayed, fsdp_before, fsdp_after)
 
 
 def run_all(_: object) -> dict[str, str]:
-    """What went wrong in each case; empty: nothing."""
+    """Returns what went wrong in each case; empty: nothing."""
     torch.set_num_threads(1)
     told = {}
     for case in CASES:

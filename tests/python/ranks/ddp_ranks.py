@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank does in the tests of the DDP hook (test_ddp.py): every case checks gradients
+"""Runs what each rank does in the tests of the DDP hook (test_ddp.py): every case checks gradients
 against the virtual ranks'."""
 
 import io
@@ -149,7 +149,7 @@ def bfloat16() -> None:
 
 
 def accumulated() -> None:
-    """Passes without synchronisation are no steps; their gradients are added up before."""
+    """Passes without synchronization are no steps; their gradients are added up before."""
     model = perceptron()
     ddp = DistributedDataParallel(model)
     state, hook = cpd.ddp_hook(STOCHASTIC, seed=SEED)
@@ -313,7 +313,7 @@ CASES = [
 
 
 def run_all(comm: Communicator, gpu: bool = False) -> dict[str, str]:
-    """What went wrong in each case on this rank; nothing, where all is well."""
+    """Returns what went wrong in each case on this rank; nothing, where all is well."""
     del comm  # the cases make their own, of torch's default group
     torch.set_num_threads(1)
     told = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank does in the tests of delayed scaling (test_delayed.py)."""
+"""Runs what each rank does in the tests of delayed scaling (test_delayed.py)."""
 
 import traceback
 

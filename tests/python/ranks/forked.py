@@ -106,7 +106,7 @@ class Program:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """What it writes to its pipes, until it ends."""
+        """Returns what it writes to its pipes, until it ends."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
         parts: dict[int, list[bytes]] = {pipe.fileno(): [] for pipe in pipes}

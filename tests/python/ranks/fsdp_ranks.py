@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank does in the tests of FSDP2's reduce-scatter (test_fsdp.py): every case checks
+"""Runs what each rank does in the tests of FSDP2's reduce-scatter (test_fsdp.py): every case checks
 its part against the virtual ranks' sums."""
 
 import copy
@@ -218,7 +218,7 @@ CASES = [
 
 
 def run_all(comm: Communicator) -> dict[str, str]:
-    """What went wrong in each case on this rank; nothing, where all is well."""
+    """Returns what went wrong in each case on this rank; nothing, where all is well."""
     del comm  # the cases make their own, of torch's default group
     torch.set_num_threads(1)
     told = {}

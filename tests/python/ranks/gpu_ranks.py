@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do that share a GPU (test_comm_gpu.py)."""
+"""Runs what ranks do that share a GPU (test_comm_gpu.py)."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def end_while_connecting(kind: str) -> None:
 
 
 def heard(make: Callable[[], Any]) -> dict[str, Any]:
-    """What a survivor is told."""
+    """Returns what a survivor is told."""
     begin = time.monotonic()
     try:
         make()
@@ -153,7 +153,8 @@ def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, 
 
 
 def outlived(one: dict[str, Any]) -> bool:
-    """Whether a survivor heard of every rank, the victim too, that it had given up waiting."""
+    """Returns whether a survivor heard of every rank, the victim too, that it had given up
+    waiting."""
     return one["type"] == "TransportError" and "could not be connected" in one["text"]
 
 

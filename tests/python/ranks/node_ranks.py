@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks of DistributedDataParallel do, which spawn.py starts (test_virtual_nodes.py)."""
+"""Runs what ranks of DistributedDataParallel do, which spawn.py starts (test_virtual_nodes.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank does in the tests of optimizers of sharded parameters (test_optim.py)."""
+"""Runs what each rank does in the tests of optimizers of sharded parameters (test_optim.py)."""
 
 import copy
 import traceback

@@ -48,7 +48,7 @@ class Spawned:
     result: Any
     """What its function returned; None where it did not return."""
     ended: bool
-    """Whether its process came to an end by itself."""
+    """True if its process came to an end by itself."""
 
 
 @functools.cache

@@ -41,7 +41,7 @@ def as_json(table: dict[int, Any]) -> list[Any]:
 
 
 def tables(comm: Communicator) -> list[Any]:
-    """What each rank finds, with its own layers alone."""
+    """Returns what each rank finds, with its own layers alone."""
     layers = layers_of(comm.rank)
     sizes = group_sizes(comm.size)
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank does in the tests of training over processes (test_train_ranks.py)."""
+"""Runs what each rank does in the tests of training over processes (test_train_ranks.py)."""
 
 import json
 

@@ -70,7 +70,7 @@ def random_shape(rng: random.Random) -> tuple[int, ...]:
 def random_layers(
     rng: random.Random, world: int, shapes: list[tuple[int, ...]]
 ) -> list[list[np.ndarray]]:
-    """What each rank gives."""
+    """Returns what each rank gives."""
     draw = np.random.default_rng(rng.randrange(2**32))
     scale = 2.0 ** rng.choice([-20, -3, 0, 1, 2, 4, 10, 40, 94])
     most = 2.0**95
@@ -90,7 +90,7 @@ def largest_of(ranks: list[list[np.ndarray]]) -> list[float]:
 
 
 def moved_by(comm: cpd.comm.Communicator, layers: list[np.ndarray], spec: cpd.Reduce) -> Any:
-    """What this rank moved."""
+    """Returns what this rank moved."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return comm.all_reduce(layers, spec, step=0, report=True)[1].traffic

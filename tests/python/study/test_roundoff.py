@@ -337,7 +337,7 @@ def saved(tmp_path, per_rank):
 
 
 def as_json(capsys, *arguments):
-    """What `cpd roundoff ARGUMENTS --json -` prints: nothing else."""
+    """Returns what `cpd roundoff ARGUMENTS --json -` prints: nothing else."""
     capsys.readouterr()
     assert main(["roundoff", *arguments, "--json", "-"]) == 0
     return json.loads(capsys.readouterr().out)

@@ -25,7 +25,7 @@ def normal_file(tmp_path):
 
 @pytest.mark.parametrize("wire", ["qsgd", "one_bit bucket=64", "int8_rows", "terngrad", "e4m3"])
 def test_recommend_of_codecs(normal_file, tmp_path, wire):
-    """They cannot hop, so exchange owner is modelled; bytes and times are columns."""
+    """They cannot hop, so exchange owner is modeled; bytes and times are columns."""
     out = tmp_path / "table.json"
     arguments = [
         "--gradients",

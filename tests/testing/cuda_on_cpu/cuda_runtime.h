@@ -234,7 +234,7 @@ cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_b
 /// How often a device's pools were asked to give back what they keep.
 int trims(int device);
 
-/// Whether streams are as those of a capture: work is queued as ever, and waits are errors.
+/// Sets whether streams behave as in a capture: work is queued as ever, and waits are errors.
 void set_capturing(bool capturing);
 
 /// What a library does between the kernels of a stream.

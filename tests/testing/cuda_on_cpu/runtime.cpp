@@ -161,7 +161,7 @@ void note_queued(const void* kernel) {
   if (g_noted.size() < kMostNoted) g_noted.push_back(kernel);
 }
 
-/// Whether a device may copy from or to there.
+/// Returns whether a device may copy from or to there.
 bool may_copy(int device, const void* memory) {
   const int owner = Memory::DeviceOf(memory);
   return owner < 0 || owner == device || !Memory::Of(owner).IsPooled(memory);

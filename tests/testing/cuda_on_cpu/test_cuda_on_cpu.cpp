@@ -224,7 +224,7 @@ TEST(CudaOnCpu, LaunchesBeyondTheLimitsAreErrors) {
   cudaGetLastError();
 }
 
-/// The stand-in's own message, unless a sanitizer was there first.
+/// The emulation's own message, unless a sanitizer was there first.
 std::string ours(const std::string& message) {
   return cpd::testing::kSanitized ? "Sanitizer|runtime error" : message;
 }

@@ -97,7 +97,7 @@ TEST(Halves, FormatsOfPlans) {
   EXPECT_EQ(half_of(Scheme::sequential, false, Rounding::stochastic), Half::none);
 }
 
-// --- the stand-in's arithmetic ---
+// --- the emulation's arithmetic ---
 
 /// a * b + c of every operation that is one, against the oracle's.
 template <Half kHalf>
@@ -180,7 +180,7 @@ cuda::PairOf<kHalf> pair_of(float x, float y) {
   using Lane = decltype(Word::x);
   return Word{Lane::round(x), Lane::round(y)};
 }
-/// Whether the lanes are x and -x, a zero +0.
+/// Returns whether the lanes are x and -x, a zero +0.
 template <class Pair>
 bool is_pair(Pair got, double x) {
   const auto is = [](auto lane, double value) {

@@ -18,7 +18,7 @@ class Attendance {
 
   /// Reports to the ranks that wait that this one has given up.
   void GiveUp() const noexcept;
-  /// Whether another rank of this host has given up.
+  /// Returns whether another rank of this host has given up.
   [[nodiscard]] bool HasGivenUp() const;
   /// The ranks that have not come, or whose processes have ended without giving up; ascending.
   /// Empty where that is not known, as with ranks on other hosts.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks become a group: by messages among them alone, so that no dead rank can delay them.
+// Makes a group of ranks: by messages among them alone, so that no dead rank can delay them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace cpd::mpi {
 
-/// What the members of a new group send one another.
+/// The message that the members of a new group send one another.
 struct Join {
   std::uint64_t members;  ///< a hash of their list
   std::int64_t context;   ///< the least that the sender has free

@@ -143,7 +143,7 @@ class Farewells {
     said_[static_cast<std::size_t>(rank_)] = true;  // this rank sends itself nothing
   }
 
-  /// Whether another rank has given up.
+  /// Returns whether another rank has given up.
   bool Heard() {
     mailbox_.Poll([&](std::size_t peer, std::uint8_t) {
       said_[peer] = true;

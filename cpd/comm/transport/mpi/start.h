@@ -10,7 +10,7 @@
 
 namespace cpd::mpi {
 
-/// What the transports of this process share, until the process ends.
+/// The state that the transports of this process share, until the process ends.
 struct Job {
   MPI_Comm data = MPI_COMM_NULL;     ///< tag: context * kTags + the caller's
   MPI_Comm control = MPI_COMM_NULL;  ///< tag: context for alarms, join_tag for joining a group

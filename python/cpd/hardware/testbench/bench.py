@@ -14,7 +14,7 @@ from cpd.hardware.vectors.fields import Field, line_digits
 from cpd.numeric.formats import Format
 
 SHOWN = 10
-"""How many failing lines a bench prints."""
+"""The number of failing lines that a bench prints."""
 
 _BENCH = """\
 // SPDX-License-Identifier: Apache-2.0

@@ -78,7 +78,7 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
 
 
 def _can_be_invalid(rule: ElementRule) -> bool:
-    """Returns whether an operand can be a signalling NaN, or numbers can give NaN."""
+    """Returns whether an operand can be a signaling NaN, or numbers can give NaN."""
     if rule.nan_signals or any(map(has_signalling, rule.formats)):
         return True
     if rule.operation in ("add", "mul", "fma"):

@@ -80,7 +80,7 @@ def make_vectors(
         variant: the variant of stochastic rounding: `A` (default), `B` or `C`, as in `cpd.cast`.
         tininess: whether the flag UF tests for tiny results `after` rounding (default) or `before`.
         nan_signals: whether a NaN operand raises NV also in formats whose NaN are neither quiet nor
-            signalling; default False. These are all formats but `ieee` ones, in which the first
+            signaling; default False. These are all formats but `ieee` ones, in which the first
             fraction bit decides.
         accumulator: the accumulator of a sum, as in `cpd.gemm`; it defines the sum's rounding.
         length: the number of products or terms of a sum, 1…4096; default a unit's block, else 16.

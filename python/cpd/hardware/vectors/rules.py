@@ -52,7 +52,7 @@ class ElementRule:
         to: the rounding of the result.
         tininess: whether UF tests for tiny results `after` rounding (default) or `before`.
         nan_signals: whether NaN operands raise NV if their format's NaN are neither quiet nor
-            signalling; default False.
+            signaling; default False.
         has_integer_result: False: results are codes of `result`.
         batch: the number of lines that are computed at a time.
         pool: the number of random lines from which the directed ones are picked.
@@ -182,7 +182,7 @@ class ElementRule:
 def invalid_of_nan(
     formats: Sequence[Format], operands: Sequence[npt.NDArray[np.uint32]]
 ) -> npt.NDArray[np.uint8]:
-    """NV for each line with a NaN operand in a format without signalling NaN."""
+    """NV for each line with a NaN operand in a format without signaling NaN."""
     is_nan = np.zeros(len(operands[0]), bool)
     for f, codes in zip(formats, operands, strict=True):
         if not has_signalling(f):

@@ -57,7 +57,7 @@ class SumRule:
         tininess: whether UF tests for tiny results `after` rounding (default) or `before`.
         label: the accumulator's name in file names; default its text.
         nan_signals: whether NaN operands raise NV if their format's NaN are neither quiet nor
-            signalling; default False.
+            signaling; default False.
         pool: the number of random lines from which the directed ones are picked.
     """
 

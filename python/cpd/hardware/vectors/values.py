@@ -15,7 +15,7 @@ from cpd.numeric.formats import Format
 
 
 def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    """The values of codes of any shape, as binary32; signalling NaN are signalling there too."""
+    """The values of codes of any shape, as binary32; signaling NaN are signaling there too."""
     if f.bits <= 16:
         values: npt.NDArray[np.float32] = _core.look_up(_table(f), codes)
         return values
@@ -28,7 +28,7 @@ def _table(f: Format) -> npt.NDArray[np.float32]:
 
 
 def has_signalling(f: Format) -> bool:
-    """Returns whether the format's NaN are quiet or signalling, by their first fraction bit."""
+    """Returns whether the format's NaN are quiet or signaling, by their first fraction bit."""
     return f.encoding == "ieee" and f.man > 0
 
 

@@ -116,7 +116,7 @@ def is_emulated(module: nn.Module) -> bool:
 
 
 def own_class(module: nn.Module) -> _Class:
-    """The module's class as it was written, without ours and those of FSDP2 and parametrize."""
+    """The module's class as written, without the classes of CPD, FSDP2 and parametrize."""
     cls = type(module)
     below = _below(cls)
     while below is not None:
@@ -125,7 +125,7 @@ def own_class(module: nn.Module) -> _Class:
 
 
 def emulate(module: nn.Module, emulation: Emulation) -> None:
-    """Gives the module its emulated class, below those of FSDP2 and of parametrizations."""
+    """Gives the module its emulated class, below the classes of FSDP2 and of parametrizations."""
     module.__class__ = _changed(type(module), lambda cls: emulated(emulation, cls))
 
 
@@ -148,7 +148,7 @@ def _below(cls: _Class) -> _Class | None:
 
 
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
-    """`change` of the class below those of FSDP2 and parametrize, which are made again over it."""
+    """`change` of the class below FSDP2's and parametrize's, which are made again over it."""
     below = _below(cls)
     if below is None:
         return change(cls)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `cpd.convert` emulates each kind of module: `EMULATIONS`.
+"""The emulation of each kind of module by `cpd.convert`: `EMULATIONS`.
 
 Most are made of the rows of `cpd.nn.operations`. The others run a module's own forward: modules of
 other packages and user-defined ones, which `cpd.nn.registered` lists.
@@ -37,21 +37,21 @@ class Emulation:
 
     name: str
     what: str
-    """What is emulated, as the report names it."""
+    """The name of the emulation in the report."""
     forward: Forward | None
     """Computes the module's forward by its recipe; None: its own forward does."""
     part: str = ""
     """The one part of a recipe that the module uses; "": its products', and `parts`."""
     parts: tuple[str, ...] = ()
-    """The parts of a recipe that it uses beside those of its products."""
+    """The parts of a recipe that it uses in addition to its products' parts."""
     histories: Callable[[Any], tuple[int, int]] = lambda module: (0, 0)
     """The number of its products, and of attention's, that keep scales where these are delayed."""
     inner: tuple[str, ...] = ()
     """The names of submodules that it computes itself, without calling them."""
     one_type: bool = False
-    """Whether torch refuses an input of another type than the weights'."""
+    """True if torch refuses an input of another type than the weights'."""
     is_counted: bool = True
-    """Whether "first N" and "last N" count the module: it has products, and not only attention's,
+    """True if "first N" and "last N" count the module: it has products, and not only attention's,
     whose projections are layers themselves."""
     own_reason: Callable[[Any, State], str] | None = None
     """Returns the reason why a module is not emulated; None: `refuses` finds it in the recipe."""

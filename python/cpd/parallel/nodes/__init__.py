@@ -31,7 +31,7 @@ attach(__name__)
 
 @contextmanager
 def open_ranks(transport: str, nodes: int | None, timeout: float) -> Iterator[Ranks]:
-    """`virtual` nodes (8 if None), or this process's place among those of `mpi` or `torch`.
+    """`virtual` nodes (8 if None), or this process's place among the ranks of `mpi` or `torch`.
 
     `timeout`: seconds until a silent rank is lost. Raises ValueError where MPI, or what torch's
     launcher sets, is missing; cpd.comm.TransportError where the processes do not connect.

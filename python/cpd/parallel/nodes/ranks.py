@@ -33,7 +33,7 @@ class Ranks(Protocol):
         ...
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
-        """Returns all nodes' bytes, from those of this process's nodes."""
+        """Returns all nodes' bytes, from the bytes of this process's nodes."""
         ...
 
 

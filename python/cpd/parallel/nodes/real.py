@@ -95,7 +95,7 @@ class RealNode:
 
 @contextmanager
 def connected(transport: str, timeout: float) -> Iterator[Communicator]:
-    """This process's place among those of `mpi` or `torch`."""
+    """This process's place among the ranks of `mpi` or `torch`."""
     if transport == "mpi":
         with mpi(timeout=timeout) as comm:
             yield comm

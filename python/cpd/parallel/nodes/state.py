@@ -73,7 +73,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Generators:
-    """States of torch's generators: the CPU's, and that of each GPU."""
+    """States of torch's generators: the CPU's and each GPU's."""
 
     host: torch.Tensor
     gpus: dict[int, torch.Tensor]

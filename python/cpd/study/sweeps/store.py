@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cells came to: `Measured`, and `Measurements`, which keeps it."""
+"""Results of cells: `Measured`, and `Measurements`, which stores them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cpd.study.store import Store, Telling, digest
 from cpd.study.sweeps.cells import Cell, Losses
 
 VERSION = f"{_core.__version__}/1"
-"""Of what is measured: the library's, and that of the meaning of `Losses`."""
+"""The versions of what is measured: the library's, and the version of the meaning of `Losses`."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Matrix:
     partner: int | None = None
     """The number of the tensor with whose rows this one's are multiplied; None: with its own."""
     is_partner: bool = False
-    """Whether it is another tensor's partner, and so has no dot products of its own."""
+    """True if it is another tensor's partner, and so has no dot products of its own."""
 
     @cached_property
     def amax(self) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured of gradients and weights, by hand."""
+"""Tests what is measured of gradients and weights, by hand."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of reports and judgements: bounds of texts and claims, and files that are damaged."""
+"""Edges of reports and judgments: bounds of texts and claims, and files that are damaged."""
 
 from __future__ import annotations
 
