@@ -54,7 +54,7 @@ void CheckStorage(DType type, const Format& format) {
   }
   if (is_wide(format) && type == DType::f64) return CheckOfElements(format);
   if (!Holds(FormatOf(type), format)) {
-    throw Error(ToString(type) + " does not hold every value of " + ToString(format) +
+    throw Error(ToString(type) + " cannot represent every value of " + ToString(format) +
                 "; use fp32");
   }
 }

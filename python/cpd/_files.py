@@ -40,7 +40,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
-    """Returns rows as CSV with a header; `columns` are by default those of the first row."""
+    """Returns rows as CSV with a header; `columns` are by default the first row's."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or [*rows[0]], restval="", lineterminator="\n")
     writer.writeheader()

@@ -264,7 +264,7 @@ TEST(Transform, Refused) {
           "out must have x's type, fp32, got bf16");
   refused(good, {}, 1, testing::view_of(x), "x and out must have the same shape");
   const TensorView half = View(x.data(), DType::f16, shape);
-  refused(half, {16, {}, true}, 1, half, "fp16 does not hold every value of bf16");
+  refused(half, {16, {}, true}, 1, half, "fp16 cannot represent every value of bf16");
 }
 
 }  // namespace

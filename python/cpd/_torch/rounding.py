@@ -30,6 +30,7 @@ from cpd.ops.arguments import FLOATS, check_storage, check_type, check_whole, ho
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
 """The purposes of the two casts, by which their random streams differ."""
+_TYPES = frozenset(getattr(torch, name) for name in FLOATS)
 
 
 def rounded(
@@ -51,7 +52,8 @@ def rounded(
     if forward is None and backward is None:
         return x
     check_whole("x", x)
-    check_type("x", name_of(x.dtype), FLOATS, x.dtype)
+    if x.dtype not in _TYPES:
+        check_type("x", name_of(x.dtype), FLOATS, x.dtype)
     draws = False
     for spec in (forward, backward):
         if spec is not None:

@@ -53,7 +53,7 @@ class Options:
     Each tensor is encoded separately, from a new state. So is each rank's tensor where arrays are
     named rank{r}/NAME. An array whose first dimension is the rank is one tensor: top_k takes the
     largest values of all ranks together, where `cpd roundoff` encodes rank by rank. Bytes are the
-    size of a message; the ratio is that of binary32 to it. The relative RMS is sqrt(sum (q - x)^2 /
+    size of a message; the ratio is binary32's size to it. The relative RMS is sqrt(sum (q - x)^2 /
     sum x^2) over finite values x and decoded values q. If random bits decide q, the variance is sum
     Var(q) / sum x^2, estimated from --seeds encodings. A value that a codec cannot encode is an
     error.

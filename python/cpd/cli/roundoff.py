@@ -122,9 +122,9 @@ class Options:
     contributions before cast and scaling. The relative RMS is sqrt(sum (h - l)^2 / sum h^2). The
     Eq. 5 error (of the APS paper) is the mean of |(h - l) / h| over the references h that are not
     zero; a few tiny references can decide it. 'Not finite' counts NaN and infinite results, which
-    both figures leave out. If no result is finite, both are – (in CSV inf, in JSON null). Steps are
-    those of the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in groups of k; without
-    groups 2(p - 1). Sums of compressors (qsgd, top_k …) cannot hop: their steps are those of their
+    both figures leave out. If no result is finite, both are – (in CSV inf, in JSON null). Steps
+    count the hierarchical all-reduce, 4(k - 1) + 2(p/k - 1) for p nodes in groups of k; without
+    groups 2(p - 1). Sums of compressors (qsgd, top_k …) cannot hop: they count the steps of their
     exchange, 2(p - 1) by owner.
 
     Codecs that feed errors back (one_bit, top_k, feedback …) are measured over 16 steps with the

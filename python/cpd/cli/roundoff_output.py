@@ -64,7 +64,9 @@ def series_table(series: Sequence[Series]) -> Table:
 def _cells(line: Line) -> list[str]:
     row, choice = line.row, line.choice
     lost = [str(row.group_size), percent(row.relative_rms, 1)]
-    steps = row.steps if choice is None else choice.steps  # with a network those of its exchange
+    steps = (
+        row.steps if choice is None else choice.steps
+    )  # with a network: the steps of its exchange
     counts = [percent(row.error, 1), str(row.non_finite), str(steps)]
     if choice is None:
         return [*lost, *counts]
@@ -130,7 +132,7 @@ def print_series(console: Console, series: Sequence[Series], per_layer: bool) ->
 
 
 def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
-    """Prints which round-offs are those of the mean of several sums."""
+    """Names the specs whose round-off is the mean's of several sums."""
     from cpd.study.reduce import STEPS, feeds_back
 
     labels = [label for label, spec in specs.items() if feeds_back(spec)]

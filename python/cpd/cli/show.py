@@ -212,7 +212,7 @@ def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Rec
 
 
 def _is_accumulator(text: str) -> bool:
-    """Returns whether a text is that of an accumulator."""
+    """Returns whether a text names an accumulator."""
     try:
         Accumulator(text)
     except ValueError:

@@ -37,7 +37,7 @@ def shown(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, as an error says it: the name of its type, and of the types in a list.
+    """Returns the name of a value's type, and of the types in a list, as errors give it.
 
     >>> kind_of(3), kind_of(None), kind_of(int), kind_of(["2", 3])
     ('int', 'None', 'the class int', 'list of int, str')

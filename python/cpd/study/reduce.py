@@ -90,8 +90,7 @@ def roundoff(
 
     The reference is the sum, in binary64 and rank ascending, of the contributions before cast and
     scaling (divided by W if `spec.average`). For a codec that feeds errors back (`one_bit`,
-    `top_k`, `feedback …`) the round-off is that of the mean of `STEPS` = 16 steps with the same
-    tensors.
+    `top_k`, `feedback …`) the round-off is the mean's of `STEPS` = 16 steps with the same tensors.
 
     With `comm` all ranks call it with the same arguments but their own tensors, and get the same
     table as from virtual ranks. The sums are exchanged by `spec.exchange`. (`ring` means
@@ -387,7 +386,7 @@ def group_size_of(size: Any, world: int) -> int:
 def feeds_back(spec: Reduce) -> bool:
     """Returns whether the codec adds its errors to the next call's values.
 
-    The round-off of such a codec is that of the mean of `STEPS` sums.
+    The round-off of such a codec is the mean's of `STEPS` sums.
     """
     words = [] if spec.format is not None else spec.codec.text.split()
     return bool(words) and (

@@ -42,7 +42,7 @@ class Actions:
       cpd study run aps-table4          measures its cells and prints its table
       cpd study run all --size smoke    seconds: one cell of each kind
       cpd study report                  out/study/report.html
-      cpd study figure grubic-10        published times of training steps, and the model's
+      cpd study figure grubic-10        published times of steps, and the model's
 
     CIFAR-10 is looked for in $CPD_DATA, as `cpd train --model resnet18` says.
     """

@@ -41,7 +41,7 @@ def register(commands: opt.Commands) -> None:
 
 
 def _of_model(help: str, mlp: str, **settings: Any) -> Any:
-    """Returns an option of which each model has a default; `mlp` is that of the model mlp."""
+    """Returns an option whose default the model decides; `mlp` is the default of mlp."""
     return opt.option(help, absent=f"{mlp} (mlp)", **settings)
 
 
@@ -334,7 +334,7 @@ def _check(options: Options) -> None:
 
 
 def train_options(parsed: argparse.Namespace, nodes: int) -> TrainOptions:
-    """Returns the training's options from those of the command as argparse has read them."""
+    """Returns the training's options from the command's options, as argparse has read them."""
     from dataclasses import fields
 
     from cpd_lab.train import TrainOptions

@@ -56,13 +56,13 @@ class Cell:
     wire: str
     ranks: int
     quantity: str
-    """`rate`: samples a second; `epoch`: seconds; `scale`: the rate relative to that of one GPU;
+    """`rate`: samples a second; `epoch`: seconds; `scale`: the rate relative to one GPU's;
     `speedup`: of a step, relative to fp32; `messages`: of messages and codec alone; `share`: of a
     step, that is messages; `price`: dollars of a training."""
     published: float
     predicted: float
     relation: str = "="
-    """Of the published number: `=` as it is, `<` and `>` a bound, `~` about."""
+    """The meaning of the published number: `=` as it is, `<` and `>` a bound, `~` about."""
     source: str = ""
 
     @property
@@ -174,8 +174,8 @@ def _least_squares(columns: np.ndarray, targets: np.ndarray) -> list[float]:
 def compared(figure: str, codec_gbps: float | None = None, shared: bool = False) -> list[Cell]:
     """Returns every published number of a figure, and the model's.
 
-    Tables take the constants of `fit`, others those of `machines.toml`. The time of a codec, which
-    no paper publishes for its GPUs, is 0 unless it is given.
+    Tables take the constants of `fit`, others the constants of `machines.toml`. The time of a
+    codec, which no paper publishes for its GPUs, is 0 unless it is given.
 
     Raises ValueError for an unknown figure.
     """

@@ -164,9 +164,7 @@ def test_compiled_calls_have_eagers_bits(name: str, dtype: Any) -> None:
             program = torch.compile(run, fullgraph=True, backend="eager")
             if dtype == torch.bfloat16 and operation.text == SUM:
                 for call in (run, program):
-                    with pytest.raises(
-                        Exception, match=r"bf(loat)?16(, which cannot represent| does not hold)"
-                    ):
+                    with pytest.raises(Exception, match=r"bf(loat)?16(, which)? cannot represent"):
                         call(x, number)
                 continue
             expected = run(x, number)

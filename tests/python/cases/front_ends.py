@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 # where only it sees values. None: it raises nothing. A graph's memory is not its caller's, so it
 # cannot know that two arguments overlap; integers of 64 bits are cut to 32 before they are checked.
 DIFFERS: dict[str, str | None] = {
-    r"x and y must broadcast.*\(3, 4\) and \(3, 3\)": "Attempting to broadcast a dimension",
+    r"x and y must broadcast together.*\(3, 4\) and \(3, 3\)": "Attempting to broadcast a dim",
     r"random must be 0…2\^24 - 1, got -1…-1": r"integers must be below 2\^random_bits = 16777216",
     r"random must be 0…2\^3 - 1, got 8…8": r"integers must be below 2\^random_bits = 8, got 8",
     r"random must be 0…2\^24 - 1, got 1099511627776": None,

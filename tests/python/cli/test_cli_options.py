@@ -115,7 +115,7 @@ def examples() -> list[list[str]]:
 def test_examples_of_the_help(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are read without an error, and those of `cpd show` run."""
+    """All are read without an error, and the examples of `cpd show` run."""
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(cpd.Recipe("nvfp4").to_toml())
     assert len(examples()) > 20

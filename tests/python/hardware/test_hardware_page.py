@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What HARDWARE.md says of formats, flags, units and cases; the numbers are counted by hand."""
+"""Formats, flags, units and cases as HARDWARE.md says; the numbers are counted by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cpd.hardware.vectors.values import values_of
 @pytest.mark.parametrize(
     ("text", "infinities", "nans", "values", "largest"),
     [
-        ("e4m3", 2, 14, 239, 240),  # 2 * 15 * 8 codes of numbers, two of which are zeros
+        ("e4m3", 2, 14, 239, 240),  # 2 * 15 * 8 codes of numbers, with two zeros
         ("(4,3)", 2, 14, 239, 240),
         ("e4m3fn", 0, 2, 253, 448),
         ("e4m3fnuz", 0, 1, 255, 240),

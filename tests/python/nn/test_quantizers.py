@@ -220,7 +220,7 @@ def test_wrong_arguments():
         (TypeError, "x must be a torch tensor, got list", lambda: cpd.quantizer("e4m3")([1.0])),
         (
             ValueError,
-            "fp16 does not hold every value of bf16",
+            "fp16 cannot represent every value of bf16",
             lambda: cpd.quantizer("bf16")(torch.zeros(2, dtype=torch.float16)),
         ),
         (

@@ -183,7 +183,7 @@ def test_storage_must_hold_the_format(front_end: FrontEnd, f):
         lambda: cpd.sum(x, f),
         lambda: cpd.decode(cpd.encode(x, f), f, X.shape, dtype=x.dtype),
     ):
-        front_end.refuse(ValueError, "(fp|float)16(, which cannot represent| does not hold)", call)
+        front_end.refuse(ValueError, "(fp|float)16(, which)? cannot represent", call)
 
 
 def test_operands_must_match(front_end: FrontEnd):
@@ -194,7 +194,7 @@ def test_operands_must_match(front_end: FrontEnd):
     front_end.refuse(TypeError, "z must be", cpd.fma, x, x, 1.0, "e4m3")
     front_end.refuse(
         ValueError,
-        r"x and y must broadcast.*\(3, 4\) and \(3, 3\)",
+        r"x and y must broadcast together.*\(3, 4\) and \(3, 3\)",
         cpd.add,
         x,
         X[:, :3],

@@ -489,7 +489,7 @@ def test_errors():
     for message, options in cases.items():
         with pytest.raises(ValueError, match=message):
             LowPrecision(adam(params), **({"weight": "bf16"} | options))
-    with pytest.raises(ValueError, match="bf16 does not hold every value of fp32"):
+    with pytest.raises(ValueError, match="bf16 cannot represent every value of fp32"):
         LowPrecision(adam(parameters(torch.bfloat16)), "fp32")
     with pytest.raises(ValueError, match="differentiable=True is not supported"):
         LowPrecision(torch.optim.SGD(params, lr=0.1, differentiable=True), "bf16")

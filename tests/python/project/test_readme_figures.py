@@ -124,7 +124,7 @@ def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
             [got] = cpd.simulate_all_reduce([[row] for row in x], spec)
         relative = np.sort(np.abs(got - true) / np.abs(true))
         all_of_them[group_size], most[group_size] = relative.mean(), relative[:-10].mean()
-        assert f" {100 * relative.mean():.2f}% " in README
+        assert f" {100 * relative.mean():.2f} % " in README
     assert all_of_them[16] > all_of_them[256]
     assert most[16] < most[256]
 

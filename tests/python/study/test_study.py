@@ -342,7 +342,7 @@ def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
         lambda c: cpd.study.recommend(ranks[c.rank], spec, [1], MACHINE, comm=c)
     )
     for call in calls.values():
-        with pytest.raises(TypeError, match=r"must be a cpd\.\w+.*got "):
+        with pytest.raises(TypeError, match=r"must be .*a cpd\.\w+.*got "):
             call()
 
 
@@ -355,7 +355,7 @@ def test_recommend_takes_what_any_exchange_says() -> None:
 
 def test_recommend_refuses() -> None:
     ranks = positive_ranks(4)
-    with pytest.raises(ValueError, match=r"order 'ring'.*got 'sequential'"):
+    with pytest.raises(ValueError, match="must have order=ring, got order=sequential"):
         cpd.study.recommend(ranks, cpd.Reduce("e4m3"), [2], MACHINE)
     with pytest.raises(ValueError, match="at least one group size"):
         cpd.study.recommend(ranks, hierarchical(None), [], MACHINE)

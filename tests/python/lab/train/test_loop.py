@@ -214,7 +214,8 @@ def test_the_wires_bytes_are_what_ranks_move(digits):
     assert cost.bytes_sent == moved
 
 
-def test_real_ranks_on_a_gpu_are_refused(digits):
+def test_real_ranks_on_a_gpu_are_refused(digits, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with local(1) as group, pytest.raises(ValueError, match="device must be cpu where nodes are p"):
         group.run(
             lambda comm: train(
