@@ -133,7 +133,7 @@ def _run(options: Options) -> int:
     network, largest, roundoffs, measured = _gradients(options, texts)
     results = options.results
     with new_progress(quiet=results.to_stdout, unit="rows") as progress:
-        bar = progress.add_task("modelling", total=len(world) * len(texts), note="")
+        bar = progress.add_task("modeling", total=len(world) * len(texts), note="")
         with users_mistakes(), _warned_in_lines():
             rows = step_rows(
                 network,

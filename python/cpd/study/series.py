@@ -204,7 +204,7 @@ class Advice:
             return [f"groups change nothing: {self._measured(best.fastest)}"]
         return [
             f"by error: {self._tied(best.exact_tie)}{self._named(best.most_exact)}",
-            f"by modelled time: {self._named(best.fastest)}",
+            f"by modeled time: {self._named(best.fastest)}",
             f"compromise (least error × time): {self._tied(best.balanced_tie)}"
             f"{self._named(best.balanced)}",
             f"exchange owner gives the same bits in {best.owner_seconds * 1e3:.4g} ms for every "

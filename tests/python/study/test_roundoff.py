@@ -265,11 +265,11 @@ def test_recommend_on_a_file(tmp_path, capsys, per_rank):
         assert row["spread"] is choice.spread is None
     lines = capsys.readouterr().out.splitlines()
     (by_error,) = (line for line in lines if line.startswith("by error: "))
-    (by_time,) = (line for line in lines if line.startswith("by modelled time: "))
+    (by_time,) = (line for line in lines if line.startswith("by modeled time: "))
     names = {2: "groups of 2", 4: "groups of 4", 12: "no groups"}
     assert by_error.startswith(f"by error: {names[best.by_error]}, ")
     assert f"exchange {best.most_exact.exchange}, " in by_error
-    assert by_time.startswith(f"by modelled time: {names[best.by_time]}, ")
+    assert by_time.startswith(f"by modeled time: {names[best.by_time]}, ")
     assert any(line.startswith("compromise ") for line in lines)
     assert any("exchange owner" in line for line in lines)
 

@@ -56,7 +56,7 @@ def check_identifier(what: str, name: str, taken: Sequence[str] = ()) -> None:
 MEANINGS = {
     "special": "a term is NaN or infinite: the block's other signals are 0",
     "p_sign": "sign of each product",
-    "p_exp": "exponent of each product, not normalised",
+    "p_exp": "exponent of each product, not normalized",
     "p_sig": "significand of each product, whole",
     "p_shift": "how far each product lies below max_exp",
     "p_cut": "low bits of p_sig that the shift drops",
@@ -67,7 +67,7 @@ MEANINGS = {
     "c_cut": "low bits of c_sig that the shift drops",
     "max_exp": "greatest exponent of the terms",
     "n_sign": "sign of the total",
-    "n_exp": "exponent of the total, normalised",
+    "n_exp": "exponent of the total, normalized",
     "n_sig": "significand of the total, its leading one on top",
     "n_sticky": "a bit below n_sig is not 0",
     "block_sum": "the total, rounded to the unit's sum",
