@@ -55,7 +55,7 @@ def test_groups_that_change_nothing_are_not_recommended(normal_file, capsys):
     printed = capsys.readouterr().out
     rows = [line.split() for line in printed.splitlines() if line.startswith(" int4")]
     assert [row[1] for row in rows] == ["2", "4", "8"]
-    assert {row[8] for row in rows} == {"14"}  # 2 (8 - 1)
+    assert {row[9] for row in rows} == {"14"}  # 2 (8 - 1)
     assert "groups change nothing: exchange owner, relative RMS " in printed
     assert "by error" not in printed
     assert main([*arguments, "--reduce", "e5m2 aps"]) == 0
