@@ -72,7 +72,7 @@ def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
 def quantizer(
     forward_exp: int = 8, forward_man: int = 23, backward_exp: int = 8, backward_man: int = 23
 ) -> Callable[..., Tensor]:
-    """Makes a function that rounds a tensor, and the gradient that comes back to it.
+    """Makes a function that rounds a tensor in the forward pass and its gradient in the backward.
 
     (8, 23) leaves values unchanged.
 
@@ -127,7 +127,7 @@ class Quantizer(nn.Module):
         self.quantize = quantizer(forward_exp, forward_man, backward_exp, backward_man)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rounds a tensor, and the gradient that comes back to it.
+        """Rounds a tensor in the forward pass and its gradient in the backward.
 
         Args:
             x: a tensor of float32, bfloat16 or float16.

@@ -248,7 +248,7 @@ def quantizer(
     clamping_grad_zero: bool = False,
     backward_hooks: Iterable[Function] = (),
 ) -> Function:
-    """Makes a function that rounds a tensor, and the gradient that comes back to it.
+    """Makes a function that rounds a tensor in the forward pass and its gradient in the backward.
 
     Args:
         forward_number: the number format of the tensor; default None: it is not rounded.
@@ -319,7 +319,7 @@ class Quantizer(nn.Module):
         self.quantize = quantizer(*numbers, forward_rounding, backward_rounding)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rounds a tensor, and the gradient that comes back to it.
+        """Rounds a tensor in the forward pass and its gradient in the backward.
 
         Args:
             x: a tensor.

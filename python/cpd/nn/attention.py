@@ -95,7 +95,8 @@ def scaled_dot_product_attention(
         sums: the sums of both products and their backward GEMMs, as for `cpd.Recipe`; default None:
             the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the query's.
         delayed: the state of the attention's delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe,
             0, 2)`; default None: none.
@@ -208,7 +209,8 @@ def multi_head_attention(
         sums: the sums of the projections and of the recipe's attention, as for `cpd.Recipe`;
             default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the query's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe, 4, 2)`; default
             None: none.

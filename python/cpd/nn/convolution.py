@@ -69,7 +69,7 @@ def conv1d(
     Args:
         input: N × C × L (or C × L).
         weight: out × C/groups × kernel.
-        bias: out; default None: none.
+        bias: out; default None: no bias.
         stride: as torch's; default 1.
         padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
             0. The sums take the padding's products like any others.
@@ -78,11 +78,13 @@ def conv1d(
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
+            delays scales needs; default None.
 
     Returns:
         The convolution.
@@ -125,7 +127,7 @@ def conv2d(
     Args:
         input: N × C × H × W (or C × H × W).
         weight: out × C/groups × kernel rows × kernel columns.
-        bias: out; default None: none.
+        bias: out; default None: no bias.
         stride: as torch's; default 1.
         padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
             0. The sums take the padding's products like any others.
@@ -134,11 +136,13 @@ def conv2d(
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
+            delays scales needs; default None.
 
     Returns:
         The convolution.
@@ -203,7 +207,7 @@ def conv3d(
     Args:
         input: N × C × D × H × W (or C × D × H × W).
         weight: out × C/groups × the kernel's three dimensions.
-        bias: out; default None: none.
+        bias: out; default None: no bias.
         stride: as torch's; default 1.
         padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
             0. The sums take the padding's products like any others.
@@ -212,11 +216,13 @@ def conv3d(
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
+            delays scales needs; default None.
 
     Returns:
         The convolution.
@@ -259,7 +265,7 @@ def conv_transpose1d(
     Args:
         input: N × C × L (or C × L).
         weight: C × out/groups × kernel.
-        bias: out; default None: none.
+        bias: out; default None: no bias.
         stride: as torch's; default 1.
         padding: as torch's; default 0.
         output_padding: as torch's; default 0.
@@ -267,11 +273,13 @@ def conv_transpose1d(
         dilation: as torch's; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
+            delays scales needs; default None.
 
     Returns:
         The transposed convolution.
@@ -314,7 +322,7 @@ def conv_transpose2d(
     Args:
         input: N × C × H × W (or C × H × W).
         weight: C × out/groups × kernel rows × kernel columns.
-        bias: out; default None: none.
+        bias: out; default None: no bias.
         stride: as torch's; default 1.
         padding: as torch's; default 0.
         output_padding: as torch's; default 0.
@@ -322,11 +330,13 @@ def conv_transpose2d(
         dilation: as torch's; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
+            delays scales needs; default None.
 
     Returns:
         The transposed convolution.
@@ -376,7 +386,7 @@ def conv_transpose3d(
     Args:
         input: N × C × D × H × W (or C × D × H × W).
         weight: C × out/groups × the kernel's three dimensions.
-        bias: out; default None: none.
+        bias: out; default None: no bias.
         stride: as torch's; default 1.
         padding: as torch's; default 0.
         output_padding: as torch's; default 0.
@@ -384,11 +394,13 @@ def conv_transpose3d(
         dilation: as torch's; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
+            delays scales needs; default None.
 
     Returns:
         The transposed convolution.

@@ -45,11 +45,13 @@ def embedding(
         norm_type: the norm of `max_norm`; default 2.
         scale_grad_by_freq: as torch's; default False.
         sparse: whether the weight's gradient is sparse; default False.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
-            operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `embedding` is used: a format
+            alone rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
+        sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on an embedding,
+            which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the weight's. It must hold the format.
 
     Returns:

@@ -93,11 +93,13 @@ def matmul(
         b: the second operand, the weight of a recipe.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: a's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
+            delays scales needs; default None.
 
     Returns:
         The product.
@@ -199,14 +201,16 @@ def linear(
     Args:
         input: … × in.
         weight: out × in.
-        bias: out; default None: none.
+        bias: out; default None: no bias.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
+            delays scales needs; default None.
 
     Returns:
         The result, … × out.
@@ -261,12 +265,13 @@ def bilinear(
         input1: … × I.
         input2: … × J.
         weight: out × I × J.
-        bias: out; default None: none.
+        bias: out; default None: no bias.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
-        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of two products; default
             None: none.
 

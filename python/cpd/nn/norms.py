@@ -51,12 +51,13 @@ def layer_norm(
         weight: as torch's; default None: ones.
         bias: as torch's; default None: zeros.
         eps: what is added to the variance; default 1e-5.
-        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: nothing is rounded; `sums` must then be given.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
+            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -96,12 +97,13 @@ def rms_norm(
         normalized_shape: the last dimensions' sizes.
         weight: as torch's; default None: ones.
         eps: what is added to the mean square; default None: float32's epsilon.
-        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: nothing is rounded; `sums` must then be given.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
+            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -143,12 +145,13 @@ def group_norm(
         weight: as torch's; default None: ones.
         bias: as torch's; default None: zeros.
         eps: what is added to the variance; default 1e-5.
-        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: nothing is rounded; `sums` must then be given.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
+            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -198,12 +201,13 @@ def batch_norm(
         training: whether the batch's statistics are used; default False.
         momentum: the weight of the batch in running statistics; default 0.1.
         eps: what is added to the variance; default 1e-5.
-        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: nothing is rounded; `sums` must then be given.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
+            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -255,12 +259,13 @@ def instance_norm(
         use_input_stats: whether the input's statistics are used; default True.
         momentum: as in `batch_norm`; default 0.1.
         eps: what is added to the variance; default 1e-5.
-        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands. Default None: nothing is rounded; `sums` must then be given.
+        recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
+            rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the stream of all random bits, as `seed`; default 0.
+        stream: the number that, with `seed`, determines all random bits: give another one at each
+            step. An int or a one-element integer tensor; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors rounded anywhere in a model, and the gradients that come back to them: `quantizer`."""
+"""Rounds tensors, and their gradients, anywhere in a model: `quantizer`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def quantizer(
     axis: Axes = -1,
     seed: Number = 0,
 ) -> nn.Module:
-    """Returns a module that rounds a tensor, and the gradient that comes back to it.
+    """Returns a module that rounds a tensor in the forward pass and its gradient in the backward.
 
     The module takes a tensor (float32, bfloat16 or float16, which must hold the formats; float64
     for formats without scales). Both casts are straight through, in tangents too. It may be copied,

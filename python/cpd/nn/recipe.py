@@ -97,18 +97,18 @@ class Recipe:
             - a file, the path of which ends in .toml or .json, or plain data (`to_dict`);
             - a `Recipe`.
 
-        sums: the sums of the three GEMMs: an `Accumulator`, its text, a preset's name, or a format
-            for the sequential sum in it; or a tuple for forward, grad_input and grad_weight; or a
-            recipe with the sums. Default `"native"`, torch's own kernel. Beside a whole recipe it
-            replaces the sums in rules, schedule and attention too, except where it is a matrix
+        sums: the accumulators of the three GEMMs: an `Accumulator`, its text, a preset's name, or a
+            format for the sequential sum in it; or a tuple for forward, grad_input and grad_weight;
+            or a recipe with the sums. Default `"native"`, torch's own kernel. Beside a whole recipe
+            it replaces the sums in rules, schedule and attention too, except where it is a matrix
             unit, which takes elements.
-        forward: the sum of the forward GEMM; default `sums`.
-        grad_input: the sum of the GEMM that gives the gradient of the input; default `sums`, or
-            else `forward`.
-        grad_weight: the sum of the GEMM that gives the gradient of the weight; default `sums`, or
-            else `forward`.
-        grad_bias: the sum that gives the gradient of the bias; each term is rounded only as it is
-            added. Default fp32, in order, or `"native"` where `forward` is.
+        forward: the accumulator of the forward GEMM; default `sums`.
+        grad_input: the accumulator of the GEMM that gives the gradient of the input; default
+            `sums`, or else `forward`.
+        grad_weight: the accumulator of the GEMM that gives the gradient of the weight; default
+            `sums`, or else `forward`.
+        grad_bias: the accumulator of the sum that gives the gradient of the bias; each term is
+            rounded only as it is added. Default fp32, in order, or `"native"` where `forward` is.
         activation: the cast of the input before each GEMM that it enters: a `Cast`,
             a format, scaled or not, or a text; None: no cast. Default `format`. Casts
             pass gradients straight through. Blocks of scaled formats run along each GEMM's sum:
@@ -119,11 +119,11 @@ class Recipe:
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
-        grad_input_gradient: the cast of the gradient in the input's GEMM, if it differs from
-            `gradient`; None: no cast. Default `"same"`.
-        grad_input_weight: the cast of the weight in that GEMM, if it differs from `weight`.
-        grad_weight_activation: the cast of the activation in the weight's GEMM, if it differs.
-        grad_weight_gradient: the cast of the gradient in that GEMM, if it differs.
+        grad_input_gradient: the cast of the output's gradient in the GEMM of `grad_input`. Default
+            `"same"`: as `gradient`; None: no cast. The next three default to `"same"` too.
+        grad_input_weight: the cast of the weight in that GEMM.
+        grad_weight_activation: the cast of the activation in the GEMM of `grad_weight`.
+        grad_weight_gradient: the cast of the output's gradient in that GEMM.
         norm: the rounding of the results of normalizations, and of the gradients that come back to
             them: a `Cast` or a format; None: as torch computes.
         softmax: the rounding of softmax, as `norm`.

@@ -91,8 +91,10 @@ def lstm(
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
-        stream: the layer's stream; the module's text has its products'. Default 0.
-        delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
+        stream: the number that, with `seed`, determines the layer's random bits; `cpd.nn.recurrent`
+            documents the stream of each product. Default 0.
+        delayed: a `cpd.nn.delayed.Delayed` of 3 products for each layer and direction, which a
+            recipe that delays scales needs; default None.
 
     Returns:
         The output, the last hidden state and the last cell state.
@@ -152,8 +154,10 @@ def gru(
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
-        stream: the layer's stream; the module's text has its products'. Default 0.
-        delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
+        stream: the number that, with `seed`, determines the layer's random bits; `cpd.nn.recurrent`
+            documents the stream of each product. Default 0.
+        delayed: a `cpd.nn.delayed.Delayed` of 3 products for each layer and direction, which a
+            recipe that delays scales needs; default None.
 
     Returns:
         The output and the last hidden state.
@@ -214,8 +218,10 @@ def rnn(
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
-        stream: the layer's stream; the module's text has its products'. Default 0.
-        delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
+        stream: the number that, with `seed`, determines the layer's random bits; `cpd.nn.recurrent`
+            documents the stream of each product. Default 0.
+        delayed: a `cpd.nn.delayed.Delayed` of 3 products for each layer and direction, which a
+            recipe that delays scales needs; default None.
 
     Returns:
         The output and the last hidden state.
@@ -256,21 +262,22 @@ def lstm_cell(
     stream: Number = 0,
     delayed: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """Computes torch.nn.LSTMCell by a recipe; the module's text documents what is rounded.
+    """Computes torch.nn.LSTMCell by a recipe; `cpd.nn.recurrent` documents what is rounded.
 
     Args:
         input: batch × in.
         hx: hidden and cell state, each batch × size.
         w_ih: 4 size × in.
         w_hh: 4 size × size.
-        b_ih: 4 size; default None: none.
-        b_hh: 4 size; default None: none.
+        b_ih: 4 size; default None: no bias.
+        b_hh: 4 size; default None: no bias.
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
-        stream: the cell's stream; give another one in each time step. Default 0.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
-            None: none.
+        stream: the number that, with `seed`, determines the cell's random bits: give another one in
+            each time step. Default 0.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products, which a
+            recipe that delays scales needs; default None.
 
     Returns:
         The next hidden and cell state.
@@ -306,21 +313,22 @@ def gru_cell(
     stream: Number = 0,
     delayed: Any = None,
 ) -> Tensor:
-    """Computes torch.nn.GRUCell by a recipe; the module's text documents what is rounded.
+    """Computes torch.nn.GRUCell by a recipe; `cpd.nn.recurrent` documents what is rounded.
 
     Args:
         input: batch × in.
         hx: the hidden state, batch × size.
         w_ih: 3 size × in.
         w_hh: 3 size × size.
-        b_ih: 3 size; default None: none.
-        b_hh: 3 size; default None: none.
+        b_ih: 3 size; default None: no bias.
+        b_hh: 3 size; default None: no bias.
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
-        stream: the cell's stream; give another one in each time step. Default 0.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
-            None: none.
+        stream: the number that, with `seed`, determines the cell's random bits: give another one in
+            each time step. Default 0.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products, which a
+            recipe that delays scales needs; default None.
 
     Returns:
         The next hidden state.
@@ -355,22 +363,23 @@ def rnn_cell(
     stream: Number = 0,
     delayed: Any = None,
 ) -> Tensor:
-    """Computes torch.nn.RNNCell by a recipe; the module's text documents what is rounded.
+    """Computes torch.nn.RNNCell by a recipe; `cpd.nn.recurrent` documents what is rounded.
 
     Args:
         input: batch × in.
         hx: the hidden state, batch × size.
         w_ih: size × in.
         w_hh: size × size.
-        b_ih: size; default None: none.
-        b_hh: size; default None: none.
+        b_ih: size; default None: no bias.
+        b_hh: size; default None: no bias.
         nonlinearity: "tanh" (default) or "relu".
         recipe: as for `cpd.functional.linear`.
         sums: as for `cpd.functional.linear`.
         seed: as for `cpd.functional.linear`.
-        stream: the cell's stream; give another one in each time step. Default 0.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
-            None: none.
+        stream: the number that, with `seed`, determines the cell's random bits: give another one in
+            each time step. Default 0.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products, which a
+            recipe that delays scales needs; default None.
 
     Returns:
         The next hidden state.

@@ -87,7 +87,7 @@ class Format(Spec, native=_core.Format):
         exp: exponent bits, 1 to 8; of encoding `ieee` up to 11.
         man: mantissa bits, 0 to 23; of encoding `ieee` up to 52.
         bias: exponent bias. Default: 2^(exp-1) - 1; for `fnuz`, `p3109` and `p3109finite`
-            2^(exp-1); for `int` and `int_full` the bias of steps of 1.
+            2^(exp-1); for `int` and `int_full` 1 - man, so that neighbors differ by 1.
         encoding: the special values. `ieee` (default): the top exponent holds Inf and NaN. `fn`: no
             Inf; all ones is NaN. `fnuz`: no Inf, no -0. `p3109`. `p3109finite`: `p3109` without
             Inf, so that overflow gives the largest value. `finite`: neither Inf nor NaN. `e8m0`.

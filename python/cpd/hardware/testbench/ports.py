@@ -48,9 +48,9 @@ class Ports:
             asynchronous reset.
         interval: the least number of cycles from one line to the next, for a module that is busy
             for some cycles and has no `ready_in`; default 1.
-        gaps: the percentage of cycles, about, without a line if there is `valid_in`, and without
-            `ready_out` if there is one, 0…90. Gaps come in bursts. Default 25 with `ready_in` or
-            `ready_out`, else 0.
+        gaps: the approximate percentage, 0…90, of cycles in which the bench holds a line back (with
+            `valid_in`), and of cycles in which `ready_out` is 0. Gaps come in bursts. Default 25
+            with `ready_in` or `ready_out`, else 0.
         names: field → port, for ports that are not named as their field; default empty.
     """
 
