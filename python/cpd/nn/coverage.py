@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.comptime import comptime
 from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.variables import BaseListVariable, ConstDictVariable, TensorVariable
@@ -29,6 +28,7 @@ from cpd._torch.private import (
     TorchDispatchMode,
     at_end_of_backward,
     autograd_node,
+    get_eval_frame_callback,
 )
 from cpd.nn.arguments import watchers
 from cpd.nn.clock import recomputes_or_transforms

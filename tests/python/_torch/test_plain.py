@@ -222,7 +222,7 @@ def test_a_torch_without_a_private_name():
 
 
 ELSEWHERE = {
-    "nn/coverage.py": r"torch\.(_C\.)?_dynamo",
+    "nn/coverage.py": r"torch\._dynamo",
     "nn/converted/classes.py": r"torch\._dynamo",
     "parallel/ddp.py": r"torch\.(autograd\.Variable\._execution_engine|_C)",
     "optim/rounding.py": r"torch\.distributed\.tensor\._utils",
