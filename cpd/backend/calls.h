@@ -347,7 +347,7 @@ struct GemmBlock {
   const float* b = nullptr;
   const PanelRange* a_range = nullptr;  ///< of each panel's groups of kRangeGroup values of k
   const PanelRange* b_range = nullptr;
-  /// fixed_log (split.h) of each packed value, where GemmPlan::split uses them.
+  /// fixed_log (veltkamp_rounding.h) of each packed value, where FastPlan::takes_logs.
   const std::int32_t* a_logs = nullptr;
   const std::int32_t* b_logs = nullptr;
   /// Plane q of sum (i, j) is state[q * plane + i * state_columns + j]; rows and columns are padded

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/base/paths.h"
 
+#include "cpd/base/fast_paths.h"
 #include "cpd/base/plans.h"
+#include "cpd/numeric/fast/choose.h"
 #include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/spec/block_fma.h"
 
@@ -47,60 +49,58 @@ std::string TextOf(NoForm why, const RoundingOptions& options) {
   return "";
 }
 
-std::string NameOf(Split kind, Half half = Half::none) {
-  switch (kind) {
-    case Split::none:
-      return "general";
-    case Split::plain:
-      return "binary32";
-    case Split::plain_kahan:
-      return "binary32_kahan";
-    case Split::plain_tree:
-      return "binary32_pairwise";
-    case Split::rounded:
-      if (half == Half::fp16) return "veltkamp_fp16";
-      return half == Half::bf16 ? "veltkamp_bf16" : "veltkamp";
-    case Split::exact:
-      return "veltkamp_exact";
-    case Split::kahan:
-      return "veltkamp_kahan";
-    case Split::tree:
-      return "veltkamp_pairwise";
-    case Split::stochastic:
-      return "stochastic";
-    case Split::powers:
-      return "powers_of_two";
-    case Split::exact_powers:
-      return "powers_of_two_exact";
-  }
-  return "general";
+std::string NameOf(FastPath path) { return kFastPathNames[static_cast<int>(path)]; }
+
+/// The name of a path of products: with the scheme, where its steps differ by scheme.
+std::string NameOf(const GemmPath& path, Scheme scheme) {
+  const std::string name = NameOf(path.path);
+  if (path.half != Half::none) return name + (path.half == Half::fp16 ? "_fp16" : "_bf16");
+  if (scheme == Scheme::kahan) return name + "_kahan";
+  return name + (scheme == Scheme::pairwise ? "_pairwise" : "");
 }
 
-std::string TextOf(NoSplit why, const RoundingOptions& options) {
+bool IsStochastic(FastPath path) {
+  bool is_stochastic = false;
+  with_path(path, [&]<class Path>() { is_stochastic = Path::kStochastic; });
+  return is_stochastic;
+}
+/// Returns whether a path gives the sum of any values, without bounds.
+bool TakesAnyValues(FastPath path) {
+  bool takes_any = false;
+  with_path(path, [&]<class Path>() {
+    if constexpr (Path::kTakesProducts) takes_any = Path::kAnyValues;
+  });
+  return takes_any;
+}
+
+std::string TextOf(NoPath why, const RoundingOptions& options) {
   switch (why) {
-    case NoSplit::has_one:
+    case NoPath::has_one:
+    case NoPath::other:
       return "";
-    case NoSplit::mode:
-      return "sums rounded " + ToString(options.mode) + " have no short path";
-    case NoSplit::variant:
-      return "sums with variants B and C of stochastic rounding have no short path";
-    case NoSplit::exact_products:
-      return "exact products have a short path in sequential and chunked sums alone";
-    case NoSplit::special_values:
+    case NoPath::switched_off:
+      return "CPD_FAST switches its fast path off";
+    case NoPath::mode:
+      return "sums rounded " + ToString(options.mode) + " have no fast path";
+    case NoPath::variant:
+      return "sums with variants B and C of stochastic rounding have no fast path";
+    case NoPath::exact_products:
+      return "exact products have a fast path in sequential and chunked sums alone";
+    case NoPath::special_values:
       return "a format without sign, zero or subnormals, or beyond binary32's range, has no short "
              "path";
-    case NoSplit::grid:
+    case NoPath::grid:
       return "the products' least spacing is below the sums'";
-    case NoSplit::precision:
+    case NoPath::precision:
       return "the sums have more significant bits than binary32's additions round exactly";
-    case NoSplit::powers:
-      return "pairwise sums of formats without mantissa have no short path";
+    case NoPath::powers:
+      return "pairwise sums of formats without mantissa have no fast path";
   }
   return "";
 }
 
 constexpr const char* kGiven = "the caller gives the random integers";
-constexpr const char* kOneLane = "kernels of one lane have no short path";
+constexpr const char* kOneLane = "kernels of one lane have no fast path";
 
 Path UnitPath(const BlockFma& unit) {
   if (unit.scale) return {"unit_scaled", "a matrix unit that takes scales"};
@@ -130,38 +130,42 @@ Path PathOf(const Format& format, const RoundingOptions& options, bool binary64)
 Path PathOf(const Accumulator& accumulator, const GemmPath& path, int lanes, bool given) {
   if (accumulator.unit) return UnitPath(*accumulator.unit);
   if (accumulator.scheme == Scheme::fixed) return {"integer", ""};
-  if (path.kind == Split::stochastic) {
-    return {NameOf(path.kind),
+  if (IsStochastic(path.path)) {
+    return {NameOf(path.path),
             "in lanes of binary32 or binary64, and the general path for NaN and "
             "infinities: the values decide"};
   }
-  if (is_binary32(path.kind)) return {NameOf(path.kind), ""};
-  if (path.kind != Split::none) {
+  const InnerSum inner = inner_sum(accumulator);
+  if (TakesAnyValues(path.path)) return {NameOf(path, inner.scheme), ""};
+  if (path.path != FastPath::none) {
     std::string why = "while no sum can leave the format's range, else general: the values decide";
     if (path.wants_binary32) why += ", as they do whether all products are binary32 numbers";
-    return {NameOf(path.kind, path.half), why};
+    return {NameOf(path, inner.scheme), why};
   }
   if (given) return {"general", kGiven};
-  const InnerSum inner = inner_sum(accumulator);
   const RoundingOptions& rounding = accumulator.rounding;
-  const NoSplit why =
-      choose_split(inner.scheme, inner.product, accumulator.exact_products, inner.sum, rounding,
-                   PlanOf(inner.product, rounding), PlanOf(inner.sum, rounding))
-          .why;
-  if (why == NoSplit::has_one) return {"general", lanes == 1 ? kOneLane : "no kernel for it"};
+  const ProductsAsked asked{inner.scheme,
+                            inner.product,
+                            accumulator.exact_products,
+                            inner.sum,
+                            rounding,
+                            PlanOf(inner.product, rounding),
+                            PlanOf(inner.sum, rounding)};
+  const NoPath why = choose_path(asked, EnabledFastPaths()).why;
+  if (why == NoPath::has_one) return {"general", lanes == 1 ? kOneLane : "no kernel for it"};
   return {"general", TextOf(why, rounding)};
 }
 
-Path PathOfTerms(const Accumulator& accumulator, Split kind, int lanes, bool given) {
+Path PathOfTerms(const Accumulator& accumulator, FastPath path, int lanes, bool given) {
   if (accumulator.scheme == Scheme::fixed) return {"integer", ""};
-  if (kind == Split::stochastic || kind == Split::plain) return {NameOf(kind), ""};
-  if (kind != Split::none) {
-    return {NameOf(kind),
+  if (IsStochastic(path) || TakesAnyValues(path)) return {NameOf(path), ""};
+  if (path != FastPath::none) {
+    return {NameOf(path),
             "while no sum leaves the format's range, else general: the values decide"};
   }
   if (given) return {"general", kGiven};
   if (lanes == 1) return {"general", kOneLane};
-  return {"general", "the format, its rounding or the scheme has no short sum"};
+  return {"general", "the format, its rounding or the scheme has no fast path"};
 }
 
 Path PathOf(const ScaledPlan& plan, ElementRoute route, bool powers) {

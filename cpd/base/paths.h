@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The names of the paths by which operations compute, for Explanation: one list, in
-// cpd/ops/README.md. Each name is of a choice that the plan has made (choose_form, choose_split,
+// cpd/ops/README.md. Each name is of a choice that the plan has made (choose_form, choose_path,
 // KernelTable::gemm_path, route_of); nothing is chosen here.
 #pragma once
 
@@ -25,8 +25,8 @@ CPD_API Path PathOf(const Format& format, const RoundingOptions& options, bool b
 /// A sum of products of an accumulator by kernels that have `path` for it. `lanes`: the numbers
 /// that they compute at once; `given`: whether the caller gives the random integers.
 CPD_API Path PathOf(const Accumulator& accumulator, const GemmPath& path, int lanes, bool given);
-/// An ordered sum of terms by kernels that have `kind` for it.
-CPD_API Path PathOfTerms(const Accumulator& accumulator, Split kind, int lanes, bool given);
+/// An ordered sum of terms by kernels that have `path` for it.
+CPD_API Path PathOfTerms(const Accumulator& accumulator, FastPath path, int lanes, bool given);
 /// Elements of a scaled format. powers: whether blocks with usual powers of two as scales are cast
 /// apart from others.
 CPD_API Path PathOf(const ScaledPlan& plan, ElementRoute route, bool powers);

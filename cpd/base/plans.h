@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the plans of numeric/ in the default floating-point environment.
+// Makes the plans of numeric/ in the default floating-point environment, by the fast paths that are
+// on (fast_paths.h).
 #pragma once
 
 #include <cstdint>

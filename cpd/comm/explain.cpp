@@ -29,8 +29,8 @@ struct Runs {
 void NoteLevel(const char* function, const Level& level, const std::string& order,
                const Runs& runs) {
   const KernelTable& kernels = Kernels();
-  const Split kind = kernels.fold_path(TermsPlanOf(level.accumulator, level.terms_in), false);
-  Path path = PathOfTerms(level.accumulator, kind, kernels.lanes, false);
+  const FastPath taken = kernels.fold_path(TermsPlanOf(level.accumulator, level.terms_in), false);
+  Path path = PathOfTerms(level.accumulator, taken, kernels.lanes, false);
   if (!runs.like.on_host()) path.why = NameOf(runs.like) + "'s kernels: the values decide";
   path.why = order + ", " + std::to_string(level.terms) + " terms" +
              (path.why.empty() ? "" : "; " + path.why);

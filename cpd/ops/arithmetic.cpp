@@ -64,17 +64,17 @@ TensorView FirstTerms(const TensorView& x, int dim) {
 
 void NotePathOfSum(const TensorView& x, const Accumulator& accumulator, bool given) {
   if (accumulator.fixed) {
-    return NotePath("sum", PathOfTerms(accumulator, Split::none, 1, false));
+    return NotePath("sum", PathOfTerms(accumulator, FastPath::none, 1, false));
   }
   if (!x.on_host()) {
-    return NotePath("sum", {"general", NameOf(x) + "'s sums of terms have no short path"});
+    return NotePath("sum", {"general", NameOf(x) + "'s sums of terms have no fast path"});
   }
   if (x.dtype == DType::f64) {
-    return NotePath("sum", {"general", "terms of binary64 have no short path"});
+    return NotePath("sum", {"general", "terms of binary64 have no fast path"});
   }
   const KernelTable& kernels = Kernels();
-  const Split kind = kernels.fold_path(TermsPlanOf(accumulator, kFp32), given);
-  NotePath("sum", PathOfTerms(accumulator, kind, kernels.lanes, given));
+  const FastPath path = kernels.fold_path(TermsPlanOf(accumulator, kFp32), given);
+  NotePath("sum", PathOfTerms(accumulator, path, kernels.lanes, given));
 }
 
 }  // namespace

@@ -2,18 +2,18 @@
 //
 // Ordered sums of many elements, a few steps at a time.
 //
-// Where the plan has a short route, a few vectors of sums are rounded without the cases of overflow
+// Where the plan has a fast path, a few vectors of sums are rounded without the cases of overflow
 // and special values, and stored where all of them stayed within the format; else they are computed
 // again with those cases. Vector operations of a sequential step, without loads and stores: 6 for
 // terms of the format (9 into powers of two), 10 (with directed roundings) or 23 for any terms, 22
 // of a stochastic one and its random integer's, 17 to 45 with all cases.
 #include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/fast/stochastic.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/accumulate.h"
 #include "cpd/numeric/sums/fold_plan.h"
-#include "cpd/numeric/sums/short_sum.h"
-#include "cpd/numeric/sums/split_stochastic.h"
+#include "cpd/numeric/sums/fast_sum.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -183,18 +183,17 @@ CPD_FN void fold_steps64(const FoldPlan& shared, bool starts, const StepsOf<doub
   with_rule<D>(plan.round, [&]<class R>() { fold_span<R, D>(plan, starts, steps); });
 }
 
-// --- short roundings -----------------------------------------------------------------------------
+// --- by a fast path ------------------------------------------------------------------------------
 
 /// Vectors of sums side by side, whose steps hide the latency of each other's operations; few where
 /// that is short, as powers of two are rounded by integers, and a term's run is whole lines anyway.
-template <Split kKind>
-constexpr int kSideBySide =
-    (kKind == Split::powers || kKind == Split::exact_powers) && Lanes<F>::count > 8 ? 4 : 8;
+template <class Path>
+constexpr int kSideBySide = !Path::kTakesProducts && Lanes<F>::count > 8 ? 4 : 8;
 
-/// Runs the steps of a few vectors from sum i on by a short rounding; returns false, and stores
-/// nothing, where a sum exceeded the limit.
-template <Split kKind, bool kKahan, int kVectors>
-CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps, int64_t i) {
+/// Runs the steps of a few vectors from sum i on by a fast path; returns false, and stores nothing,
+/// where a sum exceeded the limit.
+template <class Path, bool kKahan, int kVectors>
+CPD_FN bool fold_group(FastSums<Path, F> rounding, const Steps& steps, int64_t i) {
   F sums[kVectors];
   F lost[kVectors];
   for (int v = 0; v < kVectors; ++v) {
@@ -226,38 +225,38 @@ CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps, int64_t
 }
 
 /// Runs the steps of as many sums as whole groups of vectors hold, and returns their number.
-template <Split kKind, bool kKahan, int kVectors>
+template <class Path, bool kKahan, int kVectors>
 CPD_FN int64_t fold_groups(const FoldPlan& plan, const Steps& steps) {
   constexpr int64_t kGroup = kVectors * Lanes<F>::count;
-  const ShortSums<kKind, F> rounding(plan);
+  const FastSums<Path, F> rounding(plan);
   int64_t i = 0;
   for (; i + kGroup <= steps.n; i += kGroup) {
-    if (fold_group<kKind, kKahan, kVectors>(rounding, steps, i)) continue;
+    if (fold_group<Path, kKahan, kVectors>(rounding, steps, i)) continue;
     const Steps part = steps.part(i, kGroup);
     fold_any(&plan, false, &part);
   }
   return i;
 }
 
-template <Split kKind, bool kKahan>
-CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
-  int64_t i = fold_groups<kKind, kKahan, kSideBySide<kKind>>(plan, steps);
-  i += fold_groups<kKind, kKahan, 1>(plan, steps.part(i, steps.n - i));
+template <class Path, bool kKahan>
+CPD_FN void fold_fast(const FoldPlan& plan, const Steps& steps) {
+  int64_t i = fold_groups<Path, kKahan, kSideBySide<Path>>(plan, steps);
+  i += fold_groups<Path, kKahan, 1>(plan, steps.part(i, steps.n - i));
   if (i == steps.n) return;
   const Steps rest = steps.part(i, steps.n - i);
   fold_any(&plan, false, &rest);
 }
 
-template <Split kKind>
-CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
+template <class Path>
+CPD_FN void fold_fast(const FoldPlan& plan, const Steps& steps) {
   if (plan.scheme == Scheme::kahan) {
-    fold_short<kKind, true>(plan, steps);
+    fold_fast<Path, true>(plan, steps);
   } else {
-    fold_short<kKind, false>(plan, steps);
+    fold_fast<Path, false>(plan, steps);
   }
 }
 
-// --- short stochastic roundings ------------------------------------------------------------------
+// --- by stochastic roundings in few operations ---------------------------------------------------
 
 /// As many steps as a block of random words serves at most.
 constexpr int64_t kStochasticSteps = 16;
@@ -335,22 +334,27 @@ CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const u
   fold_any(&plan, false, &rest);
 }
 
-/// The short path of a plan's steps after the first.
-CPD_FN Split path_of(const FoldPlan& plan, bool given) {
-  if (Lanes<F>::count == 1) return Split::none;  // fma of one lane may be a library function
-  return plan.kind == Split::stochastic && given ? Split::none : plan.kind;
+/// The path of a plan's steps after the first.
+CPD_FN FastPath path_of(const FoldPlan& plan, bool given) {
+  if (Lanes<F>::count == 1) return FastPath::none;  // fma of one lane may be a library function
+  const bool draws = plan.round.mode == Rounding::stochastic;
+  return draws && given ? FastPath::none : plan.path;
 }
 
 CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
+  bool taken = false;
   if constexpr (Lanes<F>::count > 1) {
     if (!starts) {
-      const Split kind = path_of(plan, steps.given.random != nullptr);
-      if (kind == Split::stochastic) return fold_stochastic(plan, steps);
-      const auto run = [&]<Split kKind>() { fold_short<kKind>(plan, steps); };
-      if (with_short_kind(kind, run)) return;
+      taken = with_path(path_of(plan, steps.given.random != nullptr), [&]<class Path>() {
+        if constexpr (Path::kStochastic) {
+          fold_stochastic(plan, steps);
+        } else {
+          fold_fast<Path>(plan, steps);
+        }
+      });
     }
   }
-  fold_any(&plan, starts, &steps);
+  if (!taken) fold_any(&plan, starts, &steps);
 }
 
 /// How many arrays of terms are read at once: few enough for the hardware's prefetching, and with
@@ -363,7 +367,7 @@ CPD_FN int64_t together(const FoldPlan& plan, int64_t draw) {
 CPD_FN void fold_steps(const FoldPlan& plan, bool starts, Steps steps) {
   int64_t left = steps.count;
   while (left > 0) {
-    steps.count = starts && plan.kind != Split::none ? 1 : least(left, together(plan, steps.draw));
+    steps.count = starts && plan.path != FastPath::none ? 1 : least(left, together(plan, steps.draw));
     steps.next = least(left - steps.count, steps.count);
     fold_some(plan, starts, steps);
     const int64_t draws = plan.scheme == Scheme::kahan ? 4 * steps.count : steps.count;
@@ -396,7 +400,7 @@ void fold(const FoldCall& call) {
   fold_steps(*call.plan, call.starts, steps_of<float>(call));
 }
 
-Split fold_path(const FoldPlan& plan, bool given) { return path_of(plan, given); }
+FastPath fold_path(const FoldPlan& plan, bool given) { return path_of(plan, given); }
 
 }  // namespace CPD_ISA
 }  // namespace cpd

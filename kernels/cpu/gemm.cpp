@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products: loops over the tiles of a block, and the route of each tile. The arithmetic is
-// in cpd/numeric. With CPD_HALF_LANES, a header of lanes of 16 bits, this is the route of plans
-// that may take these (SplitPlan::half) instead.
+// Matrix products: loops over the tiles of a block, and the path of each tile. The arithmetic is in
+// cpd/numeric. With CPD_HALF_LANES, a header of lanes of 16 bits, this is the path of plans that
+// may take these (FastPlan::half) instead.
 
 #include "cpd/numeric/sums/gemm_plan.h"
-#include "kernels/cpu/gemm_short.h"
+#include "kernels/cpu/gemm_general.h"
+#include "kernels/cpu/gemm_pairwise.h"
+#include "kernels/cpu/gemm_registers.h"
 #include "kernels/cpu/gemm_stochastic.h"
-#include "kernels/cpu/gemm_tile.h"
-#include "kernels/cpu/gemm_tree.h"
 #include "kernels/cpu/table.h"
 #if defined(CPD_HALF_LANES)
 #include "kernels/cpu/gemm_halves.h"
@@ -26,20 +26,51 @@ namespace {
 using std::int64_t;
 using std::uint64_t;
 
-[[maybe_unused]] CPD_FN void rounded_tile(const BoundedTile& bounded) {
-  return are_narrow(bounded) ? split_tile<Split::rounded, Products::narrow>(bounded)
-                             : split_tile<Split::rounded>(bounded);
-}
-
 #if defined(CPD_HALF_LANES)
 
 using Columns = HalfPanel;
 
 CPD_FN void run_tile(const BoundedTile& bounded, const Columns& columns) {
-  if (are_narrow(bounded) || !half_tile(bounded, columns)) rounded_tile(bounded);
+  if (are_narrow(bounded)) {
+    register_tile<Veltkamp, Scheme::sequential, Products::narrow>(bounded);
+  } else if (!half_tile(bounded, columns)) {
+    register_tile<Veltkamp, Scheme::sequential, Products::any>(bounded);
+  }
 }
 
 #else
+
+/// Computes a tile by a fast path that needs no random integers.
+template <class Path, Products kProducts>
+CPD_FN void tile_of(const BoundedTile& bounded) {
+  constexpr bool kFuses = Path::kAddsExact || (Path::kAnyValues && kProducts == Products::exact);
+  if constexpr (!kFuses) {
+    switch (bounded.plan->scheme) {
+      case Scheme::kahan:
+        return register_tile<Path, Scheme::kahan, kProducts>(bounded);
+      case Scheme::pairwise:
+        return pairwise_tile<Path, kProducts>(bounded);
+      default:
+        break;
+    }
+  }
+  register_tile<Path, Scheme::sequential, kProducts>(bounded);
+}
+template <class Path>
+CPD_FN void fast_tile(const BoundedTile& bounded) {
+  if constexpr (Path::kStochastic) {
+    stochastic_tile(bounded);
+  } else if constexpr (Path::kAnyValues) {
+    return bounded.plan->exact_products ? tile_of<Path, Products::exact>(bounded)
+                                        : tile_of<Path, Products::any>(bounded);
+  } else {
+    if (are_narrow(bounded)) return tile_of<Path, Products::narrow>(bounded);
+    if constexpr (Path::kAddsExact) {
+      if (often_fits(bounded)) return tile_of<Path, Products::exact>(bounded);
+    }
+    tile_of<Path, Products::any>(bounded);
+  }
+}
 
 /// Returns whether all the tile's products are binary32 numbers.
 CPD_FN bool products_are_exact(const BoundedTile& bounded) {
@@ -53,19 +84,23 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
 CPD_FN GemmPath path_of(const GemmPlan& plan, bool given) {
   GemmPath path;
   if (Lanes<F>::count == 1 || given) return path;
-  path.kind = plan.split.kind;
-  path.wants_binary32 = path.kind == Split::exact && !kHasDirectedRounding<F>;
+  path.path = plan.fast.path;
+  if (!kHasDirectedRounding<F>) {
+    with_path(path.path, [&]<class Path>() {
+      if constexpr (Path::kTakesProducts) path.wants_binary32 = Path::kAddsExact;
+    });
+  }
 #if defined(CPD_HAS_AVX512FP16)
-  const bool takes_halves = plan.split.half == Half::fp16 && __builtin_cpu_supports("avx512fp16");
+  const bool takes_halves = plan.fast.half == Half::fp16 && __builtin_cpu_supports("avx512fp16");
   if (takes_halves) path.half = Half::fp16;
 #endif
   return path;
 }
 
 /// The path of a tile, before its bounds.
-[[maybe_unused]] CPD_FN Split split_of(const BoundedTile& bounded) {
+CPD_FN FastPath path_of_tile(const BoundedTile& bounded) {
   const GemmPath path = path_of(*bounded.plan, bounded.block->given.random != nullptr);
-  return path.wants_binary32 && !products_are_exact(bounded) ? Split::none : path.kind;
+  return path.wants_binary32 && !products_are_exact(bounded) ? FastPath::none : path.path;
 }
 
 /// The state that the tiles of a panel of columns share: nothing.
@@ -74,39 +109,22 @@ struct Columns {
 };
 
 CPD_FN void run_tile(const BoundedTile& bounded, const Columns& /*columns*/) {
-  const GemmPlan& plan = *bounded.plan;
+  const FastPath path = path_of_tile(bounded);
+  CPD_TOOK(path);
+  bool taken = false;
   if constexpr (Lanes<F>::count > 1) {
-    switch (split_of(bounded)) {
-      case Split::plain:
-        return plan.exact_products ? split_tile<Split::plain, Products::exact>(bounded)
-                                   : split_tile<Split::plain>(bounded);
-      case Split::plain_kahan:
-        return split_tile<Split::plain_kahan>(bounded);
-      case Split::plain_tree:
-        return tree_tile<Split::plain_tree>(bounded);
-      case Split::rounded:
-        return rounded_tile(bounded);
-      case Split::exact:
-        if (are_narrow(bounded)) return split_tile<Split::exact, Products::narrow>(bounded);
-        return often_fits(bounded) ? split_tile<Split::exact, Products::exact>(bounded)
-                                   : split_tile<Split::exact>(bounded);
-      case Split::kahan:
-        return are_narrow(bounded) ? split_tile<Split::kahan, Products::narrow>(bounded)
-                                   : split_tile<Split::kahan>(bounded);
-      case Split::tree:
-        return are_narrow(bounded) ? tree_tile<Split::tree, Products::narrow>(bounded)
-                                   : tree_tile<Split::tree>(bounded);
-      case Split::stochastic:
-        return stochastic_tile(bounded);
-      default:  // none, or a kind of sums of terms
-        break;
-    }
+    with_path(path, [&]<class Path>() {
+      if constexpr (Path::kTakesProducts) {
+        fast_tile<Path>(bounded);
+        taken = true;
+      }
+    });
   }
-  CPD_TOOK(Split::none);
+  if (taken) return;
   if (bounded.block->given.random != nullptr) {
-    return given_tile(plan, *bounded.block, bounded.tile);
+    return given_tile(*bounded.plan, *bounded.block, bounded.tile);
   }
-  general_tile(plan, *bounded.block, bounded.tile, bounded.binary32);
+  general_tile(*bounded.plan, *bounded.block, bounded.tile, bounded.binary32);
 }
 
 #endif
@@ -143,7 +161,7 @@ CPD_FN void gemm_tiles(const GemmPlan& plan, const GemmBlock& block) {
 }  // namespace
 
 #if defined(CPD_HALF_LANES)
-/// The sums of a plan whose SplitPlan::half is fp16, within a kernel's environment.
+/// The sums of a plan whose FastPlan::half is fp16, within a kernel's environment.
 void gemm_in_halves(const GemmPlan& plan, const GemmBlock& block) { gemm_tiles(plan, block); }
 #else
 void gemm(const GemmPlan& plan, const GemmBlock& block) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of gemm_short.h's rounded sums in lanes of 16 bits (SplitPlan::half), one vector for a
-// row's columns: 8 operations for as many sums as binary32 has in two vectors, at 7 each. Included
-// by gemm.cpp alone, where CPD_HALF_LANES names a header with the lanes H.
+// Tiles of the path `veltkamp` in lanes of 16 bits (half_lanes.h), one vector for a row's columns:
+// 8 operations for as many sums as binary32 has in two vectors, at 7 each. Included by gemm.cpp
+// alone, where CPD_HALF_LANES names a header with the lanes H.
 #pragma once
 
+#include "cpd/numeric/fast/veltkamp.h"
 #include "cpd/numeric/sums/gemm_plan.h"
-#include "cpd/numeric/sums/split.h"
-#include "kernels/cpu/gemm_short.h"
+#include "kernels/cpu/gemm_registers.h"
 #include CPD_HALF_LANES
 
 namespace cpd {
@@ -80,12 +80,12 @@ class HalfTile {
                   const Scalar<H>* rows)
       : bounded_(bounded),
         block_(*bounded.block),
-        split_(bounded.plan->split),
+        fast_(bounded.plan->fast),
         state_(tile.at.state),
         columns_(columns),
         rows_(rows),
-        product_(split_.man_product, split_.product_quantum, false),
-        sum_(split_.man_sum, split_.sum_quantum, false) {}
+        product_(fast_.man_product, fast_.product_quantum, false),
+        sum_(fast_.man_sum, fast_.sum_quantum, false) {}
 
   /// Adds the values of k from k on, as long as nothing can overflow, and returns the next one.
   CPD_FN std::int64_t run(std::int64_t k) {
@@ -115,12 +115,12 @@ class HalfTile {
   /// Adds a few values of k, if nothing can overflow; returns how many.
   CPD_FN std::int64_t advance(H (&sums)[kRows], std::int64_t k) const {
     const std::int64_t left = block_.count - k;
-    if (k == 0 && are_at_most(sums, sum_limit(split_, bounded_.all_products()))) {
+    if (k == 0 && are_at_most(sums, sum_limit(fast_, bounded_.all_products()))) {
       steps(sums, 0, left);
       return left;
     }
-    const std::int64_t count = least(left, split_.steps);
-    if (!are_at_most(sums, sum_limit(split_, bounded_.products(k, count)))) return 0;
+    const std::int64_t count = least(left, fast_.steps);
+    if (!are_at_most(sums, sum_limit(fast_, bounded_.products(k, count)))) return 0;
     steps(sums, k, count);
     return count;
   }
@@ -148,7 +148,7 @@ class HalfTile {
 
   const BoundedTile& bounded_;
   const GemmBlock& block_;
-  const SplitPlan& split_;
+  const FastPlan& fast_;
   float* state_;
   const HalfPanel& columns_;
   const Scalar<H>* rows_;
@@ -164,9 +164,10 @@ template <int kRows>
 CPD_FN void half_some_rows(const BoundedTile& bounded, const HalfPanel& columns,
                            const HalfRows& rows, std::int64_t first) {
   const Tile part = rows_of(*bounded.block, bounded.tile, first, kRows);
-  short_rows<Split::rounded, kRows, kVectorsOfPanel>(bounded, part, [&](std::int64_t k) {
-    return half_steps<kRows>(&bounded, &part, &columns, rows.values + first, k);
-  });
+  fast_rows<Veltkamp, Scheme::sequential, kRows, kVectorsOfPanel>(
+      bounded, part, [&](std::int64_t k) {
+        return half_steps<kRows>(&bounded, &part, &columns, rows.values + first, k);
+      });
 }
 
 /// Computes a tile in lanes of 16 bits; false, and nothing is done, where these do not hold the

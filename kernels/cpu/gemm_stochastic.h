@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of stochastic sums of every scheme by the short roundings of
-// numeric/sums/split_stochastic.h. Included by gemm.cpp alone, as gemm_tile.h is.
+// Tiles of stochastic sums of every scheme by the path `stochastic`. Included by gemm.cpp alone, as
+// gemm_general.h is.
 #pragma once
 
 #include <cstdint>
 
 #include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/fast/stochastic.h"
 #include "cpd/numeric/sums/gemm_plan.h"
-#include "cpd/numeric/sums/split_stochastic.h"
-#include "kernels/cpu/gemm_short.h"
-#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_general.h"
+#include "kernels/cpu/gemm_registers.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -126,8 +126,8 @@ class StochasticRows {
         at_(at),
         spare_(spare),
         random_(random),
-        product_(plan_.stochastic.product, plan_.sum.random_bits - spare),
-        sum_(plan_.stochastic.sum, plan_.sum.random_bits - spare) {}
+        product_(plan_.fast.stochastic.product, plan_.sum.random_bits - spare),
+        sum_(plan_.fast.stochastic.sum, plan_.sum.random_bits - spare) {}
 
   /// Adds a run; returns false, and leaves the sums unchanged, where a watched sum overflows.
   CPD_FN bool take(const StochasticRun& run) {
@@ -226,7 +226,7 @@ class StochasticRows {
     if constexpr (kRange != Range::watched) return false;
     V most = most_[0];
     for (int j = 1; j < kAll; ++j) most = larger_magnitude(most, most_[j]);
-    return !all_at_most(most, static_cast<Scalar<V>>(plan_.stochastic.sum.max));
+    return !all_at_most(most, static_cast<Scalar<V>>(plan_.fast.stochastic.sum.max));
   }
   /// Returns whether sums are near the format's largest value, where they would overflow
   /// repeatedly.
@@ -234,7 +234,7 @@ class StochasticRows {
     if constexpr (kRange != Range::watched) return false;
     V most = larger_magnitude(x.of[0], x.of[0]);
     for (int j = 1; j < kAll; ++j) most = larger_magnitude(most, x.of[j]);
-    return !all_at_most(most, static_cast<Scalar<V>>(0.75 * plan_.stochastic.sum.max));
+    return !all_at_most(most, static_cast<Scalar<V>>(0.75 * plan_.fast.stochastic.sum.max));
   }
   CPD_FN static Sums minus(const Sums& x) {
     return each([&](int j) { return -x.of[j]; });
@@ -357,7 +357,7 @@ CPD_FN void stochastic_steps(const BoundedTile& bounded, const StochasticRun& ru
   if (range == Range::steady) {
     return stochastic_rows<V, kExactProducts, true, Range::steady>(&bounded, &run);
   }
-  if (!bounded.plan->stochastic.on_grid) {
+  if (!bounded.plan->fast.stochastic.on_grid) {
     return stochastic_rows<V, kExactProducts, false, Range::any>(&bounded, &run);
   }
   if (range == Range::watched) {
@@ -376,7 +376,7 @@ CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
 /// Returns whether binary32 holds the tile's products and all bits to which the random integers
 /// without their spare bits are added.
 CPD_FN bool products_fit(const BoundedTile& bounded) {
-  const StochasticPlan& plan = bounded.plan->stochastic;
+  const StochasticPlan& plan = bounded.plan->fast.stochastic;
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
     return false;
   }
@@ -388,7 +388,7 @@ CPD_FN bool products_fit(const BoundedTile& bounded) {
 /// Returns whether no value approaches the plan's limit in a run (StochasticPlan).
 CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
-  const auto quantum = static_cast<float>(plan.stochastic.product.quantum);
+  const auto quantum = static_cast<float>(plan.fast.stochastic.product.quantum);
   float most = quantum * static_cast<float>(run.count);
   for (std::int64_t k = run.k; k < run.k + run.count; k += kRangeGroup) {
     most += bounded.a[k / kRangeGroup].largest * bounded.b[k / kRangeGroup].total;
@@ -405,14 +405,14 @@ CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
       }
     }
   }
-  const float limit = plan.stochastic.limit / kSteadyGrowth - most;
+  const float limit = plan.fast.stochastic.limit / kSteadyGrowth - most;
   return all_at_most(larger_magnitude(state, state), limit);
 }
 
 /// Returns whether no rounded product of a run overflows: rounding at most doubles it, or adds a
 /// spacing.
 CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) {
-  const StochasticFormat& format = bounded.plan->stochastic.product;
+  const StochasticFormat& format = bounded.plan->fast.stochastic.product;
   if (bounded.plan->exact_products) return true;
   const auto limit = static_cast<float>((format.max - format.quantum) / 2);
   for (std::int64_t k = run.k; k < run.k + run.count; k += kRangeGroup) {
@@ -425,16 +425,15 @@ CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) 
 /// The Range of a run of finite operands.
 CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
-  if (plan.stochastic.steady && is_steady(bounded, run)) return Range::steady;
+  if (plan.fast.stochastic.steady && is_steady(bounded, run)) return Range::steady;
   const bool watches = plan.scheme != Scheme::pairwise && products_stay(bounded, run);
   return watches ? Range::watched : Range::any;
 }
 
-/// Computes a tile in runs of finite operands; other groups take the general route.
+/// Computes a tile in runs of finite operands; other groups take the general path.
 CPD_FN void stochastic_tile(const BoundedTile& bounded) {
-  CPD_TOOK(Split::stochastic);
   const GemmPlan& plan = *bounded.plan;
-  const StochasticPlan& way = plan.stochastic;
+  const StochasticPlan& way = plan.fast.stochastic;
   const std::int64_t end = bounded.block->count;
   const bool alone = bounded.tile.rows == 1;  // of two interleaved rows, one would be padding
   const bool spares = !alone && way.spare_bits > 0 && products_fit(bounded);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix unit's sum on a GPU, one sum a thread, for gemm_tile.h's threads: the arithmetic of
+// A matrix unit's sum on a GPU, one sum a thread, for gemm_general.h's threads: the arithmetic of
 // numeric/units/block_fma.h on the operands of a tile's step.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/units/block_adders.h"
 #include "cpd/numeric/units/block_fma.h"
-#include "kernels/cuda/gemm_tile.h"
+#include "kernels/cuda/gemm_general.h"
 
 namespace cpd::cuda {
 

@@ -9,8 +9,8 @@
 #include "cpd/backend/message_calls.h"
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/exact64.h"
+#include "cpd/numeric/sums/fast_sum.h"
 #include "cpd/numeric/sums/fold_walk.h"
-#include "cpd/numeric/sums/short_sum.h"
 #include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {
@@ -72,15 +72,15 @@ class ElementPlanes {
   CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
     if constexpr (mode == Rounding::nearest_even && sizeof(T) == sizeof(float)) {
       bool added = false;
-      with_short_kind(plan_.terms.kind,
-                      [&]<Split kKind>() { added = add_short<kKind>(to, all, count); });
+      with_fast_sums(plan_.terms.path,
+                     [&]<class Path>() { added = add_short<Path>(to, all, count); });
       return added;
     }
     return false;
   }
-  template <Split kKind>
+  template <class Path>
   CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
-    ShortSums<kKind, T> rounding(plan_.terms);
+    FastSums<Path, T> rounding(plan_.terms);
     T s = to;
     T c = second;
     if (plan_.order.scheme == Scheme::kahan) {

@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm_halves.h"
+#include "kernels/cuda/gemm_registers.h"
 #include "kernels/cuda/gemm_scaled.h"
-#include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/gemm_stochastic.h"
 #include "kernels/cuda/gemm_units.h"
 #include "kernels/cuda/paths.h"
@@ -21,9 +21,9 @@ CPD_DEVICE void for_depth(const GemmCall& call, Run run) {
   }
 }
 
-template <Split kKind>
-CPD_DEVICE void add_wide(WideThread<kKind>& patch, WideMemory& memory, std::int64_t k, int count,
-                         ChunkCount& chunk) {
+template <class Path, Scheme kScheme>
+CPD_DEVICE void add_wide(WideThread<Path, kScheme>& patch, WideMemory& memory, std::int64_t k,
+                         int count, ChunkCount& chunk) {
   patch.load(memory, k, count);
   __syncthreads();
   patch.bound(memory);
@@ -32,7 +32,7 @@ CPD_DEVICE void add_wide(WideThread<kKind>& patch, WideMemory& memory, std::int6
   __syncthreads();
 }
 
-template <Split kKind>
+template <class Path, Scheme kScheme>
 __global__ void __launch_bounds__(kWideThreads, 2)
     multiply_wide(const __grid_constant__ GemmCall call) {
   __shared__ WideMemory memory;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   const std::int64_t tiles = tile_count(call.product, call.product.batch(), kWide);
   for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     PatchSums sums;
-    WideThread<kKind> patch(call, place_of(call.product, tile, kWide), thread, sums);
+    WideThread<Path, kScheme> patch(call, place_of(call.product, tile, kWide), thread, sums);
     ChunkCount chunk(call);
     patch.begin();
     patch.read_sums();
@@ -56,8 +56,8 @@ __device__ __noinline__ void add_quarters(const GemmCall& call, const TilePlace&
                                           int count, ChunkCount& chunk) {
   const ChunkCount before = chunk;
   for (int quarter = 0; quarter < kQuarters; ++quarter) {
-    WideThread<Split::rounded> patch(call, quarter_of(place, quarter),
-                                     static_cast<int>(threadIdx.x), sums[quarter]);
+    WideThread<Veltkamp, Scheme::sequential> patch(call, quarter_of(place, quarter),
+                                                   static_cast<int>(threadIdx.x), sums[quarter]);
     chunk = before;
     patch.read_sums();
     add_wide(patch, memory, k, count, chunk);
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kWideThreads, 2)
     PatchSums sums[kQuarters];
     const TilePlace place = place_of(call.product, tile, kHalvesSide);
     const auto quarter = [&](int i) {
-      return WideThread<Split::rounded>(call, quarter_of(place, i), thread, sums[i]);
+      return WideThread<Veltkamp, Scheme::sequential>(call, quarter_of(place, i), thread, sums[i]);
     };
     HalvesThread<kHalf> patch(call, place, thread, sums);
     ChunkCount chunk(call);
@@ -158,12 +158,12 @@ int product(const Launch& launch, const GemmCall& call) {
         std::min<std::int64_t>(tile_count(call.product, batch, side), 1LL << 30));
   };
   if (takes_wide(call.plan) && takes_halves(call, processors())) {
-    const Half half = call.plan.sum.split.half;
+    const Half half = call.plan.sum.fast.half;
     start_kernel(half == Half::bf16 ? multiply_halves<Half::bf16> : multiply_halves<Half::fp16>,
                  blocks(kHalvesSide), kWideThreads, stream, call);
   } else if (takes_wide(call.plan)) {
-    with_split(call.plan.sum.split.kind, [&]<Split kind>() {
-      start_kernel(multiply_wide<kind>, blocks(kWide), kWideThreads, stream, call);
+    with_wide(call.plan.sum, [&]<class Path, Scheme kScheme>() {
+      start_kernel(multiply_wide<Path, kScheme>, blocks(kWide), kWideThreads, stream, call);
     });
   } else if (takes_units(call.plan)) {
     start_kernel(call.plan.unit.ends_in_binary32 ? multiply_units<true> : multiply_units<false>,

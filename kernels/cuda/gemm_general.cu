@@ -6,8 +6,8 @@
 #include "kernels/cuda/block_fma.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fixed_sum.h"
+#include "kernels/cuda/gemm_general.h"
 #include "kernels/cuda/gemm_scaled.h"
-#include "kernels/cuda/gemm_tile.h"
 
 namespace cpd::cuda {
 namespace {

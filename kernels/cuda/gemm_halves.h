@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings of gemm_short.h in lanes of 16 bits (halves.h), where a plan finds these
-// exact (SplitPlan::half): each CUDA thread's work between the block's barriers.
+// The tiles of gemm_registers.h in lanes of 16 bits (halves.h), where a plan finds these exact
+// (FastPlan::half): each CUDA thread's work between the block's barriers.
 //
 // A block has 128 x 128 sums in four quarters of 64 x 64, a thread 4 x 4 of each quarter, in pairs
 // of columns. 32 values of k at a time go through shared memory as 16-bit codes, if all of them are
 // numbers of so few bits that the lanes hold their products; else the quarters add them in
-// binary32, one after the other. Sums that might overflow take the general route.
+// binary32, one after the other. Sums that might overflow take the general path.
 //
-// Instructions of a product and its sum, counted as in gemm_short.h:
+// Instructions of a product and its sum, counted as in gemm_registers.h:
 //   fp16     3.7
 //   bf16     3.7
 // 3.5 of them are the arithmetic: 7 for a pair, one of which is a maximum, at half the others'
@@ -18,7 +18,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/gemm_short.h"
+#include "kernels/cuda/gemm_registers.h"
 #include "kernels/cuda/halves.h"
 
 namespace cpd::cuda {
@@ -106,8 +106,8 @@ class HalvesThread {
         sums_(sums),
         thread_(thread),
         place_(place),
-        product_(call.plan.sum.split.man_product, call.plan.sum.split.product_quantum, false),
-        sum_(call.plan.sum.split.man_sum, call.plan.sum.split.sum_quantum, false) {}
+        product_(call.plan.sum.fast.man_product, call.plan.sum.fast.product_quantum, false),
+        sum_(call.plan.sum.fast.man_sum, call.plan.sum.fast.sum_quantum, false) {}
 
   /// Copies sums from registers to memory; read_sums: back.
   CPD_FN void write_sums() const {
@@ -194,11 +194,11 @@ class HalvesThread {
 
   /// Returns whether no sum may overflow, nor is -0, while a group of k is added.
   CPD_FN bool stays_below_limit(const HalvesMemory& memory, int k) const {
-    const SplitPlan& split = call_.plan.sum.split;
+    const FastPlan& fast = call_.plan.sum.fast;
     const float largest_a = memory.a.largest[k / kGroup][thread_ / kPatches];
     const float largest_b = memory.b.largest[k / kGroup][thread_ % kPatches];
     const float products = largest_a * largest_b * float{kGroup};
-    const float limit = sum_limit(split, bound_products(split, products, kGroup, largest_b));
+    const float limit = sum_limit(fast, bound_products(fast, products, kGroup, largest_b));
     return ordinary_ && largest_sum() <= limit;
   }
   /// NaN where one is.
@@ -236,8 +236,8 @@ class HalvesThread {
     const HalfLines<kHalf> lines{&memory.a.values[k][thread_ / kPatches],
                                  &memory.b.values[k][thread_ % kPatches], quarter / 2 * kPatch,
                                  quarter % 2 * kPatch};
-    add_carefully<Split::rounded>(plan, lines, count, fits_binary32(plan, kFraction, kFraction),
-                                  sums_[quarter]);
+    add_carefully<Veltkamp, Scheme::sequential>(
+        plan, lines, count, fits_binary32(plan, kFraction, kFraction), sums_[quarter]);
   }
 
   const GemmCall& call_;
@@ -249,10 +249,11 @@ class HalvesThread {
   bool ordinary_ = true;        ///< no sum is -0
 };
 
-/// Returns whether a product takes this route rather than that of gemm_short.h: it may, and 128 x
-/// 128 sums at a time, which cost as much as 1.8 times 64 x 64, leave no more multiprocessors idle.
+/// Returns whether a product takes this route rather than that of gemm_registers.h: it may, and 128
+/// x 128 sums at a time, which cost as much as 1.8 times 64 x 64, leave no more multiprocessors
+/// idle.
 inline bool takes_halves(const GemmCall& call, std::int64_t processors) {
-  if (call.plan.sum.split.half == Half::none) return false;
+  if (call.plan.sum.fast.half == Half::none) return false;
   const auto turns = [&](int side) {
     const std::int64_t tiles = tile_count(call.product, call.product.batch(), side);
     return (tiles + processors - 1) / processors;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums of operands with or without scales on a GPU (ops/gemm.h): a thread forms any sum of
-// gemm_tile.h over each block of k, multiplies it by the scales and adds it to the total. Without
+// gemm_general.h over each block of k, multiplies it by the scales and adds it to the total. Without
 // scales that is one block of all k, whose total is its sum.
 #pragma once
 
 #include "cpd/numeric/scaled/scaled_sum.h"
 #include "kernels/cuda/block_fma.h"
-#include "kernels/cuda/gemm_tile.h"
+#include "kernels/cuda/gemm_general.h"
 
 namespace cpd::cuda {
 

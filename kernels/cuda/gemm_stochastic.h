@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sequential stochastic sums of products on a GPU by the short roundings of
-// numeric/sums/split_stochastic.h, one sum a thread: each block of random words is made once, for
+// numeric/fast/stochastic.h, one sum a thread: each block of random words is made once, for
 // all the steps that draw from it. For CUDA threads, whose instructions truncate (lanes/cuda.h).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/sums/gemm_plan.h"
-#include "cpd/numeric/sums/split_stochastic.h"
+#include "cpd/numeric/fast/stochastic.h"
 #include "kernels/cuda/strided.h"
 #include "kernels/cuda/tile_range.h"
 
@@ -31,7 +31,7 @@ struct StochasticSteps {
 /// The low bits of random integers that the short steps omit for operands in these ranges; -1: the
 /// short steps are not exact.
 CPD_FN int spare_of(const GemmPlan& plan, const TileRange& a, const TileRange& b) {
-  const StochasticPlan& way = plan.stochastic;
+  const StochasticPlan& way = plan.fast.stochastic;
   const bool finite = a.largest < Pattern<float>::infinity && b.largest < Pattern<float>::infinity;
   if (!finite) return -1;
   if (way.in_binary32) return 0;
@@ -49,8 +49,8 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   constexpr int kSteps = kInBlock / kDraws;
   const RoundPlan& plan = steps.plan.sum;
   const int bits = plan.random_bits - steps.spare;
-  const SplitStochastic<float> product(steps.plan.stochastic.product, bits);
-  const SplitStochastic<float> sum(steps.plan.stochastic.sum, bits);
+  const SplitStochastic<float> product(steps.plan.fast.stochastic.product, bits);
+  const SplitStochastic<float> sum(steps.plan.fast.stochastic.sum, bits);
   const std::uint32_t mask = (1U << bits) - 1;
   // Adds `count` products from number k on, by the draws of one block.
   const auto add = [&](int k, int count) {
@@ -97,10 +97,15 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
                             : add_stochastic<false, false>(steps, s);
 }
 
+CPD_FN bool is_stochastic(FastPath path) {
+  bool is = false;
+  with_path(path, [&]<class Path>() { is = Path::kStochastic; });
+  return is;
+}
 /// Returns whether the plan's sums may take short steps.
 CPD_FN bool may_take_short_steps(const GemmPlan& plan) {
-  return plan.scheme == Scheme::sequential && plan.split.kind == Split::stochastic &&
-         (plan.exact_products || plan.stochastic.on_grid);
+  return plan.scheme == Scheme::sequential && is_stochastic(plan.fast.path) &&
+         (plan.exact_products || plan.fast.stochastic.on_grid);
 }
 /// Returns whether they take them: they begin with a block of words.
 CPD_FN bool has_short_steps(const GemmPlan& plan, std::uint64_t first) {

@@ -12,7 +12,7 @@
 
 #include "cpd/numeric/units/exponent_pairs.h"
 #include "kernels/cuda/block_fma.h"
-#include "kernels/cuda/gemm_short.h"
+#include "kernels/cuda/gemm_registers.h"
 
 namespace cpd::cuda {
 

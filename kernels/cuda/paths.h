@@ -6,7 +6,7 @@
 #pragma once
 
 #include "cpd/backend/backend.h"
-#include "kernels/cuda/gemm_short.h"
+#include "kernels/cuda/gemm_registers.h"
 #include "kernels/cuda/gemm_stochastic.h"
 #include "kernels/cuda/gemm_units.h"
 
@@ -16,16 +16,16 @@ namespace cpd::cuda {
 /// left idle.
 inline ProductPath path_of_product(const AccumulatorPlan& plan, bool given) {
   constexpr int kLanes = 32;
-  const SplitPlan& split = plan.sum.split;
+  const FastPlan& fast = plan.sum.fast;
   if (takes_wide(plan)) {
-    const bool may_take_halves = split.half != Half::none;
-    return {{.kind = split.kind, .half = split.half},
+    const bool may_take_halves = fast.half != Half::none;
+    return {{.path = fast.path, .half = fast.half},
             kLanes,
             may_take_halves ? "multiply_halves" : "multiply_wide"};
   }
   if (takes_units(plan)) return {{}, kLanes, "multiply_units"};
   const bool draws = !plan.ends_in_kernel() && may_take_short_steps(plan.sum) && !given;
-  return {{.kind = draws ? Split::stochastic : Split::none}, kLanes, "multiply"};
+  return {{.path = draws ? plan.sum.fast.path : FastPath::none}, kLanes, "multiply"};
 }
 
 }  // namespace cpd::cuda

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ ReduceC
     return contribution_code<mode>(call, segment, at);
   });
 }
-template <Split kind, bool kKahan>
+template <class Path, bool kKahan>
 __global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant__ ReduceCall call) {
   __shared__ ShortFoldTile memory;
   const ThreadBlock block;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant_
       with_code_bits(wire.bits, [&]<int kBits>() {
         CPD_ROLLED for (int q = thread; q < fours; q += kThreads) {
           const std::int64_t at = begin + kFoldSums * q;
-          const FourSums sums = add_words<kind, kKahan, kBits>(call, segment, at, values);
+          const FourSums sums = add_words<Path, kKahan, kBits>(call, segment, at, values);
           code_words<kMode>(call, segment, at, sums, codes + kFoldSums * q);
         }
       });
@@ -190,8 +190,8 @@ void launch_task(unsigned blocks, cudaStream_t stream, const ReduceCall& call) {
       });
     case ReduceTask::fold:
       if (has_short_fold(call)) {
-        return with_short_fold(call, [&]<Split kind, bool kKahan>() {
-          start_kernel(short_fold<kind, kKahan>, blocks, kThreads, stream, call);
+        return with_short_fold(call, [&]<class Path, bool kKahan>() {
+          start_kernel(short_fold<Path, kKahan>, blocks, kThreads, stream, call);
         });
       }
       return with_mode(call.across.terms.round.mode, [&]<Rounding mode>() {

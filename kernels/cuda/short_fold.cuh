@@ -2,12 +2,12 @@
 //
 // The fold of the usual all-reduces in few instructions: one rank after the other without groups,
 // or of one group, sums to nearest-even in order or Kahan's, by short steps
-// (numeric/sums/short_sum.h). A thread has four neighboring values, and reads their codes of some
+// (numeric/sums/fast_sum.h). A thread has four neighboring values, and reads their codes of some
 // ranks before it adds the first. The bits are those of reduce_tile.cuh's
 // sum_of, which computes what leaves the plan's limit.
 #pragma once
 
-#include "cpd/numeric/sums/short_sum.h"
+#include "cpd/numeric/sums/fast_sum.h"
 #include "kernels/cuda/reduce_tile.cuh"
 
 namespace cpd::cuda {
@@ -43,7 +43,7 @@ CPD_FN bool has_short_fold(const ReduceCall& call) {
   const bool in_turn =
       call.unit >= 0 || (call.group_size == 0 && call.rounds.order == Order::sequential);
   return in_turn && (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
-         with_short_kind(sums.terms.kind, []<Split /*kind*/>() {}) &&
+         with_fast_sums(sums.terms.path, []<class /*Path*/>() {}) &&
          has_short_codes(call.codes[static_cast<int>(Codes::wire)]) &&
          !call.codes[static_cast<int>(call.to_codes)].wide;
 }
@@ -109,11 +109,11 @@ CPD_FN float first_sum_of_known(const SumPlan& plan, float term) {
 }
 
 /// The sums of values `at` … `at` + 3 of a segment.
-template <Split kind, bool kKahan, int kBits>
+template <class Path, bool kKahan, int kBits>
 CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                           const float* values) {
-  constexpr bool kAny = kind == Split::exact || kind == Split::exact_powers;
-  using Steps = ShortSums<kind, float>;
+  constexpr bool kAny = TermSteps<Path, float>::kAnyTerms;
+  using Steps = FastSums<Path, float>;
   const SumPlan& plan = sums_of(call);
   const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
   const std::int64_t start = segment.start[static_cast<int>(Codes::wire)];
@@ -185,13 +185,13 @@ CPD_FN void with_code_bits(int bits, Run run) {
   run.template operator()<32>();
 }
 
-/// Calls run.operator()<kind, kKahan>() with those of a call that has a short fold.
+/// Calls run.operator()<Path, kKahan>() with those of a call that has a short fold.
 template <class Run>
 CPD_FN void with_short_fold(const ReduceCall& call, Run run) {
   const SumPlan& sums = sums_of(call);
-  with_short_kind(sums.terms.kind, [&]<Split kind>() {
-    if (sums.order.scheme == Scheme::kahan) return run.template operator()<kind, true>();
-    run.template operator()<kind, false>();
+  with_fast_sums(sums.terms.path, [&]<class Path>() {
+    if (sums.order.scheme == Scheme::kahan) return run.template operator()<Path, true>();
+    run.template operator()<Path, false>();
   });
 }
 

@@ -54,7 +54,7 @@ CPD_FN bool has_short_steps(const VirtualCall& call) {
                                      casts_in_binary32(call.cast, call.shift));
   return casts && call.plan.terms.round.mode == Rounding::nearest_even &&
          (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
-         with_short_kind(call.plan.terms.kind, []<Split /*kind*/>() {});
+         with_fast_sums(call.plan.terms.path, []<class /*Path*/>() {});
 }
 
 constexpr int kRanksAtOnce = 4;  ///< whose values are read before the first of them is added
@@ -99,7 +99,7 @@ CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, std::int64_t k
 
 /// Adds the ranks' terms to the sum of value i, whose planes are in registers; what a short step
 /// does not give is computed again from the planes in memory.
-template <Split kind, Scheme scheme>
+template <class Path, Scheme scheme>
 CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost) {
   constexpr bool kKahan = scheme == Scheme::kahan;
   const std::int64_t k = term_of(call, i);
@@ -109,7 +109,7 @@ CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost
     sum = call.planes[i];
     if constexpr (kKahan) compensation = call.planes[call.size + i];
   }
-  ShortSums<kind, float> steps(call.plan.terms);
+  FastSums<Path, float> steps(call.plan.terms);
   CPD_ROLLED for (int first = 0; first < call.ranks; first += kRanksAtOnce) {
     const int count = call.ranks - first < kRanksAtOnce ? call.ranks - first : kRanksAtOnce;
     float terms[kRanksAtOnce];
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 /// Adds the values of the call's ranks, cast where it says so, to the running sums; counts losses
 /// unless `counts` is null.
-template <Split kind>
+template <class Path>
 __global__ void __launch_bounds__(kThreads)
     fold_short_of(const __grid_constant__ VirtualCall call, SegmentCounts* counts) {
   const ThreadBlock block;
@@ -183,9 +183,9 @@ __global__ void __launch_bounds__(kThreads)
       const bool is_kahan = call.plan.order.scheme == Scheme::kahan;
       CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
         if (is_kahan) {
-          fold_short<kind, Scheme::kahan>(call, begin + j, lost);
+          fold_short<Path, Scheme::kahan>(call, begin + j, lost);
         } else {
-          fold_short<kind, Scheme::sequential>(call, begin + j, lost);
+          fold_short<Path, Scheme::sequential>(call, begin + j, lost);
         }
       }
       if (counts != nullptr) lost.add_to(block, *counts);
@@ -256,8 +256,8 @@ int cast_terms(const Launch& launch, const VirtualCall& call) {
 int fold_ranks(const Launch& launch, const VirtualCall& call) {
   if (!has_short_steps(call)) return fold_one_by_one(launch, call);
   int status = cudaSuccess;
-  with_short_kind(call.plan.terms.kind, [&]<Split kind>() {
-    status = start_tiles(launch, fold_short_of<kind>, tiles_of(call.size), call, call.counts);
+  with_fast_sums(call.plan.terms.path, [&]<class Path>() {
+    status = start_tiles(launch, fold_short_of<Path>, tiles_of(call.size), call, call.counts);
   });
   return status;
 }

@@ -33,7 +33,7 @@ namespace cpd {
 #ifdef CPD_ISA_AVX2
 namespace traced {
 std::uint64_t g_calls = 0;
-void took_path(Split kind) { ++testing::tiles_of_path[static_cast<std::size_t>(kind)]; }
+void took_path(FastPath path) { ++testing::tiles_of_path[static_cast<std::size_t>(path)]; }
 }  // namespace traced
 #endif
 
@@ -193,31 +193,31 @@ TEST(Explain, Sums) {
 
 struct Product {
   std::string accumulator, kernel, path;
-  Split kind = Split::none;
+  FastPath taken = FastPath::none;
 };
 const std::vector<Product>& products() {
   static const std::vector<Product> all = {
-      {"e4m3 sequential", "gemm", "veltkamp", Split::rounded},
-      {"e4m3 chunked chunk=8", "gemm", "veltkamp", Split::rounded},
-      {"e4m3 sequential product=exact", "gemm", "veltkamp_exact", Split::exact},
-      {"e4m3 kahan", "gemm", "veltkamp_kahan", Split::kahan},
-      {"e4m3 pairwise", "gemm", "veltkamp_pairwise", Split::tree},
-      {"fp32 sequential", "gemm", "binary32", Split::plain},
-      {"fp32 kahan", "gemm", "binary32_kahan", Split::plain_kahan},
-      {"fp32 pairwise", "gemm", "binary32_pairwise", Split::plain_tree},
-      {"e4m3 sequential rounding=stochastic", "gemm", "stochastic", Split::stochastic},
-      {"e4m3 sequential rounding=up", "gemm", "general", Split::none},
-      {"e4m3 kahan product=exact", "gemm", "general", Split::none},
-      {"fp32 sequential overflow=saturate", "gemm", "general", Split::none},
-      {"h100-fp16", "block_fma", "unit_aligned", Split::none},
-      {"int32", "fixed", "integer", Split::none},
+      {"e4m3 sequential", "gemm", "veltkamp", FastPath::veltkamp},
+      {"e4m3 chunked chunk=8", "gemm", "veltkamp", FastPath::veltkamp},
+      {"e4m3 sequential product=exact", "gemm", "veltkamp_exact", FastPath::veltkamp_exact},
+      {"e4m3 kahan", "gemm", "veltkamp_kahan", FastPath::veltkamp},
+      {"e4m3 pairwise", "gemm", "veltkamp_pairwise", FastPath::veltkamp},
+      {"fp32 sequential", "gemm", "binary32", FastPath::binary32},
+      {"fp32 kahan", "gemm", "binary32_kahan", FastPath::binary32},
+      {"fp32 pairwise", "gemm", "binary32_pairwise", FastPath::binary32},
+      {"e4m3 sequential rounding=stochastic", "gemm", "stochastic", FastPath::stochastic},
+      {"e4m3 sequential rounding=up", "gemm", "general", FastPath::none},
+      {"e4m3 kahan product=exact", "gemm", "general", FastPath::none},
+      {"fp32 sequential overflow=saturate", "gemm", "general", FastPath::none},
+      {"h100-fp16", "block_fma", "unit_aligned", FastPath::none},
+      {"int32", "fixed", "integer", FastPath::none},
   };
   return all;
 }
 
 /// The product's path by name; kernels with lanes of 16 bits say so.
 void expect_path(const std::string& found, const Product& product, const KernelTable& kernels) {
-  if (kernels.lanes == 1 && product.kind != Split::none) {
+  if (kernels.lanes == 1 && product.taken != FastPath::none) {
     EXPECT_EQ(found, "general") << product.accumulator;
   } else {
     EXPECT_TRUE(found == product.path || found == product.path + "_fp16")
@@ -236,7 +236,7 @@ TEST(Explain, ProductsRunTheKernelsThatItNames) {
     EXPECT_EQ(step.kernel, product.kernel);
     expect_path(step.path, product, fastest());
     EXPECT_EQ(step.tile.size(), 3U);
-    const bool is_short = product.kind != Split::none && fastest().lanes > 1;
+    const bool is_short = product.taken != FastPath::none && fastest().lanes > 1;
     EXPECT_EQ(step.path == "general", !step.why.empty() && !is_short && product.kernel == "gemm");
   }
 }
@@ -263,7 +263,7 @@ TEST(Explain, TilesTakeThePathThatItNames) {
     for (auto& tiles : testing::tiles_of_path) EXPECT_EQ(tiles, 0);
     call();
     for (std::size_t kind = 0; kind < testing::tiles_of_path.size(); ++kind) {
-      const bool explained = kind == static_cast<std::size_t>(product.kind);
+      const bool explained = kind == static_cast<std::size_t>(product.taken);
       EXPECT_EQ(testing::tiles_of_path[kind] > 0, explained) << kind;
     }
   }
@@ -292,7 +292,7 @@ TEST(Explain, ScalarKernelsHaveNoShortPath) {
   ForceKernels("");
   EXPECT_EQ(step.backend, "scalar");
   EXPECT_EQ(step.path, "general");
-  EXPECT_EQ(step.why, "kernels of one lane have no short path");
+  EXPECT_EQ(step.why, "kernels of one lane have no fast path");
 }
 
 // ---- nothing is computed ------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings (numeric/sums/split.h, split_stochastic.h) against the general route, in one
-// kernel: the same packed block with and without its SplitPlan. Data are chosen so that sums pass
-// from one to the other.
+// The fast paths of products (numeric/fast) against the general one, in one kernel: the same packed
+// block with and without its FastPlan. Data are chosen so that sums pass from one to the other.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -39,61 +38,61 @@ std::vector<const KernelTable*> tables() {
 struct Case {
   std::string accumulator;
   std::string operands;  ///< the format that they lie in
-  Split kind;
+  FastPath path;
 };
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all{
-      {"e4m3 sequential", "e4m3", Split::rounded},
-      {"e5m2 sequential", "e5m2", Split::rounded},
-      {"e3m2ieee sequential", "e3m2ieee", Split::rounded},
-      {"e6m9 sequential", "fp32", Split::rounded},
-      {"fp16 sequential overflow=saturate", "e5m2", Split::rounded},
-      {"bf16 sequential", "bf16", Split::rounded},
-      {"e4m3fnuz sequential", "e4m3", Split::rounded},
-      {"e4m3 sequential product=exact", "e4m3", Split::exact},
-      {"e5m2 sequential product=exact", "e5m2", Split::exact},
-      {"fp16 sequential product=exact", "fp32", Split::exact},
-      {"e4m3fnuz sequential product=exact", "e4m3", Split::exact},
-      {"e4m3 kahan", "e4m3", Split::kahan},
-      {"fp16 kahan", "fp16", Split::kahan},
-      {"fp32 sequential", "fp32", Split::plain},
-      {"fp32 sequential product=exact", "fp32", Split::plain},
-      {"fp32 kahan", "fp32", Split::plain_kahan},
-      {"fp32 pairwise", "fp32", Split::plain_tree},
-      {"e4m3 pairwise", "e4m3", Split::tree},
-      {"e5m2 pairwise", "fp32", Split::tree},
-      {"e4m3fn pairwise", "e4m3fn", Split::tree},
-      {"e5m2fnuz pairwise", "e5m2fnuz", Split::tree},
-      {"fp16 pairwise", "fp16", Split::tree},
-      {"bf16 pairwise", "bf16", Split::tree},
-      {"tf32 pairwise", "fp32", Split::tree},
-      {"e2m1 pairwise overflow=saturate", "e2m1", Split::tree},
-      {"fp16 sequential", "e4m3", Split::rounded},  // from here on products need no rounding
-      {"e6m9 sequential", "e5m2", Split::rounded},
-      {"e4m3 sequential overflow=saturate", "e2m1", Split::rounded},
-      {"e5m7 sequential product=e4m3", "e2m1", Split::rounded},
-      {"fp16 sequential product=exact", "e4m3", Split::exact},
-      {"bf16 sequential product=exact", "e4m3", Split::exact},
-      {"e6m9 kahan", "e5m2", Split::kahan},
-      {"e4m3 kahan", "e2m1", Split::kahan},
-      {"bf16 pairwise", "e4m3", Split::tree},
-      {"e4m3 pairwise", "e2m1", Split::tree},
-      {"e3m0 sequential", "e3m0", Split::rounded},
-      {"e3m0 kahan overflow=saturate", "e3m0", Split::kahan},
-      {"e4m0 kahan", "e4m3", Split::kahan},
-      {"binary8p1se sequential product=exact", "e5m2", Split::exact},
-      {"e4m0 sequential product=exact overflow=saturate", "e4m0", Split::exact},
-      {"e3m2 sequential product=e2m0", "e3m2", Split::rounded},
-      {"e2m1 kahan", "e2m1", Split::kahan},
-      {"e2m1 sequential", "e2m1", Split::rounded},
-      {"e4m3 sequential overflow=saturate", "e4m3", Split::rounded},
-      {"e4m3 kahan overflow=saturate", "e4m3", Split::kahan},
-      {"e2m3 sequential product=exact", "e2m3", Split::exact},
-      {"e4m3 sequential rounding=stochastic random_bits=8", "e4m3", Split::stochastic},
-      {"e5m2 sequential rounding=stochastic random_bits=16", "e5m2", Split::stochastic},
-      {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", Split::stochastic},
-      {"e6m9 sequential rounding=stochastic random_bits=13", "e6m9", Split::stochastic},
+      {"e4m3 sequential", "e4m3", FastPath::veltkamp},
+      {"e5m2 sequential", "e5m2", FastPath::veltkamp},
+      {"e3m2ieee sequential", "e3m2ieee", FastPath::veltkamp},
+      {"e6m9 sequential", "fp32", FastPath::veltkamp},
+      {"fp16 sequential overflow=saturate", "e5m2", FastPath::veltkamp},
+      {"bf16 sequential", "bf16", FastPath::veltkamp},
+      {"e4m3fnuz sequential", "e4m3", FastPath::veltkamp},
+      {"e4m3 sequential product=exact", "e4m3", FastPath::veltkamp_exact},
+      {"e5m2 sequential product=exact", "e5m2", FastPath::veltkamp_exact},
+      {"fp16 sequential product=exact", "fp32", FastPath::veltkamp_exact},
+      {"e4m3fnuz sequential product=exact", "e4m3", FastPath::veltkamp_exact},
+      {"e4m3 kahan", "e4m3", FastPath::veltkamp},
+      {"fp16 kahan", "fp16", FastPath::veltkamp},
+      {"fp32 sequential", "fp32", FastPath::binary32},
+      {"fp32 sequential product=exact", "fp32", FastPath::binary32},
+      {"fp32 kahan", "fp32", FastPath::binary32},
+      {"fp32 pairwise", "fp32", FastPath::binary32},
+      {"e4m3 pairwise", "e4m3", FastPath::veltkamp},
+      {"e5m2 pairwise", "fp32", FastPath::veltkamp},
+      {"e4m3fn pairwise", "e4m3fn", FastPath::veltkamp},
+      {"e5m2fnuz pairwise", "e5m2fnuz", FastPath::veltkamp},
+      {"fp16 pairwise", "fp16", FastPath::veltkamp},
+      {"bf16 pairwise", "bf16", FastPath::veltkamp},
+      {"tf32 pairwise", "fp32", FastPath::veltkamp},
+      {"e2m1 pairwise overflow=saturate", "e2m1", FastPath::veltkamp},
+      {"fp16 sequential", "e4m3", FastPath::veltkamp},  // from here on products need no rounding
+      {"e6m9 sequential", "e5m2", FastPath::veltkamp},
+      {"e4m3 sequential overflow=saturate", "e2m1", FastPath::veltkamp},
+      {"e5m7 sequential product=e4m3", "e2m1", FastPath::veltkamp},
+      {"fp16 sequential product=exact", "e4m3", FastPath::veltkamp_exact},
+      {"bf16 sequential product=exact", "e4m3", FastPath::veltkamp_exact},
+      {"e6m9 kahan", "e5m2", FastPath::veltkamp},
+      {"e4m3 kahan", "e2m1", FastPath::veltkamp},
+      {"bf16 pairwise", "e4m3", FastPath::veltkamp},
+      {"e4m3 pairwise", "e2m1", FastPath::veltkamp},
+      {"e3m0 sequential", "e3m0", FastPath::veltkamp},
+      {"e3m0 kahan overflow=saturate", "e3m0", FastPath::veltkamp},
+      {"e4m0 kahan", "e4m3", FastPath::veltkamp},
+      {"binary8p1se sequential product=exact", "e5m2", FastPath::veltkamp_exact},
+      {"e4m0 sequential product=exact overflow=saturate", "e4m0", FastPath::veltkamp_exact},
+      {"e3m2 sequential product=e2m0", "e3m2", FastPath::veltkamp},
+      {"e2m1 kahan", "e2m1", FastPath::veltkamp},
+      {"e2m1 sequential", "e2m1", FastPath::veltkamp},
+      {"e4m3 sequential overflow=saturate", "e4m3", FastPath::veltkamp},
+      {"e4m3 kahan overflow=saturate", "e4m3", FastPath::veltkamp},
+      {"e2m3 sequential product=exact", "e2m3", FastPath::veltkamp_exact},
+      {"e4m3 sequential rounding=stochastic random_bits=8", "e4m3", FastPath::stochastic},
+      {"e5m2 sequential rounding=stochastic random_bits=16", "e5m2", FastPath::stochastic},
+      {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", FastPath::stochastic},
+      {"e6m9 sequential rounding=stochastic random_bits=13", "e6m9", FastPath::stochastic},
   };
   return all;
 }
@@ -124,7 +123,7 @@ const std::vector<Case>& stochastic_cases() {
           const std::string policy = turn % 3 == 0 ? " overflow=saturate" : "";
           cases.push_back({format + (scheme + policy) +
                                " rounding=stochastic random_bits=" + std::to_string(bits),
-                           turn % 4 == 0 ? "fp32" : format, Split::stochastic});
+                           turn % 4 == 0 ? "fp32" : format, FastPath::stochastic});
         }
       }
     }
@@ -132,7 +131,7 @@ const std::vector<Case>& stochastic_cases() {
       for (const char* scheme :
            {"e5m7 sequential product=", "e4m3 kahan product=", "e8m3 pairwise product="}) {
         cases.push_back({std::string(scheme) + product + " rounding=stochastic random_bits=9",
-                         "e5m7", Split::stochastic});
+                         "e5m7", FastPath::stochastic});
       }
     }
     return cases;
@@ -238,7 +237,7 @@ class Block {
 
 /// The plan without its short route.
 GemmPlan general_of(GemmPlan plan) {
-  plan.split = SplitPlan{};
+  plan.fast = FastPlan{};
   return plan;
 }
 
@@ -252,7 +251,7 @@ TEST(GemmRoutes, PlansTakeTheShortRoundings) {
   for (const auto* some : {&cases(), &stochastic_cases()}) {
     for (const Case& c : *some) {
       const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 100);
-      EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(c.kind)) << c.accumulator;
+      EXPECT_EQ(static_cast<int>(plan.sum.fast.path), static_cast<int>(c.path)) << c.accumulator;
     }
   }
   for (const char* general :
@@ -263,7 +262,7 @@ TEST(GemmRoutes, PlansTakeTheShortRoundings) {
         "e4m3 pairwise product=exact", "fp32 kahan product=exact", "fp32 pairwise rounding=up",
         "e8m12 pairwise"}) {
     const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(general), 100);
-    EXPECT_EQ(static_cast<int>(plan.sum.split.kind), static_cast<int>(Split::none)) << general;
+    EXPECT_EQ(static_cast<int>(plan.sum.fast.path), static_cast<int>(FastPath::none)) << general;
   }
 }
 
@@ -314,7 +313,7 @@ TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
   const Accumulator accumulator = ParseAccumulator("e4m3 sequential rounding=stochastic");
   const double quantum = accumulator.format.min_subnormal();
   AccumulatorPlan plan = make_accumulator_plan(accumulator, 1);
-  ASSERT_GT(plan.sum.stochastic.spare_bits, 0);
+  ASSERT_GT(plan.sum.fast.stochastic.spare_bits, 0);
   const auto first = static_cast<std::uint32_t>(Block::kIndex);
   int products = 0;
   for (std::uint64_t seed = 0; products < 20; ++seed) {
@@ -443,7 +442,7 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
     for (const char* name : {"fp16 sequential", "e6m9 sequential", "bf16 sequential",
                              "e4m3 sequential", "e5m2 kahan", "tf32 sequential"}) {
       const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(name), 1);
-      ASSERT_TRUE(takes_logs(plan.sum.split)) << name;
+      ASSERT_TRUE(plan.sum.fast.takes_logs) << name;
       const GemmPlan general = general_of(plan.sum);
       for (int round = 0; round < 200; ++round) {
         std::vector<float> a(8);
@@ -504,7 +503,7 @@ TEST(GemmRoutes, HalvesAndGeneralAreTheSameBits) {
         "e4m3fnuz sequential", "e4m3 sequential overflow=saturate"}) {
     const Accumulator accumulator = ParseAccumulator(text);
     const AccumulatorPlan plan = make_accumulator_plan(accumulator, 1);
-    EXPECT_EQ(plan.sum.split.half, Half::fp16) << text;
+    EXPECT_EQ(plan.sum.fast.half, Half::fp16) << text;
     const GemmPlan general = general_of(plan.sum);
     const auto most = static_cast<float>(accumulator.format.max());
     for (int turn = 0; turn < 400; ++turn) {

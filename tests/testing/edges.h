@@ -51,8 +51,8 @@ inline std::vector<int> routes_of(const Format& format) {
     const FoldPlan fold = make_fold_plan(sum, format);
     for (const int fact :
          {static_cast<int>(plan.form), int{plan.wide}, int{plan.scale_in_binary32},
-          int{plan.scale_up_in_binary32}, int{plan.scale_down_to_odd}, static_cast<int>(fold.kind),
-          int{fold.in_binary32}, static_cast<int>(gemm.split.kind), gemm.product_bits,
+          int{plan.scale_up_in_binary32}, int{plan.scale_down_to_odd}, static_cast<int>(fold.path),
+          int{fold.in_binary32}, static_cast<int>(gemm.fast.path), gemm.product_bits,
           int{gemm.sum_in_binary32}}) {
       routes.push_back(fact);
     }

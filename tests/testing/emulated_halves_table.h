@@ -32,7 +32,7 @@ inline const KernelTable* emulated_halves_table() {
     KernelTable table = **avx2;
     table.name = "avx2 with emulated halves";
     table.gemm = [](const GemmPlan& plan, const GemmBlock& block) {
-      if (plan.split.half == Half::fp16) return emulated::gemm_in_halves(plan, block);
+      if (plan.fast.half == Half::fp16) return emulated::gemm_in_halves(plan, block);
       (*avx2)->gemm(plan, block);
     };
     return table;

@@ -95,7 +95,7 @@ class TracedKernels {
   KernelTable table_;
 };
 
-/// The paths that tiles of products of traced::gemm took, by Split's numbers.
+/// The paths that tiles of products of traced::gemm took, by FastPath's numbers.
 inline std::array<std::atomic<int>, 16> tiles_of_path{};
 
 }  // namespace testing

@@ -228,7 +228,7 @@ class Worker {
  private:
   static std::vector<std::int32_t>* LogsFor(const AccumulatorPlan& plan,
                                             std::vector<std::int32_t>& logs) {
-    return plan.scheme != Scheme::block_fma && takes_logs(plan.sum.split) ? &logs : nullptr;
+    return plan.scheme != Scheme::block_fma && plan.sum.fast.takes_logs ? &logs : nullptr;
   }
   [[nodiscard]] std::uint64_t IndexOf(std::int64_t row) const {
     return static_cast<std::uint64_t>(
@@ -363,7 +363,7 @@ class Worker {
       b_.PackInOrder(b, true, unit_, block.count);
       return;
     }
-    const int bits = plan_.scheme == Scheme::fixed ? 24 : least_bits_within(sum_.split);
+    const int bits = plan_.scheme == Scheme::fixed ? 24 : sum_.fast.least_bits_within;
     a_.Pack(a, false, bits);
     b_.Pack(b, true, bits);
   }

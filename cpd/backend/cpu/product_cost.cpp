@@ -19,7 +19,7 @@ namespace {
 /// The number of products in a usual sum; some routes depend on it.
 constexpr std::int64_t kUsualDepth = 128;
 
-/// The general route in binary32 (gemm_tile.h): one rounding to nearest-even by an addition, and
+/// The general route in binary32 (gemm_general.h): one rounding to nearest-even by an addition, and
 /// one of any other form.
 constexpr double kRoundingByAddition = 15, kGeneralRounding = 40;
 /// The general route in binary64: one exact or rounded addition, and one rounded product.
@@ -28,15 +28,15 @@ constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
 /// One word of Philox in each lane: about 30 operations and what its use adds.
 constexpr double kPhiloxWord = 40;
 
-/// Sums in fp32 by the hardware's roundings (Split::plain…): one product, fused or rounded first;
-/// with Kahan's compensation or in a tree.
+/// Sums in fp32 by the hardware's roundings (the path binary32): one product, fused or rounded
+/// first; with Kahan's compensation or in a tree.
 constexpr double kFusedFp32 = 1.5, kSeparateFp32 = 2.5, kCompensatedFp32 = 9, kTreeFp32 = 9;
-/// The short roundings of split.h: one product of a sum in order (its one or two roundings), with
+/// Veltkamp's roundings: one product of a sum in order (its one or two roundings), with
 /// Kahan's compensation, or in a tree.
-constexpr double kSplitInOrder = 9, kSplitKahan = 20, kSplitTree = 15;
-/// The factor on short roundings where they are guarded (formats without fraction bits).
+constexpr double kVeltkampInOrder = 9, kVeltkampKahan = 20, kVeltkampTree = 15;
+/// The factor on these where they are guarded (formats without fraction bits).
 constexpr double kGuarded = 2.5;
-/// The short stochastic rounding (split_stochastic.h), without its random bits: one rounding in
+/// The path `stochastic`, without its random bits: one rounding in
 /// binary32 lanes and in binary64 lanes.
 constexpr double kStochasticInBinary32 = 12, kStochasticInBinary64 = 20;
 
@@ -76,32 +76,37 @@ double GeneralRoute(const GemmPlan& plan) {
   return kAdditionInBinary64 * AdditionsOf(plan) + (plan.exact_products ? 0 : kProductInBinary64);
 }
 
-/// The cost of one product by the short route that its plan has.
-double ShortRoute(const GemmPlan& plan) {
-  const double guarded = plan.split.guarded ? kGuarded : 1;
-  switch (plan.split.kind) {
-    case Split::plain:
-      return plan.exact_products ? kFusedFp32 : kSeparateFp32;
-    case Split::plain_kahan:
-      return kCompensatedFp32;
-    case Split::plain_tree:
-      return kTreeFp32;
-    case Split::kahan:
-      return kSplitKahan * guarded;
-    case Split::tree:
-      return kSplitTree;
-    case Split::stochastic:
-      return (plan.stochastic.in_binary32 ? kStochasticInBinary32 : kStochasticInBinary64) *
-             RoundingsOf(plan);
-    default:
-      return kSplitInOrder * guarded;
-  }
+template <class Path>
+constexpr bool kTakesAnyValues = [] {
+  if constexpr (Path::kTakesProducts) return Path::kAnyValues;
+  return false;
+}();
+
+/// The time of one of the products of a scheme: in order, with Kahan's compensation, in a tree.
+double ByScheme(Scheme scheme, double in_order, double kahan, double tree) {
+  if (scheme == Scheme::kahan) return kahan;
+  return scheme == Scheme::pairwise ? tree : in_order;
 }
 
-double FloatSum(const GemmPlan& plan) {
-  return RandomBits(plan) +
-         (plan.split.kind == Split::none ? GeneralRoute(plan) : ShortRoute(plan));
+/// The cost of one product by the fast path that its plan has, else by the general one.
+double PathOfProduct(const GemmPlan& plan) {
+  double cost = 0;
+  const bool has_path = with_path(plan.fast.path, [&]<class Path>() {
+    if constexpr (Path::kStochastic) {
+      const bool narrow = plan.fast.stochastic.in_binary32;
+      cost = (narrow ? kStochasticInBinary32 : kStochasticInBinary64) * RoundingsOf(plan);
+    } else if constexpr (kTakesAnyValues<Path>) {
+      cost = ByScheme(plan.scheme, plan.exact_products ? kFusedFp32 : kSeparateFp32,
+                      kCompensatedFp32, kTreeFp32);
+    } else {
+      const double guarded = plan.fast.guarded ? kGuarded : 1;
+      cost = guarded * ByScheme(plan.scheme, kVeltkampInOrder, kVeltkampKahan, kVeltkampTree);
+    }
+  });
+  return has_path ? cost : GeneralRoute(plan);
 }
+
+double FloatSum(const GemmPlan& plan) { return RandomBits(plan) + PathOfProduct(plan); }
 
 double IntegerSum(const FixedPlan& plan) {
   return plan.words <= kFewWords ? kIntegerOfFewWords : kIntegerWord * plan.words;

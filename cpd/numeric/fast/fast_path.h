@@ -12,6 +12,7 @@ namespace cpd {
 enum class FastPath : std::uint8_t {
   none,
 #define CPD_FAST_SUM(name, Path) name,
+#define CPD_FAST_LANES(name, Path) name,
 #define CPD_FAST_CUDA(name) name,
 #include "cpd/numeric/fast/paths.def"
 };
@@ -20,6 +21,7 @@ enum class FastPath : std::uint8_t {
 inline constexpr const char* kFastPathNames[] = {
     "general",
 #define CPD_FAST_SUM(name, Path) #name,
+#define CPD_FAST_LANES(name, Path) #name,
 #define CPD_FAST_CUDA(name) #name,
 #include "cpd/numeric/fast/paths.def"
 };

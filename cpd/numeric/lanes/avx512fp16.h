@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AVX-512 FP16: 32 lanes of 16 bits, for the roundings of split.h in half precision. Each operation
+// AVX-512 FP16: 32 lanes of 16 bits, for the roundings of veltkamp_rounding.h in half precision. Each operation
 // is rounded once to nearest even and keeps subnormals. Empty where a source is not compiled for
 // it.
 #pragma once

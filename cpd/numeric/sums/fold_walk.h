@@ -199,24 +199,26 @@ constexpr Format known_of_pairs(const Format& terms_in, const Format& format) {
 
 /// The plan by which terms, values of `terms_in`, are added.
 constexpr FoldPlan plan_of_terms(const Accumulator& accumulator, const Format& terms_in,
-                                 const RandomKey& key = {}) {
+                                 const RandomKey& key = {}, FastPaths on = {}) {
   const Format& format = accumulator.format;
   switch (accumulator.scheme) {
     case Scheme::chunked:
       return make_fold_plan(
           {accumulator.inner.value_or(format), accumulator.scheme, accumulator.rounding}, terms_in,
-          key);
+          key, on);
     case Scheme::pairwise:
-      return make_fold_plan(accumulator, known_of_pairs(terms_in, format), key);
+      return make_fold_plan(accumulator, known_of_pairs(terms_in, format), key, on);
     default:
-      return make_fold_plan(accumulator, terms_in, key);
+      return make_fold_plan(accumulator, terms_in, key, on);
   }
 }
 /// The plan by which the sums of chunks, and trees, are added.
-constexpr FoldPlan plan_of_sums(const Accumulator& accumulator, const RandomKey& key = {}) {
+constexpr FoldPlan plan_of_sums(const Accumulator& accumulator, const RandomKey& key = {},
+                                FastPaths on = {}) {
   const Format& format = accumulator.format;
   const bool chunked = accumulator.scheme == Scheme::chunked;
-  return make_fold_plan(accumulator, chunked ? accumulator.inner.value_or(format) : format, key);
+  return make_fold_plan(accumulator, chunked ? accumulator.inner.value_or(format) : format, key,
+                        on);
 }
 
 }  // namespace cpd

@@ -41,10 +41,10 @@ constexpr InnerSum inner_sum(const Accumulator& accumulator) {
           chunked ? accumulator.inner.value_or(accumulator.format) : accumulator.format};
 }
 
-/// The plan of an accumulator; `depth` is the number of products of a sum, `key` selects the random
-/// bits of its roundings.
+/// The plan of an accumulator by the fast paths that are `on`; `depth` is the number of products of
+/// a sum, `key` selects the random bits of its roundings.
 constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator, std::int64_t depth,
-                                                const RandomKey& key = {}) {
+                                                const RandomKey& key = {}, FastPaths on = {}) {
   AccumulatorPlan plan;
   plan.scheme = accumulator.scheme;
   Format start = accumulator.format;
@@ -65,15 +65,15 @@ constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator, 
   } else {
     const InnerSum inner = inner_sum(accumulator);
     plan.sum = make_gemm_plan(inner.scheme, inner.product, accumulator.exact_products, inner.sum,
-                              accumulator.rounding, first_draw(accumulator.rounding), key);
+                              accumulator.rounding, first_draw(accumulator.rounding), key, on);
     plan.planes = planes_of(inner.scheme, depth);
     if (accumulator.scheme == Scheme::chunked) {
       plan.chunk = accumulator.chunk;
       plan.outer =
-          make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner.sum, key);
+          make_fold_plan({start, Scheme::sequential, accumulator.rounding}, inner.sum, key, on);
     }
   }
-  plan.first = make_fold_plan({start, Scheme::sequential, first}, kFp32, key);
+  plan.first = make_fold_plan({start, Scheme::sequential, first}, kFp32, key, on);
   return plan;
 }
 

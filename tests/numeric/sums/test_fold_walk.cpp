@@ -302,12 +302,13 @@ TEST(FoldWalk, PlansOfItsSteps) {
   const Format e4m3 = ParseFormat("e4m3");
   const Format e5m2 = ParseFormat("e5m2");
   Accumulator a{.format = e4m3};
-  EXPECT_EQ(plan_of_terms(a, e4m3).kind, Split::rounded);
-  EXPECT_EQ(plan_of_terms(a, kFp32).kind, Split::exact);
+  EXPECT_EQ(plan_of_terms(a, e4m3).path, FastPath::veltkamp);
+  EXPECT_EQ(plan_of_terms(a, kFp32).path, FastPath::veltkamp_exact);
   a.format = ParseFormat("e3m0");
-  EXPECT_EQ(plan_of_terms(a, a.format).kind, Split::powers);
-  EXPECT_EQ(plan_of_terms(a, ParseFormat("e2m1")).kind, Split::exact_powers);
-  EXPECT_EQ(plan_of_terms(a, ParseFormat("e4m0")).kind, Split::exact_powers) << "a finer grid";
+  EXPECT_EQ(plan_of_terms(a, a.format).path, FastPath::powers_of_two);
+  EXPECT_EQ(plan_of_terms(a, ParseFormat("e2m1")).path, FastPath::powers_of_two_exact);
+  EXPECT_EQ(plan_of_terms(a, ParseFormat("e4m0")).path, FastPath::powers_of_two_exact)
+      << "a finer grid";
   a.format = e4m3;
   a.scheme = Scheme::chunked;
   a.inner = e5m2;

@@ -127,8 +127,8 @@ def test_why_the_path_is_general() -> None:
             "e4m3",
         )
     }
-    assert why["e4m3 sequential rounding=up"] == "sums rounded up have no short path"
-    assert why["e4m3 kahan product=exact"].startswith("exact products have a short path")
+    assert why["e4m3 sequential rounding=up"] == "sums rounded up have no fast path"
+    assert why["e4m3 kahan product=exact"].startswith("exact products have a fast path")
     assert why["e4m3:nosub"].startswith("a format without sign, zero or subnormals")
     if BACKEND != "scalar":
         assert why["e4m3"].endswith("the values decide")

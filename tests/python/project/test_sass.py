@@ -3,7 +3,7 @@
 
 Of sm_90 and one release of nvcc: another's code is another. After a change that is meant,
 `CPD_STORE_SASS=1 ./dev test tests/python/project/test_sass.py` stores the new figures; the comments
-that name them change with it (kernels/cuda/gemm_short.h, gemm_halves.h).
+that name them change with it (kernels/cuda/gemm_registers.h, gemm_halves.h).
 """
 
 from __future__ import annotations
@@ -182,38 +182,38 @@ FIGURES = {
         "sum_rows<(Rounding)0, float, false>", {"FADD": 4, "FFMA": 4, "LDS": 1}, 1
     ),
     "fold of codes of 8 bits": Figure(
-        "short_fold<(Split)2, false>", {"LDS": 16, "FMUL": 16, "FFMA": 16}, 16
+        "short_fold<Veltkamp, false>", {"LDS": 16, "FMUL": 16, "FFMA": 16}, 16
     ),
     "fold of codes of 8 bits, Kahan": Figure(
-        "short_fold<(Split)2, true>", {"LDS": 16, "FMUL": 64, "FFMA": 64}, 16
+        "short_fold<Veltkamp, true>", {"LDS": 16, "FMUL": 64, "FFMA": 64}, 16
     ),
     "fold of fp32, any numbers": Figure(
-        "short_fold<(Split)3, false>", {"FFMA.RM": 16, "LDG": 4}, 16, lacks="LDS"
+        "short_fold<VeltkampExact, false>", {"FFMA.RM": 16, "LDG": 4}, 16, lacks="LDS"
     ),
     "fold of fp32, any numbers, Kahan": Figure(
-        "short_fold<(Split)3, true>", {"FFMA.RM": 16, "LDG": 4}, 16, lacks="LDS"
+        "short_fold<VeltkampExact, true>", {"FFMA.RM": 16, "LDG": 4}, 16, lacks="LDS"
     ),
     "fold of terms of ranks": Figure(
-        "fold_short_of<(Split)2>", {"LDG": 4, "FFMA": 4}, 4, through="FFMA"
+        "fold_short_of<Veltkamp>", {"LDG": 4, "FFMA": 4}, 4, through="FFMA"
     ),
     "fold of terms of ranks, Kahan": Figure(
-        "fold_short_of<(Split)2>", {"LDG": 4, "FFMA": 16}, 4, through="FFMA"
+        "fold_short_of<Veltkamp>", {"LDG": 4, "FFMA": 16}, 4, through="FFMA"
     ),
-    "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
+    "product, plain": Figure("multiply_wide<Binary32, (Scheme)0>", {"FMUL": 64, "LDS": 8}, 64),
     "product, rounded": Figure(
-        "multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True, longest_in="FFMA"
+        "multiply_wide<Veltkamp, (Scheme)0>", {"FFMA": 64}, 64, by_longest=True, longest_in="FFMA"
     ),
     "product, rounded, any bits": Figure(
-        "multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True
+        "multiply_wide<Veltkamp, (Scheme)0>", {"FFMA": 64}, 64, by_longest=True
     ),
     "product, fp16": Figure("multiply_halves<(Half)1>", {"HFMA2": 384}, 256, by_longest=True),
     "product, bf16": Figure("multiply_halves<(Half)2>", {"HFMA2": 384}, 256, by_longest=True),
-    "product, exact": Figure("multiply_wide<(Split)3>", {"FFMA": 64}, 64, by_longest=True),
+    "product, exact": Figure("multiply_wide<VeltkampExact, (Scheme)0>", {"FFMA": 64}, 64, by_longest=True),
     "product, Kahan": Figure(
-        "multiply_wide<(Split)4>", {"FFMA": 64}, 32, by_longest=True, longest_in="FFMA"
+        "multiply_wide<Veltkamp, (Scheme)1>", {"FFMA": 64}, 32, by_longest=True, longest_in="FFMA"
     ),
     "product, Kahan, any bits": Figure(
-        "multiply_wide<(Split)4>", {"FFMA": 64}, 32, by_longest=True
+        "multiply_wide<Veltkamp, (Scheme)1>", {"FFMA": 64}, 32, by_longest=True
     ),
     "product, stochastic, 24 bits": Figure(
         "void multiply<OrderedSum<(Rounding)6, (Scheme)0> >", {"FMUL": 4, "FADD": 6}, 2
@@ -347,7 +347,7 @@ def test_instructions(
         ("sum_each<(Rounding)0, float, false>", "LDG.E", 8),
         ("sum_each<(Rounding)0, float, false>", "LDG.E.U16", 8),
         ("sum_rows<(Rounding)0, float, false>", "LDG.E", 8),
-        ("fold_short_of<(Split)2>", "LDG.E", 4),
+        ("fold_short_of<Veltkamp>", "LDG.E", 4),
     ],
 )
 def test_reads_wait_together(
@@ -359,10 +359,10 @@ def test_reads_wait_together(
 
 
 def test_comments_give_the_stored_figures() -> None:
-    """The tables of gemm_short.h, which names them by Split, and of gemm_halves.h."""
+    """The tables of gemm_registers.h, by the paths of its steps, and of gemm_halves.h."""
     stored = json.loads(_STORED.read_text())["instructions"]
-    of_short = ("rounded", "rounded, any bits", "exact", "Kahan", "Kahan, any bits", "plain")
-    tables = {"short": of_short, "halves": ("fp16", "bf16")}
+    of_registers = ("rounded", "rounded, any bits", "exact", "Kahan", "Kahan, any bits", "plain")
+    tables = {"registers": of_registers, "halves": ("fp16", "bf16")}
     for file, routes in tables.items():
         text = (_ROOT / f"kernels/cuda/gemm_{file}.h").read_text()
         for route in routes:

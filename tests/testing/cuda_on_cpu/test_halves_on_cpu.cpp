@@ -39,10 +39,10 @@ struct Formats {
   }
 };
 
-SplitPlan plan_of(const Formats& formats) {
+FastPlan plan_of(const Formats& formats) {
   return make_gemm_plan(Scheme::sequential, ParseFormat(formats.product), false,
                         ParseFormat(formats.sum), {}, 0)
-      .split;
+      .fast;
 }
 
 constexpr Formats kFp16[] = {{"e4m3", "e4m3"},
@@ -87,7 +87,7 @@ TEST(Halves, FormatsOfPlans) {
     EXPECT_EQ(plan_of(f).half, Half::none) << ::testing::PrintToString(f);
   const Format format = ParseFormat("e4m3");
   const auto half_of = [&](Scheme scheme, bool exact, Rounding mode) {
-    return make_gemm_plan(scheme, format, exact, format, {.mode = mode}, 0).split.half;
+    return make_gemm_plan(scheme, format, exact, format, {.mode = mode}, 0).fast.half;
   };
   EXPECT_EQ(half_of(Scheme::sequential, false, Rounding::nearest_even), Half::fp16);
   EXPECT_EQ(half_of(Scheme::sequential, true, Rounding::nearest_even), Half::none);
@@ -196,7 +196,7 @@ struct Counts {
 template <Half kHalf>
 Counts expect_exact_pairs(const Formats& formats) {
   using V = cuda::PairOf<kHalf>;
-  const SplitPlan plan = plan_of(formats);
+  const FastPlan plan = plan_of(formats);
   const SplitFormat<V> of_product(plan.man_product, plan.product_quantum, false);
   const SplitFormat<V> of_sum(plan.man_sum, plan.sum_quantum, false);
   const RoundPlan product = make_plan(ParseFormat(formats.product), {});

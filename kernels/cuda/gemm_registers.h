@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings (numeric/sums/split.h) on a GPU: each thread's work between the block's
-// barriers, for host and device. gemm_tile.h has the general route.
+// Tiles of sums in registers by the steps of a fast path (numeric/fast) on a GPU: each thread's
+// work between the block's barriers, for host and device. gemm_general.h has the general path.
 //
 // A block has 64 x 64 sums, a thread 4 x 4 of them in registers. 32 values of k at a time go
 // through shared memory, and the bounds of a thread's products are found for groups of 4 of them: a
-// group whose sums might overflow takes the general route.
+// group whose sums might overflow takes the general path.
 //
 // Instructions of a product and its sum, counted in the machine code for sm_90 of the unrolled loop
 // with its loads and bounds, on the shortest path (tests/python/project/test_sass.py):
@@ -21,12 +21,12 @@
 // rounded, 3.0e12 exact, 1.9e12 by Kahan.
 #pragma once
 
+#include "cpd/numeric/fast/choose.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/gemm_plan.h"
-#include "cpd/numeric/sums/split.h"
 #include "cpd/numeric/units/accumulator_plan.h"
-#include "kernels/cuda/gemm_tile.h"
+#include "kernels/cuda/gemm_general.h"
 
 namespace cpd::cuda {
 
@@ -137,7 +137,7 @@ CPD_FN void bound_wide(WideMemory& memory, int thread) {
   x.fraction[group][patch] = range.fraction;
 }
 
-/// A thread's sums in memory, for the general route, to which the sums in registers are copied.
+/// A thread's sums in memory, for the general path, to which the sums in registers are copied.
 struct PatchSums {
   float sum[kPatch * kPatch];
   float lost[kPatch * kPatch];
@@ -172,12 +172,11 @@ struct PatchPlanes {
   }
 };
 
-/// Adds `count` values of k to the sums by the general route.
-template <Split kKind, class V, class Operands>
+/// Adds `count` values of k to the sums by the general path.
+template <class Path, Scheme kScheme, class V, class Operands>
 CPD_FN void add_general(const GemmPlan& plan, const Operands& operands, int count,
                         PatchSums& sums) {
   using R = Rule<Rounding::nearest_even>;
-  constexpr bool kExact = kKind == Split::exact;
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
@@ -185,22 +184,22 @@ CPD_FN void add_general(const GemmPlan& plan, const Operands& operands, int coun
     Operands at = operands;
     at.row += i / kPatch;
     at.column += i % kPatch;
-    GemmSums<R, V, kExact, PatchLines<V, Operands>, PatchPlanes<V>> loop(
+    GemmSums<R, V, Path::kAddsExact, PatchLines<V, Operands>, PatchPlanes<V>> loop(
         plan, {at}, {{&sums, i}}, SumDraws<R, V>(0, 0, 0, 0, 0));
-    if constexpr (kKind == Split::kahan) {
+    if constexpr (kScheme == Scheme::kahan) {
       loop.kahan(count);
     } else {
       loop.sequential(count);
     }
   }
 }
-template <Split kKind, class Operands>
+template <class Path, Scheme kScheme, class Operands>
 CPD_COLD void add_carefully(const GemmPlan& plan, const Operands& operands, int count, bool narrow,
                             PatchSums& sums) {
-  if constexpr (kKind != Split::exact) {
-    if (narrow) return add_general<kKind, float>(plan, operands, count, sums);
+  if constexpr (!Path::kAddsExact) {
+    if (narrow) return add_general<Path, kScheme, float>(plan, operands, count, sums);
   }
-  add_general<kKind, double>(plan, operands, count, sums);
+  add_general<Path, kScheme, double>(plan, operands, count, sums);
 }
 
 /// to = round(to + x) for each sum; without x, to = round(to).
@@ -238,38 +237,33 @@ CPD_FN void end_chunk(const AccumulatorPlan& plan, PatchSums& sums) {
 
 /// Returns whether split_short rounds the products of operands with these or-ed fraction bits: they
 /// have at most 22 bits, and lose some only where they are far below the least spacing.
-CPD_FN bool has_short_products(const SplitPlan& split, std::uint32_t fraction) {
+CPD_FN bool has_short_products(const FastPlan& plan, std::uint32_t fraction) {
   constexpr std::uint32_t kBeyond11Bits = Pattern<float>::fraction >> 10;
-  return (fraction & kBeyond11Bits) == 0 && split.product_least > 0x1p-120F;
+  return (fraction & kBeyond11Bits) == 0 && plan.product_least > 0x1p-120F;
 }
 
 /// How many values of k there are between checks.
-constexpr int steps_of(Split kind) { return kind == Split::kahan ? 2 : kGroup; }
+constexpr int steps_of(Scheme scheme) { return scheme == Scheme::kahan ? kShortSteps : kGroup; }
 
 /// One thread's 4 x 4 sums.
-template <Split kKind>
+template <class Path, Scheme kScheme>
 class WideThread {
  public:
   CPD_FN WideThread(const GemmCall& call, const TilePlace& place, int thread, PatchSums& sums)
-      : call_(call),
-        sums_(sums),
-        place_{call.product, place, thread},
-        product_(call.plan.sum.split.man_product, call.plan.sum.split.product_quantum, true),
-        sum_(call.plan.sum.split.man_sum, call.plan.sum.split.sum_quantum,
-             call.plan.sum.sum.keeps_negative_zero) {}
+      : call_(call), sums_(sums), place_{call.product, place, thread}, steps_(call.plan.sum.fast) {}
 
   /// Sets the sums in memory to their initial values.
   CPD_FN void begin() {
     float* start = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) sums_.sum[i] = sums_.lost[i] = 0.0F;
     for (int i = 0; i < kPatch * kPatch; ++i) start[i] = place_.addend(i);
-    if (kKind != Split::plain) round_patch(call_.plan.first.round, nullptr, start);
+    if (!Path::kAnyValues) round_patch(call_.plan.first.round, nullptr, start);
   }
   /// write_sums copies the sums from registers to memory, read_sums back.
   CPD_FN void write_sums() {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       sums_.sum[i] = s_[i / kPatch][i % kPatch];
-      if (kKind == Split::kahan) sums_.lost[i] = c_[i / kPatch][i % kPatch];
+      if (kCompensates) sums_.lost[i] = c_[i / kPatch][i % kPatch];
     }
   }
   CPD_FN void read_sums() {
@@ -277,7 +271,7 @@ class WideThread {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       s_[i / kPatch][i % kPatch] = sums_.sum[i];
       ordinary_ = ordinary_ && is_ordinary(sums_.sum[i]);
-      if (kKind != Split::kahan) continue;
+      if (!kCompensates) continue;
       c_[i / kPatch][i % kPatch] = sums_.lost[i];
       ordinary_ = ordinary_ && sums_.lost[i] == sums_.lost[i];
     }
@@ -290,14 +284,14 @@ class WideThread {
         [&](int at, int line, float x) { *memory.b.at(at, line) = x; });
   }
   CPD_FN void bound(WideMemory& memory) const {
-    if (kKind != Split::plain) bound_wide(memory, place_.thread);
+    if (!Path::kAnyValues) bound_wide(memory, place_.thread);
   }
   CPD_FN void add(const WideMemory& memory, std::int64_t k, int count, ChunkCount& chunk) {
-    if constexpr (kKind == Split::plain) {
+    if constexpr (Path::kAnyValues) {
       if (call_.plan.sum.exact_products) {
-        for (int i = 0; i < count; ++i) step_row<true>(memory, i);
+        for (int i = 0; i < count; ++i) step_row<Products::exact>(memory, i);
       } else {
-        for (int i = 0; i < count; ++i) step_row<false>(memory, i);
+        for (int i = 0; i < count; ++i) step_row<Products::any>(memory, i);
       }
     } else {
       for (int i = 0; i < count; i += kGroup) {
@@ -318,8 +312,10 @@ class WideThread {
   }
 
  private:
-  static constexpr int kSteps = steps_of(kKind);
-  static constexpr bool kChunks = kKind == Split::rounded || kKind == Split::exact;
+  static constexpr bool kCompensates = kScheme == Scheme::kahan;
+  static constexpr int kSteps = steps_of(kScheme);
+  static constexpr bool kRounds = !Path::kAnyValues && !Path::kAddsExact;  ///< products
+  static constexpr bool kChunks = !kCompensates && !Path::kAnyValues;
 
   /// Not -0, which the short roundings do not have, nor NaN.
   CPD_FN static bool is_ordinary(float sum) {
@@ -327,39 +323,39 @@ class WideThread {
   }
 
   CPD_FN void add_group(const WideMemory& memory, int k, int length) {
-    const SplitPlan& split = call_.plan.sum.split;
+    const FastPlan& fast = call_.plan.sum.fast;
     const int patch_a = place_.a_patch();
     const int patch_b = place_.b_patch();
     const float largest_a = bits_as<float>(memory.a.largest[k / kGroup][patch_a]);
     const float largest_b = bits_as<float>(memory.b.largest[k / kGroup][patch_b]);
     const float products = largest_a * largest_b * static_cast<float>(kSteps);
-    const float limit = sum_limit(split, bound_products(split, products, kSteps, largest_b));
+    const float limit = sum_limit(fast, bound_products(fast, products, kSteps, largest_b));
     const bool is_short = has_short_products(
-        split, memory.a.fraction[k / kGroup][patch_a] | memory.b.fraction[k / kGroup][patch_b]);
+        fast, memory.a.fraction[k / kGroup][patch_a] | memory.b.fraction[k / kGroup][patch_b]);
     if (length < kGroup) return carefully(memory, k, length, patch_a, patch_b);
     for (int i = 0; i < kGroup; i += kSteps) {
-      if (!ordinary_ || !(weighed(split) <= limit)) {
+      if (!ordinary_ || !(weighed(fast) <= limit)) {
         carefully(memory, k + i, kSteps, patch_a, patch_b);
-      } else if (kKind != Split::exact && is_short) {
-        add_steps<true>(memory, k + i);
+      } else if (!Path::kAddsExact && is_short) {
+        add_steps<Products::few>(memory, k + i);
       } else {
-        add_steps<false>(memory, k + i);
+        add_steps<Products::any>(memory, k + i);
       }
     }
   }
-  template <bool kShort>
+  template <Products kProducts>
   CPD_FN void add_steps(const WideMemory& memory, int k) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-    for (int i = 0; i < kSteps; ++i) step_row<kShort>(memory, k + i);
+    for (int i = 0; i < kSteps; ++i) step_row<kProducts>(memory, k + i);
   }
 
-  /// s * of_sum + c * of_compensation of SplitPlan for the largest sums.
-  CPD_FN float weighed(const SplitPlan& split) const {
+  /// s * of_sum + c * of_compensation of FastPlan for the largest sums.
+  CPD_FN float weighed(const FastPlan& fast) const {
     const float most = largest_of(s_);
-    if constexpr (kKind != Split::kahan) return most;
-    return most * split.of_sum + largest_of(c_) * split.of_compensation;
+    if constexpr (!kCompensates) return most;
+    return most * fast.of_sum + largest_of(c_) * fast.of_compensation;
   }
   CPD_FN static float largest_of(const float (&x)[kPatch][kPatch]) {
     float most = x[0][0];
@@ -369,31 +365,27 @@ class WideThread {
     return most;
   }
 
-  /// Adds one value of k by the short roundings. kShort: products are has_short_products', those of
-  /// kind `plain` exact.
-  template <bool kShort>
+  /// Adds one value of k within the bounds.
+  template <Products kProducts>
   CPD_FN void step_row(const WideMemory& memory, int k) {
     const Four a = memory.a.values[k][place_.a_patch()];
     const Four b = memory.b.values[k][place_.b_patch()];
     for (int j = 0; j < kPatch; ++j) {
-      const float factor_b = b.x[j] * product_.factor;
-      for (int i = 0; i < kPatch; ++i) step<kShort>(a.x[i], b.x[j], factor_b, s_[i][j], c_[i][j]);
+      FactorOperands<float> x[1] = {{0, b.x[j], 0}};
+      if constexpr (kProducts == Products::any && kRounds) x[0].factor_b = b.x[j] * steps_.factor();
+      for (int i = 0; i < kPatch; ++i) {
+        x[0].a = a.x[i];
+        step<kProducts>(x, s_[i][j], c_[i][j]);
+      }
     }
   }
-  template <bool kShort>
-  CPD_FN void step(float a, float b, float factor_b, float& s, float& c) const {
-    if constexpr (kKind == Split::plain) {
-      s = kShort ? fma(a, b, s) : s + a * b;
-    } else if constexpr (kKind == Split::exact) {
-      s = split_fma<false>(a, b, s, sum_);
+  template <Products kProducts>
+  CPD_FN void step(const FactorOperands<float> (&x)[1], float& s, float& c) const {
+    Seen<float> seen;
+    if constexpr (kCompensates) {
+      steps_.template add_kahan<How::bounded, kProducts>(x, &s, &c, seen);
     } else {
-      const float p =
-          kShort ? split_short(a * b, product_) : split_product(a, b, factor_b, product_);
-      if constexpr (kKind == Split::kahan) {
-        split_kahan(p, s, c, sum_);
-      } else {
-        s = split(s + p, sum_);
-      }
+      s = steps_.template add_product<How::bounded, kProducts>(x[0], s, seen);
     }
   }
 
@@ -403,44 +395,49 @@ class WideThread {
                                       memory.b.fraction[k / kGroup][patch_b]);
     write_sums();
     const PatchOperands operands{&memory.a.values[k][patch_a], &memory.b.values[k][patch_b], 0, 0};
-    add_carefully<kKind>(plan, operands, count, narrow, sums_);
+    add_carefully<Path, kScheme>(plan, operands, count, narrow, sums_);
     read_sums();
   }
 
   const GemmCall& call_;
   PatchSums& sums_;
   PatchPlace place_;
-  SplitFormat<float> product_, sum_;
+  ProductSteps<Path, float> steps_;
   float s_[kPatch][kPatch], c_[kPatch][kPatch];  ///< the sums, in registers
   bool ordinary_ = true;                         ///< is_ordinary of all sums
 };
 
-/// Calls run.operator()<kind>() with one of the short routes of takes_wide.
+/// Calls run.operator()<Path, scheme>() with those of a product that takes_wide; returns false for
+/// any other path.
 template <class Run>
-void with_split(Split kind, Run run) {
-  switch (kind) {
-    case Split::plain:
-      return run.template operator()<Split::plain>();
-    case Split::exact:
-      return run.template operator()<Split::exact>();
-    case Split::kahan:
-      return run.template operator()<Split::kahan>();
-    default:
-      return run.template operator()<Split::rounded>();
-  }
+CPD_FN bool with_wide(const GemmPlan& plan, Run run) {
+  bool taken = false;
+  with_path(plan.fast.path, [&]<class Path>() {
+    if constexpr (Path::kTakesProducts && !Path::kStochastic) {
+      if (plan.scheme == Scheme::sequential) {
+        run.template operator()<Path, Scheme::sequential>();
+        taken = true;
+      }
+      if constexpr (!Path::kAnyValues && !Path::kAddsExact) {
+        if (plan.scheme == Scheme::kahan) {
+          run.template operator()<Path, Scheme::kahan>();
+          taken = true;
+        }
+      }
+    }
+  });
+  return taken;
 }
 
-constexpr bool has_wide(Split kind) {
-  return kind == Split::plain || kind == Split::exact || kind == Split::kahan ||
-         kind == Split::rounded;
-}
-
-/// Returns whether a product may take this route, for which chunks must end with a group.
+/// Returns whether the tiles of a product are in registers, for which chunks must end with a group.
 inline bool takes_wide(const AccumulatorPlan& plan) {
-  const Split kind = plan.sum.split.kind;
-  if (plan.ends_in_kernel() || !has_wide(kind) || plan.sum.split.guarded) return false;
-  if (kind != Split::plain && plan.sum.split.steps < steps_of(kind)) return false;
-  return plan.chunk == 0 || (kind != Split::plain && plan.chunk % kGroup == 0);
+  if (plan.ends_in_kernel() || plan.sum.fast.guarded) return false;
+  bool takes = false;
+  with_wide(plan.sum, [&]<class Path, Scheme kScheme>() {
+    takes = Path::kAnyValues ? plan.chunk == 0
+                             : plan.sum.fast.steps >= steps_of(kScheme) && plan.chunk % kGroup == 0;
+  });
+  return takes;
 }
 
 }  // namespace cpd::cuda

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums by the short roundings (numeric/sums/split.h), while nothing can overflow. Included
-// by gemm.cpp alone, as gemm_tile.h is.
+// Tiles of sums in registers, in order or Kahan's, by the steps of a fast path (numeric/fast),
+// while nothing can overflow. Included by gemm.cpp alone, as gemm_general.h is.
 #pragma once
 
 #include <cstdint>
 
-#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/fast/choose.h"
 #include "cpd/numeric/sums/gemm_plan.h"
-#include "cpd/numeric/sums/split.h"
-#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_general.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -38,7 +37,7 @@ struct BoundedTile {
       const float each = of_a.largest * of_b.largest * static_cast<float>(count);
       sum = each < sum ? each : sum;  // a NaN in `sum` stays
     }
-    return bound_products(plan->split, sum, static_cast<int>(count), of_b.largest);
+    return bound_products(plan->fast, sum, static_cast<int>(count), of_b.largest);
   }
   [[nodiscard]] CPD_FN float all_products() const {
     float sum = 0;
@@ -68,7 +67,7 @@ struct BoundedTile {
   }
 };
 
-/// Adds `count` values of k from number k of the block on by the general route; `last`: they end a
+/// Adds `count` values of k from number k of the block on by the general path; `last`: they end a
 /// pairwise sum.
 [[maybe_unused]] CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, std::int64_t k,
                                              std::int64_t count, bool last = false) {
@@ -81,54 +80,38 @@ struct BoundedTile {
   general_tile(*bounded->plan, part, tile, bounded->binary32);
 }
 
-/// Returns whether the route consists of binary32's own operations, valid for any values.
-constexpr bool is_plain(Split kind) {
-  return kind == Split::plain || kind == Split::plain_kahan || kind == Split::plain_tree;
-}
-
 /// The largest sums, and sum of a group's products, with which guarded roundings begin, so that the
 /// magnets of a run's sums, 2^23 times them, are finite.
 constexpr float kMostGuarded = 0x1p96F;
 
-/// Facts on a tile's products that its operands show.
-enum class Products : std::uint8_t {
-  any,
-  exact,   ///< binary32 numbers; with Split::exact, sums often are, too
-  narrow,  ///< numbers of the products' format, which need no rounding
-};
-
 /// Returns whether every product is a number of its format, or beyond its largest: it has few
 /// enough bits, and is a multiple of the least spacing.
 [[maybe_unused]] CPD_FN bool are_narrow(const BoundedTile& bounded) {
-  const SplitPlan& split = bounded.plan->split;
+  const FastPlan& fast = bounded.plan->fast;
   return significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) <=
-             split.man_product + 1 &&
-         bounded.least_bit() >= static_cast<float>(split.product_quantum);
+             fast.man_product + 1 &&
+         bounded.least_bit() >= static_cast<float>(fast.product_quantum);
 }
 
-/// The sums of kRows rows and kVectors vectors of columns, in registers. With Split::exact and
-/// exact products, sums are formed in binary32 where that is exact, else rounded to odd.
-template <Split kKind, Products kProducts, int kRows, int kVectors>
-class SplitTile {
+/// The sums of kRows rows and kVectors vectors of columns, in registers. Paths with kAddsExact and
+/// exact products form sums in binary32 where that is exact, else round them to odd.
+template <class Path, Scheme kScheme, Products kProducts, int kRows, int kVectors>
+class RegisterTile {
  public:
-  CPD_FN explicit SplitTile(const BoundedTile& bounded, Tile tile)
+  CPD_FN explicit RegisterTile(const BoundedTile& bounded, Tile tile)
       : bounded_(bounded),
         block_(*bounded.block),
-        split_(bounded.plan->split),
+        fast_(bounded.plan->fast),
         tile_(tile),
-        product_(split_.man_product, split_.product_quantum, true),
-        sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero),
-        guarded_product_(split_.man_product, split_.product_quantum, true, split_.product_limit),
-        guarded_sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero,
-                     split_.limit),
-        adds_in_parts_(adds_in_parts(split_, significant_bits(bounded.a->fraction) +
-                                                 significant_bits(bounded.b->fraction))) {}
+        steps_(fast_),
+        adds_in_parts_(adds_in_parts(fast_, significant_bits(bounded.a->fraction) +
+                                                significant_bits(bounded.b->fraction))) {}
 
   /// Adds the values of k from k on, as long as nothing can overflow, and returns the next one.
   CPD_FN std::int64_t run(std::int64_t k) {
     Sums s;
     load_sums(s);
-    if constexpr (is_plain(kKind)) {
+    if constexpr (Path::kAnyValues) {
       steps<How::bounded>(s, k, block_.count - k);
       canonicalize(s);
       k = block_.count;
@@ -141,7 +124,7 @@ class SplitTile {
     return k;
   }
 
-  /// Adds `count` values of k from k on by the guarded roundings; returns false, and adds nothing,
+  /// Adds `count` values of k from k on by guarded steps; returns false, and adds nothing,
   /// where the result may be wrong.
   CPD_FN bool run_guarded(std::int64_t k, std::int64_t count) {
     for (std::int64_t group = k - k % kRangeGroup; group < k + count; group += kRangeGroup) {
@@ -151,12 +134,12 @@ class SplitTile {
     load_sums(s);
     if (!are_ordinary(s) || !all_at_most(largest(s.sum), kMostGuarded)) return false;
     if (kHasCompensation && !all_at_most(largest(s.lost), kMostGuarded)) return false;
-    if (split_.saturates) {
+    if (fast_.saturates) {
       steps<How::saturating>(s, k, count);
     } else {
       steps<How::guarded>(s, k, count);
-      if (!all_at_most(s.largest_product, split_.product_limit) ||
-          !all_at_most(s.largest_sum, split_.limit)) {
+      if (!all_at_most(s.seen.product, fast_.product_limit) ||
+          !all_at_most(s.seen.sum, fast_.limit)) {
         return false;
       }
     }
@@ -165,41 +148,31 @@ class SplitTile {
   }
 
  private:
-  enum class How : std::uint8_t {
-    bounded,     ///< nothing can overflow
-    fits,        ///< nothing can overflow, and exact sums are binary32 numbers
-    parts,       ///< nothing can overflow, and parts_limit holds
-    guarded,     ///< an overflow is detected afterwards
-    saturating,  ///< an overflow saturates
-  };
-  static constexpr bool is_guarded(How how) {
-    return how == How::guarded || how == How::saturating;
-  }
   struct Sums {
     F sum[kRows][kVectors];
     F lost[kRows][kVectors];
-    F largest_product{}, largest_sum{};  ///< guarded: the largest of all roundings
+    Seen<F> seen;  ///< of guarded steps
   };
-  static constexpr bool kHasCompensation = kKind == Split::kahan || kKind == Split::plain_kahan;
+  static constexpr bool kHasCompensation = kScheme == Scheme::kahan;
   /// How many rows are interleaved, to hide the latency of their long chains of operations; few,
   /// where registers are, so that their products stay there.
-  static constexpr int kTogether = kKind != Split::kahan || kRows == 1 ? 1
-                                   : kRegisters < 32                   ? 2
-                                                                       : kRows;
+  static constexpr int kTogether = !kHasCompensation || Path::kAnyValues || kRows == 1 ? 1
+                                   : kRegisters < 32                                   ? 2
+                                                                                       : kRows;
   static constexpr bool kNarrow = kProducts == Products::narrow;
-  static constexpr bool kTakesLogs = !kNarrow && (kKind == Split::rounded || kKind == Split::kahan);
-  /// Split::exact: whether a sum in binary32 is tried first.
-  static constexpr bool kTriesExact = kKind == Split::exact && kProducts == Products::exact;
+  static constexpr bool kTakesLogs = !kNarrow && !Path::kAnyValues && !Path::kAddsExact;
+  /// Whether a sum in binary32 is tried first.
+  static constexpr bool kTriesExact = Path::kAddsExact && kProducts == Products::exact;
 
-  /// Split::exact: whether a sum in parts is tried then, which takes half the operations of
-  /// rounding to odd where no instruction rounds down and up.
+  /// Whether a sum in parts is tried then, which takes half the operations of rounding to odd where
+  /// no instruction rounds down and up.
   static constexpr bool kTriesParts = kTriesExact && !kHasDirectedRounding<F>;
 
   /// Adds a few values of k, if nothing can overflow; returns how many.
   CPD_FN std::int64_t advance(Sums& s, std::int64_t k) {
     const F most = weighed(s);
-    if ((kKind == Split::rounded || (kKind == Split::exact && kNarrow)) && k == 0) {
-      if (all_at_most(most, sum_limit(split_, bounded_.all_products()))) {
+    if (!kHasCompensation && (!Path::kAddsExact || kNarrow) && k == 0) {
+      if (all_at_most(most, sum_limit(fast_, bounded_.all_products()))) {
         steps<How::bounded>(s, 0, block_.count);
         return block_.count;
       }
@@ -207,8 +180,8 @@ class SplitTile {
     if constexpr (kTriesExact) {
       if (const std::int64_t exact = exact_steps(s, k, most); exact != 0) return exact;
     }
-    const std::int64_t count = least(block_.count - k, kTriesExact ? 2 : split_.steps);
-    if (!all_at_most(most, sum_limit(split_, bounded_.products(k, count)))) return 0;
+    const std::int64_t count = least(block_.count - k, kTriesExact ? 2 : fast_.steps);
+    if (!all_at_most(most, sum_limit(fast_, bounded_.products(k, count)))) return 0;
     steps<How::bounded>(s, k, count);
     return count;
   }
@@ -219,16 +192,16 @@ class SplitTile {
     for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
       const std::int64_t count = least(block_.count - k, wanted);
       const float products = bounded_.products(k, count);
-      const float finite = sum_limit(split_, products);
+      const float finite = sum_limit(fast_, products);
       const auto stay_below = [&](float limit) {
         return all_at_most(most, finite < limit ? finite : limit);  // a NaN stays
       };
-      if (stay_below(exact_limit(split_, products, bounded_.least_bit(k, count)))) {
+      if (stay_below(exact_limit(fast_, products, bounded_.least_bit(k, count)))) {
         steps<How::fits>(s, k, count);
         return count;
       }
       if constexpr (kTriesParts) {
-        if (adds_in_parts_ && stay_below(parts_limit(split_, products))) {
+        if (adds_in_parts_ && stay_below(parts_limit(fast_, products))) {
           steps<How::parts>(s, k, count);
           return count;
         }
@@ -236,11 +209,11 @@ class SplitTile {
       if (wanted == 2) return 0;
     }
   }
-  /// s * of_sum + c * of_compensation of SplitPlan, for the largest s and c of the tile.
+  /// s * of_sum + c * of_compensation of FastPlan, for the largest s and c of the tile.
   CPD_FN F weighed(const Sums& s) const {
     const F most = largest(s.sum);
     if constexpr (kHasCompensation) {
-      return most * splat<F>(split_.of_sum) + largest(s.lost) * splat<F>(split_.of_compensation);
+      return most * splat<F>(fast_.of_sum) + largest(s.lost) * splat<F>(fast_.of_compensation);
     }
     return most;
   }
@@ -268,7 +241,7 @@ class SplitTile {
       }
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; i += kTogether) {
-        Operands x[kTogether * kVectors];
+        LogOperands<F> x[kTogether * kVectors];
         for (int row = 0; row < kTogether; ++row) {
           const F of_a = splat<F>(a[i + row]);
           Signed<F> log_a{};
@@ -282,62 +255,21 @@ class SplitTile {
     }
   }
 
-  struct Operands {
-    F a, b;
-    Signed<F> log_a, log_b;
-  };
   template <How kHow>
   CPD_FN Signed<F> log_of_b(const float* b) const {
-    const std::int32_t magnet = is_guarded(kHow) ? guarded_product_.log_magnet : product_.magnet;
-    return load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(magnet);
-  }
-  template <How kHow>
-  CPD_FN F product(const Operands& x, [[maybe_unused]] Sums& s) const {
-    if constexpr (kNarrow) {
-      return x.a * x.b;
-    } else if constexpr (is_guarded(kHow)) {
-      return guarded_product<kHow == How::saturating>(x.a, x.b, x.log_a, x.log_b, guarded_product_,
-                                                      s.largest_product);
-    } else {
-      return split_product(x.a, x.b, x.log_a, x.log_b, product_);
-    }
-  }
-  template <How kHow>
-  CPD_FN F rounded(F t, [[maybe_unused]] Sums& s) const {
-    if constexpr (is_guarded(kHow)) {
-      return guarded<kHow == How::saturating>(t, guarded_sum_, s.largest_sum);
-    } else {
-      return split(t, sum_);
-    }
+    return load<Signed<F>>(block_.b_logs + (b - block_.b)) +
+           splat<Signed<F>>(steps_.template log_magnet<kHow>());
   }
 
   /// Adds one value of k to kSums sums.
   template <How kHow, int kSums>
-  CPD_FN void step(const Operands (&x)[kSums], [[maybe_unused]] Sums& s, F* sum,
+  CPD_FN void step(const LogOperands<F> (&x)[kSums], Sums& s, F* sum,
                    [[maybe_unused]] F* lost) const {
-    const auto round = [&](F t) { return rounded<kHow>(t, s); };
-    if constexpr (kKind == Split::kahan) {
-      F products[kSums];
-      for (int i = 0; i < kSums; ++i) products[i] = product<kHow>(x[i], s);
-      return split_kahan<kSums>(products, sum, lost, round);
-    }
-    for (int i = 0; i < kSums; ++i) {
-      if constexpr (kNarrow && kKind != Split::kahan) {
-        sum[i] = split(fma(x[i].a, x[i].b, sum[i]), sum_);
-      } else if constexpr (kKind == Split::plain) {
-        sum[i] =
-            kProducts == Products::exact ? fma(x[i].a, x[i].b, sum[i]) : sum[i] + x[i].a * x[i].b;
-      } else if constexpr (kKind == Split::plain_kahan) {
-        kahan_step(x[i].a * x[i].b, sum[i], lost[i], [](F y, F z) { return y + z; });
-      } else if constexpr (kKind == Split::exact && is_guarded(kHow)) {
-        sum[i] = guarded_fma<kHow == How::saturating>(x[i].a, x[i].b, sum[i], guarded_sum_,
-                                                      s.largest_sum);
-      } else if constexpr (kHow == How::parts) {
-        sum[i] = split_fma_in_parts(x[i].a, x[i].b, sum[i], sum_);
-      } else if constexpr (kKind == Split::exact) {
-        sum[i] = split_fma<kHow == How::fits>(x[i].a, x[i].b, sum[i], sum_);
-      } else {
-        sum[i] = round(sum[i] + product<kHow>(x[i], s));
+    if constexpr (kHasCompensation) {
+      steps_.template add_kahan<kHow, kProducts>(x, sum, lost, s.seen);
+    } else {
+      for (int i = 0; i < kSums; ++i) {
+        sum[i] = steps_.template add_product<kHow, kProducts>(x[i], sum[i], s.seen);
       }
     }
   }
@@ -363,7 +295,7 @@ class SplitTile {
       for (int j = 0; j < kVectors; ++j) {
         const U pattern = bits_as<U>(s.sum[i][j]);
         odd |= (I)((pattern & splat<U>(P::magnitude)) >= splat<U>(P::infinity));
-        if constexpr (kKind != Split::exact || kNarrow) odd |= (I)(pattern == splat<U>(P::sign));
+        if constexpr (!Path::kAddsExact || kNarrow) odd |= (I)(pattern == splat<U>(P::sign));
       }
     }
     std::int32_t lanes[Lanes<F>::count];
@@ -392,21 +324,21 @@ class SplitTile {
 
   const BoundedTile& bounded_;
   const GemmBlock& block_;
-  const SplitPlan& split_;
+  const FastPlan& fast_;
   Tile tile_;
-  SplitFormat<F> product_, sum_;
-  GuardedFormat<F> guarded_product_, guarded_sum_;
+  ProductSteps<Path, F> steps_;
   bool adds_in_parts_;
 };
 
-template <Split kKind, Products kProducts, int kRows, int kVectors>
-CPD_BODY std::int64_t split_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k) {
-  return SplitTile<kKind, kProducts, kRows, kVectors>(*bounded, *tile).run(k);
+template <class Path, Scheme kScheme, Products kProducts, int kRows, int kVectors>
+CPD_BODY std::int64_t bounded_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k) {
+  return RegisterTile<Path, kScheme, kProducts, kRows, kVectors>(*bounded, *tile).run(k);
 }
-template <Split kKind, int kRows, int kVectors>
+template <class Path, Scheme kScheme, int kRows, int kVectors>
 CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k,
                             std::int64_t count) {
-  return SplitTile<kKind, Products::any, kRows, kVectors>(*bounded, *tile).run_guarded(k, count);
+  return RegisterTile<Path, kScheme, Products::any, kRows, kVectors>(*bounded, *tile)
+      .run_guarded(k, count);
 }
 
 constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
@@ -426,69 +358,68 @@ CPD_FN Tile rows_of(const GemmBlock& block, Tile tile, std::int64_t first, std::
 }
 
 /// Adds `count` values of k from k on to some rows by guarded roundings, or where the result may be
-/// wrong by the general route: to fewer rows at a time than are interleaved otherwise, so that one
+/// wrong by the general path: to fewer rows at a time than are interleaved otherwise, so that one
 /// sum that overflows makes fewer slow.
-template <Split kKind, int kRows, int kVectors>
+template <class Path, Scheme kScheme, int kRows, int kVectors>
 CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int64_t k,
                          std::int64_t count) {
-  constexpr int kMost = kKind == Split::kahan ? kGemmRows / 2 : kRowsInRegisters;
+  constexpr int kMost = kScheme == Scheme::kahan ? kGemmRows / 2 : kRowsInRegisters;
   constexpr int kPart = kRows < kMost ? kRows : kMost;
   for (std::int64_t i = 0; i < tile.rows; i += kPart) {
     const Tile part = rows_of(*bounded.block, tile, i, kPart);
-    if (!guarded_steps<kKind, kPart, kVectors>(&bounded, &part, k, count)) {
+    if (!guarded_steps<Path, kScheme, kPart, kVectors>(&bounded, &part, k, count)) {
       general_steps(&bounded, part, k, count);
     }
   }
 }
 
-/// Computes some rows by short roundings where nothing can overflow, of which steps(k) adds those
-/// from k on and returns the next k; else, for a few groups, by guarded ones where nothing did;
-/// else by the general route.
-template <Split kKind, int kRows, int kVectors, class Steps>
-CPD_FN void short_rows(const BoundedTile& bounded, const Tile& tile, Steps steps) {
+/// Computes some rows by bounded steps where nothing can overflow: steps(k) adds the products from
+/// k on and returns the next k. Else computes a few groups by guarded steps where nothing did, else
+/// by the general path.
+template <class Path, Scheme kScheme, int kRows, int kVectors, class Steps>
+CPD_FN void fast_rows(const BoundedTile& bounded, const Tile& tile, Steps steps) {
   const std::int64_t end = bounded.block->count;
   for (std::int64_t k = 0; k < end;) {
-    if (!bounded.plan->split.guarded) {
+    if (!bounded.plan->fast.guarded) {
       k = steps(k);
       if (k == end) return;
     }
-    if constexpr (!is_plain(kKind)) {
+    if constexpr (!Path::kAnyValues) {
       const std::int64_t count = least(end - k, kGuardedSteps - k % kRangeGroup);
-      guarded_rows<kKind, kRows, kVectors>(bounded, tile, k, count);
+      guarded_rows<Path, kScheme, kRows, kVectors>(bounded, tile, k, count);
       k += count;
     }
   }
 }
-template <Split kKind, Products kProducts, int kRows, int kVectors>
-CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
-  short_rows<kKind, kRows, kVectors>(bounded, tile, [&](std::int64_t k) {
-    return split_steps<kKind, kProducts, kRows, kVectors>(&bounded, &tile, k);
+template <class Path, Scheme kScheme, Products kProducts, int kRows, int kVectors>
+CPD_FN void register_rows(const BoundedTile& bounded, const Tile& tile) {
+  fast_rows<Path, kScheme, kRows, kVectors>(bounded, tile, [&](std::int64_t k) {
+    return bounded_steps<Path, kScheme, kProducts, kRows, kVectors>(&bounded, &tile, k);
   });
 }
 
-template <Split kKind, Products kProducts, int kRows>
-CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
+template <class Path, Scheme kScheme, Products kProducts, int kRows>
+CPD_FN void some_rows(const BoundedTile& bounded, std::int64_t first) {
   const Tile part = rows_of(*bounded.block, bounded.tile, first, kRows);
   if (kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count) {
-    split_rows<kKind, kProducts, kRows, 1>(bounded, part);
+    register_rows<Path, kScheme, kProducts, kRows, 1>(bounded, part);
   } else {
-    split_rows<kKind, kProducts, kRows, kVectorsOfPanel>(bounded, part);
+    register_rows<Path, kScheme, kProducts, kRows, kVectorsOfPanel>(bounded, part);
   }
 }
 
-template <Split kKind, Products kProducts = Products::any>
-CPD_FN void split_tile(const BoundedTile& bounded) {
-  CPD_TOOK(kKind);
+template <class Path, Scheme kScheme, Products kProducts = Products::any>
+CPD_FN void register_tile(const BoundedTile& bounded) {
   // A step takes some 20 to 40 cycles, in which only all rows' sums keep the CPU's units at work,
   // though they may take more registers than there are.
-  constexpr bool kIsShort = kKind == Split::plain;
+  constexpr bool kIsShort = Path::kAnyValues && kScheme == Scheme::sequential;
   constexpr auto kRows = static_cast<int>(kIsShort ? kRowsInRegisters : kGemmRows);
   const std::int64_t rows = bounded.tile.rows;
   if (rows <= 2) {
-    for (std::int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kProducts, 1>(bounded, i);
+    for (std::int64_t i = 0; i < rows; ++i) some_rows<Path, kScheme, kProducts, 1>(bounded, i);
   } else {
     for (std::int64_t i = 0; i < rows; i += kRows) {
-      split_some_rows<kKind, kProducts, kRows>(bounded, i);
+      some_rows<Path, kScheme, kProducts, kRows>(bounded, i);
     }
   }
 }
@@ -498,7 +429,7 @@ CPD_FN void split_tile(const BoundedTile& bounded) {
   int fitting = 0;
   for (std::int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {
     const float products = bounded.products(k, 2);
-    fitting += exact_limit(bounded.plan->split, products, bounded.least_bit(k, 2)) > 0 ? 1 : -1;
+    fitting += exact_limit(bounded.plan->fast, products, bounded.least_bit(k, 2)) > 0 ? 1 : -1;
   }
   return fitting > 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix product on a GPU by the general route: each thread's work between the block's barriers.
+// A matrix product on a GPU by the general path: each thread's work between the block's barriers.
 //
 // A block has kSide x kSide sums, one a thread, and brings kDepth values of k at a time to shared
 // memory. In each such step the operands' bits decide whether products and sums are formed in
@@ -278,7 +278,7 @@ class OrderedSum {
     if (spare < 0) return false;
     const double largest = static_cast<double>(bits_as<float>(ranges[0].largest)) *
                            static_cast<double>(bits_as<float>(ranges[1].largest));
-    const bool products_fit = largest <= plan.stochastic.product.max;
+    const bool products_fit = largest <= plan.fast.stochastic.product.max;
     state_[0] = add_stochastic({plan, key_.seed, key_.stream, key_.index, first, spare, a, b,
                                 kSide + 1, count, products_fit},
                                state_[0]);

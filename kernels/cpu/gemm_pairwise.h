@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of pairwise sums by the short roundings: trees of eight products in registers, merged with
-// the planes of finished trees. Included by gemm.cpp alone, as gemm_tile.h is.
+// Tiles of pairwise sums by the steps of a fast path: trees of eight products in registers, merged
+// with the planes of finished trees. Included by gemm.cpp alone, as gemm_general.h is.
 #pragma once
 
 #include <cstdint>
 
-#include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/fast/choose.h"
 #include "cpd/numeric/sums/gemm_plan.h"
-#include "cpd/numeric/sums/split.h"
-#include "kernels/cpu/gemm_short.h"
-#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_general.h"
+#include "kernels/cpu/gemm_registers.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -18,19 +17,18 @@ inline namespace CPD_ISA {
 namespace {
 
 /// A tile of pairwise sums. A group of kRangeGroup values of k whose sums may leave the format
-/// takes the general route: for all of the tile where its products' bound is too large, for a few
+/// takes the general path: for all of the tile where its products' bound is too large, for a few
 /// vectors where a sum higher in the tree is. A tree of products -0 is +0 here, which changes a sum
-/// only where it starts from -0: such a tile takes the general route throughout.
-template <Split kKind, Products kProducts>
-class TreeTile {
+/// only where it starts from -0: such a tile takes the general path throughout.
+template <class Path, Products kProducts>
+class PairwiseTile {
  public:
-  CPD_FN explicit TreeTile(const BoundedTile& bounded)
+  CPD_FN explicit PairwiseTile(const BoundedTile& bounded)
       : bounded_(bounded),
         block_(*bounded.block),
-        split_(bounded.plan->split),
+        fast_(bounded.plan->fast),
         tile_(bounded.tile),
-        product_(split_.man_product, split_.product_quantum, true),
-        sum_(split_.man_sum, split_.sum_quantum, false) {}
+        steps_(fast_) {}
 
   CPD_FN void run() {
     const std::int64_t whole = is_ordinary() ? block_.count / kRangeGroup * kRangeGroup : 0;
@@ -46,7 +44,7 @@ class TreeTile {
   /// Vectors of columns whose trees are built together, so that they share broadcast values of a.
   /// Lanes that broadcast within an operation keep a group of one vector in registers instead.
   static constexpr int kTogether = kLanes == 8 ? 2 : 1;
-  static constexpr bool kRounds = kKind == Split::tree && kProducts == Products::any;
+  static constexpr bool kTakesLogs = !Path::kAnyValues && kProducts == Products::any;
   static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
@@ -64,7 +62,7 @@ class TreeTile {
   /// Returns whether groups of k begin with the block's and no sum starts from -0.
   CPD_FN bool is_ordinary() const {
     if (block_.first_k % kRangeGroup != 0) return false;
-    if constexpr (is_plain(kKind)) return true;
+    if constexpr (Path::kAnyValues) return true;
     Signed<F> odd{};
     for (std::int64_t i = 0; i < tile_.rows; ++i) {
       for (std::int64_t j = 0; j < tile_.columns; j += kLanes) {
@@ -75,8 +73,8 @@ class TreeTile {
   }
 
   CPD_FN void add_group(std::int64_t k) {
-    if constexpr (!is_plain(kKind)) {
-      if (!(sum_limit(split_, bounded_.products(k, kRangeGroup)) >= 0)) {
+    if constexpr (!Path::kAnyValues) {
+      if (!(sum_limit(fast_, bounded_.products(k, kRangeGroup)) >= 0)) {
         return general_steps(&bounded_, tile_, k, kRangeGroup);
       }
     }
@@ -103,9 +101,9 @@ class TreeTile {
       for (int vector = 0; vector < kSome; ++vector) {
         const float* b = tile_.at.b + (k + i) * kGemmColumns + j + vector * kLanes;
         columns.b[i][vector] = load<F>(b);
-        if constexpr (kRounds) {
-          columns.log_b[i][vector] =
-              load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(product_.magnet);
+        if constexpr (kTakesLogs) {
+          columns.log_b[i][vector] = load<Signed<F>>(block_.b_logs + (b - block_.b)) +
+                                     splat<Signed<F>>(steps_.template log_magnet<How::bounded>());
         }
       }
     }
@@ -129,18 +127,21 @@ class TreeTile {
                               int number, Depth<0>) const {
     const float* a = tile_.at.a + (k + number) * kGemmRows + row;
     Nodes<kSome> products;
+    Seen<F> seen;
     for (int j = 0; j < kSome; ++j) {
-      if constexpr (!kRounds) {
-        products.of[j] = splat<F>(*a) * columns.b[number][j];
-      } else {
-        products.of[j] = split_product(splat<F>(*a), columns.b[number][j],
-                                       splat<Signed<F>>(block_.a_logs[a - block_.a]),
-                                       columns.log_b[number][j], product_);
+      LogOperands<F> x{splat<F>(*a), columns.b[number][j], {}, {}};
+      if constexpr (kTakesLogs) {
+        x.log_a = splat<Signed<F>>(block_.a_logs[a - block_.a]);
+        x.log_b = columns.log_b[number][j];
       }
+      products.of[j] = steps_.template product<How::bounded, kProducts>(x, seen);
     }
     return products;
   }
-  CPD_FN F add(F x, F y) const { return is_plain(kKind) ? x + y : split(x + y, sum_); }
+  CPD_FN F add(F x, F y) const {
+    Seen<F> seen;
+    return steps_.template sum<How::bounded>(x + y, seen);
+  }
 
   /// Merges a group's trees with the finished trees of equal size, level by level, and stores the
   /// results; returns false, and stores nothing, where a sum might leave the format.
@@ -156,8 +157,8 @@ class TreeTile {
         largest = max(largest, bits_as<I>(node) & splat<I>(Pattern<F>::magnitude));
       });
     }
-    if constexpr (!is_plain(kKind)) {
-      if (!all_at_most(bits_as<F>(largest), split_.limit)) return false;
+    if constexpr (!Path::kAnyValues) {
+      if (!all_at_most(bits_as<F>(largest), fast_.limit)) return false;
     }
     for_nodes(rows, plane, [](F node, float* finished) { store(finished, node); });
     return true;
@@ -186,19 +187,18 @@ class TreeTile {
 
   const BoundedTile& bounded_;
   const GemmBlock& block_;
-  const SplitPlan& split_;
+  const FastPlan& fast_;
   Tile tile_;
-  SplitFormat<F> product_, sum_;
+  ProductSteps<Path, F> steps_;
 };
 
-template <Split kKind, Products kProducts>
-CPD_BODY void tree_tile_body(const BoundedTile* bounded) {
-  TreeTile<kKind, kProducts>(*bounded).run();
+template <class Path, Products kProducts>
+CPD_BODY void pairwise_tile_body(const BoundedTile* bounded) {
+  PairwiseTile<Path, kProducts>(*bounded).run();
 }
-template <Split kKind, Products kProducts = Products::any>
-CPD_FN void tree_tile(const BoundedTile& bounded) {
-  CPD_TOOK(kKind);
-  tree_tile_body<kKind, kProducts>(&bounded);
+template <class Path, Products kProducts = Products::any>
+CPD_FN void pairwise_tile(const BoundedTile& bounded) {
+  pairwise_tile_body<Path, kProducts>(&bounded);
 }
 
 }  // namespace

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/numeric/fast/veltkamp_rounding.h"
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/gemm_plan.h"
-#include "cpd/numeric/sums/split.h"
 #include "cpd/oracle/reference.h"
 #include "cpd/spec/format.h"
 #include "tests/testing/bits.h"
@@ -29,7 +29,7 @@ double log_error(float x) {
   return std::abs(log / kUnit - std::log2(std::abs(static_cast<double>(x))));
 }
 
-TEST(Split, LogarithmsOfAllFractions) {
+TEST(VeltkampRounding, LogarithmsOfAllFractions) {
   double most = 0;
   for (std::uint32_t fraction = 0; fraction < 1U << 23; ++fraction) {
     most = std::max(most, log_error(std::bit_cast<float>(0x3F800000U | fraction)));
@@ -37,7 +37,7 @@ TEST(Split, LogarithmsOfAllFractions) {
   EXPECT_LT(most, std::exp2(-15.9));
 }
 
-TEST(Split, LogarithmsOfAllExponentsAndSigns) {
+TEST(VeltkampRounding, LogarithmsOfAllExponentsAndSigns) {
   for (int exponent = -149; exponent < 128; ++exponent) {
     const float x = std::ldexp(1.0F, exponent);
     EXPECT_EQ(fixed_log(x), exponent * (1 << 23));
@@ -50,7 +50,7 @@ TEST(Split, LogarithmsOfAllExponentsAndSigns) {
 }
 
 /// Ties of every fraction of fp16, and their neighbors, in both signs.
-TEST(Split, SumsAreRoundedToTheEvenCode) {
+TEST(VeltkampRounding, SumsAreRoundedToTheEvenCode) {
   const SplitFormat<float> format(10, 0x1p-24, true);
   for (std::int32_t code = 1 << 10; code < 1 << 11; ++code) {
     for (const std::int32_t beside : {-1, 0, 1}) {
@@ -66,7 +66,7 @@ TEST(Split, SumsAreRoundedToTheEvenCode) {
 
 /// Products of all significands of 11 bits, by both signs, in the middle of the format and below
 /// it.
-TEST(Split, ShortProductsAreThoseOfAnyOperands) {
+TEST(VeltkampRounding, ShortProductsAreThoseOfAnyOperands) {
   constexpr struct {
     int man;
     double quantum;
@@ -89,7 +89,7 @@ TEST(Split, ShortProductsAreThoseOfAnyOperands) {
 }
 
 /// Around every number of a format and every tie, of both signs, and far below its least number.
-TEST(Split, AnySumsAreRoundedAsTheReferenceDoes) {
+TEST(VeltkampRounding, AnySumsAreRoundedAsTheReferenceDoes) {
   for (const char* name : {"e4m3", "e5m2", "e5m10", "e4m3fnuz", "e3m1", "binary8p4se"}) {
     const Format format = ParseFormat(name);
     const reference::Spec spec = reference::spec_of(format);
@@ -135,7 +135,7 @@ int bits_between(double x) {
 struct Rounded {
   int wrong = 0, all = 0;
   void take(const Format& format, float a, float b, float s) {
-    SplitPlan plan;
+    FastPlan plan;
     plan.man_sum = format.man;
     plan.sum_quantum = Format::power_of_two(format.min_quantum_exponent());
     const float product = std::fabs(a * b);
@@ -151,7 +151,7 @@ struct Rounded {
 };
 
 /// Every number of e4m3, and every product of two of them.
-TEST(Split, SumsInPartsOfAllProductsAreRoundedAsTheReferenceDoes) {
+TEST(VeltkampRounding, SumsInPartsOfAllProductsAreRoundedAsTheReferenceDoes) {
   const Format format = ParseFormat("e4m3");
   std::map<float, std::pair<float, float>> factors;
   for (std::uint32_t i = 0; i <= format.max_code(); ++i) {
@@ -176,7 +176,7 @@ TEST(Split, SumsInPartsOfAllProductsAreRoundedAsTheReferenceDoes) {
 }
 
 /// Sums that are ties, next to ties and next to zero, of numbers of all sizes.
-TEST(Split, SumsInPartsNextToTiesAreRoundedAsTheReferenceDoes) {
+TEST(VeltkampRounding, SumsInPartsNextToTiesAreRoundedAsTheReferenceDoes) {
   std::mt19937_64 bits(2);
   for (const char* name : {"e4m3", "e5m2", "e3m2", "e2m1", "e4m3fnuz", "e5m7", "e6m9"}) {
     const Format format = ParseFormat(name);
@@ -211,7 +211,7 @@ Unsigned<float> flip_of(const Format& format) {
   return format.min_quantum_exponent() % 2 == 0 ? 0 : 1;
 }
 
-TEST(Split, SumsOfAllPowersAreRoundedAsTheReferenceDoes) {
+TEST(VeltkampRounding, SumsOfAllPowersAreRoundedAsTheReferenceDoes) {
   for (const char* name : kPowers) {
     const Format format = ParseFormat(name);
     const reference::Spec spec = reference::spec_of(format);
@@ -234,7 +234,7 @@ TEST(Split, SumsOfAllPowersAreRoundedAsTheReferenceDoes) {
   }
 }
 
-TEST(Split, MagnetsRoundAnyNumbersToPowers) {
+TEST(VeltkampRounding, MagnetsRoundAnyNumbersToPowers) {
   for (const char* name : kPowers) {
     const Format format = ParseFormat(name);
     const reference::Spec spec = reference::spec_of(format);
@@ -257,7 +257,7 @@ TEST(Split, MagnetsRoundAnyNumbersToPowers) {
 
 /// Operands of 24 bits whose products lie on ties and powers of two and next to them, where
 /// logarithms may miss the binade.
-TEST(Split, GuardedProductsAreRoundedAsTheReferenceDoes) {
+TEST(VeltkampRounding, GuardedProductsAreRoundedAsTheReferenceDoes) {
   for (const char* name : {"e3m0", "e3m0:bias=4", "e5m0:bias=14", "e3m1", "e4m3"}) {
     const Format format = ParseFormat(name);
     const reference::Spec spec = reference::spec_of(format);
@@ -289,7 +289,7 @@ TEST(Split, GuardedProductsAreRoundedAsTheReferenceDoes) {
 }
 
 /// That number rounds to the largest one, the next beyond it.
-TEST(Split, TheMostThatIsRoundedToTheLargest) {
+TEST(VeltkampRounding, TheMostThatIsRoundedToTheLargest) {
   for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m0", "e4m3fnuz", "binary8p4se"}) {
     const Format format = ParseFormat(name);
     const reference::Spec spec = reference::spec_of(format);

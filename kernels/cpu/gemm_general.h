@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums by the general route (numeric/sums/gemm_sums.h): any scheme, any rounding. Included
+// Tiles of sums by the general path (numeric/sums/gemm_sums.h): any scheme, any rounding. Included
 // by gemm.cpp alone, so that its functions stay within that object.
 #pragma once
 
@@ -15,10 +15,10 @@ inline namespace CPD_ISA {
 
 /// Tells a test which path a tile takes.
 #if defined(CPD_TRACE_PATHS)
-void took_path(Split kind);
-#define CPD_TOOK(kind) took_path(kind)
+void took_path(FastPath path);
+#define CPD_TOOK(path) took_path(path)
 #else
-#define CPD_TOOK(kind)
+#define CPD_TOOK(path)
 #endif
 
 namespace {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Short roundings to p = man + 1 bits, without an upper bound of the exponent and without special
-// values. The caller ensures that nothing overflows (SplitPlan), that operands are finite, and that
+// Roundings to p = man + 1 bits in few operations, without an upper bound of the exponent and
+// without special values. The caller ensures that nothing overflows (FastPlan), that operands are
+// finite, and that
 // no sum is -0 (a product -0 becomes +0, which changes no sum but -0).
 //
 // Veltkamp's splitting (Dekker 1971; Boldo 2006): with K = 2^k, k = 23 - man, u = K t - t, rounded
@@ -18,6 +19,7 @@
 // spacing, so that they need no M.
 #pragma once
 
+#include "cpd/numeric/fast/steps.h"
 #include "cpd/numeric/round/exact.h"
 
 namespace cpd {
@@ -148,6 +150,12 @@ CPD_FN V split_power(V t, Unsigned<V> flip) {
   return bits_as<V>((bits + splat<U>(kHalf - 1) + odd) & splat<U>(P::sign | P::infinity));
 }
 
+/// What split_power takes for a format whose least number is `quantum`.
+template <class V>
+CPD_FN Unsigned<V> flip_of(double quantum) {
+  return splat<Unsigned<V>>(1 ^ (bits_as<std::uint32_t>(static_cast<float>(quantum)) >> 23 & 1));
+}
+
 /// s + a * b rounded once. Unless kFits (the sum is a binary32 number), it is rounded to odd first.
 template <bool kFits, class V>
 CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
@@ -159,7 +167,7 @@ CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
 }
 
 /// s + a * b rounded once, for the format's numbers s and products within adds_in_parts and
-/// parts_limit (gemm_plan.h). A magnet M rounds M - s - a * b at the sum's spacing g: s is exactly
+/// parts_limit (bounds.h). A magnet M rounds M - s - a * b at the sum's spacing g: s is exactly
 /// M - part + lost, and `lost` goes with the product. It is not 0 only where s has bits below g, so
 /// that |a * b| is at least about g / 2 and |lost| at most g: a * b + lost is below 4 |a * b| and
 /// so a binary32 number. s exceeds M only where the sum is 0, by the bits that cancellation leaves;

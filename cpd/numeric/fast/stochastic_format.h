@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formats into which split_stochastic.h rounds stochastic sums, as the constants that it needs.
+// The formats into which stochastic.h rounds stochastic sums, as the constants that it needs.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct StochasticFormat {
   bool has_negative_zero = true;
 };
 
-/// Returns whether split_stochastic.h rounds into a format: a grid down to zero, with signs.
+/// Returns whether stochastic.h rounds into a format: a grid down to zero, with signs.
 constexpr bool splits_stochastic(const Format& format) {
   return format.is_signed && format.has_zero() && (format.subnormals || format.man == 0);
 }

@@ -1,18 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Short stochastic roundings, variant A with N bits: the first N bits below the format's last place
-// are added to the random integer R < 2^N, and what is then below the last place is dropped. So a
-// number may first be truncated to p + N bits or more, and to multiples of 2^-N spacings.
+// The path `stochastic`: stochastic roundings, variant A with N bits: the first N bits below the
+// format's last place are added to the random integer R < 2^N, and what is then below the last
+// place is dropped. So a number may first be truncated to p + N bits or more, and to multiples of
+// 2^-N spacings.
 //
 // Sums and products are truncated: a CPU's environment must round toward zero (environment.h), a
 // CUDA thread's instructions do. Overflow and its consequences (Inf, NaN) are handled; the caller
 // ensures that operands are finite.
 #pragma once
 
+#include "cpd/numeric/fast/asked.h"
+#include "cpd/numeric/fast/bounds.h"
+#include "cpd/numeric/fast/stochastic_format.h"
 #include "cpd/numeric/round/round.h"
-#include "cpd/numeric/sums/gemm_plan.h"
 
 namespace cpd {
+
+/// The number of R's low bits that have no effect, if binary32 then suffices, else 0. Where sums
+/// have at most 22 bits from max to the least spacing, p + N' = 22 bits are all of them, so that
+/// R's last N - N' bits have no effect; so for exact products.
+constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
+  const int met = 22 - format.precision();
+  const bool all = 2 * format.max() <=
+                   Format::power_of_two(format.min_quantum_exponent() + format.precision() + met);
+  return all && met > 0 && met < random_bits && stochastic_fits_binary32(format, met)
+             ? random_bits - met
+             : 0;
+}
+
+struct TruncatedStochastic {
+  static constexpr bool kTakesProducts = true;
+  static constexpr bool kAnyValues = false;
+  static constexpr bool kAddsExact = false;
+  static constexpr bool kStochastic = true;  ///< the kernels' loops make random integers, too
+
+  static constexpr NoPath applies(const ProductsAsked& asked) {
+    if (asked.options.mode != Rounding::stochastic) return NoPath::other;
+    if (asked.options.variant != Variant::A) return NoPath::variant;
+    const bool splits =
+        splits_stochastic(asked.sum) && (asked.exact_products || splits_stochastic(asked.product));
+    return splits ? NoPath::has_one : NoPath::special_values;
+  }
+  static constexpr NoPath applies(const TermsAsked& asked) {
+    const bool fits = asked.round.mode == Rounding::stochastic && asked.round.variant == Variant::A;
+    const bool splits = asked.scheme == Scheme::sequential && splits_stochastic(asked.format);
+    return fits && splits ? NoPath::has_one : NoPath::other;
+  }
+  static constexpr void bound(FastPlan& fast, const ProductsAsked& asked) {
+    const auto& [scheme, product, exact_products, sum, options, product_plan, sum_plan] = asked;
+    StochasticPlan& plan = fast.stochastic;
+    plan.product = stochastic_format(product, product_plan);
+    plan.sum = stochastic_format(sum, sum_plan);
+    const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
+    plan.on_grid = sum.man > 0 && (exact_products || same_grid);
+    // A tree's first product is unrounded: binary64 holds it exactly.
+    const bool alone = exact_products && scheme == Scheme::pairwise;
+    const double most = Format::power_of_two(100);
+    const int bits = sum_plan.random_bits;
+    plan.fits_binary32 = !alone && stochastic_fits_binary32(sum, bits) &&
+                         (exact_products || stochastic_fits_binary32(product, bits));
+    plan.in_binary32 =
+        plan.fits_binary32 && sum.max() < most && (exact_products || product.max() < most);
+    if (!exact_products && product == sum && plan.on_grid) {
+      plan.spare_bits = stochastic_spare_bits(sum, bits);
+    }
+    // A step's values are at most (1 + 8 * 2^-man) times the old ones and the product together.
+    const double largest = exact_products || sum.max() < product.max() ? sum.max() : product.max();
+    plan.steady = plan.on_grid && scheme != Scheme::pairwise && sum.man >= 7 &&
+                  (exact_products || product.man >= 7);
+    plan.limit = static_cast<float>(!plan.fits_binary32 || largest < most ? largest : most);
+  }
+  static constexpr float limit_of_terms(const TermsAsked& asked) { return limit_of(asked); }
+};
+
 inline namespace CPD_ISA {
 
 /// The constants of one format in all lanes.

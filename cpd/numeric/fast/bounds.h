@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The bounds within which a fast path of sums of products is exact, and how its steps treat values
+// beyond them.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "cpd/numeric/fast/asked.h"
+#include "cpd/numeric/fast/stochastic_format.h"
+#include "cpd/numeric/lanes/generic.h"
+#include "cpd/numeric/lanes/isa.h"
+#include "cpd/numeric/round/round_plan.h"
+#include "cpd/spec/format.h"
+
+namespace cpd {
+
+/// Values of k whose operands are bounded together.
+constexpr int kRangeGroup = 8;
+/// Steps between two checks of sums whose bound grows with them (Kahan); divides kRangeGroup.
+constexpr int kShortSteps = 2;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// Bounds on one group of k in one packed panel of an operand; NaN counts as the largest.
+struct PanelRange {
+  float largest = 0;           ///< max |x|
+  float total = 0;             ///< operand b: the sum over k of the max of |x| at that k
+  std::uint32_t fraction = 0;  ///< the fraction bits of all values, or-ed (the panel's first group)
+  /// For each pair of k: the least last bit of a nonzero; 0 where none was asked for.
+  float least_bit[kRangeGroup / 2] = {};
+};
+
+/// The most significant bits that values have, from their or-ed fraction bits: 1…24.
+CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
+  int bits = 24;
+  for (; bits > 1 && (fraction & 1) == 0; --bits) fraction >>= 1;
+  return bits;
+}
+
+/// A number of which values are multiples, from the pattern of the least |x| that is not 0 and
+/// their fraction bits together.
+CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction) {
+  const int exponent = static_cast<int>(smallest >> 23 & 0xFF);
+  return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));
+}
+
+/// Types of 16-bit lanes (kernels/cuda/halves.h).
+enum class Half : std::uint8_t { none, fp16, bf16 };
+
+/// Constants of the path `stochastic`. Binary32 lanes suffice where no value exceeds 2^100. With
+/// `steady`, no value exceeds `limit` in 64 steps (in Kahan's sum 24) before which the sums and all
+/// the products together are at most limit / kSteadyGrowth.
+struct StochasticPlan {
+  bool fits_binary32 = false;
+  bool in_binary32 = false;  ///< fits, and the formats end below 2^100
+  /// The low bits of R without effect, which binary32 omits where products are exact; 0: none, or
+  /// binary32 does not suffice.
+  std::int32_t spare_bits = 0;
+  bool on_grid = false;  ///< rounded products are multiples of the sum's least spacing
+  bool steady = false;
+  float limit = 0;
+  StochasticFormat product, sum;
+};
+constexpr float kSteadyGrowth = 64;
+
+/// The fast path of a sum of products, and the bounds within which it is exact.
+struct FastPlan {
+  FastPath path = FastPath::none;
+  std::int32_t man_product = 0, man_sum = 0;
+  double product_quantum = 0, sum_quantum = 0;  ///< least spacings
+  bool keeps_negative_zero = false;             ///< the sum's format has -0
+  /// Sums up to s and compensations up to c stay within the format while `steps` rounded products
+  /// of sizes p are added, where s * of_sum + c * of_compensation + (the sum of p) * of_products <=
+  /// limit and the sum of p <= product_limit. A rounded product's p is |a||b| * product_growth +
+  /// product_quantum.
+  std::int32_t steps = kShortSteps;
+  float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
+  float product_growth = 1, product_least = 0;  ///< the second at least product_quantum
+  float product_limit = 0;
+  bool guarded = false;     ///< man = 0: ties need veltkamp_rounding.h's guarded roundings
+  bool saturates = false;   ///< results beyond the limits are the formats' largest values
+  bool takes_logs = false;  ///< of the operands (fixed_log)
+  /// The significant bits up to which the path asks for the least last bits of a panel's values, of
+  /// which products of few bits and exact sums are multiples; the other operand has one bit or
+  /// more.
+  std::int32_t least_bits_within = 0;
+  Half half = Half::none;  ///< 16-bit lanes that are exact within the same bounds, too
+  StochasticPlan stochastic;
+};
+
+// --- what the bounds are for ---------------------------------------------------------------------
+
+/// How a step treats values beyond the bounds.
+enum class How : std::uint8_t {
+  bounded,     ///< nothing can overflow
+  fits,        ///< nothing can overflow, and exact sums are binary32 numbers
+  parts,       ///< nothing can overflow, and parts_limit holds
+  guarded,     ///< an overflow is detected afterwards
+  saturating,  ///< an overflow saturates
+};
+constexpr bool is_guarded(How how) { return how == How::guarded || how == How::saturating; }
+
+/// Facts on a tile's products that its operands show.
+enum class Products : std::uint8_t {
+  any,
+  exact,   ///< binary32 numbers; sums of exact products often are, too
+  narrow,  ///< numbers of the products' format, which need no rounding
+  few,     ///< of so few bits that split_short rounds them
+};
+
+// --- limits --------------------------------------------------------------------------------------
+
+/// A bound of the sum of p (FastPlan) over `count` products whose |a||b| sum to sum_ab; Inf where
+/// an operand of b is NaN or so large that its product with a magnet's factor may not be finite,
+/// NaN where one of a is.
+CPD_FN constexpr float bound_products(const FastPlan& plan, float sum_ab, int count,
+                                      float largest_b) {
+  if (!(largest_b <= 0x1p100F)) return kInfinity;
+  return sum_ab * plan.product_growth + static_cast<float>(count) * plan.product_least;
+}
+/// The most that s * of_sum + c * of_compensation may be before products whose p sum to
+/// `products`; negative: no sum is small enough.
+CPD_FN constexpr float sum_limit(const FastPlan& plan, float products) {
+  return products <= plan.product_limit ? plan.limit - products * plan.of_products : -1.0F;
+}
+/// The size below which sums remain binary32 numbers after each of such exact products, whose least
+/// last bit is least_bit.
+CPD_FN constexpr float exact_limit(const FastPlan& plan, float products, float least_bit) {
+  const auto quantum = static_cast<float>(plan.sum_quantum);
+  const float last = least_bit < quantum ? least_bit : quantum;
+  return 0x1p24F * last - products * plan.of_products;
+}
+
+/// Returns whether split_fma_in_parts (veltkamp_rounding.h) adds products of `bits` significant
+/// bits.
+CPD_FN constexpr bool adds_in_parts(const FastPlan& plan, int bits) {
+  return bits + plan.man_sum <= 22;
+}
+/// The size below which it adds such products to sums; negative: no sum is small enough.
+CPD_FN constexpr float parts_limit(const FastPlan& plan, float products) {
+  const auto quantum = static_cast<float>(plan.sum_quantum);
+  return products <= 0x1p22F * quantum ? 0x1p42F * quantum - products * plan.of_products : -1.0F;
+}
+
+// --- the bounds of Veltkamp's roundings ----------------------------------------------------------
+
+/// The bound of values below which magnets, 2^(23 - man) times them, are finite.
+constexpr float kMostWithMagnets = 0x1p100F;
+
+/// Returns whether magnets (veltkamp_rounding.h) round into a format: it has the grid below 2^emin,
+/// and the least magnet is a binary32 number.
+constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
+  const bool grid = format.is_signed && format.subnormals && format.has_zero() && format.max() > 0;
+  const int magnet = 24 + format.min_quantum_exponent();
+  return grid && !plan.wide && magnet > -126 && magnet < 127;
+}
+
+/// Returns whether overflow gives the largest finite value.
+constexpr bool saturates(const RoundPlan& plan) {
+  return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
+}
+
+/// Returns whether the terms of a sum may be added by Veltkamp's roundings: to nearest-even, in a
+/// format of at most 11 significant bits that takes magnets.
+constexpr bool takes_veltkamp(const TermsAsked& asked) {
+  return asked.round.mode == Rounding::nearest_even && asked.format != kFp32 &&
+         takes_magnets(asked.format, asked.round) && asked.format.precision() <= 11;
+}
+/// The same in a format without mantissa.
+constexpr bool takes_powers(const TermsAsked& asked) {
+  return takes_veltkamp(asked) && asked.format.man == 0 && asked.round.keeps_negative_zero;
+}
+
+/// The largest binary32 number that rounding to nearest, to man + 1 significant bits, takes to
+/// `max`.
+constexpr float most_rounded_to(float max, int man) {
+  const auto pattern = std::bit_cast<std::uint32_t>(max);
+  const auto binade = std::bit_cast<float>(pattern & 0x7F800000U);
+  const float tie = max + binade * static_cast<float>(Format::power_of_two(-man - 1));
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(tie) - 1);
+}
+/// The largest sum before its rounding that magnets round to a number of the format.
+constexpr float limit_of(const TermsAsked& asked) {
+  const float max = asked.round.max_value;
+  return max < kMostWithMagnets ? most_rounded_to(max, asked.format.man) : kMostWithMagnets;
+}
+
+/// Sets the coefficients of s, c and the products in a bound of every intermediate of `steps` steps
+/// of Kahan's sum, where each rounding errs by at most `e` of its result. A product counts most
+/// where it comes first.
+constexpr void bound_kahan(FastPlan& plan, double e) {
+  const auto up = [e](double x) { return x * (1 + e); };
+  double bound[3] = {};
+  for (int which = 0; which < 3; ++which) {
+    double s = which == 0 ? 1 : 0;
+    double c = which == 1 ? 1 : 0;
+    double p = which == 2 ? 1 : 0;
+    double most = 0;
+    for (int step = 0; step < plan.steps; ++step, p = 0) {
+      const double y = up(p + c);
+      const double t = up(s + y);
+      const double gained = up(y + e * t);  // t - s is y and t's error
+      c = up(e * t + e * (y + e * t));
+      s = t;
+      if (gained > most) most = gained;
+      if (s > most) most = s;
+    }
+    bound[which] = most;
+  }
+  plan.of_sum = static_cast<float>(bound[0]);
+  plan.of_compensation = static_cast<float>(bound[1]);
+  plan.of_products = static_cast<float>(bound[2]);
+}
+
+/// Sets the bounds of a sum whose every step is one of Veltkamp's roundings.
+constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
+  const auto& [scheme, product, exact_products, sum, options, product_plan, sum_plan] = asked;
+  plan.guarded = sum.man == 0 || (!exact_products && product.man == 0);
+  plan.man_product = exact_products ? sum.man : product.man;
+  plan.man_sum = sum.man;
+  plan.keeps_negative_zero = sum_plan.keeps_negative_zero;
+  plan.product_quantum =
+      Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
+  // A subnormal one would cost every bound a microcode assist.
+  plan.product_least =
+      static_cast<float>(plan.product_quantum < 0x1p-120 ? 0x1p-120 : plan.product_quantum);
+  plan.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
+  const double half_place = Format::power_of_two(-sum.precision());
+  plan.product_growth =
+      static_cast<float>(1 + 2 * Format::power_of_two(-product.precision()) + 0x1p-20);
+  plan.steps = kRangeGroup;
+  if (scheme == Scheme::sequential) {
+    // A rounded sum is no further from the exact one than the old sum is.
+    plan.of_products = 2;
+  } else if (scheme == Scheme::pairwise) {
+    // A group is three levels deep.
+    const double up = 1 + half_place;
+    plan.of_products = static_cast<float>(up * up * up);
+  } else {
+    plan.steps = kShortSteps;
+    bound_kahan(plan, half_place);
+  }
+  const double most = kMostWithMagnets;
+  plan.limit = static_cast<float>(sum.max() < most ? sum.max() : most);
+  plan.product_limit = static_cast<float>(exact_products         ? most
+                                          : product.max() < most ? product.max()
+                                                                 : most);
+  const bool both_saturate = saturates(sum_plan) && (exact_products || saturates(product_plan));
+  plan.saturates = both_saturate && sum.max() <= most && (exact_products || product.max() <= most);
+}
+
+}  // namespace cpd

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Chooses the fast path of a sum: the first row of paths.def that applies and is on.
+#pragma once
+
+#include "cpd/numeric/fast/asked.h"
+#include "cpd/numeric/fast/binary32.h"
+#include "cpd/numeric/fast/bounds.h"
+#include "cpd/numeric/fast/fast_path.h"
+#include "cpd/numeric/fast/half_lanes.h"
+#include "cpd/numeric/fast/powers_of_two.h"
+#include "cpd/numeric/fast/powers_of_two_exact.h"
+#include "cpd/numeric/fast/stochastic.h"
+#include "cpd/numeric/fast/veltkamp.h"
+#include "cpd/numeric/fast/veltkamp_exact.h"
+
+namespace cpd {
+
+/// Calls run.operator()<Path>() with the class of a path of sums; returns false for none.
+template <class Run>
+CPD_FN constexpr bool with_path(FastPath path, Run run) {
+  switch (path) {
+#define CPD_FAST_SUM(name, Path)     \
+  case FastPath::name:               \
+    run.template operator()<Path>(); \
+    return true;
+#include "cpd/numeric/fast/paths.def"
+    default:
+      return false;
+  }
+}
+
+/// The path of a sum, ProductsAsked or TermsAsked, among those that are on.
+template <class Asked>
+constexpr FastChoice choose_path(const Asked& asked, FastPaths on) {
+  FastChoice choice;
+  const auto ask = [&](FastPath path, NoPath why) {
+    if (choice.path != FastPath::none || why == NoPath::other) return;
+    if (why == NoPath::has_one && on.has(path)) {
+      choice = {path, why};
+    } else if (choice.why != NoPath::switched_off) {
+      choice.why = why == NoPath::has_one ? NoPath::switched_off : why;
+    }
+  };
+#define CPD_FAST_SUM(name, Path) ask(FastPath::name, Path::applies(asked));
+#include "cpd/numeric/fast/paths.def"
+  return choice;
+}
+
+/// The path of a sum of products and its bounds.
+constexpr FastPlan make_fast_plan(const ProductsAsked& asked, FastPaths on) {
+  FastPlan plan;
+  plan.path = choose_path(asked, on).path;
+  with_path(plan.path, [&]<class Path>() {
+    if constexpr (Path::kTakesProducts) Path::bound(plan, asked);
+  });
+#define CPD_FAST_LANES(name, Path) \
+  if (plan.half == Half::none && on.has(FastPath::name)) plan.half = Path::lanes_of(plan, asked);
+#include "cpd/numeric/fast/paths.def"
+  return plan;
+}
+
+}  // namespace cpd

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums of terms by the steps of a fast path, for finite sums that stay below the plan's limit: the
+// caller looks afterwards, and takes accumulate.h's steps where one did not.
+#pragma once
+
+#include "cpd/numeric/fast/choose.h"
+#include "cpd/numeric/round/exact.h"
+#include "cpd/numeric/sums/fold_plan.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+
+/// Calls run.operator()<Path>() for a path whose steps FastSums runs; returns false for any other.
+template <class Run>
+CPD_FN bool with_fast_sums(FastPath path, Run run) {
+  bool taken = false;
+  with_path(path, [&]<class Path>() {
+    if constexpr (!Path::kStochastic) {
+      run.template operator()<Path>();
+      taken = true;
+    }
+  });
+  return taken;
+}
+
+/// Roundings of sums in lanes, which record the largest sum before its rounding.
+template <class Path, class V>
+class FastSums {
+ public:
+  CPD_FN explicit FastSums(const FoldPlan& plan)
+      : steps_(plan.into()), limit_(splat<Signed<V>>(bits_as<std::int32_t>(plan.limit))) {}
+
+  /// Adds a term to a sum.
+  CPD_FN void add(V x, V& sum) { sum = sum_of_term(x, sum); }
+  /// kahan_step.
+  CPD_FN void add(V x, V& sum, V& compensation) {
+    const V y = sum_of_term(x, -compensation);
+    const V t = sum_of(sum, y);
+    compensation = sum_of(sum_of(t, -sum), -y);
+    sum = t;
+  }
+  /// Returns whether every sum was finite and within the limit before its rounding.
+  CPD_FN bool is_good() const { return !any(largest_ > limit_); }
+
+ private:
+  using Steps = TermSteps<Path, V>;
+
+  /// a + b rounded, where `a` is a term.
+  CPD_FN V sum_of_term(V a, V b) {
+    if constexpr (Steps::kAnyTerms) {
+      V t;
+      if constexpr (kHasDirectedRounding<V>) {
+        t = fma_to_odd(a, splat<V>(1.0F), b);
+      } else {
+        t = add_to_odd(a, b);
+      }
+      see(t);
+      return steps_.rounded_odd(t);
+    } else {
+      return sum_of(a, b);
+    }
+  }
+  CPD_FN V sum_of(V a, V b) {
+    const V t = a + b;
+    see(t);
+    return steps_.rounded(t);
+  }
+  CPD_FN void see(V t) {
+    const auto pattern = bits_as<Unsigned<V>>(t) & splat<Unsigned<V>>(Pattern<V>::magnitude);
+    largest_ = max(largest_, (Signed<V>)pattern);
+  }
+
+  Steps steps_;
+  Signed<V> limit_;
+  Signed<V> largest_{};
+};
+
+}  // namespace CPD_ISA
+}  // namespace cpd
