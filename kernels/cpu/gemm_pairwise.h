@@ -20,7 +20,7 @@ namespace {
 /// takes the general path: for all of the tile where its products' bound is too large, for a few
 /// vectors where a sum higher in the tree is. A tree of products -0 is +0 here, which changes a sum
 /// only where it starts from -0: such a tile takes the general path throughout.
-template <class Path, Products kProducts>
+template <class Path, ProductKind kProducts>
 class PairwiseTile {
  public:
   CPD_FN explicit PairwiseTile(const BoundedTile& bounded)
@@ -44,7 +44,7 @@ class PairwiseTile {
   /// Vectors of columns whose trees are built together, so that they share broadcast values of a.
   /// Lanes that broadcast within an operation keep a group of one vector in registers instead.
   static constexpr int kTogether = kLanes == 8 ? 2 : 1;
-  static constexpr bool kTakesLogs = !Path::kAnyValues && kProducts == Products::any;
+  static constexpr bool kTakesLogs = !Path::kAnyValues && kProducts == ProductKind::any;
   static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
@@ -192,11 +192,11 @@ class PairwiseTile {
   ProductSteps<Path, F> steps_;
 };
 
-template <class Path, Products kProducts>
+template <class Path, ProductKind kProducts>
 CPD_BODY void pairwise_tile_body(const BoundedTile* bounded) {
   PairwiseTile<Path, kProducts>(*bounded).run();
 }
-template <class Path, Products kProducts = Products::any>
+template <class Path, ProductKind kProducts = ProductKind::any>
 CPD_FN void pairwise_tile(const BoundedTile& bounded) {
   pairwise_tile_body<Path, kProducts>(&bounded);
 }

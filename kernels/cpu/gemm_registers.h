@@ -95,7 +95,7 @@ constexpr float kMostGuarded = 0x1p96F;
 
 /// The sums of kRows rows and kVectors vectors of columns, in registers. Paths with kAddsExact and
 /// exact products form sums in binary32 where that is exact, else round them to odd.
-template <class Path, Scheme kScheme, Products kProducts, int kRows, int kVectors>
+template <class Path, Scheme kScheme, ProductKind kProducts, int kRows, int kVectors>
 class RegisterTile {
  public:
   CPD_FN explicit RegisterTile(const BoundedTile& bounded, Tile tile)
@@ -159,10 +159,10 @@ class RegisterTile {
   static constexpr int kTogether = !kHasCompensation || Path::kAnyValues || kRows == 1 ? 1
                                    : kRegisters < 32                                   ? 2
                                                                                        : kRows;
-  static constexpr bool kNarrow = kProducts == Products::narrow;
+  static constexpr bool kNarrow = kProducts == ProductKind::narrow;
   static constexpr bool kTakesLogs = !kNarrow && !Path::kAnyValues && !Path::kAddsExact;
   /// Whether a sum in binary32 is tried first.
-  static constexpr bool kTriesExact = Path::kAddsExact && kProducts == Products::exact;
+  static constexpr bool kTriesExact = Path::kAddsExact && kProducts == ProductKind::exact;
 
   /// Whether a sum in parts is tried then, which takes half the operations of rounding to odd where
   /// no instruction rounds down and up.
@@ -330,14 +330,14 @@ class RegisterTile {
   bool adds_in_parts_;
 };
 
-template <class Path, Scheme kScheme, Products kProducts, int kRows, int kVectors>
+template <class Path, Scheme kScheme, ProductKind kProducts, int kRows, int kVectors>
 CPD_BODY std::int64_t bounded_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k) {
   return RegisterTile<Path, kScheme, kProducts, kRows, kVectors>(*bounded, *tile).run(k);
 }
 template <class Path, Scheme kScheme, int kRows, int kVectors>
 CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k,
                             std::int64_t count) {
-  return RegisterTile<Path, kScheme, Products::any, kRows, kVectors>(*bounded, *tile)
+  return RegisterTile<Path, kScheme, ProductKind::any, kRows, kVectors>(*bounded, *tile)
       .run_guarded(k, count);
 }
 
@@ -391,14 +391,14 @@ CPD_FN void fast_rows(const BoundedTile& bounded, const Tile& tile, Steps steps)
     }
   }
 }
-template <class Path, Scheme kScheme, Products kProducts, int kRows, int kVectors>
+template <class Path, Scheme kScheme, ProductKind kProducts, int kRows, int kVectors>
 CPD_FN void register_rows(const BoundedTile& bounded, const Tile& tile) {
   fast_rows<Path, kScheme, kRows, kVectors>(bounded, tile, [&](std::int64_t k) {
     return bounded_steps<Path, kScheme, kProducts, kRows, kVectors>(&bounded, &tile, k);
   });
 }
 
-template <class Path, Scheme kScheme, Products kProducts, int kRows>
+template <class Path, Scheme kScheme, ProductKind kProducts, int kRows>
 CPD_FN void some_rows(const BoundedTile& bounded, std::int64_t first) {
   const Tile part = rows_of(*bounded.block, bounded.tile, first, kRows);
   if (kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count) {
@@ -408,7 +408,7 @@ CPD_FN void some_rows(const BoundedTile& bounded, std::int64_t first) {
   }
 }
 
-template <class Path, Scheme kScheme, Products kProducts = Products::any>
+template <class Path, Scheme kScheme, ProductKind kProducts = ProductKind::any>
 CPD_FN void register_tile(const BoundedTile& bounded) {
   // A step takes some 20 to 40 cycles, in which only all rows' sums keep the CPU's units at work,
   // though they may take more registers than there are.

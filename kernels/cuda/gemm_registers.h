@@ -289,9 +289,9 @@ class WideThread {
   CPD_FN void add(const WideMemory& memory, std::int64_t k, int count, ChunkCount& chunk) {
     if constexpr (Path::kAnyValues) {
       if (call_.plan.sum.exact_products) {
-        for (int i = 0; i < count; ++i) step_row<Products::exact>(memory, i);
+        for (int i = 0; i < count; ++i) step_row<ProductKind::exact>(memory, i);
       } else {
-        for (int i = 0; i < count; ++i) step_row<Products::any>(memory, i);
+        for (int i = 0; i < count; ++i) step_row<ProductKind::any>(memory, i);
       }
     } else {
       for (int i = 0; i < count; i += kGroup) {
@@ -337,13 +337,13 @@ class WideThread {
       if (!ordinary_ || !(weighed(fast) <= limit)) {
         carefully(memory, k + i, kSteps, patch_a, patch_b);
       } else if (!Path::kAddsExact && is_short) {
-        add_steps<Products::few>(memory, k + i);
+        add_steps<ProductKind::few>(memory, k + i);
       } else {
-        add_steps<Products::any>(memory, k + i);
+        add_steps<ProductKind::any>(memory, k + i);
       }
     }
   }
-  template <Products kProducts>
+  template <ProductKind kProducts>
   CPD_FN void add_steps(const WideMemory& memory, int k) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll
@@ -366,20 +366,21 @@ class WideThread {
   }
 
   /// Adds one value of k within the bounds.
-  template <Products kProducts>
+  template <ProductKind kProducts>
   CPD_FN void step_row(const WideMemory& memory, int k) {
     const Four a = memory.a.values[k][place_.a_patch()];
     const Four b = memory.b.values[k][place_.b_patch()];
     for (int j = 0; j < kPatch; ++j) {
       FactorOperands<float> x[1] = {{0, b.x[j], 0}};
-      if constexpr (kProducts == Products::any && kRounds) x[0].factor_b = b.x[j] * steps_.factor();
+      if constexpr (kProducts == ProductKind::any && kRounds)
+        x[0].factor_b = b.x[j] * steps_.factor();
       for (int i = 0; i < kPatch; ++i) {
         x[0].a = a.x[i];
         step<kProducts>(x, s_[i][j], c_[i][j]);
       }
     }
   }
-  template <Products kProducts>
+  template <ProductKind kProducts>
   CPD_FN void step(const FactorOperands<float> (&x)[1], float& s, float& c) const {
     Seen<float> seen;
     if constexpr (kCompensates) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums of operands with or without scales on a GPU (ops/gemm.h): a thread forms any sum of
-// gemm_general.h over each block of k, multiplies it by the scales and adds it to the total. Without
-// scales that is one block of all k, whose total is its sum.
+// gemm_general.h over each block of k, multiplies it by the scales and adds it to the total.
+// Without scales that is one block of all k, whose total is its sum.
 #pragma once
 
 #include "cpd/numeric/scaled/scaled_sum.h"

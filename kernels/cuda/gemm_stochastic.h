@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "cpd/numeric/draws/philox.h"
-#include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/numeric/fast/stochastic.h"
+#include "cpd/numeric/sums/gemm_plan.h"
 #include "kernels/cuda/strided.h"
 #include "kernels/cuda/tile_range.h"
 

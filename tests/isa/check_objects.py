@@ -19,7 +19,6 @@ FEATURES = {
     "scalar": (set(), {"ymm", "zmm", "crc32"}),
     "avx2": ({"ymm"}, {"zmm"}),
     "avx512": ({"zmm"}, {"fp16"}),
-    "avx512fp16": ({"zmm", "fp16"}, set()),
     "neon": ({"4s"}, set()),
 }
 CHECKSUM = re.compile(r"/crc32c\.cpp\.o$")

@@ -22,18 +22,16 @@
 #include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
-#include "tests/testing/emulated_halves_table.h"
+#include "tests/testing/fast.h"
 #include "tests/testing/sanitized.h"
 
 namespace cpd {
 namespace {
 
-/// The tables that this run tests, and one with emulated halves.
-std::vector<const KernelTable*> tables() {
-  std::vector<const KernelTable*> all = testing::kernel_tables();
-  if (testing::emulated_halves_table() != nullptr) all.push_back(testing::emulated_halves_table());
-  return all;
-}
+using testing::path_named;
+
+/// The tables that this run tests.
+std::vector<const KernelTable*> tables() { return testing::kernel_tables(); }
 
 struct Case {
   std::string accumulator;
@@ -43,56 +41,57 @@ struct Case {
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all{
-      {"e4m3 sequential", "e4m3", FastPath::veltkamp},
-      {"e5m2 sequential", "e5m2", FastPath::veltkamp},
-      {"e3m2ieee sequential", "e3m2ieee", FastPath::veltkamp},
-      {"e6m9 sequential", "fp32", FastPath::veltkamp},
-      {"fp16 sequential overflow=saturate", "e5m2", FastPath::veltkamp},
-      {"bf16 sequential", "bf16", FastPath::veltkamp},
-      {"e4m3fnuz sequential", "e4m3", FastPath::veltkamp},
-      {"e4m3 sequential product=exact", "e4m3", FastPath::veltkamp_exact},
-      {"e5m2 sequential product=exact", "e5m2", FastPath::veltkamp_exact},
-      {"fp16 sequential product=exact", "fp32", FastPath::veltkamp_exact},
-      {"e4m3fnuz sequential product=exact", "e4m3", FastPath::veltkamp_exact},
-      {"e4m3 kahan", "e4m3", FastPath::veltkamp},
-      {"fp16 kahan", "fp16", FastPath::veltkamp},
-      {"fp32 sequential", "fp32", FastPath::binary32},
-      {"fp32 sequential product=exact", "fp32", FastPath::binary32},
-      {"fp32 kahan", "fp32", FastPath::binary32},
-      {"fp32 pairwise", "fp32", FastPath::binary32},
-      {"e4m3 pairwise", "e4m3", FastPath::veltkamp},
-      {"e5m2 pairwise", "fp32", FastPath::veltkamp},
-      {"e4m3fn pairwise", "e4m3fn", FastPath::veltkamp},
-      {"e5m2fnuz pairwise", "e5m2fnuz", FastPath::veltkamp},
-      {"fp16 pairwise", "fp16", FastPath::veltkamp},
-      {"bf16 pairwise", "bf16", FastPath::veltkamp},
-      {"tf32 pairwise", "fp32", FastPath::veltkamp},
-      {"e2m1 pairwise overflow=saturate", "e2m1", FastPath::veltkamp},
-      {"fp16 sequential", "e4m3", FastPath::veltkamp},  // from here on products need no rounding
-      {"e6m9 sequential", "e5m2", FastPath::veltkamp},
-      {"e4m3 sequential overflow=saturate", "e2m1", FastPath::veltkamp},
-      {"e5m7 sequential product=e4m3", "e2m1", FastPath::veltkamp},
-      {"fp16 sequential product=exact", "e4m3", FastPath::veltkamp_exact},
-      {"bf16 sequential product=exact", "e4m3", FastPath::veltkamp_exact},
-      {"e6m9 kahan", "e5m2", FastPath::veltkamp},
-      {"e4m3 kahan", "e2m1", FastPath::veltkamp},
-      {"bf16 pairwise", "e4m3", FastPath::veltkamp},
-      {"e4m3 pairwise", "e2m1", FastPath::veltkamp},
-      {"e3m0 sequential", "e3m0", FastPath::veltkamp},
-      {"e3m0 kahan overflow=saturate", "e3m0", FastPath::veltkamp},
-      {"e4m0 kahan", "e4m3", FastPath::veltkamp},
-      {"binary8p1se sequential product=exact", "e5m2", FastPath::veltkamp_exact},
-      {"e4m0 sequential product=exact overflow=saturate", "e4m0", FastPath::veltkamp_exact},
-      {"e3m2 sequential product=e2m0", "e3m2", FastPath::veltkamp},
-      {"e2m1 kahan", "e2m1", FastPath::veltkamp},
-      {"e2m1 sequential", "e2m1", FastPath::veltkamp},
-      {"e4m3 sequential overflow=saturate", "e4m3", FastPath::veltkamp},
-      {"e4m3 kahan overflow=saturate", "e4m3", FastPath::veltkamp},
-      {"e2m3 sequential product=exact", "e2m3", FastPath::veltkamp_exact},
-      {"e4m3 sequential rounding=stochastic random_bits=8", "e4m3", FastPath::stochastic},
-      {"e5m2 sequential rounding=stochastic random_bits=16", "e5m2", FastPath::stochastic},
-      {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", FastPath::stochastic},
-      {"e6m9 sequential rounding=stochastic random_bits=13", "e6m9", FastPath::stochastic},
+      {"e4m3 sequential", "e4m3", path_named("veltkamp")},
+      {"e5m2 sequential", "e5m2", path_named("veltkamp")},
+      {"e3m2ieee sequential", "e3m2ieee", path_named("veltkamp")},
+      {"e6m9 sequential", "fp32", path_named("veltkamp")},
+      {"fp16 sequential overflow=saturate", "e5m2", path_named("veltkamp")},
+      {"bf16 sequential", "bf16", path_named("veltkamp")},
+      {"e4m3fnuz sequential", "e4m3", path_named("veltkamp")},
+      {"e4m3 sequential product=exact", "e4m3", path_named("veltkamp_exact")},
+      {"e5m2 sequential product=exact", "e5m2", path_named("veltkamp_exact")},
+      {"fp16 sequential product=exact", "fp32", path_named("veltkamp_exact")},
+      {"e4m3fnuz sequential product=exact", "e4m3", path_named("veltkamp_exact")},
+      {"e4m3 kahan", "e4m3", path_named("veltkamp")},
+      {"fp16 kahan", "fp16", path_named("veltkamp")},
+      {"fp32 sequential", "fp32", path_named("binary32")},
+      {"fp32 sequential product=exact", "fp32", path_named("binary32")},
+      {"fp32 kahan", "fp32", path_named("binary32")},
+      {"fp32 pairwise", "fp32", path_named("binary32")},
+      {"e4m3 pairwise", "e4m3", path_named("veltkamp")},
+      {"e5m2 pairwise", "fp32", path_named("veltkamp")},
+      {"e4m3fn pairwise", "e4m3fn", path_named("veltkamp")},
+      {"e5m2fnuz pairwise", "e5m2fnuz", path_named("veltkamp")},
+      {"fp16 pairwise", "fp16", path_named("veltkamp")},
+      {"bf16 pairwise", "bf16", path_named("veltkamp")},
+      {"tf32 pairwise", "fp32", path_named("veltkamp")},
+      {"e2m1 pairwise overflow=saturate", "e2m1", path_named("veltkamp")},
+      {"fp16 sequential", "e4m3",
+       path_named("veltkamp")},  // from here on products need no rounding
+      {"e6m9 sequential", "e5m2", path_named("veltkamp")},
+      {"e4m3 sequential overflow=saturate", "e2m1", path_named("veltkamp")},
+      {"e5m7 sequential product=e4m3", "e2m1", path_named("veltkamp")},
+      {"fp16 sequential product=exact", "e4m3", path_named("veltkamp_exact")},
+      {"bf16 sequential product=exact", "e4m3", path_named("veltkamp_exact")},
+      {"e6m9 kahan", "e5m2", path_named("veltkamp")},
+      {"e4m3 kahan", "e2m1", path_named("veltkamp")},
+      {"bf16 pairwise", "e4m3", path_named("veltkamp")},
+      {"e4m3 pairwise", "e2m1", path_named("veltkamp")},
+      {"e3m0 sequential", "e3m0", path_named("veltkamp")},
+      {"e3m0 kahan overflow=saturate", "e3m0", path_named("veltkamp")},
+      {"e4m0 kahan", "e4m3", path_named("veltkamp")},
+      {"binary8p1se sequential product=exact", "e5m2", path_named("veltkamp_exact")},
+      {"e4m0 sequential product=exact overflow=saturate", "e4m0", path_named("veltkamp_exact")},
+      {"e3m2 sequential product=e2m0", "e3m2", path_named("veltkamp")},
+      {"e2m1 kahan", "e2m1", path_named("veltkamp")},
+      {"e2m1 sequential", "e2m1", path_named("veltkamp")},
+      {"e4m3 sequential overflow=saturate", "e4m3", path_named("veltkamp")},
+      {"e4m3 kahan overflow=saturate", "e4m3", path_named("veltkamp")},
+      {"e2m3 sequential product=exact", "e2m3", path_named("veltkamp_exact")},
+      {"e4m3 sequential rounding=stochastic random_bits=8", "e4m3", path_named("stochastic")},
+      {"e5m2 sequential rounding=stochastic random_bits=16", "e5m2", path_named("stochastic")},
+      {"e4m3 sequential rounding=stochastic random_bits=24", "fp32", path_named("stochastic")},
+      {"e6m9 sequential rounding=stochastic random_bits=13", "e6m9", path_named("stochastic")},
   };
   return all;
 }
@@ -123,7 +122,7 @@ const std::vector<Case>& stochastic_cases() {
           const std::string policy = turn % 3 == 0 ? " overflow=saturate" : "";
           cases.push_back({format + (scheme + policy) +
                                " rounding=stochastic random_bits=" + std::to_string(bits),
-                           turn % 4 == 0 ? "fp32" : format, FastPath::stochastic});
+                           turn % 4 == 0 ? "fp32" : format, path_named("stochastic")});
         }
       }
     }
@@ -131,7 +130,7 @@ const std::vector<Case>& stochastic_cases() {
       for (const char* scheme :
            {"e5m7 sequential product=", "e4m3 kahan product=", "e8m3 pairwise product="}) {
         cases.push_back({std::string(scheme) + product + " rounding=stochastic random_bits=9",
-                         "e5m7", FastPath::stochastic});
+                         "e5m7", path_named("stochastic")});
       }
     }
     return cases;
@@ -302,9 +301,6 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   }
   EXPECT_GT(finite, kLeast);
   EXPECT_GT(infinite, kLeast);
-  if (testing::emulated_halves_table() != nullptr) {
-    EXPECT_GT(testing::emulated_products(), std::uint64_t{100000});
-  }
 }
 
 /// The last bits of R decide where a product's first 24 bits below the last place, which R meets,
@@ -466,68 +462,6 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
           ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(expected[i]))
               << kernels->name << ", " << name << ": " << a[i / 64] << " * " << b[i % 64];
         }
-      }
-    }
-  }
-}
-
-struct Spread {
-  int middle, binades;  ///< about 2^(middle ± binades)
-  bool positive;        ///< so that sums grow
-};
-
-/// Operands of any size and width, an eighth of them zeros of both signs, one row of larger ones.
-std::vector<float> spread_values(std::int64_t rows, std::int64_t columns, const std::string& format,
-                                 const Spread& spread, std::mt19937_64& bits) {
-  std::uniform_real_distribution<float> significand(1, 2);
-  std::vector<float> x;
-  const auto large = static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(rows));
-  for (std::int64_t i = 0; i < rows * columns; ++i) {
-    const auto width = static_cast<std::uint64_t>(2 * spread.binades + 1);
-    const int shift = spread.middle - spread.binades + static_cast<int>(bits() % width);
-    float value = std::ldexp(significand(bits), shift + (i / columns == large ? 3 : 0));
-    if (bits() % 8 == 0) value = 0;
-    x.push_back(!spread.positive && bits() % 2 == 0 ? -value : value);
-  }
-  std::vector<float> y(x.size());
-  Cast(View(x), ParseFormat(format), {}, View(y));
-  return y;
-}
-
-/// Plans that may take lanes of 16 bits, for operands that these hold and operands that they do
-/// not, from any start.
-TEST(GemmRoutes, HalvesAndGeneralAreTheSameBits) {
-  std::mt19937_64 bits(31);
-  for (const char* text :
-       {"e4m3 sequential", "e3m2 sequential", "e2m3 sequential", "e4m3fn sequential",
-        "e4m3fnuz sequential", "e4m3 sequential overflow=saturate"}) {
-    const Accumulator accumulator = ParseAccumulator(text);
-    const AccumulatorPlan plan = make_accumulator_plan(accumulator, 1);
-    EXPECT_EQ(plan.sum.fast.half, Half::fp16) << text;
-    const GemmPlan general = general_of(plan.sum);
-    const auto most = static_cast<float>(accumulator.format.max());
-    for (int turn = 0; turn < 400; ++turn) {
-      const auto pick = [&](auto list) { return list[bits() % list.size()]; };
-      const int rows = pick(std::array{1, 2, 5, 10, 18});
-      const int columns = pick(std::array{20, 37, 64});
-      const int depth = pick(std::array{1, 2, 3, 9, 128});
-      const Spread spread{pick(std::array{0, -2, -22}), pick(std::array{0, 2, 6, 15}),
-                          bits() % 2 == 0};
-      const Spread of_the_other{spread.middle < -20 ? 14 : -2, spread.binades, spread.positive};
-      const std::array<std::string, 6> formats = {"e4m3", "e5m4", "e5m5", "e5m6", "e8m3", "fp16"};
-      const std::string of_a = pick(formats);
-      const std::string of_b = bits() % 2 == 0 ? of_a : pick(formats);
-      const float start = pick(std::array{-0.0F, 0.0F, 1.0F, -most, NAN, INFINITY});
-      const auto a = spread_values(rows, depth, of_a, spread, bits);
-      const auto b = spread_values(depth, columns, of_b, of_the_other, bits);
-      for (const KernelTable* kernels : tables()) {
-        Block block(*kernels, rows, columns, depth, a, b);
-        const auto got = block.Sums(plan.sum, start);
-        const auto expected = block.Sums(general, start);
-        ASSERT_TRUE(testing::bits_equal(Bits(expected), Bits(got)))
-            << kernels->name << ", " << text << ", " << of_a << " and " << of_b << " about 2^("
-            << spread.middle << " ± " << spread.binades << "), " << rows << " x " << columns
-            << " x " << depth << ", start " << start;
       }
     }
   }

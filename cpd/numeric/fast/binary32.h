@@ -41,7 +41,7 @@ class ProductSteps<Binary32, V> {
  public:
   CPD_FN explicit ProductSteps(const FastPlan& /*plan*/) {}
 
-  template <How, Products, class Operands>
+  template <How, ProductKind, class Operands>
   CPD_FN V product(const Operands& x, Seen<V>& /*seen*/) const {
     return x.a * x.b;
   }
@@ -49,11 +49,11 @@ class ProductSteps<Binary32, V> {
   CPD_FN V sum(V t, Seen<V>& /*seen*/) const {
     return t;
   }
-  template <How, Products kProducts, class Operands>
+  template <How, ProductKind kProducts, class Operands>
   CPD_FN V add_product(const Operands& x, V s, Seen<V>& /*seen*/) const {
-    return kProducts == Products::exact ? fma(x.a, x.b, s) : s + x.a * x.b;
+    return kProducts == ProductKind::exact ? fma(x.a, x.b, s) : s + x.a * x.b;
   }
-  template <How, Products, int kSums, class Operands>
+  template <How, ProductKind, int kSums, class Operands>
   CPD_FN void add_kahan(const Operands (&x)[kSums], V* sum, V* lost, Seen<V>& /*seen*/) const {
     for (int i = 0; i < kSums; ++i) {
       kahan_step(x[i].a * x[i].b, sum[i], lost[i], [](V y, V z) { return y + z; });

@@ -83,6 +83,7 @@ struct FastPlan {
   bool guarded = false;     ///< man = 0: ties need veltkamp_rounding.h's guarded roundings
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< of the operands (fixed_log)
+  bool adds_exact = false;  ///< a product and a sum are rounded once together
   /// The significant bits up to which the path asks for the least last bits of a panel's values, of
   /// which products of few bits and exact sums are multiples; the other operand has one bit or
   /// more.
@@ -104,7 +105,7 @@ enum class How : std::uint8_t {
 constexpr bool is_guarded(How how) { return how == How::guarded || how == How::saturating; }
 
 /// Facts on a tile's products that its operands show.
-enum class Products : std::uint8_t {
+enum class ProductKind : std::uint8_t {
   any,
   exact,   ///< binary32 numbers; sums of exact products often are, too
   narrow,  ///< numbers of the products' format, which need no rounding

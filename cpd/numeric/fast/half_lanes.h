@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The path `half_lanes`: the steps of `veltkamp` in lanes of 16 bits, twice as many at a time, in
-// formats of at most 4 (fp16) or 3 (bf16) significant bits. The bounds are veltkamp's; no machine
-// of ours has measured it. Its loops are kernels/cpu/gemm_halves.h, for CPUs with AVX-512 FP16, and
-// kernels/cuda/gemm_halves.h.
+// formats of at most 4 (fp16) or 3 (bf16) significant bits. The bounds are veltkamp's. Its loop is
+// kernels/cuda/gemm_halves.h. (On a CPU, AVX-512 FP16's lanes were 1.2 times as fast as binary32's:
+// benchmarks/GEMM.md.)
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

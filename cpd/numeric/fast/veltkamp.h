@@ -64,9 +64,9 @@ class ProductSteps<Veltkamp, V> {
   /// By which b is multiplied for FactorOperands.
   [[nodiscard]] CPD_FN V factor() const { return product_.factor; }
 
-  template <How kHow, Products kProducts>
+  template <How kHow, ProductKind kProducts>
   CPD_FN V product(const LogOperands<V>& x, [[maybe_unused]] Seen<V>& seen) const {
-    if constexpr (kProducts == Products::narrow) {
+    if constexpr (kProducts == ProductKind::narrow) {
       return x.a * x.b;
     } else if constexpr (is_guarded(kHow)) {
       return guarded_product<kHow == How::saturating>(x.a, x.b, x.log_a, x.log_b, guarded_product_,
@@ -75,10 +75,10 @@ class ProductSteps<Veltkamp, V> {
       return split_product(x.a, x.b, x.log_a, x.log_b, product_);
     }
   }
-  template <How, Products kProducts>
+  template <How, ProductKind kProducts>
   CPD_FN V product(const FactorOperands<V>& x, Seen<V>& /*seen*/) const {
-    return kProducts == Products::few ? split_short(x.a * x.b, product_)
-                                      : split_product(x.a, x.b, x.factor_b, product_);
+    return kProducts == ProductKind::few ? split_short(x.a * x.b, product_)
+                                         : split_product(x.a, x.b, x.factor_b, product_);
   }
   template <How kHow>
   CPD_FN V sum(V t, [[maybe_unused]] Seen<V>& seen) const {
@@ -88,15 +88,15 @@ class ProductSteps<Veltkamp, V> {
       return split(t, sum_);
     }
   }
-  template <How kHow, Products kProducts, class Operands>
+  template <How kHow, ProductKind kProducts, class Operands>
   CPD_FN V add_product(const Operands& x, V s, Seen<V>& seen) const {
-    if constexpr (kProducts == Products::narrow) {
+    if constexpr (kProducts == ProductKind::narrow) {
       return split(fma(x.a, x.b, s), sum_);
     } else {
       return sum<kHow>(s + product<kHow, kProducts>(x, seen), seen);
     }
   }
-  template <How kHow, Products kProducts, int kSums, class Operands>
+  template <How kHow, ProductKind kProducts, int kSums, class Operands>
   CPD_FN void add_kahan(const Operands (&x)[kSums], V* sum, V* lost, Seen<V>& seen) const {
     V products[kSums];
     for (int i = 0; i < kSums; ++i) products[i] = product<kHow, kProducts>(x[i], seen);

@@ -33,6 +33,7 @@ struct VeltkampExact {
   static constexpr void bound(FastPlan& plan, const ProductsAsked& asked) {
     bound_veltkamp(plan, asked);
     plan.least_bits_within = 24;
+    plan.adds_exact = true;
   }
   static constexpr float limit_of_terms(const TermsAsked& asked) { return limit_of(asked); }
 };
@@ -46,9 +47,9 @@ class ProductSteps<VeltkampExact, V> {
       : sum_(plan.man_sum, plan.sum_quantum, plan.keeps_negative_zero),
         guarded_sum_(plan.man_sum, plan.sum_quantum, plan.keeps_negative_zero, plan.limit) {}
 
-  template <How kHow, Products kProducts, class Operands>
+  template <How kHow, ProductKind kProducts, class Operands>
   CPD_FN V add_product(const Operands& x, V s, [[maybe_unused]] Seen<V>& seen) const {
-    if constexpr (kProducts == Products::narrow) {
+    if constexpr (kProducts == ProductKind::narrow) {
       return split(fma(x.a, x.b, s), sum_);
     } else if constexpr (is_guarded(kHow)) {
       return guarded_fma<kHow == How::saturating>(x.a, x.b, s, guarded_sum_, seen.sum);
