@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which fast paths this process takes: all, but for those that CPD_FAST switches off. Results have
+// The fast paths that this process takes: all but the ones that CPD_FAST switches off. Results have
 // the same bits with any set.
 #pragma once
 

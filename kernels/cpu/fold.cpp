@@ -12,8 +12,8 @@
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/accumulate.h"
-#include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/fast_sum.h"
+#include "cpd/numeric/sums/fold_plan.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -367,7 +367,8 @@ CPD_FN int64_t together(const FoldPlan& plan, int64_t draw) {
 CPD_FN void fold_steps(const FoldPlan& plan, bool starts, Steps steps) {
   int64_t left = steps.count;
   while (left > 0) {
-    steps.count = starts && plan.path != FastPath::none ? 1 : least(left, together(plan, steps.draw));
+    steps.count =
+        starts && plan.path != FastPath::none ? 1 : least(left, together(plan, steps.draw));
     steps.next = least(left - steps.count, steps.count);
     fold_some(plan, starts, steps);
     const int64_t draws = plan.scheme == Scheme::kahan ? 4 * steps.count : steps.count;

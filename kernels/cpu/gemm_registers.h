@@ -161,10 +161,10 @@ class RegisterTile {
                                                                                        : kRows;
   static constexpr bool kNarrow = kProducts == ProductKind::narrow;
   static constexpr bool kTakesLogs = !kNarrow && !Path::kAnyValues && !Path::kAddsExact;
-  /// Whether a sum in binary32 is tried first.
+  /// True: a sum in binary32 is tried first.
   static constexpr bool kTriesExact = Path::kAddsExact && kProducts == ProductKind::exact;
 
-  /// Whether a sum in parts is tried then, which takes half the operations of rounding to odd where
+  /// True: a sum in parts is tried then, which takes half the operations of rounding to odd where
   /// no instruction rounds down and up.
   static constexpr bool kTriesParts = kTriesExact && !kHasDirectedRounding<F>;
 

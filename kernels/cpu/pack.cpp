@@ -2,8 +2,8 @@
 //
 // Packing for matrix products: panels of an operand, and the bounds of their values.
 
-#include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/numeric/fast/veltkamp_rounding.h"
+#include "cpd/numeric/sums/gemm_plan.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums in integers of a fixed width on a GPU, one sum a thread, term by term
-// (numeric/sums/fixed_number.h): of products, for gemm_general.h's threads, and over a dimension. For
-// host and device.
+// (numeric/sums/fixed_number.h): of products, for gemm_general.h's threads, and over a dimension.
+// For host and device.
 #pragma once
 
 #include "cpd/numeric/sums/fixed_number.h"

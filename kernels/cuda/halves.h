@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two lanes of 16 bits, fp16 or bf16, in a CUDA thread, which has them at binary32's rate a pair:
-// the primitives that veltkamp_rounding.h's roundings need. Each operation is rounded once to nearest even,
-// keeps subnormals and is not contracted. Empty in other sources; the host's half of a CUDA source
-// runs no kernel.
+// the primitives that veltkamp_rounding.h's roundings need. Each operation is rounded once to
+// nearest even, keeps subnormals and is not contracted. Empty in other sources; the host's half of
+// a CUDA source runs no kernel.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -52,7 +52,7 @@ struct TermsAsked {
   }
 };
 
-/// What paths that round to nearest-even answer for other modes.
+/// The answer of a path that rounds to nearest-even, for another mode.
 constexpr NoPath no_nearest_even(Rounding mode) {
   return mode == Rounding::stochastic ? NoPath::other : NoPath::mode;
 }

@@ -8,7 +8,7 @@
 #include "cpd/numeric/fast/asked.h"
 #include "cpd/numeric/fast/bounds.h"
 #include "cpd/numeric/fast/steps.h"
-#include "cpd/numeric/sums/accumulate.h"
+#include "cpd/numeric/round/kahan.h"
 
 namespace cpd {
 

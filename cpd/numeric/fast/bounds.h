@@ -40,8 +40,8 @@ CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
   return bits;
 }
 
-/// A number of which values are multiples, from the pattern of the least |x| that is not 0 and
-/// their fraction bits together.
+/// Returns a number that divides all of some values, from the pattern of the least |x| that is not
+/// 0 and their or-ed fraction bits.
 CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction) {
   const int exponent = static_cast<int>(smallest >> 23 & 0xFF);
   return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));
@@ -84,9 +84,9 @@ struct FastPlan {
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< of the operands (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
-  /// The significant bits up to which the path asks for the least last bits of a panel's values, of
-  /// which products of few bits and exact sums are multiples; the other operand has one bit or
-  /// more.
+  /// The most significant bits of a panel's values for which the path asks for their least last
+  /// bits. Products of few bits and exact sums are multiples of these; the other operand has one
+  /// bit or more.
   std::int32_t least_bits_within = 0;
   Half half = Half::none;  ///< 16-bit lanes that are exact within the same bounds, too
   StochasticPlan stochastic;
@@ -94,7 +94,7 @@ struct FastPlan {
 
 // --- what the bounds are for ---------------------------------------------------------------------
 
-/// How a step treats values beyond the bounds.
+/// The treatment of values beyond the bounds.
 enum class How : std::uint8_t {
   bounded,     ///< nothing can overflow
   fits,        ///< nothing can overflow, and exact sums are binary32 numbers
@@ -170,7 +170,7 @@ constexpr bool takes_veltkamp(const TermsAsked& asked) {
   return asked.round.mode == Rounding::nearest_even && asked.format != kFp32 &&
          takes_magnets(asked.format, asked.round) && asked.format.precision() <= 11;
 }
-/// The same in a format without mantissa.
+/// Returns whether they may also be added in a format without mantissa.
 constexpr bool takes_powers(const TermsAsked& asked) {
   return takes_veltkamp(asked) && asked.format.man == 0 && asked.round.keeps_negative_zero;
 }
@@ -234,7 +234,7 @@ constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
       static_cast<float>(1 + 2 * Format::power_of_two(-product.precision()) + 0x1p-20);
   plan.steps = kRangeGroup;
   if (scheme == Scheme::sequential) {
-    // A rounded sum is no further from the exact one than the old sum is.
+    // A rounded sum is at most as far from the exact one as the old sum is.
     plan.of_products = 2;
   } else if (scheme == Scheme::pairwise) {
     // A group is three levels deep.

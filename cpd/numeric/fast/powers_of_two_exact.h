@@ -30,7 +30,7 @@ class TermSteps<PowersOfTwoExact, V> {
       : magnets_(into.man, into.quantum, into.keeps_negative_zero, 0),
         flip_(flip_of<V>(into.quantum)) {}
   CPD_FN V rounded(V t) const { return split_power(t, flip_); }
-  /// Of a sum that was rounded to odd.
+  /// Rounds a sum that was rounded to odd.
   CPD_FN V rounded_odd(V t) const { return with_magnet(t, magnets_); }
 
  private:

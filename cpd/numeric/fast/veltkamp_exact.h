@@ -72,7 +72,7 @@ class TermSteps<VeltkampExact, V> {
   CPD_FN explicit TermSteps(const RoundedInto& into)
       : format_(into.man, into.quantum, into.keeps_negative_zero) {}
   CPD_FN V rounded(V t) const { return with_sign_of(split(t, format_), t, format_.sign); }
-  /// Of a sum that was rounded to odd.
+  /// Rounds a sum that was rounded to odd.
   CPD_FN V rounded_odd(V t) const { return split_any(t, format_); }
 
  private:

@@ -150,7 +150,7 @@ CPD_FN V split_power(V t, Unsigned<V> flip) {
   return bits_as<V>((bits + splat<U>(kHalf - 1) + odd) & splat<U>(P::sign | P::infinity));
 }
 
-/// What split_power takes for a format whose least number is `quantum`.
+/// The `flip` of split_power for a format whose least number is `quantum`.
 template <class V>
 CPD_FN Unsigned<V> flip_of(double quantum) {
   return splat<Unsigned<V>>(1 ^ (bits_as<std::uint32_t>(static_cast<float>(quantum)) >> 23 & 1));

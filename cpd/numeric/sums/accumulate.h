@@ -8,6 +8,7 @@
 #pragma once
 
 #include "cpd/numeric/round/exact.h"
+#include "cpd/numeric/round/kahan.h"
 #include "cpd/numeric/round/round_plan.h"
 
 namespace cpd {
@@ -34,23 +35,6 @@ CPD_FN constexpr V rounded_product(V a, V b, Unsigned<V> random, const RoundPlan
 template <class R, class V>
 CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPlan& plan) {
   sum = rounded_sum<R>(sum, x, random, plan);
-}
-
-/// A step of Kahan's sum (1965): y = x - c; t = s + y; c = (t - s) - y; s = t. add(a, b), a sum
-/// rounded once, is called 4 times, in this order; the last 3 are Dekker's FastTwoSum (1971). Where
-/// t is infinite or NaN, c is +0, so that Inf - Inf never enters.
-template <class V, class Add>
-CPD_FN constexpr void kahan_step(V x, V& sum, V& compensation, Add add) {
-  using U = Unsigned<V>;
-  using I = Signed<V>;
-  using P = Pattern<V>;
-  const V y = add(x, -compensation);
-  const V t = add(sum, y);
-  const V gained = add(t, -sum);
-  const V lost = add(gained, -y);
-  const auto finite = (I)(bits_as<U>(t) & splat<U>(P::magnitude)) < splat<I>(P::infinity);
-  compensation = select(finite, lost, V{});
-  sum = t;
 }
 
 /// Calls rounded_sum; `draw(i)` gives the random integers of call i.

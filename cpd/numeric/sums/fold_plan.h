@@ -34,7 +34,7 @@ struct FoldPlan {
   StochasticFormat stochastic{};
   bool stochastic_in_binary32 = false;  ///< of the path `stochastic`: binary32 lanes suffice
 
-  /// What the path's steps are constructed from (TermSteps).
+  /// The format as the path's steps take it (TermSteps).
   [[nodiscard]] CPD_FN constexpr RoundedInto into() const {
     return {round.man, quantum, round.keeps_negative_zero};
   }

@@ -103,8 +103,8 @@ constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exa
 struct GemmPath {
   FastPath path = FastPath::none;
   Half half = Half::none;  ///< 16-bit lanes of the path `veltkamp`
-  /// Whether a tile also takes the general path where a product is not a binary32 number, for want
-  /// of instructions that round to a given direction (kAddsExact).
+  /// True: a tile also takes the general path where a product is not a binary32 number, for want of
+  /// instructions that round in a given direction (kAddsExact).
   bool wants_binary32 = false;
 };
 

@@ -208,7 +208,9 @@ FIGURES = {
     ),
     "product, fp16": Figure("multiply_halves<(Half)1>", {"HFMA2": 384}, 256, by_longest=True),
     "product, bf16": Figure("multiply_halves<(Half)2>", {"HFMA2": 384}, 256, by_longest=True),
-    "product, exact": Figure("multiply_wide<VeltkampExact, (Scheme)0>", {"FFMA": 64}, 64, by_longest=True),
+    "product, exact": Figure(
+        "multiply_wide<VeltkampExact, (Scheme)0>", {"FFMA": 64}, 64, by_longest=True
+    ),
     "product, Kahan": Figure(
         "multiply_wide<Veltkamp, (Scheme)1>", {"FFMA": 64}, 32, by_longest=True, longest_in="FFMA"
     ),
