@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpd/numeric/lanes/lanes.h"
+#include "cpd/numeric/round/round.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
