@@ -5,9 +5,12 @@ Calls of refused.toml write nothing."""
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import pathlib
 import re
-import shlex
+import subprocess
+import sys
 import tomllib
 import types
 from typing import Any
@@ -16,7 +19,6 @@ import numpy as np
 import pytest
 
 import cpd
-import forked
 from cpd import _core as core
 
 importlib.import_module("cpd.hardware")
@@ -101,16 +103,63 @@ def test_damaged(codec: str, data: str, n: int, told: str) -> None:
         cpd.Codec(codec)._held.decode(bytes.fromhex(data), n)
 
 
-@pytest.mark.parametrize(("call", "told"), cases("commands"))
-def test_commands(call: str, told: str, folder: pathlib.Path) -> None:
-    pytest.importorskip("torch")
-    words = shlex.split(call)
-    done = forked.run(
-        ["-m", "cpd", *words], capture_output=True, text=True, cwd=folder, check=False
+# ---- commands ------------------------------------------------------------------------------------
+
+PROGRAM = """
+import contextlib, io, json, os, shlex, sys
+from cpd.cli import main
+found = {}
+for text in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(shlex.split(text))
+        except SystemExit as stop:
+            status = stop.code
+    late = [name for name in ("torch", "rich") if name in sys.modules]
+    found[text] = status, out.getvalue(), err.getvalue(), os.listdir(), late
+print(json.dumps(found))
+"""
+RANKS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+Commands = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def commands(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """Runs a table's commands in one process: the status, the outputs, files that were written, and
+    what was imported by then."""
+    if request.param == "commands_with_torch":
+        pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([*REFUSED[request.param]])],
+        env={name: value for name, value in os.environ.items() if name not in RANKS},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path_factory.mktemp("commands"),
+        check=True,
     )
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    command = next(w for w in words if not w.startswith("-"))
-    assert is_text(line, f"cpd {command}[...]: error: {told} (see cpd {command}[...] --help)"), line
-    assert done.stdout == ""
-    assert not any(folder.iterdir())
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def check_command(call: str, told: str, status: int, out: str, err: str, files: list[str]) -> None:
+    """One line names the command, the mistake and the help, and nothing is written."""
+    (line,) = err.splitlines()
+    found = re.fullmatch(r"cpd(.*?): error: (.*) \(see cpd\1 --help\)", line)
+    assert found, line
+    assert call.startswith(found[1].strip()), line
+    assert is_text(found[2], told), line
+    assert (status, out, files) == (2, "", [])
+
+
+@pytest.mark.parametrize("commands", ["commands"], indirect=True)
+@pytest.mark.parametrize(("call", "told"), cases("commands"))
+def test_commands(commands: Commands, call: str, told: str) -> None:
+    *found, late = commands[call]
+    check_command(call, told, *found)
+    assert late == []
+
+
+@pytest.mark.parametrize("commands", ["commands_with_torch"], indirect=True)
+@pytest.mark.parametrize(("call", "told"), cases("commands_with_torch"))
+def test_commands_with_torch(commands: Commands, call: str, told: str) -> None:
+    check_command(call, told, *commands[call][:-1])
