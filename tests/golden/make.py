@@ -9,7 +9,6 @@ change, and together with the reason.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -24,9 +23,8 @@ import golden_stored  # noqa: E402
 import golden_training  # noqa: E402
 
 
-def write_json(name: str, value: object) -> None:
-    text = json.dumps(value, indent=0, ensure_ascii=False)
-    (golden.FOLDER / f"{name}.json").write_text(text + "\n")
+def write_json(name: str, value: dict[str, object]) -> None:
+    (golden.FOLDER / f"{name}.json").write_text(golden.dumped(value))
 
 
 def writers() -> dict[str, Callable[[], None]]:
@@ -42,11 +40,12 @@ def writers() -> dict[str, Callable[[], None]]:
         found["names.json"]()  # which the tests read as they are imported
     import test_golden
 
-    for name in test_golden.FILES:
-        make = golden.tensor if name in test_golden.OF_TORCH else golden.numpy
-        found[f"{name}.json"] = lambda name=name, make=make: write_json(
-            name, test_golden.recomputed(name, make)
-        )
+    for name, cases in test_golden.TEXTS.items():
+        found[f"{name}.json"] = lambda name=name, cases=cases: write_json(name, dict(cases()))
+    results = dict(reversed(test_golden.RUNS))
+    found["results.json"] = lambda: write_json(
+        "results", {name: test_golden.checksum(name, results[name]) for name in sorted(results)}
+    )
     return found
 
 

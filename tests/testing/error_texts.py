@@ -37,7 +37,6 @@ LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 REFUSED = ("tests/python/cases/refused.toml", "tests/python/cases/refused_inside.toml")
 """Calls and the texts of their errors, each kind read by a test of its name in REFUSED_BY."""
 REFUSED_BY = "tests/python/package/test_error_texts.py::test_"
-GOLDEN = ("errors", "torch_errors", "cli", "mismatch")
 
 
 class Template(NamedTuple):
@@ -218,12 +217,12 @@ def readers(root: Path = prose.ROOT) -> Iterator[Reader]:
                     yield Reader(pages if name.endswith(".md") else examples, line, False)
     for file in REFUSED:
         for kind, cases in tomllib.loads((root / file).read_text()).items():
-            yield from (Reader(f"{REFUSED_BY}{kind}", case["says"], False) for case in cases)
-    for golden in GOLDEN:
-        test = f"tests/golden/{golden}.json"
-        for value in json.loads((root / test).read_text()).values():
-            for text in value if isinstance(value, list) else [value]:
-                yield Reader(test, str(text), False)
+            texts = [row[-1] for row in cases] if kind == "damaged" else cases.values()
+            yield from (Reader(f"{REFUSED_BY}{kind}", text, False) for text in texts)
+    test = "tests/golden/cli.json"
+    for value in json.loads((root / test).read_text()).values():
+        for text in value if isinstance(value, list) else [value]:
+            yield Reader(test, str(text), False)
 
 
 # ---- who reads what ------------------------------------------------------------------------------

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden files: inputs by a fixed recurrence, and how a result is written down.
+"""Golden files: inputs by a fixed recurrence, and the form in which they hold results.
 
-A case is a name and its result: an array, a text, a number, or a tuple of these. An array becomes
-`SHA-256 type shape words`, of which the words are its first ones, in hexadecimal digits without the
-zeros that end them: 3fc is 3fc00000.
+A file of version 0.7 holds an array as `SHA-256 type shape words`. The words are the first ones, in
+hexadecimal digits without the zeros that end them: 3fc is 3fc00000. `checksum` joins the results of
+many calls into one SHA-256.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ from arrays import SPECIAL_BITS
 
 FOLDER = Path(__file__).parents[2] / "golden"
 HEAD = 12
-"""Words of an array that are written down."""
+"""The number of words of an array that a file of version 0.7 holds."""
+
+FORMATS = (
+    *("e4m3", "e5m2", "e3m4", "e3m0", "e2m1", "e1m2", "e2m5", "e5m5", "e6m9", "e8m4", "e8m23"),
+    *("e4m3fn", "e4m3fnuz", "e5m2fnuz", "e4m3fnuz:bias=11", "e4m3finite", "e8m0", "e3m2", "e2m3"),
+    *("binary8p4se", "binary8p3uf", "binary6p3sf", "e4m3:nosub", "e5m2fn:nosub", "e4m3:unsigned"),
+    *("e5m3:bias=20", "bf16", "fp16", "tf32", "fp32"),
+)
 
 Make = Callable[[npt.NDArray[Any]], Any]
 Cases = Iterator[tuple[str, Any]]
@@ -119,9 +127,9 @@ def tensor(x: npt.NDArray[Any]) -> Any:
 
 
 def recorded(value: Any) -> Any:
-    """A result as it stands in a golden file."""
+    """Returns a result as a file of version 0.7 holds it."""
     if isinstance(value, tuple):
-        return " | ".join(str(recorded(one)) for one in value)
+        return [recorded(one) for one in value]
     if isinstance(value, float):
         return value.hex()
     if value is None or isinstance(value, (bool, int, str, list, dict)):
@@ -148,24 +156,12 @@ def _array(kind: str, x: npt.NDArray[Any]) -> str:
     return f"{hashlib.sha256(data).hexdigest()} {kind} {shape} {shown}".rstrip()
 
 
-def error_of(call: Callable[[], Any]) -> str:
-    """The type and text of what `call` raises."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
+def checksum(values: Iterable[Any]) -> str:
+    """Returns one SHA-256 of all values, with their types and shapes."""
+    return hashlib.sha256("\n".join(str(recorded(value)) for value in values).encode()).hexdigest()
 
 
-def difference(expected: Any, got: Any) -> str:
-    """Where two records first differ."""
-    if not (isinstance(expected, str) and isinstance(got, str)):
-        return f"expected {expected!r}, got {got!r}"
-    a, b = expected.split(" "), got.split(" ")
-    places = [i for i, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]]
-    if len(a) != len(b) or not places or len(a[0]) != 64:
-        return f"expected {expected!r}, got {got!r}"
-    if places == [0]:
-        return f"the first {HEAD} words are the same, the SHA-256 is not: {a[0]}, got {b[0]}"
-    first = next(i for i in places if i)
-    return f"at word {first - 3}: expected {a[first]}, got {b[first]}"
+def dumped(value: dict[str, Any]) -> str:
+    """Returns JSON with a line for each of the outermost keys."""
+    lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -15,7 +15,7 @@ from typing import Any
 import cpd
 import cpd.hardware
 from cpd.numeric.hadamard import transform_of
-from golden import FOLDER, floats, recorded
+from golden import FOLDER, dumped, floats, recorded
 
 STORED = FOLDER / "stored"
 """The folder of all files that this module and `golden_training` write."""
@@ -311,6 +311,6 @@ def writers() -> dict[str, Callable[[], None]]:
     made["stored/objects.pickle"] = write_objects
     for name, make in (("objects", described), ("texts", texts)):
         made[f"stored/{name}.json"] = lambda n=name, m=make: (STORED / f"{n}.json").write_text(
-            json.dumps(m(), indent=0, ensure_ascii=False) + "\n"
+            dumped(m())
         )
     return made

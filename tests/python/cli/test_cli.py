@@ -68,81 +68,38 @@ def test_format_tables_fit_the_screen(capsys, monkeypatch, columns):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["show", "e12m3"], "12"),
-        (["show", "what"], "what"),
-        (["show", "fp16", "--values"], "16"),
-        (["train", "--reduce", "e4"], "e4"),
-        (["train", "--reduce", "e4m3 loss_scale=3"], "power of two"),
-        (["train", "--reduce", "e4m3 loss_scale=0"], "power of two"),
-        (["train", "--reduce", "e4m3 loss_scale=2^x"], "loss_scale must be a power of two"),
-        (["train", "--reduce", "e4m3 aps loss_scale=8"], "aps and loss_scale exclude each other"),
-        (["train", "--nodes", "200"], "1438"),
-        (["train", "--nodes", "0"], "at least 1"),
-        (["train", "--exempt", "*.scale"], "hidden1.weight, hidden1.bias, "),
-        (["train", "--fp32-epochs", "-1"], "at least 0"),
-        (["train", "--reduce", "e4m3 order=star"], "tree"),
-        (["train", "--reduce", "e4m3 exchange=star"], "hierarchical"),
-        (["train", "--reduce", "e4m3 exchange=ring"], "order"),
-        (["train", "--reduce", "e4m3 order=tree accumulator='e4m3 kahan'"], "sequential"),
-        (["train", "--transport", "carrier"], "mpi"),
-        (["train", "--transport", "torch"], "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"),
-        (["train", "--timeout", "0"], "seconds above 0"),
-        (["train", "--reduce", "fp32 group_size=9"], "group_size must be 1…8"),
-        (["train", "--momentum", "1"], "momentum"),
-        (["train", "--lr", "nan"], "lr"),
-        (["train", "--seed", "-1"], "seed"),
-        (["train", "--reduce", "e4m3 rounding=nearest"], "nearest_even"),
-        (["train", "--reduce", "e4m3 aps=maybe"], "aps must be false, true or paper"),
-        (["train", "--epochs", "two"], "two"),
-        (["train", "--json", "no/such/folder/x.json"], "no/such/folder"),
-        (["train", "--save-gradients", "x.txt"], ".safetensors"),
-        (["roundoff", "--group-sizes", "4,x"], "4,x"),
-        (["roundoff", "--group-sizes", "0"], "at least 1"),
-        (["roundoff", "--group-sizes", "257"], "1…256"),
-        (["roundoff", "--nodes", "0"], "at least 1"),
-        (["roundoff", "--gradients", "no-such-file.npz"], "no-such-file.npz"),
-        (["demo", "--jobs", "0"], "at least 1"),
-        (["report", "no-such-folder"], "no-such-folder"),
-        (["nothing"], "nothing"),
-    ],
-)
-def test_a_mistake_gives_one_line_and_status_2(capsys, arguments, told):
-    assert run(*arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("cpd")
-    assert captured.err.count("\n") == 1
-    assert "error: " in captured.err
-    assert told in captured.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["roundoff", "--group-sizes", "0"],
-        ["roundoff", "--group-sizes", "4,x"],
-        ["roundoff", "--colour", "blue"],
-        ["train", "--nodes", "0", "--depth", "1"],
-        ["show", "what"],
-        ["report", "no-such-folder", "another"],
-    ],
-)
-def test_a_mistake_points_to_the_commands_own_help(capsys, arguments):
-    assert run(*arguments) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"cpd {arguments[0]}: error: ")
-    assert told.endswith(f" (see cpd {arguments[0]} --help)\n")
-
-
-@pytest.mark.parametrize(
     "command",
     ["show", "replay", "compress", "train", "roundoff", "cost", "demo", "report"],
 )
 def test_help(capsys, command):
     assert run(command, "--help") == 0
     assert f"usage: cpd {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "modules"),
+    [("trian", set()), ("train --formt e4m3", {"train"}), ("show nvpf4", {"show"})],
+)
+def test_only_the_command_s_module_is_imported(text, modules):
+    program = (
+        "import sys; from cpd import cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "names = {module.rpartition('.cli.')[2] for module in sys.modules if '.cli.' in module}\n"
+        "print(*names & set(cli._COMMANDS))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *text.split()], capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == modules
+
+
+def test_help_without_a_command(capsys):
+    assert main([]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("usage: cpd ")
+    assert "show" in printed.out
+    assert printed.err == ""
 
 
 def test_module_is_the_same_command():

@@ -5,9 +5,12 @@ Calls of refused.toml write nothing."""
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import pathlib
 import re
-import shlex
+import subprocess
+import sys
 import tomllib
 import types
 from typing import Any
@@ -16,22 +19,26 @@ import numpy as np
 import pytest
 
 import cpd
-import forked
 from cpd import _core as core
 
 importlib.import_module("cpd.hardware")
 CASES = pathlib.Path(__file__).parents[1] / "cases"
-REFUSED: dict[str, list[dict[str, Any]]] = {
+REFUSED: dict[str, Any] = {
     kind: cases
     for name in ("refused.toml", "refused_inside.toml")
     for kind, cases in tomllib.loads((CASES / name).read_text()).items()
 }
 
 
-def says(text: str, wanted: str) -> bool:
+def is_text(text: str, wanted: str) -> bool:
     """Returns whether a text is the wanted one, in which [...] stands for any text."""
     pattern = ".*".join(map(re.escape, wanted.split("[...]")))
     return re.fullmatch(pattern, text, re.DOTALL) is not None
+
+
+def says(error: Exception, told: str) -> bool:
+    """Returns whether an error has the type and the text of a table."""
+    return is_text(f"{type(error).__name__}: {error}", told)
 
 
 def raised(call: str, **names: Any) -> Exception:
@@ -44,7 +51,7 @@ def raised(call: str, **names: Any) -> Exception:
 
 
 def cases(kind: str) -> list[Any]:
-    return [pytest.param(case, id=case.get("call", case["says"])[:60]) for case in REFUSED[kind]]
+    return [pytest.param(call, told, id=call[:60]) for call, told in REFUSED[kind].items()]
 
 
 @pytest.fixture
@@ -54,24 +61,22 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     return tmp_path
 
 
-@pytest.mark.parametrize("case", cases("arrays"))
-def test_arrays(case: dict[str, str], folder: pathlib.Path) -> None:
-    if "g.npz" in case["call"]:
+@pytest.mark.parametrize(("call", "told"), cases("arrays"))
+def test_arrays(call: str, told: str, folder: pathlib.Path) -> None:
+    if "g.npz" in call:
         np.savez("g.npz", a=np.ones((2, 8), np.float32))
-    error = raised(case["call"], x=np.ones((3, 4), np.float32))
-    assert type(error).__name__ == case["error"]
-    assert says(str(error), case["says"]), str(error)
+    error = raised(call, x=np.ones((3, 4), np.float32))
+    assert says(error, told), error
     assert [path.name for path in folder.iterdir()] in ([], ["g.npz"])
 
 
-@pytest.mark.parametrize("case", cases("tensors"))
-def test_tensors(case: dict[str, str], folder: pathlib.Path) -> None:
+@pytest.mark.parametrize(("call", "told"), cases("tensors"))
+def test_tensors(call: str, told: str, folder: pathlib.Path) -> None:
     torch = pytest.importorskip("torch")
     importlib.import_module("cpd.compat.qpytorch")
     names = {"torch": torch, "nn": torch.nn, "t": torch.ones(3, 4)}
-    error = raised(case["call"], x=np.ones((3, 4), np.float32), **names)
-    assert type(error).__name__ == case["error"]
-    assert says(str(error), case["says"]), str(error)
+    error = raised(call, x=np.ones((3, 4), np.float32), **names)
+    assert says(error, told), error
     assert not any(folder.iterdir())
 
 
@@ -79,8 +84,8 @@ def rounding(mode: str = "nearest_even", random_bits: int = 24) -> Any:
     return core.RoundingOptions(mode, core.OVERFLOWS[0], random_bits, "A")
 
 
-@pytest.mark.parametrize("case", cases("inside"))
-def test_inside(case: dict[str, str], folder: pathlib.Path) -> None:
+@pytest.mark.parametrize(("call", "told"), cases("inside"))
+def test_inside(call: str, told: str, folder: pathlib.Path) -> None:
     torch = pytest.importorskip("torch")
     for name in ("cpd._torch.operators", "cpd._torch.convolution", "cpd.hardware.vectors"):
         importlib.import_module(name)
@@ -88,29 +93,73 @@ def test_inside(case: dict[str, str], folder: pathlib.Path) -> None:
     names |= {"core": core, "F": core.Format.parse, "A": core.Accumulator.parse, "R": rounding}
     names |= {"u32": lambda *n: np.zeros(n, np.uint32), "plain": types.SimpleNamespace}
     names |= {"module": importlib.import_module}
-    error = raised(case["call"], x=np.ones((3, 4), np.float32), **names)
-    assert type(error).__name__ == case["error"]
-    assert says(str(error), case["says"]), str(error)
+    error = raised(call, x=np.ones((3, 4), np.float32), **names)
+    assert says(error, told), error
 
 
-@pytest.mark.parametrize("case", cases("damaged"))
-def test_damaged(case: dict[str, Any]) -> None:
-    codec = cpd.Codec(case["codec"])._held
-    with pytest.raises(RuntimeError, match=f"^{re.escape(case['says'])}$"):
-        codec.decode(bytes.fromhex(case["bytes"]), case["n"])
+@pytest.mark.parametrize(("codec", "data", "n", "told"), REFUSED["damaged"])
+def test_damaged(codec: str, data: str, n: int, told: str) -> None:
+    with pytest.raises(RuntimeError, match=f"^{re.escape(told)}$"):
+        cpd.Codec(codec)._held.decode(bytes.fromhex(data), n)
 
 
-@pytest.mark.parametrize("case", cases("commands"))
-def test_commands(case: dict[str, str], folder: pathlib.Path) -> None:
-    pytest.importorskip("torch")
-    words = shlex.split(case["call"])
-    done = forked.run(
-        ["-m", "cpd", *words], capture_output=True, text=True, cwd=folder, check=False
+# ---- commands ------------------------------------------------------------------------------------
+
+PROGRAM = """
+import contextlib, io, json, os, shlex, sys
+from cpd.cli import main
+found = {}
+for text in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(shlex.split(text))
+        except SystemExit as stop:
+            status = stop.code
+    late = [name for name in ("torch", "rich") if name in sys.modules]
+    found[text] = status, out.getvalue(), err.getvalue(), os.listdir(), late
+print(json.dumps(found))
+"""
+RANKS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+Commands = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def commands(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """Runs a table's commands in one process: the status, the outputs, files that were written, and
+    what was imported by then."""
+    if request.param == "commands_with_torch":
+        pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([*REFUSED[request.param]])],
+        env={name: value for name, value in os.environ.items() if name not in RANKS},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path_factory.mktemp("commands"),
+        check=True,
     )
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    command = next(w for w in words if not w.startswith("-"))
-    wanted = f"cpd {command}[...]: error: {case['says']} (see cpd {command}[...] --help)"
-    assert says(line, wanted), line
-    assert done.stdout == ""
-    assert not any(folder.iterdir())
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def check_command(call: str, told: str, status: int, out: str, err: str, files: list[str]) -> None:
+    """One line names the command, the mistake and the help, and nothing is written."""
+    (line,) = err.splitlines()
+    found = re.fullmatch(r"cpd(.*?): error: (.*) \(see cpd\1 --help\)", line)
+    assert found, line
+    assert call.startswith(found[1].strip()), line
+    assert is_text(found[2], told), line
+    assert (status, out, files) == (2, "", [])
+
+
+@pytest.mark.parametrize("commands", ["commands"], indirect=True)
+@pytest.mark.parametrize(("call", "told"), cases("commands"))
+def test_commands(commands: Commands, call: str, told: str) -> None:
+    *found, late = commands[call]
+    check_command(call, told, *found)
+    assert late == []
+
+
+@pytest.mark.parametrize("commands", ["commands_with_torch"], indirect=True)
+@pytest.mark.parametrize(("call", "told"), cases("commands_with_torch"))
+def test_commands_with_torch(commands: Commands, call: str, told: str) -> None:
+    check_command(call, told, *commands[call][:-1])

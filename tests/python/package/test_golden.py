@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results, texts and errors are, to the bit, those that `tests/golden` holds; what was pickled and
-imported there still can be. `tests/golden/make.py` writes these files."""
+"""Results and texts are, to the bit, those that `tests/golden` holds; what was pickled and imported
+there still can be. `tests/golden/make.py` writes these files."""
 
 from __future__ import annotations
 
@@ -13,78 +13,49 @@ import pytest
 
 import cpd
 import golden
-import golden_elements
-import golden_reduce
+import golden_results
 import golden_stored
-import golden_sums
 import golden_texts
-import golden_torch
 from cpd._since import MOVED
 
-FILES = {
-    case.__name__.removesuffix("_cases"): case
-    for case in (
-        golden_elements.cast_cases,
-        golden_elements.encode_cases,
-        golden_elements.decode_cases,
-        golden_elements.add_cases,
-        golden_elements.mul_cases,
-        golden_elements.fma_cases,
-        golden_elements.random_integers_cases,
-        golden_sums.sum_cases,
-        golden_sums.gemm_cases,
-        golden_torch.matmul_cases,
-        golden_torch.linear_cases,
-        golden_torch.conv2d_cases,
-        golden_torch.derivatives_cases,
-        golden_reduce.simulate_all_reduce_cases,
-        golden_reduce.communicator_cases,
-        golden_reduce.mismatch_cases,
-        golden_reduce.study_cases,
-        golden_reduce.cost_cases,
-        golden_texts.texts_cases,
-        golden_texts.torch_texts_cases,
-        golden_texts.errors_cases,
-        golden_texts.torch_errors_cases,
-        golden_texts.cli_cases,
-    )
+TEXTS = {
+    "texts": golden_texts.texts_cases,
+    "torch_texts": golden_texts.torch_texts_cases,
+    "cli": golden_texts.cli_cases,
 }
-BOTH = (
-    *("cast", "encode", "decode", "add", "mul", "fma", "sum", "gemm", "simulate_all_reduce"),
-    *("communicator", "study"),
-)
-"""What is the same for arrays and tensors."""
-OF_TORCH = ("matmul", "linear", "conv2d", "derivatives", "torch_texts", "torch_errors")
-WITH_BFLOAT16 = ("cast", "encode", "add", "mul", "fma", "sum", "gemm")
 
 
-def recomputed(name: str, make: golden.Make) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for case, value in FILES[name](make):
-        assert case not in found, f"two cases are called {case!r}"
-        found[case] = golden.recorded(value)
-    return found
+def stored(name: str) -> dict[str, Any]:
+    return json.loads((golden.FOLDER / f"{name}.json").read_text())  # type: ignore[no-any-return]
 
 
-def runs() -> list[Any]:
-    front_ends = {name: ("numpy", "tensor") if name in BOTH else ("numpy",) for name in FILES}
-    front_ends |= dict.fromkeys(OF_TORCH, ("tensor",))
-    return [pytest.param(n, f, id=f"{n}-{f}") for n, given in front_ends.items() for f in given]
+RUNS = [
+    *((name, front_end) for name in golden_results.BOTH for front_end in ("numpy", "tensor")),
+    *((name, "tensor") for name in golden_results.OF_TORCH),
+]
 
 
-@pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
-@pytest.mark.parametrize(("name", "front_end"), runs())
+def checksum(name: str, front_end: str) -> str:
+    cases = (golden_results.BOTH | golden_results.OF_TORCH)[name]
+    return golden.checksum(cases(getattr(golden, front_end)))
+
+
+@pytest.mark.parametrize(("name", "front_end"), RUNS)
 def test_results(name, front_end):
+    """The test that an operation's cases name says which bits are right."""
+    pytest.importorskip("ml_dtypes")
     if front_end == "tensor":
         pytest.importorskip("torch")
-    if name in WITH_BFLOAT16:
-        pytest.importorskip("ml_dtypes")
-    expected = json.loads((golden.FOLDER / f"{name}.json").read_text())
-    got = recomputed(name, getattr(golden, front_end))
+    assert checksum(name, front_end) == stored("results")[name]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts(name):
+    if name.startswith("torch"):
+        pytest.importorskip("torch")
+    expected, got = stored(name), dict(TEXTS[name]())
     assert list(got) == list(expected), "the cases are not those of the file"
-    wrong = [case for case in expected if got[case] != expected[case]]
-    shown = [f"{case}: {golden.difference(expected[case], got[case])}" for case in wrong[:5]]
-    assert not wrong, f"{len(wrong)} of {len(expected)} cases differ\n" + "\n".join(shown)
+    assert {case: got[case] for case in got if got[case] != expected[case]} == {}
 
 
 # ---- what was stored -----------------------------------------------------------------------------
@@ -140,7 +111,7 @@ def test_whole_layers_load():
 
 # ---- names ---------------------------------------------------------------------------------------
 
-NAMES = json.loads((golden.FOLDER / "names.json").read_text())
+NAMES = stored("names")
 
 
 def imported(module: str) -> Any:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev bench --against REV`: the verdict, which rows are compared, the table, worktrees, and the
-requests to each version's benchmarks. Made-up versions take the place of builds."""
+"""`./dev bench --against REV`: the verdict, which rows are compared, and the requests to each
+version's benchmarks. Made-up versions take the place of builds."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
-import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -38,16 +37,6 @@ against, run, timing = map(importlib.import_module, ("against", "run", "timing")
 def test_a_verdict_needs_the_median_and_every_round(ratios, word):
     for order in (ratios, ratios[::-1], ratios[1:] + ratios[:1]):
         assert against.verdict(order) == word
-
-
-def test_rounds_of_equal_versions_rarely_agree():
-    """By enumeration: of 2^9 equally likely signs of nine rounds, two give a verdict."""
-    rounds = against.LEAST_ROUNDS + against.CONFIRMING
-    verdicts = [
-        against.verdict([0.9 if signs >> r & 1 else 1.1 for r in range(rounds)])
-        for signs in range(1 << rounds)
-    ]
-    assert (rounds, verdicts.count("slower"), verdicts.count("faster")) == (9, 1, 1)
 
 
 def test_a_noisy_round_does_not_end_what_confirms_a_verdict():
@@ -85,13 +74,6 @@ def test_a_round_is_the_ratio_of_the_best_turns():
     time = against.Measured("call", "µs")
     time.add([10.0, 20.0], [40.0, 12.5])
     assert (time.other, time.this, time.ratios) == ([10.0], [12.5], [0.8])
-
-
-def test_medians_stand_where_one_version_has_no_best():
-    old, new = {"value": 8.0}, {"value": 9.0, "best": 12.0}
-    assert against.value_of(new, old) == 9.0
-    assert against.value_of(old, new) == 8.0
-    assert against.value_of(new, {"value": 1.0, "best": 2.0}) == 12.0
 
 
 def test_the_side_that_begins_changes():
@@ -142,40 +124,6 @@ def test_rows_of_one_side_and_wrong_ones_are_named():
     assert found.wrong == ["v1: bits: not exact", "this tree: wrong: a bit"]
     found.add_wrong("v1", [{"name": "bits", "wrong": "not exact"}])
     assert len(found.wrong) == 2
-
-
-def test_the_table_has_losses_first():
-    found = against.Found(wrong=["v1: bits: not exact"], notes=["only v1 has: gone"])
-    for name, unit, ratios in (
-        ("gain", "ms", (0.5, 0.5, 0.25)),
-        ("same", "GB/s", (0.9, 1.1, 1.0)),
-        ("lower", "GB/s", (0.8, 0.9, 1.5)),
-        ("loss", "GB/s", (0.5, 0.75, 0.5)),
-    ):
-        measured = against.Measured(name, unit)
-        for ratio in ratios:
-            measured.add([4.0], [4.0 * ratio])
-        found.rows.append(measured)
-    lines = found.text("v1").splitlines()
-    assert lines[:4] == [
-        "only v1 has: gone",
-        "wrong bits: v1: bits: not exact",
-        "4 rows: 1 slower, 1 faster than v1",
-        "",
-    ]
-    cells = [line.split() for line in lines[5:]]
-    assert cells[0] == ["loss", "GB/s", "4", "2", "0.500", "0.500", "…", "0.750", "3", "slower"]
-    assert [line[0] for line in cells] == ["loss", "lower", "same", "gain"]
-    assert cells[3][-1] == "faster"
-    data = json.loads(json.dumps(found.data()))
-    assert data["rows"][3] == {
-        "name": "loss",
-        "unit": "GB/s",
-        "other": [4.0, 4.0, 4.0],
-        "this": [2.0, 3.0, 2.0],
-        "ratio": 0.5,
-        "verdict": "slower",
-    }
 
 
 def test_options_that_do_not_fit_are_refused(capsys):
@@ -279,7 +227,7 @@ def test_both_versions_get_the_same_options_of_cmake():
     assert against.cache_arguments(cache) == ["-DCPD_NATIVE=OFF", "-DCPD_CUDA=AUTO"]
 
 
-# ---- a made-up repository ------------------------------------------------------------------------
+# ---- a made-up tree ------------------------------------------------------------------------------
 
 RUN = """
 from argparse import Namespace
@@ -300,61 +248,19 @@ def all_rows(programs, options):
     os.system("echo noise; cat")   # of a program, which also reads what it can
     for name in ("a[1]", "a1", "b"):
         if options.selection.wants(name):
-            if name == "b" and options.repeats == 7: os._exit(5)
             yield {"name": name, "value": float(options.repeats), "unit": programs.parts[-3]}
 """
-DEV = '#!/bin/sh\necho "$1 $CMAKE_ARGS ${CCACHE_BASEDIR-unset}" >built\nexit ${STATUS:-0}\n'
 
 
 @pytest.fixture
 def repository(tmp_path):
-    """A repository whose tree has benchmarks and a ./dev."""
+    """A tree that has benchmarks and an environment."""
+    (tmp_path / "benchmarks").mkdir()
     for name, text in (("run", RUN), ("selection", SELECTION), ("measure", MEASURE)):
-        (tmp_path / "benchmarks").mkdir(exist_ok=True)
         (tmp_path / f"benchmarks/{name}.py").write_text(text)
-    (tmp_path / "dev").write_text(DEV)
-    (tmp_path / "dev").chmod(0o755)
-    (tmp_path / ".gitignore").write_text("/build/\nbuilt\n__pycache__/\n")
-    release = tmp_path / "build/release"
-    release.mkdir(parents=True)
-    (release / "CMakeCache.txt").write_text("CPD_NATIVE:BOOL=ON\n")
     (tmp_path / "build/venv/bin").mkdir(parents=True)
     (tmp_path / "build/venv/bin/python").symlink_to(sys.executable)
-    settings = ("-c", "user.name=n", "-c", "user.email=e@e", "-c", "commit.gpgsign=false")
-    for command in (["init", "-q"], ["add", "-A"], [*settings, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", "-C", tmp_path, *command], check=True, capture_output=True)
     return tmp_path
-
-
-def test_a_worktree_is_made_once_and_must_be_unchanged(repository):
-    commit = against.commit_of("HEAD", repository)
-    tree = against.worktree(commit, repository)
-    assert tree == repository / "build/against" / commit[:12]
-    (tree / "built").write_text("kept")
-    assert against.worktree(commit, repository) == tree
-    assert (tree / "built").read_text() == "kept"
-    (tree / "dev").write_text("changed")
-    with pytest.raises(against.FailedError, match="was changed: remove it"):
-        against.worktree(commit, repository)
-    for name in ("nothing", "--all", ""):
-        with pytest.raises(against.FailedError, match=f"'{name}' is not a revision"):
-            against.commit_of(name, repository)
-    subprocess.run(["rm", "-rf", tree], check=True)  # git still lists it
-    assert against.worktree(commit, repository) == tree
-
-
-def test_a_version_is_built_by_its_own_dev(repository, monkeypatch):
-    monkeypatch.setenv("CCACHE_BASEDIR", "elsewhere")
-    monkeypatch.setenv("CMAKE_ARGS", "-DCPD_MPI=OFF")
-    tree = against.worktree(against.commit_of("HEAD", repository), repository)
-    monkeypatch.chdir(tree)
-    against.build_other(tree, repository)
-    assert (tree / "built").read_text().split() == [
-        *("build", "-DCPD_MPI=OFF", "-DCPD_NATIVE=ON", "unset"),
-    ]
-    monkeypatch.setenv("STATUS", "3")
-    with pytest.raises(against.FailedError, match="build ended with status 3"):
-        against.build_other(tree, repository)
 
 
 def test_each_version_measures_its_own_rows(repository, tmp_path):
@@ -368,22 +274,6 @@ def test_each_version_measures_its_own_rows(repository, tmp_path):
         assert server.ask("b") == [{"name": "b", "value": 4.0, "unit": unit}]
         assert server.ask("c") == []
     assert "noise" in (tmp_path / "log").read_text()
-
-
-def test_benchmarks_that_end_are_reported(repository, tmp_path):
-    version = against.Version("v1", repository)
-    log = tmp_path / "log"
-    with (
-        against.Server(version, ["NAME", "--repeats", "7"], log) as server,
-        pytest.raises(against.FailedError, match=r"of v1 ended with status 5 at 'b': see .*log"),
-    ):
-        server.ask("b")
-    (repository / "benchmarks/run.py").write_text("raise SystemExit(3)")
-    with (
-        against.Server(version, [], log) as server,
-        pytest.raises(against.FailedError, match="status 3 at 'all rows'"),
-    ):
-        server.ask()
 
 
 def test_rounds_add_values_of_both_versions(repository, tmp_path):

@@ -4,12 +4,8 @@ sgemm to AVX2. Nothing is timed."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-import json
 import os
-import signal
-import subprocess
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -64,34 +60,11 @@ def test_an_all_reduce_has_its_parts():
     assert not set(selection.PARTS) & set(selected("all_reduce/"))
 
 
-@pytest.mark.parametrize("text", ["", "e4m3", "top_k_0.01", "qsgd_bits=4", "te:bf16/bf16", "[a]"])
-def test_the_programs_select_as_python_does(text):
-    """The C++ programs match names by the C library's fnmatch, which agrees with Python's."""
-    fnmatch = ctypes.CDLL(None).fnmatch
-    for pattern in selection.selection(text).patterns:
-        for name in [*NAMES, text, f"cast/{text}/more"]:
-            there = fnmatch(pattern.encode(), name.encode(), 0) == 0
-            assert there == fnmatchcase(name, pattern), (name, pattern)
-
-
 def test_without_torch_a_family_of_selected_rows_is_named():
     reached = [selection.selection(text).reaches("gemm") for text in ("", "gemm/fma", "cast")]
     assert reached == [True, False, False]
     assert selection.selection("gem").reaches("gemm")
     assert selection.EVERY.reaches("model")
-
-
-def test_help_comes_at_once(tmp_path):
-    times = tmp_path / "times.tsv"
-    made = subprocess.run(
-        [ROOT / "dev", "bench", "--help"],
-        env=os.environ | {"CPD_TIMES": str(times)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert made.stdout.startswith("usage: ./dev bench")
-    assert not times.exists()  # no step of a build
 
 
 # ---- two runs ------------------------------------------------------------------------------------
@@ -176,11 +149,6 @@ def test_what_differs_in_headers_and_rows_is_said(capsys, tmp_path):
     assert slower.split() == ["slower", "GB/s", *figures]
 
 
-def test_a_name_selects_rows_of_the_comparison(capsys, tmp_path):
-    lines = shown(capsys, tmp_path, lambda name: "slow" in name)
-    assert [line.split()[0] for line in lines[lines.index("") + 2 :]] == ["slowest", "slower"]
-
-
 def test_stored_runs_have_names(capsys):
     name = sorted(store.RESULTS.glob("*.json"))[0].stem
     assert compare.show(name, f"{name}.json", lambda _: True) == 0
@@ -188,63 +156,9 @@ def test_stored_runs_have_names(capsys):
     assert {line.split()[-1] for line in rows} == {"1.000"}
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
-    """And no signal's handler changes for it, which would outlive the call."""
-    name = sorted(store.RESULTS.glob("*.json"))[0].stem
-    before = signal.getsignal(signal.SIGPIPE)
-    compare.show(name, name, lambda _: True)
-    assert signal.getsignal(signal.SIGPIPE) == before
-    read, write = os.pipe()
-    os.close(read)
-    command = [sys.executable, store.RESULTS.parent / "run.py", "--compare", name, name]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, r"is no file, and no name in benchmarks/results \(there: .*cpu-amd"),
-        ("{", "is not JSON"),
-        ("[]", "rows without a header; the run is in out/bench"),
-        ('{"cpu": 1}', "is not a run: an object with `rows`"),
-        ('{"rows": 3}', "is not a run"),
-        ('{"rows": [{"name": "a"}]}', 'a row needs name, value and unit, got {"name": "a"}'),
-        ('{"rows": [7]}', "a row needs name, value and unit, got 7"),
-        ('{"rows": [{"name": "z", "value": 1, "unit": "GB/s"}]}', "no row in common"),
-    ],
-)
-def test_what_is_no_run_is_said(tmp_path, text, message):
-    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
-    good.write_text(json.dumps(FIRST))
-    if text is not None:
-        bad.write_text(text)
-    with pytest.raises(SystemExit, match=message):
-        compare.show(str(good), str(bad), lambda _: True)
-    with pytest.raises(SystemExit, match=message):
-        compare.show(str(bad), str(good), lambda _: True)
-
-
-def test_a_comparison_needs_two_runs(capsys):
-    for arguments in (["--compare", "a"], ["--compare"]):
-        with pytest.raises(SystemExit):
-            run.parse(arguments)
-        assert "expected 2 arguments" in capsys.readouterr().err
-
-
 # ---- held to AVX2 --------------------------------------------------------------------------------
 
 WITH = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512vl\n"
-WITHOUT = "processor\t: 0\nflags\t\t: fpu avx2\n"
-
-
-def test_only_a_cpu_with_avx512_is_held():
-    assert held.is_held({"CPD_BACKEND": "avx2"}, WITH)
-    assert not held.is_held({"CPD_BACKEND": "avx2"}, WITHOUT)
-    assert not held.is_held({"CPD_BACKEND": "avx512"}, WITH)
-    assert not held.is_held({}, WITH)
-    assert not held.has_avx512("model name\t: avx512f\n")
 
 
 def test_the_switches_of_every_library():
@@ -289,40 +203,6 @@ def test_the_process_starts_again_with_the_switches(monkeypatch, capsys):
 def test_a_memcpy_that_is_not_held_ends_the_run(monkeypatch):
     with pytest.raises(SystemExit, match="memcpy still uses AVX512VL"):
         start(monkeypatch, held.switched({"CPD_BACKEND": "avx2"}), WITH, ["AVX512VL"])
-
-
-def test_there_is_nothing_to_hold_without_avx512(monkeypatch, capsys):
-    start(monkeypatch, {"CPD_BACKEND": "avx2"}, WITHOUT)
-    assert capsys.readouterr().out == "AVX2: this CPU has no AVX-512 for memcpy and sgemm\n"
-    start(monkeypatch, {"CPD_BACKEND": "scalar"}, WITH)
-    start(monkeypatch, {}, WITH)
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.skipif(
-    not held.LOADER.exists() or "avx2" not in held.CPUINFO.read_text(), reason="no glibc with AVX2"
-)
-def test_glibc_says_what_its_tunables_leave():
-    """By AVX2, which is on more machines: glibc ignores names that it does not know."""
-    assert held.usable("AVX2", {})
-    assert not held.usable("AVX2", {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2"})
-    assert held.usable("AVX2", {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2_Usable"})
-    for feature in ("AVX512F", "AVX512VL"):
-        assert not held.usable(feature, held.switched({}))
-    assert held.usable("AVX2", held.switched({}))
-
-
-def test_an_sgemm_that_avx2_cannot_reach_is_seen():
-    """A stored run of an Intel CPU, whose sgemm has AVX-512: all but the smallest products."""
-    run_with = store.load(store.RESULTS / "cpu-intel-6-207-avx512.json")
-    found = held.beyond_avx2(run_with["rows"], run_with["machine"])
-    assert {"gemm/sequential/e4m3/512", "gemm/fma/e4m3/1024"} <= set(found)
-    slow = [
-        row(name, 1.0, unit="GMAC/s", baseline=50.0) | {"against": "torch sgemm"} for name in "ab"
-    ]
-    assert held.beyond_avx2(slow, {"avx2/fma": 7.0}) == []
-    assert held.beyond_avx2(slow, {"avx2/fma": 5.0}) == ["a", "b"]
-    assert held.beyond_avx2([row("a", 1.0, baseline=50.0)], {"avx2/fma": 5.0}) == []
 
 
 def test_the_header_of_a_run_says_that_it_was_held(monkeypatch):

@@ -41,10 +41,6 @@ def test_a_file_of_results_has_a_header_and_each_row_once(path):
     assert path.read_text() == store.dumped(run)
 
 
-def test_both_kinds_of_cpu_have_results():
-    assert {store.load(path)["vendor"] for path in RUNS} >= set(table.VENDORS)
-
-
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_a_share_is_the_part_of_the_bound(path):
     for row in store.load(path)["rows"]:
@@ -133,17 +129,6 @@ def test_a_stream_is_bound_by_the_lesser_of_bytes_and_issue():
     assert bound_of(given, {}) == (20.0, "bytes", 0.5)
 
 
-def test_bytes_that_must_move_beside_those_that_are_counted():
-    given = row("scaled/encode/mxfp8", counted=8, moved=5)
-    assert bound_of(given, {}) == (32.0, "bytes", round(10 / 32, 3))
-    alone = row(
-        "compress/encode/uniform", against="1 GB/s of floats", baseline=1, counted=4, moved=8
-    )
-    assert bound_of(alone, {"copy": 20.0}) == (10.0, "bytes", 1.0)
-    threads = row("scaled/cast/mxfp8/threads2", against="one thread", counted=8, moved=8)
-    assert bound_of(threads, {"copy": 20.0, "copy/threads2": 25.0}) == (25.0, "bytes", 0.4)
-
-
 def test_times_links_and_peers():
     link = row("all_reduce/1gbps/e4m3", "ms", 400.0, 1400.0, "MPI", link=0.9)
     assert bound_of(link, {}) == (360.0, "link", 0.9)
@@ -161,15 +146,6 @@ def test_every_mixture_can_be_measured_and_is_used():
     for mixture in bounds.mixtures():
         assert mixture.rows
         assert sum(mixture.counts.values()) > 0
-
-
-def test_each_row_of_products_has_a_mixture():
-    modules = [importlib.import_module(name) for name in ("gemm", "gemm_map", "gemm_sizes")]
-    cases = [case for module in modules for case in module.cases()]
-    for case in cases:
-        assert bounds.mixture_of({"name": case.name, "backend": case.backend or "avx512"})
-    names = [case.name for case in cases]
-    assert len(names) == len(set(names))
 
 
 def test_bits_of_bf16_products_are_compared(monkeypatch):
@@ -266,22 +242,6 @@ def test_a_cpu_without_avx512_has_a_column_of_its_own(tmp_path):
         "| `a` | GB/s | 9 | 30 | 50 | – | memcpy: 0.45, 1.5, 2.5 |",
         "| `b` | GB/s | 3 | – | – | – | memcpy: 0.15, –, – |",
     ]
-
-
-def test_a_low_row_on_avx2_needs_a_reason_too(tmp_path):
-    keep(tmp_path, "amd", "25", "avx512", row("without/reason", share=0.9))
-    assert table.uncovered(table.every_column(tmp_path)) == []
-    keep(tmp_path, "amd", "23", "avx2", row("without/reason", share=0.5))
-    assert table.uncovered(table.every_column(tmp_path)) == ["without/reason"]
-
-
-def test_a_row_below_its_bar_needs_a_reason_too(tmp_path):
-    keep(tmp_path, "amd", "25", "avx512", row("without/reason", ratio=0.9, bar=0.9))
-    assert table.uncovered(table.every_column(tmp_path)) == []
-    keep(tmp_path, "amd", "25", "avx512", row("without/reason", ratio=0.89, bar=0.9))
-    assert table.uncovered(table.every_column(tmp_path)) == ["without/reason"]
-    rows = {"cast/fresh/torch": {"amd": row("a", ratio=0.5, bar=0.6)}}
-    assert table.reasons_table(rows).splitlines()[-1].startswith("| `cast/fresh/*` | 0 | 1 | The")
 
 
 COMMANDS = ROOT / "build" / "release" / "compile_commands.json"

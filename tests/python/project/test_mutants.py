@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "testing"))
 
 import changed
 import mutants
-import mutants_compiled
 import schemata
 
 LISTED = list(mutants.mutants())
@@ -66,13 +65,6 @@ def test_entries_are_checked(file: str, before: str, after: str, test: str, wron
 def test_kinds_and_tiers_are_checked(field: str, value: str):
     mutant = mutants.Mutant(FILE, "def reported(", "", "tests/python/project/test_mutants.py", "")
     assert f"{field} must be one of" in mutant._replace(**{field: value}).check()
-
-
-def test_a_text_selects_by_file_name_and_test():
-    assert {m.folder for m in mutants.selected(["cpd/scale"])} == {"cpd/scale"}
-    one = LISTED[0]
-    assert one in mutants.selected([one.name])
-    assert one in mutants.selected([one.test])
 
 
 # ---- wrapping --------------------------------------------------------------------------------
@@ -145,10 +137,3 @@ def test_a_number_chooses_a_mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     reached = tmp_path / "reached"
     assert _output(built, -1, reached) == alone[:1]
     assert set(map(int, reached.read_text().split())) == {schemata.number_of(m) for m in planted}
-
-
-def test_the_test_that_failed_is_named_without_its_case():
-    test = mutants_compiled.Test("tests/python/ops/test_cast.py", ["pytest"], {}, "quick")
-    said = "F.\nFAILED tests/python/ops/test_cast.py::test_a[fp32 kahan] - assert 1\n1 failed\n"
-    assert mutants_compiled._failed(said, 1, test) == "tests/python/ops/test_cast.py::test_a"
-    assert mutants_compiled._failed("", -8, test) == f"{test.name} (status -8)"

@@ -47,17 +47,6 @@ def test_slow():
     pass
 """
 
-STUCK = """
-import ctypes
-import pytest
-
-@pytest.mark.timeout(1)
-def test_stuck():
-    mutex = ctypes.create_string_buffer(64)
-    for _ in range(2):
-        ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # waits for itself, with the GIL
-"""
-
 
 def test_is_measured_again_where_old(monkeypatch):
     """Work that began after the last measurement counts in the next limit."""
@@ -71,12 +60,6 @@ def test_is_measured_again_where_old(monkeypatch):
     now[0] += patience.FRESH
     assert patience.scaled(10) == 50
     assert not seconds
-
-
-def test_a_measurement_without_its_time_is_old(monkeypatch):
-    monkeypatch.setenv(patience.NAME, "9.0")
-    monkeypatch.setattr(patience, "_start", lambda: 2 * patience.IDLE)
-    assert patience.slowness() == 2
 
 
 def test_a_fast_machine_has_the_limits_of_an_idle_one(monkeypatch):
@@ -134,14 +117,6 @@ def test_limits_scale_with_the_load_when_the_test_begins(marked):
     told.fnmatch_lines(["*later: [[]160.0, 40]*"])
 
 
-def test_a_process_whose_gil_is_gone_ends(marked):
-    """Nothing can interrupt it; it says where it was."""
-    marked.makepyfile(STUCK)
-    told = marked.runpytest_subprocess(timeout=patience.scaled(120))
-    assert told.ret == 1
-    told.stderr.fnmatch_lines(["Timeout (0:00:05)!", "*in test_stuck"])
-
-
 def fixed_limits(path):
     """Waits of a test file whose limit is a number of a second or more."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -165,11 +140,6 @@ def test_limits_follow_the_load(tmp_path):
     ]
     tests = Path(__file__).parents[1]
     assert [limit for path in sorted(tests.rglob("*.py")) for limit in fixed_limits(path)] == []
-
-
-def test_a_limit_of_the_command_line_is_not_scaled(marked):
-    told = marked.runpytest("-s", "-k", "limit", "--timeout=70").stdout
-    told.fnmatch_lines(["*limits: [[]100.0, 40]*", "*default: [[]]*"])
 
 
 def test_reasons_are_kept(marked):

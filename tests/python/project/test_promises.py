@@ -177,8 +177,8 @@ def test_an_unread_error_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("tests/python/project/test_no_such.py::test_a", False),
         ("tests/comm/test_all_reduce.cpp AllReduce.EqualsVirtualRanks", True),
         ("tests/comm/test_all_reduce.cpp AllReduce.NoSuch", False),
-        ("tests/golden/errors.json", True),
-        ("tests/golden/errors.json Some.Test", False),
+        ("tests/golden/cli.json", True),
+        ("tests/golden/cli.json Some.Test", False),
     ],
 )
 def test_tests_exist(test: str, there: bool) -> None:

@@ -85,17 +85,6 @@ def test_of_all_three(tmp_path):
     ]
 
 
-def test_without_skips(tmp_path):
-    google = GOOGLE.replace('result="skipped"', 'result="completed"')
-    google = google[: google.index("<skipped")] + google[google.index("</testcase>\n  </") :]
-    assert summary(tmp_path, google=google) == [
-        "nothing was skipped",
-        "the slowest, in seconds:",
-        *["    0.0 Cast.Rounds", "    0.0 Cast.Keeps/1", "    0.0 Cast.OnGpu"],
-        "3 C++ tests in 0 programs and scripts",
-    ]
-
-
 def test_slow_tests_want_a_reason(tmp_path, monkeypatch):
     monkeypatch.setenv(patience.NAME, f"1.5@{int(time.time())}")
     assert summary(tmp_path, python=SLOW)[1:4] == [

@@ -89,24 +89,3 @@ def test_codespell_must_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", fails)
     with pytest.raises(RuntimeError, match="status 1: No module named codespell_lib"):
         list(wording.misspelled([prose.Text("a", 1, "a", "comment")], ()))
-
-
-def test_the_command_checks_lists_and_stores(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored = tree / "wording.toml"
-    stored.write_text(wording.FILE.read_text().partition(wording.MARK)[0])
-    texts = [*wording.texts(tree)]
-    monkeypatch.setattr(wording, "FILE", stored)
-    monkeypatch.setattr(wording, "texts", lambda: texts)
-    assert wording.main(["--store"]) == 1
-    assert "b.h:2: neighbour ==> neighbor\n" in capsys.readouterr().out
-    assert wording.MARK not in stored.read_text()
-    stored.write_text(wording.stored(stored.read_text(), wording.lines_of(texts, RULES)))
-    texts = texts[1:]
-    assert wording.main(["--store"]) == 0
-    assert "Whether …" not in wording.read_rules(stored.read_text()).left["a.py"]
-    assert wording.main([]) == 0
-    assert capsys.readouterr().out == ""
-    assert wording.main(["--list"]) == 0
-    assert "e.sv:1: centre ==> center\n" in capsys.readouterr().out
