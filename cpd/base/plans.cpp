@@ -2,7 +2,7 @@
 #include "cpd/base/plans.h"
 
 #include "cpd/base/guarded.h"
-#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/numeric/sums/order.h"
 
 namespace cpd {
 
