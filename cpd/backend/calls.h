@@ -15,8 +15,8 @@
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/numeric/sums/fixed_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
-#include "cpd/numeric/sums/fold_walk.h"
 #include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/spec/operation.h"
 
@@ -190,9 +190,9 @@ struct ArithmeticCall {
   DeviceKey key = {};
 };
 
-/// An ordered sum of terms (numeric/sums/fold_walk.h), and its rounding to the result's format.
+/// An ordered sum of terms (numeric/sums/order.h), and its rounding to the result's format.
 struct SumPlan {
-  FoldOrder order;
+  SumOrder order;
   FoldPlan terms;       ///< adds terms
   FoldPlan sums;        ///< adds chunks' sums, and trees
   bool rounds = false;  ///< the sum is rounded once more, by `result`

@@ -3,7 +3,7 @@
 
 #include "cpd/base/fast_paths.h"
 #include "cpd/base/guarded.h"
-#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/numeric/sums/order.h"
 
 namespace cpd {
 

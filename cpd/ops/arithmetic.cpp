@@ -131,7 +131,7 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
                                  .out = Merge(out)});
   }
   const GivenIntegers integers(random, draws);
-  QueueOf(x).sum({.plan = {.order = fold_order(accumulator),
+  QueueOf(x).sum({.plan = {.order = sum_order(accumulator),
                            .terms = TermsPlanOf(accumulator, kFp32, key),
                            .sums = SumsPlanOf(accumulator, key),
                            .result = {}},

@@ -11,6 +11,7 @@
 #include "cpd/backend/explain.h"
 #include "cpd/base/plans.h"
 #include "cpd/base/product.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/ops/call.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/product.h"
@@ -224,11 +225,7 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
     const std::int64_t promote = accumulator.unit ? accumulator.unit->promote : 0;
     return 1 + (promote > 0 ? (k + promote - 1) / promote : 1);
   }
-  const std::int64_t products = accumulator.exact_products ? 0 : k;
-  const std::int64_t sums = accumulator.scheme == Scheme::kahan ? 4 * k : k;
-  const bool chunked = accumulator.scheme == Scheme::chunked;
-  const std::int64_t chunks = chunked ? (k + accumulator.chunk - 1) / accumulator.chunk : 0;
-  return 1 + products + sums + chunks;
+  return 1 + draws_of_sum(product_order(accumulator), k);
 }
 
 namespace {
@@ -280,10 +277,8 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   auto call = ProductCall<GemmCall>(a, b, out, c, Batch::merged, accumulator, key);
   call.product.first_element = part.element;
   if (part.product > 0) {
-    AccumulatorPlan& plan = call.plan;
-    const std::int64_t chunks = plan.chunk > 0 ? part.product / plan.chunk : 0;
-    plan.sum.first_draw +=
-        draws_of_products(plan.sum, part.product) + static_cast<std::uint64_t>(chunks);
+    call.plan.sum.first_draw +=
+        static_cast<std::uint64_t>(draws_before(product_order(accumulator), part.product));
   }
   QueueProduct(call, out);
 }

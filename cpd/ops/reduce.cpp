@@ -9,7 +9,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
 #include "cpd/numeric/draws/philox.h"
-#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -61,8 +61,8 @@ void Steps(const Accumulator& accumulator, const Format& terms_in, std::int64_t 
   CheckSum(accumulator, terms_in);
   if (count <= 0 || n <= 0) return;
   PlansOfSteps plans(accumulator, terms_in, key);
-  FoldSpans spans(plans, accumulator.scheme, first, n, terms, state);
-  FoldWalk(fold_order(accumulator), k).take(spans, count);
+  FoldSpans spans(plans, first, n, terms, state);
+  SumWalk(sum_order(accumulator), k).take(spans, count);
 }
 
 template <class T>
@@ -70,14 +70,14 @@ void End(const Accumulator& accumulator, const Format& terms_in, std::int64_t te
          std::int64_t first, std::int64_t n, FoldStateOf<T> state, const RandomKey& key) {
   CheckSum(accumulator, terms_in);
   PlansOfSteps plans(accumulator, terms_in, key);
-  FoldSpans<T, PlansOfSteps> spans(plans, accumulator.scheme, first, n, nullptr, state);
-  FoldWalk(fold_order(accumulator), terms).end(spans);
+  FoldSpans<T, PlansOfSteps> spans(plans, first, n, nullptr, state);
+  SumWalk(sum_order(accumulator), terms).end(spans);
 }
 
 }  // namespace
 
 int FoldPlanes(const Accumulator& accumulator, std::int64_t terms) {
-  return fold_planes(accumulator.scheme, terms);
+  return planes_of_sum(accumulator.scheme, terms);
 }
 
 std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms) {
@@ -85,7 +85,7 @@ std::int64_t DrawsOfSum(const Accumulator& accumulator, std::int64_t terms) {
   if (accumulator.scheme == Scheme::fixed) return 0;
   RefuseUnit(accumulator);
   if (accumulator.rounding.mode != Rounding::stochastic) return 0;
-  return draws_of_fold(fold_order(accumulator), terms);
+  return draws_of_sum(sum_order(accumulator), terms);
 }
 
 void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
@@ -94,7 +94,7 @@ void CheckFold(const Accumulator& accumulator, std::int64_t terms) {
   if (accumulator.rounding.mode != Rounding::stochastic) return;
   const std::int64_t draws =
       (std::int64_t{4} << 24) * draws_per_word(accumulator.rounding.random_bits);
-  const std::int64_t most = most_terms(fold_order(accumulator), draws);
+  const std::int64_t most = most_terms(sum_order(accumulator), draws);
   if (terms > most) {
     throw Error("a stochastic sum takes at most " + std::to_string(most) +
                 " terms with these options, got " + std::to_string(terms));

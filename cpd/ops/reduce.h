@@ -22,7 +22,7 @@ using FoldState64 = FoldStateOf<double>;
 CPD_API int FoldPlanes(const Accumulator& accumulator, std::int64_t terms);
 
 /// Adds term number k (0, 1, …, in this order) to the n sums, by the operations and draws that
-/// numeric/sums/fold_walk.h defines for each scheme. `terms` are any binary32 values; each
+/// numeric/sums/order.h defines for each scheme. `terms` are any binary32 values; each
 /// operation is one exact result rounded once. Throws Error for block_fma and fixed. `terms_in`: a
 /// format of which all terms are values (kFp32: any); it only chooses the route, never the result.
 CPD_API void FoldStep(const Accumulator& accumulator, const Format& terms_in, std::int64_t k,

@@ -8,6 +8,7 @@
 
 #include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/numeric/sums/gemm_sums.h"
+#include "cpd/numeric/sums/order.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -70,14 +71,16 @@ struct Tile {
 template <class R, class V, bool kExactProducts, bool kGiven, int kVectors>
 CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& tile,
                       std::int64_t i, std::int64_t j) {
+  SumWalk walk(product_order(plan.scheme, plan.exact_products), block.first_k);
   const auto at = [&](int vector) {
     const std::int64_t column = j + vector * Lanes<V>::count;
     const auto element = i * static_cast<std::int64_t>(block.index_row) + column;
     const Place place{
         tile.at.a + i, tile.at.b + column, tile.at.state + i * block.state_columns + column,
         tile.at.index + static_cast<std::uint64_t>(element), tile.at.given.from(element)};
-    auto draws = draws_of<R, V, kGiven>(plan, place, tile.columns - column,
-                                        plan.first_draw + draws_of_products(plan, block.first_k));
+    auto draws =
+        draws_of<R, V, kGiven>(plan, place, tile.columns - column,
+                               plan.first_draw + static_cast<std::uint64_t>(walk.first_draw()));
     return SumPlace<PackedOperands<V>, PlaneState<V>, decltype(draws)>{
         {place.a, place.b}, {place.state, block.plane}, draws};
   };
@@ -85,14 +88,8 @@ CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& 
     using Draws = decltype(at(0).draws);
     GemmSums<R, V, kExactProducts, PackedOperands<V>, PlaneState<V>, Draws, sizeof...(places)> sums(
         plan, places...);
-    switch (plan.scheme) {
-      case Scheme::kahan:
-        return sums.kahan(block.count);
-      case Scheme::pairwise:
-        return sums.pairwise(block.first_k, block.count, block.last);
-      default:
-        return sums.sequential(block.count);
-    }
+    walk.take(sums, block.count);
+    if (block.last) walk.end(sums);
   };
   if constexpr (kVectors == 1) {
     add(at(0));

@@ -9,6 +9,7 @@
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/fast/stochastic.h"
 #include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/order.h"
 #include "kernels/cpu/gemm_general.h"
 #include "kernels/cpu/gemm_registers.h"
 #include "kernels/cpu/table.h"
@@ -111,13 +112,20 @@ enum class Range : std::uint8_t {
   any,      ///< anything may overflow
 };
 
-/// The sums of a few rows and a panel's columns. kOnGrid: terms are multiples of the sum's least
-/// spacing.
+/// The backend of SumWalk for the sums of a few rows and a panel's columns. kOnGrid: terms are
+/// multiples of the sum's least spacing.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 class StochasticRows {
  public:
   static constexpr int kRows = kStochasticRows<V>;
   static constexpr bool kMayOverflow = kRange == Range::any;
+  static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
+  static constexpr int kAll = kRows * kVectors;
+
+  /// One vector for each sum, row by row.
+  struct Sums {
+    V of[kAll];
+  };
 
   CPD_FN StochasticRows(const BoundedTile& bounded, const Place& at, int spare,
                         RandomRun (&random)[kRows])
@@ -131,25 +139,59 @@ class StochasticRows {
 
   /// Adds a run; returns false, and leaves the sums unchanged, where a watched sum overflows.
   CPD_FN bool take(const StochasticRun& run) {
-    switch (plan_.scheme) {
-      case Scheme::kahan:
-        return kahan(run.k, run.count);
-      case Scheme::pairwise:
-        if constexpr (kMayOverflow) pairwise(run.k, run.count, run.last);
-        return true;
-      default:
-        return sequential(run.k, run.count);
-    }
+    if (kRange == Range::watched && are_at_end(load_plane(0))) return false;
+    const SumOrder order = product_order(plan_.scheme, kExactProducts);
+    const std::int64_t end = block_.first_k + run.k + run.count;
+    SumWalk walk(order, block_.first_k + run.k);
+    draw(walk.first_draw(), run.last ? draws_of_sum(order, end) : draws_before(order, end));
+    at_.a += run.k * kGemmRows;
+    at_.b += run.k * kGemmColumns;
+    walk.take(*this, run.count);
+    if (run.last) walk.end(*this);
+    return !overflowed();
   }
 
- private:
-  static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
-  static constexpr int kAll = kRows * kVectors;
-  /// One vector for each sum, row by row.
-  struct Sums {
-    V of[kAll];
-  };
+  // --- the steps of SumWalk ----------------------------------------------------------------------
 
+  CPD_FN void add_terms(int, bool, std::int64_t, std::int64_t, std::int64_t count) {
+    Sums sum = load_plane(0);
+    for (std::int64_t k = 0; k < count; ++k) sum = add_product(k, sum);
+    if (!overflowed()) store_plane(0, sum);
+  }
+  /// Kahan's sum, by the operations of kahan_step (accumulate.h).
+  CPD_FN void add_compensated(bool, std::int64_t, std::int64_t, std::int64_t count) {
+    Sums sum = load_plane(0);
+    Sums lost = load_plane(1);
+    for (std::int64_t k = 0; k < count; ++k) {
+      const Sums y = add_product(k, minus(lost));
+      const Sums t = add(sum, y);
+      lost = add(add(t, minus(sum)), minus(y));
+      if constexpr (kMayOverflow) {
+        lost = each([&](int j) { return finite_or_zero(t.of[j], lost.of[j]); });
+      }
+      sum = t;
+    }
+    if (overflowed()) return;
+    store_plane(0, sum);
+    store_plane(1, lost);
+  }
+  CPD_FN void open_tree(int, std::int64_t k)
+    requires kMayOverflow
+  {
+    tree_ = product(k);
+    k_ = k;
+  }
+  CPD_FN void merge_term(int, std::int64_t, std::int64_t k) { tree_ = add_product(k, tree_); }
+  CPD_FN void merge_trees(int level, std::int64_t, bool of_term) {
+    // A single exact product is no value of the sum's format.
+    const bool fused = kExactProducts && of_term;
+    tree_ = fused ? add_product(k_, load_plane(level)) : add(load_plane(level), tree_);
+  }
+  CPD_FN void round_tree(std::int64_t) {}  // sums begin with c
+  CPD_FN void load_tree(int level) { tree_ = load_plane(level); }
+  CPD_FN void store_tree(int level) { store_plane(level, tree_); }
+
+ private:
   template <class Of>
   CPD_FN static Sums each(Of of) {
     Sums sums;
@@ -160,12 +202,12 @@ class StochasticRows {
 
   // --- operations --------------------------------------------------------------------------------
 
-  /// Computes `count` random integers of each sum for the steps from k on.
-  CPD_FN void draw(std::int64_t k, std::int64_t count) {
-    const std::uint64_t first = plan_.first_draw + draws_of_products(plan_, block_.first_k + k);
+  /// Computes draws first … end - 1 of each sum's products.
+  CPD_FN void draw(std::int64_t first, std::int64_t end) {
     for (int i = 0; i < kRows; ++i) {
       const std::uint64_t row = static_cast<std::uint64_t>(i) * block_.index_row;
-      random_[i].make(plan_.sum, spare_, at_.index + row, first, count);
+      random_[i].make(plan_.sum, spare_, at_.index + row,
+                      plan_.first_draw + static_cast<std::uint64_t>(first), end - first);
     }
   }
   /// One random integer for each sum.
@@ -254,74 +296,11 @@ class StochasticRows {
     }
   }
 
-  // --- schemes -----------------------------------------------------------------------------------
-
-  CPD_FN bool sequential(std::int64_t k, std::int64_t count) {
-    Sums sum = load_plane(0);
-    if (are_at_end(sum)) return false;
-    draw(k, count * (kExactProducts ? 1 : 2));
-    for (const std::int64_t end = k + count; k < end; ++k) sum = add_product(k, sum);
-    if (overflowed()) return false;
-    store_plane(0, sum);
-    return true;
-  }
-
-  /// Kahan's sum, by the operations of kahan_step (accumulate.h).
-  CPD_FN bool kahan(std::int64_t k, std::int64_t count) {
-    Sums sum = load_plane(0);
-    Sums lost = load_plane(1);
-    if (are_at_end(sum)) return false;
-    draw(k, count * (kExactProducts ? 4 : 5));
-    for (const std::int64_t end = k + count; k < end; ++k) {
-      const Sums y = add_product(k, minus(lost));
-      const Sums t = add(sum, y);
-      lost = add(add(t, minus(sum)), minus(y));
-      if constexpr (kMayOverflow) {
-        lost = each([&](int j) { return finite_or_zero(t.of[j], lost.of[j]); });
-      }
-      sum = t;
-    }
-    if (overflowed()) return false;
-    store_plane(0, sum);
-    store_plane(1, lost);
-    return true;
-  }
   /// x where t is finite, else +0.
   CPD_FN static V finite_or_zero(V t, V x) {
     using U = Unsigned<V>;
     const V magnitude = bits_as<V>(bits_as<U>(t) & splat<U>(Pattern<V>::magnitude));
     return select(magnitude < bits_as<V>(splat<U>(Pattern<V>::infinity)), x, V{});
-  }
-
-  /// The pairwise sum, in the order of GemmSums::pairwise.
-  CPD_FN void pairwise(std::int64_t k, std::int64_t count, bool last) {
-    const std::int64_t end = k + count;
-    const std::uint64_t before = draws_of_products(plan_, block_.first_k + k);
-    const std::uint64_t after = draws_of_products(plan_, block_.first_k + (end & ~std::int64_t{1}));
-    draw(k, static_cast<std::int64_t>(after - before));
-    for (; k + 2 <= end; k += 2) {
-      Sums node = add_product(k + 1, product(k));
-      int level = 1;
-      const std::int64_t number = block_.first_k + k;
-      for (; (number >> level & 1) != 0; ++level) node = add(load_plane(level), node);
-      store_plane(level, node);
-    }
-    if (last && block_.first_k + end > 0) close(block_.first_k + end, k);
-  }
-  /// Ends a pairwise sum as GemmSums::close does; k is the odd product's number, if there is one.
-  CPD_FN void close(std::int64_t depth, std::int64_t k) {
-    draw(k, __builtin_popcountll(static_cast<std::uint64_t>(depth)) + 1);
-    int level = 0;
-    while ((depth >> level & 1) == 0) ++level;
-    const bool odd = level == 0;
-    Sums node = odd ? Sums{} : load_plane(level);
-    bool first = odd;
-    for (++level; depth >> level != 0; ++level) {
-      if ((depth >> level & 1) == 0) continue;
-      node = first ? add_product(k, load_plane(level)) : add(load_plane(level), node);
-      first = false;
-    }
-    store_plane(0, first ? add_product(k, load_plane(0)) : add(load_plane(0), node));
   }
 
   const GemmPlan& plan_;
@@ -330,7 +309,9 @@ class StochasticRows {
   int spare_;
   RandomRun (&random_)[kRows];
   SplitStochastic<V> product_, sum_;
-  V most_[kAll] = {};  ///< the largest magnitude of each watched sum
+  V most_[kAll] = {};    ///< the largest magnitude of each watched sum
+  Sums tree_;            ///< the last tree of a pairwise sum
+  std::int64_t k_ = -1;  ///< its first product
 };
 
 /// Adds a run to a few rows at a time, in an environment that rounds toward zero.

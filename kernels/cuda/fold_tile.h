@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordered sums on a GPU, one element a thread: numeric/sums/fold_walk.h orders the operations, the
+// Ordered sums on a GPU, one element a thread: numeric/sums/order.h orders the operations, the
 // thread's registers hold the planes.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/sums/fast_sum.h"
-#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/numeric/sums/order.h"
 #include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {
@@ -18,7 +18,7 @@ namespace cpd::cuda {
 /// The most open trees of fewer than 2^40 terms.
 constexpr int kMostTrees = 40;
 
-/// The backend of FoldWalk for one element: its planes, and the next terms.
+/// The backend of SumWalk for one element: its planes, and the next terms.
 template <Rounding mode, class T, bool kGiven = false>
 class ElementPlanes {
  public:
@@ -35,14 +35,22 @@ class ElementPlanes {
 
   CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t first,
                         std::int64_t count) {
-    if (!starts && add_short(plane == 1 ? second : sum, terms + first, count)) return;
-    const bool compensates = plan_.order.scheme == Scheme::kahan;
-    if (compensates) return add_compensated(starts, terms + first, count);
+    if (!starts && add_short<false>(plane == 1 ? second : sum, terms + first, count)) return;
     T total = plane == 1 ? second : sum;
     CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) {
       total = rounded(plan_.terms, starts && k == 0, total, terms[first + k], draws_.next());
     }
     (plane == 1 ? second : sum) = total;
+  }
+  CPD_FN void add_compensated(bool starts, std::int64_t, std::int64_t first, std::int64_t count) {
+    if (!starts && add_short<true>(sum, terms + first, count)) return;
+    if (starts) {
+      sum = called(plan_.terms, true, 0, terms[first], draws_.next());
+      second = 0;
+    }
+    CPD_ROLLED for (std::int64_t k = starts ? 1 : 0; k < count; ++k) {
+      kahan_step(terms[first + k], sum, second, CalledSums{*this});
+    }
   }
   CPD_FN void add_chunk(bool starts, std::int64_t) {
     sum = called(plan_.sums, starts, sum, second, draws_.next());
@@ -69,27 +77,30 @@ class ElementPlanes {
   using R = Rule<mode, Form::general>;
 
   /// Adds terms in short steps; returns false, and adds none, where these do not give the sum.
+  template <bool kKahan>
   CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
     if constexpr (mode == Rounding::nearest_even && sizeof(T) == sizeof(float)) {
       bool added = false;
       with_fast_sums(plan_.terms.path,
-                     [&]<class Path>() { added = add_short<Path>(to, all, count); });
+                     [&]<class Path>() { added = add_short<kKahan, Path>(to, all, count); });
       return added;
     }
     return false;
   }
-  template <class Path>
+  template <bool kKahan, class Path>
   CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
     FastSums<Path, T> rounding(plan_.terms);
     T s = to;
     T c = second;
-    if (plan_.order.scheme == Scheme::kahan) {
-      CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) rounding.add(all[k], s, c);
-    } else {
-      CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) rounding.add(all[k], s);
+    CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) {
+      if constexpr (kKahan) {
+        rounding.add(all[k], s, c);
+      } else {
+        rounding.add(all[k], s);
+      }
     }
     if (!rounding.is_good()) return false;
-    if (plan_.order.scheme == Scheme::kahan) second = c;
+    if constexpr (kKahan) second = c;
     to = s;
     return true;
   }
@@ -141,15 +152,6 @@ class ElementPlanes {
       return called(planes.plan_.terms, false, a, b, planes.draws_.next());
     }
   };
-  CPD_FN void add_compensated(bool starts, const T* all, std::int64_t count) {
-    if (starts) {
-      sum = called(plan_.terms, true, 0, all[0], draws_.next());
-      second = 0;
-    }
-    CPD_ROLLED for (std::int64_t k = starts ? 1 : 0; k < count; ++k) {
-      kahan_step(all[k], sum, second, CalledSums{*this});
-    }
-  }
 
   const SumPlan& plan_;
   std::conditional_t<mode == Rounding::stochastic, Drawn, NoDraws> draws_;
@@ -183,7 +185,7 @@ class ElementSum {
   }
 
  private:
-  FoldWalk walk_;
+  SumWalk walk_;
   ElementPlanes<mode, T, kGiven> planes_;
 };
 

@@ -11,6 +11,7 @@
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/numeric/sums/gemm_sums.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/numeric/units/accumulator_plan.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gemm_stochastic.h"
@@ -223,21 +224,13 @@ class OrderedSum {
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
                   const TileRange* ranges, const Scales&) {
     const AccumulatorPlan& plan = call.plan;
-    if (plan.chunk == 0) return add_products(call, a, b, k, count, 0, ranges);
-    // Each call ends with the step or with a chunk.
-    for (const std::int64_t end = k + count; k < end;) {
-      const std::int64_t number = k / plan.chunk;
-      const std::int64_t chunk_end = (number + 1) * plan.chunk;
-      const std::int64_t stop = chunk_end < end ? chunk_end : end;
-      const auto length = static_cast<int>(stop - k);
-      add_products(call, a, b, k, length, static_cast<std::uint64_t>(number), ranges);
-      a += length * (kSide + 1);
-      b += length * (kSide + 1);
-      k = stop;
-      if (k == chunk_end || k == span_.depth) {
-        end_chunk(plan, k, static_cast<std::uint64_t>(number));
-      }
-    }
+    const bool chunked = scheme == Scheme::sequential && plan.chunk > 0;
+    SumWalk walk(
+        product_order(chunked ? Scheme::chunked : scheme, plan.sum.exact_products, plan.chunk), k);
+    if (!chunked) return add_products(call, a, b, k, count, walk.first_draw(), ranges);
+    Chunks chunks{*this, call, a, b, ranges};
+    walk.take(chunks, count);
+    if (k + count == span_.depth) walk.end(chunks);
   }
 
   CPD_FN float end(const GemmCall& call) const {
@@ -250,24 +243,48 @@ class OrderedSum {
                                  : scheme == Scheme::kahan  ? 2
                                                             : 1;
 
-  CPD_FN void add_products(const GemmCall& call, const float* a, const float* b, std::int64_t k,
-                           int count, std::uint64_t chunk, const TileRange* ranges) {
-    const GemmPlan& plan = call.plan.sum;
-    if constexpr (mode == Rounding::stochastic && scheme == Scheme::sequential) {
-      if (add_short(plan, a, b, count, first_draw_of(plan, k, chunk), ranges)) return;
+  /// The backend of SumWalk for a sum of chunks.
+  struct Chunks {
+    OrderedSum& sum;
+    const GemmCall& call;
+    const float* a;
+    const float* b;
+    const TileRange* ranges;
+
+    CPD_FN void add_terms(int, bool starts, std::int64_t draw, std::int64_t first,
+                          std::int64_t count) {
+      if (starts) sum.state_[0] = 0.0F;
+      const std::int64_t at = first * (kSide + 1);
+      sum.add_products(call, a + at, b + at, 0, static_cast<int>(count), draw, ranges);
     }
-    if (plan.exact_products) return add_as<double, true>(call, a, b, k, count, chunk);
+    CPD_FN void add_chunk(bool, std::int64_t number) {
+      const RoundPlan& plan = call.plan.outer.round;
+      const auto random = draw<R, double>(plan, sum.key_, sum.number_of(call, number));
+      sum.outer_ =
+          static_cast<float>(rounded_sum<R, double>(sum.outer_, sum.state_[0], random, plan));
+    }
+  };
+
+  CPD_FN void add_products(const GemmCall& call, const float* a, const float* b, std::int64_t k,
+                           int count, std::int64_t draw, const TileRange* ranges) {
+    const GemmPlan& plan = call.plan.sum;
+    const std::uint64_t first = number_of(call, draw);
+    if constexpr (mode == Rounding::stochastic && scheme == Scheme::sequential) {
+      if (add_short(plan, a, b, count, first, ranges)) return;
+    }
+    if (plan.exact_products) return add_as<double, true>(plan, a, b, k, count, first);
     if constexpr (mode != Rounding::stochastic) {
       if (fits_binary32(plan, ranges[0].fraction, ranges[1].fraction)) {
-        return add_as<float, false>(call, a, b, k, count, chunk);
+        return add_as<float, false>(plan, a, b, k, count, first);
       }
     }
-    add_as<double, false>(call, a, b, k, count, chunk);
+    add_as<double, false>(plan, a, b, k, count, first);
   }
 
-  [[nodiscard]] CPD_FN std::uint64_t first_draw_of(const GemmPlan& plan, std::int64_t k,
-                                                   std::uint64_t chunk) const {
-    return plan.first_draw + span_.draws + chunk + draws_of_products(plan, k);
+  /// The number of a draw, counted from this sum's first, among the element's.
+  [[nodiscard]] CPD_FN std::uint64_t number_of(const GemmCall& call, std::int64_t draw) const {
+    if constexpr (mode != Rounding::stochastic) return 0;
+    return call.plan.sum.first_draw + span_.draws + static_cast<std::uint64_t>(draw);
   }
 
   /// Adds products by short stochastic steps; false, and none is added, where these are not exact.
@@ -286,11 +303,8 @@ class OrderedSum {
   }
 
   template <class V, bool kExactProducts>
-  CPD_FN void add_as(const GemmCall& call, const float* a, const float* b, std::int64_t k,
-                     int count, std::uint64_t chunk) {
-    const GemmPlan& plan = call.plan.sum;
-    const std::uint64_t first =
-        mode == Rounding::stochastic ? first_draw_of(plan, k, chunk) : std::uint64_t{0};
+  CPD_FN void add_as(const GemmPlan& plan, const float* a, const float* b, std::int64_t k,
+                     int count, std::uint64_t first) {
     if constexpr (mode == Rounding::stochastic) {
       if (key_.given != nullptr) {
         return add_drawing<V, kExactProducts>(plan, a, b, k, count,
@@ -307,24 +321,9 @@ class OrderedSum {
                           int count, Draws draws) {
     GemmSums<R, V, kExactProducts, TileOperands<V>, TileState<V>, Draws> sums(plan, {a, b},
                                                                               {state_}, draws);
-    if constexpr (scheme == Scheme::pairwise) {
-      sums.pairwise(k, count, k + count == span_.depth);
-    } else if constexpr (scheme == Scheme::kahan) {
-      sums.kahan(count);
-    } else {
-      sums.sequential(count);
-    }
-  }
-
-  CPD_FN void end_chunk(const AccumulatorPlan& accumulator, std::int64_t k, std::uint64_t number) {
-    const std::uint64_t t = mode == Rounding::stochastic
-                                ? accumulator.sum.first_draw + span_.draws + number +
-                                      draws_of_products(accumulator.sum, k)
-                                : 0;
-    const RoundPlan& plan = accumulator.outer.round;
-    outer_ = static_cast<float>(
-        rounded_sum<R, double>(outer_, state_[0], draw<R, double>(plan, key_, t), plan));
-    state_[0] = 0.0F;
+    SumWalk walk(product_order(scheme, kExactProducts), k);
+    walk.take(sums, count);
+    if (k + count == span_.depth) walk.end(sums);
   }
 
   SumSpan span_;

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) hop(const __grid_constant__ ReduceCa
     });
     store_tile(block, call, segment, begin, count, ends ? Codes::result : Codes::plane0,
                tile.codes[0], tile.bytes);
-    if (ends || fold_planes(call.across.order.scheme, call.rounds.units) == 1) return;
+    if (ends || planes_of_sum(call.across.order.scheme, call.rounds.units) == 1) return;
     store_tile(block, call, segment, begin, count, Codes::plane1, tile.codes[1], tile.bytes);
   });
 }

@@ -187,7 +187,7 @@ CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::
                      std::uint32_t& first, std::uint32_t& second) {
   const std::int64_t i = segment.begin + at;
   const SumPlan& plan = call.across;
-  const bool two_planes = fold_planes(plan.order.scheme, call.rounds.units) > 1;
+  const bool two_planes = planes_of_sum(plan.order.scheme, call.rounds.units) > 1;
   auto sum = sum_from<mode>(plan, StreamFrom(call.sum_stream, segment.layer, kAcross), i, call.k);
   if (call.k > 0) {
     sum.sum() = load_value(call, segment, 0, Codes::plane0, at);

@@ -26,7 +26,7 @@ CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
 /// How many planes of a running sum hold numbers after k terms.
 CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
   const Scheme scheme = call.plan.order.scheme;
-  return scheme == Scheme::pairwise ? open_trees(k) : fold_planes(scheme, call.count);
+  return scheme == Scheme::pairwise ? open_trees(k) : planes_of_sum(scheme, call.count);
 }
 
 /// Adds term k to the running sum of value i.

@@ -18,6 +18,7 @@
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
@@ -199,7 +200,7 @@ class Block {
   /// State of sums of `depth` products.
   [[nodiscard]] std::vector<float> Start(const GemmPlan& plan, std::int64_t depth,
                                          float start) const {
-    const std::int64_t planes = planes_of(plan.scheme, depth);
+    const std::int64_t planes = planes_of_sum(plan.scheme, depth);
     std::vector<float> state(static_cast<std::size_t>(planes * block_.plane));
     std::fill_n(state.begin(), block_.plane, start);
     return state;

@@ -14,6 +14,7 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/numeric/sums/fixed_number.h"
+#include "cpd/numeric/sums/order.h"
 
 namespace cpd {
 namespace {
@@ -302,8 +303,9 @@ class Worker {
       sum_.first_draw = first_draw + static_cast<std::uint64_t>(number);
       std::fill_n(state_, plane_, 0.0F);
       AddProducts(k, stop);
-      const auto draw =
-          static_cast<std::int64_t>(sum_.first_draw + draws_of_products(sum_, stop - begin));
+      const std::int64_t draw =
+          static_cast<std::int64_t>(sum_.first_draw) +
+          draws_before(product_order(sum_.scheme, sum_.exact_products), stop - begin);
       for (std::int64_t i = 0; i < task_.rows; ++i) {
         Fold(plan_.outer, draw, IndexOf(i), task_.columns, state_ + i * state_columns_,
              outer_ + i * state_columns_, GivenAt(IndexOf(i)));

@@ -27,9 +27,9 @@ class RankSums {
   /// For blocks of up to n values.
   RankSums(const ReduceCall& call, std::int64_t n)
       : call_(call),
-        across_(call.rounds.units, fold_planes(call.across.order.scheme, call.rounds.units),
+        across_(call.rounds.units, planes_of_sum(call.across.order.scheme, call.rounds.units),
                 !in_place(call) || call.group_size > 0, n),
-        group_(Members(), fold_planes(call.group.order.scheme, Members()), !in_place(call), n) {}
+        group_(Members(), planes_of_sum(call.group.order.scheme, Members()), !in_place(call), n) {}
 
   /// Returns the sums of values begin … begin + n - 1 of the segment's layer, valid until the next
   /// call. load(r, row) returns the n values of from[r], for which `row` is memory.

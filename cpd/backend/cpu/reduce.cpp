@@ -90,7 +90,7 @@ class Work {
  public:
   explicit Work(const ReduceCall& call)
       : call_(call),
-        planes_(fold_planes(call.across.order.scheme, call.rounds.units)),
+        planes_(planes_of_sum(call.across.order.scheme, call.rounds.units)),
         rows_(RowsOf(call.task), kStage) {
     if (call.task == ReduceTask::fold) sums_.emplace(call, kStage);
   }

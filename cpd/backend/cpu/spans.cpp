@@ -68,9 +68,8 @@ void AddTerms(const SumPlan& plan, std::int64_t count, std::int64_t k,
               std::span<const float* const> terms, std::int64_t first, std::int64_t n,
               float* planes, std::int64_t stride) {
   const PlansOfSum plans{plan};
-  FoldSpans<float, const PlansOfSum> spans(plans, plan.order.scheme, first, n, terms.data(),
-                                           {planes, stride});
-  FoldWalk walk(plan.order, k);
+  FoldSpans<float, const PlansOfSum> spans(plans, first, n, terms.data(), {planes, stride});
+  SumWalk walk(plan.order, k);
   const auto added = static_cast<std::int64_t>(terms.size());
   walk.take(spans, added);
   if (k + added < count) return;

@@ -12,7 +12,7 @@
 
 #include "cpd/backend/message_calls.h"
 #include "cpd/backend/roster.h"
-#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -84,19 +84,22 @@ struct FoldStateOf {
   GivenDraws given{};
 };
 
-/// The backend of FoldWalk for n elements from index `first` on, whose planes are in `state`.
+/// The backend of SumWalk for n elements from index `first` on, whose planes are in `state`.
 /// `Plans` has terms() and sums(), plans by which terms, and chunks' sums and trees, are added.
 /// Binary64 takes no short path.
 template <class T, class Plans>
 class FoldSpans {
  public:
-  FoldSpans(Plans& plans, Scheme scheme, std::int64_t first, std::int64_t n, const T* const* terms,
+  FoldSpans(Plans& plans, std::int64_t first, std::int64_t n, const T* const* terms,
             FoldStateOf<T> state)
-      : plans_(plans), scheme_(scheme), first_(first), n_(n), terms_(terms), state_(state) {}
+      : plans_(plans), first_(first), n_(n), terms_(terms), state_(state) {}
 
   void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
                  std::int64_t count) {
     Add(plans_.terms(), plane, starts, draw, count, terms_ + first);
+  }
+  void add_compensated(bool starts, std::int64_t draw, std::int64_t first, std::int64_t count) {
+    Add(plans_.terms(), 0, starts, draw, count, terms_ + first, Plane(1));
   }
   void add_chunk(bool starts, std::int64_t draw) { AddPlane(plans_.sums(), 0, 1, starts, draw); }
   void open_tree(int plane, std::int64_t term) { std::copy_n(terms_[term], n_, Plane(plane)); }
@@ -112,8 +115,7 @@ class FoldSpans {
   [[nodiscard]] T* Plane(int plane) const { return state_.planes + plane * state_.stride; }
 
   void Add(const FoldPlan& plan, int plane, bool starts, std::int64_t draw, std::int64_t count,
-           const T* const* terms) {
-    T* compensation = scheme_ == Scheme::kahan ? Plane(1) : nullptr;
+           const T* const* terms, T* compensation = nullptr) {
     Kernels().fold({kTypeOf<T>, starts, &plan, draw, first_, n_, count, terms, Plane(plane),
                     compensation, state_.given});
   }
@@ -123,7 +125,6 @@ class FoldSpans {
   }
 
   Plans& plans_;
-  Scheme scheme_;
   std::int64_t first_, n_;
   const T* const* terms_;
   FoldStateOf<T> state_;

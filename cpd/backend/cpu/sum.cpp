@@ -78,8 +78,8 @@ class Terms {
 
 template <class T>
 void Sum(const SumCall& call) {
-  const FoldOrder& order = call.plan.order;
-  const auto planes = static_cast<std::size_t>(fold_planes(order.scheme, call.terms));
+  const SumOrder& order = call.plan.order;
+  const auto planes = static_cast<std::size_t>(planes_of_sum(order.scheme, call.terms));
   if (Explains()) NoteKernel("fold");
   parallel_for(call.n, kBlock, SerialBelow(call.terms), [&](std::int64_t begin, std::int64_t end) {
     const PlansOfSum plans{call.plan};
@@ -91,12 +91,12 @@ void Sum(const SumCall& call) {
       for (std::int64_t k = 0; k < call.terms; k += Terms<T>::kMost) {
         CheckInterrupt();
         const std::int64_t count = std::min(Terms<T>::kMost, call.terms - k);
-        FoldSpans spans(plans, order.scheme, i, n, all.Read(k, count, i, n), sums);
-        FoldWalk(order, k).take(spans, count);
+        FoldSpans spans(plans, i, n, all.Read(k, count, i, n), sums);
+        SumWalk(order, k).take(spans, count);
       }
-      FoldSpans<T, const PlansOfSum> spans(plans, order.scheme, i, n, nullptr, sums);
+      FoldSpans<T, const PlansOfSum> spans(plans, i, n, nullptr, sums);
       if (call.terms > 0) {
-        FoldWalk(order, call.terms).end(spans);
+        SumWalk(order, call.terms).end(spans);
       } else {
         RoundInPlace(call.empty, i, n, state.data());
       }

@@ -22,7 +22,7 @@ class RankBlocks {
   RankBlocks(const VirtualCall& call, const SumPlan& plan, std::int64_t n)
       : call_(call),
         plan_(plan),
-        planes_(call.halves == nullptr ? 0 : fold_planes(plan.order.scheme, call.count)),
+        planes_(call.halves == nullptr ? 0 : planes_of_sum(plan.order.scheme, call.count)),
         rows_(planes_ + (call.casts ? std::min(call.ranks, kTogether) + 1 : 0), n) {}
 
   /// Adds the ranks' values begin … begin + n - 1.

@@ -500,7 +500,7 @@ std::vector<Losses> MessageOps::CountLosses() const {
 
 SumPlan SumPlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
-  return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in, level.sum_key),
+  return {sum_order(accumulator), TermsPlanOf(accumulator, level.terms_in, level.sum_key),
           SumsPlanOf(accumulator, level.sum_key), level.result != accumulator.format,
           PlanOf(level.result, level.rounding, level.result_key)};
 }

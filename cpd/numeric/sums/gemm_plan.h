@@ -28,8 +28,7 @@ struct GemmPlan {
   int product_bits = 0;
   bool sum_in_binary32 = false;  ///< rounded products may be added in binary32 (see FoldPlan)
   FastPlan fast;
-  /// The loop's first draw is number first_draw (philox.h); product k takes the draws from
-  /// first_draw + draws_of_products(k) on.
+  /// The loop's first draw is number first_draw (philox.h); the others follow as order.h says.
   std::uint64_t first_draw = 0;
 };
 
@@ -37,28 +36,6 @@ struct GemmPlan {
 /// random words.
 constexpr std::uint64_t first_draw(const RoundingOptions& options) {
   return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
-}
-
-/// The number of floats of state of a sum of `depth` products: the sum; Kahan's compensation; a
-/// tree's nodes of 2, 4, 8, … products.
-constexpr int planes_of(Scheme scheme, std::int64_t depth) {
-  if (scheme == Scheme::kahan) return 2;
-  int planes = 1;
-  if (scheme == Scheme::pairwise) {
-    for (std::int64_t products = 2; products <= depth; products *= 2) ++planes;
-  }
-  return planes;
-}
-
-/// The number of draws that the first k products, and the sums that follow each, take.
-CPD_FN constexpr std::uint64_t draws_of_products(const GemmPlan& plan, std::int64_t k) {
-  const auto products = static_cast<std::uint64_t>(k);
-  std::uint64_t sums = products;
-  if (plan.scheme == Scheme::kahan) sums *= 4;
-  if (plan.scheme == Scheme::pairwise) {
-    for (std::uint64_t rest = products; rest != 0; rest &= rest - 1) --sums;  // trees still open
-  }
-  return sums + (plan.exact_products ? 0 : products);
 }
 
 /// Returns whether a product of at most 24 bits may be formed in binary32 and rounded again by the

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of products, a loop over k: the general route of a matrix product, exact for any scheme and
-// rounding in double lanes, and in float lanes where plan and operands allow them (fits_binary32).
+// The steps of a sum of products by the general route of a matrix product, in the order of order.h:
+// exact for any scheme and rounding in double lanes, and in float lanes where plan and operands
+// allow them (fits_binary32).
 #pragma once
 
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/accumulate.h"
 #include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/order.h"
 
 namespace cpd {
 inline namespace CPD_ISA {
@@ -40,11 +42,10 @@ struct SumPlace {
   Draws draws;
 };
 
-/// Adds products k = first_k … first_k + count - 1 to the sums in V's lanes. `operands` has a(k)
-/// and b(k), k counted from first_k, as V. `state` has load(plane) and store(plane, V): plane 0 is
-/// the sum, plane 1 Kahan's compensation; a tree's plane q holds the finished tree of 2^q products
-/// where bit q of their number is set. `Draws` has next(), as SumDraws. The loop interleaves kSums
-/// independent sums, so that the operations of one hide the latency of another's.
+/// The backend of SumWalk that adds products to the sums in V's lanes. `operands` has a(k) and
+/// b(k), k counted from the call's first, as V. `state` has load(plane) and store(plane, V).
+/// `Draws` has next(), as SumDraws. The loops interleave kSums independent sums, so that the
+/// operations of one hide the latency of another's.
 template <class R, class V, bool kExactProducts, class Operands, class State,
           class Draws = SumDraws<R, V>, int kSums = 1>
 class GemmSums {
@@ -87,22 +88,29 @@ class GemmSums {
     store(1, compensation);
   }
 
-  /// first_k is even, and so is count unless this is the last call.
-  CPD_FN constexpr void pairwise(std::int64_t first_k, std::int64_t count, bool last) {
-    const std::int64_t end = first_k + count;
-    std::int64_t k = first_k;
-    V node[kSums];
-    for (; k + 2 <= end; k += 2) {
-      for (int i = 0; i < kSums; ++i) {
-        const V first = product(i, k - first_k);
-        node[i] = add(i, first, product(i, k + 1 - first_k));
-      }
-      int level = 1;
-      for (; (k >> level & 1) != 0; ++level) add_plane(level, node);
-      store(level, node);
-    }
-    if (last && end > 0) close(end, end - 1 - first_k);
+  // The steps of SumWalk.
+  CPD_FN constexpr void add_terms(int, bool, std::int64_t, std::int64_t, std::int64_t count) {
+    sequential(count);
   }
+  CPD_FN constexpr void add_compensated(bool, std::int64_t, std::int64_t, std::int64_t count) {
+    kahan(count);
+  }
+  CPD_FN constexpr void open_tree(int, std::int64_t term) { single_ = term; }
+  CPD_FN constexpr void merge_term(int, std::int64_t, std::int64_t term) {
+    for (int i = 0; i < kSums; ++i) {
+      const V first = product(i, single_);
+      tree_[i] = add(i, first, product(i, term));
+    }
+  }
+  CPD_FN constexpr void merge_trees(int plane, std::int64_t, bool of_term) {
+    for (int i = 0; i < kSums; ++i) {
+      if (of_term) tree_[i] = product(i, single_);
+      tree_[i] = add(i, at_[i].state.load(plane), tree_[i]);
+    }
+  }
+  CPD_FN constexpr void round_tree(std::int64_t) {}  // sums begin with c
+  CPD_FN constexpr void load_tree(int plane) { load(plane, tree_); }
+  CPD_FN constexpr void store_tree(int plane) { store(plane, tree_); }
 
  private:
   CPD_FN constexpr void load(int plane, V (&x)[kSums]) const {
@@ -123,31 +131,11 @@ class GemmSums {
   CPD_FN constexpr V add(int i, V a, V b) {
     return rounded_sum<R>(a, b, at_[i].draws.next(), plan_.sum);
   }
-  /// node = plane + node.
-  CPD_FN constexpr void add_plane(int plane, V (&node)[kSums]) {
-    for (int i = 0; i < kSums; ++i) node[i] = add(i, at_[i].state.load(plane), node[i]);
-  }
-
-  /// Adds the remaining trees, the smallest first (if that is one product, the one at `odd`), then
-  /// the sum's initial value.
-  CPD_FN constexpr void close(std::int64_t depth, std::int64_t odd) {
-    int level = 0;
-    while ((depth >> level & 1) == 0) ++level;
-    V node[kSums];
-    if (level == 0) {
-      for (int i = 0; i < kSums; ++i) node[i] = product(i, odd);
-    } else {
-      load(level, node);
-    }
-    for (++level; depth >> level != 0; ++level) {
-      if ((depth >> level & 1) != 0) add_plane(level, node);
-    }
-    add_plane(0, node);
-    store(0, node);
-  }
 
   const GemmPlan& plan_;
   Place at_[kSums];
+  V tree_[kSums];        ///< the last tree of a pairwise sum, of two products or more
+  std::int64_t single_;  ///< the last product of an odd number: its tree is not formed yet
 };
 
 }  // namespace CPD_ISA

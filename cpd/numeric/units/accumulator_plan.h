@@ -6,6 +6,7 @@
 #include "cpd/numeric/sums/fixed_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/numeric/units/block_fma.h"
 
 namespace cpd {
@@ -66,7 +67,7 @@ constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator, 
     const InnerSum inner = inner_sum(accumulator);
     plan.sum = make_gemm_plan(inner.scheme, inner.product, accumulator.exact_products, inner.sum,
                               accumulator.rounding, first_draw(accumulator.rounding), key, on);
-    plan.planes = planes_of(inner.scheme, depth);
+    plan.planes = planes_of_sum(inner.scheme, depth);
     if (accumulator.scheme == Scheme::chunked) {
       plan.chunk = accumulator.chunk;
       plan.outer =

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums and sums of products with the exceptions of all their roundings (host only), one element at
-// a time by soft_float.h, in the order and by the draws of fold_walk.h, gemm_sums.h, block_fma.h
-// and fixed_number.h.
+// a time by soft_float.h, in the order and by the draws of order.h, block_fma.h and fixed_number.h.
 //
 // In a matrix unit (adder aligned alone) a cut that drops a bit that is set is inexact, and its
 // sum's rounding raises exceptions as any other. In an integer a term that loses bits is inexact, a
@@ -13,14 +12,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "cpd/numeric/draws/given_draws.h"
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/soft_float.h"
 #include "cpd/numeric/sums/fixed_number.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/numeric/units/accumulator_plan.h"
 
 namespace cpd::soft {
@@ -76,131 +75,92 @@ class FlaggedSum {
 
   /// An element of Gemm: c, then a[k] * b[k] in order. `is_given`: draws are the caller's.
   Rounded product(std::span<const double> a, std::span<const double> b, double c, bool is_given) {
-    const double start = rounded_(number(c), format_);
+    sums_[0] = rounded_(number(c), format_);
     rounded_.from(is_given ? 1 : first_draw(accumulator_.rounding));
-    const auto term = [&](std::size_t k) {
-      const Number exact = mul(number(a[k]), number(b[k]));
+    return run(product_order(accumulator_), a.size(), [&](std::int64_t k) {
+      const auto at = static_cast<std::size_t>(k);
+      const Number exact = mul(number(a[at]), number(b[at]));
       return accumulator_.exact_products ? exact : number(rounded_(exact, product_));
-    };
-    const std::size_t n = a.size();
-    switch (accumulator_.scheme) {
-      case Scheme::kahan:
-        return done(kahan(start, 0, n, term));
-      case Scheme::chunked:
-        return done(chunks(start, n, term));
-      case Scheme::pairwise:
-        return done(n == 0 ? start : add(start, tree(n, term), format_));
-      default:
-        return done(sequential(start, 0, n, term, format_));
-    }
+    });
   }
 
   /// An element of Sum.
   Rounded sum(std::span<const double> x) {
-    const auto term = [&](std::size_t k) { return number(x[k]); };
-    const std::size_t n = x.size();
-    if (n == 0) return round(zero(false), target(accumulator_.format));
-    switch (accumulator_.scheme) {
-      case Scheme::kahan: {
-        const double start = rounded_(term(0), format_);
-        return done(kahan(start, 1, n, term));
-      }
-      case Scheme::chunked:
-        return done(chunks_of_terms(n, term));
-      case Scheme::pairwise:
-        return done(n == 1 ? rounded_(term(0), format_) : rounded_tree(n, term));
-      default:
-        return done(from_first(0, n, term, format_));
-    }
+    if (x.empty()) return round(zero(false), target(accumulator_.format));
+    return run(sum_order(accumulator_), x.size(),
+               [&](std::int64_t k) { return number(x[static_cast<std::size_t>(k)]); });
   }
 
  private:
-  [[nodiscard]] Rounded done(double value) const { return {value, rounded_.flags}; }
+  template <class Term>
+  Rounded run(const SumOrder& order, std::size_t n, Term term) {
+    Steps<Term> steps{*this, order, term};
+    SumWalk walk(order, 0);
+    walk.take(steps, static_cast<std::int64_t>(n));
+    walk.end(steps);
+    return {sums_[0], rounded_.flags};
+  }
 
   double add(double s, const Number& x, const Target& to) {
     return rounded_(soft::add(number(s), x, to.mode == Rounding::down), to);
   }
 
+  /// The backend of SumWalk.
   template <class Term>
-  double sequential(double s, std::size_t begin, std::size_t end, Term term, const Target& to) {
-    for (std::size_t k = begin; k < end; ++k) {
-      const Number x = term(k);
-      s = add(s, x, to);
-    }
-    return s;
-  }
-  template <class Term>
-  double from_first(std::size_t begin, std::size_t end, Term term, const Target& to) {
-    const double s = rounded_(term(begin), to);
-    return sequential(s, begin + 1, end, term, to);
-  }
+  struct Steps {
+    FlaggedSum& sum;
+    const SumOrder& order;
+    Term term;
+    std::map<int, Number> trees{};  ///< by level
+    Number tree{};
 
-  template <class Term>
-  double kahan(double s, std::size_t begin, std::size_t end, Term term) {
-    double lost = 0;
-    for (std::size_t k = begin; k < end; ++k) {
-      const Number x = term(k);
-      const double y = add(-lost, x, format_);
-      const double t = add(s, number(y), format_);
-      const double grown = add(-s, number(t), format_);
-      lost = add(-y, number(grown), format_);
-      if (!std::isfinite(t)) lost = 0;
-      s = t;
+    void add_terms(int plane, bool starts, std::int64_t, std::int64_t first, std::int64_t count) {
+      const Target& to = order.scheme == Scheme::chunked ? sum.inner_ : sum.format_;
+      double& s = sum.sums_[plane];
+      std::int64_t k = first;
+      if (starts) s = order.from_start ? 0 : sum.rounded_(term(k++), to);
+      for (; k < first + count; ++k) s = sum.add(s, term(k), to);
     }
-    return s;
-  }
-
-  [[nodiscard]] std::size_t chunk_end(std::size_t begin, std::size_t n) const {
-    const auto chunk = static_cast<std::size_t>(accumulator_.chunk);
-    return n - begin < chunk ? n : begin + chunk;
-  }
-  template <class Term>
-  double chunks(double s, std::size_t n, Term term) {
-    for (std::size_t k = 0; k < n; k = chunk_end(k, n)) {
-      const double part = sequential(0, k, chunk_end(k, n), term, inner_);
-      s = add(s, number(part), format_);
+    void add_compensated(bool starts, std::int64_t, std::int64_t k, std::int64_t count) {
+      auto& [s, lost] = sum.sums_;
+      const Target& to = sum.format_;
+      if (starts) s = sum.rounded_(term(k), to);
+      for (std::int64_t end = k + count, i = k + (starts ? 1 : 0); i < end; ++i) {
+        const double y = sum.add(-lost, term(i), to);
+        const double t = sum.add(s, number(y), to);
+        const double grown = sum.add(-s, number(t), to);
+        lost = sum.add(-y, number(grown), to);
+        if (!std::isfinite(t)) lost = 0;
+        s = t;
+      }
     }
-    return s;
-  }
-  template <class Term>
-  double chunks_of_terms(std::size_t n, Term term) {
-    double s = 0;
-    for (std::size_t k = 0; k < n; k = chunk_end(k, n)) {
-      const double part = from_first(k, chunk_end(k, n), term, inner_);
-      s = k == 0 ? rounded_(number(part), format_) : add(s, number(part), format_);
+    void add_chunk(bool starts, std::int64_t) {
+      auto& [s, chunk] = sum.sums_;
+      s = starts ? sum.rounded_(number(chunk), sum.format_)
+                 : sum.add(s, number(chunk), sum.format_);
     }
-    return s;
-  }
-
-  /// The pairwise sum of n >= 1 terms. Trees with equal numbers of terms merge at once, at the end
-  /// those that remain, the smallest first. A single term is a tree, unrounded.
-  template <class Term>
-  Number tree(std::size_t n, Term term) {
-    std::vector<std::pair<Number, std::size_t>> trees;
-    const auto merge = [&] {
-      const auto [right, terms] = trees.back();
-      trees.pop_back();
-      auto& [left, count] = trees.back();
-      const bool down = format_.mode == Rounding::down;
-      left = number(rounded_(soft::add(left, right, down), format_));
-      count += terms;
-    };
-    for (std::size_t k = 0; k < n; ++k) {
-      trees.emplace_back(term(k), 1);
-      while (trees.size() > 1 && trees[trees.size() - 2].second == trees.back().second) merge();
+    void open_tree(int, std::int64_t k) { tree = term(k); }
+    void merge_term(int, std::int64_t, std::int64_t k) { merge(tree, term(k)); }
+    void merge_trees(int level, std::int64_t, bool) {
+      merge(level == 0 ? number(sum.sums_[0]) : trees.at(level), tree);
     }
-    while (trees.size() > 1) merge();
-    return trees[0].first;
-  }
-  /// The pairwise sum of at least two terms.
-  template <class Term>
-  double rounded_tree(std::size_t n, Term term) {
-    return round(tree(n, term), format_).value;  // a value of the format, which round keeps
-  }
+    void merge(const Number& left, const Number& right) {
+      const bool down = sum.format_.mode == Rounding::down;
+      tree = number(sum.rounded_(soft::add(left, right, down), sum.format_));
+    }
+    void round_tree(std::int64_t) { tree = number(sum.rounded_(tree, sum.format_)); }
+    void load_tree(int level) { tree = trees.at(level); }
+    void store_tree(int level) {
+      if (level > 0) trees[level] = tree;
+      // A tree is a value of the format, which rounding keeps.
+      if (level == 0) sum.sums_[0] = round(tree, sum.format_).value;
+    }
+  };
 
   const Accumulator& accumulator_;
   Target format_, inner_, product_;
   Roundings rounded_;
+  double sums_[2] = {};  ///< the sum, and a chunk's or Kahan's compensation
 };
 
 /// A sum in an integer of fixed width, term by term.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loop over the terms of an ordered sum: the order of the additions, the draw of each rounding,
-// where chunks end, which trees are open. The CPU adds spans of elements with it, a CUDA thread one
-// element in its registers.
+// The order of a sum's operations, apart from their arithmetic: which term is added where, the
+// number of each random integer (draw), where chunks end, which trees merge. Sums over an axis,
+// over ranks and over k of a matrix product run in this order; each supplies its own steps.
 //
 // sequential: k = 0: s = round(x); later s = round(s + x). Draw k.
 // kahan: k = 0: s = round(x), c = +0; later kahan_step (accumulate.h). Draw 0, then draws 4k - 3 …
@@ -13,6 +13,10 @@
 // pairwise: after term k, as many merges s = round(a + b) of equal trees as k + 1 has trailing zero
 //   bits; a single term is a tree, unrounded. At the end the remaining trees merge, smallest first;
 //   a sum of one term is rounded. Draws are numbered in the order of the merges.
+//
+// The sum of a matrix product starts from the rounded c: no term is the first of a sequential or a
+// Kahan sum, a chunk starts from +0, and a pairwise sum ends with c + its tree. A rounded product
+// takes a draw before its sum's.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +27,24 @@
 namespace cpd {
 
 /// The order of a sum's operations. Scheme block_fma, which sums products, has none.
-struct FoldOrder {
+struct SumOrder {
   Scheme scheme = Scheme::sequential;
-  std::int64_t chunk = 64;  ///< chunked: terms per chunk, at least 1
+  std::int64_t chunk = 64;      ///< chunked: terms per chunk, at least 1
+  bool from_start = false;      ///< plane 0 holds a value before the first term is added
+  std::int64_t term_draws = 0;  ///< draws that a term takes before its sum's
 };
 
-constexpr FoldOrder fold_order(const Accumulator& accumulator) {
+/// The order of a sum of terms.
+constexpr SumOrder sum_order(const Accumulator& accumulator) {
   return {accumulator.scheme, accumulator.chunk};
+}
+/// The order of the sums of a matrix product.
+CPD_FN constexpr SumOrder product_order(Scheme scheme, bool exact_products,
+                                        std::int64_t chunk = 64) {
+  return {scheme, chunk, true, exact_products ? 0 : 1};
+}
+constexpr SumOrder product_order(const Accumulator& accumulator) {
+  return product_order(accumulator.scheme, accumulator.exact_products, accumulator.chunk);
 }
 
 inline namespace CPD_ISA {
@@ -41,8 +56,8 @@ CPD_FN constexpr int open_trees(std::int64_t terms) {
   return open;
 }
 
-/// The number of state values that a sum of `terms` terms needs for each element (FoldWalk).
-CPD_FN constexpr int fold_planes(Scheme scheme, std::int64_t terms) {
+/// The number of state values that a sum of `terms` terms needs for each element (SumWalk).
+CPD_FN constexpr int planes_of_sum(Scheme scheme, std::int64_t terms) {
   switch (scheme) {
     case Scheme::kahan:
     case Scheme::chunked:
@@ -58,30 +73,31 @@ CPD_FN constexpr int fold_planes(Scheme scheme, std::int64_t terms) {
 }
 
 /// The number of draws that the first k terms, and the chunks and trees that they finish, take.
-CPD_FN constexpr std::int64_t draws_before(const FoldOrder& order, std::int64_t k) {
+CPD_FN constexpr std::int64_t draws_before(const SumOrder& order, std::int64_t k) {
+  const std::int64_t of_terms = order.term_draws * k;
   switch (order.scheme) {
     case Scheme::kahan:
-      return k > 0 ? 4 * k - 3 : 0;
+      return of_terms + (order.from_start || k == 0 ? 4 * k : 4 * k - 3);
     case Scheme::chunked:
-      return k + k / order.chunk;
+      return of_terms + k + k / order.chunk;
     case Scheme::pairwise:
-      return k - open_trees(k);
+      return of_terms + k - open_trees(k);
     default:
-      return k;
+      return of_terms + k;
   }
 }
 
 /// The number of draws that a sum of `terms` terms takes.
-CPD_FN constexpr std::int64_t draws_of_fold(const FoldOrder& order, std::int64_t terms) {
+CPD_FN constexpr std::int64_t draws_of_sum(const SumOrder& order, std::int64_t terms) {
   if (terms <= 0) return 0;
   const std::int64_t draws = draws_before(order, terms);
   if (order.scheme == Scheme::chunked) return draws + (terms % order.chunk != 0 ? 1 : 0);
-  if (order.scheme == Scheme::pairwise) return terms == 1 ? 1 : terms - 1;
-  return draws;
+  if (order.scheme != Scheme::pairwise) return draws;
+  return draws + open_trees(terms) - (order.from_start || terms == 1 ? 0 : 1);
 }
 
 /// The most terms whose sum takes at most `draws` draws, at least 1.
-CPD_FN constexpr std::int64_t most_terms(const FoldOrder& order, std::int64_t draws) {
+CPD_FN constexpr std::int64_t most_terms(const SumOrder& order, std::int64_t draws) {
   switch (order.scheme) {
     case Scheme::kahan:
       return (draws + 3) / 4;
@@ -97,22 +113,34 @@ CPD_FN constexpr std::int64_t most_terms(const FoldOrder& order, std::int64_t dr
   }
 }
 
-/// Runs a sum: calls `Backend`, which operates on planes of sums:
+/// A backend that holds the last tree apart from the planes, as in registers. The walk has it store
+/// a finished tree of 2^level terms in plane `level`, and load one when the sum ends.
+template <class Backend>
+concept HoldsTree = requires(Backend& to) {
+  to.store_tree(1);
+  to.load_tree(1);
+};
+
+/// Runs a sum: calls `Backend`, which has the steps of the orders that it is given:
 ///   add_terms(plane, starts, draw, first, count): adds terms first … first + count - 1 of the call
-///     to the sum in `plane`, one by one (Kahan: with plane 1 as the compensation); `starts`: the
-///     first of them is the sum's first;
+///     to the sum in `plane`, one by one; `starts`: the first of them is the sum's first;
+///   add_compensated(starts, draw, first, count): the same in plane 0, with plane 1 as Kahan's
+///     compensation;
 ///   add_chunk(starts, draw): adds plane 1's sum to plane 0's;
-///   open_tree(plane, term): stores that term, unrounded;
+///   open_tree(plane, term): stores that term, unrounded by the sum's format;
 ///   merge_term(plane, draw, term): adds that term to the tree in `plane`;
 ///   merge_trees(plane, draw, of_term): adds the tree in plane + 1 to the one in `plane`; of_term:
 ///     one of the two is a single term;
 ///   round_tree(draw): rounds the term in plane 0.
+/// A backend that HoldsTree gets the trees' levels as planes. Its merge_trees adds the tree that it
+/// holds to the one in `plane`, or, for plane 0, to the sum's first value. It takes terms in pairs:
+/// only the last call before end() may have an odd number. Pairwise sums with from_start need it.
 /// Draw numbers ascend without gaps from first_draw() on: one a rounding, in Kahan's sum four a
 /// term (one for the first).
-class FoldWalk {
+class SumWalk {
  public:
   /// Continues a sum from term k on.
-  CPD_FN constexpr FoldWalk(const FoldOrder& order, std::int64_t k)
+  CPD_FN constexpr SumWalk(const SumOrder& order, std::int64_t k)
       : order_(order),
         k_(k),
         draw_(draws_before(order, k)),
@@ -123,27 +151,35 @@ class FoldWalk {
   /// Adds the next `count` terms.
   template <class Backend>
   CPD_FN constexpr void take(Backend& to, std::int64_t count) {
+    const bool starts = k_ == 0 && !order_.from_start;
     switch (order_.scheme) {
+      case Scheme::kahan:
+        if constexpr (requires { to.add_compensated(starts, draw_, k_, count); }) {
+          to.add_compensated(starts, draw_, std::int64_t{0}, count);
+        }
+        break;
       case Scheme::chunked:
-        return take_chunked(to, count);
+        if constexpr (requires { to.add_chunk(starts, draw_); }) take_chunked(to, count);
+        return;
       case Scheme::pairwise:
-        return take_pairwise(to, count);
+        if constexpr (requires { to.open_tree(0, k_); }) take_pairwise(to, count);
+        return;
       default:
-        to.add_terms(0, k_ == 0, draw_, std::int64_t{0}, count);
-        k_ += count;
-        draw_ = draws_before(order_, k_);
+        to.add_terms(0, starts, draw_, std::int64_t{0}, count);
     }
+    k_ += count;
+    draw_ = draws_before(order_, k_);
   }
 
-  /// Ends a sum of at least one term: leaves it in plane 0.
+  /// Ends a sum: leaves it in plane 0.
   template <class Backend>
   CPD_FN constexpr void end(Backend& to) {
-    if (order_.scheme == Scheme::chunked && k_ % order_.chunk != 0) {
-      to.add_chunk(k_ < order_.chunk, draw_++);
+    if constexpr (requires { to.add_chunk(true, draw_); }) {
+      if (order_.scheme == Scheme::chunked && k_ % order_.chunk != 0) end_chunk(to);
     }
-    if (order_.scheme != Scheme::pairwise) return;
-    if (k_ == 1) return to.round_tree(draw_++);
-    for (bool odd = k_ % 2 != 0; open_ > 1; odd = false) merge(to, odd);
+    if constexpr (requires { to.open_tree(0, k_); }) {
+      if (order_.scheme == Scheme::pairwise) end_pairwise(to);
+    }
   }
 
  private:
@@ -156,30 +192,71 @@ class FoldWalk {
       to.add_terms(1, in_chunk == 0, draw_, taken, run);
       taken += run;
       k_ += run;
-      draw_ += run;
-      if (run == left) to.add_chunk(k_ == order_.chunk, draw_++);
+      draw_ += run * (1 + order_.term_draws);
+      if (run == left) end_chunk(to);
     }
+  }
+  template <class Backend>
+  CPD_FN constexpr void end_chunk(Backend& to) {
+    to.add_chunk(k_ <= order_.chunk && !order_.from_start, draw_++);
   }
 
   template <class Backend>
   CPD_FN constexpr void take_pairwise(Backend& to, std::int64_t count) {
-    for (std::int64_t term = 0; term < count; ++term, ++k_) {
-      if (k_ % 2 == 0) {
-        to.open_tree(open_++, term);
-        continue;
+    for (std::int64_t term = 0; term < count; ++term) {
+      if (HoldsTree<Backend> || k_ % 2 == 0) {
+        take_first(to, term);
+        if (!HoldsTree<Backend> || ++term == count) continue;
       }
-      to.merge_term(open_ - 1, draw_++, term);
-      for (std::int64_t rest = k_ >> 1; rest % 2 != 0; rest >>= 1) merge(to, false);
+      take_second(to, term);
     }
   }
-  /// Merges the smallest open tree into the next one.
+  /// Takes the first term of a pair.
   template <class Backend>
-  CPD_FN constexpr void merge(Backend& to, bool of_term) {
+  CPD_FN constexpr void take_first(Backend& to, std::int64_t term) {
+    to.open_tree(HoldsTree<Backend> ? 0 : open_, term);
+    ++open_;
+    ++k_;
+    draw_ += order_.term_draws;
+  }
+  /// Takes the second term of a pair, and merges the trees that are equal then.
+  template <class Backend>
+  CPD_FN constexpr void take_second(Backend& to, std::int64_t term) {
+    to.merge_term(HoldsTree<Backend> ? 0 : open_ - 1, draw_, term);
+    draw_ += 1 + order_.term_draws;
+    int level = 1;
+    for (; (k_ >> level & 1) != 0; ++level) merge(to, level, false);
+    if constexpr (HoldsTree<Backend>) to.store_tree(level);
+    ++k_;
+  }
+  template <class Backend>
+  CPD_FN constexpr void end_pairwise(Backend& to) {
+    if (k_ == 0) return;
+    if (k_ == 1 && !order_.from_start) to.round_tree(draw_++);
+    int level = 0;
+    while ((k_ >> level & 1) == 0) ++level;
+    bool of_term = level == 0;
+    if constexpr (HoldsTree<Backend>) {
+      if (!of_term) to.load_tree(level);
+    }
+    for (++level; k_ >> level != 0; ++level) {
+      if ((k_ >> level & 1) == 0) continue;
+      merge(to, level, of_term);
+      of_term = false;
+    }
+    if constexpr (HoldsTree<Backend>) {
+      if (order_.from_start) to.merge_trees(0, draw_++, of_term);
+      to.store_tree(0);
+    }
+  }
+  /// Merges the smallest open tree into the next one, which has 2^level terms.
+  template <class Backend>
+  CPD_FN constexpr void merge(Backend& to, int level, bool of_term) {
     --open_;
-    to.merge_trees(open_ - 1, draw_++, of_term);
+    to.merge_trees(HoldsTree<Backend> ? level : open_ - 1, draw_++, of_term);
   }
 
-  FoldOrder order_;
+  SumOrder order_;
   std::int64_t k_, draw_;
   int open_;
 };

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/numeric/sums/order.h"
 #include "cpd/oracle/reference.h"
 #include "cpd/oracle/reference_sum.h"
 #include "tests/testing/bits.h"
@@ -54,13 +54,21 @@ class OraclePlanes {
       EXPECT_EQ(draw, draws);
       if (starts) {
         planes_[plane] = reference::cast(spec, Term(j), Next());
-        if (scheme_ == Scheme::kahan) planes_[1] = 0;
-      } else if (scheme_ == Scheme::kahan) {
-        AddCompensated(Term(j));
       } else {
         planes_[plane] = reference::add(spec, planes_.at(plane), Term(j), Next());
       }
       draw = draws;
+    }
+  }
+  void add_compensated(bool starts, std::int64_t draw, std::int64_t first, std::int64_t count) {
+    EXPECT_EQ(draw, draws);
+    for (std::int64_t j = first; j < first + count; ++j, starts = false) {
+      if (starts) {
+        planes_[0] = reference::cast(format_, Term(j), Next());
+        planes_[1] = 0;
+      } else {
+        AddCompensated(Term(j));
+      }
     }
   }
   void add_chunk(bool starts, std::int64_t draw) {
@@ -142,27 +150,27 @@ std::vector<Accumulator> accumulators(const Format& format, Rounding mode) {
 /// The walk's sum of all terms, so many a call.
 void expect_oracle(const Accumulator& a, const std::vector<float>& terms, std::int64_t together,
                    bool anew) {
-  const FoldOrder order = fold_order(a);
+  const SumOrder order = sum_order(a);
   const auto count = static_cast<std::int64_t>(terms.size());
   OraclePlanes planes(a, terms);
-  FoldWalk walk(order, 0);
+  SumWalk walk(order, 0);
   int most_planes = 0;
   for (std::int64_t k = 0; k < count; k += together) {
-    if (anew) walk = FoldWalk(order, k);
+    if (anew) walk = SumWalk(order, k);
     planes.Begin(k, anew ? walk.first_draw() : draws_before(order, k));
     walk.take(planes, std::min(together, count - k));
     most_planes = std::max(most_planes, planes.planes());
   }
-  if (anew) walk = FoldWalk(order, count);
+  if (anew) walk = SumWalk(order, count);
   walk.end(planes);
   const std::string about = ToString(a) + ", " + std::to_string(count) + " terms, " +
                             std::to_string(together) + " a call" + (anew ? ", anew" : "");
   EXPECT_EQ(testing::hex(planes.sum()), testing::hex(oracle_sum(a, terms))) << about;
-  EXPECT_EQ(planes.draws, draws_of_fold(order, count)) << about;
-  EXPECT_LE(most_planes, fold_planes(a.scheme, count)) << about;
+  EXPECT_EQ(planes.draws, draws_of_sum(order, count)) << about;
+  EXPECT_LE(most_planes, planes_of_sum(a.scheme, count)) << about;
 }
 
-TEST(FoldWalk, IsTheOraclesSum) {
+TEST(SumWalk, IsTheOraclesSum) {
   for (const char* name : {"e4m3", "e5m2", "e4m3fn", "bf16", "fp32"}) {
     const Format format = ParseFormat(name);
     const Spec spec = reference::spec_of(format);
@@ -190,6 +198,9 @@ class ExactPlanes {
     if (starts) At(plane) = {};
     for (std::int64_t j = first; j < first + count; ++j) Add(plane, Term(j));
   }
+  void add_compensated(bool starts, std::int64_t draw, std::int64_t first, std::int64_t count) {
+    add_terms(0, starts, draw, first, count);
+  }
   void add_chunk(bool starts, std::int64_t) {
     if (starts) At(0) = {};
     Add(0, At(1));
@@ -212,7 +223,7 @@ class ExactPlanes {
   std::vector<reference::Exact> planes_;
 };
 
-TEST(FoldWalk, TakesEachTermOnce) {
+TEST(SumWalk, TakesEachTermOnce) {
   for (std::size_t count = 1; count <= 70; ++count) {
     std::vector<double> terms;
     reference::Exact expected;
@@ -222,7 +233,7 @@ TEST(FoldWalk, TakesEachTermOnce) {
     }
     for (const Accumulator& a : accumulators(kFp32, Rounding::nearest_even)) {
       ExactPlanes planes(terms);
-      FoldWalk walk(fold_order(a), 0);
+      SumWalk walk(sum_order(a), 0);
       walk.take(planes, static_cast<std::int64_t>(count));
       walk.end(planes);
       EXPECT_EQ(planes.sum().negative, expected.negative) << ToString(a) << ", " << count;
@@ -254,9 +265,9 @@ class Texts {
   }
   void round_tree(std::int64_t draw) { planes_[0] = Alone(planes_[0], draw); }
 
-  static std::string Of(const FoldOrder& order, std::int64_t count) {
+  static std::string Of(const SumOrder& order, std::int64_t count) {
     Texts texts;
-    FoldWalk walk(order, 0);
+    SumWalk walk(order, 0);
     walk.take(texts, count);
     walk.end(texts);
     return texts.planes_[0];
@@ -272,7 +283,7 @@ class Texts {
   std::map<int, std::string> planes_;
 };
 
-TEST(FoldWalk, OperationsInOrder) {
+TEST(SumWalk, OperationsInOrder) {
   EXPECT_EQ(Texts::Of({}, 3), "(((0 #0)+1 #1)+2 #2)");
   EXPECT_EQ(Texts::Of({Scheme::chunked, 2}, 3), "((((0 #0)+1 #1) #2)+(2 #3) #4)");
   EXPECT_EQ(Texts::Of({Scheme::chunked, 2}, 4), "((((0 #0)+1 #1) #2)+((2 #3)+3 #4) #5)");
@@ -283,25 +294,115 @@ TEST(FoldWalk, OperationsInOrder) {
   EXPECT_EQ(Texts::Of({Scheme::pairwise}, 7), "(((0+1 #0)+(2+3 #1) #2)+((4+5 #3)+6 #4)! #5)");
 }
 
-TEST(FoldWalk, NumbersOfDraws) {
-  const std::vector<FoldOrder> orders = {{},
-                                         {Scheme::kahan},
-                                         {Scheme::pairwise},
-                                         {Scheme::chunked, 1},
-                                         {Scheme::chunked, 3},
-                                         {Scheme::chunked, 1000}};
-  for (const FoldOrder& order : orders) {
-    EXPECT_EQ(draws_before(order, 0), 0);
-    EXPECT_EQ(draws_of_fold(order, 0), 0);
-    for (std::int64_t draws = 2; draws < 60; ++draws) {
-      const std::int64_t most = most_terms(order, draws);
-      EXPECT_LE(draws_of_fold(order, most), draws) << ToString(order.scheme);
-      EXPECT_GT(draws_of_fold(order, most + 1), draws) << ToString(order.scheme);
+/// The contents of a product's planes, as text: term k is `k` with its own draw, if it takes one.
+class HeldTexts {
+ public:
+  explicit HeldTexts(const SumOrder& order) : order_(order), draw_(draws_before(order, 0)) {}
+  void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
+                 std::int64_t count) {
+    EXPECT_EQ(draw, draw_);
+    if (starts) planes_[plane] = "0";
+    for (std::int64_t j = 0; j < count; ++j) planes_[plane] = Sum(planes_[plane], Term(first + j));
+  }
+  void add_compensated(bool starts, std::int64_t draw, std::int64_t first, std::int64_t count) {
+    EXPECT_FALSE(starts);
+    EXPECT_EQ(draw, draw_);
+    for (std::int64_t j = 0; j < count; ++j) {
+      const std::string term = Term(first + j);
+      draw_ += 3;
+      planes_[0] = Sum(planes_[0], term);
+    }
+  }
+  void add_chunk(bool starts, std::int64_t draw) {
+    EXPECT_FALSE(starts);
+    EXPECT_EQ(draw, draw_);
+    planes_[0] = Sum(planes_[0], planes_[1]);
+  }
+  void open_tree(int, std::int64_t term) { tree_ = Term(term); }
+  void merge_term(int, std::int64_t draw, std::int64_t term) {
+    EXPECT_EQ(draw, draw_);
+    tree_ = Sum(tree_, Term(term));
+  }
+  void merge_trees(int plane, std::int64_t draw, bool of_term) {
+    EXPECT_EQ(draw, draw_);
+    tree_ = Sum(planes_.at(plane), tree_) + (of_term ? "!" : "");
+  }
+  void round_tree(std::int64_t) { FAIL() << "a sum that has a start rounds no term alone"; }
+  void load_tree(int plane) { tree_ = planes_.at(plane); }
+  void store_tree(int plane) { planes_[plane] = tree_; }
+
+  /// The sum of `count` products, `together` a call, each call with a walk of its own.
+  static std::string Of(const SumOrder& order, std::int64_t count, std::int64_t together = 8) {
+    HeldTexts texts(order);
+    texts.planes_[0] = "c";
+    for (std::int64_t k = 0; k < count; k += together) {
+      texts.first_ = k;
+      SumWalk(order, k).take(texts, std::min(together, count - k));
+      EXPECT_TRUE(k + together >= count || texts.draw_ == draws_before(order, k + together));
+    }
+    SumWalk(order, count).end(texts);
+    EXPECT_EQ(texts.draw_, draws_of_sum(order, count));
+    EXPECT_LE(texts.planes_.rbegin()->first + 1, planes_of_sum(order.scheme, count));
+    return texts.planes_[0];
+  }
+
+ private:
+  std::string Term(std::int64_t j) {
+    const std::string term = std::to_string(first_ + j);
+    return order_.term_draws == 0 ? term : term + "#" + std::to_string(draw_++);
+  }
+  std::string Sum(const std::string& a, const std::string& b) {
+    return "(" + a + "+" + b + " #" + std::to_string(draw_++) + ")";
+  }
+
+  SumOrder order_;
+  std::int64_t draw_, first_ = 0;
+  std::string tree_;
+  std::map<int, std::string> planes_;
+};
+
+TEST(SumWalk, ProductsInOrder) {
+  const auto rounded = [](Scheme scheme, std::int64_t chunk = 64) {
+    return product_order(scheme, false, chunk);
+  };
+  EXPECT_EQ(HeldTexts::Of(rounded(Scheme::sequential), 2), "((c+0#0 #1)+1#2 #3)");
+  EXPECT_EQ(HeldTexts::Of(product_order(Scheme::sequential, true), 2), "((c+0 #0)+1 #1)");
+  EXPECT_EQ(HeldTexts::Of(rounded(Scheme::kahan), 2), "((c+0#0 #4)+1#5 #9)");
+  EXPECT_EQ(HeldTexts::Of(rounded(Scheme::chunked, 2), 3),
+            "((c+((0+0#0 #1)+1#2 #3) #4)+(0+2#5 #6) #7)");
+  EXPECT_EQ(HeldTexts::Of(rounded(Scheme::pairwise), 0), "c");
+  EXPECT_EQ(HeldTexts::Of(rounded(Scheme::pairwise), 1), "(c+0#0 #1)!");
+  EXPECT_EQ(HeldTexts::Of(product_order(Scheme::pairwise, true), 3), "(c+((0+1 #0)+2 #1)! #2)");
+  EXPECT_EQ(HeldTexts::Of(product_order(Scheme::pairwise, true), 4),
+            "(c+((0+1 #0)+(2+3 #1) #2) #3)");
+  for (const Scheme scheme :
+       {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
+    for (std::int64_t count = 1; count < 40; ++count) {
+      const std::string whole = HeldTexts::Of(rounded(scheme, 3), count, 64);
+      EXPECT_EQ(HeldTexts::Of(rounded(scheme, 3), count, 2), whole) << ToString(scheme) << count;
     }
   }
 }
 
-TEST(FoldWalk, PlansOfItsSteps) {
+TEST(SumWalk, NumbersOfDraws) {
+  const std::vector<SumOrder> orders = {{},
+                                        {Scheme::kahan},
+                                        {Scheme::pairwise},
+                                        {Scheme::chunked, 1},
+                                        {Scheme::chunked, 3},
+                                        {Scheme::chunked, 1000}};
+  for (const SumOrder& order : orders) {
+    EXPECT_EQ(draws_before(order, 0), 0);
+    EXPECT_EQ(draws_of_sum(order, 0), 0);
+    for (std::int64_t draws = 2; draws < 60; ++draws) {
+      const std::int64_t most = most_terms(order, draws);
+      EXPECT_LE(draws_of_sum(order, most), draws) << ToString(order.scheme);
+      EXPECT_GT(draws_of_sum(order, most + 1), draws) << ToString(order.scheme);
+    }
+  }
+}
+
+TEST(SumWalk, PlansOfItsSteps) {
   const Format e4m3 = ParseFormat("e4m3");
   const Format e5m2 = ParseFormat("e5m2");
   Accumulator a{.format = e4m3};
@@ -349,7 +450,7 @@ struct Integers {
 constexpr std::int64_t total(Scheme scheme) {
   const std::int64_t terms[] = {1, 20, 300, 4000, 50000, 600000, 7000000};
   Integers integers{{}, terms};
-  FoldWalk walk({scheme, 3}, 0);
+  SumWalk walk({scheme, 3}, 0);
   walk.take(integers, 7);
   walk.end(integers);
   return integers.planes[0];
