@@ -42,7 +42,7 @@ class Roundings {
   /// Sets the number of the next draw.
   void from(std::uint64_t draw) { draw_ = draw; }
   double operator()(const Number& x, const Target& to) {
-    const Rounded y = round(x, to, to.mode == Rounding::stochastic ? draw() : 0);
+    const Rounded y = round(x, to, to.plan.mode == Rounding::stochastic ? draw() : 0);
     flags |= y.flags;
     return y.value;
   }
@@ -118,7 +118,7 @@ class FlaggedSum {
   [[nodiscard]] Rounded done(double value) const { return {value, rounded_.flags}; }
 
   double add(double s, const Number& x, const Target& to) {
-    return rounded_(soft::add(number(s), x, to.mode == Rounding::down), to);
+    return rounded_(soft::add(number(s), x, to.plan.mode == Rounding::down), to);
   }
 
   template <class Term>
@@ -181,7 +181,7 @@ class FlaggedSum {
       const auto [right, terms] = trees.back();
       trees.pop_back();
       auto& [left, count] = trees.back();
-      const bool down = format_.mode == Rounding::down;
+      const bool down = format_.plan.mode == Rounding::down;
       left = number(rounded_(soft::add(left, right, down), format_));
       count += terms;
     };
@@ -267,7 +267,7 @@ class FlaggedUnit {
         s = add_block(a.subspan(k, count), b.subspan(k, count), s);
       }
       if (!promotes) break;
-      const bool down = format_.mode == Rounding::down;
+      const bool down = format_.plan.mode == Rounding::down;
       promoted = rounded_(add(number(promoted), number(s), down), format_);
       s = 0;
     }
