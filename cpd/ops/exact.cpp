@@ -17,6 +17,7 @@
 #include "cpd/numeric/round/soft_float.h"
 #include "cpd/numeric/round/soft_limits.h"
 #include "cpd/spec/error.h"
+#include "cpd/spec/wide_format.h"
 
 namespace cpd {
 namespace {
