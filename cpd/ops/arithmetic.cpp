@@ -11,6 +11,7 @@
 #include "cpd/ops/exact.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/error.h"
+#include "cpd/spec/wide_format.h"
 
 namespace cpd {
 namespace {

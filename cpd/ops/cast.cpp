@@ -9,6 +9,7 @@
 #include "cpd/ops/checks.h"
 #include "cpd/ops/exact.h"
 #include "cpd/spec/error.h"
+#include "cpd/spec/wide_format.h"
 
 namespace cpd {
 

@@ -14,8 +14,10 @@
 #include "cpd/base/plans.h"
 #include "cpd/numeric/round/flag_limits.h"
 #include "cpd/numeric/round/short_exact.h"
+#include "cpd/numeric/round/soft_float.h"
 #include "cpd/numeric/round/soft_limits.h"
 #include "cpd/spec/error.h"
+#include "cpd/spec/wide_format.h"
 
 namespace cpd {
 namespace {

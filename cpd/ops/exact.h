@@ -4,15 +4,15 @@
 #pragma once
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/round/soft_float.h"
 #include "cpd/ops/checks.h"
 #include "cpd/spec/format.h"
+#include "cpd/spec/operation.h"
 #include "cpd/spec/random_key.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
 
-/// flags[i] = the exceptions, a sum of soft_float.h's, that Cast, Add, Mul, Fma, Div or Sqrt raises
+/// flags[i] = the exceptions, a sum of operation.h's, that Cast, Add, Mul, Fma, Div or Sqrt raises
 /// for element i. Operands, `key` and `random`: as in Add; flags: u8, of their shape. Throws Error
 /// before anything is written, also for tensors that are not on the CPU.
 CPD_API void Flags(soft::Operation operation, const Operands& operands, const Format& format,

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "cpd/base/tensor.h"
-#include "cpd/numeric/round/soft_float.h"
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/operation.h"
 #include "cpd/spec/random_key.h"
 
 namespace cpd {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commonest roundings a second time, by shifts: ten times as fast as oracle/reference.h and
-// oracle/flagged.h, whose results they must be (tests/oracle/test_outcome.cpp). They share nothing
-// with the kernels either.
+// The commonest roundings a second time, by shifts. A line of vectors takes 25 to 94 ns with them,
+// 36 to 174 ns by oracle/reference.h and oracle/flagged.h alone (mul, add and div of e4m3, fp16 and
+// fp32; one thread of an Intel Xeon), whose results they must be (tests/oracle/test_outcome.cpp).
+// They share nothing with the kernels either.
 #pragma once
 
 #include <algorithm>

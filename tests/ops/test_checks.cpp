@@ -19,6 +19,7 @@
 #include "cpd/scale/aps.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/presets.h"
+#include "cpd/spec/wide_format.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
 #include "tests/testing/refusal.h"

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cpd/numeric/round/soft_float.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/exact.h"

@@ -8,7 +8,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/plans.h"
-#include "cpd/numeric/round/soft_float.h"
+#include "cpd/spec/operation.h"
 
 namespace cpd {
 namespace {

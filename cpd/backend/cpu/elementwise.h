@@ -86,7 +86,7 @@ void RoundInPlace(const RoundPlan& plan, std::int64_t first, std::int64_t n, T* 
 /// Writes the random integers that a stochastic plan draws for elements first … first + n - 1.
 void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to);
 
-/// Adds soft_float.h's kInvalid to raised[i] where element begin + i is a signaling NaN.
+/// Adds kInvalid to raised[i] where element begin + i is a signaling NaN.
 void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n, std::uint8_t* raised);
 
 /// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t), converted

@@ -41,7 +41,8 @@ T limit_of(const Target& to, bool negative, std::uint8_t flag, bool ends, std::u
 template <class T>
 SignLimits<T> sign_limits(const Target& to, bool negative) {
   // The greatest random integer rounds away soonest.
-  const std::uint32_t most = to.mode == Rounding::stochastic ? (1U << to.random_bits) - 1 : 0;
+  const std::uint32_t most =
+      to.plan.mode == Rounding::stochastic ? (1U << to.plan.random_bits) - 1 : 0;
   return {limit_of<T>(to, negative, kUnderflow, true, most),
           limit_of<T>(to, negative, kUnderflow, true, 0),
           limit_of<T>(to, negative, kOverflow, false, most),

@@ -41,7 +41,7 @@ class Roundings {
   /// Sets the number of the next draw.
   void from(std::uint64_t draw) { draw_ = draw; }
   double operator()(const Number& x, const Target& to) {
-    const Rounded y = round(x, to, to.mode == Rounding::stochastic ? draw() : 0);
+    const Rounded y = round(x, to, to.plan.mode == Rounding::stochastic ? draw() : 0);
     flags |= y.flags;
     return y.value;
   }
@@ -102,7 +102,7 @@ class FlaggedSum {
   }
 
   double add(double s, const Number& x, const Target& to) {
-    return rounded_(soft::add(number(s), x, to.mode == Rounding::down), to);
+    return rounded_(soft::add(number(s), x, to.plan.mode == Rounding::down), to);
   }
 
   /// The backend of SumWalk.
@@ -145,7 +145,7 @@ class FlaggedSum {
       merge(level == 0 ? number(sum.sums_[0]) : trees.at(level), tree);
     }
     void merge(const Number& left, const Number& right) {
-      const bool down = sum.format_.mode == Rounding::down;
+      const bool down = sum.format_.plan.mode == Rounding::down;
       tree = number(sum.rounded_(soft::add(left, right, down), sum.format_));
     }
     void round_tree(std::int64_t) { tree = number(sum.rounded_(tree, sum.format_)); }
@@ -227,7 +227,7 @@ class FlaggedUnit {
         s = add_block(a.subspan(k, count), b.subspan(k, count), s);
       }
       if (!promotes) break;
-      const bool down = format_.mode == Rounding::down;
+      const bool down = format_.plan.mode == Rounding::down;
       promoted = rounded_(add(number(promoted), number(s), down), format_);
       s = 0;
     }
