@@ -376,12 +376,14 @@ TEST_P(ScaledDevices, KernelsOfOnePass) {
       EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << text;
       EXPECT_EQ(std::count(names.begin(), names.end(), "form_blocks"), 0) << text;
       ExpectSameDecode(codes, scaled, {256, 128}, axis);
-      EXPECT_EQ(testing::queued_kernels().value().back(), "decode_packs") << text;
+      EXPECT_EQ(testing::queued_kernels().value().back(),
+                axis == 0 ? "decode_columns" : "decode_scaled_packs")
+          << text;
     }
   }
   ExpectSameCast(x, ParseScaled("nvfp4"), 0, Options(Rounding::stochastic));
-  EXPECT_EQ(testing::queued_kernels(),
-            (Names{"find_largest_of_all", "form_cells", "form_columns", "cast_stochastic"}));
+  EXPECT_EQ(testing::queued_kernels(), (Names{"find_largest_of_all", "form_cells", "form_columns",
+                                              "cast_stochastic_columns"}));
 }
 
 TEST_P(ScaledDevices, TakesRandomIntegers) {
