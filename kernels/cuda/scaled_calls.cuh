@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which calls of scaled formats kernels take that read neighboring values at once, and the passes
-// of a call that others replace.
+// The passes of calls of scaled formats, and the conditions of kernels that read neighboring values
+// at once.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace cpd::cuda {
 
 /// Forms the second level's scales.
 int form_cell_scales(const Launch& launch, const ScalesCall& of);
-/// Forms the scales of blocks, after those of cells.
+/// Forms the scales of blocks, after the cells' scales.
 int form_block_scales(const Launch& launch, const ScalesCall& of);
 /// Casts elements, and decodes them, by the scales in the call's tables.
 int cast_formed(const Launch& launch, const ScalesCall& of);

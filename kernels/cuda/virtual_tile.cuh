@@ -16,14 +16,14 @@ CPD_FN float entering(const VirtualCall& call, float x) {
 }
 
 /// The number of the first rank's term in the sum of value i; -1: it has none there, as ranks of a
-/// ring, of which a call has one.
+/// ring; a call has one such rank.
 CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
   if (call.visit < 0) return call.k;
   if (call.rounds.order != Order::ring) return call.visit;
   return call.rounds.term(call.visit, call.rounds.slice_of(call.size, i));
 }
 
-/// How many planes of a running sum hold numbers after k terms.
+/// The number of planes of a running sum that hold numbers after k terms.
 CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
   const Scheme scheme = call.plan.order.scheme;
   return scheme == Scheme::pairwise ? open_trees(k) : fold_planes(scheme, call.count);

@@ -77,7 +77,7 @@ Bytes BytesOf(const std::vector<float>& x) {
   return {bytes, bytes + 4 * x.size()};
 }
 
-/// What write(there, out) writes to n values.
+/// Returns the values that write(there, out) writes.
 template <class Write>
 Bytes Written(On device, const Shape& shape, Write write) {
   Copies there(device);
@@ -215,7 +215,7 @@ void AddVirtualRanks(std::vector<Call>& calls) {
 const std::vector<const char*> kScaled = {"mxfp8", "fp8-block", "nvfp4"};  // blocks of 32, 128, 16
 const Shape kMatrix{160, 264};
 
-/// What EncodeAt writes: elements' codes, blocks' scales and the second level's.
+/// Elements' codes, blocks' scales and the second level's.
 struct Codes {
   Bytes packed, scales, outer;
 };

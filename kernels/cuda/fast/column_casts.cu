@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-/// Whether rows of the tensor and of the result begin where Packs do.
+/// Returns whether rows of the tensor and of the result begin where Packs do.
 bool is_packed(const ScalesCall& of) {
   return ColumnBlocks(of.call).packed && is_aligned(of.out.data);
 }

@@ -62,7 +62,7 @@ CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment) {
   return all;
 }
 
-/// The value of code j; `values` has those of short codes. A NaN is any.
+/// The value of code j; `values`: of short codes. A NaN is any.
 template <int kBits>
 CPD_FN float term_at(const FourWords<kBits>& codes, int j, const RoundPlan& wire,
                      const float* values) {
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant_
 }
 
 /// Returns whether four neighboring codes are read as words: of 4 or 8 bits by a table of their
-/// values, of 16 or 32 bits by shifts, those of formats such as fp16 by a few operations.
+/// values, of 16 or 32 bits by shifts, fp16 and its like by a few operations.
 bool has_short_codes(const RoundPlan& plan) {
   if (plan.bits == 4 || plan.bits == 8) return true;
   const bool in_place = plan.form == Form::in_place && (plan.bits == 16 || plan.bits == 32);

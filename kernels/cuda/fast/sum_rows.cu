@@ -12,7 +12,7 @@ namespace {
 constexpr int kRows = 32;  ///< sums of a block of sum_rows, one a thread
 
 /// Sums of terms that are neighbors in memory: a block reads tiles of its rows, neighboring
-/// threads neighboring terms, and each thread adds those of its own row.
+/// threads neighboring terms, and each thread adds the terms of its own row.
 template <Rounding mode, class T, bool kGiven = false>
 __global__ void __launch_bounds__(kRows) sum_rows(const __grid_constant__ SumCall call) {
   constexpr int kTerms = 128 / sizeof(T);  // a line of memory
