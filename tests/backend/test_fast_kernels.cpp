@@ -37,8 +37,9 @@ using On = const testing::Accelerator*;  // null: the CPU
 
 /// A call that a path takes. run(device) returns all that it writes.
 struct Call {
-  std::string path;    ///< in paths.def
-  std::string kernel;  ///< that the path queues, and no other
+  std::string path;     ///< in paths.def
+  std::string kernel;   ///< that the path queues, and no other
+  std::string instead;  ///< a kernel that the call queues without the path
   std::string about;
   std::function<Bytes(On)> run;
 };
@@ -97,7 +98,7 @@ void AddArithmetic(std::vector<Call>& calls) {
     const Format format = ParseFormat(text);
     for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
       const auto add = [&](const char* name, auto operate) {
-        calls.push_back({path, "operate_all_packs",
+        calls.push_back({path, "operate_all_packs", "operate_elements",
                          std::string(name) + " " + text + " " + ToString(mode), [=](On device) {
                            const std::vector<float> x = Values(n, false);
                            const std::vector<float> y(x.rbegin(), x.rend());
@@ -130,7 +131,7 @@ void AddArithmetic(std::vector<Call>& calls) {
 void AddSums(std::vector<Call>& calls) {
   for (const char* text : {"fp32 sequential", "e4m3 sequential", "e4m3 kahan", "e4m3 pairwise",
                            "e4m3 sequential rounding=stochastic"}) {
-    calls.push_back({"sum_rows", "sum_rows", text, [=](On device) {
+    calls.push_back({"sum_rows", "sum_rows", "sum_each", text, [=](On device) {
                        const std::vector<float> x = Values(65 * 131, false);
                        return Written(device, {65}, [&](Copies& there, const TensorView& out) {
                          Sum(there(View(x.data(), DType::f32, Shape{65, 131})), 1,
@@ -167,7 +168,7 @@ void AddFolds(std::vector<Call>& calls) {
         }
         const std::string about =
             std::string(format) + " " + ToString(spec.accumulator) + (grouped ? " in groups" : "");
-        calls.push_back({"short_fold", "short_fold", about, [=](On device) {
+        calls.push_back({"short_fold", "short_fold", "fold", about, [=](On device) {
                            Bytes all;
                            for (const auto& outcome : testing::all_reduce(
                                     LocalTransports(3), device, spec, SmallRanks(3, 1099),
@@ -190,7 +191,7 @@ void AddVirtualRanks(std::vector<Call>& calls) {
       spec.accumulator = ParseAccumulator(accumulator);
       spec.result = spec.accumulator.format;
       calls.push_back(
-          {"virtual_fold", "fold_short_of",
+          {"virtual_fold", "fold_short_of", "take_terms_of",
            std::string(accumulator) + (stays ? ", layers stay" : ""), [=](On device) {
              constexpr int kWorld = 6;
              const testing::Ranks ranks = SmallRanks(kWorld, 2100);
@@ -249,10 +250,10 @@ Bytes CastAlong(On device, const Scaled& scaled, int axis, Rounding mode) {
 void AddScaled(std::vector<Call>& calls) {
   for (const char* text : kScaled) {
     const Scaled scaled = ParseScaled(text);
-    const auto add = [&](const char* path, const char* kernel, auto run) {
-      calls.push_back({path, kernel, text, run});
+    const auto add = [&](const char* path, const char* kernel, const char* instead, auto run) {
+      calls.push_back({path, kernel, instead, text, run});
     };
-    add("square_casts", "cast_squares", [=](On device) {
+    add("square_casts", "cast_squares", "cast_short_blocks", [=](On device) {
       const std::vector<float> x = Values(CountOf(kMatrix), false);
       Bytes columns;
       Bytes all = Written(device, kMatrix, [&](Copies& there, const TensorView& rows) {
@@ -264,15 +265,16 @@ void AddScaled(std::vector<Call>& calls) {
       all.insert(all.end(), columns.begin(), columns.end());
       return all;
     });
-    add("column_casts", "cast_columns",
+    add("column_casts", "cast_columns", "cast_elements",
         [=](On device) { return CastAlong(device, scaled, 0, Rounding::nearest_even); });
-    add("column_forms", "form_columns",
+    add("column_forms", "form_columns", "find_largest",
         [=](On device) { return CastAlong(device, scaled, 0, Rounding::stochastic); });
-    add("stochastic_columns", "cast_stochastic_columns",
+    add("stochastic_columns", "cast_stochastic_columns", "cast_elements",
         [=](On device) { return CastAlong(device, scaled, 0, Rounding::stochastic); });
-    for (const auto& [path, kernel, axis] : {std::tuple{"column_codes", "encode_columns", 0},
-                                             {"neighbor_codes", "encode_short_blocks", 1}}) {
-      add(path, kernel, [scaled, axis = axis](On device) {
+    for (const auto& [path, kernel, instead, axis] :
+         {std::tuple{"column_codes", "encode_columns", "encode_elements", 0},
+          {"neighbor_codes", "encode_short_blocks", "encode_packs", 1}}) {
+      add(path, kernel, instead, [scaled, axis = axis](On device) {
         const Codes codes = Encoded(device, scaled, axis);
         Bytes all = codes.packed;
         all.insert(all.end(), codes.scales.begin(), codes.scales.end());
@@ -280,7 +282,7 @@ void AddScaled(std::vector<Call>& calls) {
         return all;
       });
     }
-    add("column_decodes", "decode_columns", [=](On device) {
+    add("column_decodes", "decode_columns", "decode_elements", [=](On device) {
       const Codes codes = Encoded(nullptr, scaled, 0);
       const TensorView outer = testing::view_of(codes.outer);
       return Written(device, kMatrix, [&](Copies& there, const TensorView& out) {
@@ -311,7 +313,7 @@ class FastKernels : public testing::RanksOnDevice {
     RanksOnDevice::TearDown();
   }
   /// Expects a call's bits with these paths and, where kernels have names, whether it queues the
-  /// path's one.
+  /// path's one or another.
   void ExpectBits(const Call& call, FastPaths paths, const Bytes& expected, bool is_taken) const {
     SetFastPaths(paths);
     static_cast<void>(testing::queued_kernels());
@@ -319,6 +321,8 @@ class FastKernels : public testing::RanksOnDevice {
     const auto names = testing::queued_kernels();
     if (!names || on_host()) return;
     EXPECT_EQ(std::ranges::count(*names, call.kernel) > 0, is_taken)
+        << call.path << ": " << call.about;
+    EXPECT_EQ(std::ranges::count(*names, call.instead) > 0, !is_taken)
         << call.path << ": " << call.about;
   }
 };
