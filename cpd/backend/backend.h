@@ -12,12 +12,14 @@
 
 #include "cpd/backend/message_calls.h"
 #include "cpd/export.h"
+#include "cpd/numeric/fast/fast_path.h"
 
 namespace cpd {
 
 struct Launch {
   int device = 0;
   void* stream = nullptr;
+  FastPaths fast{};  ///< that kernels may take
 };
 
 /// The kinds of memory that Backend::allocate allocates.
@@ -40,8 +42,10 @@ struct Allocator {
   bool (*release)(void* memory);
 };
 
-/// The sizes of the operations' calls, in the list's order: a library of another build differs.
+/// The sizes of a launch and of the operations' calls, in the list's order: a library of another
+/// build differs.
 inline constexpr std::array kCallSizes = {
+    std::uint32_t{sizeof(Launch)},
 #define CPD_OP(name, Call) std::uint32_t{sizeof(Call)},
 #include "cpd/backend/operations.def"
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/backend/queue.h"
 
+#include "cpd/base/fast_paths.h"
+
 namespace cpd {
 
 Scratch::Scratch(const TensorView& like, std::int64_t bytes)
@@ -14,13 +16,16 @@ void Scratch::Upload(const void* from, std::int64_t bytes) const {
 }
 
 Queue::Queue(Device kind, int device)
-    : kind_(kind), backend_(BackendOf(kind)), launch_{device}, owns_(true) {
+    : kind_(kind),
+      backend_(BackendOf(kind)),
+      launch_{device, nullptr, EnabledFastPaths()},
+      owns_(true) {
   Check(backend_.open_stream(device, &launch_.stream));
 }
 Queue::Queue(const TensorView& like)
     : kind_(like.device),
       backend_(BackendOf(like.device)),
-      launch_{like.device_index, like.stream},
+      launch_{like.device_index, like.stream, EnabledFastPaths()},
       owns_(false) {}
 Queue::~Queue() {
   if (owns_) static_cast<void>(backend_.close_stream(launch_.device, launch_.stream));

@@ -230,4 +230,18 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
   }
 }
 
+/// Calls run.operator()<mode, T, kGiven>() with what sum_of_element takes for the call.
+template <class Run>
+void with_sum(const SumCall& call, Run run) {
+  const auto run_with = [&]<Rounding mode, bool kGiven>() {
+    if (call.x.dtype == DType::f64) return run.template operator()<mode, double, kGiven>();
+    run.template operator()<mode, float, kGiven>();
+  };
+  if (call.random.random != nullptr) {
+    return run_with.template operator()<Rounding::stochastic, true>();
+  }
+  with_mode(call.plan.terms.round.mode,
+            [&]<Rounding mode>() { run_with.template operator()<mode, false>(); });
+}
+
 }  // namespace cpd::cuda

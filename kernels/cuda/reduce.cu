@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/reduce_tile.cuh"
-#include "kernels/cuda/short_fold.cuh"
 #include "kernels/cuda/thread_block.cuh"
 
 namespace cpd::cuda {
@@ -16,35 +16,6 @@ __global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ ReduceC
   const ThreadBlock block;
   code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
     return contribution_code<mode>(call, segment, at);
-  });
-}
-template <class Path, bool kKahan>
-__global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant__ ReduceCall call) {
-  __shared__ ShortFoldTile memory;
-  const ThreadBlock block;
-  constexpr auto kMode = Rounding::nearest_even;
-  const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
-  std::uint32_t* const codes = memory.tile.codes[0];
-  float* const values = memory.values;
-  block.each([&](int thread) {
-    const auto code = static_cast<std::uint32_t>(thread);
-    if (wire.bits <= 8 && thread < 1 << wire.bits) values[thread] = value_of(code, wire);
-  });
-  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      const int fours = has_words(call, segment) ? count / kFoldSums : 0;
-      with_code_bits(wire.bits, [&]<int kBits>() {
-        CPD_ROLLED for (int q = thread; q < fours; q += kThreads) {
-          const std::int64_t at = begin + kFoldSums * q;
-          const FourSums sums = add_words<Path, kKahan, kBits>(call, segment, at, values);
-          code_words<kMode>(call, segment, at, sums, codes + kFoldSums * q);
-        }
-      });
-      CPD_ROLLED for (int i = fours * kFoldSums + thread; i < count; i += kThreads) {
-        codes[i] = code_alone<kMode>(call, segment, begin + i);
-      }
-    });
-    store_tile(block, call, segment, begin, count, call.to_codes, codes, memory.tile.bytes);
   });
 }
 template <Rounding mode>
@@ -182,30 +153,30 @@ class DeviceCall {
   Array<std::uint8_t> tables_;
 };
 
-void launch_task(unsigned blocks, cudaStream_t stream, const ReduceCall& call) {
+int start_task(const Launch& launch, const ReduceCall& call) {
+  if (const auto status = FastKernel<reduce>::Start(launch, call)) return *status;
+  const auto start = [&](auto kernel) {
+    start_kernel(kernel, blocks_for(call.tiles), kThreads, static_cast<cudaStream_t>(launch.stream),
+                 call);
+  };
   switch (call.task) {
     case ReduceTask::pack:
-      return with_mode(call.cast.mode, [&]<Rounding mode>() {
-        start_kernel(pack<mode>, blocks, kThreads, stream, call);
-      });
+      with_mode(call.cast.mode, [&]<Rounding mode>() { start(pack<mode>); });
+      break;
     case ReduceTask::fold:
-      if (has_short_fold(call)) {
-        return with_short_fold(call, [&]<class Path, bool kKahan>() {
-          start_kernel(short_fold<Path, kKahan>, blocks, kThreads, stream, call);
-        });
-      }
-      return with_mode(call.across.terms.round.mode, [&]<Rounding mode>() {
-        start_kernel(fold<mode>, blocks, kThreads, stream, call);
-      });
+      with_mode(call.across.terms.round.mode, [&]<Rounding mode>() { start(fold<mode>); });
+      break;
     case ReduceTask::hop:
-      return with_mode(call.across.terms.round.mode, [&]<Rounding mode>() {
-        start_kernel(hop<mode>, blocks, kThreads, stream, call);
-      });
+      with_mode(call.across.terms.round.mode, [&]<Rounding mode>() { start(hop<mode>); });
+      break;
     case ReduceTask::transcode:
-      return start_kernel(transcode, blocks, kThreads, stream, call);
+      start(transcode);
+      break;
     case ReduceTask::unpack:
-      return start_kernel(unpack, blocks, kThreads, stream, call);
+      start(unpack);
+      break;
   }
+  return cudaGetLastError();
 }
 
 }  // namespace
@@ -216,8 +187,7 @@ int reduce(const Launch& launch, const ReduceCall& given) {
   if (on.status() != cudaSuccess) return on.status();
   const DeviceCall device(launch, given);
   if (device.status() != cudaSuccess) return device.status();
-  launch_task(blocks_for(given.tiles), static_cast<cudaStream_t>(launch.stream), device.call());
-  return cudaGetLastError();
+  return start_task(launch, device.call());
 }
 
 int count(const Launch& launch, const CountCall& count) {

@@ -1,31 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scaled formats in passes: largest magnitudes of cells and blocks, their scales, elements.
-#include <bit>
-
-#include "kernels/cuda/scaled_elements.cuh"
-#include "kernels/cuda/scaled_squares.cuh"
+#include "kernels/cuda/fast_kernels.h"
+#include "kernels/cuda/scaled_calls.cuh"
 
 namespace cpd::cuda {
 namespace {
-
-/// Requirements of kernels that read Packs: contiguous values whose blocks of 2^shift follow one
-/// another.
-struct PackLayout {
-  bool fit = false;
-  int shift = 0;
-
-  PackLayout(const BlockLayout& layout, const Strided& x) {
-    const auto columns = static_cast<std::uint64_t>(layout.columns);
-    const bool in_one_row = layout.planes * layout.height * layout.middle == 1;
-    shift = std::countr_zero(columns);
-    if (layout.columns == layout.width) shift = 62;  // one block
-    const bool is_power = shift == 62 || columns == std::uint64_t{1} << shift;
-    fit = in_one_row && is_power && shift >= 2 && has_packs(x);
-  }
-};
-
-unsigned blocks_of(std::int64_t threads) { return blocks_for((threads + kThreads - 1) / kThreads); }
 
 // --- largest magnitudes --------------------------------------------------------------------------
 
@@ -203,251 +183,80 @@ cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* larg
 
 // --- short blocks --------------------------------------------------------------------------------
 
-/// The short blocks that kernels of scaled_blocks.cuh take, of 2^shift neighbors, or those of
-/// scaled_squares.cuh, of `rows` values of a column.
-struct ShortBlocks {
-  int shift = 0;
-  int rows = 0;
-  bool packed = false;  ///< columns' rows begin where Packs do
-
-  explicit ShortBlocks(const ScaledCall& call) {
-    const PackLayout packs(call.layout, call.x);
-    if (packs.fit && packs.shift >= 4 && packs.shift <= 7 && call.n % 4 == 0) shift = packs.shift;
-    const std::int64_t height = call.layout.rows;
-    const bool is_plain = call.x.dtype != DType::f64 && is_contiguous(call.x, call.x.dtype);
-    packed = is_aligned(call.x.data) && call.layout.width % 4 == 0;
-    const bool is_long = packed && height == 128;
-    const bool is_column = call.layout.columns == 1 && (height == 16 || height == 32 || is_long);
-    if (is_column && is_plain) rows = static_cast<int>(height);
-  }
-};
-
-/// Returns whether the scales of the call's blocks are formed from their largest magnitudes alone.
-bool forms_by_largest(const ScalesCall& of) {
-  const bool is_given = of.given.largest != nullptr && !of.two_levels;
-  return of.given.blocks == nullptr && !is_given && of.choose == ScaleChoice::none;
-}
-
-/// Queues a kernel for blocks of neighbors: run.operator()<type, kPacks>(thread blocks).
-template <class Run>
-void with_neighbours(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
-  const std::int64_t threads = (of.call.n / 4 + 3) / 4;
-  with_pack_type(of.call.x.dtype, [&]<DType type>() {
-    if (blocks.shift == 4) return run.template operator()<type, packs_of(4)>(blocks_of(threads));
-    run.template operator()<type, packs_of(5)>(blocks_of(threads / 2 + 1));
-  });
-}
-/// Calls run.operator()<type, kLength>() for blocks of columns, whose rows begin where Packs do.
-template <class Run>
-void with_packed_columns(const ScalesCall& of, int length, Run run) {
-  with_pack_type(of.call.x.dtype, [&]<DType type>() {
-    if (length == 16) return run.template operator()<type, 16>();
-    if (length == 32) return run.template operator()<type, 32>();
-    run.template operator()<type, 128>();
-  });
-}
-/// Calls run.operator()<type, kPacked, kLength>() for blocks of columns.
-template <class Run>
-void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
-  if (packed) {
-    return with_packed_columns(of, length, [&]<DType type, int kLength>() {
-      run.template operator()<type, true, kLength>();
-    });
-  }
-  with_pack_type(of.call.x.dtype, [&]<DType type>() {
-    if (length == 16) return run.template operator()<type, false, 16>();
-    run.template operator()<type, false, 32>();
-  });
-}
-/// Queues a kernel for the squares of such a layout.
-template <int kLength, class... Parameters, class... Arguments>
-void start_squares(void (*kernel)(Parameters...), cudaStream_t stream, const ScalesCall& of,
-                   const Arguments&... more) {
-  constexpr int kSquares = square_threads(kLength) / kWarpSize / square_patches(kLength);
-  const std::int64_t squares = squares_of(of.call.layout, square_side(kLength));
-  start_kernel(kernel, blocks_for((squares + kSquares - 1) / kSquares), square_threads(kLength),
-               stream, of, more...);
-}
-
-/// Queues the forming of short blocks' scales; false where there are none.
+/// Queues the forming of the scales of short blocks of neighbors; false where there are none.
 bool start_short_forms(cudaStream_t stream, const ScalesCall& of) {
-  const ShortBlocks blocks(of.call);
-  const ShortForm form(of.call.plan);
-  if (!forms_by_largest(of) || (blocks.shift == 0 && blocks.rows == 0)) return false;
-  if (blocks.shift != 0) {
-    with_neighbours(of, blocks, [&]<DType type, int kPacks>(unsigned count) {
-      start_kernel(form_short_blocks<type, kPacks>, count, kThreads, stream, of, form,
-                   blocks.shift);
-    });
-    return true;
-  }
-  with_columns(of, blocks.rows, blocks.packed, [&]<DType type, bool kPacked, int kLength>() {
-    start_squares<kLength>(form_columns<type, kPacked, kLength>, stream, of, form);
+  const int shift = neighbors_shift(of.call);
+  if (shift == 0 || !forms_by_largest(of)) return false;
+  with_neighbors(of, shift, [&]<DType type, int kPacks>(unsigned count) {
+    start_kernel(form_short_blocks<type, kPacks>, count, kThreads, stream, of,
+                 ShortForm(of.call.plan), shift);
   });
   return true;
 }
 
-/// The elements that kernels take in one pass or four codes at a time: rounded to nearest-even by
-/// an addition, after a product.
-using NearestByAddition = Rule<Rounding::nearest_even, Form::addition>;
-bool is_nearest_by_addition(const ScaledCall& call) {
-  const RoundPlan& element = call.plan.element;
-  return element.mode == NearestByAddition::mode && element.form == Form::addition &&
-         call.route == ElementRoute::multiply && call.random.data == nullptr;
-}
-
-/// Queues the forming of short blocks' scales with the cast to nearest-even of their elements;
-/// false where that takes two passes.
-bool start_short_casts(cudaStream_t stream, const ScalesCall& of, const Strided& out) {
+/// Queues the forming of these scales with the cast to nearest-even of their elements; false where
+/// that takes two passes.
+bool start_short_casts(cudaStream_t stream, const ScalesCall& of) {
   const ScaledCall& call = of.call;
-  const ShortBlocks blocks(call);
-  const ShortForm form(call.plan);
-  const bool fits = is_nearest_by_addition(call) && forms_by_largest(of) &&
-                    call.x.dtype == out.dtype && is_contiguous(out, out.dtype);
-  if (!fits) return false;
-  if (blocks.shift != 0 && has_packs(out)) {
-    with_neighbours(of, blocks, [&]<DType type, int kPacks>(unsigned count) {
-      start_kernel(cast_short_blocks<NearestByAddition, ElementRoute::multiply, type, kPacks>,
-                   count, kThreads, stream, of, form, blocks.shift, out.data);
-    });
-    return true;
+  const int shift = neighbors_shift(call);
+  if (shift == 0 || !is_nearest_by_addition(call) || !forms_by_largest(of) ||
+      call.x.dtype != of.out.dtype || !has_packs(of.out)) {
+    return false;
   }
-  const bool packed = blocks.packed && is_aligned(out.data);
-  if (blocks.rows == 0 || (blocks.rows == 128 && !packed)) return false;
-  with_columns(of, blocks.rows, packed, [&]<DType type, bool kPacked, int kLength>() {
-    start_squares<kLength>(
-        cast_columns<NearestByAddition, ElementRoute::multiply, type, kPacked, kLength>, stream, of,
-        form, out.data);
+  with_neighbors(of, shift, [&]<DType type, int kPacks>(unsigned count) {
+    start_kernel(cast_short_blocks<NearestByAddition, ElementRoute::multiply, type, kPacks>, count,
+                 kThreads, stream, of, ShortForm(call.plan), shift, of.out.data);
   });
   return true;
-}
-
-/// Returns whether `columns` has blocks of as many values of a column as `rows` has of the same
-/// tensor's rows.
-bool is_turned(const BlockLayout& rows, const BlockLayout& columns) {
-  const bool is_merged = rows.planes * rows.height * rows.middle == 1;
-  const bool is_along = is_merged ? columns.width % rows.columns == 0 : rows.width == columns.width;
-  return rows.rows == 1 && rows.columns == columns.rows && is_along;
-}
-
-/// Returns whether one kernel casts in blocks of columns and in those of as many values of a row.
-bool takes_both(const ScalesCall& rows, const Strided& by_rows, const ScalesCall& columns,
-                const Strided& by_columns) {
-  const ScaledCall& call = columns.call;
-  const ShortBlocks blocks(call);
-  const auto is_like_x = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
-  return blocks.rows != 0 && blocks.packed && is_turned(rows.call.layout, call.layout) &&
-         is_nearest_by_addition(call) && forms_by_largest(columns) && call.cells.extent == 0 &&
-         is_like_x(by_rows) && is_like_x(by_columns);
-}
-void start_both(cudaStream_t stream, const ScalesCall& columns, const Strided& by_rows,
-                const Strided& by_columns) {
-  const ShortForm form(columns.call.plan);
-  with_packed_columns(columns, ShortBlocks(columns.call).rows, [&]<DType type, int kLength>() {
-    start_squares<kLength>(cast_squares<NearestByAddition, ElementRoute::multiply, type, kLength>,
-                           stream, columns, form, by_columns.data, by_rows.data);
-  });
 }
 
 // --- elements ------------------------------------------------------------------------------------
-
-/// Returns whether kernels may take the scales of the call's blocks of columns for Packs of a
-/// tensor.
-bool has_four_scales(const ScaledCall& call, const Strided& t) {
-  return call.layout.columns == 1 && call.layout.width % 4 == 0 && call.cells.extent == 0 &&
-         call.n <= 0xFFFFFFFF && has_packs(t) && is_aligned(call.tables.factor) &&
-         is_aligned(call.tables.scale);
-}
 
 /// Queues a kernel that casts Packs, where the tensors and the route allow it; false where they do
 /// not.
 bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
   const PackLayout fast(call.layout, call.x);
-  const bool columns =
-      !fast.fit && call.plan.element.mode == Rounding::stochastic && has_four_scales(call, call.x);
-  if ((!fast.fit && !columns) || !has_packs(out) || call.x.dtype != out.dtype ||
+  if (!fast.fit || !has_packs(out) || call.x.dtype != out.dtype ||
       call.route == ElementRoute::wide || call.random.data != nullptr) {
     return false;
   }
-  const auto start_one = [&](auto kernel) {
+  const auto start = [&](auto kernel) {
     start_kernel(kernel, blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads)), kThreads,
                  stream, call, fast.shift, call.x.data, out.data);
   };
-  const auto start = [&]<class R, ElementRoute kRoute, DType type>() {
-    if constexpr (R::mode != Rounding::stochastic) {
-      start_one(cast_packs<R, kRoute, type>);
-    } else if (columns) {
-      start_one(cast_stochastic<R, kRoute, type, true>);
+  with_packs_route(call, [&]<class R, ElementRoute kRoute, DType type>() {
+    if constexpr (R::mode == Rounding::stochastic) {
+      start(cast_stochastic<R, kRoute, type>);
     } else {
-      start_one(cast_stochastic<R, kRoute, type, false>);
+      start(cast_packs<R, kRoute, type>);
     }
-  };
-  with_mode(call.plan.element.mode, [&]<Rounding mode>() {
-    with_form<mode>(call.plan.element.form, [&]<class R>() {
-      with_pack_type(out.dtype, [&]<DType type>() {
-        if (call.route == ElementRoute::multiply) {
-          return start.template operator()<R, ElementRoute::multiply, type>();
-        }
-        start.template operator()<R, ElementRoute::divide, type>();
-      });
-    });
   });
   return true;
-}
-
-/// Returns whether kernels encode the call four values at a time.
-bool codes_fours(const ScaledCall& call, const CodesOut& to) {
-  return is_nearest_by_addition(call) && has_four_codes(call.plan.element.bits, to.packed);
 }
 
 /// Queues encode_packs where it takes the call; false where it does not.
-bool start_encode_packs(cudaStream_t stream, const ScaledCall& call, const CodesOut& to) {
+bool start_encode_packs(cudaStream_t stream, const ScalesCall& of) {
+  const ScaledCall& call = of.call;
   const PackLayout fast(call.layout, call.x);
-  if (!fast.fit || !codes_fours(call, to)) return false;
+  if (!fast.fit || !codes_fours(of)) return false;
   with_pack_type(call.x.dtype, [&]<DType type>() {
     start_kernel(encode_packs<NearestByAddition, ElementRoute::multiply, type>,
-                 blocks_of(call.n / 16 + 1), kThreads, stream, call, fast.shift, to);
+                 blocks_of(call.n / 16 + 1), kThreads, stream, call, fast.shift, codes_out(of));
   });
   return true;
 }
 
-/// Queues the forming of short blocks' scales with the codes of their elements; false where that
-/// takes two passes.
-bool start_short_codes(cudaStream_t stream, const ScalesCall& of, const CodesOut& to) {
-  const ShortBlocks blocks(of.call);
-  const ShortForm form(of.call.plan);
-  if (!forms_by_largest(of) || !codes_fours(of.call, to)) return false;
-  if (blocks.shift != 0) {
-    with_neighbours(of, blocks, [&]<DType type, int kPacks>(unsigned count) {
-      start_kernel(encode_short_blocks<NearestByAddition, ElementRoute::multiply, type, kPacks>,
-                   count, kThreads, stream, of, form, blocks.shift, to);
-    });
-    return true;
-  }
-  if (blocks.rows == 0 || !blocks.packed) return false;
-  with_packed_columns(of, blocks.rows, [&]<DType type, int kLength>() {
-    start_squares<kLength>(encode_columns<NearestByAddition, ElementRoute::multiply, type, kLength>,
-                           stream, of, form, to);
-  });
-  return true;
-}
-
-/// Queues decode_packs where it takes the call; false where it does not.
+/// Queues decode_scaled_packs where it takes the call; false where it does not.
 bool start_decode_packs(cudaStream_t stream, const ScaledCall& call, const std::uint8_t* packed,
                         const Strided& out) {
   const PackLayout fast(call.layout, out);
-  const bool columns = !fast.fit && has_four_scales(call, out);
-  if ((!fast.fit && !columns) || call.plan.wide_values ||
-      !has_four_codes(call.plan.element.bits, packed)) {
+  if (!fast.fit || call.plan.wide_values || !has_four_codes(call.plan.element.bits, packed)) {
     return false;
   }
-  const auto start = [&](auto kernel) {
-    start_kernel(kernel, blocks_of(call.n / 16 + 1), kThreads, stream, call, fast.shift, packed,
-                 out.data);
-  };
   with_codes(call.plan.element, [&]<class R>() {
     with_pack_type(out.dtype, [&]<DType type>() {
-      columns ? start(decode_packs<R, type, true>) : start(decode_packs<R, type, false>);
+      start_kernel(decode_scaled_packs<R, type>, blocks_of(call.n / 16 + 1), kThreads, stream, call,
+                   fast.shift, packed, out.data);
     });
   });
   return true;
@@ -461,8 +270,15 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Forms the second level's scales.
-cudaError_t form_all_cells(cudaStream_t stream, const ScalesCall& of) {
+int form_scales(const Launch& launch, const ScalesCall& of) {
+  const int formed = form_cell_scales(launch, of);
+  return formed == cudaSuccess ? form_block_scales(launch, of) : formed;
+}
+
+}  // namespace
+
+int form_cell_scales(const Launch& launch, const ScalesCall& of) {
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
   if (of.two_levels && of.given.cells == nullptr && of.given.largest == nullptr) {
     const cudaError_t found =
         largest_of(stream, of.cell_layout, of.call.x, of.call.plan.makes_nan, of.cells.largest);
@@ -473,9 +289,9 @@ cudaError_t form_all_cells(cudaStream_t stream, const ScalesCall& of) {
   return cudaGetLastError();
 }
 
-/// Forms the scales of blocks, after those of cells.
-cudaError_t form_all_blocks(const Launch& launch, const ScalesCall& of) {
+int form_block_scales(const Launch& launch, const ScalesCall& of) {
   const auto stream = static_cast<cudaStream_t>(launch.stream);
+  if (const auto status = FastKernel<form_block_scales>::Start(launch, of)) return *status;
   if (start_short_forms(stream, of)) return cudaGetLastError();
   const std::int64_t blocks = of.call.layout.blocks();
   const bool is_given = of.given.largest != nullptr && !of.two_levels;
@@ -494,48 +310,45 @@ cudaError_t form_all_blocks(const Launch& launch, const ScalesCall& of) {
   return formed == cudaSuccess && chooses ? choose(launch, of, largest) : formed;
 }
 
-cudaError_t form_scales(const Launch& launch, const ScalesCall& of) {
-  const cudaError_t formed = form_all_cells(static_cast<cudaStream_t>(launch.stream), of);
-  return formed == cudaSuccess ? form_all_blocks(launch, of) : formed;
-}
-
-}  // namespace
-
-int cast_scaled(const Launch& launch, const ScalesCall& of) {
-  const Strided& out = of.out;
-  const OnDevice on(launch.device);
-  if (on.status() != cudaSuccess) return on.status();
+int cast_formed(const Launch& launch, const ScalesCall& of) {
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  if (of.two_levels) {
-    const cudaError_t formed = form_all_cells(stream, of);
-    if (formed != cudaSuccess) return formed;
-  }
-  if (start_short_casts(stream, of, out)) return cudaGetLastError();
-  const cudaError_t formed = of.two_levels ? form_all_blocks(launch, of) : form_scales(launch, of);
-  if (formed != cudaSuccess) return formed;
-  if (start_packs(stream, of.call, out)) return cudaGetLastError();
+  if (const auto status = FastKernel<cast_formed>::Start(launch, of)) return *status;
+  if (start_packs(stream, of.call, of.out)) return cudaGetLastError();
   const unsigned blocks = blocks_for((of.call.n + 16 * kThreads - 1) / (16 * kThreads));
   with_mode(of.call.plan.element.mode, [&]<Rounding mode>() {
-    start_kernel(cast_elements<mode>, blocks, kThreads, stream, of.call, out);
+    start_kernel(cast_elements<mode>, blocks, kThreads, stream, of.call, of.out);
   });
   return cudaGetLastError();
 }
 
-int cast_both(const Launch& launch, const CastBothCall& call) {
-  const auto& [rows, columns] = call;
+int decode_formed(const Launch& launch, const ScalesCall& of) {
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  if (const auto status = FastKernel<decode_formed>::Start(launch, of)) return *status;
+  if (start_decode_packs(stream, of.call, of.packed, of.out)) return cudaGetLastError();
+  start_kernel(decode_elements, blocks_for(tiles_of(of.call.n)), kThreads, stream, of.call,
+               of.packed, of.out);
+  return cudaGetLastError();
+}
+
+int cast_scaled(const Launch& launch, const ScalesCall& of) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
-  const auto stream = static_cast<cudaStream_t>(launch.stream);
-  if (takes_both(rows, rows.out, columns, columns.out)) {
-    if (columns.two_levels) {
-      const cudaError_t formed = form_all_cells(stream, columns);
-      if (formed != cudaSuccess) return formed;
-    }
-    start_both(stream, columns, rows.out, columns.out);
-    return cudaGetLastError();
+  if (of.two_levels) {
+    const int formed = form_cell_scales(launch, of);
+    if (formed != cudaSuccess) return formed;
   }
-  const int status = cast_scaled(launch, rows);
-  return status == cudaSuccess ? cast_scaled(launch, columns) : status;
+  if (const auto status = FastKernel<cast_scaled>::Start(launch, of)) return *status;
+  if (start_short_casts(static_cast<cudaStream_t>(launch.stream), of)) return cudaGetLastError();
+  const int formed = of.two_levels ? form_block_scales(launch, of) : form_scales(launch, of);
+  return formed == cudaSuccess ? cast_formed(launch, of) : formed;
+}
+
+int cast_both(const Launch& launch, const CastBothCall& call) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  if (const auto status = FastKernel<cast_both>::Start(launch, call)) return *status;
+  const int status = cast_scaled(launch, call.rows);
+  return status == cudaSuccess ? cast_scaled(launch, call.columns) : status;
 }
 
 int encode_scaled(const Launch& launch, const ScalesCall& of) {
@@ -543,13 +356,12 @@ int encode_scaled(const Launch& launch, const ScalesCall& of) {
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const ScaledCall& call = of.call;
-  const CodesOut to{of.packed, of.first_nan};
-  cudaError_t formed = form_all_cells(stream, of);
+  int formed = form_cell_scales(launch, of);
   if (formed != cudaSuccess) return formed;
-  if (start_short_codes(stream, of, to)) return cudaGetLastError();
-  formed = form_all_blocks(launch, of);
+  if (const auto status = FastKernel<encode_scaled>::Start(launch, of)) return *status;
+  formed = form_block_scales(launch, of);
   if (formed != cudaSuccess) return formed;
-  if (start_encode_packs(stream, call, to)) return cudaGetLastError();
+  if (start_encode_packs(stream, of)) return cudaGetLastError();
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {
     start_kernel(encode_elements<mode>, blocks_for(tiles_of(call.n)), kThreads, stream, call,
                  of.packed, of.first_nan);
@@ -558,17 +370,10 @@ int encode_scaled(const Launch& launch, const ScalesCall& of) {
 }
 
 int decode_scaled(const Launch& launch, const ScalesCall& of) {
-  const std::uint8_t* const packed = of.packed;
-  const Strided& out = of.out;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
-  const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const cudaError_t formed = form_scales(launch, of);
-  if (formed != cudaSuccess) return formed;
-  if (start_decode_packs(stream, of.call, packed, out)) return cudaGetLastError();
-  start_kernel(decode_elements, blocks_for(tiles_of(of.call.n)), kThreads, stream, of.call, packed,
-               out);
-  return cudaGetLastError();
+  const int formed = form_scales(launch, of);
+  return formed == cudaSuccess ? decode_formed(launch, of) : formed;
 }
 
 }  // namespace cpd::cuda

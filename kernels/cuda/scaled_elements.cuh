@@ -62,50 +62,24 @@ CPD_DEVICE LaneScales<4> column_scales(const ScaledCall& call, ElementRoute rout
   return at;
 }
 
-/// A Pack of change(value, R, its scales).
-template <DType type, class Change>
-CPD_DEVICE Pack<type> changed_by(Pack<type> values, FourIntegers random, const LaneScales<4>& at,
-                                 Change change) {
-  const auto value = [&](int k) { return change(values.get(k), random.of[k], at.of[k]); };
-  Pack<type> pack;
-  pack.template set<Stored::nearest>(value(0), value(1), value(2), value(3));
-  return pack;
-}
-template <DType type>
-CPD_CALL Pack<type> cast_four_alone(const ScaledCall& call, Pack<type> values, FourIntegers random,
-                                    LaneScales<4> at) {
-  return changed_by(values, random, at, [&](float v, std::uint32_t r, ElementScale<float> by) {
-    return cast_alone<Rounding::stochastic>(call, v, by, r);
-  });
-}
-
-/// Casts contiguous values stochastically in a route of binary32. kColumns: in blocks of columns,
-/// of a tensor whose rows begin where Packs do; `shift` is not read.
-template <class R, ElementRoute kRoute, DType type, bool kColumns>
+/// Casts contiguous values stochastically in a route of binary32.
+template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {
   const RoundPlan& plan = call.plan.element;
   const Source source = source_of(plan, call.key, {});
   const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, call.n);
   auto* to = static_cast<Pack<type>*>(out);
-  const auto cast = [&](float v, std::uint32_t r, ElementScale<float> at) {
-    return cast_value<R, kRoute>(call.plan, v, at, r);
-  };
   for (std::int64_t index = first_index(); index < indices / 4; index += index_step()) {
     for_random_packs<type>(
         index, call.n, plan, source, x,
         [&](std::int64_t i, Pack<type> values, FourIntegers random) {
-          if constexpr (kColumns) {
-            const LaneScales<4> at = column_scales(call, kRoute, i);
-            to[i / 4] = at.fit ? changed_by(values, random, at, cast)
-                               : cast_four_alone(call, values, random, at);
-          } else {
-            const ElementScale<float> at = scale_of(call.tables, i >> shift);
-            const bool fits = route_at(call, at.scale) == kRoute;
-            to[i / 4] = changed<Stored::nearest>(values, random, [&](float v, std::uint32_t r) {
-              return fits ? cast(v, r, at) : cast_alone<Rounding::stochastic>(call, v, at, r);
-            });
-          }
+          const ElementScale<float> at = scale_of(call.tables, i >> shift);
+          const bool fits = route_at(call, at.scale) == kRoute;
+          to[i / 4] = changed<Stored::nearest>(values, random, [&](float v, std::uint32_t r) {
+            return fits ? cast_value<R, kRoute>(call.plan, v, at, r)
+                        : cast_alone<Rounding::stochastic>(call, v, at, r);
+          });
         },
         [&](std::int64_t i, std::uint32_t r) {
           set_value_of<type, Stored::nearest>(out, i, cast_one<R::mode>(call, i, r));
@@ -188,39 +162,15 @@ __global__ void __launch_bounds__(kThreads)
   pack_fours(call.plan.element.bits, call.n, to.packed, four, one);
 }
 
-/// The same of blocks of neighbors, whose scales it forms.
-template <class R, ElementRoute kRoute, DType type, int kPacks>
-__global__ void __launch_bounds__(kThreads)
-    encode_short_blocks(const __grid_constant__ ScalesCall of,
-                        const __grid_constant__ ShortForm form, int shift, CodesOut to) {
-  const ScaledCall& call = of.call;
-  for_warp_blocks<type, kPacks>(call.n, shift, call.x.data, [&](const auto& blocks) {
-    const ElementScale<float> own = own_scale(of, form, blocks);
-    const std::int64_t b = blocks.own_block();
-    if (b >= 0) call.tables.scale[b] = own.scale;
-    CPD_IN_REGISTERS for (int j = 0; j < kPacks; ++j) {
-      const ElementScale<float> at = blocks.scale_at(own, j, call.plan.two_levels);
-      if (!blocks.has(j)) continue;
-      const std::int64_t q = blocks.number(j);
-      store_four(to.packed, call.plan.element.bits, q,
-                 code_pack<R, kRoute>(call, 4 * q, blocks.values[j], same_scales(call, kRoute, at),
-                                      to.first_nan));
-    }
-  });
-}
-
-/// Decodes Packs; kColumns as of cast_stochastic.
-template <class R, DType type, bool kColumns>
-__global__ void __launch_bounds__(kThreads)
-    decode_packs(const __grid_constant__ ScaledCall call, int shift, const std::uint8_t* packed,
-                 void* out) {
+/// Unpacks n codes to values of a type, by the scales four_at(q) of elements 4 q … 4 q + 3.
+template <class R, DType type, class FourAt>
+CPD_DEVICE void decode_fours(const ScaledCall& call, const std::uint8_t* packed, void* out,
+                             FourAt four_at) {
   const auto value = [&](std::uint32_t code, ElementScale<float> at) {
     return scaled_value(value_of_code<R, float>(code, call.plan.element), at);
   };
   const auto four = [&](std::int64_t q, FourCodes c) {
-    const LaneScales<4> at =
-        kColumns ? column_scales(call, call.route, 4 * q)
-                 : same_scales(call, call.route, scale_of(call.tables, 4 * q >> shift));
+    const LaneScales<4> at = four_at(q);
     Pack<type> values;
     values.template set<Stored::nearest>(value(c.code[0], at.of[0]), value(c.code[1], at.of[1]),
                                          value(c.code[2], at.of[2]), value(c.code[3], at.of[3]));
@@ -231,6 +181,16 @@ __global__ void __launch_bounds__(kThreads)
                                         value(code, scale_of(call.tables, block_of(call, i))));
   };
   unpack_fours(call.plan.element.bits, call.n, packed, four, one);
+}
+
+/// Decodes Packs.
+template <class R, DType type>
+__global__ void __launch_bounds__(kThreads)
+    decode_scaled_packs(const __grid_constant__ ScaledCall call, int shift,
+                        const std::uint8_t* packed, void* out) {
+  decode_fours<R, type>(call, packed, out, [&](std::int64_t q) {
+    return same_scales(call, call.route, scale_of(call.tables, 4 * q >> shift));
+  });
 }
 
 }  // namespace cpd::cuda

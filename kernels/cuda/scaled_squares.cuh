@@ -5,7 +5,7 @@
 // rounding, so that they are read once and written once for each direction.
 #pragma once
 
-#include "kernels/cuda/scaled_elements.cuh"
+#include "kernels/cuda/scaled_calls.cuh"
 
 namespace cpd::cuda {
 
@@ -193,19 +193,6 @@ CPD_DEVICE void for_patches(const ScaledCall& call, Visit visit) {
   }
 }
 
-template <DType type, bool kPacked, int kLength>
-__global__ void __launch_bounds__(square_threads(kLength))
-    form_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form) {
-  __shared__ SquareMaxima shared;
-  for_patches<WarpPatch<type, kPacked, kLength>>(of.call, [&](const auto& patch) {
-    std::uint32_t most[4];
-    patch.find_columns(of.call.plan.makes_nan, most, &shared);
-    patch.for_own_columns([&](int o, std::int64_t b) {
-      if (patch.down == 0) set_scale(of.call.tables, b, scale_of_bits(of, form, b, most[o]));
-    });
-  });
-}
-
 /// Casts a lane's part of a patch, whose first value has index `first`, by any route.
 template <Rounding mode, DType type, bool kByRows, int kCount>
 CPD_CALL void cast_patch_alone(const ScaledCall& call, std::int64_t first, int rows, int columns,
@@ -267,66 +254,54 @@ CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const 
   cast_patch<R, kRoute, false>(patch, patch.values, of.call, at, out);
 }
 
-/// Casts a patch in its rows' blocks, whose second level is one scale. All threads of the block
-/// must call it.
-template <class R, ElementRoute kRoute, class Patch>
-CPD_DEVICE void cast_by_rows(const Patch& patch, const ScalesCall& of, const ShortForm& form,
-                             void* out, SquareMaxima* shared) {
-  const ScaledCall& call = of.call;
-  std::uint32_t most[kLaneRows];
-  patch.find_rows(call.plan.makes_nan, most, shared);
-  ElementScale<float> own[Patch::kOwnRows] = {};
-  CPD_IN_REGISTERS for (int o = 0; o < Patch::kOwnRows; ++o) {
-    own[o] = scale_of_bits(of, form, 0, most[o]);
+// --- calls ---------------------------------------------------------------------------------------
+
+/// The blocks of one column that WarpPatch takes.
+struct ColumnBlocks {
+  int rows = 0;         ///< of a block; 0: the call has others
+  bool packed = false;  ///< rows of the tensor begin where Packs do
+
+  explicit ColumnBlocks(const ScaledCall& call)
+      : packed(is_aligned(call.x.data) && call.layout.width % 4 == 0) {
+    const std::int64_t height = call.layout.rows;
+    const bool is_plain = call.x.dtype != DType::f64 && is_contiguous(call.x, call.x.dtype);
+    const bool is_long = packed && height == 128;
+    const bool is_column = call.layout.columns == 1 && (height == 16 || height == 32 || is_long);
+    if (is_column && is_plain) rows = static_cast<int>(height);
   }
-  LaneScales<kLaneRows> at;
-  CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
-    at.set(call, kRoute, j, patch.at_row(own, j, call.plan.two_levels));
+};
+
+/// Calls run.operator()<type, kLength>() for blocks of columns, whose rows begin where Packs do.
+template <class Run>
+void with_packed_columns(const ScalesCall& of, int length, Run run) {
+  with_pack_type(of.call.x.dtype, [&]<DType type>() {
+    if (length == 16) return run.template operator()<type, 16>();
+    if (length == 32) return run.template operator()<type, 32>();
+    run.template operator()<type, 128>();
+  });
+}
+/// Calls run.operator()<type, kPacked, kLength>() for blocks of columns; `packed`: rows begin where
+/// Packs do.
+template <class Run>
+void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
+  if (packed) {
+    return with_packed_columns(of, length, [&]<DType type, int kLength>() {
+      run.template operator()<type, true, kLength>();
+    });
   }
-  cast_patch<R, kRoute, true>(patch, patch.values, call, at, out);
-}
-
-template <class R, ElementRoute kRoute, DType type, bool kPacked, int kLength>
-__global__ void __launch_bounds__(square_threads(kLength))
-    cast_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
-                 void* out) {
-  __shared__ SquareMaxima shared;
-  for_patches<WarpPatch<type, kPacked, kLength>>(of.call, [&](const auto& patch) {
-    cast_by_columns<R, kRoute>(patch, of, form, out, &shared);
+  with_pack_type(of.call.x.dtype, [&]<DType type>() {
+    if (length == 16) return run.template operator()<type, false, 16>();
+    run.template operator()<type, false, 32>();
   });
 }
-
-/// Casts in blocks of a column and in blocks of a row.
-template <class R, ElementRoute kRoute, DType type, int kLength>
-__global__ void __launch_bounds__(square_threads(kLength))
-    cast_squares(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
-                 void* by_columns, void* by_rows) {
-  __shared__ SquareMaxima shared;
-  for_patches<WarpPatch<type, true, kLength>>(of.call, [&](const auto& patch) {
-    cast_by_columns<R, kRoute>(patch, of, form, by_columns, &shared);
-    cast_by_rows<R, kRoute>(patch, of, form, by_rows, &shared);
-  });
-}
-
-/// Encodes in blocks of a column, codes of 4 or 8 bits.
-template <class R, ElementRoute kRoute, DType type, int kLength>
-__global__ void __launch_bounds__(square_threads(kLength))
-    encode_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
-                   CodesOut to) {
-  __shared__ SquareMaxima shared;
-  const ScaledCall& call = of.call;
-  for_patches<WarpPatch<type, true, kLength>>(call, [&](const auto& patch) {
-    const LaneScales<4> at = scales_of_columns<kRoute>(
-        patch, of, form, &shared, [&](std::int64_t b, ElementScale<float> own) {
-          if (patch.down == 0) call.tables.scale[b] = own.scale;
-        });
-    CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
-      if (j >= patch.rows || patch.columns <= 0) continue;
-      const std::int64_t i = patch.first + j * patch.width;
-      store_four(to.packed, call.plan.element.bits, i / 4,
-                 code_pack<R, kRoute>(call, i, patch.values[j], at, to.first_nan));
-    }
-  });
+/// Queues a kernel for the squares of such a layout.
+template <int kLength, class... Parameters, class... Arguments>
+void start_squares(void (*kernel)(Parameters...), const Launch& launch, const ScalesCall& of,
+                   const Arguments&... more) {
+  constexpr int kSquares = square_threads(kLength) / kWarpSize / square_patches(kLength);
+  const std::int64_t squares = squares_of(of.call.layout, square_side(kLength));
+  start_kernel(kernel, blocks_for((squares + kSquares - 1) / kSquares), square_threads(kLength),
+               static_cast<cudaStream_t>(launch.stream), of, ShortForm(of.call.plan), more...);
 }
 
 }  // namespace cpd::cuda

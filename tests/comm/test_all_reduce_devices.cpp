@@ -309,30 +309,6 @@ TEST_P(AllReduceDevices, ShortFolds) {
   }
 }
 
-/// Kahan's sums, those of groups and codes of any usual width are folded by short steps.
-TEST_P(AllReduceDevices, KernelsOfShortFolds) {
-  if (!testing::queued_kernels()) GTEST_SKIP() << "kernels have names on the CPU alone";
-  const Ranks ranks = small_ranks(3, {256});
-  for (const char* format : {"e3m0", "e2m1", "e4m3", "e5m10", "bf16", "fp32"}) {
-    for (const bool grouped : {false, true}) {
-      Reduce spec;
-      spec.format = ParseFormat(format);
-      spec.accumulator = {.format = ParseFormat("e6m9"), .scheme = Scheme::kahan};
-      spec.result = spec.accumulator.format;
-      if (grouped) {
-        spec.group_size = 2;
-        spec.order = Order::ring;
-        spec.exchange = Exchange::hierarchical;
-      }
-      static_cast<void>(testing::queued_kernels());
-      ExpectVirtual(spec, ranks);
-      const std::vector<std::string> names = testing::queued_kernels().value();
-      EXPECT_GT(std::count(names.begin(), names.end(), "short_fold"), 0) << format << grouped;
-      EXPECT_EQ(std::count(names.begin(), names.end(), "fold"), 0) << format << grouped;
-    }
-  }
-}
-
 /// Contributions and results that are scaled or rounded outside of binary32.
 TEST_P(AllReduceDevices, WideContributions) {
   const Ranks ranks = testing::random_ranks(3, {257, 1099}, 8);

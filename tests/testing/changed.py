@@ -32,7 +32,7 @@ Edges = dict[str, set[str]]
 # What is loaded or looked up where it runs, not included.
 AT_RUN_TIME = {
     "cpd/backend/roster.cpp": "kernels/cpu/*.cpp",
-    "cpd/backend/registry.cpp": "kernels/cuda/*.cu",
+    "cpd/backend/registry.cpp": "kernels/cuda/**/*.cu",
     "cpd/comm/transport/libraries.cpp": "cpd/comm/transport/[mn]*/*.cpp",
 }
 # Files that no program leads to, and the tests that are about them.

@@ -127,13 +127,13 @@ FIGURES = {
         by_longest=True,
     ),
     "scaled cast, stochastic": Figure(
-        f"void cast_stochastic<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}, false>",
+        f"void cast_stochastic<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}>",
         _FOUR_VECTORS,
         16,
         by_longest=True,
     ),
     "scaled cast, stochastic, columns": Figure(
-        f"void cast_stochastic<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}, true>",
+        f"cast_stochastic_columns<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}>",
         {"LDG.E.128": 12, "STG.E.128": 4},
         16,
         by_longest=True,
@@ -169,7 +169,7 @@ FIGURES = {
         f"encode_columns<{_BY_PRODUCT}, 32>", _CODES, 32, through="STG.E.U16"
     ),
     "scaled decode": Figure(
-        f"void decode_packs<Rule<(Rounding)0, (Form)1>, {_FP32}, false>",
+        f"decode_scaled_packs<Rule<(Rounding)0, (Form)1>, {_FP32}>",
         {"STG.E.128": 1, "LDG": 2},
         4,
         lacks="LDS",

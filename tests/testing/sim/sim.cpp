@@ -161,7 +161,9 @@ template <class Function>
 int OnQueue(const Launch& launch, const Function& function) {
   const std::shared_ptr<Stream> stream = Streams::All().Find(launch);
   if (stream == nullptr) return kUnknownStream;
-  const int status = function(stream->launch());
+  Launch on = stream->launch();
+  on.fast = launch.fast;
+  const int status = function(on);
   stream->Wake();
   return status;
 }

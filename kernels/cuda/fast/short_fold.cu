@@ -3,14 +3,16 @@
 // The fold of the usual all-reduces in few instructions: one rank after the other without groups,
 // or of one group, sums to nearest-even in order or Kahan's, by short steps
 // (numeric/sums/fast_sum.h). A thread has four neighboring values, and reads their codes of some
-// ranks before it adds the first. The bits are those of reduce_tile.cuh's
-// sum_of, which computes what leaves the plan's limit.
-#pragma once
-
+// ranks before it adds the first. The general fold computes a value a thread by
+// reduce_tile.cuh's sum_of, which here computes what leaves the plan's limit.
 #include "cpd/numeric/sums/fast_sum.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fast_kernels.h"
 #include "kernels/cuda/reduce_tile.cuh"
+#include "kernels/cuda/thread_block.cuh"
 
 namespace cpd::cuda {
+namespace {
 
 constexpr int kFoldSums = 4;     ///< of a thread
 constexpr int kCodesAtOnce = 4;  ///< ranks whose codes are read before the first is added
@@ -26,26 +28,6 @@ CPD_FN const SumPlan& sums_of(const ReduceCall& call) {
 }
 CPD_FN std::int64_t terms_of(const ReduceCall& call) {
   return call.unit >= 0 ? call.from_count : call.rounds.units;
-}
-
-/// Returns whether four neighboring codes are read as words: of 4 or 8 bits by a table of their
-/// values, of 16 or 32 bits by shifts, those of formats such as fp16 by a few operations.
-CPD_FN bool has_short_codes(const RoundPlan& plan) {
-  if (plan.bits == 4 || plan.bits == 8) return true;
-  const bool in_place = plan.form == Form::in_place && (plan.bits == 16 || plan.bits == 32);
-  return !plan.wide && (in_place || (plan.bits == 16 && is_simple(plan.form)));
-}
-
-/// Returns whether the kernel short_fold computes the call's sums.
-CPD_FN bool has_short_fold(const ReduceCall& call) {
-  const SumPlan& sums = sums_of(call);
-  const Scheme scheme = sums.order.scheme;
-  const bool in_turn =
-      call.unit >= 0 || (call.group_size == 0 && call.rounds.order == Order::sequential);
-  return in_turn && (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
-         with_fast_sums(sums.terms.path, []<class /*Path*/>() {}) &&
-         has_short_codes(call.codes[static_cast<int>(Codes::wire)]) &&
-         !call.codes[static_cast<int>(call.to_codes)].wide;
 }
 
 // --- codes ---------------------------------------------------------------------------------------
@@ -80,7 +62,7 @@ CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment) {
   return all;
 }
 
-/// The value of code j; `values` has those of short codes. A NaN is any.
+/// The value of code j; `values`: of short codes. A NaN is any.
 template <int kBits>
 CPD_FN float term_at(const FourWords<kBits>& codes, int j, const RoundPlan& wire,
                      const float* values) {
@@ -185,14 +167,67 @@ CPD_FN void with_code_bits(int bits, Run run) {
   run.template operator()<32>();
 }
 
-/// Calls run.operator()<Path, kKahan>() with those of a call that has a short fold.
-template <class Run>
-CPD_FN void with_short_fold(const ReduceCall& call, Run run) {
-  const SumPlan& sums = sums_of(call);
-  with_fast_sums(sums.terms.path, [&]<class Path>() {
-    if (sums.order.scheme == Scheme::kahan) return run.template operator()<Path, true>();
-    run.template operator()<Path, false>();
+// --- the kernel ----------------------------------------------------------------------------------
+
+template <class Path, bool kKahan>
+__global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant__ ReduceCall call) {
+  __shared__ ShortFoldTile memory;
+  const ThreadBlock block;
+  constexpr auto kMode = Rounding::nearest_even;
+  const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
+  std::uint32_t* const codes = memory.tile.codes[0];
+  float* const values = memory.values;
+  block.each([&](int thread) {
+    const auto code = static_cast<std::uint32_t>(thread);
+    if (wire.bits <= 8 && thread < 1 << wire.bits) values[thread] = value_of(code, wire);
+  });
+  for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      const int fours = has_words(call, segment) ? count / kFoldSums : 0;
+      with_code_bits(wire.bits, [&]<int kBits>() {
+        CPD_ROLLED for (int q = thread; q < fours; q += kThreads) {
+          const std::int64_t at = begin + kFoldSums * q;
+          const FourSums sums = add_words<Path, kKahan, kBits>(call, segment, at, values);
+          code_words<kMode>(call, segment, at, sums, codes + kFoldSums * q);
+        }
+      });
+      CPD_ROLLED for (int i = fours * kFoldSums + thread; i < count; i += kThreads) {
+        codes[i] = code_alone<kMode>(call, segment, begin + i);
+      }
+    });
+    store_tile(block, call, segment, begin, count, call.to_codes, codes, memory.tile.bytes);
   });
 }
 
+/// Returns whether four neighboring codes are read as words: of 4 or 8 bits by a table of their
+/// values, of 16 or 32 bits by shifts, fp16 and its like by a few operations.
+bool has_short_codes(const RoundPlan& plan) {
+  if (plan.bits == 4 || plan.bits == 8) return true;
+  const bool in_place = plan.form == Form::in_place && (plan.bits == 16 || plan.bits == 32);
+  return !plan.wide && (in_place || (plan.bits == 16 && is_simple(plan.form)));
+}
+
+bool applies(const ReduceCall& call) {
+  const SumPlan& sums = sums_of(call);
+  const Scheme scheme = sums.order.scheme;
+  const bool in_turn =
+      call.unit >= 0 || (call.group_size == 0 && call.rounds.order == Order::sequential);
+  return call.task == ReduceTask::fold && in_turn &&
+         (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
+         with_fast_sums(sums.terms.path, []<class /*Path*/>() {}) &&
+         has_short_codes(call.codes[static_cast<int>(Codes::wire)]) &&
+         !call.codes[static_cast<int>(call.to_codes)].wide;
+}
+int start(const Launch& launch, const ReduceCall& call) {
+  const SumPlan& sums = sums_of(call);
+  with_fast_sums(sums.terms.path, [&]<class Path>() {
+    start_kernel(
+        sums.order.scheme == Scheme::kahan ? short_fold<Path, true> : short_fold<Path, false>,
+        blocks_for(call.tiles), kThreads, static_cast<cudaStream_t>(launch.stream), call);
+  });
+  return cudaGetLastError();
+}
+const FastKernel<reduce> kShortFold(FastPath::short_fold, applies, start);
+
+}  // namespace
 }  // namespace cpd::cuda

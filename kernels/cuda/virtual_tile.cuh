@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A term of a virtual rank on a GPU: a running sum is read, the term is added to it, and it is
+// written.
+#pragma once
+
+#include "kernels/cuda/reduce_tile.cuh"
+#include "kernels/cuda/thread_block.cuh"
+
+namespace cpd::cuda {
+
+/// A rank's value as it enters the reduction.
+CPD_CALL float divided(float x, float divisor) { return unscaled(x, 0, divisor); }
+CPD_FN float entering(const VirtualCall& call, float x) {
+  return call.divisor == 1 ? x : divided(x, call.divisor);
+}
+
+/// The number of the first rank's term in the sum of value i; -1: it has none there, as ranks of a
+/// ring; a call has one such rank.
+CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
+  if (call.visit < 0) return call.k;
+  if (call.rounds.order != Order::ring) return call.visit;
+  return call.rounds.term(call.visit, call.rounds.slice_of(call.size, i));
+}
+
+/// The number of planes of a running sum that hold numbers after k terms.
+CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
+  const Scheme scheme = call.plan.order.scheme;
+  return scheme == Scheme::pairwise ? open_trees(k) : planes_of_sum(scheme, call.count);
+}
+
+/// Adds term k to the running sum of value i.
+template <Rounding mode>
+CPD_CALL void take_term(const VirtualCall& call, std::int64_t i, std::int64_t k, float term) {
+  auto sum = sum_from<mode>(call.plan, call.sum_stream, i, k);
+  const int before = k > 0 ? planes_after(call, k) : 0;
+  CPD_ROLLED for (int q = 0; q < before; ++q) sum.plane(q) = call.planes[q * call.size + i];
+  sum.take(term);
+  if (k + 1 == call.count) {
+    call.planes[i] = result_of_sum(sum, call.plan, call.result_stream, i);
+    return;
+  }
+  const int after = planes_after(call, k + 1);
+  CPD_ROLLED for (int q = 0; q < after; ++q) call.planes[q * call.size + i] = sum.plane(q);
+}
+
+}  // namespace cpd::cuda

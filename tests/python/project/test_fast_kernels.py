@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fast paths of the kernels for a GPU: their rows, files and lines in the README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[3]
+_CUDA = _ROOT / "kernels/cuda"
+
+
+def test_every_path_has_a_row_a_file_and_a_line() -> None:
+    """And what has a file or a line has the others; the three are in one order."""
+    rows = re.findall(
+        r"^CPD_FAST_CUDA\((\w+)\)", (_ROOT / "cpd/numeric/fast/paths.def").read_text(), re.MULTILINE
+    )
+    lines = re.findall(
+        r"^\| `(\w+)` \| `(fast/[\w.]+)` \|", (_CUDA / "README.md").read_text(), re.MULTILINE
+    )
+    assert rows
+    assert [path for path, _ in lines] == rows
+    assert [file for _, file in lines] == [f"fast/{path}.cu" for path in rows]
+    assert {p.stem for p in (_CUDA / "fast").iterdir()} == set(rows)
+
+
+def test_a_file_is_the_path_of_its_name() -> None:
+    for file in (_CUDA / "fast").iterdir():
+        assert re.findall(r"FastPath::(\w+)", file.read_text()) == [file.stem]
