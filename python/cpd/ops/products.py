@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of encoded operands: decodes `Encoded` into what the library multiplies."""
+"""Products of encoded operands: decodes `Encoded` into the operands of the library."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def values_of(x: Encoded) -> Any:
 def encoded_operand(
     x: Encoded, decode: Callable[[Any, Format, tuple[int, ...]], Any] = decoded
 ) -> Operand:
-    """The operand as the library multiplies it; `decode` gives the float32 values of codes."""
+    """Returns the operand as the library multiplies it. `decode` gives the float32 values of codes.
+    """
     q = format_or_scaled(x.format)
     shape = shape_of("shape", x.shape)
     if isinstance(q, Format):
@@ -94,7 +95,7 @@ def encoded_operand(
 
 
 def _extents(q: Scaled) -> tuple[int, int]:
-    """The numbers of values of k and of lines that share a scale; 0: all."""
+    """Returns the numbers of values of k and of lines that share a scale; 0: all."""
     if q.block == "tensor":
         return 0, 0
     if q.block == "row":
@@ -104,7 +105,7 @@ def _extents(q: Scaled) -> tuple[int, int]:
 
 
 def _matrix(grid: tuple[int, ...]) -> tuple[int, ...]:
-    """The grid with two dimensions where it has none, as that of a tensor's single scale."""
+    """Returns the grid with two dimensions. A tensor's single scale has no dimensions."""
     return grid or (1, 1)
 
 
