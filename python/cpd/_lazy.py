@@ -34,7 +34,7 @@ def attach(module: str) -> None:
 
 @functools.cache
 def later(module: str) -> dict[str, tuple[str, str]]:
-    """The names that a package loads at their first use, each with its module and its name there.
+    """Returns the names that a package loads at their first use, with module and name there.
 
     >>> import cpd
     >>> later("cpd")["convert"], later("cpd")["comm"]

@@ -303,7 +303,7 @@ class _Gone:
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """The error for a name that a module does not have.
+    """Returns the error for a name that a module does not have.
 
     >>> missing("cpd.compress", "qsgd")
     AttributeError('cpd.compress.qsgd is gone: use cpd.Codec("qsgd", …)')
@@ -381,13 +381,13 @@ FLAGS: dict[str, dict[str, str]] = {
 
 
 def gone_command(words: Sequence[str]) -> str:
-    """The error for a command line whose command is gone; empty for other command lines."""
+    """Returns the error for a command line whose command is gone; empty for other command lines."""
     instead = COMMANDS.get(words[0]) if words else None
     return f"cpd {words[0]} is gone: use {instead}" if instead else ""
 
 
 def gone_flag(command: str, words: Sequence[str]) -> str:
-    """The error for the first word that is a flag which is gone; empty if there is none.
+    """Returns the error for the first word that is a flag which is gone; empty if there is none.
 
     >>> gone_flag("vectors", ["mul", "--out-format=fp32"])
     '--out-format is gone: use --result FORMAT'

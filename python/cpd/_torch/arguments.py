@@ -52,7 +52,7 @@ def sum_numbers(
 
 
 def number_of(name: str, value: Number, x: Tensor) -> Tensor:
-    """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits.
+    """Returns a seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits.
 
     One on a GPU stays there, without a synchronization.
     """
@@ -103,7 +103,7 @@ def stacked_numbers(
 
 
 def _on(place: torch.device, number: Tensor) -> Tensor:
-    """The number there.
+    """Returns the number there.
 
     One from the CPU is written by a kernel, which a CUDA graph can capture and the host does not
     wait for, as it would for a copy.

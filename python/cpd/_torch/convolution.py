@@ -55,7 +55,7 @@ def _product(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """A convolution of operands as cast."""
+    """Returns a convolution of operands as cast."""
     if summation.is_native():
         return _of_torch(x, w, bias, moves, dtype)
     c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
@@ -68,7 +68,7 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
 
 
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
-    """The gradient of the input: a transposed convolution for a convolution, and vice versa.
+    """Returns the input's gradient: a transposed convolution for a convolution, and vice versa.
 
     `like`: the input, or None, for the layout of torch's own gradient; its values do not matter.
     """
@@ -96,7 +96,7 @@ def _convolution_weight(
 
 
 def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
-    """The arguments after the operands as two parts: the moves, and the recipe's arguments."""
+    """Returns the arguments after the operands in two parts: moves, and the recipe's arguments."""
     return Moves(*rest[:6]), rest[6:]
 
 
@@ -165,7 +165,7 @@ def _backward_of_torch(
 
 
 def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
-    """The operand of which torch takes only size and layout: `like`, or a new one laid out as g."""
+    """Returns an operand of which torch only reads size and layout: `like`, or a new one as g."""
     if like is not None and like.dtype == g.dtype:
         return like
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(size))
@@ -252,7 +252,7 @@ def _cast_weight(
 def _cast_gradients(
     call: RecipeCall, g: Tensor, needs: Sequence[bool], groups: int, dtype: torch.dtype
 ) -> tuple[Factor, Factor]:
-    """The gradient as it enters the products of the input's gradient and of the weight's."""
+    """Returns the gradient as operand of the products of the input's and the weight's gradient."""
     axes = (1, 0) if groups == 1 else (2, 0)
     parts = g if groups == 1 else g.unflatten(1, (groups, -1))
     gradients = call.gradients(parts, needs, axes, dtype, narrow=False)
@@ -316,7 +316,7 @@ def _gradient(
     left_out: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The gradient that `compute` gives, times its operands' scales, without their factors."""
+    """Returns the gradient of `compute`, times its operands' scales, without their factors."""
     scales = [f.scale for f in (g, other) if f.scale is not None]
     if not scales:
         return scaled_back(lambda dtype: compute(g.values, other.values, dtype), left_out, dtype)
@@ -328,7 +328,7 @@ def _gradient(
 
 
 def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
-    """A recipe's numbers with other random bits for the forward sums."""
+    """Returns a recipe's numbers with other random bits for the forward sums."""
     if numbers is None:
         return None
     changed = numbers.clone()
@@ -337,7 +337,7 @@ def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
 
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    """The tangent, formed as a matrix product's is: see `cpd._torch.gemm.product_tangent`."""
+    """Returns the tangent, formed as in `cpd._torch.gemm.product_tangent`."""
     x, w, numbers, multipliers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
     moves, call = ctx.moves, RecipeCall(resolved(ctx.recipe), numbers, multipliers, ctx.narrow)
@@ -365,7 +365,7 @@ def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 
 def _tangent_of_gradient(name: str) -> Callable[[Any, Tangents], Tensor]:
-    """The tangent of convolution_input or convolution_weight, which are products as well."""
+    """Returns the tangent of convolution_input or convolution_weight. Both are products as well."""
 
     def tangent(ctx: Any, tangents: Tangents) -> Tensor:
         first, second, seed, stream = saved(ctx)

@@ -112,7 +112,7 @@ def _have_tangent(args: tuple[Any, ...]) -> bool:
 
 
 def run(name: str, *args: Any) -> Tensor:
-    """The result of torch.ops.cpd.<name>, which has derivatives.
+    """Returns the result of torch.ops.cpd.<name>, which has derivatives.
 
     What the dispatcher would call is called directly where it is known, which a small layer's time
     is made of; and where Python knows that nothing is to be differentiated, the operator without
@@ -214,7 +214,7 @@ def saved(ctx: Any) -> list[Any]:
 
 
 def total(*terms: Tensor | None) -> Tensor:
-    """The sum of the terms of a tangent that are not None, which is one at least."""
+    """Returns the sum of the terms of a tangent that are not None, which is one at least."""
     return functools.reduce(torch.add, [term for term in terms if term is not None])
 
 

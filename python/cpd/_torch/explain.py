@@ -107,7 +107,7 @@ def _of_products(
     run: Callable[[tuple[bool, bool]], tuple[Tensor, list[Tensor]]],
     required: tuple[bool, bool],
 ) -> Explanation:
-    """The explanation of a product and of the gradients of its operands.
+    """Returns the explanation of a product and of the gradients of its operands.
 
     `run` computes the product of operands that require gradients or not, and returns its operands.
     """
@@ -163,7 +163,10 @@ class _Recorder(TorchDispatchMode):
             yield self
 
     def fakes(self, values: Any) -> Any:
-        """The values with fake tensors for tensors; tensors of device `meta` move to the CPU."""
+        """Returns the values with fake tensors for tensors.
+
+        Tensors of device `meta` move to the CPU.
+        """
         return tree_map(self._fake_of, values)
 
     def _fake_of(self, x: Any) -> Any:
@@ -175,7 +178,7 @@ class _Recorder(TorchDispatchMode):
         return fake.requires_grad_(x.requires_grad)
 
     def copied(self, layer: nn.Module) -> Any:
-        """A copy of a layer with fake parameters and buffers, whose clock stands still."""
+        """Returns a copy of a layer with fake parameters and buffers, whose clock stands still."""
         known: dict[int, Any] = {}
 
         def copy(module: nn.Module) -> Any:
@@ -242,14 +245,14 @@ def _without_memory(x: Any) -> Any:
 
 
 def _like(x: Any, device: torch.device) -> Any:
-    """A fake tensor in place of one of device `meta`."""
+    """Returns a fake tensor in place of one of device `meta`."""
     if not isinstance(x, Tensor):
         return x
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
 
 
 def _native(name: str, args: tuple[Any, ...]) -> Explanation:
-    """A product by torch's own kernel."""
+    """Returns a product by torch's own kernel."""
     x = next(arg for arg in args if isinstance(arg, Tensor))
     threads = 1 if x.is_cuda else torch.get_num_threads()
     why = "the sum is native: torch chooses its kernel"

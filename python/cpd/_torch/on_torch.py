@@ -221,7 +221,7 @@ def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> torch.dtyp
 
 
 def result_type(a: Tensor, dtype: Any) -> torch.dtype:
-    """The type of a product: `dtype`, or a's."""
+    """Returns the type of a product: `dtype`, or a's."""
     return a.dtype if dtype is None else element(dtype, NARROW_FLOATS)
 
 
@@ -304,7 +304,7 @@ def encode_scaled(
 def _scaled(
     x: Tensor, q: Scaled, options: Drawing, axis: int, levels: Levels, integers: Tensor | None
 ) -> tuple[Any, ...]:
-    """The arguments of cast_scaled and encode_scaled."""
+    """Returns the arguments of cast_scaled and encode_scaled."""
     element_cast, seed, stream = cast_arguments(options, x)
     return x, q.text, axis, element_cast, *levels, seed, stream, integers
 

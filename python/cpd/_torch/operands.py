@@ -100,7 +100,10 @@ def parts(text: str) -> Parts:
 
 
 def _splits(spec: Cast, q: Scaled) -> str:
-    """The block of a scale of a whole tensor, or of each row, times values that bfloat16 holds."""
+    """Returns the block of values that share a scale, if bfloat16 holds values times scale.
+
+    A scale belongs to a whole tensor, or to each row.
+    """
     block, factors = q.block, [q.element]
     if q.tensor_scale is not None:
         block, factors = q.outer, [q.element, q.scale]
@@ -132,7 +135,7 @@ _LEAST_BFLOAT16 = 2.0**-133
 
 
 def significant_bits(f: Format) -> int:
-    """The greatest number of significant bits of a format's values."""
+    """Returns the greatest number of significant bits of a format's values."""
     return f.man + 1
 
 
@@ -197,7 +200,7 @@ def split_operand(
 
 
 def type_of_cast(x: Tensor, text: str) -> torch.dtype:
-    """The type of the cast of that text: float32 where x's does not hold the result."""
+    """Returns the type of the cast of that text: float32 where x's does not hold the result."""
     return x.dtype if keeps_type(name_of(x.dtype), text) else torch.float32
 
 

@@ -55,7 +55,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
 
 
 def _keys(*names: str) -> int:
-    """The number of a set of dispatch keys."""
+    """Returns the number of a set of dispatch keys."""
     sets = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
     return functools.reduce(lambda a, b: a | b, sets).raw_repr()
 
@@ -148,12 +148,12 @@ CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def transform_level() -> Any:
-    """The level of the innermost transform of torch.func, or None."""
+    """Returns the level of the innermost transform of torch.func, or None."""
     return torch._C._functorch.maybe_current_level()
 
 
 def unwrapped(x: Tensor) -> Tensor:
-    """The tensor that torch.func's transforms and vmap have wrapped, with the whole batch."""
+    """Returns the tensor within the wrappers of torch.func and vmap, with the whole batch."""
     if transforms_active():
         while torch._C._functorch.is_functorch_wrapped_tensor(x):
             x = torch._C._functorch.get_unwrapped(x)

@@ -60,7 +60,7 @@ class Resolved(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def resolved(text: str) -> Resolved:
-    """The resolved recipe of a text."""
+    """Returns the resolved recipe of a text."""
     recipe = _core.Recipe.parse(text)
     roundings = recipe.roundings()
     casts = tuple(parts(roundings[p]) if p in OPERANDS else UNCAST for p in Purpose)
@@ -93,15 +93,18 @@ class RecipeCall(NamedTuple):
         return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
-        """The sum of that purpose."""
+        """Returns the sum of that purpose."""
         return Sum(self.recipe.roundings[purpose], *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:
-        """The text of a sum or of an operand's cast; empty where the operand is not cast."""
+        """Returns the text of a sum or of an operand's cast.
+
+        Empty where the operand is not cast.
+        """
         return self.recipe.roundings[purpose]
 
     def multiplier(self, operand: Purpose) -> Tensor | None:
-        """The scale by which an operand is multiplied, where scaling is delayed."""
+        """Returns the scale by which an operand is multiplied, where scaling is delayed."""
         if self.multipliers is None:
             return None
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
@@ -114,7 +117,7 @@ class RecipeCall(NamedTuple):
         return seed, stream
 
     def cast(self, operand: Purpose, x: Tensor, axis: int) -> Tensor:
-        """An operand as it enters its product, blocks along `axis`."""
+        """Returns an operand as it enters its product, blocks along `axis`."""
         text = self.recipe.roundings[operand]
         if not text:
             return self.narrowed(x, _SUM_OF[operand])
@@ -142,13 +145,13 @@ class RecipeCall(NamedTuple):
         return Factor(y, None, y.dtype == torch.float32 and cast.is_short)
 
     def narrowed(self, x: Tensor, purpose: Purpose) -> Tensor:
-        """An operand of the sum `purpose` that is not cast: in autocast's type if it is native."""
+        """Returns an uncast operand of the sum `purpose`: in autocast's type if that is native."""
         if self.narrow is None or self.rounding(purpose) != NATIVE:
             return x
         return of_type(x, self.narrow)
 
     def gradient_type(self, like: torch.dtype, purpose: Purpose) -> torch.dtype:
-        """The type into which a sum that is a gradient is rounded, before `like`."""
+        """Returns the type into which a sum that is a gradient is rounded, before `like`."""
         if self.narrow is None or self.rounding(purpose) != NATIVE or like != torch.float32:
             return like
         return self.narrow
@@ -190,11 +193,11 @@ class RecipeCall(NamedTuple):
         return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
-        """The factors that a product of two operands contains."""
+        """Returns the factors that a product of two operands contains."""
         return self.recipe.casts[first].factor * self.recipe.casts[second].factor
 
     def of_cast(self) -> RecipeCall:
-        """The call for an activation and a weight that are cast already."""
+        """Returns the call for an activation and a weight that are cast already."""
         return self._replace(recipe=_of_cast(self.recipe.text))
 
     def draws(self) -> bool:
@@ -231,7 +234,7 @@ def _of_cast(text: str) -> Resolved:
 
 
 def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
-    """The recipe of a call, by its arguments' names."""
+    """Returns the recipe of a call, by its arguments' names."""
     text, *rest = (arguments[name] for name in RecipeCall._fields)
     return RecipeCall(resolved(text), *rest)
 

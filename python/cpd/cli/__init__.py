@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser(command: str | None = None) -> Parser:
-    """The parser of all commands.
+    """Returns the parser of all commands.
 
     `command`, the first word of a command line, limits it to the command of that name, or to all
     commands' names if there is none: other modules are then not imported.

@@ -20,18 +20,18 @@ LAB_COMMANDS = ("train", "study", "demo", "report")
 
 
 def needs(package: str) -> str:
-    """The error for a package that is not installed."""
+    """Returns the error for a package that is not installed."""
     return f"needs the Python package '{package}' (pip install {package})"
 
 
 @functools.cache
 def added_commands() -> dict[str, EntryPoint]:
-    """The commands of other packages, by name: each entry point is a function like `register`."""
+    """Returns the commands of other packages, by name. Each entry point works like `register`."""
     return _entries("cpd.commands")
 
 
 def model_gradients() -> Any:
-    """The module that takes gradients of a model it trains: `check(options)` and `gradients`.
+    """Returns the module that trains models for gradients: `check(options)` and `gradients`.
 
     Raises RunError if no installed package has one.
     """

@@ -47,7 +47,7 @@ def _run(parser: argparse.ArgumentParser, options: Options) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The options and arguments of all commands."""
+    """Yields the options and arguments of all commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

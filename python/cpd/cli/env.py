@@ -50,7 +50,7 @@ def _run(options: Options) -> int:
 
 
 def environment() -> dict[str, str]:
-    """The lines of `cpd env`, by name."""
+    """Returns the lines of `cpd env`, by name."""
     from cpd.study.processor import cpu_name
 
     versions = {name: _version(name) for name in _PACKAGES}

@@ -60,7 +60,7 @@ class FormatOptions:
 
 
 def describe(options: FormatOptions, found: Sequence[Format | Scaled]) -> Any:
-    """The formats for JSON: a row each; of --compare an object."""
+    """Returns the formats for JSON: a row each; of --compare an object."""
     formats = [f for f in found if isinstance(f, Format)]
     if options.neighbors is not None:
         return [neighbors_row(number(options.neighbors), f) for f in formats]
@@ -154,6 +154,6 @@ def _print_values(console: Console, wire: Format) -> None:
 
 
 def _code_values(wire: Format) -> list[float]:
-    """The value of every code, ascending by code."""
+    """Returns the value of every code, ascending by code."""
     codes = np.arange(2**wire.bits, dtype=np.uint8)
     return [float(decode(codes[i : i + 1], wire, (1,))[0]) for i in range(len(codes))]

@@ -197,13 +197,13 @@ def _check(options: Options) -> None:
 
 
 def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
-    """The network that --recommend models, and the sums that are measured, by their texts."""
+    """Returns the network that --recommend models, and the measured sums, by their texts."""
     network = _network(options)
     return network, {text: _spec(text, options) for text in options.sums.reduce or [_REDUCE]}
 
 
 def _spec(text: str, options: Options) -> Reduce:
-    """The all-reduce of a text; of --recommend in order ring."""
+    """Returns the all-reduce of a text; of --recommend in order ring."""
     spec = opt.reduce_of(text)
     if options.sums.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):
@@ -372,7 +372,7 @@ def _check_source(options: Options) -> None:
 
 
 def _gradients(options: Options, nodes: int | None) -> "Gradients":
-    """The gradients of a file or a model, of --layer alone if it is given."""
+    """Returns the gradients of a file or a model, of --layer alone if it is given."""
     from cpd.study.gradients import load_gradients
 
     file, layer = options.source.gradients, options.source.layer

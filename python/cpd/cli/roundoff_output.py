@@ -43,7 +43,7 @@ _CSV = (
 
 
 def series_table(series: Sequence[Series]) -> Table:
-    """All ways to sum, one after the other; with times where a network was given."""
+    """Returns all ways to sum, one after the other; with times where a network was given."""
     timed = any(line.choice for entry in series for line in entry.lines)
     table = new_table(
         "Sum",
@@ -143,7 +143,7 @@ def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
 
 
 def csv_of(series: Sequence[Series], per_layer: bool) -> str:
-    """A header and a row for each line; `layer` is empty for all layers together."""
+    """Returns a header and a row for each line; `layer` is empty for all layers together."""
     rows = []
     for entry in series:
         setting = {"name": entry.label, **entry.setting(), "baseline": int(entry.baseline)}

@@ -59,7 +59,7 @@ _LISTED_BITS = 4
 
 
 def find_format(name: str) -> Format | Scaled:
-    """The format of a name; an error names the scaled one that was probably meant."""
+    """Returns the format of a name; an error names the scaled one that was probably meant."""
     try:
         return format_or_scaled(name)
     except ValueError as error:
@@ -122,7 +122,7 @@ def scaled_table(formats: list[Scaled]) -> Table:
 
 
 def notes(formats: list[Scaled]) -> Iterator[str]:
-    """The table in words."""
+    """Yields the table in words."""
     yield f"* of a {' x '.join(map(str, EXAMPLE))} matrix, blocks along its rows"
     yield "A: a block's largest magnitude; M: the elements' max, of exponent emax"
     for terms in (
@@ -145,7 +145,7 @@ def notes(formats: list[Scaled]) -> Iterator[str]:
 
 
 def largest(q: Scaled) -> float:
-    """The largest finite value; binary32's where scales reach beyond."""
+    """Returns the largest finite value; binary32's where scales reach beyond."""
     f = q.element
     value = f.max * q.scale.max * (1.0 if q.tensor_scale is None else q.tensor_scale.max)
     if value <= _FLT_MAX:
@@ -158,7 +158,7 @@ def largest(q: Scaled) -> float:
 
 
 def least(q: Scaled) -> float:
-    """The least positive value; binary32's where scales reach below."""
+    """Returns the least positive value; binary32's where scales reach below."""
     value = 1.0
     for f in (q.element, q.scale, q.tensor_scale):
         if f is not None:

@@ -145,7 +145,7 @@ def _check(options: Options) -> None:
 
 
 def _listed(kind: str | None) -> tuple[str, ...]:
-    """The names that are shown where none is given."""
+    """Returns the names that are shown where none is given."""
     return _names().get(kind, COMMON) if kind else COMMON
 
 

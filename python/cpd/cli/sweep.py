@@ -208,7 +208,7 @@ def _tensors(options: Options) -> Any:
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """A function of the user's, of a module that Python finds from the current folder too."""
+    """Returns a function of the user's, from a module in Python's path or the current folder."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
         raise UsageError(f"--capture must be MODULE:FUNCTION, got {text!r}")

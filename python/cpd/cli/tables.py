@@ -50,7 +50,7 @@ class WholeTable(Table):
         yield from super().__rich_console__(console, options.update(width=width))
 
     def _least(self, console: Console, options: ConsoleOptions) -> int:
-        """The width at which no number is cut."""
+        """Returns the width at which no number is cut."""
         least = Measurement.get(console, options.update(width=1000), self).maximum
         for column in self.columns:
             if not column.no_wrap:
@@ -69,7 +69,7 @@ class WholeTable(Table):
 
 
 def _parted(text: str, width: int) -> str:
-    """The text with words that are longer than the width broken into lines after signs."""
+    """Returns the text with words that are longer than the width broken into lines after signs."""
 
     def parts(word: re.Match[str]) -> str:
         if cell_len(word[0]) <= width:
@@ -85,7 +85,7 @@ def _parted(text: str, width: int) -> str:
 
 
 def _in_lines(header: str, cells: Iterable[str]) -> str:
-    """A header broken to lines of its cells' width, or of its longest word's."""
+    """Returns a header broken to lines of its cells' width, or of its longest word's."""
     widest = max(map(cell_len, cells), default=0)
     words: list[str] = []
     for word in header.split():

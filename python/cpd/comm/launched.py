@@ -20,7 +20,7 @@ started fewer."""
 
 
 def promised() -> dict[str, int]:
-    """The variables of `_SIZES` that are set to a number, in that order."""
+    """Returns the variables of `_SIZES` that are set to a number, in that order."""
     settings = ((name, os.environ.get(name, "").strip()) for name in _SIZES)
     return {name: int(text) for name, text in settings if text.isascii() and text.isdigit()}
 

@@ -198,7 +198,7 @@ class Transport(ABC):
         """Connects what moves the messages."""
 
     def _own_store(self, timeout: float) -> Store:
-        """A separate connection to torch's store: on a shared one another call may be waiting."""
+        """Returns a separate connection to torch's store: another call may wait on a shared one."""
         default: Any = c10d._get_default_store()
         store = default.clone()
         store.set_timeout(timedelta(seconds=timeout))
@@ -237,7 +237,7 @@ class Transport(ABC):
         return [] if self._alarms is None else self._alarms.seen()
 
     def subgroup(self, ranks: list[int], timeout: float) -> Transport:
-        """A transport between some of the ranks, by their numbers here."""
+        """Returns a transport between some of the ranks, by their numbers here."""
         chosen = [self._ranks[rank] for rank in ranks]
         return _joined(type(self)(chosen), timeout, ranks, self.size)
 

@@ -280,7 +280,7 @@ def multi_head_attention(
 
 
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """The recipe of an attention; sums and formats alone are for its products."""
+    """Returns the recipe of an attention; sums and formats alone are for its products."""
     call_recipe = recipe_of(recipe, sums)
     return (
         call_recipe
@@ -315,7 +315,7 @@ def _weighted(
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """The sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
+    """Returns the sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
     if weights.dtype == query.dtype:
         return _product(weights, value, recipe, VALUES, bits, delayed, dtype)
     result_type = dtype or autocast_type(query) or query.dtype
@@ -342,7 +342,7 @@ def _weights(
     delayed: Any,
     zeros: bool,
 ) -> Tensor:
-    """The weights of the values. A row whose mask leaves nothing is 0 where `zeros`, else NaN."""
+    """Returns the weights of the values. A fully masked row is 0 if `zeros`, else NaN."""
     are_cast = _are_cast(recipe)
     if recipe.softmax is not None and not are_cast:
         check_storage(operators.name_of(query.dtype), element_of(recipe.softmax).name)
@@ -476,7 +476,10 @@ def _merged(
 
 
 def _to_add(mask: Tensor, added: int, dtype: torch.dtype) -> Tensor:
-    """A mask as a term of the scores; True in a boolean one leaves a key out: it becomes -inf."""
+    """Returns a mask as a term of the scores.
+
+    True in a boolean one leaves a key out: it becomes -inf.
+    """
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
     return F.pad(mask.to(dtype), (0, added)) if added else mask.to(dtype)

@@ -252,7 +252,7 @@ class Clock:
             self.advance((self._delayed[place],), histories, scales)
 
     def mark(self, y: Any, training: bool) -> Any:
-        """A layer's result, whose backward pass the clock notices."""
+        """Returns a layer's result, whose backward pass the clock notices."""
         if not torch.is_grad_enabled():
             return y
         if torch.compiler.is_compiling():
@@ -333,7 +333,7 @@ class Clock:
             )
 
     def _groups(self, step: Tensor) -> list[Any]:
-        """The groups of ranks that exchange magnitudes at a call of the model."""
+        """Returns the groups of ranks that exchange magnitudes at a call of the model."""
         if not self._delayed or self.amax_group is False or _ranks() <= 1:
             return []
         if isinstance(self.amax_group, str):
@@ -404,7 +404,7 @@ def _ranks() -> int:
 
 
 def _tensors_in(values: Any) -> Iterable[Tensor]:
-    """The tensors in a layer's result."""
+    """Yields the tensors in a layer's result."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, (tuple, list)):
@@ -436,7 +436,7 @@ _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:
-    """A layer's result in a compiled program, whose backward pass reports to the clock.
+    """Returns a layer's result in a compiled program, whose backward pass reports to the clock.
 
     Raises RuntimeError if it would not. Without fullgraph=True torch then runs the layer eagerly.
     """
@@ -499,7 +499,7 @@ def recomputes_or_transforms() -> bool:
 
 
 def clock_of(model: nn.Module) -> Clock | None:
-    """The clock of `model`, or None."""
+    """Returns the clock of `model`, or None."""
     hooks = model._forward_pre_hooks.values()
     owners = (getattr(hook, "__self__", None) for hook in hooks)
     return next((owner for owner in owners if isinstance(owner, Clock)), None)

@@ -148,7 +148,7 @@ def convert(
 
 
 def _share(coverage: float | bool) -> float | None:
-    """The share below which a step warns; None: nothing is counted."""
+    """Returns the share below which a step warns; None: nothing is counted."""
     if coverage is False:
         return None
     share = WARN_BELOW if coverage is True else coverage
@@ -249,7 +249,7 @@ def plain_state_dict(model: nn.Module) -> dict[str, Any]:
 
 
 def _within(model: nn.Module) -> nn.Module:
-    """The model that DistributedDataParallel or torch.compile wraps, or itself."""
+    """Returns the model that DistributedDataParallel or torch.compile wraps, or itself."""
     compiled = getattr(model, "_orig_mod", None)
     if isinstance(compiled, nn.Module):
         return _within(compiled)
@@ -289,7 +289,7 @@ class _Layer:
     state: State
 
     def recipes(self) -> Iterator[Recipe]:
-        """The recipes that it may have, if it has products."""
+        """Returns the recipes that it may have, if it has products."""
         return iter(()) if self.emulation.what in WITHOUT_PRODUCTS else self.state.phases()
 
 
@@ -338,7 +338,7 @@ class _Plan:
         return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
 
     def _rows(self, name: str) -> Iterator[ReportRow]:
-        """The module's row, if it computes; plans what is to be done with it."""
+        """Yields the module's row, if it computes; plans what is to be done with it."""
         module = self._modules[name]
         cls = _class_of(module)
         kind = classes.own_class(module).__name__
@@ -468,7 +468,7 @@ _HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.Pa
 
 
 def _class_of(module: nn.Module) -> type[nn.Module]:
-    """The module's own class; of a lazy one the class that its first call gives it."""
+    """Returns the module's own class; of a lazy one the class that its first call gives it."""
     cls: type[nn.Module] = getattr(module, "cls_to_become", None) or classes.own_class(module)
     return cls
 
@@ -512,7 +512,7 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
 
 
 def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
-    """The names and classes of modules whose own code may compute products."""
+    """Returns the names and classes of modules whose own code may compute products."""
     return {
         name: classes.own_class(m).__name__
         for name, m in modules.items()

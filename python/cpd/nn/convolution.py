@@ -431,7 +431,7 @@ def _convolve(
     geometry: Geometry,
     options: tuple[Any, ...],
 ) -> Tensor:
-    """A convolution over `rank` dimensions. `options`: the keywords that all products have."""
+    """Returns a convolution over `rank` dimensions. `options`: the keywords of all products."""
     recipe, sums, seed, stream, dtype, delayed = options
     call_recipe = recipe_of(recipe, sums)
     transposed = geometry.output_padding is not None

@@ -194,7 +194,7 @@ class Counter(TorchDispatchMode):
         count[1] += 1
 
     def _recipe(self, module: str, func: Any, args: Sequence[Any]) -> str:
-        """The name of the recipe by which a product is computed; "": torch computes it."""
+        """Returns the name of the recipe by which a product is computed; "": torch computes it."""
         text = _text_of_node()
         if text is None and is_ours(func):
             text = _text_of(func, args)
@@ -209,7 +209,7 @@ class Counter(TorchDispatchMode):
         self._calls = recipe
 
     def end(self) -> Coverage:
-        """The counts."""
+        """Returns the counts."""
         self._ascribed.clear()
         self._unhook()
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
@@ -303,20 +303,20 @@ def _text_of_node() -> str | None:
 
 
 def _text_of(func: Any, args: Sequence[Any]) -> str:
-    """The text by which an operator of ours computes: a recipe's or an accumulator's."""
+    """Returns the text by which an operator of ours computes: a recipe's or an accumulator's."""
     names = [argument.name for argument in func._schema.arguments]
     return next(str(args[names.index(n)]) for n in ("recipe", "accumulator", "text") if n in names)
 
 
 def _described(recipe: Recipe) -> str:
-    """The recipe's name or text; "" where it rounds nothing in products."""
+    """Returns the recipe's name or text; "" where it rounds nothing in products."""
     casts = (*recipe._kept.operands, recipe.output)
     rounds = not recipe._is_native or any(cast is not None for cast in casts)
     return name_of(recipe) if rounds else ""
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:
-    """The tensors in arguments or results of a module, in containers and mappings of any kind."""
+    """Yields the tensors in a module's arguments or results, in any containers and mappings."""
     for leaf in tree_leaves(values):
         if isinstance(leaf, Tensor):
             yield leaf
@@ -502,7 +502,10 @@ skip_code(Census.look.__code__)  # compiled alone, a second model would reuse it
 
 
 def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
-    """A tensor of the mode with the layout of `x`; where that is symbolic, with its hints."""
+    """Returns a tensor of the mode with the layout of `x`.
+
+    Where that is symbolic, with its hints.
+    """
     if not isinstance(x, FakeTensor):
         return mode.from_tensor(x, static_shapes=True)
     size, stride = ([_hint(n) for n in numbers] for numbers in (x.shape, x.stride()))
@@ -526,7 +529,7 @@ def _look_at_compiled(context: Any) -> None:
 
 
 def _traced(variable: Any) -> Any:
-    """The value of a variable of torch.compile's tracer, its tensors without values."""
+    """Returns the value of a variable of torch.compile's tracer, its tensors without values."""
     variable = variable.realize()
     if isinstance(variable, TensorVariable):
         return variable.as_proxy().node.meta["example_value"]
@@ -539,7 +542,10 @@ def _traced(variable: Any) -> Any:
 
 
 def coverage_of(model: nn.Module) -> Coverage | None:
-    """The counts of the first training step of a converted model; None: no such step yet."""
+    """Returns the counts of the first training step of a converted model.
+
+    None: no such step yet.
+    """
     census = _CENSUSES.get(model)
     return None if census is None else census.finish()
 

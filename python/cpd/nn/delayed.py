@@ -56,7 +56,7 @@ class _Casts:
             ops.record_amax(self.state.amax_history, x.detach(), self._column(which), clock)
 
     def multipliers(self) -> Tensor:
-        """The present scales: a copy, which a later `update` leaves as it is."""
+        """Returns the present scales: a copy, which a later `update` leaves as it is."""
         first = self._column(OPERANDS[0])
         return self.state.scale[first : first + len(OPERANDS)].clone()
 
@@ -74,7 +74,10 @@ class _Casts:
         return watched
 
     def at(self, number: int) -> Product:
-        """The product whose number is greater by `number`; beyond the last one they repeat."""
+        """Returns the product whose number is greater by `number`.
+
+        Beyond the last one they repeat.
+        """
         return Product(self.state, self.number + number)
 
     @property
@@ -190,7 +193,7 @@ class Delayed(_Casts, nn.Module):
             self.scale.fill_(1)
 
     def records(self) -> int | None:
-        """The last argument of torch.ops.cpd.record_amax; None: nothing is recorded."""
+        """Returns the last argument of torch.ops.cpd.record_amax; None: nothing is recorded."""
         if self.training:
             return -1
         return self.clock.key if self.clock is not None and torch.is_grad_enabled() else None
@@ -207,7 +210,7 @@ class Delayed(_Casts, nn.Module):
             yield from self.attention.parts()
 
     def cast_of(self, which: str) -> Cast:
-        """An operand's cast. Raises ValueError for one that is not delayed."""
+        """Returns an operand's cast. Raises ValueError for one that is not delayed."""
         if which not in self.casts:
             raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
         return self.casts[which]
@@ -296,7 +299,7 @@ def attending_at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def _delayed(name: str, cast: Any) -> Cast:
-    """An operand's cast. Raises ValueError for any that is not delayed."""
+    """Returns an operand's cast. Raises ValueError for any that is not delayed."""
     if not getattr(cast, "history", 0):
         raise ValueError(f"{name} must be a Cast with history > 0, got {cast}")
     return cast  # type: ignore[no-any-return]
@@ -335,18 +338,21 @@ def reduce(histories: list[Tensor], group: dist.ProcessGroup | None) -> None:
 
 
 def parts_of(layers: Iterable[Delayed]) -> list[Delayed]:
-    """The states of `layers` and of their attention, each if it delays."""
+    """Returns the states of `layers` and of their attention, each if it delays."""
     return [part for layer in layers for part in layer.parts()]
 
 
 def tensors(layers: Iterable[Delayed]) -> tuple[list[Tensor], list[Tensor]]:
-    """The histories and the scales of `parts_of(layers)`."""
+    """Returns the histories and the scales of `parts_of(layers)`."""
     parts = parts_of(layers)
     return [part.amax_history for part in parts], [part.scale for part in parts]
 
 
 def device_of(state_dict: Any, prefix: str) -> torch.device | None:
-    """The device of the first tensor of a state_dict whose name begins so; None: there is none."""
+    """Returns the device of the first tensor of a state_dict whose name begins so.
+
+    None: there is none.
+    """
     tensors = (x for name, x in state_dict.items() if name.startswith(prefix))
     return next((x.device for x in tensors if isinstance(x, Tensor)), None)
 

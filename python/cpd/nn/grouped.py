@@ -105,7 +105,7 @@ def grouped_mm(
 
 
 def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-    """The operands of one group."""
+    """Returns the operands of one group."""
     if a.dim() == 2 and b.dim() == 2:
         return a[:, begin:end], b[begin:end]
     if a.dim() == 2:

@@ -323,7 +323,7 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """The result, and the new running statistics where the input's statistics are used."""
+    """Returns the result, and the new running statistics where the input's statistics are used."""
     x, mean, var, w, b = operands
     if not of_input or mean is None:
         return [compute(x, mean, var, w, b, of_input, *numbers)]

@@ -133,5 +133,5 @@ def _legend(figure: Any, looks: dict[str, dict[str, Any]]) -> None:
 
 
 def _short(name: str) -> str:
-    """The end of a long name."""
+    """Returns the end of a long name."""
     return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]

@@ -35,7 +35,7 @@ RESIDUAL = "residual"
 
 
 def takes_all(tensors: Sequence[Tensor]) -> bool:
-    """The operation takes operands of several types: returns False."""
+    """Returns False: the operation takes operands of several types."""
     return False
 
 
@@ -79,7 +79,7 @@ class Operation(NamedTuple):
 
 
 def by_function(operations: Iterable[Operation]) -> dict[Any, Operation]:
-    """The operations by torch's functions."""
+    """Returns the operations by torch's functions."""
     return {function: row for row in operations for function in _functions(row)}
 
 
@@ -97,7 +97,7 @@ def _functions(row: Operation) -> Iterator[Any]:
 
 
 def _by(function: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
-    """The form of a function of `products` products, with the arguments of torch's function."""
+    """Returns the form of a function of `products` products, with the arguments of torch's."""
 
     def compute(mode: Any, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs, **mode._take(products))

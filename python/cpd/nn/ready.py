@@ -42,7 +42,7 @@ def _aps(wire: str, pair: str) -> Ready:
 
 
 def _short(name: str, **keys: Any) -> dict[str, Any]:
-    """All operands and results of 16 bits, attention's too."""
+    """Returns all operands and results of 16 bits, attention's too."""
     held = {**_operands(name, name), "output": name}
     return {**held, "attention": held, **keys}
 

@@ -368,7 +368,7 @@ class Recipe:
 
 
 def _parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe, of its first argument and of the others that are given."""
+    """Returns the fields of a recipe, of its first argument and of the others that are given."""
     if isinstance(format, str) and format.lower() in READY:
         format = _named(format.lower())
     if isinstance(format, Recipe):
@@ -400,7 +400,7 @@ def _named(name: str) -> Recipe:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """The names of recipes by their texts."""
+    """Returns the names of recipes by their texts."""
     names: dict[str, str] = {}
     for name in sorted(READY, key=lambda name: "rules" in READY[name].keys):
         names[recipe_files.text_of(_named(name), names)] = name
@@ -453,7 +453,7 @@ def _new(parts: dict[str, Any]) -> Recipe:
 
 
 def _changed(recipe: Recipe, others: dict[str, Any]) -> Recipe:
-    """The recipe with other arguments; `sums` change in its rules, schedule and attention too."""
+    """Returns the recipe with other arguments. `sums` also change in its inner recipes."""
     sums = others.get("sums")
     if sums is None or _is_unit(sums):
         return recipe.replace(**others)
@@ -479,7 +479,7 @@ def _sums_of(sums: Any) -> tuple[Any, ...]:
 
 
 def _read_parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe of a format and other arguments."""
+    """Returns the fields of a recipe of a format and other arguments."""
     cast = read.operands(format)
     keys = _USUAL | others
     sums = _sums_of(keys.pop("sums"))
@@ -515,7 +515,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _within(name: str, error: ValueError | TypeError) -> Exception:
-    """The error of a value, with the name of the key that has it."""
+    """Returns the error of a value, with the name of the key that has it."""
     return (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}")
 
 

@@ -159,7 +159,7 @@ def _refuse_table(value: Any) -> None:
 
 
 def usual_bias(forward: Sum) -> SumLike:
-    """The default sum of a bias's gradient."""
+    """Returns the default sum of a bias's gradient."""
     return NATIVE if isinstance(forward, str) else "fp32"
 
 

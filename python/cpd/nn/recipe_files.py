@@ -144,7 +144,7 @@ def renewed(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(text: str) -> str:
-    """The optimizer's text, in which the options of a format follow it without quotes."""
+    """Returns the optimizer's text, in which the options of a format follow it without quotes."""
     parts: list[str] = []
     for word in text.split():
         is_key = word.partition("=")[0] in OPTIMIZER
@@ -171,7 +171,7 @@ def _selector(text: str) -> str:
 
 
 def said(recipe: Any) -> dict[str, Any]:
-    """The arguments that are not their defaults, `forward` first."""
+    """Returns the arguments that are not their defaults, `forward` first."""
     bias = recipe.forward if is_native(recipe.forward) else Accumulator("fp32")
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}

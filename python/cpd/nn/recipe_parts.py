@@ -106,7 +106,7 @@ def draws(part: Any) -> bool:
 
 
 def _text(parts: dict[str, Any]) -> str:
-    """A text of a recipe's parts."""
+    """Returns a text of a recipe's parts."""
     texts = {name: parts[name] for name in (*SUMS, *OPERANDS, "output", *ROUNDED, "scales_at")}
     texts |= {name: parts[name] for name in OVERRIDES if not is_same(parts[name])}
     if parts["scales_at"] is None:  # what follows from `sums`

@@ -444,7 +444,7 @@ class _Chain(NamedTuple):
     chains: int = 1
 
     def product(self, x: Tensor, which: int, t: int) -> Tensor:
-        """The product of kind `which` at time step t."""
+        """Returns the product of kind `which` at time step t."""
         w, b = ((0, 2), (1, 3), (4, None))[which]
         weight: Any = self.weights[w]
         bias = None if b is None else self.weights[b]
@@ -553,7 +553,7 @@ def _step_by_step(
 
 
 def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
-    """The number of examples that have a row at each time step."""
+    """Returns the number of examples that have a row at each time step."""
     dimensions = 3 if batch_sizes is None else 2
     if x.dim() != dimensions:
         raise ValueError(f"input must have {dimensions} dimensions, got shape {tuple(x.shape)}")

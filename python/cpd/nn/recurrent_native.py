@@ -82,7 +82,7 @@ class _Product:
         self.bias = bias
 
     def step(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The product, and the operand that its backward pass takes."""
+        """Returns the product, and the operand that its backward pass takes."""
         entered = _cast(h, self.before)
         a = self.call.cast(Purpose.cast_activation, entered, -1)
         if self.bias is None:
@@ -106,7 +106,7 @@ class _ProductGradients:
         self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
 
     def step(self, g: Tensor, entered: Tensor, for_input: bool) -> Tensor | None:
-        """The gradient of the product's operand, from its result's gradient."""
+        """Returns the gradient of the product's operand, from its result's gradient."""
         if self.for_bias:
             summed = g if len(g) == 1 else g.sum([0], keepdim=True)
             self.of_bias = _sum(self.of_bias, summed.reshape(-1))
@@ -196,7 +196,7 @@ def _gru_backward(saved: State, state: State, grads: Gradients) -> tuple[Tensor,
 def _rnn(
     activation: Callable[[Tensor], Tensor], derivative: Callable[[Any, Tensor], Tensor]
 ) -> Cell:
-    """The cell that has one state and no gates.
+    """Returns the cell that has one state and no gates.
 
     `derivative`: the argument's gradient, from the result's gradient and the result.
     """
@@ -233,7 +233,7 @@ class Examples:
         self.ended: list[State] = []
 
     def at(self, count: int) -> State:
-        """The state of the first `count` examples, as a time step takes it."""
+        """Returns the state of the first `count` examples, as a time step takes it."""
         have, self.count = self.count, count
         if count < have:
             self.ended.append(tuple(s[count:] for s in self.state))
@@ -244,7 +244,7 @@ class Examples:
         return self.state
 
     def last(self) -> State:
-        """The last state of each example."""
+        """Returns the last state of each example."""
         if not self.ended:
             return self.state
         return tuple(map(torch.cat, zip(self.state, *reversed(self.ended), strict=True)))
@@ -275,7 +275,7 @@ def over_time(
     w_hr: Tensor | None,
     *first: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The hidden states of all time steps, rows of the first step first, and the last state.
+    """Returns the hidden states of all steps, rows of the first step first, and the last state.
 
     `x`: the input's products, in rows as the result; `first`: the first state.
     """
@@ -344,7 +344,10 @@ def _forward(
 def _backward(
     ctx: Any, saved: Sequence[Any], of_rows: Tensor | None, grads: Gradients
 ) -> Gradients:
-    """The gradients of the operands. `saved`: what `_forward` made of weights and in each step."""
+    """Returns the operands' gradients.
+
+    `saved`: what `_forward` made of weights and in each step.
+    """
     steps: Steps = ctx.steps
     _, _, *needs = ctx.needs_input_grad
     hidden_weight, projection_weight, *step_tensors = saved
@@ -431,7 +434,7 @@ def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
 
 
 def _differentiable(ctx: Any, operands: Sequence[Any], grads: Gradients) -> Gradients:
-    """The gradients of the operands, with a graph of their own."""
+    """Returns the gradients of the operands, with a graph of their own."""
     results = ctx.steps.loop(*operands)
     pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
     outputs, output_grads = zip(*pairs, strict=True)

@@ -119,7 +119,7 @@ def _emulation_of(cls: Any) -> Emulation | None:
 
 
 def torchs_base(cls: type[nn.Module]) -> type[nn.Module] | None:
-    """The class of torch as which modules of a class are emulated.
+    """Returns the class of torch as which modules of a class are emulated.
 
     None if they are emulated by their own forward, or not at all.
     """

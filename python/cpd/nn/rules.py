@@ -62,7 +62,10 @@ class Choice:
         self._decide = decide
 
     def of(self, name: str) -> tuple[Recipe | None, str]:
-        """The recipe of the module of that name, and the selector that gave it; "": none did."""
+        """Returns the recipe of the module of that name, and the selector that gave it.
+
+        "": none did.
+        """
         decided = ... if self._decide is None else self._decide(name, self._modules[name])
         if decided is not ...:
             return None if decided is None else _decided(decided, name), "a function"
@@ -80,7 +83,7 @@ class Choice:
         ]
 
     def _matching(self, selector: Selector) -> Callable[[str], bool]:
-        """A function that says of a module's name whether `selector` selects the module."""
+        """Returns a function that says of a module's name whether `selector` selects the module."""
         if isinstance(selector, type):
             return lambda name: any(isinstance(self._modules[n], selector) for n in _within(name))
         place = _POSITIONS.fullmatch(selector)
@@ -102,7 +105,7 @@ class Choice:
 
 
 def _decided(recipe: Any, name: str) -> Recipe:
-    """The recipe that a function of rules returned for a module."""
+    """Returns the recipe that a function of rules returned for a module."""
     try:
         return as_recipe(recipe)
     except TypeError:
@@ -122,7 +125,7 @@ def longest_list(modules: dict[str, nn.Module]) -> list[str]:
 
 
 def _checked(rule: Rule) -> str:
-    """The selector's text. Raises unless `rule` is one."""
+    """Returns the selector's text. Raises unless `rule` is one."""
     if not isinstance(rule, (tuple, list)) or len(rule) != 2:
         raise TypeError(
             "rules must be a list of pairs (selector, recipe or None), such as [('last 1', None)], "

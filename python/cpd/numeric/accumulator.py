@@ -301,8 +301,7 @@ class Accumulator(Spec, native=_core.Accumulator):
 
     @cached_property
     def slowdown(self) -> float:
-        """The estimated time of `cpd.gemm`, as a multiple of a BLAS's fp32 time: measured on a
-        Xeon.
+        """The time of `cpd.gemm` as a multiple of a BLAS's fp32 time: an estimate for a Xeon.
 
         >>> Accumulator("e4m3").slowdown < 100 < Accumulator("e5m12 kahan").slowdown
         True
@@ -361,8 +360,7 @@ AccumulatorLike: TypeAlias = "Accumulator | FormatLike"
 
 
 def as_accumulator(acc: AccumulatorLike) -> Accumulator:
-    """Returns `acc` itself, the accumulator of a text, or the sequential accumulator of a format.
-    """
+    """Returns `acc`, the accumulator of a text, or the sequential accumulator of a format."""
     if isinstance(acc, Accumulator):
         return acc
     return parsed(acc if isinstance(acc, str) else _text(acc))

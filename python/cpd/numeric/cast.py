@@ -145,8 +145,7 @@ def rounding_of(how: Any) -> dict[str, Any]:
 
 
 def elements(cast: Cast) -> str:
-    """Returns the text of the cast of a scaled format's elements; for other casts, their own text.
-    """
+    """Returns the text of a scaled cast's element cast; for other casts, their own text."""
     return cast.text if isinstance(cast.format, Format) else _elements(cast.text)
 
 

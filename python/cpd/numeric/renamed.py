@@ -36,7 +36,7 @@ def refuses_old(of: OfT) -> OfT:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function in `KEYWORDS`; a constructor has its class's."""
+    """Returns the name of a function in `KEYWORDS`; a constructor has its class's."""
     return function.__qualname__.removesuffix(".__init__")
 
 

@@ -72,7 +72,7 @@ def share(value: float) -> str:
 
 
 def byte_size(number: int) -> str:
-    """A number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
+    """Returns a number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
     value, unit = float(number), "bytes"
     for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
         if value < 999.5:

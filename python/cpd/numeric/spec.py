@@ -104,7 +104,7 @@ class Spec:
 
     @classmethod
     def _of(cls, held: Any) -> Self:
-        """The spec of a native object."""
+        """Returns the spec of a native object."""
         spec = object.__new__(cls)
         for name, value in held.fields().items():
             read = cls._reads.get(name)
@@ -182,7 +182,7 @@ def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
 
 
 def _constructor(spec: type[Spec]) -> Callable[..., None]:
-    """The constructor of a spec, with the signature of the one that the class has."""
+    """Returns the constructor of a spec, with the signature of the one that the class has."""
     parameters = [*inspect.signature(spec.__init__).parameters.values()][2:]
     names = [p.name for p in parameters]
     by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -60,7 +60,7 @@ on_tensors: Callable[[], Any] = _nothing
 
 
 def front_end_of(x: object) -> Any:
-    """The front end of arrays of `x`'s kind."""
+    """Returns the front end of arrays of `x`'s kind."""
     if type(x) is ndarray:
         return on_numpy
     return on_tensors() if is_torch(x) else on_numpy

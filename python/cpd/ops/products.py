@@ -68,7 +68,7 @@ def gemm_scaled(
 
 
 def values_of(x: Encoded) -> Any:
-    """The values in float32, as from `cpd.decode`."""
+    """Returns the values in float32, as from `cpd.decode`."""
     q = format_or_scaled(x.format)
     if isinstance(q, Scaled):
         return decoded_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
@@ -78,7 +78,9 @@ def values_of(x: Encoded) -> Any:
 def encoded_operand(
     x: Encoded, decode: Callable[[Any, Format, tuple[int, ...]], Any] = decoded
 ) -> Operand:
-    """Returns the operand as the library multiplies it. `decode` gives the float32 values of codes.
+    """Returns the operand as the library multiplies it.
+
+    `decode` gives the float32 values of codes.
     """
     q = format_or_scaled(x.format)
     shape = shape_of("shape", x.shape)

@@ -162,14 +162,12 @@ class LowPrecision(Optimizer):
         self._take([self.param_groups[-1]])
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the inner optimizer's state, master copies, compensations and the number of
-        steps."""
+        """Returns the inner optimizer's state, master copies, compensations, number of steps."""
         return self.inner.state_dict()
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state that `state_dict` returned, or an inner optimizer's state, which begins at
-        step 0.
+        """Loads a result of `state_dict`, or an inner optimizer's state, which begins at step 0.
 
         Args:
             state_dict: the state.
@@ -260,8 +258,7 @@ class LowPrecision(Optimizer):
         return chain.from_iterable(group["params"] for group in self.param_groups)
 
     def _take(self, groups: list[dict[str, Any]]) -> None:
-        """Prepares groups of the inner optimizer, and the state that it already keeps of their
-        parameters."""
+        """Prepares groups of the inner optimizer, and the state that they already have."""
         for options in (*groups, self.defaults):
             if options.get("differentiable"):
                 raise ValueError(

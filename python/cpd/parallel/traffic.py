@@ -60,6 +60,6 @@ class Meter:
 
 
 def _sent(comm: Any) -> int | None:
-    """The bytes of values that a communicator has sent; None where it does not count."""
+    """Returns the bytes of values that a communicator has sent; None where it does not count."""
     traffic = getattr(comm, "traffic", None)
     return None if traffic is None else int(traffic.bytes_sent)

@@ -76,7 +76,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def total(parts: Iterable[Figures]) -> Figures:
-    """The sums over several tensors."""
+    """Returns the sums over several tensors."""
     whole = Figures()
     for part in parts:
         for name, value in asdict(part).items():

@@ -84,7 +84,7 @@ class Gradients:
         return Gradients([self.names[n] for n in chosen], per_rank)
 
     def not_finite(self) -> list[NotFinite]:
-        """The layers that hold NaN or Inf."""
+        """Returns the layers that hold NaN or Inf."""
         faults = []
         for index, name in enumerate(self.names):
             nan = infinite = 0

@@ -84,7 +84,7 @@ class Inputs:
         return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
 
     def powers(self, leaf: int) -> Powers:
-        """The exponents that a leaf can have."""
+        """Returns the exponents that a leaf can have."""
         return self.of_c if leaf == self.k and self.of_c is not None else self.products
 
     def factors(self, exponent: int) -> tuple[float, float]:

@@ -96,7 +96,7 @@ def _check_ports(ports: Ports, used: Sequence[str]) -> None:
 
 
 def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
-    """The formats of the fields that hold one floating-point code."""
+    """Returns the formats of the fields that hold one floating-point code."""
     result = head.get("result") or Accumulator(head["accumulator"]).format
     named = {"result": as_format(result)}
     named |= {name: as_format(text) for name, text in zip("abc", head["formats"], strict=False)}

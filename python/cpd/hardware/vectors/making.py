@@ -232,7 +232,7 @@ def _formats(specs: FormatLike | Sequence[FormatLike]) -> list[Format]:
 
 
 def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[str, int]:
-    """The source of inputs, and the number of random ones."""
+    """Returns the source of inputs, and the number of random ones."""
     random = integer("random", random)
     if not 0 <= random <= MOST_LINES:
         raise ValueError(f"random must be 0…2^40 lines, got {random}")

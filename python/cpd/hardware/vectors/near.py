@@ -37,12 +37,12 @@ STEPS = np.array([-1, 0, 1])
 
 
 def codes_of(f: Format, values: F64) -> Codes:
-    """The codes of the numbers nearest to finite values."""
+    """Returns the codes of the numbers nearest to finite values."""
     return encoded(np.asarray(values, np.float64), Cast(f, overflow="saturate"))
 
 
 def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
-    """The codes of the numbers `steps` further from zero, within the finite ones."""
+    """Returns the codes of the numbers `steps` further from zero, within the finite ones."""
     if is_integer(f):
         unused = 32 - f.bits
         signed = (codes << np.uint32(unused)).view(np.int32).astype(np.int64) >> unused
@@ -58,7 +58,7 @@ def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
 
 
 def precise(f: Format, codes: Codes) -> F64:
-    """The values of codes as binary64."""
+    """Returns the values of codes as binary64."""
     with np.errstate(invalid="ignore"):
         values: F64 = values_of(f, codes).astype(np.float64)
     return values
@@ -152,7 +152,7 @@ def _codes_at(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Code
 
 
 def _lines(rule: Any, words: Words) -> Lines:
-    """The last operand solves operation(…) = target; the others are random."""
+    """Returns operands: the last one solves operation(…) = target, the others are random."""
     goal = targets(rule.result, words)
     formats: Sequence[Format] = rule.formats
     operation = rule.operation
@@ -272,20 +272,20 @@ def _near_powers(
 
 
 def _least(rule: Any) -> int:
-    """The exponent of the result's least normal number."""
+    """Returns the exponent of the result's least normal number."""
     f = rule.result
     return int(exponents_of(np.array([f.min_normal or f.max]))[0])
 
 
 def _positive(f: Format) -> Codes:
-    """The corner codes of positive numbers."""
+    """Returns the corner codes of positive numbers."""
     codes = generated.corner_codes(f)
     values = precise(f, codes)
     return codes[np.isfinite(values) & (values > 0)]
 
 
 def _any_sign(f: Format, codes: Codes, words: Words) -> Codes:
-    """The codes or their negatives, at random."""
+    """Returns the codes or their negatives, at random."""
     if not f.signed:
         return codes
     flips = words.below(2, len(codes)) == 1

@@ -273,7 +273,10 @@ class SumRule:
         return f"{self.stem} of {inputs}: oracle {oracle:X}, kernel {kernel}"
 
     def _kernel(self, codes: Columns, integers: npt.NDArray[np.uint64] | None) -> tuple[Any, Any]:
-        """The kernel's values and flags; no flags for scaled operands and without a trace."""
+        """Returns the kernel's values and flags.
+
+        No flags for scaled operands and without a trace.
+        """
         random = codes.get("r")
         a = values_of(self.formats[0], codes["a"])
         options: dict[str, Any] = {"flags": True, "tininess": self.tininess}
@@ -336,7 +339,7 @@ def _integer(name: str, fixed: Integer, role: str = "input") -> Field:
 
 
 def _signed(fixed: Integer, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """The numbers of two's complement codes."""
+    """Returns the numbers of two's complement codes."""
     unused = np.uint64(64 - fixed.width)
     shifted: npt.NDArray[np.int64] = (numbers << unused).view(np.int64) >> np.int64(unused)
     return shifted

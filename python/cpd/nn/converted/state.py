@@ -91,7 +91,7 @@ class State:
         return self._epoch is None and any(unit == "epoch" for unit, _, _ in self.given.schedule)
 
     def phases(self) -> Iterator[Recipe]:
-        """All recipes that the layer may have, in their order."""
+        """Yields all recipes that the layer may have, in their order."""
         for recipe in (self.given, *(scheduled for _, _, scheduled in self.given.schedule)):
             if recipe is not None:
                 yield _followed(recipe)

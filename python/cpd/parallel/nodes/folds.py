@@ -83,7 +83,7 @@ class Part:
             self._turn += 1
 
     def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, TensorReport]:
-        """A layer's sum, in the type, layout and place of `like`."""
+        """Returns a layer's sum, in the type, layout and place of `like`."""
         sums = torch.empty(like.shape, dtype=torch.float32, device=self._device)
         self._reduce.result(index, native_values(plain_values(sums)))
         if self._layouts:
@@ -99,7 +99,7 @@ class Part:
         self._reduce.commit()
 
     def _values(self, index: int, gradient: torch.Tensor | None) -> Any:
-        """A gradient's values where they are summed."""
+        """Returns a gradient's values where they are summed."""
         if gradient is None:
             gradient = torch.zeros(self._shapes[index], device=self._device)
         gradient = gradient.to(self._device)

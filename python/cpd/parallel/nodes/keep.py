@@ -83,7 +83,7 @@ class Disk:
 
 
 def _bytes(values: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
+    """Returns the memory of a contiguous tensor."""
     return values.reshape(-1).view(torch.uint8).numpy().data
 
 

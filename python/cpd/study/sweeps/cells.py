@@ -230,7 +230,7 @@ _LISTED = 16
 
 
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
-    """The canonical texts of a format with each of the scales."""
+    """Yields the canonical texts of a format with each of the scales."""
     operand = _named(name)
     if isinstance(operand, Scaled):
         yield operand.text
@@ -253,7 +253,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
 
 
 def _sum(text: str) -> str:
-    """The canonical text of an accumulator; a matrix unit keeps its name."""
+    """Returns the canonical text of an accumulator; a matrix unit keeps its name."""
     accumulator = as_accumulator(text)
     return text if accumulator.form == "unit" else accumulator.text
 

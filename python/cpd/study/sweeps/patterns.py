@@ -106,7 +106,7 @@ def _each(values: Any) -> Iterable[Any]:
 
 
 def _text(what: str, value: Any) -> str:
-    """The text of a format, a scaled format, an accumulator or a dtype."""
+    """Returns the text of a format, a scaled format, an accumulator or a dtype."""
     return value.text if isinstance(value, Scaled | Accumulator) else format_text(what, value)
 
 

@@ -68,7 +68,7 @@ _PART = 1 << 16
 
 
 def square(x: Wide) -> float:
-    """The sum of squares, by one thread: the same bits everywhere."""
+    """Returns the sum of squares, by one thread: the same bits everywhere."""
     return float(np.einsum("i,i->", x, x))
 
 
@@ -184,7 +184,7 @@ _TENSORS = "tensors must be a dict of arrays, an array, or paths of files"
 
 
 def _from_files(paths: list[Any]) -> dict[str, Any]:
-    """The arrays of files; with several files, their names begin with the file's."""
+    """Returns the arrays of files; with several files, their names begin with the file's."""
     from cpd.study.gradient_files import read_arrays, shown
 
     arrays: dict[str, Any] = {}
@@ -200,7 +200,7 @@ def _from_files(paths: list[Any]) -> dict[str, Any]:
 
 
 def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | None:
-    """A tensor's rows, and how many NaN and infinities it had; None if it has no floats."""
+    """Returns a tensor's rows, and how many NaN and infinities it had; None if it has no floats."""
     if is_torch(value):
         if not value.is_floating_point():
             return None
