@@ -82,7 +82,7 @@ def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **opt
 
 
 def _apart(numbers: Sequence[int], labels: Sequence[str]) -> list[str]:
-    """Returns the labels, with "" for one too near to the next one that is shown.
+    """Returns the labels. A label that is too near to the next one shown becomes "".
 
     >>> _apart([1, 7, 8, 512], ["1", "7", "8", "none"])
     ['1', '', '8', 'none']

@@ -2,8 +2,8 @@
 """Convolution on torch tensors: the operator convolution, and the operators of its gradients.
 
 It is modeled on torch.ops.aten.convolution. The input's and the weight's gradients are computed by
-GEMMs (`cpd._torch.conv`) or torch's own kernels. Documented in `cpd.functional`; what it takes of a
-recipe, in `cpd._torch.recipe`.
+GEMMs (`cpd._torch.conv`) or torch's own kernels. `cpd.functional` documents it, and
+`cpd._torch.recipe` the part of a recipe that it takes.
 """
 
 # torch's registries are untyped.
@@ -175,9 +175,10 @@ def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
 
 
 # ---- operands ------------------------------------------------------------------------------------
-# Blocks run within a group: along its channels at each pixel for forward and the input's gradient,
-# along the batch for the weight's. Tiles of a weight, R x C, divide its matrices of channels, one
-# for each place in the kernel; those of images have R along the last dimension.
+# Blocks run within a group. For forward and the input's gradient they run along the group's
+# channels at each pixel, for the weight's gradient along the batch. Tiles of a weight, R x C,
+# divide its matrices of channels, one matrix for each index of the kernel. Tiles of images have R
+# along the last dimension.
 
 
 @constant
@@ -212,9 +213,9 @@ def cast_kernels(cast: AlongAxis, w: Tensor, axis: int, groups: int, tiles: bool
 def _factor(
     call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[AlongAxis], Tensor]
 ) -> Factor:
-    """Returns an operand as it enters its product: `arrange` gives it, cast by its argument.
+    """Returns an operand as it enters its product: `arrange` returns it, cast by its argument.
 
-    Values apart from their scale are float32, in which torch's kernels multiply them.
+    Values without their scale are float32, in which torch's kernels multiply them.
     """
     factor = Factor(torch.empty(()))
 
@@ -430,7 +431,7 @@ _Parted = Callable[[Tensor], Tensor]
 
 
 def _in_images(call: BatchedCall, *names: str) -> _Parted:
-    """Puts the examples of these operands among the images."""
+    """Moves the examples of these operands into the dimension of images."""
     for name in names:
         call.widen(name)
         call.arguments[name] = call.arguments[name].flatten(0, 1)
@@ -438,7 +439,7 @@ def _in_images(call: BatchedCall, *names: str) -> _Parted:
 
 
 def _in_channels(call: BatchedCall, *names: str) -> _Parted:
-    """Puts the examples of these operands of images among the channels, in groups of their own."""
+    """Moves the examples of these operands of images into the channels, in separate groups."""
     for name in names:
         call.widen(name)
         call.arguments[name] = call.arguments[name].movedim(0, 1).flatten(1, 2)

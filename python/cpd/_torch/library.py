@@ -13,7 +13,7 @@ import torch
 from cpd import _core
 
 OLDEST = (2, 11)
-"""The oldest torch whose stable ABI has what the operators use."""
+"""The oldest torch whose stable ABI suffices for the operators."""
 
 
 def _load() -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The front end of torch tensors (`cpd.ops.front_ends`).
 
-`cpd.ops.on_numpy` documents its functions. What Python can check is checked before an operator is
-called, so that errors have their type. What is unknown while torch compiles is left to the library.
+`cpd.ops.on_numpy` documents its functions. Python checks as much as it can before it calls an
+operator, so that errors have their type. The library checks values that are unknown while torch
+compiles.
 """
 
 # torch's types are untyped in part.
@@ -200,8 +201,8 @@ def integers(
 def _checked_by_kernels(random: Tensor) -> bool:
     """Returns whether `cpd.check_cuda` raises for integers out of range.
 
-    It does on a GPU, where reading them would wait for it. Integers of 64 bits lose what does not
-    fit, so they are read.
+    It raises on a GPU, where reading the integers would wait for it. Integers of 64 bits are read,
+    because the narrower type would lose bits of larger values.
     """
     is_kept = random.element_size() <= 4
     return random.device.type == "cuda" and is_kept and os.environ.get("CPD_CHECK") != "sync"

@@ -31,7 +31,7 @@ from cpd.ops.arguments import holds, holds_scaled
 from cpd.ops.explaining import explains
 
 Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
-"""Seed and stream of a rounding; None where it draws nothing."""
+"""The seed and the stream of a rounding; None if it uses no random bits."""
 
 
 class Parts(NamedTuple):
@@ -79,7 +79,7 @@ UNCAST = Parts("", "", "", 0, 1.0, 0, *(False,) * 5, "")
 
 @constant
 def parts(text: str) -> Parts:
-    """Returns the parts of a cast, by its text; an empty text is no cast."""
+    """Returns the parts of a cast, by its text. An empty text means no cast."""
     if not text:
         return UNCAST
     spec = as_cast(text)
@@ -207,9 +207,9 @@ def type_of_cast(x: Tensor, text: str) -> torch.dtype:
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
-    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text.
+    """Returns `x`, cast by `text` with blocks along `axis`; unchanged for an empty text.
 
-    The result is float32 where x's type does not hold it. Before a transform whose size does not
+    The result is float32 if x's type does not hold it. Before a transform whose size does not
     divide the extent, zeros are appended. `multiplier`: the scale of delayed scaling.
     """
     if not text:

@@ -41,7 +41,7 @@ def _never_plain(args: tuple[Any, ...]) -> bool:
 
 
 def _always(args: tuple[Any, ...]) -> bool:
-    """As `may_differentiate` where nothing is known."""
+    """Returns True: replaces `may_differentiate` if nothing is known."""
     return True
 
 
@@ -51,7 +51,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
     "direct": lambda overload: overload,
     "autocast_off": lambda x: torch.autocast(x.device.type, enabled=False),
 }
-"""The fallbacks, by the names of the functions whose places they take."""
+"""The fallbacks, by the names of the private functions that they replace."""
 
 
 def _keys(*names: str) -> int:
@@ -206,7 +206,7 @@ def dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 is_below_autograd = functools.partial(torch._C._dispatch_tls_is_dispatch_key_excluded, _AUTOGRAD)
-"""Returns whether a call comes from a kernel, whose derivatives are its own."""
+"""Returns whether a call comes from a kernel, which has its own derivatives."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe as the operators torch.ops.cpd.matmul and convolution take it.
+"""A recipe in the form that torch.ops.cpd.matmul and convolution take.
 
-They take a text, which says how each operand of their three GEMMs is cast and summed, and tensors,
+They take a text, which has the cast and the sum of each operand of their three GEMMs, and tensors,
 whose values may change from call to call.
 """
 
@@ -53,7 +53,7 @@ class Resolved(NamedTuple):
     scales_at: str
     """The place where scales are applied: `operand`, `block` or `epilogue`."""
     drawing: frozenset[Purpose]
-    """The purposes of what rounds stochastically."""
+    """The purposes of stochastic roundings."""
     left_out: float
     """The factor of the forward product's operands."""
 
@@ -84,8 +84,8 @@ class RecipeCall(NamedTuple):
     multipliers: Tensor | None = None
     """The scales of activation, weight and gradient, where scaling is delayed."""
     narrow: torch.dtype | None = None
-    """Torch.autocast's type: of native products' operands that are not cast, and of the gradients
-    that they give, which are rounded to it before their operand's own type. None: no autocast."""
+    """The type of torch.autocast; None: no autocast. Uncast operands of native products have this
+    type. Their gradients are rounded to it before they are rounded to the operand's own type."""
 
     @property
     def scales_at(self) -> str:
@@ -110,7 +110,7 @@ class RecipeCall(NamedTuple):
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
 
     def pair(self, purpose: Purpose) -> Pair:
-        """Seed and stream of a sum or of an operand's cast; None where it draws nothing."""
+        """Returns seed and stream of a sum or of an operand's cast; None without random bits."""
         if self.numbers is None or purpose not in self.recipe.drawing:
             return None, None
         seed, stream = self.numbers[purpose].unbind()
@@ -128,8 +128,8 @@ class RecipeCall(NamedTuple):
     ) -> Factor:
         """Returns `cast`, for a product whose result has type `dtype`.
 
-        If that is a 16-bit type and the sum native, short values are apart from their scale,
-        outside of differentiated code; with `narrow`, in bfloat16 on the CPU.
+        If `dtype` is a 16-bit type and the sum is native, 16-bit values are returned apart from
+        their scale, outside of differentiated code; with `narrow`, in bfloat16 on the CPU.
         """
         recipe = self.recipe
         text, cast = recipe.roundings[operand], recipe.casts[operand]

@@ -64,7 +64,7 @@ class Sum(NamedTuple):
         return self._replace(stream=tagged(self.stream, purpose))
 
     def swapped(self) -> Sum:
-        """Returns the sum for the product's transpose, whose operands have changed places."""
+        """Returns the sum for the transposed product, whose operands are exchanged."""
         return self if self.is_native() else self._replace(text=_swapped(self.text))
 
     def of_terms(self) -> Sum:

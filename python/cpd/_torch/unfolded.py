@@ -106,7 +106,7 @@ def _convolve(
 
 
 def _padded(x: Tensor, moves: Moves, kernel: Ints, places: Ints) -> Tensor:
-    """Returns the image within its padding, as far as the windows of these places reach."""
+    """Returns the image within its padding, as far as the windows at these positions reach."""
     edges = [p for p in reversed(moves.padding) for _ in (0, 1)]
     x = F.pad(x, edges) if any(edges) else x
     reach = moves.reach(kernel)

@@ -30,7 +30,7 @@ front of the result, or None where it is there already."""
 class BatchedCall:
     """A call of an operator by torch.vmap.
 
-    It has the arguments by name; the batch is in front of those tensors that have one.
+    It has the arguments by name. In batched tensors the batch is the first dimension.
     """
 
     def __init__(self, operator: Any, args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads what other packages add to `cpd`: commands, and the gradients of models that they train.
+"""Loads additions of other packages to `cpd`: commands, and gradients of models that they train.
 
-They name it in entry points, so that this package names no module of theirs.
+The packages name them in entry points, so that this package names none of their modules.
 """
 
 from __future__ import annotations

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _LISTED = 12
-"""The most values of one format alone that are printed; of more, half from each end."""
+"""The largest number of one format's own values that are printed; above it, half from each end."""
 _LISTED_BITS = 20
-"""The widest format whose values are compared one by one."""
+"""The bits of the widest format whose values are compared one by one."""
 _MOST_IN_JSON = 2**16
 
 
 @dataclass(frozen=True)
 class Binade:
-    """The multiples of 2^spacing from `first` to `last`, of which there is at least one."""
+    """The multiples of 2^spacing from `first` to `last`, at least one."""
 
     spacing: int
     first: float

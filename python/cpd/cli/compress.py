@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd compress`: what codecs make of a file's tensors."""
+"""`cpd compress`: encodes the tensors of a file."""
 
 from dataclasses import dataclass
 from pathlib import Path

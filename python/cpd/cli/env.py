@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd env`: what a report of an error should say of the machine and its packages."""
+"""`cpd env`: prints the facts of the machine and its packages for an error report."""
 
 import os
 import platform

@@ -12,11 +12,11 @@ from cpd.numeric.warned import PrecisionWarning
 
 
 class UsageError(Exception):
-    """A mistake of the user's: its text is all that is shown."""
+    """A mistake of the user's. Only its text is shown."""
 
 
 class RunError(Exception):
-    """A failure between ranks: its text is all that is shown."""
+    """A failure between ranks. Only its text is shown."""
 
 
 def one_line(message: object) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LISTED_BITS = 8
-"""The widest format whose values `--values` lists."""
+"""The bits of the widest format whose values `--values` lists."""
 _FIGURES = (
     *("exp", "man", "bias", "encoding", "signed", "subnormals", "bits", "max", "min_normal"),
     *("min_subnormal", "epsilon", "num_values"),
@@ -38,7 +38,7 @@ _SIDE_BY_SIDE = 4
 
 @dataclass
 class FormatOptions:
-    """Options of what is shown of formats."""
+    """Options that choose what is shown of formats."""
 
     values: bool = opt.option(
         f"list every code and its value, for formats of up to {LISTED_BITS} bits and the elements "

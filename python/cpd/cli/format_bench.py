@@ -71,7 +71,7 @@ class Neighbors(NamedTuple):
     nearest: float
     above: float
     ulp: float
-    """From the neighbor below (of a value that is held: from itself) to the one above."""
+    """The distance from the neighbor below to the one above; if the value is held, from itself."""
 
     @classmethod
     def of(cls, value: float, f: Format) -> Neighbors:

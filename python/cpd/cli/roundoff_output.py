@@ -113,7 +113,7 @@ def _narrow(table: Table) -> Table:
 
 
 def print_series(console: Console, series: Sequence[Series], per_layer: bool) -> None:
-    """The table, each layer's where wanted, and what is recommended."""
+    """Prints the table, also each layer's if requested, and the recommendation."""
     console.print(series_table(series))
     if per_layer:
         for entry in series:
@@ -132,7 +132,7 @@ def print_series(console: Console, series: Sequence[Series], per_layer: bool) ->
 
 
 def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
-    """Names the specs whose round-off is the mean's of several sums."""
+    """Names the specs whose round-off is measured on the mean of several sums."""
     from cpd.study.reduce import STEPS, feeds_back
 
     labels = [label for label, spec in specs.items() if feeds_back(spec)]

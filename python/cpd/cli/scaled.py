@@ -46,7 +46,7 @@ TERMS = {
     "mae": "A mapped to M or to M/1.5, whichever has the smaller sum of errors",
     "mse": "A mapped to M or to M/1.5, whichever has the smaller sum of squared errors",
 }
-"""Rules, arithmetics, what NaN does, choices: what they mean."""
+"""The meanings of rules, arithmetics, treatments of NaN, and choices."""
 _KEYS = (
     *("element", "block", "scale", "rule", "tensor_scale", "outer", "arithmetic", "margin"),
     *("non_finite", "choose", "scale_max"),
@@ -55,7 +55,7 @@ _KEYS = (
 EXAMPLE = (4096, 4096)
 _FLT_MAX, _FLT_LEAST = 2.0**128 - 2.0**104, 2.0**-149
 _LISTED_BITS = 4
-"""The widest elements whose values are listed."""
+"""The bits of the widest elements whose values are listed."""
 
 
 def find_format(name: str) -> Format | Scaled:

@@ -15,9 +15,9 @@ from rich.table import Table
 _PIPE = 80
 _SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported here
 _LEAST_WORDS = 8
-"""To so many letters a column of words is narrowed."""
+"""The least width of a column of words, in letters."""
 _BREAKS = re.compile(r".+?(?:[=/:]+|[.-](?!\d)|$)")
-"""Matches the parts into which a word that is longer than its column is broken."""
+"""Matches the parts into which a word that is wider than its column is broken."""
 
 
 class WholeConsole(Console):

@@ -83,7 +83,7 @@ class Rule:
 
 @dataclass
 class Lines:
-    """Options of which lines there are: arguments of `cpd.hardware.make_vectors`."""
+    """Options of the lines: arguments of `cpd.hardware.make_vectors`."""
 
     exhaustive: bool = opt.option("add all lines", False)
     directed: bool = opt.option("add inputs near special values", False)

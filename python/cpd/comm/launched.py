@@ -15,8 +15,8 @@ _SIZES = {
     "SLURM_NTASKS": _SRUN,
     "WORLD_SIZE": _TORCHRUN,
 }
-"""The variables in which launchers give the number of processes, and what to do where MPI has
-started fewer."""
+"""The variables in which launchers pass the number of processes, each with the advice for the case
+that MPI has started fewer."""
 
 
 def promised() -> dict[str, int]:

@@ -80,7 +80,7 @@ class Outputs:
 
     layers: list[Any]
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
-    """Memory for the results as C++ takes it; this object keeps it alive."""
+    """Memory for the results as C++ takes it. This object keeps it alive."""
 
     def __init__(self, inputs: Inputs, shapes: Shapes, out: Any | None = None) -> None:
         if out is None:

@@ -84,22 +84,22 @@ def scaled_dot_product_attention(
         query: … × L × E.
         key: … × S × E.
         value: … × S × F.
-        attn_mask: as torch's; default None.
-        dropout_p: as torch's, with torch's own random numbers; default 0.
-        is_causal: as torch's; default False.
+        attn_mask: as in torch; default None.
+        dropout_p: as in torch, with torch's own random numbers; default 0.
+        is_causal: as in torch; default False.
         scale: the factor of the scores; default None: 1/√E.
-        enable_gqa: as torch's; default False.
+        enable_gqa: as in torch; default False.
         recipe: a `cpd.Recipe`, whose `attention` and `softmax` are used; or a recipe's name or
             text, or a format for both products' operands. Default None: operands are not cast, and
             `sums` must be given.
         sums: the sums of both products and their backward GEMMs, as for `cpd.Recipe`; default None:
             the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the query's.
         delayed: the state of the attention's delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe,
-            0, 2)`; default None: none.
+            0, 2)`; default None.
 
     Returns:
         The result, … × L × F.
@@ -187,7 +187,7 @@ def multi_head_attention(
         bias_k: a key that is appended, or None.
         bias_v: a value that is appended, or None.
         add_zero_attn: whether a key and a value of zeros are appended.
-        dropout_p: as torch's, with torch's own random numbers.
+        dropout_p: as in torch, with torch's own random numbers.
         out_proj_weight: the output projection's weight.
         out_proj_bias: the output projection's bias, or None.
         training: whether dropout is applied; default True.
@@ -202,18 +202,18 @@ def multi_head_attention(
         static_k: keys in place of the projected ones, N · heads × S × …; default None.
         static_v: values in place of the projected ones; default None.
         average_attn_weights: whether returned weights are averaged over heads; default True.
-        is_causal: as torch's; default False.
+        is_causal: as in torch; default False.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for the projections' operands,
             with attention as torch computes it. Default None: operands are not cast, and `sums`
             must be given.
         sums: the sums of the projections and of the recipe's attention, as for `cpd.Recipe`;
             default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the query's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe, 4, 2)`; default
-            None: none.
+            None.
 
     Returns:
         The result, L × N × E, and the weights, or None.

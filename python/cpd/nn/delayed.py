@@ -105,8 +105,8 @@ class Delayed(_Casts, nn.Module):
             same history and the same `amax`.
         weight: as `activation`.
         gradient: as `activation`.
-        products: how many products the layer computes, each of which has scales of its own:
-            `at(n)` is the state of number n; the methods here are for number 0.
+        products: the number of products of the layer. Each product has its own scales: `at(n)` is
+            the state of product n. The methods here are for product 0.
         attention: the state of the products by a recipe's `attention`, of the same layer.
 
     The buffers in the state_dict are `amax_history`, H x 3 for each product, whose row 0 is the

@@ -96,11 +96,11 @@ def matmul(
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: a's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The product.

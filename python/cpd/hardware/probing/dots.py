@@ -266,7 +266,7 @@ class Inputs:
         return active, first, within
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
-        """Operands whose product's exponent is near e; a third are powers of two."""
+        """Returns operands whose product has an exponent near e; a third are powers of two."""
         drift = rng.integers(-3, 4, e.shape)
         low = np.maximum(self.of_a.low, e - self.of_b.high)
         high = np.minimum(self.of_a.high, e - self.of_b.low)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a sum as a tree, and how it is found (after FPRev, arXiv 2411.00442).
+"""The order of a sum as a tree, and a search for it (after FPRev, arXiv 2411.00442).
 
-One leaf is +M, one -M, and all others are u, so small that M + u gives M. What was added to M
-before the two met is lost; the remaining sum counts the rest. So each pair of leaves shows how many
-leaves are below the node in which the pair meets. All pairs together determine the tree.
+One leaf is +M, one is -M. All others are u, so small that M + u gives M. Terms that are added to M
+before it meets -M are lost; the sum counts the remaining terms. So each pair of leaves shows the
+number of leaves below the node in which the pair meets. All pairs together determine the tree.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """Returns the leaves in groups of those that meet below the node of that size."""
+    """Returns the leaves in groups. A group's leaves meet below the node of that size."""
     left, parts = list(leaves), []
     while left:
         part = [leaf for leaf in left if leaf == left[0] or sizes[left[0], leaf] < value]

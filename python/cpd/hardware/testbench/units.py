@@ -38,9 +38,9 @@ class Unit:
         name: the module's name.
         parameters: parameter → value.
         inputs: the ports that the fields of the same names drive.
-        outputs: the ports that must equal the fields of their names. Those of role `signal` must
-            only if there is no field `special`, or it is 0.
-        constants: input that does not change → (width in bits, value); default none.
+        outputs: the ports that must equal the fields of the same names. Ports of role `signal` are
+            compared only if there is no field `special`, or if it is 0.
+        constants: constant input → (width in bits, value); default none.
     """
 
     name: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directed lines of element-wise operations near the points at which a result is rounded.
 
-A line ends in an operand that is chosen last: the one that brings the exact result to a number of
-the result's format or halfway between two, and its two neighbors.
+The last operand of a line is chosen last. It brings the exact result to a number of the result's
+format, or halfway between two numbers; two more lines have its neighbors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cpd.numeric.formats import Format
 F64: TypeAlias = "npt.NDArray[np.float64]"
 
 _ALL_TARGETS = 8
-"""The largest result format, in bits, whose every number is a target."""
+"""The bits of the largest result format whose every number is a target."""
 _TARGETS = 192
 """The number of random targets."""
 _PAIRS = 96
@@ -98,11 +98,12 @@ def exponents_of(values: F64) -> npt.NDArray[np.int64]:
 
 
 def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64], Codes]:
-    """Addends near the points at which product + addend is rounded to 1 + `man` bits.
+    """Returns addends near the points at which product + addend is rounded to 1 + `man` bits.
 
-    Of each product p, with P = man + 1: ±p · 2^-(P + {-2…2}) and, far below, ±p · 2^-2P and
-    ±p · 2^-3P; the two addends that bring p to the middles next to it; ±p · 2^(P + {-2…2}), to
-    which p is small; ±p, which doubles or cancels. Each with its two neighbors in f.
+    The addends of a product p, with P = man + 1, are: ±p · 2^-(P + {-2…2}) and, far below, ±p ·
+    2^-2P and ±p · 2^-3P; the two addends that bring p to the middles next to it; ±p · 2^(P +
+    {-2…2}), next to which p is small; and ±p, which doubles or cancels. Each comes with its two
+    neighbors in f.
 
     Returns the indices of products and the codes of addends.
     """

@@ -73,7 +73,7 @@ class SumLines:
     # ---- parts of lines -------------------------------------------------------------------------
 
     def line(self, terms: list[Codes], c: Any = None) -> Lines:
-        """Lines of these terms, scales of 1 and random integers; c defaults to 0."""
+        """Returns lines of these terms, with scales of 1 and random integers. c defaults to 0."""
         lines: dict[str, Any] = dict(zip("ab", terms, strict=False))
         if c is not None and self.rule.operation != "sum":
             lines["c"] = np.asarray(c)
