@@ -118,14 +118,14 @@ watchers: list[Callable[[Recipe], None]] = []
 
 
 class Arguments(NamedTuple):
-    """A call's recipe: what is cast before the operator, and what the operator takes."""
+    """A call's recipe, divided into the casts before the operator and the operator's arguments."""
 
     how: Recipe
     activation: Cast | None
     """The cast before the operator, one for both GEMMs; None: within the operator, or no cast."""
     weight: Cast | None
     dtype: torch.dtype | None
-    """The type that is asked for the result."""
+    """The requested type of the result."""
     element: torch.dtype
     """The type of the sums."""
     narrow: torch.dtype | None

@@ -135,9 +135,9 @@ def adding(kind: Kind) -> Form:
 
 
 def _ignoring(input: Tensor, product: Tensor) -> Tensor:
-    """`product` in the type of its sum with `input`, whose values are ignored.
+    """Returns `product` in the type of its sum with `input`, whose values are ignored.
 
-    The gradient of `input` is zero, as torch's.
+    The gradient of `input` is zero, as in torch.
     """
     return torch.where(torch.ones((), dtype=torch.bool, device=product.device), product, input)
 
@@ -286,8 +286,8 @@ def _sizes(
 ) -> dict[str, int] | None:
     """Returns the size of each label.
 
-    None where `_pair` does not compute the equation: labels that are repeated or summed over in one
-    tensor alone, and what torch refuses.
+    Returns None for equations that `_pair` does not compute: labels that are repeated or summed
+    over in only one tensor, and equations that torch refuses.
     """
     once = all(len(set(labels)) == len(labels) for labels in (in_a, in_b, out))
     alone = set(in_a) ^ set(in_b)
@@ -303,7 +303,7 @@ def _sizes(
 
 
 def _count(size: dict[str, int], labels: list[str]) -> int:
-    """Returns the number of values that dimensions of these labels hold."""
+    """Returns the number of values of dimensions with these labels."""
     count = 1
     for label in labels:
         count *= size[label]

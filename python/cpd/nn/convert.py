@@ -172,10 +172,10 @@ def _pairs(rules: Any) -> list[Rule]:
 
 @checked
 def restore(model: nn.Module) -> None:
-    """Gives every layer of `model` its own class back, and removes what `convert` added.
+    """Restores the class of every layer of `model`, and removes the additions of `convert`.
 
     Args:
-        model: the model, changed in place. One that was not converted remains unchanged.
+        model: the model, changed in place. A model that was not converted remains unchanged.
     """
     for module in list(_within(model).modules()):
         if classes.is_emulated(module):
@@ -281,7 +281,7 @@ def _states(root: nn.Module) -> Iterator[State]:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A module that is to be emulated."""
+    """A module to be emulated."""
 
     name: str
     module: nn.Module
@@ -338,7 +338,7 @@ class _Plan:
         return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
 
     def _rows(self, name: str) -> Iterator[ReportRow]:
-        """Yields the module's row, if it computes; plans what is to be done with it."""
+        """Yields the module's row, if it computes, and plans its conversion."""
         module = self._modules[name]
         cls = _class_of(module)
         kind = classes.own_class(module).__name__
@@ -429,7 +429,7 @@ class _Plan:
         return new_clock
 
     def _encoders(self) -> None:
-        """Makes encoders call the layers within them, where one of those is emulated."""
+        """Makes encoders call the layers within them, if one of these layers is emulated."""
         encoders = {n: m for n, m in self._modules.items() if nearest(type(m), ENCODERS)}
         within = tuple(
             layer.state
@@ -474,7 +474,7 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
 
 
 def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
-    """Returns what a layer of a known class computes in another way, or lacks; "" if nothing."""
+    """Returns the difference of a layer from its known class; "" if there is none."""
     if "forward" in vars(module):
         return "its forward was replaced on the object"
     base = torchs_base(cls)

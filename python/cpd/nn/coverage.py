@@ -438,7 +438,7 @@ class Census:
         self.finish()
 
     def finish(self) -> Coverage | None:
-        """Ends the count of a step, if one has begun; what was counted."""
+        """Ends the count of a step, if one has begun, and returns the counts."""
         if not self._counts():
             return self.result
         assert self._counter is not None
@@ -450,7 +450,7 @@ class Census:
         return self.result
 
     def note(self, counted: Coverage) -> None:
-        """Keeps what was counted, and warns where the share is too small."""
+        """Stores the counts, and warns if the share is too small."""
         self.result = counted
         if counted.share < self.warn_below:
             warn(str(counted), PrecisionWarning)
@@ -504,7 +504,7 @@ skip_code(Census.look.__code__)  # compiled alone, a second model would reuse it
 def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
     """Returns a tensor of the mode with the layout of `x`.
 
-    Where that is symbolic, with its hints.
+    If the layout is symbolic, its hints are used.
     """
     if not isinstance(x, FakeTensor):
         return mode.from_tensor(x, static_shapes=True)
@@ -575,6 +575,6 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _is_looked_at(model: nn.Module) -> bool:
-    """Returns whether `model` is the one that was converted, not a part of it."""
+    """Returns whether `model` is the converted model, not a part of it."""
     hooks = model._forward_pre_hooks.values()
     return any(getattr(hook, "__func__", None) is Census.look for hook in hooks)

@@ -76,7 +76,7 @@ class _Casts:
     def at(self, number: int) -> Product:
         """Returns the product whose number is greater by `number`.
 
-        Beyond the last one they repeat.
+        After the last product the numbers repeat.
         """
         return Product(self.state, self.number + number)
 
@@ -91,7 +91,7 @@ class _Casts:
 
 
 class Product(_Casts):
-    """One of the products whose scales a `Delayed` keeps."""
+    """One of the products whose scales a `Delayed` stores."""
 
     def __init__(self, state: Delayed, number: int) -> None:
         self.state, self.number = state, number
@@ -109,29 +109,31 @@ class Delayed(_Casts, nn.Module):
             the state of product n. The methods here are for product 0.
         attention: the state of the products by a recipe's `attention`, of the same layer.
 
-    The buffers in the state_dict are `amax_history`, H x 3 for each product, whose row 0 is the
-    present step's, and `scale`, 3 for each product. They stay float32 where the model is cast to
-    another type, and keep their values through `to_empty`; after the meta device they are those
-    before the first step. A scale multiplies into the format; it starts at 1. An operand is cast to
-    fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's type; straight through.
+    The state_dict has two buffers: `amax_history`, H x 3 for each product, whose row 0 is the
+    present step's; and `scale`, 3 for each product. They stay float32 if the model is cast to
+    another type, and keep their values through `to_empty`. After the meta device they have their
+    values before the first step. A scale multiplies values into the format; it starts at 1. An
+    operand is cast to fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's
+    type; straight through.
 
-    In training mode its largest magnitude enters row 0, by maximum. `update`, once before each
-    step, makes the scales of that step: a = max of the history, or row 0 (`most_recent`); scale =
-    fl(fl(fl(1/a) * format's max) / 2^margin), its largest finite number where that overflows; it
-    stays as it is where a is 0, infinite or NaN. The history then advances by a step.
+    In training mode an operand's largest magnitude enters row 0, by maximum. `update`, once before
+    each step, computes the scales of that step: a = max of the history, or row 0 (`most_recent`);
+    scale = fl(fl(fl(1/a) * format's max) / 2^margin), or the largest finite number if that
+    overflows. If a is 0, infinite or NaN, the scale does not change. The history then advances by a
+    step.
 
     Raises:
-        ValueError: for operands that do not go together, and under torch.vmap.
+        ValueError: for operands that do not fit together, and under torch.vmap.
     """
 
     amax_history: Tensor
     scale: Tensor
     number = 0
     clock: Any = None
-    """The clock of the converted model, by whose steps the scales advance; None: by `update`. Its
+    """The clock of the converted model, whose steps advance the scales; None: `update` does. Its
     module, `cpd.nn.clock`, imports this one."""
     seen = 0
-    """The number of the clock's steps whose scales it has made."""
+    """The number of clock steps for which scales were computed."""
     place = 0
     """Its number among the clock's."""
 
@@ -162,7 +164,7 @@ class Delayed(_Casts, nn.Module):
     def of(cls, recipe: Recipe, products: int = 1, of_attention: int = 0) -> Delayed | None:
         """Returns the state of a recipe's casts with a history; None without such casts.
 
-        Those of activation, weight and gradient count, for `products` products, and for
+        It has `products` products by the casts of activation, weight and gradient, and
         `of_attention` products by the recipe's attention.
 
         >>> import cpd
@@ -199,7 +201,10 @@ class Delayed(_Casts, nn.Module):
         return self.clock.key if self.clock is not None and torch.is_grad_enabled() else None
 
     def update(self) -> None:
-        """Makes the scales of the step that begins; the function `update`, those of many layers."""
+        """Computes the scales of the step that begins.
+
+        The function `update` does so for many layers.
+        """
         update((self,))
 
     def parts(self) -> Iterator[Delayed]:
@@ -210,13 +215,13 @@ class Delayed(_Casts, nn.Module):
             yield from self.attention.parts()
 
     def cast_of(self, which: str) -> Cast:
-        """Returns an operand's cast. Raises ValueError for one that is not delayed."""
+        """Returns an operand's cast. Raises ValueError for an operand that is not delayed."""
         if which not in self.casts:
             raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
         return self.casts[which]
 
     def advance(self, history: Tensor, scale: Tensor, steps: int = 1) -> None:
-        """Makes the scales that hold after `steps` steps, in tensors like its buffers.
+        """Computes the scales after `steps` steps, in tensors like its buffers.
 
         Only the first of these steps has recorded magnitudes.
         """
@@ -299,7 +304,7 @@ def attending_at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def _delayed(name: str, cast: Any) -> Cast:
-    """Returns an operand's cast. Raises ValueError for any that is not delayed."""
+    """Returns an operand's cast. Raises ValueError for an operand that is not delayed."""
     if not getattr(cast, "history", 0):
         raise ValueError(f"{name} must be a Cast with history > 0, got {cast}")
     return cast  # type: ignore[no-any-return]
@@ -349,10 +354,7 @@ def tensors(layers: Iterable[Delayed]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def device_of(state_dict: Any, prefix: str) -> torch.device | None:
-    """Returns the device of the first tensor of a state_dict whose name begins so.
-
-    None: there is none.
-    """
+    """Returns the device of a state_dict's first tensor with this prefix of its name, or None."""
     tensors = (x for name, x in state_dict.items() if name.startswith(prefix))
     return next((x.device for x in tensors if isinstance(x, Tensor)), None)
 
@@ -375,7 +377,7 @@ class _Watch(torch.autograd.Function):
 
     @staticmethod
     def forward(y: Tensor, history: Tensor, column: int, clock: int) -> Tensor:
-        return y.detach()  # no view to autograd: what follows may change it in place
+        return y.detach()  # not a view to autograd: later code may change it in place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's embedding, of which the rows that are looked up are rounded."""
+"""Torch's embedding, whose selected rows are rounded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor's range, and what a cast of it loses: underflow, overflow, saturation and error.
+"""Measures a tensor's range, and the losses of a cast: underflow, overflow, saturation, error.
 
-Everything stays on the tensor's device: `measure` and `judge` return float64 vectors. After one
-transfer `Measured.total` and `Judged.total` combine those of several calls.
+All results stay on the tensor's device: `measure` and `judge` return float64 vectors. After one
+transfer, `Measured.total` and `Judged.total` combine the vectors of several calls.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Judged(NamedTuple):
     errors: float
     """The sum of squared errors; inf where a finite value became infinite or NaN."""
     scale_min: float
-    """The least scale of values that are not 0; inf where there are none."""
+    """The least scale of values that are not 0; inf if there are none."""
     scale_max: float
-    """The largest scale of values that are not 0; -inf where there are none."""
+    """The largest scale of values that are not 0; -inf if there are none."""
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:

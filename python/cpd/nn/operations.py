@@ -62,7 +62,7 @@ class Operation(NamedTuple):
     modules: tuple[type[nn.Module], ...] = ()
     """Torch's modules whose forward calls one of the functions."""
     what: str = "products"
-    """The name of what is emulated of such a module, in a report. Of such a module all operations
+    """The name of the emulated part of such a module, in a report. All operations of the module
     with this name are replaced."""
     call: Callable[..., Any] | None = None
     """(module, *arguments of its forward, **recipe and random bits): computes a module's forward

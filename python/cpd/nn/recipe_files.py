@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as texts, files and plain data: what reads their keys, and what writes them."""
+"""Recipes as texts, files and plain data: reads and writes their keys."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ _OF_CALLS = {
 
 
 def refuse_gone(keys: dict[str, Any], error: type[Exception] = ValueError) -> None:
-    """Raises for keys of version 0.7, with those that say the same now."""
+    """Raises for keys of version 0.7, and names the keys that replace them."""
     for name in keys.keys() & _OF_CALLS.keys():
         raise error(f"a recipe has no {name}: {_OF_CALLS[name]}")
     gone = [key for key in _GONE if key in keys]
@@ -200,9 +200,9 @@ def to_dict(recipe: Any) -> dict[str, Any]:
 
 
 def text_of(recipe: Any, names: Mapping[str, str]) -> str:
-    """Returns the text of all that a recipe holds, but for its source.
+    """Returns the text of all that a recipe holds, except its source.
 
-    `names` are those that stand for texts.
+    `names`: the names that stand for texts.
     """
 
     def within(inner: Any) -> str:

@@ -4,11 +4,12 @@
 It is for products with torch's own sums. It gives the bits of the loop in `cpd.nn.recurrent`, which
 is the definition, in fewer calls.
 
-A weight is cast once for all steps, in the forward pass and again in the backward pass. All else is
-computed in each step by the functions of torch that the loop and its derivatives call, on operands
-of the same layouts and in the same order, so that each kernel gives the same bits. If the backward
-pass is to be differentiated itself, the loop is computed again, and its graph is the gradients':
-what comes back to the results a second time goes through this node again, and is cast apart.
+A weight is cast once for all steps, in the forward pass and again in the backward pass. In each
+step, the rest is computed by the functions of torch that the loop and its derivatives call, on
+operands of the same layouts and in the same order. So each kernel gives the same bits. If the
+backward pass itself is differentiated, the loop is computed again, and its graph gives the
+gradients. Gradients that reach the results a second time pass through this node again, and are cast
+separately.
 """
 
 # torch's types are untyped in part.
@@ -128,7 +129,7 @@ class _ProductGradients:
 
 
 def _sum(*terms: Tensor | None) -> Tensor | None:
-    """From the first on; of none, None."""
+    """Returns the sum, from the first term on; None without terms."""
     total = None
     for term in terms:
         if term is not None:
@@ -143,11 +144,13 @@ class Cell(NamedTuple):
     """The computations between products of the steps of a kind of layer."""
 
     forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
-    """From the products of input and hidden state, and the state: the next state (hidden, before
-    its projection, and an LSTM's cell state), and what `backward` takes."""
+    """Computes the next state from the products of input and hidden state, and the state. Returns
+    the next state (hidden, before its projection, and an LSTM's cell state), and the values that
+    `backward` takes."""
     backward: Callable[[State, State, Gradients], tuple[Tensor, Tensor, Gradients]]
-    """From what `forward` kept, the state before the step, and the gradients of the state after it:
-    the gradients of both products, and of the state before, but for what its product adds."""
+    """Computes gradients from the values of `forward`, the state before the step, and the gradients
+    of the state after it. Returns the gradients of both products, and of the state before the step
+    without the part that its product adds."""
 
 
 def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
@@ -224,7 +227,8 @@ RELU = _rnn(torch.relu, lambda g, h: _threshold_backward(g, h, 0))
 class Examples:
     """The state of examples that are sorted by length.
 
-    Forward in time, those that end leave their state; backward, they come in with their first one.
+    Forward in time, examples that end leave their state. Backward in time, examples enter with
+    their last step.
     """
 
     def __init__(self, first: State, count: int) -> None:
@@ -315,9 +319,10 @@ class _OverTime(torch.autograd.Function):
 def _forward(
     steps: Steps, operands: Sequence[Any], keeps: bool
 ) -> tuple[Tensor, State, Sequence[Tensor | None], list[Tensor]]:
-    """Returns hidden states and last state, and what the backward pass takes.
+    """Returns hidden states and last state, and the values that the backward pass takes.
 
-    That is the weights as they enter products, and what `_backward` takes of each step.
+    These values are the weights as they enter products, and the values of each step for
+    `_backward`.
     """
     x, w_hh, b_hh, w_hr, *first = operands
     hidden = _Product(steps.how, w_hh, b_hh)
@@ -346,7 +351,7 @@ def _backward(
 ) -> Gradients:
     """Returns the operands' gradients.
 
-    `saved`: what `_forward` made of weights and in each step.
+    `saved`: the values that `_forward` returned for the backward pass.
     """
     steps: Steps = ctx.steps
     _, _, *needs = ctx.needs_input_grad

@@ -101,7 +101,7 @@ attention itself from its wrappers, and name what is added to a module's result.
 
 
 def emulation_of(cls: type[nn.Module]) -> Emulation | None:
-    """How modules of a class are emulated; None: they are not known."""
+    """Returns the emulation of a class of modules; None for an unknown class."""
     return _emulation_of(cls)  # type: ignore[arg-type]
 
 
@@ -136,6 +136,6 @@ def _of_packages(cls: type) -> Emulation | None:
 
 
 def _has_one(cls: Any, names: set[str]) -> bool:
-    """Returns whether the class's own forward has one of those names."""
+    """Returns whether the class's own forward has one of these names."""
     code = getattr(inspect.unwrap(cls.forward), "__code__", None)
     return code is not None and not names.isdisjoint(code.co_names + code.co_varnames)

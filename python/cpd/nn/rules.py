@@ -27,24 +27,26 @@ class Choice:
     """The recipe of each layer of a model.
 
     Args:
-        model: whose modules are meant by their names.
+        model: the model whose modules have the names.
         layers: names of the layers with products, which "first N" and "last N" count.
-        rules: (selector, recipe or None) each; None: left in torch. The first that matches decides.
-        otherwise: the recipe where none matches.
-        decide: asked first; ... where it leaves a layer to the rules.
+        rules: pairs (selector, recipe or None); None: torch computes the layer. The first matching
+            rule decides.
+        otherwise: the recipe if no rule matches.
+        decide: a function that is called first; `...` leaves a layer to the rules.
 
-    A selector is one of
+        A selector is one of
 
-        a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`, a name being taken
-            also with a dot before it), or
-        a class or "type" and a class's name, that of the module or of a base of its class:
-            both match a module and all that is within it;
-        "first N", "last N": of the layers with products;
-        "first N blocks", "last N blocks": all that is within these children of the longest
-            ModuleList or Sequential of the model, the first such;
-        with N% of them, rounded up, where N has a percent sign.
+            - a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`); it may also match
+              after a dot in the name;
+            - a class, or "type" and a class's name, of the module or of a base of its class;
+            - "first N", "last N": of the layers with products;
+            - "first N blocks", "last N blocks": everything within these children of the longest
+              ModuleList or Sequential of the model, of equals the first.
 
-    Raises ValueError or TypeError for other selectors.
+        A pattern or a class matches a module and everything within it. N% selects this share,
+        rounded up.
+
+        Raises ValueError or TypeError for other selectors.
     """
 
     def __init__(

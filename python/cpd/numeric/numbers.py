@@ -60,7 +60,7 @@ def int64(name: str, value: Any) -> int:
 
 
 def _ranged(name: str, value: Any, bits: int) -> int:
-    """`value` as an int that C++ can take; what it may be is checked there."""
+    """Returns `value` as an int that C++ can take. C++ checks its range."""
     number = integer(name, value)
     if not -(2**bits) <= number < 2**bits:
         raise ValueError(f"{name} must fit in {bits + 1} bits, got {shown(number)}")
@@ -88,7 +88,7 @@ def check_number(name: str, value: Number) -> None:
 
 
 def plain_number(name: str, value: Number) -> Number:
-    """Returns a seed or stream as it is kept: checked, and an int where it is no tensor."""
+    """Returns a seed or stream, checked: a tensor unchanged, anything else as an int."""
     if type(value) is int and 0 <= value < _BITS64:
         return value
     if not is_torch(value):

@@ -27,7 +27,7 @@ def shown(value: Any) -> str:
     """
     try:
         text = repr(value)
-    except ValueError:  # an int whose digits Python does not write
+    except ValueError:  # Python refuses to write the digits of this int
         return "an int of thousands of digits"
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"

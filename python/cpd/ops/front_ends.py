@@ -17,9 +17,9 @@ from cpd.ops import on_numpy
 
 
 class FrontEnd(Protocol):
-    """The module of one kind of array; `cpd.ops.on_numpy` documents its functions.
+    """The functions for one kind of array; `cpd.ops.on_numpy` documents them.
 
-    Its last group calls the library. Arguments are checked before, and `out` is None for a new
+    The last group calls the library. Arguments are checked before, and `out` is None for a new
     result.
     """
 

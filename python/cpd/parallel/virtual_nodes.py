@@ -274,8 +274,8 @@ class VirtualNodes:
         """Returns what a run needs to continue, beside the model and its optimizer.
 
         It has the number of the next step, the schedule (with its seeds), nodes' own generators and
-        buffers, and what codecs store. Raises RuntimeError if gradients are accumulated that no
-        step has reduced: a state does not hold them.
+        buffers, and the states of codecs. Raises RuntimeError if accumulated gradients are not yet
+        reduced: a state does not hold them.
         """
         if self._added is not None:
             raise RuntimeError(
@@ -551,7 +551,7 @@ class _Step:
         return computed(self._loss, micro_batch, self._parameters, before)
 
     def _read_buffers(self, node: int) -> None:
-        """Notes what the node leaves in the buffers."""
+        """Stores the node's changes of the buffers."""
         if node == 0:
             self._end = self._buffers.read()
         else:

@@ -18,8 +18,7 @@ from cpd.numeric.shown import shown
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 Measure: TypeAlias = Callable[[Sequence[PartT]], Iterable[ResultT]]
-"""Measures parts of the work and writes what they come to; where other processes call it, it is
-pickled."""
+"""Measures parts of the work and yields their results. It is pickled if other processes call it."""
 
 CLUSTERS = ("slurm", "local", "debug")
 CLUSTER_JOBS = 16

@@ -133,8 +133,8 @@ class Series:
 def baselines(nodes: int) -> list[Series]:
     """Returns today's ways to sum, without scaling or groups.
 
-    They are a ring in bf16, whose partial sums are rounded to bf16 at each hop, as NCCL's are; and
-    fp32, each slice summed by its owner.
+    The first is a ring in bf16: each hop rounds the partial sum to bf16, as NCCL does. The second
+    is fp32, in which one rank sums each slice.
     """
     ring = Reduce("bf16", order="ring", exchange="ring")
     return [

@@ -135,7 +135,7 @@ def restore(module: nn.Module) -> None:
 
 
 def _original(cls: _Class) -> _Class:
-    """Returns the class of which `emulated` made `cls`, or `cls` itself."""
+    """Returns the original class of `cls` if `emulated` made it, else `cls` itself."""
     original: _Class = vars(cls).get("_cpd_class", cls)
     return original
 

@@ -40,7 +40,8 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Returns an attention function as transformers calls it.
 
-    Raises ValueError for what flex_attention takes in a score function: choose eager for these.
+    Raises ValueError for features that flex_attention has in a score function: choose eager for
+    them.
     """
     further = [name for name in ("softcap", "s_aux", "position_bias") if rest.get(name) is not None]
     if further:

@@ -91,7 +91,7 @@ class Emulation:
 
 
 def replacing(operations: dict[Any, Operation]) -> Forward:
-    """Torch's own forward, with those functions replaced, of which it calls one."""
+    """Returns torch's own forward, in which these functions are replaced. It calls one of them."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         mode = Replacing(module.cpd, operations)
@@ -184,10 +184,11 @@ def _implementation(module: Any) -> str:
 
 
 def _experts(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
-    """Experts of transformers, the products of each expert by the recipe.
+    """Computes the experts of transformers, the products of each expert by the recipe.
 
-    They are computed by the implementation 'grouped_mm' whichever is chosen, so that all have its
-    bits: an expert's rows are in the order of tokens, those of a token in the order of its experts.
+    The implementation 'grouped_mm' computes them, whichever is chosen, so that all have the same
+    bits. An expert's rows are in the order of tokens; a token's rows are in the order of its
+    experts.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -217,8 +218,8 @@ def _conv1d(module: Any, x: Tensor, **options: Any) -> Tensor:
 
 
 # ---- torch.nn.TransformerEncoder and its layers --------------------------------------------------
-# They round nothing themselves, but in eval mode a layer may read the weights of those within it
-# and compute without calling them, on nested tensors.
+# They round nothing themselves. But in eval mode a layer may read its inner layers' weights and
+# compute without calling them, on nested tensors.
 
 
 def _switch(name: str, off: Any) -> property:

@@ -69,7 +69,7 @@ class Part:
     def take(self, node: int, gradients: Gradients) -> None:
         """Takes the node's gradients, for as many turns as it has now.
 
-        There is one for each of `numbers`, None for zeros.
+        `gradients` has one for each of `numbers`; None means zeros.
         """
         plain = [self._values(index, gradient) for index, gradient in enumerate(gradients)]
         layers = [native_values(array) for array in plain]
@@ -95,7 +95,7 @@ class Part:
         return sums if plain else output.copy_(sums), tensor_report(self._reduce.report(index))
 
     def commit(self) -> None:
-        """The states keep what the step left."""
+        """Stores the step's changes in the states."""
         self._reduce.commit()
 
     def _values(self, index: int, gradient: torch.Tensor | None) -> Any:
@@ -167,6 +167,6 @@ class Folds:
         return [by_number[number] for number in range(len(like))]
 
     def commit(self) -> None:
-        """The states keep what the step left, when all else has succeeded."""
+        """Stores the step's changes in the states, once everything else has succeeded."""
         for part in self._parts:
             part.commit()

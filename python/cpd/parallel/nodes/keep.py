@@ -91,7 +91,7 @@ _Place = tuple[int, torch.dtype, Sequence[int]]
 
 
 def check_room(keep: str, needed: int, folder: str | None) -> None:
-    """Raises MemoryError or OSError where so many bytes do not fit."""
+    """Raises MemoryError or OSError if `needed` bytes do not fit."""
     if keep == "disk":
         folder = tempfile.gettempdir() if folder is None else folder
         free = shutil.disk_usage(folder).free

@@ -384,7 +384,7 @@ class Losses:
         return cls(**sums | {"worst": max((part.worst for part in normalised), default=0.0)})
 
     def json(self) -> dict[str, Any]:
-        """Returns the sums and what is computed from them; numbers that JSON lacks are null."""
+        """Returns the sums and the numbers computed from them. Numbers that JSON lacks are null."""
         shown = ("relative_rms", "sqnr", "mean_error", "underflow", "overflow", "dot_error")
         return asdict(self) | {name: getattr(self, name) for name in shown}
 

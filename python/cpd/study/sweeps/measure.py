@@ -26,7 +26,7 @@ from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 PIECE = 1 << 16
 """Values in work at once, or somewhat more."""
 GROUP = 64
-"""The most vectors that are multiplied with one vector: as many as are fast."""
+"""The number of vectors that are multiplied with one vector: the largest that is fast."""
 NOISE = 2.0**-22
 """The relative difference that three roundings may make between a scale times the format's max and
 the largest value for which the scale was computed."""
@@ -44,7 +44,7 @@ class Bench:
         self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
-        """Returns the losses of each tensor, for each of these cells, which share their cast."""
+        """Returns the losses of each tensor for each of these cells, which share their cast."""
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(losses) for losses in zip(*by_tensor, strict=True)]
