@@ -24,7 +24,19 @@ _POSITIONS = re.compile(r"(first|last) 0*(\d{1,18})( ?%)?( blocks?)?")
 
 
 class Choice:
-    """The recipe of each layer of a model.
+    """The recipe of each layer of a model. Raises ValueError or TypeError for other selectors.
+
+    A selector is one of:
+
+    - a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`); it may also match after
+      a dot in the name;
+    - a class, or "type" and a class's name, of the module or of a base of its class;
+    - "first N", "last N": of the layers with products;
+    - "first N blocks", "last N blocks": everything within these children of the longest ModuleList
+      or Sequential of the model, of equals the first.
+
+    A pattern or a class matches a module and everything within it. N% selects this share, rounded
+    up.
 
     Args:
         model: the model whose modules have the names.
@@ -33,20 +45,6 @@ class Choice:
             rule decides.
         otherwise: the recipe if no rule matches.
         decide: a function that is called first; `...` leaves a layer to the rules.
-
-        A selector is one of
-
-            - a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`); it may also match
-              after a dot in the name;
-            - a class, or "type" and a class's name, of the module or of a base of its class;
-            - "first N", "last N": of the layers with products;
-            - "first N blocks", "last N blocks": everything within these children of the longest
-              ModuleList or Sequential of the model, of equals the first.
-
-        A pattern or a class matches a module and everything within it. N% selects this share,
-        rounded up.
-
-        Raises ValueError or TypeError for other selectors.
     """
 
     def __init__(
