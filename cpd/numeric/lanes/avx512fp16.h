@@ -45,7 +45,7 @@ CPD_FN F16x32 negative_fma(F16x32 a, F16x32 b, F16x32 c) {
   return bits_as<F16x32>(
       _mm512_fnmadd_ph(bits_as<__m512h>(a), bits_as<__m512h>(b), bits_as<__m512h>(c)));
 }
-/// Of patterns: NaN where one is.
+/// Returns NaN for the lanes whose bit patterns are NaN.
 template <>
 CPD_FN F16x32 larger_magnitude(F16x32 x, F16x32 y) {
   const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
