@@ -53,7 +53,7 @@ BOTH = (
     *("cast", "encode", "decode", "add", "mul", "fma", "sum", "gemm", "simulate_all_reduce"),
     *("communicator", "study"),
 )
-"""What is the same for arrays and tensors."""
+"""The cases that are the same for arrays and tensors."""
 OF_TORCH = ("matmul", "linear", "conv2d", "derivatives", "torch_texts", "torch_errors")
 WITH_BFLOAT16 = ("cast", "encode", "add", "mul", "fma", "sum", "gemm")
 

@@ -39,7 +39,7 @@ def test_no_gpu() -> None:
 
 
 def test_stages_without_a_gpu(tmp_path: Path) -> None:
-    """What cannot run is skipped, with the reason."""
+    """Stages that cannot run are skipped, with the reason."""
     done = run("tests/testing/gpu.py", "run", "cpp", CPD_GPU_TRIAL="1", OUT=str(tmp_path))
     assert done.returncode == 0, done.stderr
     (file,) = tmp_path.glob("*.json")

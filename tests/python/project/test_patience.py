@@ -13,7 +13,7 @@ import patience
 
 WAITS = ("wait", "join", "communicate")
 SHARED = (forked.FOLDER, "PYTHONPATH")
-"""What conftest.py sets in the environment for programs of the tests."""
+"""The environment variables that conftest.py sets for the tests' programs."""
 MARKED = """
 import os
 import time
@@ -135,7 +135,7 @@ def test_limits_scale_with_the_load_when_the_test_begins(marked):
 
 
 def test_a_process_whose_gil_is_gone_ends(marked):
-    """Nothing can interrupt it; it says where it was."""
+    """Nothing can interrupt it; its report shows where it was."""
     marked.makepyfile(STUCK)
     told = marked.runpytest_subprocess(timeout=patience.scaled(120))
     assert told.ret == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times of `./dev`'s steps: what is printed, what is kept."""
+"""The times of `./dev`'s steps: the printed lines, and the stored file."""
 
 import json
 import os
