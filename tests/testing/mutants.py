@@ -174,7 +174,7 @@ def table(wanted: Sequence[Mutant]) -> list[str]:
 
 
 def store(found: Iterable[tuple[Mutant, Result]]) -> None:
-    """Adds results to the stored ones, and drops the results of mutants that are no longer listed."""
+    """Adds results to the stored ones, and drops the results of mutants that are gone."""
     fresh = {mutant.name: result for mutant, result in found}
     RESULTS.mkdir(exist_ok=True)
     by_list: dict[str, list[str]] = {}

@@ -461,7 +461,7 @@ def error(
 
 @dataclass(frozen=True)
 class Plan:
-    """The blocks of an array: their scales, the multipliers of their elements, and their members."""
+    """The blocks of an array: their scales, their elements' multipliers, and their members."""
 
     scales: list[Value]
     multipliers: list[Multiplier]

@@ -130,7 +130,7 @@ def test_the_same_wheel_twice():
 
 
 def test_materials_of_the_wheel():
-    """Lists each library by its hash, the requirements, and compiled-in parts, dated by the commit."""
+    """Lists each library by its hash, requirements, and compiled-in parts, dated by the commit."""
     with zipfile.ZipFile(made_wheel()) as wheel:
         (name,) = (n for n in wheel.namelist() if n.endswith("/sboms/cpd.cdx.json"))
         bom = json.loads(wheel.read(name))
