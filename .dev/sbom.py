@@ -45,7 +45,10 @@ def package(name: str, version: str | None, licence: str, **more: object) -> Com
 
 
 def required(requirement: str) -> Component:
-    """A package that is installed next to this one; which version, the installer decides."""
+    """Returns a package that is installed next to this one.
+
+    Which version, the installer decides.
+    """
     name = re.split(r"[^\w.-]", requirement)[0]
     scope = ComponentScope.OPTIONAL if "extra ==" in requirement else ComponentScope.REQUIRED
     purl = PackageURL("pypi", name=name.lower())
@@ -72,7 +75,7 @@ def _printed(command: list[str]) -> str:
 
 
 def libraries(wheel: zipfile.ZipFile) -> list[Component]:
-    """The wheel's own libraries."""
+    """Returns the wheel's own libraries."""
     names = [name for name in sorted(wheel.namelist()) if name.endswith(".so")]
     return [
         Component(name=name, type=ComponentType.FILE, hashes=[_hash(wheel, name)]) for name in names

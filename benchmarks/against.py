@@ -99,7 +99,7 @@ def _best(unit: str, values: Sequence[float]) -> float:
 
 
 def value_of(row: Row, other: Row) -> float:
-    """The best of a row's turns; the median where one of the versions reports no best."""
+    """Returns the best of a row's turns; the median where one of the versions reports no best."""
     return float(row["best"] if "best" in row and "best" in other else row["value"])
 
 
@@ -142,7 +142,7 @@ class Found:
         return "\n".join([*lines, "", *aligned([head, *map(_cells, rows)], texts=(0, 1, 7))])
 
     def data(self) -> dict[str, Any]:
-        """The comparison as plain data."""
+        """Returns the comparison as plain data."""
         rows = [
             {"name": row.name, "unit": row.unit, "other": row.other, "this": row.this,
              "ratio": round(row.ratio, 4), "verdict": row.verdict}
@@ -193,7 +193,7 @@ def commit_of(revision: str, root: Path = ROOT) -> str:
 
 
 def worktree(commit: str, root: Path = ROOT) -> Path:
-    """The folder of a commit's worktree, made where it is missing."""
+    """Returns the folder of a commit's worktree, made where it is missing."""
     tree = root / "build/against" / commit[:12]
     if not (tree / ".git").exists():
         git("worktree", "prune", root=root)
@@ -235,7 +235,7 @@ class Server:
             )  # fmt: skip
 
     def ask(self, name: str = "") -> list[Row]:
-        """The rows of a name, or every selected one."""
+        """Returns the rows of a name, or every selected one."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -361,7 +361,7 @@ def library_sizes(built: Path) -> dict[str, float]:
 
 
 def sass_counts(version: Version, cuobjdump: str) -> dict[str, Any]:
-    """The counts by loop, or {"skipped": reason}."""
+    """Returns the counts by loop, or {"skipped": reason}."""
     environment = os.environ | {"PATH": f"{cuobjdump}{os.pathsep}{os.environ['PATH']}"}
     command = [version.python, SERVER, version.tree, "--sass"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -423,7 +423,7 @@ def compile_times(
 
 
 def _object(entry: dict[str, str]) -> str:
-    """The path of what a compile command makes."""
+    """Returns the path of what a compile command makes."""
     words = shlex.split(entry["command"])
     return words[words.index("-o") + 1]
 
@@ -454,7 +454,7 @@ def add_constants(found: Found, versions: tuple[Version, Version]) -> None:
 
 
 def words_of(options: argparse.Namespace) -> list[str]:
-    """The arguments of run.py that select and size the rows."""
+    """Returns the arguments of run.py that select and size the rows."""
     words = [options.name] if options.name else []
     words += ["--all"] if options.all else []
     words += ["--floats", str(options.floats), "--values", str(options.values)]
@@ -462,7 +462,7 @@ def words_of(options: argparse.Namespace) -> list[str]:
 
 
 def prepared(options: argparse.Namespace, console: Console) -> tuple[Version, Version]:
-    """Both versions, built, with their benchmark programs."""
+    """Returns both versions, built, with their benchmark programs."""
     import measure
 
     commit = commit_of(options.against)
@@ -489,7 +489,7 @@ def check_name(options: argparse.Namespace, own: Version) -> None:
 
 def measure_both(options: argparse.Namespace, versions: tuple[Version, Version],
                  console: Console) -> Found:  # fmt: skip
-    """All rows of both versions."""
+    """Returns all rows of both versions."""
     comparison = Found()
     rounds = Rounds(versions, words_of(options), ROOT / "build/against", comparison)
     with console.status("bits") as shown:

@@ -104,7 +104,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def launch(arguments: list[str], program: list[str]) -> Iterator[Row]:
-    """The rows that the program prints, as they come."""
+    """Yields the rows that the program prints, as they come."""
     command = ["mpirun", "--timeout", str(LONGEST), *arguments, *program]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -151,7 +151,7 @@ def _why_not(program: Path) -> str:
 
 
 def rows(options: argparse.Namespace, programs: Path) -> Iterator[Row]:
-    """The selected ones; what cannot run with the reason."""
+    """Yields the selected ones; what cannot run with the reason."""
     program = programs / "bench_all_reduce"
     for setting in (LIMITED, FREE):
         parts = setting.wanted(options.selection)

@@ -108,7 +108,7 @@ class Float32Conv2d(nn.Conv2d):
 
 
 def peer(plain: nn.Module, which: str) -> nn.Module:
-    """The model that a recipe's step is measured against."""
+    """Returns the model that a recipe's step is measured against."""
     model = copy.deepcopy(plain)
     if which == FLOAT32:
         for module in model.modules():
@@ -130,7 +130,7 @@ def rows(
     work: int,
     options: Namespace,
 ) -> Iterator[Row]:
-    """The selected rows of a model; `converted`: a copy that computes by a recipe;
+    """Yields the selected rows of a model; `converted`: a copy that computes by a recipe;
     `in_float32`: a step without autocast."""
     full = f"model/{name}/autocast/plain"
     if options.selection.wants(full):

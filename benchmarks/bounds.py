@@ -65,7 +65,7 @@ def _data() -> dict[str, Any]:
 
 @cache
 def mixtures() -> tuple[Mixture, ...]:
-    """All entries of operations.toml."""
+    """Returns all entries of operations.toml."""
 
     def made(entry: dict[str, Any]) -> Mixture:
         words = entry.get("words", 0)
@@ -119,8 +119,8 @@ def bytes_bound(row: Row, machine: Machine) -> float | None:
 
 
 def bound(row: Row, machine: Machine) -> tuple[float, str] | None:
-    """The least of the bounds that can be given, and what it is; None: this run measured too
-    little for one."""
+    """Returns the least bound that can be given, and its kind; None if this run measured too little
+    for a bound."""
     if row["unit"] == "GB/s":
         both = (bytes_bound(row, machine), "bytes"), (issue_bound(row, machine), "issue")
         return min(((value, kind) for value, kind in both if value is not None), default=None)
@@ -135,7 +135,10 @@ def bound(row: Row, machine: Machine) -> tuple[float, str] | None:
 
 
 def with_bound(row: Row, machine: Machine) -> Row:
-    """The row with its bound and its share, where they can be given; those that it has stay."""
+    """Returns the row with its bound and its share, where they can be given.
+
+    Those that it has stay.
+    """
     if "skipped" in row or "wrong" in row:
         return row
     if "bound" not in row:

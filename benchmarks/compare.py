@@ -33,7 +33,7 @@ class NoRunError(ValueError):
 
 
 def load(text: str) -> Run:
-    """The run of that path, or of that name in results/."""
+    """Returns the run of that path, or of that name in results/."""
     paths = [Path(text), store.RESULTS / text, store.RESULTS / f"{text}.json"]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:

@@ -33,7 +33,7 @@ def front_ends(
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows, on one thread."""
+    """Yields the selected rows, on one thread."""
     names = ("cast/fresh/numpy", "cast/fresh/torch")
     if not any(map(options.selection.wants, names)):
         return

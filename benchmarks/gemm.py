@@ -111,7 +111,7 @@ def cube(n: int) -> Shape:
 
 
 def cases() -> Iterator[Case]:
-    """All rows of the CPU."""
+    """Yields all rows of the CPU."""
     for n in (512, 1024):
         for f in ("e4m3", "e5m2"):
             for scheme in BARRED:
@@ -207,7 +207,7 @@ def setting(backend: str, threads: int) -> Iterator[None]:
 
 
 def on_threads(threads: int, work: Callable[[], object]) -> Callable[[], object]:
-    """The work with so many threads; torch's own number stays."""
+    """Returns the work with so many threads; torch's own number stays."""
 
     def run() -> None:
         os.environ["CPD_NUM_THREADS"] = str(threads)  # read at each call
@@ -299,7 +299,7 @@ def cuda_row(case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows, as they come; `skipped`: why one did not run."""
+    """Yields the selected rows, as they come; `skipped`: why one did not run."""
     for case in cases():
         if not options.selection.wants(case.name):
             continue

@@ -23,15 +23,18 @@ BAR = 1.0
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    """The sums in float32; None where the CPU lacks the instruction."""
+    """Returns the sums in float32; None where the CPU lacks the instruction."""
     out = torch.empty(a.shape[0], b.shape[1])
     supported = torch.ops.cpd.product_of_bf16(a[None], b[None], None, None, None, out[None])
     return out if supported else None
 
 
 def defined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The sums as they are defined: exact products, each addition rounded in float32, in the order
-    of k but for neighbors, from +0. Multiplication is exact here, so that fusing changes no bit."""
+    """Returns the sums as defined: exact products, each addition rounded in float32.
+
+    Terms are added from +0 in the order of k, with neighbors exchanged. Multiplication is exact
+    here, so fusing changes no bit.
+    """
     a, b = a.float(), b.float()
     sums = torch.zeros(a.shape[0], b.shape[1])
     for k in range(a.shape[1]):
@@ -57,7 +60,7 @@ def row(name: str, dtype: torch.dtype, size: int, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows; `skipped`: why one did not run."""
+    """Yields the selected rows; `skipped`: why one did not run."""
     for kind, dtype in TYPES.items():
         for size in SIZES:
             name = f"gemm/bf16-products/{kind}/{size}"

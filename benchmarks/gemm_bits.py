@@ -79,7 +79,7 @@ def equal(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _samples(m: int, k: int, n: int, seed: int) -> Iterator[tuple[int, int]]:
-    """The corners, and some places more."""
+    """Yields the corners, and some places more."""
     yield from ((0, 0), (0, n - 1), (m - 1, 0), (m - 1, n - 1))
     draw = random.Random(seed)
     for _ in range(max(4, STEPS // k - 4)):
@@ -105,6 +105,6 @@ def _wrong_sample(right: Right, a: torch.Tensor, out: torch.Tensor, seed: int) -
 
 
 def patterns(x: torch.Tensor) -> list[int]:
-    """The elements' bits."""
+    """Returns the elements' bits."""
     bits: list[int] = (x.contiguous().view(torch.int32).long() & 0xFFFFFFFF).tolist()
     return bits

@@ -34,7 +34,7 @@ def cases() -> Iterator[gemm.Case]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows, in few turns."""
+    """Yields the selected rows, in few turns."""
     few = Namespace(**vars(options) | {"repeats": min(REPEATS, options.repeats)})
     for case in cases():
         if options.selection.wants(case.name):

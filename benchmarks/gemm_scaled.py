@@ -66,7 +66,7 @@ class Scaled:
         return cls(case, a, b, *(torch.rand(shape, generator=random) + 0.5 for shape in shapes))
 
     def multiply(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The product of some of the rows; b is all of it."""
+        """Returns the product of some of the rows; b is all of it."""
         out = torch.empty(a.shape[0], b.shape[1])
         _core.gemm_scaled(
             a.numpy(),
@@ -80,7 +80,7 @@ class Scaled:
         return out
 
     def right(self, i: int, j: int) -> int:
-        """The oracle's element."""
+        """Returns the oracle's element."""
         block = self.case.block
         a, b = (
             gemm_bits.patterns(x.repeat_interleave(block)[: self.a.shape[1]])
@@ -118,7 +118,7 @@ def row(case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows, as they come."""
+    """Yields the selected rows, as they come."""
     for case in cases():
         if options.selection.wants(case.name):
             yield row(case, options)

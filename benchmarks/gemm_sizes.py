@@ -58,7 +58,7 @@ def batch_row(scheme: str, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows; the largest in three turns at most."""
+    """Yields the selected rows; the largest in three turns at most."""
     few = Namespace(**vars(options) | {"repeats": min(3, options.repeats)})
     for case in cases():
         if options.selection.wants(case.name):

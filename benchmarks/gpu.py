@@ -114,12 +114,12 @@ def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, f
 
 
 def in_rows(x: torch.Tensor) -> torch.Tensor:
-    """A matrix of 4096 columns; fewer, where x is too small for that."""
+    """Returns a matrix of 4096 columns; fewer, where x is too small for that."""
     return x.view(-1, 4096 if x.numel() % 4096 == 0 else 257)
 
 
 def cast_both(x: torch.Tensor, form: str) -> torch.Tensor:
-    """A gradient as it enters two products, in one pass."""
+    """Returns a gradient as it enters two products, in one pass."""
     _, scaled, element_cast, *_ = parts(form)
     both: torch.Tensor = torch.ops.cpd.cast_scaled_both(x, scaled, (-1, -2), element_cast, None)
     return both
@@ -172,7 +172,7 @@ def cases(small: bool) -> list[Case]:
 
 
 def fp8_cases(side: int) -> list[Case]:
-    """An FP8 layer, next to the same by torch._scaled_mm."""
+    """Returns an FP8 layer, next to the same by torch._scaled_mm."""
     theirs = "gpu/layer/torch._scaled_mm"
     return [
         Case(name, call, activations_and_weights, side, products, "GMAC/s", theirs, checked=False,

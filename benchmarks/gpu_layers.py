@@ -24,7 +24,7 @@ TOKENS = 512
 
 @functools.lru_cache(maxsize=2)  # the layer that is timed and the one that it is timed against
 def block(recipe: str, device: str, width: int) -> torch.nn.Module:
-    """A transformer's layer."""
+    """Returns a transformer's layer."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(
         width, width // 64, 4 * width, dropout=0.0, batch_first=True
@@ -36,7 +36,7 @@ def block(recipe: str, device: str, width: int) -> torch.nn.Module:
 
 
 def step(x: Tensor, recipe: str, in_bfloat16: bool = False) -> Tensor:
-    """The gradient of the layer's input; the layer's width is that of `x`."""
+    """Returns the gradient of the layer's input; the layer's width is that of `x`."""
     x = x.detach().requires_grad_()
     place = x.device.type
     autocast = torch.autocast(place, torch.bfloat16) if in_bfloat16 else contextlib.nullcontext()
@@ -86,5 +86,5 @@ def scaled_mm(x: Tensor, w: Tensor) -> Tensor:
 
 
 def share_that_differs(x: Tensor, y: Tensor) -> float:
-    """The share of values whose bits differ."""
+    """Returns the share of values whose bits differ."""
     return float((x.view(torch.int16) != y.view(torch.int16)).double().mean())

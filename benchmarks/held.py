@@ -44,7 +44,7 @@ def is_held(environment: Mapping[str, str], text: str | None = None) -> bool:
 
 
 def switched(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the switches of all libraries; what it has of them gives way."""
+    """Returns the environment with the switches of all libraries; what it has of them gives way."""
     tunables = environment.get("GLIBC_TUNABLES", "").split(":")
     others = [t for t in tunables if t and not t.startswith("glibc.cpu.hwcaps=")]
     return {**environment, **SWITCHES, "GLIBC_TUNABLES": ":".join([*others, TUNABLES])}

@@ -71,7 +71,7 @@ def rates(program: Path, mixtures: Iterable[str], floats: int, repeats: int) -> 
 
 
 def header(measured: dict[str, Any]) -> dict[str, Any]:
-    """The head of a file of results."""
+    """Returns the head of a file of results."""
     try:
         import torch
     except ImportError:

@@ -45,7 +45,7 @@ def build(console: Console, tree: Path = BUILD) -> Path:
 
 
 def native_rows(program: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """The selected rows that a C++ program prints, as they come."""
+    """Yields the selected rows that a C++ program prints, as they come."""
     command = [str(program), "--seed", str(options.seed)]
     command += ["--floats", str(options.floats), "--repeats", str(options.repeats)]
     for pattern in options.selection.patterns:
@@ -147,7 +147,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def all_rows(programs: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """The selected ones, as they come."""
+    """Yields the selected ones, as they come."""
     for program in PROGRAMS:
         yield from native_rows(programs / program, options)
     yield from other_rows(options)
@@ -170,7 +170,7 @@ def write(console: Console, options: argparse.Namespace, rows: list[Row], run: s
 
 
 def measure(options: argparse.Namespace) -> int:
-    """The whole run; 1 where bits are wrong."""
+    """Returns the whole run; 1 where bits are wrong."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)

@@ -96,7 +96,7 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def converted(case: Case, plain: nn.Module, name: str) -> nn.Module:
-    """A copy that computes by a recipe; `off`: converted, but left as torch computes."""
+    """Returns a copy that computes by a recipe; `off`: converted, but left as torch computes."""
     model = copy.deepcopy(plain)
     if name == "off":
         cpd.convert(model, "bf16", rules=[("*", None)], coverage=False)
@@ -117,7 +117,7 @@ def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected ones."""
+    """Yields the selected ones."""
     threads = torch.get_num_threads()
     try:
         for case in CASES:
@@ -237,9 +237,12 @@ def _peer_row(
 
 
 def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Namespace) -> Row:
-    """A recipe of emulated sums against the matrix products of its linear layers and convolutions
-    alone, on operands in the same layouts, those of convolutions unfolded beforehand. The
-    difference is unfolding and everything else that is not a product."""
+    """Compares a recipe of emulated sums with the matrix products of its layers alone.
+
+    The products are those in linear layers and convolutions, on operands in the same layouts; for
+    convolutions, the operands are unfolded beforehand. The difference is the time of unfolding and
+    of everything that is not a product.
+    """
     model = copy.deepcopy(plain)
     cpd.convert(model, cpd.Recipe(sums=SUMS))
     small = x[: max(1, x.shape[0] // 8)]
@@ -270,7 +273,7 @@ def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Na
 
 
 def _native_rate(products: list[tuple[int, int, int]]) -> Row:
-    """A model's bound: its products alone by torch, in GFLOP/s."""
+    """Returns a model's bound: its products alone by torch, in GFLOP/s."""
     operands = [_operands(place % 3, shape) for place, shape in enumerate(products)]
 
     def alone() -> None:

@@ -100,7 +100,7 @@ def _remove_host(name: str) -> None:
 
 
 def _free_subnet() -> str:
-    """The first three numbers of a network from those reserved for benchmarks (RFC 2544)."""
+    """Returns the first three numbers of a network reserved for benchmarks (RFC 2544)."""
     addresses = _run("ip -o -4 address show")
     for number in range(256):
         subnet = f"198.18.{(os.getpid() + number) % 256}"

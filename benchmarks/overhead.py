@@ -83,7 +83,7 @@ def torch_calls() -> Iterator[Call]:
 def eager_calls(
     front_end: str, x: Any, a: Any, out: Any, cast: float, into: float, gemm: float
 ) -> Iterator[Call]:
-    """The operations on the arrays of one library; the bars of three of them."""
+    """Yields the operations on the arrays of one library; the bars of three of them."""
     f, acc, drawing = cpd.Format("e4m3"), cpd.Accumulator("e6m9"), cpd.Cast("e4m3 stochastic")
     eights = [[8.0] * 8] * 8
     values = np.array(GIVEN, np.float32)
@@ -137,7 +137,7 @@ def row(call: Call, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows, on one thread."""
+    """Yields the selected rows, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

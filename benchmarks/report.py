@@ -26,7 +26,7 @@ def _digits(value: object) -> str:
 
 
 def _bound(row: Row) -> tuple[str, str]:
-    """The bound and the row's share of it, marked where it is low."""
+    """Returns the bound and the row's share of it, marked where it is low."""
     if "share" not in row:
         return "", ""
     share = f"{row['share']:.2f}"

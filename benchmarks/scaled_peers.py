@@ -32,7 +32,7 @@ def theirs(element: torch.dtype, x: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows, on one thread."""
+    """Yields the selected rows, on one thread."""
     selected = [name for name in NAMES if options.selection.wants(name)]
     if not selected:
         return

@@ -20,7 +20,7 @@ Run = dict[str, Any]  # header, and `rows`
 
 
 def made(header: dict[str, Any], rows: list[Row]) -> Run:
-    """A run's file; rows that were skipped or wrong are not of it."""
+    """Returns a run's file; rows that were skipped or wrong are not of it."""
     today = datetime.now(UTC).date().isoformat()
     dated = [row | {"date": today} for row in rows if not {"skipped", "wrong"} & set(row)]
     return header | {"rows": dated}

@@ -162,7 +162,7 @@ def table(rows: Rows, names: list[str]) -> str:
 
 
 def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -> str:
-    """A column for each key of `columns`, under its heading."""
+    """Returns a column for each key of `columns`, under its heading."""
     head = ("row", "unit", *columns.values(), "bound", f"peer: {ratios}")
     lines = [
         _line(name, [rows[name].get(key) for key in columns]) for name in names if name in rows
@@ -180,7 +180,7 @@ def avx2_table(rows: Rows, names: list[str]) -> str:
 
 
 def reasons_table(rows: Rows) -> str:
-    """The reasons of the rows that are low or below their bars now."""
+    """Returns the reasons of the rows that are low or below their bars now."""
     lines = []
     for reason in reasons():
         counts = [
@@ -250,7 +250,7 @@ def _of_peer(row: Row | None) -> str:
 
 
 def _put(text: str, mark: str, table: str) -> str:
-    """The text with the table between its marks replaced."""
+    """Returns the text with the table between its marks replaced."""
     begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
     assert pattern.search(text), f"no marks of {mark}"
@@ -258,7 +258,7 @@ def _put(text: str, mark: str, table: str) -> str:
 
 
 def rendered() -> dict[Path, str]:
-    """Each file as it should be."""
+    """Returns each file as it should be."""
     rows, on_avx2 = stored(), stored_on_avx2()
     readme = HERE / "README.md"
     text = _put(readme.read_text(), "rows", table(rows, list(PRINCIPAL)))

@@ -38,7 +38,7 @@ class Call:
 
 
 def calls(x: np.ndarray[Any, np.dtype[np.float32]]) -> Iterator[Call]:
-    """The operations on one array."""
+    """Yields the operations on one array."""
     out, codes = np.empty_like(x), cpd.encode(x, "e4m3")
     drawn = {"seed": 1, "stream": 2}
     yield Call("cast/nearest_even/e4m3", lambda: cpd.cast(x, "e4m3", out=out), 8, 8)
@@ -88,7 +88,7 @@ def wrong(call: Call) -> str:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows."""
+    """Yields the selected rows."""
     selected = [name for name in names() if options.selection.wants(name)]
     if not selected:
         return

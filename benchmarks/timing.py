@@ -44,7 +44,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def of(cls, work: Work, calls: int) -> Spent:
-        """The mean over `calls`."""
+        """Returns the mean over `calls`."""
         clocks = (time.perf_counter, time.thread_time, time.process_time)
         begin = [clock() for clock in clocks]
         for _ in range(calls):
@@ -53,8 +53,8 @@ class Spent(NamedTuple):
 
 
 def least(turns: Sequence[Spent]) -> float:
-    """The fastest turn's seconds, without those that the processor gave to other processes; by the
-    clock where several threads work."""
+    """Returns the fastest turn's seconds, without the time that the processor gave to other
+    processes; with several threads, the seconds of the clock."""
     if sum(turn.process for turn in turns) > 1.05 * sum(turn.thread for turn in turns):
         return min(turn.clock for turn in turns)
     return min(turn.thread for turn in turns)
@@ -67,8 +67,8 @@ def calls_in_a_turn(work: Work) -> int:
 
 
 def timed(name: str, unit: str, side: Side, against: str, baseline: Side, repeats: int) -> Row:
-    """A row: medians of both rates (10⁹ a second), median and range of the turns' ratios, and the
-    row's best rate, without the turns of other processes."""
+    """Returns a row: medians of both rates (10⁹ a second), median and range of the turns' ratios,
+    and the row's best rate. Turns of other processes are left out."""
     calls = calls_in_a_turn(side.work), calls_in_a_turn(baseline.work)
     turns: list[Spent] = []
     rates, baselines, ratios = [], [], []

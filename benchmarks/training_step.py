@@ -125,8 +125,11 @@ def _measured(chosen: Any, comm: Any, steps: int) -> dict[str, float]:
 
 
 def _codec_seconds(schedule: Any, gradients: dict[str, Any]) -> float:
-    """The processor's seconds of one rank in the all-reduce of these gradients: of all ranks as
-    threads of this process, divided by their number; the least of three."""
+    """Returns the processor's seconds of one rank in the all-reduce of these gradients.
+
+    All ranks run as threads of this process; their seconds are divided by their number. The least
+    of three.
+    """
     import cpd
 
     names, layers = list(gradients), list(gradients.values())

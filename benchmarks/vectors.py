@@ -27,7 +27,7 @@ KNOWN = {
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows."""
+    """Yields the selected rows."""
     for row, line in KNOWN.items():
         if not options.selection.wants(row):
             continue

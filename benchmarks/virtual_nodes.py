@@ -85,7 +85,7 @@ def plain(model: nn.Module, batch: torch.Tensor, nodes: int) -> None:
 
 
 def is_right(model: nn.Module, batch: torch.Tensor, case: Case) -> bool:
-    """The gradients over four nodes against those of the all-reduce."""
+    """Returns the gradients over four nodes against those of the all-reduce."""
     micro = batch.chunk(4)
     if case.spec.group_size is not None:
         case = replace(case, spec=case.spec.replace(group_size=2))
@@ -130,7 +130,7 @@ def row(model: Model, case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The selected rows, on two threads."""
+    """Yields the selected rows, on two threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:

@@ -30,7 +30,7 @@ ACCUMULATORS = {
 
 
 def network(accumulator: cpd.Accumulator | None) -> torch.nn.Sequential:
-    """The classifier with these sums in all its layers; None: plain fp32."""
+    """Returns the classifier with these sums in all its layers; None: plain fp32."""
     model = digit_classifier(DEPTH, WIDTH, seed=0)
     if accumulator is None:
         return model

@@ -115,7 +115,7 @@ def run(options: argparse.Namespace, name: str, wire: str, seed: int, images: Da
 
 
 def row(name: str, wire: str, results: list[Result]) -> str:
-    """A line of a table in Markdown."""
+    """Returns a line of a table in Markdown."""
     percents = [100 * result.accuracy for result in results]
     spread = f"{min(percents):.1f} … {max(percents):.1f}"
     lost = 100 * statistics.mean(result.lost for result in results)

@@ -61,7 +61,7 @@ def loss_of(model: nn.Module, runs: Tensor) -> Tensor:
 def train(
     recipe: cpd.Recipe | None, options: argparse.Namespace, seed: int, text: Text
 ) -> tuple[list[float], float]:
-    """The loss of each step, and that of the test part at the end."""
+    """Returns the loss of each step, and that of the test part at the end."""
     torch.manual_seed(seed)
     model = Gpt(len(text.characters), options.width, options.heads, options.depth, options.context)
     model.to(options.device)
@@ -85,7 +85,7 @@ def train(
 
 
 def smooth(losses: list[float]) -> list[float]:
-    """The mean of each loss and up to 19 before it."""
+    """Returns the mean of each loss and up to 19 before it."""
     return [statistics.mean(losses[max(0, end - 20) : end]) for end in range(1, len(losses) + 1)]
 
 

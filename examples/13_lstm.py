@@ -33,7 +33,7 @@ def loss_of(model: nn.Module, runs: Tensor) -> Tensor:
 def train(
     recipe: cpd.Recipe | None, options: argparse.Namespace, seed: int, text: Text, show: bool
 ) -> float:
-    """The loss of the test part."""
+    """Returns the loss of the test part."""
     torch.manual_seed(seed)
     model = TextLstm(len(text.characters), options.width, options.layers)
     if recipe is not None:

@@ -128,7 +128,7 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def virtual(spec: cpd.Reduce, ranks: int, epochs: int) -> str:
-    """The weights of the same training in one process."""
+    """Returns the weights of the same training in one process."""
     model = digit_classifier(3, 64, seed=0)
     nodes, optimizer = cpd.VirtualNodes(model, ranks, spec), sgd(model)
     for images, labels in batches(ranks, epochs):

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def epoch(
     problem: Ridge, y: Vector, codec: cpd.Codec, steps: int, processors: int, number: int
 ) -> tuple[Vector, float]:
-    """The next y, and the bits that a processor has broadcast, on average."""
+    """Returns the next y, and the bits that a processor has broadcast, on average."""
     whole = broadcast_exactly(problem, y, processors)
     draw = np.random.RandomState([1, number])
     x, passed, packets = y, np.zeros_like(y), 0
@@ -114,7 +114,7 @@ def epoch(
 
 
 def broadcast_exactly(problem: Ridge, y: Vector, processors: int) -> Vector:
-    """The gradient of f at y: the sum of the processors' parts, each of which travels in F bits."""
+    """Returns the gradient of f at y: the sum of the processors' parts, each sent in F bits."""
     bounds = np.linspace(0, problem.count, processors + 1).astype(int)
     total = np.zeros_like(y)
     for begin, end in itertools.pairwise(bounds):

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backend, what the kernels of one kind of device offer: one table of functions. Callers have
+// Backend: one table of the functions that the kernels of a kind of device offer. Callers have
 // checked the arguments. Every function queues its work on a stream and returns a status (0:
-// queued); those that return a value through a pointer to the host's memory wait for it.
+// queued). Functions that return a value through a pointer to the host's memory wait for it.
 #pragma once
 
 #include <array>
@@ -63,11 +63,11 @@ struct Backend {
 
   /// Has `allocate` ask the allocator at `place` for queued memory, whenever there is one.
   void (*use_allocator_at)(const std::atomic<const Allocator*>& place);
-  /// Where no memory is left, releases what the pool keeps and tries once more (while a graph is
-  /// captured, it does not), before kNoMemoryLeft is returned.
+  /// If no memory is left, releases the pool's memory and tries once more (except while a graph is
+  /// captured), before it returns kNoMemoryLeft.
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);
-  /// Releases memory that is kept for later calls; waits for all of the device's work.
+  /// Releases memory that is stored for later calls. Waits for all of the device's work.
   int (*release_unused)(int device);
   /// Copies between host and device, in either direction, and waits.
   int (*copy)(const Launch& launch, void* to, const void* from, std::int64_t bytes);

@@ -116,7 +116,7 @@ class Threads {
   int before_ = 0;
 };
 
-/// `OpenBLAS 0.3.21 NO_LAPACKE …` without what follows the version.
+/// Returns `OpenBLAS 0.3.21 NO_LAPACKE …` up to the version.
 std::string NameOf(void* library, const std::string& file) {
   const auto config = As<decltype(openblas_get_config)>(dlsym(library, "openblas_get_config"));
   if (config == nullptr) return file;

@@ -43,7 +43,7 @@ class Library {
   void* set_threads_ = nullptr;
 };
 
-/// The library that CPD was configured with. Throws MachineError where there is none.
+/// Returns the library that CPD was configured with. Throws MachineError if there is none.
 CPD_API const Library& Cpu();
 
 }  // namespace cpd::blas

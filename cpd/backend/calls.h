@@ -31,8 +31,8 @@ inline constexpr unsigned long long kNoFault = ~0ULL;
 /// The operations of ArithmeticCall: add, mul, fma, div and sqrt.
 using Operation = soft::Operation;
 
-/// A tensor's memory for a call. Dimensions whose strides fit together are merged, so that a
-/// contiguous tensor has one dimension of stride 1. Shape and stride are set up to `rank`, where
+/// A tensor's memory for a call. Dimensions whose strides fit together are merged, so a contiguous
+/// tensor has one dimension of stride 1. Shape and stride are set for dimensions below `rank`, if
 /// there is data.
 struct Strided {
   void* data = nullptr;
@@ -99,10 +99,10 @@ struct ScaledGemmCall : GemmCall {
 
 /// A cast: out[i] = round(x[i] * 2^shift); out may be x. `random` may have no data.
 ///
-/// CPU kernels take elements of one type in x and out: contiguous ones, or rows of x, random and
-/// out, whose random integers are given (and none of bf16). They round bf16 into formats whose
-/// values bf16 holds, by plans that are not wide. Only they have `first`, `shift` (of fp32;
-/// |shift| <= 600) and `streaming`.
+/// CPU kernels take x and out of one element type, either contiguous or as rows of x, random and
+/// out. For rows the random integers are given (none for bf16). Kernels round bf16 into formats
+/// whose values bf16 holds, by plans that are not wide. Only CPU kernels have `first`, `shift` (of
+/// fp32; |shift| <= 600) and `streaming`.
 struct CastCall {
   std::int64_t n = 0;
   std::int64_t first = 0;  ///< the row-major index of element 0; a multiple of kBlock
@@ -247,8 +247,8 @@ struct ScaleTables {
 };
 
 /// For each cell of the second level, in device memory: its largest magnitude, its scale, and the
-/// multiplier from which te forms blocks' scales. One cell, of scale 1, where there is no such
-/// level.
+/// multiplier from which te computes blocks' scales. Without a second level there is one cell, of
+/// scale 1.
 struct OuterTables {
   float* largest = nullptr;
   float* scale = nullptr;
@@ -335,10 +335,9 @@ struct FlagsCall {
 };
 
 /// Part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of k,
-/// of which the first is number first_k. Operands are packed in panels of KernelTable::gemm_rows
-/// rows of a and gemm_columns columns of b: value (i, k) of panel p is
-/// a[(p * count + k) * gemm_rows + i] or b[(p * count + k) * gemm_columns + i]; +0 beyond the
-/// operand's edge.
+/// starting with number first_k. Operands are packed in panels of KernelTable::gemm_rows rows of a
+/// and gemm_columns columns of b. Value (i, k) of panel p is a[(p * count + k) * gemm_rows + i] or
+/// b[(p * count + k) * gemm_columns + i], and +0 beyond the operand's edge.
 struct GemmBlock {
   std::int64_t rows = 0, columns = 0;
   std::int64_t first_k = 0, count = 0;
@@ -356,12 +355,12 @@ struct GemmBlock {
   std::int64_t plane = 0, state_columns = 0;
   /// Sum (i, j) is element number index + i * index_row + j of the result (for random bits).
   std::uint64_t index = 0, index_row = 0;
-  /// The caller's random integers for a stochastic plan, whose element i of the result counts from
-  /// sum (0, 0); the loop's first draw is number GemmPlan::first_draw (BlockFmaPlan::first_draw).
+  /// The caller's random integers for a stochastic plan. Element i of the result counts from sum
+  /// (0, 0). The loop's first draw is number GemmPlan::first_draw (BlockFmaPlan::first_draw).
   GivenDraws given;
-  /// The scales of a unit that has them: for group g of BlockFma::scale_block values of k (counted
-  /// from first_k), that of a's row i is a_scale[g * scale_rows + i], that of b's column j
-  /// b_scale[g * state_columns + j]; padded like the sums.
+  /// The scales of a unit that takes scales. Group g has BlockFma::scale_block values of k, counted
+  /// from first_k. The scale of a's row i is a_scale[g * scale_rows + i], the scale of b's column j
+  /// is b_scale[g * state_columns + j]. Padded like the sums.
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
   std::int64_t scale_rows = 0;

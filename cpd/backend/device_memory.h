@@ -19,17 +19,17 @@ class CPD_API NoDeviceMemory : public MachineError {
 
 /// Throws a front end's exception in place of NoDeviceMemory.
 using NoDeviceMemoryThrower = void (*)(const char* message);
-/// Sets the one of the process; null: none.
+/// Sets the thrower of the process; null: none.
 CPD_API void SetThrower(NoDeviceMemoryThrower thrower);
-/// Throws what the thrower does, else `error`.
+/// Throws the exception of the thrower, else `error`.
 [[noreturn]] CPD_API void ThrowAsFrontEnds(const NoDeviceMemory& error);
 
-/// Returns device memory that is kept for later calls to the device, for others to use. Waits for
-/// the device's work. Throws MachineError where the backend reports an error.
+/// Returns unused device memory, which is stored for later calls, to the device. Waits for the
+/// device's work. Throws MachineError if the backend reports an error.
 CPD_API void ReleaseUnusedMemory(Device kind, int device);
 
-/// Throws Error for what an earlier call on the device should have refused, but only its values
-/// told (faults.h); the caller has waited for the device's work.
+/// Throws Error for a fault of an earlier call on the device that only its values showed
+/// (faults.h). The caller has waited for the device's work.
 CPD_API void CheckDevice(Device kind, int device);
 
 }  // namespace cpd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Explains what a call would run, without running it.
+// Explains a call: records what it would run, without running it.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace cpd {
 
-/// Calls `call`, whose operations check their arguments, throw what they would throw for them, note
-/// what they would run, and compute nothing: no kernel is called, no tensor is read or written, so
-/// that tensors need no memory. What depends on values is not checked. gpu: the device of tensors
-/// without memory; -1: the CPU.
+/// Calls `call`. Its operations check their arguments, throw as in a real call, record what they
+/// would run, and compute nothing: no kernel is called, and no tensor is read or written, so
+/// tensors need no memory. Conditions on values are not checked. gpu: the device of tensors without
+/// memory; -1: the CPU.
 CPD_API std::vector<Explanation> Explain(const std::function<void()>& call, int gpu = -1);
 
 /// Begins the explanation of an operation of this thread, which explains.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Faults that only the values of a call on a device show: a matrix unit's operand that is no value
-// of its format, a random integer out of range, a NaN without a code. Kernels note them in memory
-// that the host reads without waiting; the error is raised by a later operation on the device, or a
-// later part of the same one (not within a reduction over ranks, where one rank alone would fail).
-// With CPD_CHECK=sync each such call waits, and raises it itself.
+// Faults that only the values of a call on a device show: an operand of a matrix unit that its
+// format does not hold, a random integer out of range, a NaN without a code. Kernels record them in
+// memory that the host reads without waiting. A later operation on the device, or a later part of
+// the same one, raises the error (not within a reduction over ranks, where one rank alone would
+// fail). With CPD_CHECK=sync each such call waits, and raises the error itself.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace cpd {
 
-/// Throws what a call's status means, unless it is 0: NoDeviceMemory or another MachineError.
+/// Throws the error of a call's status, unless it is 0: NoDeviceMemory or another MachineError.
 void CheckStatus(const Backend& backend, int status);
 
 /// An error whose text is `before`, the number of an element, `after`.

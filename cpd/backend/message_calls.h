@@ -85,7 +85,7 @@ struct SegmentCounts {
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
 };
 
-/// Counts each segment's values; those that are lost and zeros only where `casts`.
+/// Counts each segment's values. Lost values and zeros are counted only if `casts`.
 struct CountCall {
   ReduceCall reduce;  ///< its segments, tiles and cast
   bool casts = false;
@@ -130,7 +130,7 @@ struct CodecMemory {
   float* y = nullptr;                  ///< the values of codes; may be x
   std::uint8_t* to = nullptr;          ///< the message of an encoding
   const std::uint8_t* from = nullptr;  ///< the message of a decoding
-  SegmentCounts* counts = nullptr;     ///< null, or a rounding adds what it loses
+  SegmentCounts* counts = nullptr;     ///< null, or a rounding adds its losses
   /// A decoding lowers it to the least index of a value whose norm or scale is invalid.
   unsigned long long* damaged = nullptr;
 };
@@ -161,7 +161,7 @@ struct NormCall {
   float* norms = nullptr;
 };
 
-/// A piece of a layer in a scaled format whose buckets, runs of neighbors, have one scale each.
+/// A piece of a layer in a scaled format. Its buckets are ranges of neighbors, each with one scale.
 /// All memory is the device's.
 struct QuantizedCall : CodecMemory {
   ScaledCall scaled;  ///< its plan and route alone
@@ -173,8 +173,8 @@ struct QuantizedCall : CodecMemory {
   std::int64_t bucket = 1, block = 0;
   std::int32_t shift = 0;  ///< x and decoded values are multiplied by 2^shift
   float divisor = 1;       ///< of decoded values
-  /// Of the piece's buckets, as bucket_scales writes them: their scales and the factors of their
-  /// elements (ElementScale); a CPU writes their largest magnitudes to `scale` alone.
+  /// The scales of the piece's buckets and the factors of their elements (ElementScale), as
+  /// bucket_scales writes them. A CPU writes only their largest magnitudes, to `scale`.
   float* scale = nullptr;
   float* factor = nullptr;
   const std::uint32_t* random = nullptr;  ///< on a CPU: the elements' integers, not the key's
@@ -196,8 +196,8 @@ struct OneBitCall : CodecMemory {
   bool streaming = false;       ///< `next` is not needed in cache
 };
 
-/// The sum v = x * 2^shift + kept of n values, and what its decoded values leave of it. All memory
-/// is the device's.
+/// The sum v = x * 2^shift + kept of n values, and the residual after its decoded values. All
+/// memory is the device's.
 struct FeedbackCall {
   std::int64_t n = 0;
   std::int32_t shift = 0;
@@ -219,10 +219,10 @@ struct DigitCounts {
 struct TopKSearch {
   LargestLimit limit;
   std::int64_t kept;      ///< how many values are kept
-  std::uint32_t largest;  ///< the bits of the largest finite magnitude that is kept
+  std::uint32_t largest;  ///< the bits of the largest finite magnitude that is selected
 };
-/// Values above the limit, and with its pattern: those of a span of a layer's tiles; then those of
-/// all spans before it.
+/// The number of values above the limit, and with its pattern: of a span of a layer's tiles; then
+/// of all spans before it.
 struct TopKSpan {
   unsigned long long above, equal;
 };
@@ -231,8 +231,8 @@ struct TopKPlaces {
   std::uint32_t kept, bits;
 };
 
-/// The k values of a layer whose magnitudes v = x + kept are largest, and every NaN and infinity:
-/// how they become terms, and what is left of v. All memory is the device's.
+/// Selects the k values of a layer whose magnitudes v = x + kept are largest, and every NaN and
+/// infinity; computes their terms and the residual of v. All memory is the device's.
 struct TopKCall {
   std::int64_t n = 0, k = 0;
   const float* x = nullptr;
@@ -246,24 +246,24 @@ struct TopKCall {
   DigitCounts* counts_of = nullptr;
   TopKSpan* spans = nullptr;
   bool goes_on = false;
-  /// On a CPU: the values that are kept, in memory of the host.
+  /// On a CPU: the selected values, in memory of the host.
   Selection* selection = nullptr;
-  std::int32_t span = 1;   ///< tiles of a span, a divisor of those of a block
+  std::int32_t span = 1;   ///< tiles of a span, a divisor of the tiles of a block
   std::int64_t block = 0;  ///< values of a message
   /// The values that are rounded, all of the layer but on a CPU, and how: terms are v * 2^shift,
   /// rounded.
   std::int64_t begin = 0, end = 0;
   std::int32_t shift = 0;
-  /// The terms of those that are kept, by rank; null: the cast's.
+  /// The terms of the selected values, by rank; null: the terms of the cast.
   const float* terms = nullptr;
-  float unit = 1;  ///< what the terms are multiples of
+  float unit = 1;  ///< the terms are multiples of it
   RoundPlan cast;
   std::uint64_t stream = 0;
-  /// The terms, +0 for values that are not kept; may be x where there is no residual. Null, on a
-  /// CPU: the terms are needed for the next residual alone.
+  /// The terms, +0 for values that are not selected; may be x if there is no residual. Null, on a
+  /// CPU: only the next residual needs the terms.
   float* y = nullptr;
   SegmentCounts* counts = nullptr;  ///< null, or what is lost of x is added
-  float* gathered = nullptr;        ///< the values that are kept, by index
+  float* gathered = nullptr;        ///< the selected values, by index
   TopKPlaces* places = nullptr;     ///< what each message keeps
 
   CPD_FN const float* values() const { return kept == nullptr ? x : sum; }

@@ -50,22 +50,21 @@ class CPD_API Queue {
   [[nodiscard]] bool is_on(Device kind, int device) const {
     return kind == kind_ && device == launch_.device;
   }
-  /// Returns whether the CPU computes, so that what is queued is done.
+  /// Returns whether the CPU computes, so that queued work is already done.
   [[nodiscard]] bool on_host() const { return kind_ == Device::cpu; }
-  /// Returns whether what only values tell of a call is noted as a fault (faults.h); else the call
-  /// throws.
+  /// Returns whether faults that only values show are recorded (faults.h); else the call throws.
   [[nodiscard]] bool notes_faults() const { return !on_host(); }
   [[nodiscard]] void* stream() const { return launch_.stream; }
   /// Makes later work here wait for what is queued on `stream`.
   void Follow(void* stream) const;
-  /// Makes later work on `stream` wait for what is queued here; no effect where the backend
-  /// refuses, which the next call on the device reports.
+  /// Makes later work on `stream` wait for the work queued here. No effect if the backend refuses;
+  /// the next call on the device reports that.
   void Precede(void* stream) const noexcept;
   /// Waits until all that is queued here is done.
   void Wait() const;
 
-  /// Of n bytes or values that kernels pass to one another, how many need memory of the caller's:
-  /// none on the CPU, whose operations compute at once.
+  /// Returns the number of n bytes or values, passed between kernels, for which the caller must
+  /// provide memory: none on the CPU, whose operations compute at once.
   [[nodiscard]] std::int64_t ForKernels(std::int64_t n) const { return on_host() ? 0 : n; }
   [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
   void Release(MemoryKind kind, void* memory) const noexcept;
@@ -118,7 +117,7 @@ class QueuedArray {
   T* data_;
 };
 
-/// Memory of the queue's device for n values, which is released behind what is queued by then.
+/// Memory of the queue's device for n values. It is released after the work queued by then.
 template <class T = float>
 std::shared_ptr<T> QueuedValues(const SharedQueue& queue, std::int64_t n) {
   const auto free = [queue](T* memory) { queue->Release(MemoryKind::queued, memory); };

@@ -27,9 +27,9 @@ CPD_API std::string NameOf(const TensorView& x);
 /// operation, or a ninth kind.
 CPD_API Device AddBackend(const Backend& backend);
 
-/// For tests: replaces a kind of device's backend in all later calls, and returns what SetBackend
-/// or AddBackend set before; with that, a second call undoes the first. Null means the CPU's or
-/// CUDA's own. Throws std::logic_error for null and a kind that was added.
+/// For tests: replaces a kind of device's backend in all later calls, and returns the backend that
+/// SetBackend or AddBackend set before; a second call with it undoes the first. Null means the
+/// CPU's or CUDA's own. Throws std::logic_error for null and a kind that was added.
 CPD_API const Backend* SetBackend(Device device, const Backend* backend);
 
 /// Has kernels ask this allocator for their own memory from now on; null: none.

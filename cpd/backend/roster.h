@@ -11,9 +11,9 @@
 
 namespace cpd {
 
-/// The CPU kernels in use: the best of scalar, avx2 and avx512 (on aarch64 of scalar and neon) that
-/// this CPU has, or the one that CPD_BACKEND names. Throws Error where CPD_BACKEND names one that
-/// is unknown or cannot run here.
+/// Returns the CPU kernels in use: the best of scalar, avx2 and avx512 (on aarch64 of scalar and
+/// neon) that this CPU has, or the ones that CPD_BACKEND names. Throws Error if CPD_BACKEND names
+/// unknown kernels, or kernels that cannot run here.
 CPD_API const KernelTable& Kernels();
 /// Tables that can run on this CPU, slowest first.
 CPD_API std::vector<const KernelTable*> AvailableKernels();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the segments of a ReduceCall and sets them; both place a layer's tiles behind those of the
+// Makes and sets the segments of a ReduceCall. Both place a layer's tiles after the tiles of the
 // layers before it.
 #pragma once
 

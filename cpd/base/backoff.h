@@ -10,9 +10,9 @@
 
 namespace cpd {
 
-/// Pauses between polls for another thread or process that cannot wake this one: for 50 µs it only
-/// yields the core, so that an early event is seen at once; then it sleeps an eighth of the time
-/// waited so far, 50 µs to 1 ms, so that it leaves the core to the other one.
+/// Pauses between polls for another thread or process that cannot wake this one. For 50 µs it only
+/// yields the core, so that an early event is seen at once. Then it sleeps for an eighth of the
+/// time waited so far, 50 µs to 1 ms, and leaves the core to the other one.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;

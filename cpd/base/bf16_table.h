@@ -55,10 +55,9 @@ struct Bf16Finish {
 };
 
 struct Bf16Table {
-  /// Packs `count` values of each line in words of two, the last with +0 where `count` is odd. Word
-  /// k of line i is words[i * stride + k] where the lines are `along`, else words[k * stride + i].
-  /// Returns the least magnitude that is not 0, as a bf16 pattern, less 1; where all are 0,
-  /// 2^32 - 1.
+  /// Packs `count` values of each line in words of two; the last word has +0 if `count` is odd.
+  /// Word k of line i is words[i * stride + k] if the lines are `along`, else words[k * stride +
+  /// i]. Returns the least nonzero magnitude, as a bf16 pattern, minus 1; 2^32 - 1 if all are 0.
   std::uint32_t (*pair)(const Bf16Lines& x, std::int64_t lines, std::int64_t count,
                         std::uint32_t* words, std::int64_t stride);
   /// Adds exact products to sums, a word's upper half first; each addition is rounded to

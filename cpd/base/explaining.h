@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Explaining a call. While a thread explains, its operations check their arguments and choose their
-// paths as ever, note what they would run, and compute nothing: an operation notes the path that
-// its own dispatch has chosen, and parallel_for calls no body.
+// paths as usual, record what they would run, and compute nothing. An operation records the path
+// that its own dispatch has chosen, and parallel_for calls no body.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct Explanation {
   std::string path;                ///< the arithmetic
   std::vector<std::int64_t> tile;  ///< values of each dimension that a task computes at once
   int threads = 1;                 ///< the most that work at the same time; 1 on a GPU
-  std::string why;                 ///< why the path is general, or what else decides
+  std::string why;                 ///< why the path is general, or what else decides it
 };
 
 namespace detail {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fast paths that this process takes: all but the ones that CPD_FAST switches off. Results have
-// the same bits with any set.
+// Selects the fast paths of this process: all, except the ones that CPD_FAST switches off. Results
+// have the same bits with any set.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace cpd {
 
-/// Parses what CPD_FAST may hold: nothing or `all`, `none`, or names each after a '-', separated by
+/// Parses the value of CPD_FAST: nothing or `all`, `none`, or names, each after a '-', separated by
 /// commas, as in "-veltkamp,-stochastic". Throws Error for any other text.
 CPD_API FastPaths ParseFastPaths(std::string_view text);
 

@@ -18,7 +18,7 @@ constexpr std::int64_t kPause = 50'000'000;  // nanoseconds between two checks
 
 std::atomic<InterruptCheck> g_check{nullptr};
 std::atomic<bool> g_ending{false};
-std::atomic<int> g_inside{0};  // threads that are in a call
+std::atomic<int> g_inside{0};  // the number of threads in a call
 
 thread_local const std::atomic<bool>* t_stop = nullptr;
 thread_local std::int64_t t_next = 0;  // when the next check is due

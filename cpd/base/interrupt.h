@@ -29,9 +29,9 @@ CPD_API void SetInterruptCheck(InterruptCheck check);
 /// Throws where the call on this thread must end. Cheap unless the check is due.
 CPD_API void CheckInterrupt();
 
-/// While it exists, this thread is in a call; the first check is due after 50 ms. A thread whose
-/// calls were ended stays in the destructor for ever, so that it does not run while the program's
-/// objects are destroyed.
+/// While it exists, this thread is in a call. The first check is due after 50 ms. A thread whose
+/// calls were ended never leaves the destructor, so it does not run while the program's objects are
+/// destroyed.
 class CPD_API RunningCall {
  public:
   RunningCall();

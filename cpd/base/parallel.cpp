@@ -65,12 +65,12 @@ void RunPieces(std::int64_t n, std::int64_t grain, const Body& body) {
   }
 }
 
-/// A loop's pieces, divided evenly among threads: the same for equal loops, so that a thread finds
-/// in its own caches and memory what it touched before. A thread that has done its own share does
-/// what is left of the others', which may have been delayed.
+/// A loop's ranges, divided evenly among threads. Equal loops have equal divisions, so a thread
+/// finds in its own caches and memory what it touched before. A thread that has finished its own
+/// share takes over the rest of other threads' shares, which may have been delayed.
 class Shares {
  public:
-  /// `least`: the fewest elements of a piece that are worth a call.
+  /// `least`: the smallest number of elements in a range that is worth a call.
   Shares(std::int64_t n, std::int64_t grain, std::int64_t least, int threads)
       : shares_(static_cast<std::size_t>(threads)) {
     const std::int64_t grains = (n + grain - 1) / grain;

@@ -32,8 +32,9 @@ class CPD_API SharedHost {
 };
 
 /// While it exists, parallel_for on this thread uses OpenMP's threads, in a build with OpenMP.
-/// torch's operators run on these, which after an operator spin for some milliseconds, on the cores
-/// that the pool's threads would need: what runs between torch's operators shares their threads.
+/// torch's operators run on these threads. After an operator the threads spin for some
+/// milliseconds, on the cores that the pool's threads would need. So code that runs between torch's
+/// operators shares their threads.
 class CPD_API OpenMpThreads {
  public:
   OpenMpThreads();
@@ -45,16 +46,18 @@ class CPD_API OpenMpThreads {
   bool before_;
 };
 
-/// Calls body(begin, end) for pieces that cover [0, n), each begin a multiple of `grain`. Serial
-/// where n is at most `serial_below` and inside another parallel loop; else each thread has at
-/// least half of `serial_below`. All calls of a process but those under OpenMpThreads share one
-/// pool of threads (pool.h): a call uses those that are free, and waits for none that has not begun
-/// when all pieces are done. Equal loops have equal pieces on the same threads, but for pieces that
-/// a thread takes over from one that is late. A forked child starts threads of its own. body runs
-/// in the default floating-point environment. Results must not depend on the pieces. Between
-/// pieces, and while it waits for other threads, the calling thread calls CheckInterrupt
+/// Calls body(begin, end) for ranges that cover [0, n), each begin a multiple of `grain`. The loop
+/// is serial if n is at most `serial_below`, and inside another parallel loop; else each thread has
+/// at least half of `serial_below`. body runs in the default floating-point environment. Results
+/// must not depend on the ranges.
+/// All calls of a process except those under OpenMpThreads share one pool of threads (pool.h). A
+/// call uses the free threads, and waits for none that has not begun when all ranges are done.
+/// Equal loops have equal ranges on the same threads, except for ranges that a thread takes over
+/// from a late one. A forked child starts its own threads.
+/// Between ranges, and while it waits for other threads, the calling thread calls CheckInterrupt
 /// (interrupt.h). An exception of body or of CheckInterrupt is thrown again here, when all threads
-/// have ended. A thread that explains (explaining.h) notes the number of threads and calls no body.
+/// have ended. A thread that explains (explaining.h) records the number of threads and calls no
+/// body.
 CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                           const std::function<void(std::int64_t, std::int64_t)>& body);
 

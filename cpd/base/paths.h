@@ -15,7 +15,7 @@
 
 namespace cpd {
 
-/// A path, and why it is the general one, or what else decides; empty: nothing.
+/// A path, and the reason why it is general, or what else decides it; empty: neither.
 struct Path {
   std::string name, why;
 };

@@ -13,7 +13,7 @@
 
 namespace cpd {
 
-/// make_plan. Throws Error for an invalid format.
+/// Calls make_plan. Throws Error for an invalid format.
 CPD_API RoundPlan PlanOf(const Format& format, const RoundingOptions& options = {},
                          const RandomKey& key = {});
 /// plan_of_terms and plan_of_sums, of an accumulator and a format that Check has accepted.

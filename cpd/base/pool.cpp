@@ -22,7 +22,7 @@ namespace {
 
 using Clock = Backoff::Clock;
 
-/// A word for whose changes threads can wait.
+/// A word. Threads can wait for its changes.
 class Signal {
  public:
   void Set(std::uint64_t value) {
@@ -129,8 +129,8 @@ class Pool {
     return *pool;
   }
 
-  /// Thread number i, which is started where it does not exist yet (all before it do); null where
-  /// the system starts no more.
+  /// Returns thread number i. It is started if it does not exist yet (all before it do); null if
+  /// the system starts no more threads.
   PoolThread* At(int i) {
     const auto at = static_cast<std::size_t>(i);
     if (PoolThread* thread = threads_[at]; thread != nullptr) return thread;

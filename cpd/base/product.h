@@ -22,9 +22,9 @@ struct ProductOperand {
 };
 
 /// out = c + a * b, batched: a is rows x depth, b depth x columns, c and out rows x columns; c may
-/// have no data. All broadcasting is in the strides. The batch's dimensions are merged, and turned
-/// into rows, where all operands allow it; out's row-major element number is that of (batch, row,
-/// column) before and after.
+/// have no data. All broadcasting is in the strides. The batch's dimensions are merged, and become
+/// rows if all operands allow it. (batch, row, column) has the same row-major element number of out
+/// before and after.
 struct MatrixProduct {
   std::int64_t rows = 0, columns = 0, depth = 0;
   int batch_rank = 0;
@@ -80,7 +80,7 @@ enum class Batch : std::uint8_t { merged, as_given };
 CPD_API MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                                   const TensorView* c, Batch batch = Batch::merged);
 
-/// x, broadcast, as an operand of a product whose batch has `batch_rank` dimensions.
+/// Returns x, broadcast, as an operand of a product with `batch_rank` batch dimensions.
 CPD_API ProductOperand OperandOf(const TensorView& x, int batch_rank);
 
 }  // namespace cpd

@@ -12,7 +12,7 @@
 
 namespace cpd {
 
-/// The kind of device in whose memory a tensor is; others have the numbers behind these
+/// The kind of device that holds a tensor's memory. Further kinds have the numbers after these
 /// (AddBackend in backend/registry.h).
 enum class Device : std::uint8_t { cpu, cuda };
 

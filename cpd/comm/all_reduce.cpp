@@ -111,8 +111,8 @@ class Collective {
     AgreeOnScales();
   }
 
-  /// Prepares the call. Returns what is wrong with this rank's arguments, or its machine; empty if
-  /// nothing is.
+  /// Prepares the call. Returns the fault of this rank's arguments or its machine; empty if there
+  /// is none.
   std::string Prepare(const std::function<void()>& check) {
     try {
       CheckPlace();
@@ -410,7 +410,7 @@ class Collective {
   std::vector<TensorView> host_x_, host_out_;
   std::span<const TensorView> on_device_;   // the results
   std::vector<float> scales_;               // empty where nothing is measured
-  std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
+  std::vector<CodecState*> states_;         // of the layers; empty if the codec has no state
   std::vector<CodecState*> result_states_;  // of the results that this rank owns
   CodecStates own_states_;                  // where the caller has none
   std::deque<Task> active_;

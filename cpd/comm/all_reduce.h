@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions over real ranks: the sums of Reduce, bit for bit those of the virtual ranks
-// (virtual.h), over any transport. Layers of one call are merged into messages of many layers; each
-// keeps its own APS exponent.
+// Reductions over real ranks, over any transport. Their sums equal, bit for bit, the sums of the
+// virtual ranks (virtual.h). The layers of one call are merged into messages of many layers; each
+// layer keeps its own APS exponent.
 //
-// A call goes through phases: handshake (all ranks compare what they are about to do), exponents
-// (one maximum of 8-bit integers), then for each chunk exchange, fold and gather, chunks
-// overlapping.
+// A call has these phases: handshake (all ranks compare their intents), exponents (one maximum of
+// 8-bit integers), then for each chunk exchange, fold and gather. Chunks overlap.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +58,8 @@ class CPD_API Communicator {
   ReduceReport Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
                       const cpd::Reduce& spec, int root, bool counts = false,
                       const TensorOptions& layers = {});
-  /// AllReduce of which rank r keeps slice r of each layer (the first n mod W one longer): out[l]
-  /// has the slice's size. Exchange owner only.
+  /// Reduce-scatter: like AllReduce, but rank r receives only slice r of each layer (the first n
+  /// mod W slices are one value longer). out[l] has the slice's size. Exchange owner only.
   ReduceReport ReduceScatter(std::span<const TensorView> x, std::span<const TensorView> out,
                              const cpd::Reduce& spec, bool counts = false,
                              const TensorOptions& layers = {});

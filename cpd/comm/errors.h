@@ -14,8 +14,7 @@
 
 namespace cpd {
 
-/// A failure that the transport reported. `peer` is the rank that it concerns, -1 where that is not
-/// known.
+/// A failure that the transport reported. `peer` is the rank that it concerns, -1 if unknown.
 class CPD_API TransportError : public std::runtime_error {
  public:
   TransportError(const std::string& what, int peer_rank)
@@ -37,7 +36,7 @@ CPD_API std::string NameRanks(std::span<const int> ranks);
 /// The ranks were about to do different things; the same text on all of them. Nothing has moved.
 class CPD_API Mismatch : public Error {
  public:
-  /// Keeps the message as it is: a rank shortens what it sends to the others.
+  /// Stores the message unchanged: a rank shortens its message to the others.
   explicit Mismatch(const std::string& message) : Error(AsItIs(), message) {}
 };
 

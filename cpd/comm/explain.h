@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Explains what an all-reduce of virtual ranks would run, without running it.
+// Explains an all-reduce of virtual ranks: records what it would run, without running it.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace cpd {
 
-/// Notes, on a thread that explains, what VirtualReduce would run for the largest layer: the
-/// codec's rounding of contributions, the sums within groups, where there are any, and the sums
-/// across ranks or groups. like: a tensor where the layers are. Throws Error as VirtualReduce does.
+/// Records, on a thread that explains, what VirtualReduce would run for the largest layer: the
+/// codec's rounding of contributions, the sums within groups, if there are any, and the sums across
+/// ranks or groups. like: a tensor on the layers' device. Throws Error as VirtualReduce does.
 CPD_API void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t>& sizes,
                            const TensorOptions& layers, const TensorView& like = {});
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of an all-reduce, the same for virtual ranks and for every transport: what a
-// contribution becomes, the number of each term in each sum, the random stream of each rounding. No
-// memory of its own, no messages.
+// The arithmetic of an all-reduce, the same for virtual ranks and for every transport: the encoding
+// of a contribution, the number of each term in each sum, the random stream of each rounding. It
+// owns no memory and sends no messages.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ struct Level {
   Accumulator accumulator;
   Format terms_in;  ///< holds every term
   std::int64_t terms = 1;
-  Format result;             ///< what its sum is rounded to
-  RoundingOptions rounding;  ///< to `result`, where that is not the accumulator's format
+  Format result;             ///< the format of its sum
+  RoundingOptions rounding;  ///< to `result`, if that is not the accumulator's format
   RandomKey sum_key{};       ///< of the sum's steps
   RandomKey result_key{};    ///< of the rounding to `result`
 
@@ -64,13 +64,13 @@ struct TensorOptions {
   /// The length of each layer's rows, for a codec that works by rows; empty: each layer is one row.
   std::span<const std::int64_t> rows{};
   /// For virtual ranks: whether the last EndRank commits the states; else VirtualReduce::Commit
-  /// does.
+  /// commits them.
   bool commits = true;
-  /// For virtual ranks: whether the report has the contributions' bytes, for which those of a codec
-  /// whose sizes vary are encoded once more.
+  /// For virtual ranks: whether the report has the contributions' bytes. A codec of varying sizes
+  /// then encodes contributions once more.
   bool counts_bytes = true;
-  /// For real ranks, which compare them: of each layer in turn the number of its dimensions, then
-  /// its dimensions; empty: all layers have one dimension.
+  /// For real ranks, which compare them: for each layer in turn the number of its dimensions, then
+  /// its dimensions. Empty: all layers have one dimension.
   std::span<const std::int64_t> shapes{};
 };
 
@@ -105,7 +105,8 @@ class Reduction {
   [[nodiscard]] bool rounds_on_devices() const;
   /// Returns whether every device can also make and read the messages (KernelSupport::all).
   [[nodiscard]] bool encodes_on_devices() const;
-  /// The layers' buckets, at whose multiples they are cut into slices and chunks; empty: anywhere.
+  /// The layers' buckets. Layers are cut into slices and chunks at their multiples; empty:
+  /// anywhere.
   [[nodiscard]] const std::vector<std::int64_t>& buckets() const { return buckets_; }
   /// A layer's number in random streams.
   [[nodiscard]] std::int64_t number(std::int64_t layer) const {
@@ -139,7 +140,7 @@ class Reduction {
   /// Returns whether a cast or a sum of layers with these largest magnitudes can be NaN though no
   /// contribution is NaN or infinite. Where LacksNan is true too, all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
-  /// Values begin … begin + n - 1 of a rank's layer, for `wire`; `scale`: what the codec measured.
+  /// Values begin … begin + n - 1 of a rank's layer, for `wire`. `scale`: the codec's measurement.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift) const {

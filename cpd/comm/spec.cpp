@@ -128,7 +128,7 @@ SharedCodec WireOf(std::string_view head, const RoundingOptions& rounding) {
   return std::make_shared<ScaledBlocks>(ParseScaled(head), rounding);
 }
 
-/// The reduction of what contributions become, every key at its default; without its wire.
+/// Returns the reduction for a form of contributions, with every key at its default, without wire.
 Reduce Usual(const std::string& head) {
   if (!IsCompressor(head) && !NamesScaled(head)) return Reduce(ParseFormat(head));
   Reduce spec;
@@ -166,7 +166,7 @@ Reduce ParseHead(const std::string& head) {
       if (is_near || is_key) RefuseOption(name, keys.owner, NamesOf(keys));
     }
     if (std::string_view(error.what()).starts_with("unknown format")) {
-      (void)MakeCodec(head);  // whose error names the compressors, too
+      (void)MakeCodec(head);  // the error of MakeCodec names the compressors, too
     }
     throw;
   }

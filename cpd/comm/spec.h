@@ -32,7 +32,7 @@ enum class Divide : std::uint8_t {
   before,  ///< each contribution, before its scale is measured and it is cast (as torch's DDP)
 };
 
-/// An all-reduce: what each contribution is cast to, how the sum is formed, what comes back.
+/// An all-reduce: the cast of each contribution, the rule of the sum, the form of the result.
 struct Reduce {
   /// Everything in fp32.
   Reduce() = default;
@@ -42,7 +42,7 @@ struct Reduce {
 
   Format format = kFp32;       ///< on the wire; with a `wire`, its format()
   RoundingOptions rounding{};  ///< of the cast to the wire; `wire` has its own
-  SharedCodec wire{};          ///< what contributions become; null: `format`, packed
+  SharedCodec wire{};          ///< the codec of contributions; null: `format`, packed
   Accumulator accumulator{};   ///< of the sum: sequential, kahan, chunked or pairwise
   Format result = kFp32;       ///< a wider accumulator is rounded once more to it, each level
   Order order = Order::sequential;
@@ -89,8 +89,8 @@ CPD_API Reduce Make<Reduce>(std::string_view text, std::span<const Option> keys)
 /// `format`, which is not set for a compressor, and `codec`.
 template <>
 CPD_API Keys<Reduce> KeysOf<Reduce>();
-/// The canonical text: what contributions become, then every key that is not its default.
-/// ParseReduce(ToString(r)) gives r, if the codec of `wire` rounds as `rounding` says.
+/// Returns the canonical text: the form of the contributions, then every key that is not its
+/// default. ParseReduce(ToString(r)) gives r, if the codec of `wire` rounds by `rounding`.
 CPD_API std::string ToString(const Reduce& spec);
 /// The keys of the canonical text.
 CPD_API std::vector<Option> OptionsOf(const Reduce& spec);

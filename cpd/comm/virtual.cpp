@@ -26,9 +26,9 @@ struct Layer {
   std::int64_t size = 0;
   float largest = 0;   // magnitude on all ranks
   int observed = 0;    // by how many ranks
-  bool given = false;  // contributed by the rank whose turn it is
+  bool given = false;  // contributed by the current rank
   int shift = 0;
-  float scale = 0;         // measured: of the rank whose turn it is, or the largest of all
+  float scale = 0;         // measured: of the current rank, or the largest of all
   SegmentCounts lost;      // of contributions that a codec made on the host
   std::int64_t bytes = 0;  // of the encoded contributions
   std::vector<int> bits;   // that the codec chose, by rank
@@ -93,7 +93,7 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// The rank whose turn it is; throws Error after the schedule's last.
+  /// Returns the rank whose turn it is. Throws Error after the schedule's last.
   [[nodiscard]] int Rank() const {
     if (position < static_cast<std::int64_t>(ranks.size())) {
       return ranks[static_cast<std::size_t>(position)];
@@ -169,16 +169,16 @@ struct VirtualReduce::Impl {
     return largest ? *largest : MeasureRange(View(values, DType::f32, x.size())).max_abs;
   }
 
-  /// The codec's state of a layer or its results, which the call has begun; null where there is
-  /// none.
+  /// Returns the codec's state of a layer or its results, which the call has begun; null if there
+  /// is none.
   CodecState* StateOf(const Codec& codec, const CodecStates::Key& key, std::int64_t size) {
     CodecState* const state = states->Of(codec, key, size);
     if (state != nullptr) begun.insert(state);
     return state;
   }
 
-  /// Begins the codec's state of the layer for the rank whose turn it is, and returns it; null
-  /// where there is none.
+  /// Begins the codec's state of the layer for the current rank, and returns it; null if there is
+  /// none.
   CodecState* BeginLayer(int l, const float* x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const SharedCodec& wire = reduction.wire(l);

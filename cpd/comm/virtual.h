@@ -47,7 +47,7 @@ class CPD_API VirtualReduce {
   /// Error for a second time, and where layers are on several devices. The layers' device computes
   /// the sums.
   void Contribute(int layer, const TensorView& x, bool stays = false);
-  /// Ends that rank's contribution. Throws Error where one of its layers is missing.
+  /// Ends that rank's contribution. Throws Error if one of its layers is missing.
   void EndRank();
 
   /// Commits the caller's states, where layers.commits is false; after the schedule's last rank.

@@ -26,14 +26,14 @@ struct VirtualSums::Layer {
     bool counts = false;
     void* stream = nullptr;  ///< of the ranks' values
   };
-  std::optional<Kept> kept;  ///< ranks that are to be folded
+  std::optional<Kept> kept;  ///< ranks that wait to be added
 
   [[nodiscard]] SegmentCounts* of_result() const { return counts.get() + 1; }
 };
 
 namespace {
 
-/// A codec's state of a layer of these values, from BeginOn to Free.
+/// A codec's state for a layer of these values, from BeginOn to Free.
 class BegunState {
  public:
   BegunState(const SharedQueue& queue, CodecState* state, const Piece& whole, const float* x)

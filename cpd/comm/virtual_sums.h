@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums of virtual ranks (VirtualReduce), in the memory of the layers' device: contributions are
-// cast and added there, on a stream of the caller's, one rank after the other or, where their
-// values stay, several ranks in one pass over the sums. The host waits for a device only where it
-// reads: largest magnitudes, what a codec measures, counts when a report is asked for, and layers
-// that a codec rounds on the host.
+// The sums of virtual ranks (VirtualReduce), in the memory of the layers' device. Contributions are
+// cast and added there, on the caller's stream: one rank after the other or, if their values stay,
+// several ranks in one pass over the sums. The host waits for a device only if it reads from it:
+// largest magnitudes, a codec's measurements, counts when a report is requested, and layers that a
+// codec rounds on the host.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +31,14 @@ class VirtualSums {
   /// Returns whether the device makes the contributions: of a format, or by a codec's kernels. Else
   /// the codec makes them on the host.
   [[nodiscard]] bool rounds() const;
-  /// Codec::Measure of a rank's layer; waits. Here and below `whole` is the layer as a piece, and
-  /// `state` what the codec keeps of it, or null.
+  /// Calls Codec::Measure for a rank's layer; waits. Here and below `whole` is the layer as a
+  /// piece, and `state` the codec's state of it, or null.
   [[nodiscard]] float Measure(const TensorView& x, const Codec& codec, const Piece& whole,
                               CodecState* state) const;
   /// The largest finite magnitude that enters the reduction (Codec::Largest); waits.
   [[nodiscard]] float Largest(const TensorView& x, const Codec& codec, const Piece& whole,
                               CodecState* state) const;
-  /// Where a contribution goes: as a member of its unit, which is visited.
+  /// The destination of a contribution: it is a member of the visited unit.
   struct Turn {
     std::int64_t rank = 0, member = 0, unit = 0, visit = 0;
     bool counts = false;        ///< its losses; each rank's once
@@ -54,7 +54,7 @@ class VirtualSums {
   using Make = std::function<void(std::int64_t begin, std::int64_t n, float* values)>;
   /// Adds what the host's threads make, block by block.
   void Contribute(int layer, std::int64_t block, const Turn& turn, const Make& make);
-  /// Replaces a layer's sums by what a codec's kernels make of them.
+  /// Replaces a layer's sums by the result of a codec's kernels.
   void EncodeResults(int layer, const Codec& codec, const Piece& whole, CodecState* state);
   /// Has the host's threads change the sums in place, block by block.
   void ChangeResults(int layer, std::int64_t block, const Make& change);
@@ -66,14 +66,14 @@ class VirtualSums {
   }
   /// Adds the sums of the turn's group to those across groups.
   void EndGroup(const Turn& turn);
-  /// Ends the last turn: adds what has been contributed and is kept, and releases groups' sums.
+  /// Ends the last turn: adds the stored contributions, and releases groups' sums.
   void End();
   /// Writes a layer's result, its sums times `scale`.
   void Result(int layer, int shift, float scale, const TensorView& out);
   struct Counts {
-    Losses contributions;          ///< of those that kernels rounded
+    Losses contributions;          ///< of contributions that kernels rounded
     std::int64_t bad_results = 0;  ///< NaN and infinities
-    std::int64_t bytes = 0;        ///< of contributions whose messages have no fixed sizes
+    std::int64_t bytes = 0;        ///< of contributions whose messages have varying sizes
   };
   /// Of a layer, up to now; waits.
   [[nodiscard]] Counts counts(int layer) const;

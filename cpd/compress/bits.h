@@ -83,8 +83,8 @@ class BitWriter {
   }
 
  private:
-  /// Writes a word's first `count` bytes and nothing behind them: the memory ends within 8 bytes.
-  /// It has no access to the writer, whose members so stay in registers.
+  /// Writes a word's first `count` bytes and nothing after them: the memory ends within 8 bytes. It
+  /// has no access to the writer, so the writer's members stay in registers.
   [[gnu::noinline]] static void PutBytes(std::uint64_t word, int count, std::uint8_t* at,
                                          const std::uint8_t* end) {
     if (end - at < count) throw std::length_error("more bits than there is room for");
@@ -158,8 +158,8 @@ class BitReader {
 
   const std::uint8_t* bytes_;
   std::int64_t size_;
-  std::int64_t byte_ = 0;     ///< the first of those not counted in `window_`
-  std::uint64_t window_ = 0;  ///< its upper count_ bits are valid; those below may be there too
+  std::int64_t byte_ = 0;     ///< the first byte not counted in `window_`
+  std::uint64_t window_ = 0;  ///< its upper count_ bits are valid; lower bits may be valid too
   int count_ = 0;
 };
 

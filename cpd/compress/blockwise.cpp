@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::int64_t kSizeBytes = 4;
 
-/// Calls part(i, n) for each run of n values from value i on that is in one bucket and in one of
-/// the blocks counted from value 0, of as many values; the first bucket has `before` values ahead
-/// of value 0.
+/// Calls part(i, n) for each range of n values from value i on that lies in one bucket and in one
+/// block. Blocks are counted from value 0 and have equally many values. The first bucket has
+/// `before` values before value 0.
 template <class Part>
 void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part part) {
   for (std::int64_t i = 0; i < n; i += bucket) {
@@ -81,7 +81,7 @@ std::int64_t Blockwise::MostBytes(std::int64_t n, std::int64_t before) const {
   return bytes;
 }
 
-/// Encodes `part`, some of a bucket's values; `values` are all that are known of the bucket.
+/// Encodes `part`, some of a bucket's values. `values` are all known values of the bucket.
 std::int64_t Blockwise::EncodeInner(const Piece& part, const Values& values,
                                     std::uint8_t* to) const {
   Piece all = part;

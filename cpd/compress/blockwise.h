@@ -11,13 +11,13 @@ namespace cpd {
 
 class CodecWords;
 
-/// Encodes each 4096 values (`bucket`) with `inner` as a layer of their own, with its own scale or
-/// range; random integers belong to indices in the whole layer. Sums are encoded in the same way.
+/// Encodes each 4096 values (`bucket`) with `inner` as a separate layer, with its own scale or
+/// range. Random integers belong to indices in the whole layer. Sums are encoded in the same way.
 ///
-/// A message holds, for each bucket or the part of it that is in the piece: where inner's
-/// sizes vary, the number of bytes (u32, little-endian); where inner has no code for NaN, a byte
-/// that is 1 if one of the bucket is NaN or infinite, and then all of it decodes to NaN; inner's
-/// bytes.
+/// A message holds, for each bucket or the part of it that is in the piece, up to three items: if
+/// inner's sizes vary, the number of bytes (u32, little-endian); if inner has no code for NaN, a
+/// byte that is 1 if a value of the bucket is NaN or infinite (all of it then decodes to NaN); and
+/// inner's bytes.
 class CPD_API Blockwise final : public Codec {
  public:
   static constexpr std::int64_t kBucket = 4096;

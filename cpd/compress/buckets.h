@@ -20,10 +20,9 @@ constexpr std::int64_t kMostAxis = 63;
 /// `bucket=N` or `bucket=tensor`, which is 0.
 std::int64_t ParseBucket(std::string_view text);
 std::string BucketText(std::int64_t bucket);
-/// The length of buckets that split no run of `whole` values, counted from the layer's first, such
-/// as a kernel of a convolution (QSGD, section 5): the largest multiple that is at most `bucket`.
-/// Throws Error unless `whole` is 1…bucket, and where there are no buckets, `bucket` 0, unless it
-/// is 1.
+/// Returns the length of buckets that split no group of `whole` values, counted from the layer's
+/// first, such as a kernel of a convolution (QSGD, section 5): the largest multiple up to `bucket`.
+/// Throws Error unless `whole` is 1…bucket; without buckets (`bucket` 0), unless it is 1.
 std::int64_t WholeBucket(std::int64_t bucket, std::string_view whole);
 
 /// The rows of a table: `bucket`, `whole`, and `axis`, an axis of a layer, from -64 (of 64
@@ -53,10 +52,10 @@ constexpr auto AxisKey() {
   return RangedKey<"axis", member, -kMostAxis - 1, kMostAxis>();
 }
 
-/// The layout of a layer of this shape whose columns run along `axis`: by default along the first
-/// of two dimensions (outputs × inputs) and the last of more (kernels of convolutions); a vector is
-/// one column. A row of the layout is a column of the layer. Throws Error for an axis that the
-/// shape lacks; `codec` is the name that it shows.
+/// Returns the layout of a layer of this shape whose columns run along `axis`. Default: along the
+/// first of two dimensions (outputs × inputs) and the last of more (kernels of convolutions); a
+/// vector is one column. A row of the layout is a column of the layer. Throws Error for an axis
+/// that the shape lacks, with the name `codec`.
 RowLayout ColumnLayout(std::optional<int> axis, std::span<const std::int64_t> shape,
                        std::string_view codec);
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codec, the interface that turns pieces of a layer into the bytes of messages and back. It sends
-// nothing and sums nothing.
+// Codec: the interface that encodes pieces of a layer into the bytes of messages, and decodes them.
+// It sends nothing and sums nothing.
 //
-// The value that Decode gives for element i of a layer depends on the layer, its rank and i alone,
-// never on how the layer was cut into pieces, so that every exchange and the virtual ranks have the
-// same bits. What depends on a whole layer (a threshold, an error that is fed back) is computed
-// when a call begins, by a CodecState, or is one number that Measure returns.
+// The value that Decode gives for element i of a layer depends only on the layer, its rank and i,
+// never on the division of the layer into pieces. So every exchange and the virtual ranks have the
+// same bits. A quantity of a whole layer (a threshold, an error that is fed back) is computed when
+// a call begins, by a CodecState, or is one number that Measure returns.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct Piece {
   int layer = 0;  ///< its index in the call, for error texts
   std::int64_t begin = 0, n = 0;
   int shift = 0;          ///< the values are encoded times 2^shift
-  RandomKey key{};        ///< of random bits: those of element i have counter i (streams.h)
+  RandomKey key{};        ///< of random bits: element i has counter i (streams.h)
   std::int64_t size = 0;  ///< values of the layer; 0: nothing but the piece is known
   float scale = 0;        ///< from Measure; Measured::shared: the largest of all ranks
   const std::uint32_t* random = nullptr;  ///< the elements' integers, in place of the key's
@@ -64,15 +64,16 @@ class CPD_API CodecState {
   CodecState(const CodecState&) = delete;
   CodecState& operator=(const CodecState&) = delete;
   virtual ~CodecState();
-  /// Begins a call that computes on the queue's device, with the whole layer, whose values are
-  /// there; for results, with a slice of it from `layer.begin` on, whose values come piece by piece
-  /// (x is null). May be called again with the same values: only Commit changes what the next call
-  /// finds.
+  /// Begins a call that computes on the queue's device. For contributions it has the whole layer,
+  /// whose values are there. For results it has a slice of the layer from `layer.begin` on, whose
+  /// values come piece by piece (x is null). May be called again with the same values: only Commit
+  /// changes what the next call finds.
   virtual void BeginOn(const SharedQueue& queue, const Piece& layer, const float* x) = 0;
   /// BeginOn on the CPU.
   void Begin(const Piece& layer, const float* x);
-  /// Frees what the call needed to encode or round the layer, in the queue's order. From here to
-  /// the next BeginOn the state does not use the queue, whose stream may end. By default nothing.
+  /// Frees the memory that the call needed to encode or round the layer, in the queue's order. From
+  /// here to the next BeginOn the state does not use the queue, whose stream may end. By default it
+  /// does nothing.
   virtual void Free();
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;
@@ -84,7 +85,7 @@ class CPD_API CodecState {
   [[nodiscard]] virtual std::optional<int> ChosenBits() const;
   /// Returns the state that the next call will find, for checkpoints; empty if there is none.
   [[nodiscard]] virtual std::vector<float> Kept() const;
-  /// Restores what Kept returned. Throws Error for another number of values.
+  /// Restores the result of Kept. Throws Error for another number of values.
   virtual void Restore(std::span<const float> kept);
 };
 
@@ -121,8 +122,8 @@ class CPD_API Codec {
   /// Returns whether n values always take MostBytes(n, before), and block() * k + r values k times
   /// the bytes of block() and those of r.
   [[nodiscard]] virtual bool is_fixed() const = 0;
-  /// The most bytes of a piece of n values whose first bucket has `before` values ahead of the
-  /// piece (begin mod bucket()).
+  /// Returns an upper bound of the bytes of a piece of n values. Its first bucket has `before`
+  /// values before the piece (begin mod bucket()).
   [[nodiscard]] virtual std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const = 0;
   /// The number of values that a message stores together, counted from where a piece of the layer
   /// begins: a multiple of 8 and of bucket(), at least 4096.
@@ -151,34 +152,35 @@ class CPD_API Codec {
   /// Returns whether BytesOn counts on every device.
   [[nodiscard]] virtual bool counts_bytes() const { return is_fixed(); }
 
-  // These compute on the queue's device, where values and bytes are; what returns a number waits.
-  // `state`: the layer's, after BeginOn there; null where MakeState returns null. A codec is given
-  // the queue of another device than the CPU for what its kernels() do alone.
+  // These compute on the queue's device, where values and bytes are. A function that returns a
+  // number waits. `state`: the layer's, after BeginOn there; null if MakeState returns null. A
+  // codec gets the queue of a device other than the CPU only for operations that its kernels()
+  // support.
 
   /// The number that measured() names, finite and not negative. x: the whole layer.
   [[nodiscard]] virtual float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                         const float* x) const;
-  /// For APS, of a codec without scales of its own: the largest finite magnitude that it will
-  /// encode of a layer that its state began with shift 0; none, the default: that of the layer's
-  /// values.
+  /// For APS, of a codec without scales of its own: returns the largest finite magnitude that it
+  /// will encode of a layer that its state began with shift 0. The default, none, means the largest
+  /// magnitude of the layer's values.
   [[nodiscard]] virtual std::optional<float> LargestOn(const Queue& queue,
                                                        const CodecState& state) const;
-  /// Writes the bytes of a piece, at most MostBytes of it, and returns how many. x: its values,
-  /// any binary32; where a piece cuts a bucket, those of the layer around it are read too
+  /// Writes the bytes of a piece, up to MostBytes of it, and returns their number. x: its values,
+  /// any binary32. If a piece cuts a bucket, the values of the layer around it are read too
   /// (x[-piece.begin] … x[piece.size - piece.begin - 1]). Pieces may be encoded concurrently, in
-  /// any order and repeatedly: what a state records of a piece is the same each time. Throws Error
-  /// for a value without a code.
+  /// any order and repeatedly: a state records the same of a piece each time. Throws Error for a
+  /// value without a code.
   virtual std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state,
                                 const float* x, std::uint8_t* to) const = 0;
   /// Writes y[i] = (value i * 2^shift) / divisor, each of the two operations rounded once to
-  /// binary32; NaN gives 0x7FC00000. `before`: as for MostBytes. Reads nothing but `bytes`. Where
+  /// binary32; NaN gives 0x7FC00000. `before`: as for MostBytes. Reads nothing but `bytes`. If
   /// these do not hold n values, throws DamagedBytes on the CPU; elsewhere that is a fault
   /// (faults.h).
   virtual void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n,
                         int shift, float divisor, float* y, std::int64_t before = 0) const = 0;
-  /// Writes what DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1; adds what is lost
-  /// to *counts, on the device, unless it is null. y may be x, unless the piece cuts a bucket. The
-  /// default encodes and decodes on the CPU, and does not count.
+  /// Writes the values that DecodeOn gives for EncodeOn's bytes, with shift 0 and divisor 1. Adds
+  /// the losses to *counts, on the device, unless it is null. y may be x, unless the piece cuts a
+  /// bucket. The default encodes and decodes on the CPU, and does not count.
   virtual void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                        float* y, SegmentCounts* counts = nullptr) const;
   /// LayerBytes: queues what counts them, and returns a function that waits for the number. To be
@@ -204,22 +206,23 @@ class CPD_API Codec {
   /// The layout of a layer of this shape. By default a row has the values of one index of the first
   /// of two or more dimensions; a vector is one row. Throws Error for an axis that the shape lacks.
   [[nodiscard]] virtual RowLayout LayoutOf(std::span<const std::int64_t> shape) const;
-  /// The codec of layers whose rows have `row` values (longer ones are cut at kMostBucket); null
-  /// unless by_rows().
+  /// Returns the codec of layers whose rows have `row` values (longer rows are cut at kMostBucket);
+  /// null unless by_rows().
   [[nodiscard]] virtual SharedCodec ForRows(std::int64_t row) const;
   /// The codec that sends running sums and results, which are numbers of `format`, without loss. By
   /// default Packed.
   [[nodiscard]] virtual SharedCodec ForSums(const Format& format) const;
-  /// The codec that sends an owner's results to `world` ranks (Exchange::owner); null, the default,
-  /// means that of ForSums. A codec that encodes sums again, with loss, gets whole buckets and no
-  /// layer around them; it measures nothing, and its block() and bucket() are those of this codec.
+  /// Returns the codec that sends an owner's results to `world` ranks (Exchange::owner). Null, the
+  /// default, means the codec of ForSums. A codec that encodes sums again, with loss, gets whole
+  /// buckets and no layer around them. It measures nothing, and has the block() and bucket() of
+  /// this codec.
   [[nodiscard]] virtual SharedCodec ForResults(const Format& format, int world) const;
 };
 
 constexpr std::int64_t kMostBucket = 1 << 16;
 
-/// The bytes of a layer by its codec: those of its blocks, from its first value on, as a stream has
-/// them (stream.h); how many they are where messages cut the layer elsewhere differs a little.
+/// Returns the bytes of a layer by its codec: the bytes of its blocks, from its first value on, as
+/// in a stream (stream.h). If messages cut the layer elsewhere, the number differs a little.
 /// `state`: after Begin. A block that holds NaN or infinities, for which the codec has no bytes,
 /// counts in binary32.
 CPD_API std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecState* state,
@@ -258,8 +261,8 @@ class CPD_API CodecStates {
   /// The place in its layer at which a slice of results begins; 0 for a whole layer.
   struct Begin {
     std::int64_t now = 0;
-    /// Where it begins without rotating owners. A state that was saved without its begin means
-    /// this.
+    /// The beginning of the slice without rotating owners. A state that was saved without its begin
+    /// means this value.
     std::int64_t unrotated = 0;
   };
   struct Kept {
@@ -274,9 +277,9 @@ class CPD_API CodecStates {
   CodecStates(CodecStates&&) noexcept;
   CodecStates& operator=(CodecStates&&) noexcept;
 
-  /// The layer's state, made on its first use from what Load restored. Null where the codec keeps
-  /// nothing. Throws Error where the layer was kept by another codec, with another size, or as
-  /// another slice, and where the codec needs the gradient's root mean square, which was not set.
+  /// Returns the layer's state, made on its first use from the data that Load restored. Null if the
+  /// codec has no state. Throws Error if the layer's state belongs to another codec, another size
+  /// or another slice, and if the codec needs the gradient's root mean square, which was not set.
   CodecState* Of(const Codec& codec, const Key& key, std::int64_t size) {
     return Of(codec, key, size, Begin{});
   }
@@ -288,8 +291,8 @@ class CPD_API CodecStates {
   /// All that SetGradient set, by number and rank.
   using Gradients = std::map<std::pair<std::int64_t, std::optional<int>>, float>;
   [[nodiscard]] const Gradients& gradients() const { return gradients_; }
-  /// Makes `owner` the owner, before its call. Throws Error where a value of another owner is kept
-  /// that is not 0; zeros, which a call that failed leaves too, are forgotten.
+  /// Makes `owner` the owner, before its call. Throws Error if a nonzero value of another owner is
+  /// stored. Zeros, which a failed call leaves too, are forgotten.
   void Claim(const Owner& owner);
   /// The owner; none where nothing is kept, unless Load set one.
   [[nodiscard]] std::optional<Owner> owner() const;
@@ -297,7 +300,7 @@ class CPD_API CodecStates {
   void Reset(std::int64_t number);
   /// Forgets all layers, their gradients and the owner.
   void Reset();
-  /// Every layer of which something is kept, for checkpoints.
+  /// Returns every layer with a stored state, for checkpoints.
   [[nodiscard]] std::map<Key, Kept> Save() const;
   /// Keeps this and nothing else; no gradient is set.
   void Load(std::map<Key, Kept> kept, std::optional<Owner> owner = {});

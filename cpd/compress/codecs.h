@@ -18,7 +18,7 @@ class CodecWords;
 struct CodecInfo {
   std::string_view name;     ///< the first word of its texts
   std::string_view options;  ///< as a text has them
-  std::string_view source;   ///< paper and section, or the implementation whose rule it is
+  std::string_view source;   ///< paper and section, or the implementation that defines the rule
   std::string_view summary;
   SharedCodec (*make)(CodecWords& words, const RoundingOptions& rounding);
 };
@@ -35,7 +35,7 @@ constexpr int kMostNested = 8;
 CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {},
                               std::span<const Option> keys = {});
 
-/// The codec inside another: that of all words left, or of `otherwise` where none is left.
+/// Makes the codec inside another: from all words left, or from `otherwise` if none is left.
 SharedCodec MakeInner(CodecWords& words, std::string_view otherwise,
                       const RoundingOptions& rounding);
 

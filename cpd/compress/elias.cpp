@@ -61,7 +61,7 @@ constexpr Code SparseCode(uint32_t zeros, int32_t level) {
   return {gap.bits << code.length | code.bits, gap.length + code.length};
 }
 
-/// The codes of small levels, those of 8 bits, by these bits.
+/// The codes of small levels (8 bits), by these bits.
 constexpr auto kDenseCodes = [] {
   std::array<BitCode, 256> codes;
   for (int32_t level = -128; level < 128; ++level) {
@@ -240,8 +240,8 @@ constexpr auto kNumbers = [] {
   throw DamagedBytes("a number is above " + std::to_string(most));
 }
 
-/// The number whose code begins a window with at least as many valid bits as a code of `most` has.
-/// Throws DamagedBytes for a number above `most`.
+/// Returns the number whose code begins a window. The window has at least as many valid bits as a
+/// code of `most`. Throws DamagedBytes for a number above `most`.
 [[gnu::always_inline]] inline Number NextNumber(uint64_t window, uint32_t most) {
   const NumberEntry& entry = kNumbers[window >> (64 - kFirst)];
   Number number{static_cast<uint32_t>(window << entry.before >> entry.above) | entry.one,
@@ -272,8 +272,8 @@ constexpr DenseEntry DenseEntryOf(uint64_t window) {
   return entry;
 }
 
-/// Up to three levels that are not 0, each with the distance from the last one before the window.
-/// Where there are fewer, the last one is repeated.
+/// Up to three nonzero levels, each with the distance from the last one before the window. If there
+/// are fewer, the last one is repeated.
 struct SparseEntry {
   std::array<std::uint8_t, 3> distances{};
   std::array<std::int8_t, 3> levels{};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elias recursive (omega) codes of the levels of a bucket: QSGD's (Alistarh et al. 2017,
-// section 3.1 and appendix A) but for the front of a sparse bucket. There the paper has the
-// bucket's norm, which is not part of these codes: write it to the same stream (BitWriter::Put), or
-// elsewhere. And these codes have the number of levels that are not 0, which the paper does not
-// send: it ends the bucket, and takes 1 to 17 bits of one of 512 values.
+// Elias recursive (omega) codes of the levels of a bucket: QSGD's (Alistarh et al. 2017, section
+// 3.1 and appendix A), except for the front of a sparse bucket. There the paper has the bucket's
+// norm, which is not part of these codes: write it to the same stream (BitWriter::Put), or
+// elsewhere. These codes also have the number of nonzero levels, which the paper does not send. The
+// number ends the bucket, and takes 1 to 17 bits of one of 512 values.
 //
 // Elias(k), k >= 1: write "0"; while k > 1, put k in binary in front and let k be the number of its
 // bits less 1. Lengths: 1 takes 1 bit, 2…3 take 3, 4…7 6, 8…15 7, 16…31 11. A sign is one bit, 1
@@ -51,8 +51,8 @@ CPD_API std::int64_t EliasBits(EliasLayout layout, std::span<const Level> levels
 /// Writes the levels. Throws std::length_error where the writer is full.
 template <class Level>
 CPD_API void EliasEncode(EliasLayout layout, std::span<const Level> levels, BitWriter& to);
-/// Fills `levels`, each |level| <= most, which a Level has. Throws DamagedBytes where the bits do
-/// not encode as many such levels or end before them; `levels` is then unspecified. Reads nothing
+/// Fills `levels`, each |level| <= most, which a Level holds. Throws DamagedBytes if the bits do
+/// not encode as many such levels, or end before them; `levels` is then unspecified. Reads nothing
 /// but the reader's bytes, in time proportional to n.
 template <class Level>
 CPD_API void EliasDecode(EliasLayout layout, std::int32_t most, BitReader& from,

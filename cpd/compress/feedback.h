@@ -12,8 +12,8 @@ namespace cpd {
 class CodecWords;
 
 /// Encodes v = x * 2^shift + residual, in binary32, with `inner`; the bytes are inner's. The next
-/// residual is v - decoded, rounded once to binary32; 0 where that is not finite. Where inner
-/// encodes an owner's results again, these have a residual of their own.
+/// residual is v - decoded, rounded once to binary32; 0 if that is not finite. If inner encodes an
+/// owner's results again, the results have a separate residual.
 class CPD_API Feedback final : public Codec {
  public:
   /// Throws Error where inner feeds errors back itself, or uses a scale that ranks share: they
@@ -37,7 +37,7 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(n); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// Returns what inner does on every device.
+  /// Returns the kernels of `inner`, on every device.
   [[nodiscard]] KernelSupport kernels() const override { return inner_->kernels(); }
   [[nodiscard]] bool counts_bytes() const override { return inner_->counts_bytes(); }
   [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
@@ -65,7 +65,7 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] const SharedCodec& inner() const { return inner_; }
 
  private:
-  /// The piece with shift 0, for values that are multiplied by 2^shift already.
+  /// Returns the piece with shift 0, for values that are already multiplied by 2^shift.
   static Piece Unshifted(Piece piece);
   struct State;
   class Compensated;

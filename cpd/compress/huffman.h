@@ -31,9 +31,9 @@ CPD_API std::vector<std::uint8_t> HuffmanLengths(std::span<const std::uint32_t> 
 /// The codes with these lengths, in the order of the symbols.
 CPD_API std::vector<BitCode> CanonicalCodes(std::span<const std::uint8_t> lengths);
 
-/// Writes Elias(symbols + 1); then for each symbol Elias(gap), where the gap is the symbol less the
-/// one before (-1 before the first), and Elias(z + 1), where z = 2 d for d >= 0, else -2 d - 1, and
-/// d is the symbol's length less that of the one before (0 before the first).
+/// Writes Elias(symbols + 1). For each symbol follow Elias(gap), where the gap is the symbol minus
+/// the one before (-1 before the first), and Elias(z + 1), where z = 2 d for d >= 0, else -2 d - 1.
+/// d is the symbol's length minus the previous length (0 before the first).
 CPD_API void PutHuffmanCode(const HuffmanCode& code, BitWriter& to);
 /// Bits that PutHuffmanCode writes.
 CPD_API std::int64_t HuffmanCodeBits(const HuffmanCode& code);
@@ -60,10 +60,10 @@ class CPD_API HuffmanDecoder {
   /// The code that begins a window.
   [[nodiscard]] Entry Next(std::uint64_t window) const;
 
-  /// By a code's first kWindow bits: its length, 0 where it is longer, and its value.
+  /// The length and the value of a code, by its first kWindow bits; length 0 if it is longer.
   std::array<std::uint8_t, 1 << kWindow> window_lengths_{};
   std::array<std::uint32_t, 1 << kWindow> window_values_{};
-  /// For each length: a code whose first 32 bits are below end_ is no longer; first_ is the index
+  /// For each length: codes whose first 32 bits are below end_ are not longer; first_ is the index
   /// in values_ of the length's code 0.
   std::array<std::uint64_t, kMostHuffmanLength + 1> end_{};
   std::array<std::int64_t, kMostHuffmanLength + 1> first_{};

@@ -29,9 +29,9 @@ struct LayerLevels {
   LevelSpacing spacing{};
 };
 
-/// Encodes each block() values of a piece, counted from its first, as the norms of the buckets that
-/// they touch, four bytes each; the places of levels 1 … s - 1, a byte each, where levels are
-/// spaced; then the levels. A bucket that a piece cuts has the norm of all its values.
+/// Encodes each block() values of a piece, counted from its first. A block has the norms of the
+/// buckets that it touches, four bytes each; the positions of levels 1 … s - 1, a byte each, if
+/// levels are spaced; then the levels. A bucket that a piece cuts has the norm of all its values.
 class LevelBlocks {
  public:
   struct Options {
@@ -61,7 +61,7 @@ class LevelBlocks {
   [[nodiscard]] float Measure(const Queue& queue, const Piece& layer, const float* x) const;
   [[nodiscard]] LayerLevels MeasureLevels(const Queue& queue, const Piece& layer,
                                           const float* x) const;
-  /// As Codec's functions of these names.
+  /// Implements Codec's functions of these names.
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, const LayerLevels& layer,
                         const float* x, std::uint8_t* to) const;
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
@@ -75,7 +75,7 @@ class LevelBlocks {
   [[nodiscard]] NormCall NormsCall(std::int64_t n, int shift, const float* x) const;
   [[nodiscard]] LevelCall CallOf(std::int64_t n, std::int64_t begin) const;
   [[nodiscard]] LevelCall CallOf(const Piece& piece, const LayerLevels& layer) const;
-  /// Calls run(call, i) for parts of a piece, from its value number i on, whose norms are known.
+  /// Calls run(call, i) for parts of a piece, from its value number i on. Their norms are known.
   template <class Run>
   void ForMeasured(const Queue& queue, const Piece& piece, const LayerLevels& layer, const float* x,
                    Run run) const;

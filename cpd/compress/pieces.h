@@ -30,9 +30,9 @@ CPD_API ValueRange BucketsAround(const Piece& piece, std::int64_t bucket);
   return (piece.begin % bucket + piece.n + bucket - 1) / bucket;
 }
 
-/// Calls run(part, i) for parts of a piece, from its value number i on. On the CPU a part has up to
-/// `step` values, which then stay in the caches from one operation to the next, where the buckets
-/// that it cuts are known whole; on other devices it is the piece.
+/// Calls run(part, i) for parts of a piece, from its value number i on. If the buckets that it cuts
+/// are known whole, a part on the CPU has up to `step` values, which stay in the caches from one
+/// operation to the next. On other devices the part is the piece.
 template <class Run>
 void ForParts(const Queue& queue, const Piece& piece, std::int64_t bucket, std::int64_t step,
               Run run) {

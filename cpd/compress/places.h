@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encodes which of n values a message holds, by their indices ("places"): their number, and the
-// gaps between them in Rice codes (Golomb 1966, Rice 1979): a gap g before a place is g >> b in
-// unary, ended by a 1, and the b low bits. b is computed from n and the number of places and is
-// about the best for random places; where half of the values are there, b is 0 and the codes are a
-// bitmap.
+// Encodes the indices ("places") of the values that a message holds, among n values: their number,
+// and the gaps between them in Rice codes (Golomb 1966, Rice 1979). A gap g before a place is g >>
+// b in unary, ended by a 1, and the b low bits. b is computed from n and the number of places; it
+// is about the best for random places. If half of the values are present, b is 0 and the codes are
+// a bitmap.
 #pragma once
 
 #include <cstdint>

@@ -22,9 +22,9 @@ struct QsgdOptions {
   /// `bits`. Not for intervals.
   int steps = 0;
   std::int64_t bucket = 512;  ///< values that share a norm; 0: all of a layer
-  /// The axis along which the layer's columns run, whose consecutive values are buckets', for
-  /// callers that reorder it; none: buckets are of the layer as it is. Not for a bucket of all of a
-  /// layer.
+  /// The axis along which the layer's columns run, for callers that reorder it. Consecutive values
+  /// of a column then form buckets. None: buckets are of the layer as it is. Not supported if a
+  /// bucket is all of a layer.
   std::optional<int> axis{};
   bool euclidean = false;  ///< the norm is the 2-norm, else the largest magnitude
   /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm], of one bit the signs;
@@ -37,8 +37,8 @@ struct QsgdOptions {
 };
 
 /// The rounding is in numeric/scaled/levels.h, the byte layout in level_blocks.h. A bucket with NaN
-/// or infinities becomes NaN, as does one whose 2-norm is beyond binary32. Sums are encoded again
-/// where a layer has buckets, else they are sent without loss.
+/// or infinities becomes NaN, as does a bucket whose 2-norm is beyond binary32. If a layer has
+/// buckets, sums are encoded again; else they are sent without loss.
 class CPD_API Qsgd final : public Codec {
  public:
   /// Throws Error for an option out of range. Uses only random_bits of `rounding`.
@@ -63,8 +63,8 @@ class CPD_API Qsgd final : public Codec {
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return options_.axis.has_value() && row_ == 0; }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;
-  /// Buckets of a layer whose columns, of `row` values, are contiguous. One may hold values of two
-  /// columns, or more where these are short, as matrices are reshaped by Grubic et al.
+  /// Buckets of a layer whose columns, of `row` values, are contiguous. A bucket may hold values of
+  /// two columns, or of more short ones, as matrices are reshaped by Grubic et al.
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 

@@ -19,8 +19,8 @@ namespace {
 
 using Kind = BlockShape::Kind;
 
-/// From so many values of a piece on, elements are encoded in four pages at a time (pages.h),
-/// unless the search for the maxima of long buckets has read them so.
+/// The number of a piece's values from which elements are encoded in four pages at a time
+/// (pages.h), unless the search for the maxima of long buckets has already read them in this way.
 constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
 

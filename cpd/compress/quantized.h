@@ -15,14 +15,14 @@ namespace cpd {
 class CodecWords;
 
 /// A message holds, for each block() values of a piece, the scales of the buckets that they touch,
-/// then the elements; each begins on a byte. A value is that of Cast (ops/scaled.h) of the layer,
-/// but +0 where its scale is 0.
+/// then the elements. Scales and elements each begin on a byte. A value is the one of Cast
+/// (ops/scaled.h) of the layer, but +0 if its scale is 0.
 ///
 /// FP8 rows are torchft's (torchft/quantization.py at commit 001d404): s = 448 / max, rounded once
-/// to binary32 (there within 2 ulp: Triton's fp32 division), or 1 where that is infinite, as for
+/// to binary32 (there within 2 ulp: Triton's fp32 division). s is 1 if that is infinite, as for
 /// rows of zeros or whose max is below 448 / binary32's max. An element is x * s, rounded once to
-/// binary32 and then into e4m3fn; the message holds s, and a value is element / s, rounded once.
-/// The maximum ignores NaN, which stays NaN; an infinity makes s = 0 and its row NaN.
+/// binary32 and then into e4m3fn. The message holds s, and a value is element / s, rounded once.
+/// The maximum ignores NaN, which stays NaN. An infinity makes s = 0 and its row NaN.
 class CPD_API Quantized final : public Codec {
  public:
   enum class Name : std::uint8_t { quantized, int8_rows, int4, fp8_rows };
@@ -71,7 +71,7 @@ class CPD_API Quantized final : public Codec {
   /// The bytes of up to block() values; `before` values of the first one's bucket come ahead of it.
   [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] QuantizedCall CallOf(std::int64_t n, std::int64_t before) const;
-  /// Calls run(call, i) for parts of a piece, from its value number i on, whose scales are known.
+  /// Calls run(call, i) for parts of a piece, from its value number i on. Their scales are known.
   template <class Run>
   void ForMeasured(const Queue& queue, const Piece& piece, const float* x, Run run) const;
 

@@ -11,7 +11,7 @@
 
 namespace cpd {
 
-/// Radix sort by `bits` bits from bit `begin` on; keys that are equal there keep their order.
+/// Radix sort by `bits` bits from bit `begin` on. Keys with equal bits keep their order.
 inline void SortByBits(std::vector<std::uint64_t>& keys, int begin, int bits) {
   constexpr int kDigit = 11;
   std::vector<std::uint64_t> sorted(keys.size());

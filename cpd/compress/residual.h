@@ -38,7 +38,7 @@ class CPD_API Residual : public CodecState {
   void MoveTo(Device kind, int device);
   void Leave() noexcept;
 
-  // Before the first call, which finds zeros, there is no memory.
+  // There is no memory before the first call, which finds zeros.
   std::int64_t size_, begin_ = 0;
   SharedQueue own_;
   std::shared_ptr<float> kept_, next_;

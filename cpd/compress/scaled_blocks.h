@@ -12,10 +12,10 @@
 
 namespace cpd {
 
-/// A message holds, for each 4096 values of a piece: how many of them are in the first block that
-/// they touch (two bytes); the second level's scale, where there is one; the scales of as many
-/// blocks as such a run can touch, unused ones 0; the elements. Each begins on a byte. For mxfp8
-/// that is 2 + 129 + 4096 bytes.
+/// A message holds, for each 4096 values of a piece: the number of values in the first block that
+/// they touch (two bytes); the second level's scale, if there is one; the scales of all blocks that
+/// 4096 values can touch, 0 for unused ones; the elements. Each item begins on a byte. For mxfp8
+/// these are 2 + 129 + 4096 bytes.
 class CPD_API ScaledBlocks final : public Codec {
  public:
   /// Throws Error where blocks need a layer's shape (rows, R x C), elements are unsigned without a

@@ -20,8 +20,9 @@ class CPD_API SpacingSums {
   void Add(std::int64_t n, const float* x, float norm);
   /// The variance between levels at units a < b.
   [[nodiscard]] double Variance(int a, int b) const;
-  /// The levels 0 … steps of least variance, among all whose places are units; of several those
-  /// whose places are smaller, compared from the last. steps: 1 … LevelSpacing::kMostSteps.
+  /// Returns the levels 0 … steps of least variance, among all whose positions are units; of equal
+  /// ones the levels of smaller positions, compared from the last. steps: 1 …
+  /// LevelSpacing::kMostSteps.
   [[nodiscard]] LevelSpacing Optimal(int steps) const;
 
  private:

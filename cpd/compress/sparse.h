@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encodes values most of which are zeros, without loss: sums of what top_k keeps.
+// Encodes values that are mostly zeros, without loss: the sums of top_k's values.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -10,8 +10,8 @@ namespace cpd {
 
 class CodecWords;
 
-/// The first byte selects what follows: the places of all values but +0 (places.h) and their packed
-/// codes, or, where that is not shorter, the codes of all. -0 is not +0.
+/// The first byte selects the form: the places of all values but +0 (places.h) and their packed
+/// codes, or, if that is not shorter, the codes of all. -0 is not +0.
 class CPD_API Sparse final : public Codec {
  public:
   /// For numbers of `format`; others are rounded to nearest-even. Throws Error unless it has zeros.

@@ -54,7 +54,7 @@ struct Blocks {
   std::int64_t count, block;
 };
 
-/// The bytes of all blocks where the codec is_fixed(); -1 where these are beyond any memory.
+/// Returns the bytes of all blocks if the codec is_fixed(); -1 if they exceed any memory.
 std::int64_t FixedBytes(const Codec& codec, const Blocks& blocks) {
   const std::int64_t whole = codec.MostBytes(blocks.block);
   const std::int64_t number = blocks.count / blocks.block;

@@ -81,10 +81,10 @@ CPD_API StreamSize EncodeStream(const SharedCodec& codec, CodecState* state,
 /// DamagedBytes.
 CPD_API StreamInfo ReadStream(std::span<const std::uint8_t> bytes);
 
-/// Decodes the layer's values: those of Decode with the shift undone; Measured::shared: multiplied
-/// by the scale (rounded once) first. Allocates the values, at most `most_values` of them, and no
-/// more than the blocks hold for which there are bytes. Throws DamagedBytes, also where the stream
-/// holds more than most_values.
+/// Decodes the layer's values: the values of Decode, with the shift undone. For Measured::shared
+/// they are first multiplied by the scale (rounded once). Allocates the values, up to `most_values`
+/// of them, and no more than the blocks hold for which there are bytes. Throws DamagedBytes, also
+/// if the stream holds more than most_values.
 CPD_API DecodedStream
 DecodeStream(std::span<const std::uint8_t> bytes,
              std::int64_t most_values = std::numeric_limits<std::int64_t>::max());

@@ -20,9 +20,9 @@ struct TernGradOptions {
   /// All ranks use the largest of their scalers, so that sums are integers.
   bool share = true;
   std::int64_t bucket = 0;  ///< values that share a scaler of their own; 0: all of a layer
-  /// Where ranks share a scaler: whether each clips its values by its own deviation first, as
-  /// section 3.3 says. Else its own deviation enters the shared scaler alone, by which all values
-  /// are clipped, as in the authors' code (wenwei202/terngrad).
+  /// If ranks share a scaler: true if each rank first clips its values by its own deviation, as in
+  /// section 3.3. False: its own deviation only enters the shared scaler, by which all values are
+  /// clipped, as in the authors' code (wenwei202/terngrad).
   bool clips_own = false;
   bool trits = false;  ///< five values in a byte; none is then NaN
 };
@@ -60,7 +60,7 @@ class CPD_API TernGrad final : public Codec {
                 float divisor, float* y, std::int64_t before = 0) const override;
   void RoundOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x, float* y,
                SegmentCounts* counts = nullptr) const override;
-  /// Where ranks clip their own values, a state that has the rank's limit; else null.
+  /// Returns a state with the rank's limit if ranks clip their own values; else null.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 

@@ -46,7 +46,7 @@ std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   return static_cast<std::int32_t>(span);
 }
 
-/// The bytes of messages that keep so many values, which `inner` encodes.
+/// Returns the bytes of messages that hold these numbers of values, encoded by `inner`.
 std::int64_t BytesOf(const Codec& inner, const std::vector<TopKPlaces>& places) {
   std::int64_t bytes = 0;
   std::int64_t rank = 0;
@@ -119,8 +119,8 @@ struct TopK::Sending final : Residual {
 
   SharedCodec codec;
   std::int64_t n, count;
-  std::int64_t kept_count = 0;      ///< how many values are sent; 0 where the operation casts them
-  std::shared_ptr<float> gathered;  ///< these values; null where the operation casts them
+  std::int64_t kept_count = 0;      ///< the number of values sent; 0 if the operation casts them
+  std::shared_ptr<float> gathered;  ///< these values; null if the operation casts them
   Selection sent;
   TopKCall call;
   std::unique_ptr<CodecState> inner;

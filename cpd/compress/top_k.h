@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends only the largest values of a layer; what is left out is fed back into the next call (QSGD,
-// arXiv 1610.02132, section 3.3; Aji and Heafield, arXiv 1704.05021; Stich et al., arXiv
-// 1809.07599).
+// Sends only the largest values of a layer. The rest is fed back into the next call (QSGD, arXiv
+// 1610.02132, section 3.3; Aji and Heafield, arXiv 1704.05021; Stich et al., arXiv 1809.07599).
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -12,17 +11,17 @@ namespace cpd {
 
 class CodecWords;
 
-/// Keeps, of v = x + residual (rounded once to binary32), the ceil(fraction * n) values of largest
-/// magnitude, of equal ones those of lower index, and every NaN and infinity, even where that is
-/// more. The kept values, in order, are a layer of the inner codec, which encodes them times
-/// 2^shift, and whose random bits count that layer's elements (but Piece::random has integers for
-/// the outer layer's); all others become +0. The residual becomes v less the decoded value times
-/// 2^-shift (rounded once each): v where it is not sent or does not decode to a finite number, 0
-/// where v itself is not finite. It is of the values as they are, whatever the shift, so that APS
-/// may choose another in each call.
+/// Selects, of v = x + residual (rounded once to binary32), the ceil(fraction * n) values of
+/// largest magnitude, among equals the lower index, and every NaN and infinity, even if that is
+/// more. The selected values, in order, are a layer of the inner codec, which encodes them times
+/// 2^shift. Its random bits count that layer's elements, but Piece::random has integers for the
+/// outer layer's. All other values become +0. The residual becomes v minus the decoded value times
+/// 2^-shift (rounded once each). It is v if the value is not sent or does not decode to a finite
+/// number, and 0 if v itself is not finite. The residual does not depend on the shift, so APS may
+/// choose another shift in each call.
 ///
-/// A message holds the places of a piece's kept values (places.h); where the inner codec has
-/// buckets, how many values of the first one are ahead of them; and the inner codec's bytes.
+/// A message holds the places of a piece's selected values (places.h); if the inner codec has
+/// buckets, the number of values of the first bucket before them; and the inner codec's bytes.
 class CPD_API TopK final : public Codec {
  public:
   /// Throws Error unless the fraction is above 0 up to 1 with at most 9 decimals, and inner has no
@@ -65,7 +64,7 @@ class CPD_API TopK final : public Codec {
                                                       CodecState* state,
                                                       const float* x) const override;
 
-  /// A state that keeps the residual, and from Begin to Commit the values that are sent.
+  /// Returns a state that stores the residual and, from Begin to Commit, the values that are sent.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   /// A codec of sparse layers, as sums of kept values are sparse, too; null if the format has no
   /// zero.
@@ -79,7 +78,7 @@ class CPD_API TopK final : public Codec {
   struct Run;
 
   [[nodiscard]] std::string Head() const;
-  /// The values that are kept of a layer, as a layer of the inner codec.
+  /// Returns the selected values of a layer, as a layer of the inner codec.
   [[nodiscard]] static Piece InnerOf(const Piece& layer, std::int64_t kept);
 
   std::int64_t billionths_ = 0;  ///< the fraction times 10^9

@@ -50,7 +50,7 @@ const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   return to;
 }
 
-/// The least and the greatest of the finite values, first those of each lane, of which compilers
+/// The least and the greatest finite value. It is first computed for each lane, so that compilers
 /// make vectors.
 class FiniteRange {
  public:

@@ -72,16 +72,16 @@ class CPD_API UniformState final : public CodecState {
 /// The first bit is the most significant of its byte, and zeros fill the last byte. coding=huffman
 /// uses the Huffman code where it is smaller.
 ///
-/// Results::encoded: an owner encodes its sums again, each 65,536 of a layer with a range and bits
-/// of their own (Blockwise), as section 2 has who averages adapt what the codes mean; layers are
-/// cut into slices at multiples of as many values.
+/// Results::encoded: an owner encodes its sums again, each 65,536 values of a layer with their own
+/// range and bits (Blockwise). In section 2, too, the averaging worker adapts the meaning of the
+/// codes. Layers are cut into slices at multiples of 65,536 values.
 class CPD_API Uniform final : public Codec {
  public:
   enum class Coding : std::uint8_t { huffman, fixed };
   enum class Results : std::uint8_t { exact, encoded };
 
-  /// Throws Error where an option is out of range, and for encoded results whose bits are to depend
-  /// on a gradient: nobody knows that of a sum.
+  /// Throws Error if an option is out of range, and for encoded results whose bits depend on a
+  /// gradient: no rank knows the gradient of a sum.
   explicit Uniform(const UniformBits& rule = {}, Coding coding = Coding::huffman,
                    const RoundingOptions& random = {}, Results results = Results::exact);
   static SharedCodec Make(CodecWords& words, const RoundingOptions& random);

@@ -24,7 +24,7 @@ class CPD_API CodecWords {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Returns whether no word is left.
   [[nodiscard]] bool IsEmpty() const { return words_.empty(); }
-  /// Removes and returns the next word; empty where there is none.
+  /// Removes and returns the next word; empty if there is none.
   std::string Next();
   /// Removes and returns all words left.
   std::string Rest();
@@ -32,9 +32,9 @@ class CPD_API CodecWords {
   /// Puts these options in place of the text's own. `stochastic`, with `true` or `false`, is a
   /// word.
   void Replace(std::span<const Option> options);
-  /// Removes the options of a table, wherever they are in the text, sets them in its order, and
-  /// returns them. Throws Error where one occurs twice, has no such value, or does not go with
-  /// those before it in the table.
+  /// Removes the options of a table, wherever they are in the text, sets them in the table's order,
+  /// and returns them. Throws Error if an option occurs twice, has an invalid value, or does not
+  /// fit the options before it in the table.
   template <class Options>
   std::vector<Option> Take(const Keys<Options>& keys, Options& options) {
     const std::vector<Option> given = Given(NamesOf(keys));
@@ -86,7 +86,7 @@ constexpr auto RangedKey(Condition<decltype(ClassOf(member))> has = nullptr,
                       always};
 }
 
-/// One of several words, each at its enumerator's place, or that of false and true.
+/// One of several words, each at its enumerator's index, or at the index of false and true.
 template <KeyName name, auto member, const auto& words>
 constexpr auto ChoiceKey(Condition<decltype(ClassOf(member))> always = nullptr) {
   using Options = decltype(ClassOf(member));

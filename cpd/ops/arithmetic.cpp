@@ -16,7 +16,7 @@
 namespace cpd {
 namespace {
 
-/// Returns whether a kernel computes the operation of these operands.
+/// Returns whether a kernel computes the operation for these operands.
 bool HasKernel(Operation op, const Operands& in, const Format& format) {
   if (is_wide(format) || op == Operation::cast) return false;
   const bool has_remainder = op == Operation::div || op == Operation::sqrt;

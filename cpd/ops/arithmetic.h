@@ -30,12 +30,12 @@ CPD_API void Sqrt(const TensorView& x, const Format& format, const RoundingOptio
                   const TensorView& out, const RandomKey& key = {},
                   const TensorView* random = nullptr);
 
-/// The ordered sum of x over dimension `dim`, index ascending; FoldStep (reduce.h) defines each
-/// step. Scheme fixed: each term is rounded to an integer of units and added, each addition wraps
-/// or saturates, and the sum is rounded into the accumulator's format; NaN if a term is NaN or
-/// infinite. out: x's shape without `dim`. An empty sum is +0. `random` (u32; stochastic only):
-/// out's shape and, last, DrawsOfSum(accumulator, x.shape[dim]); integer [i, t] is the R < 2^N of
-/// draw t of element i, in place of that of `key`.
+/// Computes the ordered sum of x over dimension `dim`, index ascending. FoldStep (reduce.h) defines
+/// each step. Scheme fixed: each term is rounded to an integer of units and added, each addition
+/// wraps or saturates, and the sum is rounded into the accumulator's format; NaN if a term is NaN
+/// or infinite. out: x's shape without `dim`. An empty sum is +0. `random` (u32; stochastic only)
+/// has out's shape and a last dimension of DrawsOfSum(accumulator, x.shape[dim]). Its integer [i,
+/// t] is the R < 2^N of draw t of element i, and replaces the integer of `key`.
 CPD_API void Sum(const TensorView& x, int dim, const Accumulator& accumulator,
                  const TensorView& out, const RandomKey& key = {},
                  const TensorView* random = nullptr);

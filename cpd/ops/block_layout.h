@@ -15,7 +15,7 @@ namespace cpd {
 CPD_API BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shape,
                              int axis);
 
-/// The cells of the second level of a tensor of that shape; one, where there is none.
+/// Returns the second level's cells of a tensor of that shape; one if there is no such level.
 OuterCells CellsOf(const Scaled& scaled, std::span<const std::int64_t> shape, int axis);
 
 }  // namespace cpd

@@ -18,23 +18,23 @@ namespace cpd {
 
 /// A tensor's memory for a call: x with its dimensions merged (MergeDimensions), at least one.
 [[nodiscard]] Strided Merge(const TensorView& x);
-/// The same of an optional tensor; without data where x is null.
+/// Merges an optional tensor; without data if x is null.
 [[nodiscard]] Strided Merge(const TensorView* x);
 
-/// The addresses of the key's seed and stream in device memory; null where the mode does not use
-/// them, and on the CPU, whose plans have their values.
+/// Returns the addresses of the key's seed and stream in device memory. Null if the mode does not
+/// use them, and on the CPU, whose plans have their values.
 [[nodiscard]] DeviceKey KeyOf(const RoundingOptions& options, const RandomKey& key);
 
-/// If this thread explains, notes a kernel on x's device and returns true, unless x is on the
-/// CPU, whose backend notes what it runs itself.
+/// If this thread explains, records a kernel on x's device and returns true. Returns false on the
+/// CPU, whose backend records its own kernels.
 [[nodiscard]] bool Notes(const TensorView& x, const char* kernel);
 
 /// The queue of x's device and stream. Throws Error for a fault of an earlier call on the device.
 [[nodiscard]] Queue QueueOf(const TensorView& x);
 
-/// Calls run(first), which queues a call that lowers *first to the least index of an element for
-/// which something is wrong. fault(index) returns the error: the CPU's is thrown here, with the
-/// element's index; another device's, with index -1, is noted and raised as faults.h says.
+/// Calls run(first), which queues a call that lowers *first to the least index of a faulty element.
+/// fault(index) returns the error. The CPU's error is thrown here, with the element's index.
+/// Another device's error, with index -1, is recorded and raised as in faults.h.
 template <class MakeFault, class Run>
 void RunChecked(const Queue& queue, MakeFault fault, Run run) {
   if (queue.notes_faults()) {
@@ -50,7 +50,7 @@ void RunChecked(const Queue& queue, MakeFault fault, Run run) {
 [[nodiscard]] Fault LostNan(const Format& format);
 
 /// The caller's random integers of an ordered sum, `draws` for each element of its result, one
-/// after the other in memory; none where the tensor is null. Throws Error for a tensor that is not
+/// after the other in memory; none if the tensor is null. Throws Error for a tensor that is not
 /// contiguous, unless it is on the CPU.
 class GivenIntegers {
  public:

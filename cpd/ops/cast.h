@@ -10,9 +10,9 @@
 namespace cpd {
 
 /// out[i] = x[i] rounded once into `format`, stored in out's type, which must hold the format
-/// (CheckStorage). x and out: fp32, fp64, bf16 or fp16, equal shapes, any strides; an fp64 input is
+/// (CheckStorage). x and out: fp32, fp64, bf16 or fp16, equal shapes, any strides. An fp64 input is
 /// rounded from its 53 bits. out may be x itself; any other overlap is undefined. `random` (u32,
-/// x's shape; stochastic only) gives the integers R < 2^N in place of those of `key` at the
+/// x's shape; stochastic only) gives the integers R < 2^N, in place of the integers of `key` at the
 /// element's row-major index. Throws Error before anything is written.
 CPD_API void Cast(const TensorView& x, const Format& format, const RoundingOptions& options,
                   const TensorView& out, const RandomKey& key = {},

@@ -34,9 +34,9 @@ std::string TextOf(const TensorView& x, std::int64_t element) {
   return std::to_string(*Reader<float>(x).Read(element, 1));
 }
 
-/// Throws Error where run(queue, first), which lowers *first to the index of an element of x that
-/// is wrong, finds one, or has another device than the CPU note a fault. `must` returns the text's
-/// beginning; the text of a device that is not waited for has `other` in place of the element.
+/// Throws Error if run(queue, first), which lowers *first to the index of a faulty element of x,
+/// finds one. On a device other than the CPU it lets the device record a fault. `must` returns the
+/// text's beginning. If the device is not waited for, the text has `other` in place of the element.
 template <class Must, class Run>
 void CheckElements(const TensorView& x, Must must, const char* other, Run run) {
   if (x.size() == 0 || Explains()) return;

@@ -65,7 +65,7 @@ void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& ou
 /// serve.
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                   const RandomKey& key, const TensorView* random, std::int64_t draws);
-/// The first element of x, row-major, that is no value of a format; -1 where all are.
+/// The first element of x, row-major, that a format does not hold; -1 if it holds all.
 struct Outside {
   std::int64_t element = -1;
   float value = 0;
@@ -79,8 +79,8 @@ void CheckUnitOperand(const TensorView& x, const Format& format, const char* nam
 /// Throws Error, as CheckUnitOperand does, unless all elements are values of `format`, or if one is
 /// negative.
 void CheckScales(const TensorView& x, const Format& format, const char* name);
-/// Throws Error unless x is an fp32 tensor on out's device that does not overlap out, whose last
-/// two dimensions are `shape` (or, where it broadcasts, 1) and whose others broadcast to out's.
+/// Throws Error unless x is an fp32 tensor on out's device that does not overlap out. Its last two
+/// dimensions must be `shape` (or 1 if it broadcasts), and its others must broadcast to out's.
 void CheckGrid(const TensorView& x, const TensorView& out, const char* name,
                const std::array<std::int64_t, 2>& shape, bool broadcasts);
 

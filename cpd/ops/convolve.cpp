@@ -197,9 +197,9 @@ bool HasNegativeZero(const TensorView& x) {
 }
 
 /// Returns whether products by +0 may change more of a sum than the sign of a zero, from - to +.
-/// They do not where weights are finite, each rounding is to nearest-even and into a format with
+/// They do not if weights are finite, each rounding is to nearest-even and into a format with
 /// zeros, and sums are added one by one: s + 0 = s unless s is -0. A sum that is -0 without them
-/// may be +0 with them; all others, also of chunks, are equal. Integer sums have no -0.
+/// may be +0 with them. All other sums, also of chunks, are equal. Integer sums have no -0.
 bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   const Format format = accumulator.format;
   const bool in_order =
@@ -213,7 +213,7 @@ bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   return !adds_nothing || !AllFinite(w);
 }
 
-/// The windows at places first, first + spread, …, and their taps that are on the image's elements.
+/// The windows at places first, first + spread, …, with the taps on the image's elements.
 struct Residue {
   std::int64_t first = 0, first_tap = 0, tap_step = 1;
   WindowAxis axis;

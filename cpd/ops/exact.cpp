@@ -113,8 +113,9 @@ void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
                     .out = Contiguous(exact)});
 }
 
-/// Calls raise(run, i, raised) for stages of elements from i on, and stores the exceptions that it
-/// puts into `raised`, with those of signaling operands unless it returns false: none is NaN.
+/// Calls raise(run, i, raised) for stages of elements from i on. Stores the exceptions that it puts
+/// into `raised`, with the exceptions of signaling operands unless it returns false (no operand is
+/// NaN).
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
               const RandomKey& key, const TensorView& flags, const TensorView* random,
@@ -136,8 +137,8 @@ void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions&
 
 constexpr std::int64_t kLimitsFrom = 2048;  ///< elements that outweigh finding the limits
 
-/// Flags where `T` holds the exact results, or those rounded to odd: by rounding and comparing, and
-/// by soft_float.h what the limits leave open.
+/// Returns flags if `T` holds the exact results, or the results rounded to odd: by rounding and
+/// comparing, and by soft_float.h for the cases that the limits leave open.
 template <class T>
 void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& format,
                    const RoundingOptions& options, const soft::Target& to, const RandomKey& key,

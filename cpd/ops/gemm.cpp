@@ -91,8 +91,8 @@ std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_
   return finer == 0 ? std::max<std::int64_t>(1, depth) : finer;
 }
 
-/// Which operand of the product it is, which decides where its lines and its k are among the last
-/// two dimensions.
+/// The side of a product's operand. It determines the positions of its lines and its k among the
+/// last two dimensions.
 enum class Side : std::uint8_t { a, b };
 
 const char* NameOf(Side side) { return side == Side::a ? "a" : "b"; }
@@ -208,7 +208,7 @@ void Give(const GivenIntegers& integers, GemmCall& call) {
   call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
 }
 
-/// Notes for a product, whose kernel its device's backend names.
+/// Records a product, whose kernel its device's backend names.
 bool NotesProduct(const GemmCall& call, const TensorView& out) {
   if (!Explains()) return false;
   const bool given = call.random.random != nullptr;

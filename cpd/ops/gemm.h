@@ -47,8 +47,8 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
                   const TensorView& out, const TensorView* c = nullptr, const RandomKey& key = {},
                   const TensorView* random = nullptr);
 
-/// A part of a larger product: out is its elements from number `element` on, in row-major order,
-/// and k its products from number `product` on, a sum of which goes on from c.
+/// A part of a larger product: out holds its elements from number `element` on, in row-major order,
+/// and k its products from number `product` on. Their sum continues from c.
 struct GemmPart {
   std::int64_t element = 0, product = 0;
 };
@@ -64,8 +64,8 @@ CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t de
 
 /// The scales by which elements of one operand are multiplied. (lines: rows of a, columns of b.)
 struct OperandScales {
-  /// fp32; a's: … × ⌈M / lines⌉ × ⌈K / block⌉, b's: … × ⌈K / block⌉ × ⌈N / lines⌉, of which the
-  /// dimensions before the last two broadcast to out's. Null: all are 1.
+  /// fp32; a's: … × ⌈M / lines⌉ × ⌈K / block⌉, b's: … × ⌈K / block⌉ × ⌈N / lines⌉. The dimensions
+  /// before the last two broadcast to out's. Null: all are 1.
   const TensorView* scales = nullptr;
   std::int64_t block = 0;  ///< values of k that share a scale; 0: all (that dimension is 1)
   std::int64_t lines = 1;  ///< lines that share a scale; 0: all
@@ -113,7 +113,7 @@ CPD_API std::int64_t DrawsOfGemmScaled(const Accumulator& accumulator, std::int6
 CPD_API void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                         const TensorView& out, const TensorView* c = nullptr);
 
-/// The BLAS that GemmByBlas would call on the CPU, e.g. `OpenBLAS 0.3.21`; empty where there is
+/// Returns the BLAS that GemmByBlas calls on the CPU, e.g. `OpenBLAS 0.3.21`; empty if there is
 /// none.
 CPD_API std::string_view CpuBlas();
 

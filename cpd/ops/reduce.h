@@ -40,7 +40,7 @@ CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std
                      std::int64_t first, std::int64_t n, FoldState state,
                      const RandomKey& key = {});
 
-/// FoldSteps and FoldEnd for terms that are any binary64 values; sums are stored as binary64.
+/// FoldSteps and FoldEnd for terms of any binary64 values. Sums are stored as binary64.
 CPD_API void FoldSteps(const Accumulator& accumulator, std::int64_t k, std::int64_t count,
                        std::int64_t first, std::int64_t n, const double* const* terms,
                        FoldState64 state, const RandomKey& key = {});

@@ -302,8 +302,8 @@ class TableCall {
   std::optional<Scratch> memory_;
 };
 
-/// If this thread explains, notes a kernel of a device other than the CPU, whose operations note
-/// their own.
+/// If this thread explains, records a kernel of a device other than the CPU. The CPU's operations
+/// record their own.
 bool NotesKernel(const char* function, const char* kernel, const TensorView& like,
                  const ScalesCall& of) {
   if (!Explains() || like.on_host()) return false;
@@ -313,9 +313,9 @@ bool NotesKernel(const char* function, const char* kernel, const TensorView& lik
   return true;
 }
 
-/// Further options of a cast on the CPU: the strides of indices, where they are not those of
-/// x's row-major order; where to write the outermost level's scales, apart from values; where to
-/// tell whether the result holds all values.
+/// Further options of a cast on the CPU: the strides of indices, if they differ from x's row-major
+/// order; the destination of the outermost level's scales, apart from values; the destination of
+/// the answer whether the result holds all values.
 struct Besides {
   const TensorView* indices = nullptr;
   float* scales = nullptr;

@@ -31,8 +31,7 @@ CPD_API int ApsExponent(float max_abs, int ranks);
 /// The larger of two magnitudes, subnormal ones too where the program flushes them.
 CPD_API float LargerMagnitude(float a, float b);
 
-/// Returns whether sums that are rounded in this mode may pass the largest power of two that bounds
-/// them.
+/// Returns whether sums that are rounded in this mode may exceed the power of two that bounds them.
 CPD_API bool RoundsOutward(const Format& format, Rounding mode);
 
 enum class Aps : std::uint8_t {

@@ -161,7 +161,7 @@ constexpr std::array<Key<Accumulator>, 28> kAccumulatorKeys{{
     KeyOf<"variant", &Accumulator::rounding, &RoundingOptions::variant>(),
     KeyOf<"random_bits", &Accumulator::rounding, &RoundingOptions::random_bits>(),
 }};
-constexpr std::size_t kWords = 3;  ///< rows before those that a text has as name=value
+constexpr std::size_t kWords = 3;  ///< rows before the rows that a text has as name=value
 
 void SetKey(Accumulator& accumulator, const Key<Accumulator>& key, std::string_view text) {
   if (key.IsOf(accumulator)) return key.set(accumulator, text);
@@ -189,8 +189,8 @@ bool RoundsSums(const FixedPoint& point, const Format& format) {
          top - point.fraction > format.emax() || !format.is_signed;
 }
 
-/// Refuses rounding= and overflow= where no sum of a unit or an integer is rounded by them:
-/// `rounds` and `overflows` say whether they are given.
+/// Refuses rounding= and overflow= if they round no sum of a unit or an integer. `rounds` and
+/// `overflows`: whether they are given.
 void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
   const std::string format = ToString(accumulator.format);
   if (rounds && accumulator.unit && !RoundsSums(*accumulator.unit, accumulator.format)) {
@@ -228,7 +228,7 @@ bool IsFormatText(std::string_view word) {
   return !IsOption(word) || word.find(':') < word.find('=');
 }
 
-/// Takes an option out; empty where it is not given.
+/// Removes and returns an option; empty if it is not given.
 std::string Taken(std::vector<Option>& options, std::string_view name) {
   const std::string* const text = ValueOf(options, name);
   std::string taken = text == nullptr ? "" : *text;
@@ -236,8 +236,8 @@ std::string Taken(std::vector<Option>& options, std::string_view name) {
   return taken;
 }
 
-/// The format is the first word, unless that is an option; the scheme is the first other word that
-/// is no option. Options `format` and `scheme` replace these words.
+/// Parses the parts. The format is the first word, unless that is an option. The scheme is the
+/// first other word that is not an option. Options `format` and `scheme` replace these words.
 Parts PartsOf(std::string_view text, std::span<const Option> given) {
   std::vector<std::string> words = WordsOf(text);
   Parts parts;
@@ -274,7 +274,7 @@ Format FormatOf(std::string_view word, bool is_alone) {
   }
 }
 
-/// The word of the scheme that is given, or that the options are for.
+/// Returns the word of the given scheme, or of the scheme that the options are for.
 std::string_view SchemeOf(const Parts& parts) {
   if (!parts.scheme.empty()) return parts.scheme;
   if (parts.HasAnyOf(&IsUnit)) return "block_fma";
@@ -310,7 +310,7 @@ void CheckUnitText(const Parts& parts) {
       "a=e4m3fn b=e4m3fn block=4': exponents follow from them");
 }
 
-/// Without what is said twice: a product or an inner sum of the sum's own format.
+/// Removes redundant formats: a product or an inner sum of the sum's own format.
 void DropWhatIsSaidTwice(Accumulator& accumulator) {
   if (accumulator.product == accumulator.format) accumulator.product.reset();
   if (accumulator.inner == accumulator.format) accumulator.inner.reset();

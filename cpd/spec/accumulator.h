@@ -35,20 +35,20 @@ struct Accumulator {
   bool exact_products = false;      ///< products are exact: one rounding per step (fma)
   std::optional<Format> inner{};    ///< chunked: the format within a chunk; default: `format`
   std::int64_t chunk = 64;          ///< chunked: terms per chunk
-  /// block_fma: the unit. Its products are exact; `format` and `rounding` are those of promotion
-  /// and of the result.
+  /// block_fma: the unit. Its products are exact. `format` and `rounding` apply to promotion and to
+  /// the result.
   std::optional<BlockFma> unit{};
   std::optional<FixedPoint> fixed{};  ///< fixed: the integer; its terms' products are exact
 };
 
 CPD_API std::span<const std::string_view> NamesOf(Scheme scheme);
-/// Of all schemes that an accumulator can be made with, `fma` among them.
+/// Returns the names of all schemes that an accumulator can be made with, including `fma`.
 CPD_API std::span<const std::string_view> SchemeNames();
-/// Of those that sums of given terms can have.
+/// Returns the names of the schemes that sums of given terms can have.
 CPD_API std::span<const std::string_view> SumSchemeNames();
 
-/// Throws Error where a field is out of range or none of its type's, or where fields do not fit
-/// together: what is given and what is allowed.
+/// Throws Error if a field is out of range or not of its type, or if fields do not fit together.
+/// The text gives the value and the allowed ones.
 CPD_API void Check(const Accumulator& accumulator);
 
 /// The canonical text, `e6m9 chunked chunk=64 product=exact rounding=stochastic random_bits=8`:
@@ -63,13 +63,13 @@ CPD_API Accumulator ParseAccumulator(std::string_view text);
 template <>
 CPD_API Accumulator Make<Accumulator>(std::string_view text, std::span<const Option> keys);
 /// `form` (`ordered`, `unit` or `integer`), then every key of a text. `product`, of the kind
-/// `product`, is a format's text or `exact`, `inner` what counts.
+/// `product`, is a format's text or `exact`; `inner` is the effective format.
 template <>
 CPD_API Keys<Accumulator> KeysOf<Accumulator>();
 
 /// The sum of a product's transpose: a unit's a and b change places.
 CPD_API Accumulator Swapped(Accumulator accumulator);
-/// The same sum of terms that are no products: they are rounded only as they are added.
+/// Returns the same sum for terms that are not products: only the additions round them.
 CPD_API Accumulator OfTerms(Accumulator accumulator);
 
 }  // namespace cpd

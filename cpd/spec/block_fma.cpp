@@ -113,7 +113,7 @@ void CheckCuts(const BlockFma& unit) {
               "two_steps_even cut");
 }
 
-/// Checks what the adders other than `aligned` suppose.
+/// Checks the assumptions of adders other than `aligned`.
 void CheckAdder(const BlockFma& unit) {
   CheckName("adder", unit.adder);
   if (unit.adder == Adder::aligned) return;

@@ -21,22 +21,22 @@ enum class Adder : std::uint8_t {
   two_steps_even,  ///< the same of even and of odd k apart (CDNA3's FP8)
 };
 
-/// The rule of a matrix unit ("block FMA with truncated alignment"). Per block of products: each is
-/// exact, with the exponent ea + eb of its operands (not normalized; subnormals keep emin); E is
-/// the greatest of them, of the addend's (if aligned) and of min_exponent; every term is cut toward
-/// zero to fraction_bits below 2^E; the sum of the cut terms is exact and rounded once into `sum`;
-/// beyond the range of `sum` it is Inf where that has Inf, also toward zero (adder aligned).
+/// The rule of a matrix unit ("block FMA with truncated alignment"). Per block of products, each
+/// product is exact, with the exponent ea + eb of its operands (not normalized; subnormals keep
+/// emin). E is the greatest of these exponents, of the addend's (if aligned) and of min_exponent.
+/// Every term is cut toward zero to fraction_bits below 2^E. The sum of the cut terms is exact and
+/// rounded once into `sum`. Beyond the range of `sum` it is Inf if `sum` has Inf, also toward zero
+/// (adder aligned).
 ///
-/// A unit with scales multiplies each product by its two scales' magnitudes, exactly; a product's
+/// A unit with scales multiplies each product by its two scales' magnitudes, exactly. A product's
 /// exponent is then ea + eb + e(scale of a) + e(scale of b). With dot > 1 the terms are instead the
-/// exact sums of so many scaled products, and a term's exponent is that of the scales alone. A term
-/// that is zero has none; a scale that is NaN makes the sum NaN. k is ascending, the adder aligned.
+/// exact sums of `dot` scaled products, and only the scales determine a term's exponent. A zero
+/// term has no exponent. A scale that is NaN makes the sum NaN. k is ascending, the adder aligned.
 struct BlockFma {
-  Format a{}, b{};            ///< what the operands hold: their emin decides exponents
+  Format a{}, b{};            ///< the operands' formats: their emin decides exponents
   int block = 16;             ///< products per block, 1…64
   int fraction_bits = 25;     ///< F, 1…30; with scales as far as binary64 holds a block's sum
   bool aligns_addend = true;  ///< the running sum is one of the aligned terms; else it is added
-                              ///< exactly to the block's sum, before the one rounding
   int min_exponent = -133;    ///< E is at least this
   Format sum{};               ///< of the unit's running sum
   Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
@@ -46,7 +46,7 @@ struct BlockFma {
   int scale_block = 32;           ///< values of k that share a scale: `block` or a divisor of it
   int dot = 1;                    ///< products that are one term, a divisor of scale_block
   Adder adder = Adder::aligned;
-  /// The order of k: within each `group` of k, a multiple of `block`, first come those with k mod
+  /// The order of k: within each `group` of k, a multiple of `block`, first come the k with k mod
   /// stride < take, then the next `take`, and so on, each ascending. 0: ascending. Blocks are of
   /// successive k in that order.
   int group = 0;
@@ -58,7 +58,7 @@ struct BlockFma {
 
 CPD_API std::span<const std::string_view> NamesOf(Adder adder);
 
-/// Throws Error where a field is out of range: what is given and what is allowed.
+/// Throws Error if a field is out of range. The text gives the value and the allowed ones.
 CPD_API void Check(const BlockFma& unit);
 
 /// True if the adder cuts terms: fraction_bits and min_exponent then count, else no text has them.

@@ -44,7 +44,7 @@ CastSpec Plain(std::string_view text) {
   return {.format = ParseScaled(text), .rounding = {.overflow = Overflow::saturate}};
 }
 
-/// Throws Error for a word behind the format that is neither a rounding nor a block.
+/// Throws Error for a word after the format that is neither a rounding nor a block.
 [[noreturn]] void RefuseWord(std::string_view word) {
   const auto overflows = NamesOf(Overflow{});
   const bool is_overflow = std::ranges::find(overflows, word) != overflows.end();

@@ -40,8 +40,8 @@ inline std::string Readable(std::string_view message) {
   return Shortened(message.empty() ? readable : readable + "…", kShown);
 }
 
-/// A bad argument. The message says what was given and what is allowed; nothing has been written.
-/// What is quoted at length is cut: see Readable. In Python a ValueError.
+/// A bad argument. The message gives the value and the allowed ones; nothing has been written. Long
+/// quotations are cut: see Readable. In Python a ValueError.
 class CPD_API Error : public std::invalid_argument {
  public:
   explicit Error(const std::string& message) : std::invalid_argument(Readable(message)) {}
@@ -51,19 +51,19 @@ class CPD_API Error : public std::invalid_argument {
   Error(AsItIs, const std::string& message) : std::invalid_argument(message) {}
 };
 
-/// The machine could not do what was asked of it with good arguments: a GPU or its driver fails or
-/// is not there, its memory is spent, a library cannot be loaded. The message says what to install
-/// where that helps. In Python a RuntimeError. (No memory on the CPU is NoMemory.)
+/// The machine could not carry out a call with good arguments: a GPU or its driver fails or is
+/// missing, its memory is exhausted, a library cannot be loaded. The message names the package to
+/// install if that helps. In Python a RuntimeError. (No memory on the CPU is NoMemory.)
 class CPD_API MachineError : public std::runtime_error {
  public:
   explicit MachineError(const std::string& message) : std::runtime_error(message) {}
 };
 
-/// The CPU has no memory for so many bytes. In Python a MemoryError. (std::bad_alloc of the
-/// standard library's containers is one without their number.)
+/// The CPU has no memory for `bytes` bytes. In Python a MemoryError. (std::bad_alloc of the
+/// standard library's containers is one without the number.)
 class CPD_API NoMemory : public std::bad_alloc {
  public:
-  /// `of`: what they are, as "a tensor of shape (3, 4)".
+  /// `of`: the content of the bytes, such as "a tensor of shape (3, 4)".
   NoMemory(std::uint64_t bytes, const std::string& of)
       : message_("no memory for " + std::to_string(bytes) + " bytes, " + of) {}
   [[nodiscard]] const char* what() const noexcept override { return message_.c_str(); }

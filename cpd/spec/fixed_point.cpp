@@ -20,7 +20,7 @@ void CheckBetween(const char* what, int low, int high, int given) {
               std::to_string(high) + ", got " + std::to_string(given));
 }
 
-/// The width in `int40`; 0 where the word is none of these names.
+/// Returns the width in `int40`; 0 if the word is not such a name.
 int WidthNamed(std::string_view word) {
   const std::string lower = Lower(word);
   const std::string_view name = lower;

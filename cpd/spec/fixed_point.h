@@ -25,7 +25,7 @@ struct FixedPoint {
   bool operator==(const FixedPoint&) const = default;
 };
 
-/// Throws Error where a field is out of range: what is given and what is allowed.
+/// Throws Error if a field is out of range. The text gives the value and the allowed ones.
 CPD_API void Check(const FixedPoint& point);
 
 /// Returns whether a text's first word is an integer's short name: `fixed<40,12>` (width and

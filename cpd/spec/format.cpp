@@ -38,7 +38,7 @@ int DefaultBias(int exp, int man, Encoding encoding) {
   return encoding == Encoding::fnuz || Format{.encoding = encoding}.is_p3109() ? half : half - 1;
 }
 
-constexpr int kBeyond = 1'000'000'000;  ///< stands for all numbers that are larger
+constexpr int kBeyond = 1'000'000'000;  ///< stands for all larger numbers
 
 std::string Range(const char* what, int low, int high, int given) {
   const std::string shown = given >= kBeyond    ? "1000000000 or more"
@@ -178,7 +178,7 @@ std::string BaseName(const Format& format) {
   return plain + ToString(format.encoding);
 }
 
-/// Of formats whose values are binary32 values.
+/// Checks formats whose values are binary32 values.
 void CheckWidths(int exp, int man, int bias) {
   const std::string wider =
       exp > 8 || man > 23
@@ -191,7 +191,7 @@ void CheckWidths(int exp, int man, int bias) {
   if (bias < -255 || bias > 255) throw Error(Range("bias", -255, 255, bias));
 }
 
-/// Returns whether exp and man are those of a wide format.
+/// Returns whether a wide format has this exp and man.
 bool AreWide(int exp, int man, Encoding encoding) {
   return encoding == Encoding::ieee && (exp > 8 || man > 23) && exp >= 1 && man >= 0 &&
          exp <= kWidestExp && man <= kWidestMan;

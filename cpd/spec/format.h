@@ -25,7 +25,7 @@ namespace cpd {
 /// The encoding of the special values.
 enum class Encoding : std::uint8_t {
   ieee,         ///< top exponent field: mantissa 0 is Inf, the others NaN
-  fn,           ///< no Inf; all ones is NaN (OCP E4M3FN)
+  fn,           ///< no Inf; the code of all ones is NaN (OCP E4M3FN)
   fnuz,         ///< no Inf, no -0; the code of -0 is NaN
   p3109,        ///< signed: Inf on top, NaN at the code of -0; unsigned: NaN on top, Inf just below
   finite,       ///< neither Inf nor NaN (OCP MX elements)
@@ -123,7 +123,7 @@ struct Format {
     if (is_signed && (encoding == Encoding::fnuz || is_p3109())) return all + 1;
     return all;
   }
-  /// Least magnitude code of a normal number; above max_code() where there is none.
+  /// The least magnitude code of a normal number; above max_code() if there is none.
   [[nodiscard]] constexpr std::uint32_t min_normal_code() const {
     return has_zero() ? 1U << man : 0U;
   }
@@ -143,7 +143,7 @@ struct Format {
     return is_signed ? -magnitude(lowest_code()) : magnitude(0);
   }
   [[nodiscard]] constexpr bool has_normals() const { return max_code() >= min_normal_code(); }
-  /// Least positive normal number; 0 where there is none (exp = 1).
+  /// The least positive normal number; 0 if there is none (exp = 1).
   [[nodiscard]] constexpr double min_normal() const {
     return has_normals() ? magnitude(min_normal_code()) : 0.0;
   }
@@ -189,11 +189,10 @@ CPD_API void Check(const Format& format);
 /// `inner` has it. Throws Error as Check does.
 CPD_API bool Holds(const Format& outer, const Format& inner);
 
-/// Makes and checks a format. exp 1…8, man 0…23; the default bias is 2^(exp-1) - 1, for fnuz,
-/// p3109 and p3109finite 2^(exp-1), for integers that of steps of 1. Throws Error where a finite
-/// value would not be a binary32 value, for unsigned fnuz, for e8m0 with anything but its own
-/// exp = 8, man = 0, bias = 127, unsigned, and for integers that are unsigned or have another exp
-/// than 1.
+/// Makes and checks a format. exp 1…8, man 0…23. The default bias is 2^(exp-1) - 1; for fnuz, p3109
+/// and p3109finite 2^(exp-1); for integers the bias of steps of 1. Throws Error if a finite value
+/// is not a binary32 value, for unsigned fnuz, for e8m0 with anything but its own exp = 8, man = 0,
+/// bias = 127, unsigned, and for integers that are unsigned or have another exp than 1.
 CPD_API Format MakeFormat(int exp, int man, Encoding encoding = Encoding::ieee,
                           std::optional<int> bias = std::nullopt, bool is_signed = true,
                           bool subnormals = true);

@@ -47,7 +47,7 @@ constexpr std::array<Pair, 29> kAliases{{
     {"ue8m0", "e8m0"},
 }};
 
-/// Parts of these names that mean the same alone: no format of our own has them.
+/// Parts of these names that mean the same alone. No format of CPD has these names.
 constexpr std::array<Pair, 2> kShort{{{"e4m3b11fnuz", "e4m3fnuz:bias=11"}, {"e8m0fnu", "e8m0"}}};
 
 /// Names that are not of one format, and the formats of that width.
@@ -135,7 +135,7 @@ bool IsFormat(std::string_view name) {
   }
 }
 
-/// `name` without what separates its parts.
+/// Returns `name` without the characters that separate its parts.
 std::string Joined(std::string_view name) {
   std::string joined;
   for (const char letter : name) {
@@ -144,7 +144,7 @@ std::string Joined(std::string_view name) {
   return joined;
 }
 
-/// The index of eXmY in a name; npos if there is none.
+/// Returns the index of eXmY in a name; npos if there is none.
 std::size_t WidthsBegin(std::string_view name) {
   for (std::size_t i = 0; i + 3 < name.size(); ++i) {
     if (name[i] == 'e' && IsDigit(name[i + 1]) && name[i + 2] == 'm' && IsDigit(name[i + 3])) {
@@ -154,7 +154,7 @@ std::size_t WidthsBegin(std::string_view name) {
   return std::string_view::npos;
 }
 
-/// The format that is meant, in quotes (or some to choose from); empty where none is near.
+/// Returns the intended format, in quotes (or several); empty if no name is near.
 std::string Meant(std::string_view text) {
   for (const auto& [name, formats] : kWidths) {
     if (name == text) return std::string(formats);

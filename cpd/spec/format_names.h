@@ -32,13 +32,13 @@ CPD_API FormatFields FormatFieldsOf(const Format& format);
 /// With `exp` and `man` among the keys the name may be empty.
 template <>
 CPD_API Format Make<Format>(std::string_view name, std::span<const Option> keys);
-/// The fields that a front end gives, then what follows from them.
+/// The fields that a front end passes, then the fields that follow from them.
 template <>
 CPD_API Keys<FormatFields> KeysOf<FormatFields>();
 CPD_API Fields FieldsOf(const Format& format);
 
-/// The format of that name, in any letter case; nullopt where it is none. Throws Error for a name
-/// whose numbers or options no format has.
+/// Returns the format of that name, in any letter case; nullopt if there is none. Throws Error for
+/// a name whose numbers or options no format has.
 std::optional<Format> FindFormat(std::string_view name);
 
 /// The formats that a standard, a paper or a library defines, by their canonical names. Evidence is

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms of groups of neighboring values: x' = (1 / sqrt n) H diag(s) x, where H is
-// Sylvester's matrix of n rows (entry (i, j) is -1 to the number of ones that i and j share) and s
-// are signs. The inverse is the transpose, (1 / sqrt n) diag(s) H.
+// Hadamard transforms of groups of neighboring values: x' = (1 / sqrt n) H diag(s) x. H is
+// Sylvester's matrix of n rows: entry (i, j) is -1 to the power of the number of ones that i and j
+// share in binary. s are signs. The inverse is the transpose, (1 / sqrt n) diag(s) H.
 //
-// The order of the roundings, in binary32, or binary64 where the result is rounded into bf16:
+// The steps are in binary32, or in binary64 if the result is rounded into bf16, in this order:
 //   1. signs (forward): exact;
 //   2. log2 n stages, at distances d = 1, 2, 4, …: of values i and i + d, bit d of i clear, the
 //      first becomes their sum and the second the first minus the second, each rounded once;
-//   3. multiplication by 1 / sqrt n, itself rounded to nearest: by a power of two where log2 n is
+//   3. multiplication by 1 / sqrt n, itself rounded to nearest: by a power of two if log2 n is
 //      even, so that only underflow and overflow round;
 //   4. signs (inverse): exact;
-//   5. where asked, one rounding into bf16, to nearest-even; before it an exact zero becomes +0, as
-//      in a matrix product, whose sums start from +0.
+//   5. for bf16, one rounding into bf16, to nearest-even; before it an exact zero becomes +0, as in
+//      a matrix product, whose sums start from +0.
 // The stages are exact in binary64, and the bf16 result is then the exact one rounded once (log2 n
-// even), where the inputs' significands have p bits and the exponents of those that are not zero
-// differ by at most 53 - p - log2 n: 41 for bf16 inputs and n = 16. Sums of bf16 values reach
-// neither end of binary64's range, as they would binary32's.
-// NaN is the quiet NaN that CPD makes, whatever goes in.
+// even), under one condition: the inputs' significands have p bits and the exponents of nonzero
+// inputs differ by up to 53 - p - log2 n. That is 41 for bf16 inputs and n = 16. Sums of bf16
+// values stay within binary64's range, but could leave binary32's. A NaN result is the quiet NaN of
+// CPD, whatever the inputs.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ struct Hadamard {
 CPD_API void Check(const Hadamard& transform);
 /// The canonical text: `hadamard16`, `hadamard16:te:bf16`, `hadamard32:signs=0x8000ff01`.
 CPD_API std::string ToString(const Hadamard& transform);
-/// Throws Error where it is no such text.
+/// Throws Error if the text is not such a transform.
 CPD_API Hadamard ParseHadamard(std::string_view text);
 /// `signs` as hexadecimal digits.
 CPD_API Fields FieldsOf(const Hadamard& transform);

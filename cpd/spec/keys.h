@@ -171,8 +171,8 @@ void SetKeys(const Keys<Spec>& keys, std::span<const Option> given, Spec& spec) 
   SetKeys(keys, given, [&](const Key<Spec>& row, const std::string& text) { row.set(spec, text); });
 }
 
-/// ` name=value` of each key in which `spec` differs from `base`, what the text before them reads
-/// as, and of those that are always there.
+/// Returns ` name=value` of each key in which `spec` differs from `base` (the spec of the text
+/// before the keys), and of the keys that are always present.
 template <class Spec>
 std::string TextOfKeys(const Keys<Spec>& keys, const Spec& spec, Spec base) {
   std::string text;

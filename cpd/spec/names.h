@@ -16,9 +16,10 @@ namespace cpd {
 /// A spec that has a name of its own.
 struct NamedSpec {
   std::string name;
-  std::string summary;   ///< what it is, in a line
+  std::string summary;   ///< a description in one line
   std::string source;    ///< who defines it
-  std::string evidence;  ///< `standard`, `library`, `replayed` or `literature`: what that stands on
+  std::string evidence;  ///< `standard`, `library`, `replayed` or `literature`: the kind of
+                         ///< evidence
 };
 
 /// `name` with A…Z as a…z.
@@ -27,15 +28,15 @@ std::string Lower(std::string_view name);
 /// `name` in quotes for a message, cut where it is long.
 CPD_API std::string Quoted(std::string_view name);
 
-/// The one of `names` that `name` differs from least, letter case apart: by one letter (left out,
-/// added, changed, or swapped with its neighbor), by two where it has six or more. Empty where
-/// none is so near.
+/// Returns the one of `names` that differs least from `name`, letter case apart: by one letter
+/// (left out, added, changed, or swapped with its neighbor), by two if it has six or more. Empty if
+/// no name is so near.
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> names);
 
 /// "; did you mean 'x'?" of the nearest name, or nothing.
 CPD_API std::string DidYouMean(std::string_view name, std::span<const std::string_view> names);
 
-/// The enumerator of E that stands at `name`'s place among names; Error lists them.
+/// Returns the enumerator of E at `name`'s index among names; the Error lists them.
 template <class E>
 E ParseName(const char* what, std::span<const std::string_view> names, std::string_view name) {
   std::string allowed;
@@ -47,7 +48,7 @@ E ParseName(const char* what, std::span<const std::string_view> names, std::stri
               DidYouMean(name, names));
 }
 
-/// An enumeration whose names NamesOf lists, each at its enumerator's place.
+/// An enumeration whose names NamesOf lists, each at its enumerator's index.
 template <class E>
 concept NamedEnum = std::is_enum_v<E> && requires(E value) {
   { NamesOf(value) } -> std::convertible_to<std::span<const std::string_view>>;

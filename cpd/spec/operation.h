@@ -25,10 +25,10 @@ constexpr std::uint8_t kUnderflow = 2;     ///< inexact, and tiny
 constexpr std::uint8_t kOverflow = 4;      ///< rounded without an upper bound, it exceeds the max
 constexpr std::uint8_t kDivideByZero = 8;  ///< an infinity, exact, from finite operands
 constexpr std::uint8_t kInvalid =
-    16;  ///< NaN from numbers, or where there is none; a signaling NaN
+    16;  ///< NaN from numbers, or if the format has none; a signaling NaN
 
-/// When a result that is not zero counts as tiny: rounded to the format's precision, with an
-/// exponent without bounds, it lies below 2^emin; or the exact one does.
+/// Decides when a nonzero result counts as tiny: if it is below 2^emin after rounding to the
+/// format's precision with an unbounded exponent; or if the exact result is.
 enum class Tininess : std::uint8_t { after, before };
 
 /// Throw Error for a name that does not exist.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words of a spec's text, its options `name=value` among them: what splits, reads and writes
-// them.
+// The words of a spec's text, with its options `name=value`: splits, reads and writes them.
 #pragma once
 
 #include <charconv>
@@ -27,14 +26,14 @@ CPD_API std::string Written(std::string_view name, std::string_view value);
 
 bool IsOption(std::string_view word);
 
-/// The options that the words are. Throws Error, naming `owner`, whose options they are, for
-/// another word and for an option that is given twice.
+/// Returns the options that the words are. Throws Error, naming `owner`, whose options they are,
+/// for another word and for an option that is given twice.
 CPD_API std::vector<Option> OptionsOf(std::span<const std::string> words, std::string_view owner);
 
-/// The value of an option; null where it is not given.
+/// Returns the value of an option; null if it is not given.
 const std::string* ValueOf(std::span<const Option> options, std::string_view name);
 
-/// The options of a text, with `given` in place of those of the same names.
+/// Returns the options of a text; `given` replaces options of the same names.
 CPD_API std::vector<Option> Merged(std::vector<Option> options, std::span<const Option> given);
 
 /// The number that all of `text` is, in decimal digits. Throws Error, naming `name`, for any other
@@ -66,14 +65,14 @@ Number ParseNumber(std::string_view name, std::string_view text) {
               Quoted(text));
 }
 
-/// A field's value as a text has it: of a number the shortest decimal digits that read as it,
-/// `none` of a field that is not set.
+/// Returns a field's value as a text has it: of a number the shortest decimal digits that read as
+/// it, `none` for a field that is not set.
 CPD_API std::string TextOf(const FieldValue& value);
 /// A word of a text: in quotes where it has spaces.
 std::string Enclosed(std::string_view word);
 
-/// Throws Error where random_bits or variant differs from its default and the rounding is not
-/// stochastic, so that no result depends on it. Texts and specs check this; operations, whose
+/// Throws Error if random_bits or variant differs from its default and the rounding is not
+/// stochastic, so that no result depends on it. Texts and specs check this. Operations, whose
 /// options may come from a codec, do not.
 CPD_API void CheckDraws(const RoundingOptions& rounding);
 

@@ -14,7 +14,8 @@ constexpr Format kFp16{.exp = 5, .man = 10, .bias = 15};
 constexpr Format kBf16{.exp = 8, .man = 7, .bias = 127};
 constexpr Format kTf32{.exp = 8, .man = 10, .bias = 127};
 constexpr Format kE4m3fnuz{.exp = 4, .man = 3, .bias = 8, .encoding = Encoding::fnuz};
-constexpr Format kE8m13{.exp = 8, .man = 13, .bias = 127};  ///< what FP8 units keep of fp32
+constexpr Format kE8m13{.exp = 8, .man = 13, .bias = 127};  ///< the part of fp32 that FP8 units
+                                                            ///< keep
 
 constexpr std::string_view kReplayed = "replayed";
 constexpr std::string_view kLiterature = "literature";
@@ -35,8 +36,8 @@ constexpr std::string_view kDeepSeek =
 enum class Half : std::uint8_t {
   none,
   same,  ///< the rule for fp32, its sum in fp16, rounded to nearest
-  /// FP8 by two fp16 instructions, the one with k mod 4 in {0, 1}, the other with the rest; from
-  /// +0, and the addend is added to what they give
+  /// FP8 by two fp16 instructions, one for k mod 4 in {0, 1}, the other for the rest. They start
+  /// from +0, and the addend is added to their results.
   pairs,
 };
 
@@ -197,7 +198,7 @@ Accumulator Preset(std::string_view name, const Format& output) {
   rule.fraction_bits = unit.fraction_bits;
   rule.min_exponent = unit.min_exponent;
   rule.promote = unit.promote;
-  // FP8 units of 13 fraction bits keep as many of their fp32 sums.
+  // FP8 units of 13 fraction bits keep 13 bits of their fp32 sums.
   rule.sum = unit.fraction_bits == kE8m13.man ? kE8m13 : kFp32;
   rule.scale = unit.scale;
   rule.scale_block = unit.scale_block;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The purposes of roundings: each has a stream of random bits of its own
-// (cpd/numeric/draws/streams.h), and a recipe says for each of a layer's what it rounds to
-// (recipe.h).
+// The purposes of roundings. Each has its own stream of random bits (cpd/numeric/draws/streams.h).
+// For each purpose of a layer, a recipe has the format of its rounding (recipe.h).
 #pragma once
 
 #include <array>

@@ -24,7 +24,7 @@ template <class Value>
 struct Field {
   std::string_view name;
   Value Recipe::* value;
-  std::optional<Purpose> purpose{};  ///< of what a GEMM, or its output, rounds to
+  std::optional<Purpose> purpose{};  ///< of the rounding of a GEMM's operand or result
 };
 /// Operands of one backward GEMM, and the tensor whose cast is theirs unless they have their own.
 struct OwnField : Field<OwnCast> {

@@ -20,7 +20,7 @@ constexpr bool is_wide(const Format& format) { return format.exp > 8 || format.m
 /// Throws Error unless the format is one that Check takes or a wide one.
 CPD_API void CheckOfElements(const Format& format);
 
-/// units * 2^exponent as a pattern, which binary64 holds; infinity's where that is above it.
+/// Returns units * 2^exponent as a pattern, if binary64 holds it; infinity's if it is above.
 constexpr std::uint64_t binary64_pattern(std::uint64_t units, int exponent) {
   if (units == 0) return 0;
   const int top = 63 - std::countl_zero(units);
@@ -60,7 +60,7 @@ constexpr double magnitude_of(const Format& format, std::uint64_t code) {
 
 constexpr double max_of(const Format& format) { return magnitude_of(format, max_code_of(format)); }
 
-/// Least positive normal number; 0 where there is none.
+/// The least positive normal number; 0 if there is none.
 constexpr double min_normal_of(const Format& format) {
   const std::uint64_t code = format.has_zero() ? std::uint64_t{1} << format.man : 0;
   return code <= max_code_of(format) ? magnitude_of(format, code) : 0.0;

@@ -22,14 +22,14 @@ constexpr std::int64_t kOneChunk = std::int64_t{1} << 60;
 /// A step of a transfer: its longest message.
 struct Step {
   std::int64_t bytes = 0;
-  int peer = 0;          ///< of the rank whose transfer it is
+  int peer = 0;          ///< of the rank that makes the transfer
   bool is_star = false;  ///< between masters and one member each, not of all ranks at once
 };
 using Steps = std::vector<Step>;
 
-/// The steps of all transfers, from the transfers of one rank. Where a rank sends and receives, as
-/// to and from all others or around a ring, pieces rotate: in each step every piece is sent by some
-/// rank, so that each step is as long as the longest piece. In a ring each step is a transfer, and
+/// The steps of all transfers, computed from the transfers of one rank. If a rank sends to and
+/// receives from all others, or around a ring, pieces rotate: in each step every piece is sent by
+/// some rank, so each step is as long as the longest piece. In a ring each step is a transfer, and
 /// a rank has sent all pieces after one turn. Between a master and its members each step moves one
 /// piece.
 class Rotations {
@@ -102,7 +102,7 @@ std::vector<Steps> StepsOfAll(const DryRun& run) {
   return all;
 }
 
-/// Where the messages of a step go: how many at most leave one host, and how many stay in one.
+/// The largest numbers of a step's messages that leave one host, and that stay in one host.
 struct Crossings {
   std::int64_t across = 0, within = 0;
 };

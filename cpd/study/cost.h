@@ -31,9 +31,10 @@ struct KnownLayers {
   std::span<const std::int64_t> numbers{};  ///< as in TensorOptions
 };
 
-/// The cost of rank `rank` of `world`, for layers of these sizes, cut into chunks of `chunk` values
-/// (CommOptions). Where a format has no code for NaN and a sum may leave its range, all values are
-/// sent in binary32: `largest` decides that; without it bytes are the most of both. Throws Error.
+/// Returns the cost of rank `rank` of `world`, for layers of these sizes, cut into chunks of
+/// `chunk` values (CommOptions). If a format has no code for NaN and a sum may leave its range, all
+/// values are sent in binary32. `largest` decides that; without it bytes are the larger of both.
+/// Throws Error.
 CPD_API Cost CostOf(const Reduce& spec, int world, int rank, std::span<const std::int64_t> sizes,
                     std::int64_t chunk, const KnownLayers& known = {});
 
@@ -45,23 +46,24 @@ struct Round {
   std::int64_t within = 0;  ///< messages of a step that stay in one host, at most
 };
 
-/// The steps of TimeOf, where rank r is in host r / per_host: what a model of two levels needs.
-/// Throws Error.
+/// Returns the steps of TimeOf, with rank r in host r / per_host, for a model of two levels. Throws
+/// Error.
 CPD_API std::vector<Round> RoundsOf(const Reduce& spec, int world,
                                     std::span<const std::int64_t> sizes, std::int64_t per_host,
                                     const KnownLayers& known = {});
 
-/// The steps ahead of those of RoundsOf in which ranks agree on what scales need: each layer's
-/// largest magnitude, with APS and for formats without a code for NaN, 4 bytes a layer and 4 more;
-/// a codec's scale that ranks share, 4 bytes a layer. In ceil(log2(world)) steps each rank sends
-/// all of them to the rank 1, 2, 4, … places on. None where nothing is needed. Throws Error.
+/// Returns the steps before the steps of RoundsOf in which ranks agree on scales. For each layer's
+/// largest magnitude (with APS, and for formats without a code for NaN) they send 4 bytes a layer
+/// and 4 more; for a codec's shared scale, 4 bytes a layer. In ceil(log2(world)) steps each rank
+/// sends all of them to the rank 1, 2, 4, … places after it. There are no steps if nothing is
+/// needed. Throws Error.
 CPD_API std::vector<Round> AgreementOf(const Reduce& spec, int world,
                                        std::span<const std::int64_t> sizes, std::int64_t per_host,
                                        const KnownLayers& known = {});
 
-/// The time in seconds, in the alpha-beta model: the steps of CostOf one after the other, all ranks
-/// at once, each taking `alpha` and `beta` times the bytes of its longest message; in one chunk; an
-/// upper bound where CostOf's bytes are. Throws Error.
+/// Returns the time in seconds, in the alpha-beta model: the steps of CostOf one after the other,
+/// all ranks at once, in one chunk. Each step takes `alpha` and `beta` times the bytes of its
+/// longest message. It is an upper bound if CostOf's bytes are. Throws Error.
 CPD_API double TimeOf(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
                       double alpha, double beta, const KnownLayers& known = {});
 

@@ -27,7 +27,7 @@ struct Moves {
 class CPD_API DryRun {
  public:
   /// For layers of these sizes, numbers and rows (TensorOptions). `in_fp32`: all values are sent in
-  /// binary32, as where a NaN is possible that a format has no code for. Throws Error.
+  /// binary32, as if a NaN without a code were possible. Throws Error.
   DryRun(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
          const TensorOptions& layers = {}, bool in_fp32 = false);
 

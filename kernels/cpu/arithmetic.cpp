@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations (add, mul, fma, div, sqrt): the exact result, rounded once; in binary32 where
-// that is enough (short_exact.h), else in binary64.
+// Single operations (add, mul, fma, div, sqrt): the exact result, rounded once; in binary32 if that
+// suffices (short_exact.h), else in binary64.
 #include "cpd/numeric/round/exact.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/round/quotient.h"
@@ -137,7 +137,7 @@ CPD_FN bool operate_group(const RoundPlan& plan, const Elements& of) {
   return true;
 }
 
-/// How many groups are computed in binary64 where the first may be wrong: the next ones may, too.
+/// The number of groups computed in binary64 if the first may be wrong: the next ones may be, too.
 constexpr int64_t kWideGroups = 8;
 
 template <Operation op, bool kSmall, class R>

@@ -284,8 +284,8 @@ CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   });
 }
 
-/// Draw number first_draw + `draw` of elements (i, j), (i, j + 1), … of the block, or the caller's
-/// where those are elements of the result.
+/// Returns draw number first_draw + `draw` of elements (i, j), (i, j + 1), … of the block; the
+/// caller's draws, if they are elements of the result.
 template <class R>
 CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
                            uint64_t draw) {

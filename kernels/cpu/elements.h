@@ -73,8 +73,8 @@ CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std
   for (; k < indices; k += Lanes<F>::count) random_part<1>(bits, seed, stream, index, k, out);
 }
 
-/// Calls body(begin, count, random) over [0, n) in steps of `step` (a multiple of kBlock, or n);
-/// for stochastic plans whose `random` is null, in steps of at most kRun with generated integers.
+/// Calls body(begin, count, random) over [0, n) in steps of `step` (a multiple of kBlock, or n).
+/// For stochastic plans whose `random` is null, steps are at most kRun, with generated integers.
 template <class R, class Body>
 CPD_FN void with_random(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                         const std::uint32_t* random, std::int64_t step, Body body) {
@@ -150,7 +150,7 @@ struct ScaledFloat {
   }
 };
 
-/// How a code's value becomes the result: AsItIs converts it; Rescaled multiplies it by a power of
+/// Converts a code's value to the result: AsItIs converts it; Rescaled multiplies it by a power of
 /// two and divides it.
 struct AsItIs {
   template <class V>

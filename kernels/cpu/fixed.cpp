@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Matrix products summed in integers (numeric/sums/fixed_number.h), a tile of one panel of a by one
-// of b at a time. The bounds of the panels' values choose a tile's route:
+// panel of b at a time. The bounds of the panels' values choose a tile's route:
 //
-// - whole32, whole64: every product is a multiple of the unit, and a block's sum of them is exact
-//   in binary32, or binary64: one fused operation a MAC;
-// - rounded: every product is below 2^51 units. In binary64 it is exact, and added to 1.5 * 2^52
-//   its last place is the unit: to nearest-even that takes one fused operation and one addition of
+// - whole32, whole64: every product is a multiple of the unit, and a block's sum of products is
+//   exact in binary32, or binary64: one fused operation a MAC;
+// - rounded: every product is below 2^51 units. It is exact in binary64. Added to 1.5 * 2^52, its
+//   last digit is the unit: to nearest-even that takes one fused operation and one addition of
 //   integers, otherwise three or more operations a MAC;
-// - cut: where one instruction converts binary64 to integers, products up to 2^62 units that are
-//   cut toward zero, or are integers;
-// - saturating: as rounded or cut, limited after each addition, where a sum may leave the range;
+// - cut: if one instruction converts binary64 to integers: products up to 2^62 units that are cut
+//   toward zero, or are integers;
+// - saturating: as rounded or cut, limited after each addition, if a sum may leave the range;
 // - general: word by word, for any values.
 //
-// All but the last add a block's sum to the integer at once, whatever its width: sums that wrap are
-// right modulo 2^width in any order, and so are those that cannot leave the range.
+// All routes but the last add a block's sum to the integer at once, whatever its width. Sums that
+// wrap are right modulo 2^width in any order, and so are sums that cannot leave the range.
 
 #include "cpd/numeric/sums/fixed_number.h"
 #include "cpd/numeric/sums/fixed_plan.h"

@@ -8,8 +8,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The largest lane of each of as many vectors as one has lanes: the larger of each pair of lanes
-/// goes to the even one, then pairs of these are compared.
+/// Returns the largest lane of each vector, for as many vectors as a vector has lanes. The larger
+/// of each pair of lanes moves to the even one, then pairs of these are compared.
 template <class V>
 CPD_FN Signed<V> largest_lanes(Signed<V>* each) {
   using U = Unsigned<V>;

@@ -110,7 +110,7 @@ CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* 
 
 // --- bits ----------------------------------------------------------------------------------------
 
-constexpr int kUnit = Lanes<F>::count < 8 ? 8 : Lanes<F>::count;  ///< values whose bits are bytes
+constexpr int kUnit = Lanes<F>::count < 8 ? 8 : Lanes<F>::count;  ///< values whose bits fill bytes
 
 /// Calls visit(bucket, i, count, bit) for each bucket's part of the run: values from i on, whose
 /// bits begin at `bit`.

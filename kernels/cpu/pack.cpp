@@ -21,7 +21,7 @@ CPD_FN Signed<V> last_bit(V x) {
   using I = Signed<V>;
   using P = Pattern<V>;
   const U magnitude = bits_as<U>(x) & splat<U>(P::magnitude);
-  // Without its last bit x is smaller by just that; a power of two is its own last bit.
+  // Without its last bit, x is smaller by that bit alone. A power of two is its own last bit.
   const auto is_power = (magnitude & splat<U>(P::fraction)) == U{};
   const U rest = select(is_power, U{}, magnitude & (magnitude - splat<U>(1)));
   const I bit = bits_as<I>(bits_as<V>(magnitude) - bits_as<V>(rest));

@@ -68,8 +68,8 @@ CPD_FN std::int64_t next_block(std::int64_t block) {
 /// pages map to the same sets.
 CPD_FN void prefetch_group(const float* p) { __builtin_prefetch(p + kGroup, 0, 2); }
 
-/// Prefetches, for a loop in `block` at the line p, the line one group after it into L2, and that
-/// of the next block, which is in L2 by then, into L1.
+/// Prefetches, for a loop in `block` at the line p, two lines: the line one group later into L2,
+/// and the line of the next block, which is in L2 by then, into L1.
 CPD_FN void prefetch_line(const float* p, std::int64_t block) {
   prefetch_group(p);
   __builtin_prefetch(p + (next_block(block) - block));

@@ -42,8 +42,8 @@ CPD_FN void store_pair(Bf16* y, Pair pair) {
 
 CPD_FN I magnitude(U x) { return (I)(x & splat<U>(Pattern<F>::magnitude)); }
 
-/// Casts blocks along a row, as many at a time as F has lanes, up to the first of another kind;
-/// returns the number of values cast.
+/// Casts blocks along a row, one for each lane of F at a time, up to the first block of another
+/// kind. Returns the number of values cast.
 template <class T>
 CPD_FN int64_t cast_along(const PowerBlocks blocks, int64_t n, const T* x, Bf16* y) {
   constexpr int64_t kStep = kLanes * kPowerBlock;

@@ -26,7 +26,7 @@ CPD_FN uint32_t half_of(uint32_t x) { return x >> 16; }
 CPD_FN uint32_t below(uint32_t half) { return (half & 0x7FFF) - 1; }
 CPD_FN uint32_t lesser(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/// Bf16Table::pair of values whose neighbors are those of one line.
+/// Bf16Table::pair for values that lie next to each other in a line.
 template <class T>
 CPD_FN uint32_t pair_along(int64_t lines, int64_t count, const T* x, int64_t line_stride,
                            uint32_t* words, int64_t stride) {

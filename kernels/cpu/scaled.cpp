@@ -211,8 +211,8 @@ class PageScales {
 };
 
 /// Calls one(page, i, at, scales) for values begin … end - 1 of each page, whole blocks (pages.h),
-/// a vector at a time, of which the first is element `at`; pages alternate from one scaled block to
-/// the next, and the next group's lines are prefetched.
+/// a vector at a time. The vector's first value is element `at`. Pages alternate from one scaled
+/// block to the next, and the next group's lines are prefetched.
 template <class One>
 CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int64_t group,
                             int64_t begin, int64_t end, One one) {

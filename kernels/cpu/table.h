@@ -146,7 +146,7 @@ CPD_FN void store_value(Bf16* y, V v) {
   }
 }
 
-/// The kernels and their paths, KernelTable's members of these names.
+/// The kernels and their paths: KernelTable's members of these names.
 #define CPD_CPU(Result, name, ...) CPD_BODY Result name(__VA_ARGS__);
 #define CPD_CPU_PATH(Result, name, ...) Result name(__VA_ARGS__);
 #include "cpd/backend/operations.def"

@@ -52,7 +52,7 @@ CPD_FN void transpose_at(const uint32_t* from, int64_t from_stride, uint32_t* to
   for (int k = 0; k < kLanes; ++k) store(to + k * to_stride, square[k]);
 }
 
-/// The inner loop is along the rows of the array whose rows are further apart, which has more
+/// The inner loop runs along the rows of the array with the larger row stride, which has more
 /// pages.
 template <class V>
 CPD_FN void transpose_all(int64_t rows, int64_t columns, const uint32_t* from, int64_t from_stride,

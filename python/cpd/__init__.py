@@ -5,12 +5,13 @@
 >>> cpd.cast(np.float32([0.3, 17.0]), "e4m3").tolist()
 [0.3125, 16.0]
 
-Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.compress` (what their
-messages hold), `cpd.study` (what they lose and cost), `cpd.hardware` (vectors for RTL, and the cost
-in gates) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-precision), `cpd.optim` (optimizers in one, and workers that average every N steps),
-`cpd.ddp_hook`, `cpd.fsdp_hook` and `cpd.VirtualNodes` (torch's data parallelism) and `cpd.track`
-(what a training writes to TensorBoard, Weights & Biases, Lightning and so on).
+These parts are loaded at their first use: `cpd.comm` (reductions over real ranks), `cpd.compress`
+(encodings of their messages), `cpd.study` (their round-off and cost) and `cpd.hardware` (vectors
+for RTL, and the cost in gates). The following also import torch: `cpd.functional` and `cpd.nn`
+(torch's layers in a customized precision), `cpd.optim` (optimizers in a customized precision, and
+workers that average every N steps), `cpd.ddp_hook`, `cpd.fsdp_hook` and `cpd.VirtualNodes` (torch's
+data parallelism) and `cpd.track` (records of a training for TensorBoard, Weights & Biases,
+Lightning and so on).
 """
 
 from typing import TYPE_CHECKING

@@ -108,7 +108,7 @@ class _Part(NamedTuple):
 
 
 def _part(path: Path, stack: ExitStack) -> _Part:
-    """Opens the part of a file. The stack closes it, and removes what was not renamed."""
+    """Opens the part of a file. The stack closes it, and removes it unless it was renamed."""
     if path == STDOUT:
         return _Part(path, path, sys.stdout.buffer, None)
     with _named(path):

@@ -14,9 +14,9 @@ from cpd._since import missing
 def attach(module: str) -> None:
     """Gives a module its `__getattr__`.
 
-    A package loads at their first use the names that it imports `if TYPE_CHECKING:`. Type checkers
-    and Python so read one list. Other names raise AttributeError, which says what to use in place
-    of a name of 0.7 (`cpd._since`).
+    A package imports names under `if TYPE_CHECKING:`. Type checkers read this list; Python loads
+    its names at their first use. Other names raise AttributeError. For a name of 0.7 the error
+    names its replacement (`cpd._since`).
     """
     own = vars(sys.modules[module])
 
@@ -34,7 +34,7 @@ def attach(module: str) -> None:
 
 @functools.cache
 def later(module: str) -> dict[str, tuple[str, str]]:
-    """The names that a package loads at their first use, each with its module and its name there.
+    """Returns the names that a package loads at their first use, with module and name there.
 
     >>> import cpd
     >>> later("cpd")["convert"], later("cpd")["comm"]

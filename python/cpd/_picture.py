@@ -82,7 +82,7 @@ def number_axis(axes: Axes, numbers: Sequence[int], labels: Sequence[str], **opt
 
 
 def _apart(numbers: Sequence[int], labels: Sequence[str]) -> list[str]:
-    """Returns the labels, with "" for one too near to the next one that is shown.
+    """Returns the labels. A label that is too near to the next one shown becomes "".
 
     >>> _apart([1, 7, 8, 512], ["1", "7", "8", "none"])
     ['1', '', '8', 'none']
@@ -111,12 +111,12 @@ def log_axis(axes: Axes, ratio: float, text: Callable[[float, object], str]) -> 
 
 
 def per_cent(share: float, _: object) -> str:
-    """The text of a share at an axis."""
+    """Returns the text of a share at an axis."""
     return share_text(share)
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """The figure as one <svg> element, with text as text and without external references."""
+    """Returns the figure as one <svg> element: text stays text, without external references."""
     stream = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": title}):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, commands and flags of version 0.7 that are gone, and the errors that say what to use."""
+"""Removed names, commands and flags of version 0.7, and errors that name their replacements."""
 
 import importlib
 import sys
@@ -111,12 +111,12 @@ GONE: dict[str, dict[str, str]] = {
     },
     "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},
 }
-"""By module, each name that is gone and what to use instead; "" for what nothing replaces."""
+"""Each removed name and its replacement, by module; "" if nothing replaces it."""
 
 IN_TEXT = "a key of the format"
-"""Stands for the new name of a keyword that is a key of the format's text now."""
+"""Stands for a keyword that is now a key of the format's text."""
 TO_CALL = "the call, "
-"""Begins what takes the place of a number that a spec had and its calls have now."""
+"""Begins the replacement of a number that moved from a spec to its calls."""
 _ROUNDING = dict.fromkeys(("rounding", "overflow", "random_bits", "variant"), IN_TEXT)
 
 
@@ -184,8 +184,8 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "sum": {"acc": "accumulator", "dim": "axis"},
     "write_testbench": {"directory": "folder"},
 }
-"""By function, or class, each keyword that is gone and what takes its place: the new keyword, or
-words with a space (`IN_TEXT`, `TO_CALL`). A method is `Class.method`."""
+"""Each removed keyword and its replacement, by function or class. A replacement is a new keyword,
+or words with a space (`IN_TEXT`, `TO_CALL`). A method is `Class.method`."""
 
 MEMBERS = {
     "cpd.Accumulator": {
@@ -232,7 +232,7 @@ MEMBERS = {
         "tensors": "json(…)",
     },
 }
-"""By class, each member that is gone and what to use instead; "" for internal ones."""
+"""Each removed member and its replacement, by class; "" for internal members."""
 
 _MIXINS = "attention embedding encoder norms own products recurrent"
 
@@ -247,14 +247,14 @@ MODULES = {
     **{f"cpd.nn.converted.{name}": "cpd.nn.converted.emulations" for name in _MIXINS.split()},
     "cpd.numeric.scaled_cast": "cpd.numeric.cast",
 }
-"""Modules that pickles of 0.7 name, and what they are now."""
+"""The modules that pickles of 0.7 name, with their names of today."""
 
 
 MOVED = {
     "cpd.cells": "cpd.study.jobs and cpd.study.store",
     **{name: f"{name.replace('.', '_lab.')} (pip install cpd-lab)" for name in _LAB.split()},
 }
-"""Packages that are elsewhere, and where."""
+"""The packages that have moved, with their new places."""
 
 
 class _Moved:
@@ -279,7 +279,7 @@ def keep_modules(package: str) -> None:
 
 
 def refuse_members(cls: type) -> None:
-    """Has reading a member of the class that is gone raise, by the class's name in MEMBERS.
+    """Makes the removed members of the class raise when they are read, by its name in MEMBERS.
 
     >>> class Format: pass
     >>> refuse_members(Format)
@@ -293,7 +293,7 @@ def refuse_members(cls: type) -> None:
 
 
 class _Gone:
-    """A member that is gone, of a class and of its instances."""
+    """A removed member of a class and of its instances."""
 
     def __init__(self, error: str) -> None:
         self.error = self.__doc__ = error
@@ -303,7 +303,7 @@ class _Gone:
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """The error for a name that a module does not have.
+    """Returns the error for a name that a module does not have.
 
     >>> missing("cpd.compress", "qsgd")
     AttributeError('cpd.compress.qsgd is gone: use cpd.Codec("qsgd", …)')
@@ -324,7 +324,7 @@ COMMANDS = {
     "recipe": "cpd show --recipes NAME",
     "recipes": "cpd show --recipes",
 }
-"""Commands of 0.7 that are gone, and what to use instead."""
+"""Removed commands of 0.7, and their replacements."""
 
 _REDUCE = {
     "--format": "--reduce FORMAT",
@@ -377,17 +377,17 @@ FLAGS: dict[str, dict[str, str]] = {
         "--rounding": 'python -c "import cpd; …"',
     },
 }
-"""By command, each flag of 0.7 that is gone and what to use instead."""
+"""Each removed flag of 0.7 and its replacement, by command."""
 
 
 def gone_command(words: Sequence[str]) -> str:
-    """The error for a command line whose command is gone; empty for other command lines."""
+    """Returns the error for a command line with a removed command; empty for others."""
     instead = COMMANDS.get(words[0]) if words else None
     return f"cpd {words[0]} is gone: use {instead}" if instead else ""
 
 
 def gone_flag(command: str, words: Sequence[str]) -> str:
-    """The error for the first word that is a flag which is gone; empty if there is none.
+    """Returns the error for the first removed flag among the words; empty if there is none.
 
     >>> gone_flag("vectors", ["mul", "--out-format=fp32"])
     '--out-format is gone: use --result FORMAT'

@@ -31,6 +31,6 @@ def picture(title: str, width: float, height: float) -> Iterator[Picture]:
 
 
 def as_file(svg: str) -> str:
-    """The text of an SVG file with that element, on white: a page's own background may be dark."""
+    """Returns the text of an SVG file with that element, on white: pages may be dark."""
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return svg.replace("<svg", f'<svg {spaces} style="background: #fff"', 1) + "\n"

@@ -21,7 +21,7 @@ class NotebookParser(MystParser):
 
 
 def markdown(notebook: dict[str, Any]) -> str:
-    """The notebook's cells, and what the code gave when it was last run."""
+    """Returns the notebook's cells, and what the code gave when it was last run."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -46,7 +46,7 @@ def shown(output: dict[str, Any]) -> str:
 
 
 def fenced(language: str, text: str) -> str:
-    """A block of code; its fence is longer than any in the text."""
+    """Returns a block of code; its fence is longer than any in the text."""
     fence = "```"
     while fence in text:
         fence += "`"

@@ -276,7 +276,7 @@ TEST(BlasErrors, OutInAnInputsMemory) {
   EXPECT_EQ(x.read(), std::vector<float>(4, 1.0F));
 }
 
-// The machine's failure, not the arguments'; it says what to install.
+// The error is the machine's failure, not the arguments'. Its text names the package to install.
 TEST(BlasErrors, ALibraryThatIsNotThere) {
   if (CpuBlas().empty()) {
     expect_error<MachineError>("OpenBLAS; Debian: libopenblas", [] { blas::Cpu(); });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What can be told of CUDA tensors without a GPU: which arguments are refused before a kernel runs,
-// and what a missing library, driver or device gives.
+// Tests CUDA tensors without a GPU: the arguments that are refused before a kernel runs, and the
+// errors of a missing library, driver or device.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -204,7 +204,7 @@ TEST_F(Cuda, ErrorsOfCublasAreErrors) {
                             [&] { GemmByBlas(x, x, {}, OnGpu(Matrix(Y()))); });
 }
 
-/// What a reduction over ranks prepares on the GPU has an error of its own.
+/// A failed allocation for a reduction over ranks on the GPU has its own error.
 TEST_F(Cuda, NoMemoryForAReductionIsAnErrorOfItsOwn) {
   Reduce spec;
   spec.average = true;

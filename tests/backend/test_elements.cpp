@@ -56,7 +56,7 @@ TEST(Elements, OthersAreRoundedToNearest) {
 TEST(Elements, Bf16) { ExpectTheRoundingKernels<DType::bf16>(); }
 TEST(Elements, Fp16) {
   ExpectTheRoundingKernels<DType::f16>();
-  // What a GPU's product makes of a NaN.
+  // the code of a NaN in a GPU's product
   EXPECT_EQ(cuda::code_of_held<DType::f16>(testing::from_bits(0x7FFFFFFF)), 0x7E00);
 }
 

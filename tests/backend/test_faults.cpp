@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only values tell of a call: the CPU throws at once; on another device a later call raises
-// it, once, or where calls are checked at once the call itself.
+// Faults that only values show. The CPU throws at once. On another device a later call raises the
+// fault, once, or the call itself if calls are checked at once.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -46,7 +46,7 @@ class Faults : public testing::OnDevice {
       EXPECT_EQ(what.size() > text.size(), earlier) << what;
     }
   }
-  /// What a text names: the CPU says which value it is.
+  /// Returns the value that an error text names. Only the CPU knows it.
   [[nodiscard]] std::string Got(const char* value, const char* elsewhere) const {
     return on_host() ? value : elsewhere;
   }

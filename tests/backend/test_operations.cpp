@@ -45,14 +45,14 @@ constexpr std::int64_t kCount = kSide * kSide;
 constexpr std::array<std::int64_t, 2> kSquare{kSide, kSide};
 constexpr std::array<std::int64_t, 3> kTable{kSide, kSide, 2 * kSide + 1};
 
-/// As many integers below 8 as the operations here draw.
+/// Returns random integers below 8, as many as the operations here need.
 std::vector<std::uint32_t> Draws() {
   std::vector<std::uint32_t> draws(kCount * (2 * kSide + 1));
   for (std::size_t i = 0; i < draws.size(); ++i) draws[i] = i * 5 % 8;
   return draws;
 }
 
-/// What operations read and write, on the host, and views of it there or on a GPU.
+/// The operands and results of operations, on the host, and views of them there or on a GPU.
 struct Memory {
   Memory() {
     for (std::size_t i = 0; i < x.size(); ++i) {

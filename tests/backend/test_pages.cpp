@@ -146,7 +146,7 @@ void check(const KernelTable& kernels, const Case& c, std::size_t n, std::size_t
   ASSERT_TRUE(packed.ends(bytes, 0xA5)) << says("encode");
   ASSERT_TRUE(are_its_codes(c, packed.data(), n)) << says("encode");
   if (c.shift != 0) return;
-  // Codes in memory of their own size, for a sanitizer to see what is read behind them.
+  // Codes in memory of exactly their size, so that a sanitizer detects reads behind them.
   const std::vector<std::uint8_t> exact(packed.data(), packed.data() + bytes);
   Placed<float> back(kMost, offset, 7.0F);
   kernels.decode({.n = count,

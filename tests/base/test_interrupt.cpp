@@ -23,7 +23,7 @@
 namespace cpd {
 namespace {
 
-/// What these tests leave calls with.
+/// The exception by which these tests end calls.
 class Enough final : public std::exception, public Interrupted {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "enough"; }
@@ -108,8 +108,7 @@ bool EndsAnotherCall() {
   return ended && taken.count() < kPatience;
 }
 
-// In a process of its own, whose calls stay ended; a fork, which leaves a call's other threads
-// behind.
+// Runs in another process, whose calls stay ended. A fork leaves a call's other threads behind.
 TEST_F(Interrupt, EndsTheCallsOfOtherThreads) {
   const pid_t child = fork();
   if (child == 0) _exit(EndsAnotherCall() ? 0 : 1);

@@ -38,7 +38,7 @@ class Held {
   Held& operator=(const Held&) = delete;
 
   void Release() { over_ = true; }
-  /// The numbers of the threads that have begun, as bits; waits for so many.
+  /// Waits for `wanted` threads, and returns the numbers of those that have begun, as bits.
   unsigned Begun(int wanted) const {
     while (std::popcount(numbers_.load()) < wanted) std::this_thread::yield();
     return numbers_;

@@ -129,8 +129,8 @@ TEST_P(AllReduceDevices, SumsOfAnyTerms) {
   }
 }
 
-/// Values of one rank, as packed codes and back: any index, shift and divisor, messages at any
-/// byte. What the casts and codes are, and what the counts count.
+/// Packs values of one rank and unpacks them: any index, shift and divisor, messages at any byte.
+/// Checks casts, codes and counts.
 TEST_P(AllReduceDevices, PackedContributions) {
   constexpr std::int64_t n = 501;
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;

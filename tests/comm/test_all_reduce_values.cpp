@@ -145,7 +145,7 @@ TEST(AllReduce, FiniteValuesTravelAtTheirWidth) {
 }
 
 #ifdef M_PERTURB
-/// Keeps what a rank sends.
+/// Stores the messages that a rank sends.
 class Recording final : public testing::FlippingTransport {
  public:
   Recording(std::unique_ptr<Transport> inner, testing::Flip& none, std::vector<std::uint8_t>& sent)

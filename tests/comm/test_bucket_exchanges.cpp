@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs that go by buckets over every exchange they take: bit for bit the virtual ranks, whose
-// sums are those of a serial oracle; states from call to call, rows, a scale that ranks share.
+// Codecs with buckets over every exchange that they support: bit for bit the virtual ranks, whose
+// sums equal a serial oracle's. Also states from call to call, rows, and a scale that ranks share.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -255,7 +255,7 @@ TEST(CodecExchanges, ForeignStatesAreRefused) {
   }));
 }
 
-/// What was lost comes with the next call: by the oracle alone.
+/// Errors of one call are added in the next call, compared with the oracle alone.
 TEST(CodecExchanges, FeedbackEqualsASerialSum) {
   const Ranks ranks = testing::random_ranks(3, {50}, 8);
   Reduce spec;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A transport's library that is not there: the machine's failure, which says what is missing.
+// If a transport's library is missing, the machine's failure names it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

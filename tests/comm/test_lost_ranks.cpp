@@ -46,7 +46,7 @@ struct Loss {
   std::int64_t chunk;
 };
 
-/// What a rank has seen of a loss.
+/// The observations of a rank when another rank is lost.
 struct Seen {
   Fate of_call;
   Fate of_next_call;

@@ -15,7 +15,7 @@
 namespace cpd {
 namespace {
 
-/// Returns what Check says of a spec; empty where it has no objection.
+/// Returns the error of Check for a spec; empty if there is none.
 std::string objection(const std::function<void(Reduce&)>& change) {
   Reduce spec;
   change(spec);

@@ -277,8 +277,8 @@ TEST(VirtualReduce, ApsLeavesRoomForACoarseWire) {
   EXPECT_EQ(sum, 48.0F);  // 42 rounded to two bits, of 32 and 48
 }
 
-/// Group sums and their sum are rounded into the result's format, each from a stream of its own:
-/// that of purpose `result` and the group, and of the fold across groups.
+/// The sums of groups and their sum are rounded into the result's format, each with its own stream:
+/// the stream of purpose `result` and the group, and of the sum across groups.
 TEST(VirtualReduce, ResultsDrawFromStreamsOfTheirOwn) {
   constexpr std::size_t kCount = 600;
   const Ranks ranks = testing::random_ranks(4, {0, kCount}, 3);
@@ -340,7 +340,7 @@ TEST(VirtualReduce, ReportsOverflow) {
 TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  // What e4m3 keeps; what becomes zero; what is not finite.
+  // Values that e4m3 holds, that become zero, and that are not finite.
   const std::vector<float> kinds = {1,      0,       -0.0F, -240,  0x1p-9F,   1e-30F,    -1e-30F,
                                     1e-40F, -1e-45F, kNan,  -kNan, kInfinity, -kInfinity};
   Reduce spec;
@@ -464,7 +464,7 @@ void expect_error(const std::string& what, const std::function<void()>& call) {
   }
 }
 
-// A layer left out would sum what the last rank left behind; one given twice would count twice.
+// A missing layer would sum the last rank's values again; a layer given twice would count twice.
 TEST(VirtualReduce, EachRankGivesEachLayerOnce) {
   const std::vector<float> x(5, 1.0f);
   const std::vector<float> y(3, 2.0f);

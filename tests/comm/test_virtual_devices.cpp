@@ -296,7 +296,8 @@ TEST_P(VirtualDevices, Errors) {
   EXPECT_THROW(both.Contribute(1, View(x)), Error);
 }
 
-/// Two calls with each codec, of which the second has what the first left; in groups, and divided.
+/// Two calls with each codec; the second begins with the errors of the first. In groups, and
+/// divided.
 TEST_P(VirtualDevices, EveryCodec) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
@@ -314,7 +315,8 @@ TEST_P(VirtualDevices, EveryCodec) {
   }
 }
 
-/// Shifts by what is kept, residuals with it; sums in every exchange; stochastic ranks.
+/// Shifts by the selected values, together with residuals; sums in every exchange; stochastic
+/// ranks.
 TEST_P(VirtualDevices, LargestValues) {
   std::size_t pick = 0;
   for (const char* text : {"top_k 0.05", "top_k 0.02 e4m3", "top_k 0.3 feedback=off e5m2",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs of whole layers by blocks: each 4096 values are what the inner codec, or a cast, makes of
-// them alone; NaN where the inner codec has none; what it refuses.
+// Codecs of whole layers by blocks: each 4096 values equal the result of the inner codec, or of a
+// cast, for them alone. NaN if the inner codec has none; refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>

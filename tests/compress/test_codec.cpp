@@ -125,7 +125,7 @@ std::vector<float> values_of(std::size_t n) {
   return x;
 }
 
-/// Returns what a codec keeps of the layer x, of which `piece` is one; null where nothing.
+/// Returns a codec's state for layer x, of which `piece` is one; null if there is none.
 std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& piece,
                                   const std::vector<float>& x) {
   const auto size = static_cast<std::int64_t>(x.size());
@@ -134,7 +134,7 @@ std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& piece,
   return state;
 }
 
-/// The piece with what is known of its layer x.
+/// Returns the piece with the known facts of its layer x.
 Piece of_layer(const Codec& codec, Piece piece, const std::vector<float>& x) {
   piece.size = static_cast<std::int64_t>(x.size());
   if (codec.measured() == Measured::nothing) return piece;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs with kernels: what they measure, round, encode, decode and keep of layers and pieces on
-// every device are the scalar kernels' bits and bytes.
+// Codecs with kernels measure, round, encode, decode and store layers and pieces. On every device
+// the bits and bytes equal those by the scalar kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,8 +63,8 @@ SharedCodec codec_of(const std::string& text) {
   return codec->by_rows() ? codec->ForRows(40) : codec;
 }
 
-/// What a codec keeps of one layer with the scalar kernels, and of the same layer on a device; from
-/// equal errors on, where it keeps errors.
+/// A codec's state for one layer with the scalar kernels, and for the same layer on a device. Both
+/// begin with equal errors, if the codec stores errors.
 struct States {
   States(const Codec& codec, std::int64_t n)
       : scalar(codec.MakeState(n)), there(codec.MakeState(n)) {
@@ -149,7 +149,7 @@ class CodecDevices : public testing::OnDevice {
     losses.Expect(layer.x, expected);
   }
 
-  /// What `encode(to)` writes on the device, at an odd address; then decodes it there.
+  /// Encodes by `encode(to)` on the device, at an odd address, then decodes there.
   template <class Encode>
   void ExpectBytes(const Codec& codec, const SharedQueue& queue, const Bytes& bytes, std::int64_t n,
                    std::int64_t before, Encode encode) const {
@@ -194,7 +194,7 @@ class CodecDevices : public testing::OnDevice {
     });
   }
 
-  /// The text of the error that decoding these bytes of n values has; empty where it is none.
+  /// Returns the error text of decoding these bytes of n values; empty if there is none.
   [[nodiscard]] std::string FaultOf(const Codec& codec, const Bytes& bytes, std::int64_t n,
                                     Floats& values) const {
     const SharedQueue queue = NewQueue();
@@ -214,7 +214,7 @@ class CodecDevices : public testing::OnDevice {
 INSTANTIATE_TEST_SUITE_P(Backends, CodecDevices, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// Buckets and layers on both sides of what sixteen threads, and what a block of them, handle.
+/// Buckets and layers on both sides of the limits of sixteen threads and of a block of threads.
 TEST_P(CodecDevices, EveryCodecWithKernels) {
   int codecs = 0;
   std::size_t number = 0;
@@ -338,7 +338,7 @@ TEST_P(CodecDevices, ErrorsFromStreamToStream) {
   }
 }
 
-/// A slice of results, whose values come piece by piece, with nothing around them.
+/// A slice of results. Its values come piece by piece, without the layer around them.
 TEST_P(CodecDevices, ErrorsOfResults) {
   constexpr std::int64_t kSlice = 2500;
   for (const char* text : kStateful) {
@@ -361,7 +361,7 @@ TEST_P(CodecDevices, ErrorsOfResults) {
         ExpectBytes(*codec, queue, bytes, n, 0, [&](std::uint8_t* to) {
           codec->EncodeOn(*queue, piece, states.there.get(), there, to);
         });
-        // In place, as virtual ranks do.
+        // in place, as in virtual ranks
         if (step == 1) codec->RoundOn(*queue, piece, states.there.get(), there, there);
         queue->Wait();
         Floats rounded(static_cast<std::size_t>(n));
@@ -435,7 +435,7 @@ TEST_P(CodecDevices, AnyBytes) {
     for (int trial = 0; trial < 20; ++trial) {
       SCOPED_TRACE(std::string(text) + ", trial " + std::to_string(trial));
       for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
-      if (trial % 2 == 0) {  // numbers that are positive, as far as they fill a byte
+      if (trial % 2 == 0) {  // positive numbers, as far as they fill a byte
         for (std::uint8_t& byte : bytes) byte &= 0x7F;
       }
       Floats expected(static_cast<std::size_t>(kSize));

@@ -186,7 +186,7 @@ Message random_message(std::size_t used, std::size_t n, std::uint32_t gap,
   return message_of(std::move(code), places);
 }
 
-/// The symbols of `bytes`, and of those behind them in another stream.
+/// Decodes the symbols of `bytes`, and the symbols behind them in another stream.
 std::vector<std::uint32_t> decoded(std::vector<std::uint8_t> bytes, std::size_t n,
                                    std::uint32_t alphabet, std::int64_t most,
                                    std::vector<std::uint8_t> second = {}, std::size_t behind = 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD beside its steps: bytes, values and residuals over several calls, on every backend;
-// what pieces, NaN, results, damage and the floating-point environment change, which is nothing.
+// 1-bit SGD compared with its definition: bytes, values and residuals over several calls, on every
+// backend. Pieces, NaN, results, damage and the floating-point environment change nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>

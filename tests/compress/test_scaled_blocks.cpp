@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The codec of scaled formats: its values are Cast's of the whole layer, from any piece; what its
-// bytes are; what it refuses.
+// The codec of scaled formats: its values equal Cast's for the whole layer, from any piece; its
+// bytes; its refusals.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -115,7 +115,7 @@ TEST(ScaledBlocks, ValuesAreTheLayersCast) {
   }
 }
 
-/// With scales that are powers of two a shift moves scales alone.
+/// If scales are powers of two, a shift changes only the scales.
 TEST(ScaledBlocks, ShiftsAreOfValues) {
   const std::vector<float> x = layer();
   for (const char* name : {"mxfp8", "nvfp4", "fp8-tensor"}) {

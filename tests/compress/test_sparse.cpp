@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Places in a message, and values most of which are zeros: what comes back, how many bytes, damage.
+// Places in a message, and values that are mostly zeros: round trips, numbers of bytes, damage.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Self-describing streams: what they say, what is refused, and that a stream is what the codec's
-// own calls give, for every codec.
+// Self-describing streams, for every codec: their head, refused streams, and their equality with
+// the codec's own calls.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The largest values: which they are, by a sort of all; what is fed back; inner codecs; pieces.
+// The largest values, compared with a sort of all values; error feedback; inner codecs; pieces.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -257,7 +257,7 @@ TEST(TopK, InnerCodecsLoseWhatIsFedBack) {
   const Values y = caller.Call(x);
   const Values kept = caller.state->Kept();
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(kept[i], x[i] - y[i]);
-  // The values that are kept are the inner codec's layer.
+  // The selected values are the inner codec's layer.
   Values run;
   const Places places = by_sorting(x, 100);
   for (const std::int64_t i : places) run.push_back(x[i]);
@@ -409,7 +409,7 @@ TEST(TopK, CountsWhatRoundingLoses) {
               })));
     Values expected(x.size());
     codec->Round(layer, state.get(), x.data(), expected.data());
-    Values y = x;  // in place where there is no residual
+    Values y = x;  // in place if there is no residual
     const bool in_place = state->Kept().empty();
     SegmentCounts counts;
     codec->RoundOn(*queue, layer, state.get(), x.data(), y.data(), &counts);

@@ -255,7 +255,7 @@ TEST_P(TopKDevices, FormatsAndShifts) {
   }
 }
 
-/// Kept values by other codecs, whose buckets go on from message to message.
+/// Selected values encoded by other codecs, whose buckets continue from message to message.
 TEST_P(TopKDevices, OtherCodecs) {
   for (const char* inner :
        {"qsgd bits=4 bucket=512", "qsgd bits=2 bucket=tensor norm=2", "int4", "int4 bucket=7",
@@ -322,7 +322,7 @@ TEST_P(TopKDevices, ResidualsFromCallToCall) {
   }
 }
 
-/// A codec around it, whose own residual is added first; and sums, which keep nothing.
+/// Top-k within a codec whose own residual is added first; and sums, which have no state.
 TEST_P(TopKDevices, WithinFeedbackAndSums) {
   for (const char* text :
        {"feedback top_k 0.1 feedback=off e5m2", "sparse", "sparse e4m3", "sparse e5m10"}) {
@@ -363,12 +363,12 @@ class TopKKernels : public TopKDevices {
 INSTANTIATE_TEST_SUITE_P(Backends, TopKKernels, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// What a search goes on from, and finds.
+/// The state that a search begins with, and its result.
 struct Found : TopKSearch {
   unsigned long long counts[kPatternDigits][kMostDigit + 1];
 };
 
-/// A search of n values whose counts begin with those of values that are not there.
+/// A search of n values. Its counts begin with the counts of values that are not in memory.
 class Search {
  public:
   Search(SharedQueue queue, const Floats& x, std::int64_t k, std::int32_t span)
@@ -482,7 +482,7 @@ TEST_P(TopKKernels, DigitsOfManyValues) {
     Found with_value = search.found;
     auto& counts = with_value.counts;
     for (int digit = 0; digit < kPatternDigits; ++digit) {
-      if (expected.pattern == 0) ++counts[digit][0];  // the value that is there
+      if (expected.pattern == 0) ++counts[digit][0];  // the value in memory
       std::uint32_t bin = last_digit(digit);
       for (; static_cast<std::int64_t>(counts[digit][bin]) < expected.equals; --bin) {
         expected.equals -= static_cast<std::int64_t>(counts[digit][bin]);
@@ -520,8 +520,8 @@ TEST_P(TopKKernels, SumsOfManySpans) {
   }
 }
 
-/// The last of 2^33 ties before the second tile is kept, or some of the tile's own, whose random
-/// integers are those of ranks beyond 2^35.
+/// The last of 2^33 ties before the second tile is selected, or some of the tile's own. Their
+/// random integers belong to ranks beyond 2^35.
 TEST_P(TopKKernels, RanksBeyond32Bits) {
   constexpr unsigned long long kMany = 1ULL << 33;
   const Format format = ParseFormat("e4m3");

@@ -152,7 +152,7 @@ TEST(UniformBins, OfARunAreThoseOfEach) {
   }
 }
 
-// By estimates in binary32 and binary64, each of which is in doubt near a border.
+// Tests estimates in binary32 and binary64. Each is in doubt near a border.
 TEST(UniformBins, OfARunBesideBorders) {
   std::mt19937_64 random(3);
   for (const int exponent : {-100, -61, -60, -59, 0, 58, 59, 60, 100}) {

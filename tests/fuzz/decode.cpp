@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any bytes give values or DamagedBytes: the decoder of the codec whose text CPD_FUZZ_CODEC is, or
-// for `stream` that of whole streams, with a checksum that fits.
+// Any bytes give values or DamagedBytes, in the decoder of the codec in CPD_FUZZ_CODEC, or for
+// `stream` in the decoder of whole streams, with a valid checksum.
 #include <bit>
 #include <cmath>
 #include <cstdlib>

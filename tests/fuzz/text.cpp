@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kLongestError = 4096;
 
-/// Parses `text`, what that prints, and what this prints, which must be the same.
+/// Parses `text`, prints it, parses that and prints it again: both prints must be equal.
 template <class Parse>
 void CheckText(std::string_view text, const Parse& parse) {
   const std::string canonical = ToString(parse(text));
@@ -40,7 +40,7 @@ void CheckCodec(std::string_view text) {
   if (MakeCodec(name)->text() != codec->text() && codec->text().starts_with(name)) std::abort();
 }
 
-/// What GEMMs take of a recipe is a recipe too.
+/// The part of a recipe that GEMMs take is a recipe too.
 void CheckRecipe(std::string_view text) {
   CheckText(text, ParseRecipe);
   const Recipe recipe = ParseRecipe(text);

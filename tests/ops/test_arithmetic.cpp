@@ -468,7 +468,7 @@ TEST(Sum, OverlappingWindows) {
   }
 }
 
-/// Windows at places of a matrix one apart along both dimensions, whose strides are equal.
+/// Overlapping windows of a matrix, one element apart along both dimensions, with equal strides.
 TEST(Sum, WindowsOfOneStride) {
   std::vector<float> x(3 * 8 + 2 * 8 + 5);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * i);

@@ -68,7 +68,7 @@ class ArithmeticDevices : public testing::SameOnDevices {
         },
         about);
   }
-  /// An operation gives the same; of binary64 operands there is no quotient and no root.
+  /// An operation gives the same bits. Binary64 operands have no quotient and no root here.
   template <class T>
   void ExpectOperations(const Views& in, const Format& format, const RoundingOptions& o,
                         const std::vector<T>& values, const TensorView& out,

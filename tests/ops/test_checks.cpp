@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a program may write down by hand and no function would have made: every verb refuses it
-// before it computes or writes anything. And sizes whose bytes cannot be counted.
+// Arguments that a program can write by hand and that no function would make: every operation
+// refuses them before it computes or writes anything. Also sizes whose bytes cannot be counted.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -133,7 +133,7 @@ class Checks : public ::testing::Test {
             {"DecodeScaled", [=, this] { DecodeScaled(f, 0, 1, 4, codes.data(), y.data()); }},
             {"FoldStep", [=, this] { FoldStep({}, f, 0, 0, 4, x.data(), {y.data(), 4}); }}};
   }
-  /// Those that take wide formats too.
+  /// Returns the operations that take wide formats too.
   Verbs WideVerbsOf(const Format& f) {
     return {{"ToString", [=] { ToString(f); }},
             {"CheckOfElements", [=] { CheckOfElements(f); }},
@@ -343,7 +343,7 @@ TEST_F(Checks, CodesLayersAndRanksTooManyToCount) {
                                   {"TimeOf", [&] { TimeOf({}, 2, sizes, 1, 1); }}});
   Each("a tensor's size must be 0…2^56", {{"VirtualReduce", [] { VirtualReduce({}, 2, {kMost}); }},
                                           {"VirtualReduce", [] { VirtualReduce({}, 2, {-1}); }}});
-  // What can be counted and is not there is another matter.
+  // Sizes that can be counted but are not available give another error.
   if (!testing::kSanitized) {  // AddressSanitizer ends the program instead
     constexpr std::int64_t kSize = std::int64_t{1} << 56;
     VirtualReduce reduce({}, 2, {kSize});

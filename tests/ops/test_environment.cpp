@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the program has done to its floating-point environment (subnormals flushed, another rounding
-// mode) changes no bit of any result: one set of cases over every verb, references included.
+// The program's floating-point environment (subnormals flushed, another rounding mode) changes no
+// bit of any result. One set of cases covers every operation, references included.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -42,7 +42,7 @@ class Results {
     all_.emplace_back(name, std::move(bytes));
   }
   void Add(const std::string& name, double value) { Add(name, std::vector<double>{value}); }
-  /// Returns what run() gives, or what it says in refusing.
+  /// Returns the result of run(), or the text of its error.
   template <class Run>
   void Try(const std::string& name, const Run& run) {
     try {
@@ -148,7 +148,7 @@ void Casts(Results& results) {
   }
 }
 
-/// Of few elements, and of so many that most exceptions are found by comparisons.
+/// Few elements, and a number at which most exceptions are found by comparisons.
 void Exceptions(Results& results) {
   const std::vector<float> x = Numbers(3000);
   const std::vector<float> y(x.rbegin(), x.rend());
@@ -364,7 +364,8 @@ void ExpectSame(const Results& expected, const Results& got, const std::string& 
 }
 
 #if defined(CPD_TEST_FLUSHES)
-// First, so that what the library keeps from its first call is made under the flags as well.
+// It runs first, so that the state that the library stores in its first call is made under the
+// flags as well.
 TEST(Environment, AFlushingProgramsResultsAreTheSame) {
   std::optional<testing::Flushing> flushing(std::in_place);
   volatile float least = std::bit_cast<float>(1U);

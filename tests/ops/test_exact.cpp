@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Div, Sqrt, Flags and wide formats over tensors: the engine's values and exceptions, whatever the
-// element type, the layout, the number of threads and the backend; and the engine's values are
-// those of the kernels.
+// Div, Sqrt, Flags and wide formats over tensors: the engine's values and exceptions, for all
+// element types, layouts, numbers of threads and backends. The engine's values equal the kernels'.
 #include <gtest/gtest.h>
 
 #include <bit>

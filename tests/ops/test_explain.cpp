@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Explain says is what runs: the kernel by counting calls of the table's functions, the path
-// of a product by counting its tiles. And nothing runs while it is said.
+// Explain reports what runs: the kernel is checked by counting calls of the table's functions, the
+// path of a product by counting its tiles. Explaining runs nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Gemm refuses: shapes, types, memory, accumulators; nothing is written then.
+// Gemm refuses invalid shapes, types, memory and accumulators, and then writes nothing.
 #include <gtest/gtest.h>
 
 #include <cstdint>

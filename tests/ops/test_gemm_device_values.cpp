@@ -93,7 +93,7 @@ TEST_F(GemmDeviceValues, FactorsFarFromOne) {
   }
 }
 
-/// -0 stays through products that are -0, and no further.
+/// A sum of -0 remains -0 as long as products are -0.
 TEST_F(GemmDeviceValues, SumsThatStartFromNegativeZero) {
   for (const char* name : {"e4m3", "e5m2", "e4m3fnuz", "e8m23"}) {
     for (const std::int64_t zeros : {4, 8, 12}) {
@@ -172,8 +172,8 @@ TEST_F(GemmDeviceValues, MatrixUnits) {
   }
 }
 
-/// Terms at the limits of what binary32 serves (ShortBlocks), next to others, to zeros of both
-/// signs and to what is not finite; units with each way to end a block.
+/// Terms at the limits of binary32 (ShortBlocks), next to other terms, zeros of both signs and
+/// values that are not finite; units with each way to end a block.
 TEST_F(GemmDeviceValues, LimitsOfShortBlocks) {
   for (const char* text :
        {"h100-bf16", "h100-tf32", "fp32 block_fma a=bf16 b=bf16 block=16",

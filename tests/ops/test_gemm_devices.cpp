@@ -244,8 +244,8 @@ TEST_F(GemmDevices, MatrixUnits) {
   }
 }
 
-/// Sums of 64 x 64 a block and its edges, steps of k and what is left of one, in layouts, types and
-/// batches, with results in fp16 too, whose units may have an order of k.
+/// Sums of 64 x 64 a block and its edges, steps of k and the rest after them, in layouts, types and
+/// batches; also with results in fp16, whose units may have an order of k.
 TEST_F(GemmDevices, MatrixUnitsByTiles) {
   std::size_t turn = 0;
   for (const char* text : {"v100", "v100 output=fp16", "a100", "a100-tf32", "ada-fp8", "h100-fp16",
@@ -296,7 +296,7 @@ TEST_F(GemmDevices, RangesOfATileAreThoseOfAllThreads) {
   }
 }
 
-/// What only devices other than the CPU have.
+/// Features that only devices other than the CPU have.
 class GemmGpu : public GemmDevices {
  protected:
   void SetUp() override { GpuTest::SetUp(); }
@@ -389,8 +389,8 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
   }
 }
 
-/// Chunks that are longer than what lanes of 16 bits take at once, where these lanes do not hold
-/// one of the values: each quarter of a tile then counts its own chunk.
+/// Chunks that are longer than 16-bit lanes take at once. These lanes do not hold one of the
+/// values, so each quarter of a tile counts its own chunk.
 TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   constexpr std::int64_t kSide = 130;
   constexpr std::int64_t kDepth = 100;
@@ -411,8 +411,8 @@ TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   }
 }
 
-/// Batches of two dimensions, one of them broadcast, and windows of a row, whose rows overlap:
-/// small integers, whose sums are exact in any order.
+/// Batches of two dimensions, one of them broadcast, and overlapping windows of a row. The values
+/// are small integers, whose sums are exact in any order.
 TEST_F(GemmGpu, CublasTakesAnyBatchAndOverlappingRows) {
   std::vector<float> x(60);
   std::vector<float> y(120);

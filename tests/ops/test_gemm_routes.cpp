@@ -139,8 +139,8 @@ const std::vector<Case>& stochastic_cases() {
   return all;
 }
 
-/// Values whose sums stay small, come near the format's largest value, or pass it; with zeros and,
-/// rarely, a special value.
+/// Values whose sums stay small, come near the format's largest value, or exceed it; with zeros
+/// and, rarely, a special value.
 std::vector<float> values(std::int64_t n, const std::string& format, double size, bool special,
                           std::mt19937_64& bits) {
   std::normal_distribution<float> normal(0, static_cast<float>(size));

@@ -66,7 +66,7 @@ class LastPage {
   void* memory_ = nullptr;
 };
 
-/// Panels that operands do not fill are filled without what lies behind them.
+/// If operands do not fill panels, the panels are filled without reading behind the operands.
 TEST(Gemm, OperandsAtTheEndOfMemory) {
   const LastPage left;
   const LastPage right;
@@ -327,8 +327,8 @@ TEST(GemmValues, OneSumThatOverflowsAmongMany) {
   }
 }
 
-// An odd sum and, at one value of k of a group, an exact product just below half its last place,
-// whose last bits binary32's sum would lose: rounding that sum gives the next number.
+// An odd sum and, at one value of k of a group, an exact product just below half its last digit.
+// Binary32's sum would lose the product's last bits, and rounding it gives the next number.
 TEST(GemmValues, AnExactSumOfManyBitsAtEveryValueOfK) {
   constexpr float kOdd = 1 + 0x1p-10F;
   constexpr int kCount = 19;
@@ -405,8 +405,8 @@ TEST(GemmValues, SumsThatGrowPastTheLargestValue) {
   }
 }
 
-// Operands far from 1 whose products are of the format's size: what is huge, or below binary32's
-// normal numbers, is one operand alone, for all k or for some.
+// Operands far from 1 whose products are of the format's size. Only one operand is huge, or below
+// binary32's normal numbers, for all k or for some.
 TEST(GemmValues, OperandsFarFromOne) {
   Turns turns;
   std::mt19937_64 generator(6);

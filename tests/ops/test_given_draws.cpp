@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random integers that the caller hands in. Given those that seed and stream make, every operation
-// gives what it gives for seed and stream, on every backend; single operations are compared with
-// the oracle too. (tests/python/ops/test_random.py compares sums and products with a rational
-// oracle.)
+// Random integers that the caller passes. With the integers that seed and stream generate, every
+// operation gives the same result as with seed and stream, on every backend. Single operations are
+// also compared with the oracle. (tests/python/ops/test_random.py compares sums and products with a
+// rational oracle.)
 #include <gtest/gtest.h>
 
 #include <array>

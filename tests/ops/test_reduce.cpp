@@ -27,8 +27,8 @@ using reference::Spec;
 // terms[k][i]: term k of element i.
 using Terms = std::vector<std::vector<float>>;
 
-/// The sums, in pieces of so many elements, each of which sees all terms, so many at a time (0: one
-/// by one).
+/// Computes the sums in parts of several elements. Each part sees all terms, a few at a time (0:
+/// one by one).
 std::vector<float> fold(const Accumulator& a, const Format& terms_in, const Terms& terms,
                         std::size_t piece, std::int64_t together, std::uint64_t first = 0) {
   const std::size_t n = terms[0].size();

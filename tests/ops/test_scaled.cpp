@@ -99,7 +99,7 @@ Floats Values(const Format& element, std::int64_t n, bool wild, std::uint64_t se
   return x;
 }
 
-/// What a call gives, by bits.
+/// The result of a call, by bits.
 struct Made {
   Floats values;
   Bytes codes, scales, tensor;

@@ -163,8 +163,8 @@ TEST_P(ScaledExtremes, GivenScalesOfZero) {
   }
 }
 
-/// Where bfloat16 is said to hold all values it has them, and it is said of formats whose values
-/// have few bits.
+/// If bfloat16 is reported to hold all values, it holds them. This is reported for formats whose
+/// values have few bits.
 TEST_P(ScaledExtremes, BfloatsHoldAllValuesOrNot) {
   constexpr std::size_t kCount = 64;
   for (const char* text :

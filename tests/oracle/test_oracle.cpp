@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle in bulk: values and flags of narrow formats, every pair, against soft_float.h's; what
-// is a corner; what is refused.
+// The oracle in bulk: values and flags of narrow formats, every pair, compared with soft_float.h;
+// corner cases; refused arguments.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random words: NumPy's, and leaps are as many steps. (The lines drawn from them:
-// tests/python/hardware/test_vectors.py.)
+// Random words equal NumPy's, and a leap equals as many steps.
+// (tests/python/hardware/test_vectors.py tests the lines that are made of them.)
 #include <gtest/gtest.h>
 
 #include <cstdint>

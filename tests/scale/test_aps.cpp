@@ -100,8 +100,9 @@ TEST(Aps, RangeCountsTheNonFiniteValuesOfAllPieces) {
   EXPECT_EQ(range.max_abs, 2);
 }
 
-/// A sum of terms that are at most 2^e together is rounded above 2^e only where a term's error is
-/// outward, or where a tie between 2^e and its neighbor below goes up: in formats whose numbers are
+/// A sum of terms that are together at most 2^e is rounded above 2^e only in two cases: a term's
+/// error is outward, or a tie between 2^e and its neighbor below goes up, in formats with few
+/// numbers there.
 /// that sparse.
 TEST(Aps, ModesThatRoundOutward) {
   for (const int exp : {1, 2, 3, 8}) {

@@ -176,7 +176,7 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       a.chunk = between(1, 1000);
       if (between(0, 1) == 1) a.inner = format();
     }
-    // what a text says twice is read as the default
+    // a redundant product format is read as the default
     if (a.product == a.format) a.product.reset();
     if (a.inner == a.format) a.inner.reset();
     if (a.rounding.mode == Rounding::stochastic) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recipes: every field in the text and back, what is refused, and what the GEMMs take of one.
+// Recipes: every field to text and back, refused texts, and the part of a recipe that GEMMs take.
 #include <gtest/gtest.h>
 
 #include <array>

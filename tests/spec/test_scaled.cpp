@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names and texts of scaled formats: what they stand for, printed and parsed back, refused.
+// Names and texts of scaled formats: their meanings, printed and parsed back, refused texts.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -57,8 +57,8 @@ class Accelerator {
   Launch launch_;
 };
 
-/// A copy of host values in device memory, which are there as long as it lives, at an address that
-/// is as many bytes beyond a multiple of 16 as the host's.
+/// A copy of host values in device memory, which lives as long as the object. Its address has the
+/// host's offset from a multiple of 16.
 class OnGpu {
  public:
   OnGpu(const Accelerator& driver, const void* values, std::size_t bytes)

@@ -41,9 +41,9 @@ inline bool is_tested(std::string_view device) {
   return !tests_only(device == "cuda" ? "sim" : "cuda");
 }
 
-/// The tables of kernels that this run tests, slowest first: those that this CPU runs. With
-/// CPD_TEST_BACKENDS=vectors scalar ones are left out where there are others: they are tested under
-/// a sanitizer. With CPD_TEST_BACKENDS=cuda or sim there are none.
+/// Returns the tables of kernels that this run tests, slowest first: those that this CPU runs. With
+/// CPD_TEST_BACKENDS=vectors, scalar kernels are left out if there are others: they are tested
+/// under a sanitizer. With CPD_TEST_BACKENDS=cuda or sim there are none.
 inline std::vector<const KernelTable*> kernel_tables() {
   if (tests_only("cuda") || tests_only("sim")) return {};
   std::vector<const KernelTable*> tables = AvailableKernels();
@@ -58,7 +58,7 @@ inline std::vector<std::string> backends() {
   return names;
 }
 
-/// Why a backend that is built is not tested in this run; empty where it is.
+/// Returns why a built backend is not tested in this run; empty if it is.
 inline std::string reason_without(std::string_view name) {
   const auto is_named = [name](const KernelTable* table) { return name == table->name; };
   if (std::ranges::any_of(kernel_tables(), is_named)) return "";

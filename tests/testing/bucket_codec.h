@@ -165,7 +165,7 @@ class Buckets final : public Codec {
     }
     return largest;
   }
-  /// The piece's values with what was lost before.
+  /// Returns the piece's values plus the errors of the last call.
   static std::vector<float> Sent(const Piece& piece, const CodecState* state, const float* x) {
     const std::int64_t n = piece.n == 0 ? piece.size : piece.n;
     std::vector<float> v(static_cast<std::size_t>(n));

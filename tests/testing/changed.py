@@ -62,7 +62,7 @@ BUILD = re.compile(
     r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|(python/)?pyproject\.toml|requirements\.lock|tests/python/conftest"
     r"|python/cpd/__init__\.py"
 )
-"""What every test is built or started by."""
+"""Files that every test is built or started with."""
 COMMANDS = "python/cpd/cli/__init__.py"
 MOST = 0.8
 """The share of all tests from which on all are run."""

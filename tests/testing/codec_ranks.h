@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions whose contributions are run lengths, and what every transport must do with them.
+// Reductions whose contributions are run lengths, and the requirements on every transport.
 #pragma once
 
 #include <algorithm>

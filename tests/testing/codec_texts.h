@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of codecs, for what goes over all of them: every compressor, with the options that change
-// what its bytes are; formats; scaled formats.
+// Texts of codecs, for tests over all codecs: every compressor, with the options that change its
+// bytes; formats; scaled formats.
 #pragma once
 
 #include <algorithm>

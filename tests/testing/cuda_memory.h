@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The devices of the GPU tests: GPUs, and the simulated ones. Where there is none, tests say so.
+// The devices of the GPU tests: GPUs, and simulated ones. Without a device, tests report that.
 #pragma once
 
 #include <dlfcn.h>

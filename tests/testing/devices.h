@@ -36,12 +36,12 @@ inline const std::vector<const char*>& Backends() {
   return all;
 }
 
-/// The device of Backends() that is not the CPU; null where it is the CPU, or there is none.
+/// Returns the device of a name in Backends(); null for the CPU, or if there is none.
 inline const Accelerator* AcceleratorOf(std::string_view name) {
   return name == "cuda" || name == "sim" ? Found::Of(name).get() : nullptr;
 }
 
-/// Those of Backends() that this run tests, for a loop within a test.
+/// Returns the names in Backends() that this run tests, for a loop within a test.
 inline std::vector<std::string> devices() {
   std::vector<std::string> names = backends();
   for (const char* name : {"cuda", "sim"}) {
@@ -122,8 +122,8 @@ class OnBackendOrGpu {
   const Accelerator* device_;
 };
 
-/// Tests that loop over devices(). A run of a GPU's or the simulated device's tests is skipped
-/// where there is none, or fails with CPD_REQUIRE_GPU=1.
+/// Tests that loop over devices(). In a run for a GPU or the simulated device they are skipped if
+/// there is none, or fail with CPD_REQUIRE_GPU=1.
 class OverDevices : public GpuTest {
  protected:
   void SetUp() override {

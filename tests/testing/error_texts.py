@@ -23,7 +23,7 @@ import prose
 OPEN = "\0"
 """Stands for a value in a template."""
 LEAST_LETTERS = 12
-"""A template's words, or those that a test reads, are at least so many characters."""
+"""The least number of characters of a template's words, or of the words that a test reads."""
 FEW = 3
 """A string that as many templates have, but no more, reads each."""
 COMMON, RAREST, LONGEST = 120, 4, 400
@@ -74,7 +74,7 @@ def _has_words(text: str) -> bool:
 
 
 def _alternatives(node: ast.expr | None, names: dict[str, list[str]]) -> list[str]:
-    """The templates of an expression; OPEN for what is not written there."""
+    """Returns the templates of an expression; OPEN for parts that are not literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if isinstance(node, ast.JoinedStr):

@@ -36,9 +36,9 @@ class ForwardingTransport : public Transport {
   std::unique_ptr<Transport> inner_;
 };
 
-/// Which bit of which message to change.
+/// A bit of a message to change.
 struct Flip {
-  std::int64_t message = 0;  ///< of those that arrive with bytes, by completion
+  std::int64_t message = 0;  ///< among the messages that arrive with bytes, by completion
   std::int64_t bit = 0;      ///< modulo the message's
   std::atomic<bool> done = false;
   std::atomic<std::int64_t> seen = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls of a codec that keeps a residual, and the steps of which its values are made.
+// Calls of a codec with a residual, and the steps that compute its values.
 #pragma once
 
 #include <cmath>

@@ -48,7 +48,7 @@ inline std::vector<Accumulator> few_product_sums() {
 inline constexpr std::array kFewModes = {Rounding::nearest_even, Rounding::down,
                                          Rounding::stochastic};
 
-/// What b holds, a value of the unit's format too.
+/// Returns the value in b, which the unit's format holds too.
 inline float few_product_factor(const Accumulator& accumulator) {
   const bool is_short = accumulator.unit && accumulator.unit->b == ParseFormat("e2m1");
   return is_short ? -0.5f : -0.25f;

@@ -95,7 +95,7 @@ class Tensor {
   const Shape& shape() const { return shape_; }
   /// What was put in.
   const std::vector<float>& values() const { return values_; }
-  /// What is in memory now.
+  /// Returns the present contents of the memory.
   std::vector<float> read() const {
     std::vector<float> out(values_.size());
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = load(offset_of(i));

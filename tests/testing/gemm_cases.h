@@ -20,7 +20,7 @@
 
 namespace cpd::testing {
 
-/// Lets one case of so many through; half of these in the quick tier, few under a sanitizer.
+/// Selects one case in N; half of these in the quick tier, few under a sanitizer.
 class Turns {
  public:
   bool one_of(std::uint64_t cases) {
@@ -83,7 +83,7 @@ inline std::vector<Accumulator> schemes(const Format& format) {
   return all;
 }
 
-/// The same for the GPU's tiles, whose steps of k end within chunks and with them.
+/// Returns the schemes for the GPU's tiles: their steps of k end within chunks and with them.
 inline std::vector<Accumulator> schemes_of_tiles(const Format& format) {
   Accumulator base;
   base.format = format;

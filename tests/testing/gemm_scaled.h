@@ -18,7 +18,7 @@
 
 namespace cpd::testing {
 
-/// One operand: its elements, and what they are multiplied by.
+/// One operand: its elements and their multipliers.
 struct ScaledTensor {
   Tensor elements;
   std::optional<Tensor> scales{};

@@ -67,7 +67,7 @@ def names() -> list[str]:
 
 
 def programs() -> list[Path]:
-    """Those that are there: in an archive, which has no sources, all of its programs."""
+    """Returns the existing test programs; in an archive, which has no sources, all programs."""
     tests = RELEASE / "tests"
     there = [tests / name for name in names()] or sorted(tests.glob("test_*"))
     return [program for program in there if program.exists()]
@@ -134,7 +134,7 @@ def run_stage(stage: str, folder: Path) -> dict[str, object]:
 
 
 def run_command(command: list[str], log: Path, begin: float) -> str:
-    """passed, or what became of it."""
+    """Returns "passed", or the outcome."""
     left = LIMIT - (time.monotonic() - begin)
     with log.open("w") as to:
         try:

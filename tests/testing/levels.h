@@ -136,7 +136,7 @@ inline std::vector<std::uint32_t> random_integers(std::size_t n, int bits, std::
   return all;
 }
 
-/// As QSGD has it of these options.
+/// Returns QSGD's plan for these options.
 inline LevelPlan plan_of(int bits, bool intervals, int random_bits, std::int64_t bucket = 512) {
   const int steps = (1 << (intervals ? bits : bits - 1)) - 1;
   return {.bits = bits,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rounding counts of its values on a device.
+// Counts the losses of a rounding on a device.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -17,7 +17,7 @@ inline TransportEnd mpi_end() {
   return {*transport};
 }
 
-/// How many processes mpirun has started, by its own word; without it one.
+/// Returns the number of processes that mpirun has started, by its variables; one without it.
 inline int mpi_size() {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   return size == nullptr ? 1 : std::atoi(size);

@@ -111,7 +111,7 @@ def mutants() -> Iterator[Mutant]:
 
 
 def selected(texts: Iterable[str]) -> list[Mutant]:
-    """The mutants whose file begins with, or whose name, list or test holds, one of the texts."""
+    """Returns the mutants whose file begins with a text, or whose name, list or test holds it."""
     texts = list(texts)
 
     def is_selected(mutant: Mutant) -> bool:
@@ -129,7 +129,7 @@ class Result(NamedTuple):
     by: str
     """The test that failed, written as in the entries; empty if the mutant survived."""
     how: str = "fails"
-    """"fails"; "time limit" where the test did not end; of a survivor, what has been tried."""
+    """"fails"; "time limit" if the test did not end; for a survivor, the tests that were tried."""
 
 
 def results(list_: str) -> dict[str, Result]:
@@ -174,7 +174,7 @@ def table(wanted: Sequence[Mutant]) -> list[str]:
 
 
 def store(found: Iterable[tuple[Mutant, Result]]) -> None:
-    """Adds results to the stored ones, and drops those of mutants that are no longer listed."""
+    """Adds results to the stored ones, and drops the results of mutants that are gone."""
     fresh = {mutant.name: result for mutant, result in found}
     RESULTS.mkdir(exist_ok=True)
     by_list: dict[str, list[str]] = {}

@@ -132,7 +132,7 @@ def _call(name: str, command: list[str]) -> None:
 
 
 def make_tree(mutants: Sequence[Mutant]) -> None:
-    """Writes what differs from the tree that is there, so that little is compiled again."""
+    """Writes only the files that differ from the present tree, so that little is compiled again."""
     texts = schemata.files(mutants)
     header = f'#include "{TREE}/cpd/base/cpd_mutant.h"\n'
     wanted = {"cpd/base/cpd_mutant.h": schemata.HEADER,
@@ -263,7 +263,7 @@ def _failed(text: str, status: int, test: Test) -> str:
 
 
 class Bench:
-    """The tests of a build, what they reach, and the runs of mutants."""
+    """The tests of a build, the code that they reach, and the runs of mutants."""
 
     def __init__(self, exhaustive: bool) -> None:
         self.tests = cpp_tests(exhaustive)

@@ -122,7 +122,7 @@ void get(const Socket& from, T* data, std::size_t count, const std::atomic<bool>
   }
 }
 
-/// What a rank tells the maker of the id.
+/// The message of a rank to the maker of the id.
 struct Hello {
   std::int32_t rank, size;
   std::uint16_t port;

@@ -30,7 +30,7 @@ def run(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Returns what a cell prints, and the value of its last line where that is an expression."""
+    """Returns the output of a cell, and the value of its last line if that is an expression."""
     body = ast.parse(source).body
     last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
     printed, value = io.StringIO(), None

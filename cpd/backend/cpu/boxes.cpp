@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kStripElements = std::int64_t{1} << 21, kLargestStrip = kStripElements * 2;
 /// Rows of a strip, which fill a cache line of binary32.
 constexpr std::int64_t kLeastRows = 16;
-/// Rows of integers that are drawn before they are turned.
+/// Rows of integers that are drawn before they are transposed.
 constexpr std::int64_t kDrawn = 64;
 
 }  // namespace

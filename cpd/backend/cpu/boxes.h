@@ -16,20 +16,19 @@
 
 namespace cpd {
 
-/// A view without memory whose strides are those of row-major indices.
+/// Returns a view without memory. Its strides are the strides of row-major indices.
 TensorView IndicesOf(const TensorView& x);
 
 /// The random integers of boxes that a stochastic plan draws, by their indices.
 class CPD_API BoxIntegers {
  public:
   explicit BoxIntegers(const RoundPlan& plan) : plan_(plan) {}
-  /// The integers of a box whose places are indices: neighbors along its rows or, where it is
-  /// turned, its columns have neighboring ones. They have no gaps, and are valid until the next
-  /// call.
+  /// Returns the integers of a box, by its indices. Neighboring integers lie along its rows or, if
+  /// it is transposed, along its columns. They have no gaps, and are valid until the next call.
   const std::uint32_t* Read(const Box& box);
 
  private:
-  /// Draws rows x columns integers, those of a row for neighboring indices, rows `apart`.
+  /// Draws rows x columns integers: a row's have neighboring indices, rows are `apart`.
   void DrawRows(std::int64_t first, std::int64_t rows, std::int64_t columns, std::int64_t apart,
                 std::uint32_t* to, std::int64_t to_stride) const;
 
@@ -37,13 +36,13 @@ class CPD_API BoxIntegers {
   std::vector<std::uint32_t> drawn_, all_;
 };
 
-/// The strips of a tensor that is contiguous along the dimension before its last (of dimensions
-/// traversed evenly, which are one): `rows` of that dimension, and all of the last. A strip is a
-/// range in row-major order.
+/// The strips of a tensor that is contiguous along the dimension before its last (evenly strided
+/// dimensions count as one): `rows` of that dimension, and all of the last. A strip is a range in
+/// row-major order.
 class CPD_API Strips {
  public:
-  /// Wanted rows, of which a strip has fewer where they would not stay in the last cache, but a
-  /// multiple of `multiple`.
+  /// `wanted`: the rows of a strip. It has fewer if they exceed the last cache, but a multiple of
+  /// `multiple`.
   Strips(const TensorView& x, std::int64_t wanted, std::int64_t multiple);
   /// Returns whether there are strips.
   [[nodiscard]] bool fit() const { return rows_ > 0; }
@@ -66,7 +65,7 @@ class CPD_API Strips {
   std::int64_t rows_ = 0;
 };
 
-/// Keeps the strip that was read last: Read(source, begin, n, buffer) returns elements begin …
+/// Stores the strip that was read last. Read(source, begin, n, buffer) returns elements begin …
 /// begin + n - 1, in the strip if it has all of them, else in the buffer. read(box) returns a
 /// strip's rows.
 template <class T>

@@ -17,8 +17,9 @@
 namespace cpd::cpu {
 namespace {
 
-/// Elements of a box, whose values and integers stay in L2, and its columns: whole blocks of random
-/// integers, or where rows do not begin with one, so many that few are drawn twice.
+/// The elements of a box, whose values and integers stay in L2, and its columns: whole blocks of
+/// random integers. If rows do not begin with a block, the number makes few integers be drawn
+/// twice.
 constexpr std::int64_t kBoxElements = 1 << 16, kBoxColumns = kBlock;
 
 /// The dimension along which neighbors are neighbors in memory, or -1.
@@ -53,7 +54,7 @@ class Boxes {
     return (x_.shape[x_.rank - 1] + columns_ - 1) / columns_;
   }
 
-  TensorView x_, out_, random_;  ///< of one shape; random_ is x where there is none
+  TensorView x_, out_, random_;  ///< of one shape; random_ is x if there is none
   TensorView index_;             ///< strides of the row-major index
   int across_ = 0;               ///< one of the boxes' dimensions; the other is the last
   bool turned_ = false;          ///< boxes' columns are along across_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps that codecs' operations share: a piece's values times a power of two, what a rounding
-// loses, and values rounded to those of their message.
+// Steps that the operations of codecs share: multiplies a range of values by a power of two, adds
+// up the losses of a rounding, and rounds values to the values of their message.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace cpd::cpu {
 /// Returns x * 2^shift: x itself for shift 0, else in `scratch`.
 const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch);
 
-/// Adds what n values x lost as they became y.
+/// Adds the losses of n values x that became y.
 void AddLosses(std::int64_t n, const float* x, const float* y, SegmentCounts& counts);
 
 /// Lowers *damaged to the index of a value, unless it is null.

@@ -126,7 +126,7 @@ void TransposeAs(std::int64_t rows, std::int64_t columns, const T* from, std::in
   if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
     Kernels().transpose(rows, columns, from, from_stride, to, to_stride);
   } else {
-    constexpr std::int64_t kSide = 16;  // rows of a square, whose cache lines stay in L1
+    constexpr std::int64_t kSide = 16;  // rows of a square whose cache lines stay in L1
     for (std::int64_t first = 0; first < rows; first += kSide) {
       const std::int64_t end = std::min(first + kSide, rows);
       for (std::int64_t c = 0; c < columns; ++c) {

@@ -63,7 +63,7 @@ void Scatter(const void* from, std::int64_t begin, std::int64_t n, const Strided
   return Contiguous(data == nullptr ? data : data + bytes, x.dtype);
 }
 
-/// Lowers *first, unless it is null, to `index` where that is less; for calls on several threads.
+/// Lowers *first to `index` if that is less, unless `first` is null. Threads may call it at once.
 void Lower(unsigned long long* first, unsigned long long index);
 
 /// Calls run(i, n) for ranges of at most `step` elements from i on, which are [begin, end).
@@ -131,8 +131,8 @@ class Writer {
   std::vector<std::uint64_t> raw_;
 };
 
-/// The position of a box of a tensor in memory: `rows` x `columns` elements, of which the first is
-/// `offset` elements from the tensor's; neighbors in a column and in a row are their strides
+/// The position of a box of a tensor in memory: `rows` x `columns` elements. Its first element is
+/// `offset` elements after the tensor's. Neighbors in a column and in a row are their strides
 /// apart.
 struct Box {
   std::int64_t offset = 0, rows = 0, columns = 0, row_stride = 0, column_stride = 1;

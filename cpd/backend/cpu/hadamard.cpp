@@ -67,7 +67,7 @@ struct Blocks {
   std::int64_t inner, elements;
 };
 
-/// Transforms of `groups` rows of `count` columns, `stride` apart; contiguous groups if that is 1.
+/// Transforms `groups` rows of `count` columns, `stride` apart; contiguous groups if that is 1.
 HadamardCall CallOf(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
                     std::int64_t stride, const float* x, float* y, bool streaming = false) {
   const auto firsts = [&](const float* data) {

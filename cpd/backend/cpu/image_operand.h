@@ -72,7 +72,7 @@ class CPD_API ImageOperand {
     std::array<std::int64_t, Windows::kMaxRank> at{};  ///< positions of tap 0 along the other axes
   };
   /// The windows whose element is on the image, for one tap of the last axis: first, first +
-  /// every_, …, below end; the first one's element is `offset` from the row's beginning.
+  /// every_, …, below end. The first window's element is `offset` from the row's beginning.
   struct LastTap {
     std::int64_t first = 0, end = 0, offset = 0;
   };
@@ -114,7 +114,7 @@ struct ImageBuffer {
   std::vector<ImageOperand::Run> runs;
 };
 
-/// Images in place of a product's operands and of its result; null: those of MatrixProduct.
+/// Images that replace a product's operands and its result; null: the ones of MatrixProduct.
 struct ProductImages {
   const ImageOperand* a = nullptr;
   const ImageOperand* b = nullptr;

@@ -123,7 +123,7 @@ std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most
   return total;
 }
 
-/// Removes what a limit does not select.
+/// Removes the values that a limit does not select.
 void Shrink(LargestLimit limit, Selection& of) {
   std::size_t kept = 0;
   for (std::size_t p = 0; p < of.places.size(); ++p) {

@@ -39,9 +39,9 @@ struct Selection {
   std::vector<float> values;
 };
 
-/// Selects the k values of largest magnitude, of equal ones those of lower index, and every NaN and
-/// infinity, even where that is more. 0 <= k <= n. Takes one pass over memory where a sample shows
-/// about how large they are and few values equal the least of them.
+/// Selects the k values of largest magnitude, among equals the lower index, and every NaN and
+/// infinity, even if that is more than k. 0 <= k <= n. Takes one pass over memory if a sample shows
+/// the approximate magnitudes, and few values equal the least of them.
 CPD_API void FindLargest(const Summands& of, std::int64_t k, Selection& largest);
 
 }  // namespace cpd

@@ -23,7 +23,7 @@ using Word = std::uint32_t;
 
 /// Lines and pairs of a square that is transposed in the cache.
 constexpr std::int64_t kSquare = 64;
-/// Pairs of k whose panel of b stays in the L2 cache.
+/// The pairs of k whose panel of b stays in the L2 cache.
 constexpr std::int64_t kPairs = 1024;
 /// Rows that one task takes.
 constexpr std::int64_t kRows = 192;
@@ -44,7 +44,7 @@ Words MakeWords(std::int64_t count) {
   return words;
 }
 
-/// A matrix whose lines are its rows or its columns; k counts along them.
+/// A matrix whose lines are its rows or its columns. k counts along a line.
 struct Lines {
   const std::uint8_t* data;
   std::int64_t size;  ///< of an element
@@ -99,7 +99,7 @@ Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word
   return least;
 }
 
-/// The exponent field of a magnitude less 1; large where there is none but 0.
+/// Returns the exponent field of a magnitude minus 1; large if there is only 0.
 std::int64_t ExponentOf(Word below) {
   return below == ~Word{0} ? std::int64_t{1} << 20 : (below + 1) >> 7;
 }
@@ -124,7 +124,7 @@ Bf16Scales ScalesOf(const TensorView* x) {
           .by_column = x->shape[1] > 1 && x->stride[1] == 1};
 }
 
-/// The results of a product: the sums themselves, or what ProductFinish makes of them.
+/// The results of a product: the sums themselves, or the results of ProductFinish.
 class Results {
  public:
   Results(const TensorView& out, const ProductFinish& finish)

@@ -60,7 +60,7 @@ double RoundingsOf(const GemmPlan& plan) {
   return AdditionsOf(plan) + (plan.exact_products ? 0 : 1);
 }
 
-/// The cost of one product's random bits; 0 where its roundings draw none.
+/// Returns the cost of one product's random bits; 0 if its roundings use none.
 double RandomBits(const GemmPlan& plan) {
   if (plan.sum.mode != Rounding::stochastic) return 0;
   return kPhiloxWord * RoundingsOf(plan) / draws_per_word(plan.sum.random_bits);

@@ -8,9 +8,9 @@
 
 namespace cpd {
 
-/// An estimate of the time of Gemm on this CPU as a multiple of a BLAS's fp32 product of the same
-/// shapes, for operands and sums that are normal numbers and matrices neither small nor flat. It
-/// uses the routes' figures on a Xeon with AVX-512; nothing is timed.
+/// Estimates the time of Gemm on this CPU as a multiple of the time of a BLAS's fp32 product of the
+/// same shapes. It holds for operands and sums that are normal numbers, and for matrices that are
+/// neither small nor flat. It uses figures of a Xeon with AVX-512; nothing is timed.
 CPD_API double SlowdownOf(const Accumulator& accumulator);
 
 }  // namespace cpd

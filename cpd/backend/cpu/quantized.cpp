@@ -96,8 +96,8 @@ void Spread(const Step& step, std::int64_t bucket, const float* each, float* all
   if (first < step.n) Kernels().spread(bucket, step.n - first, each + 1, all + first);
 }
 
-/// Numbers of a part's buckets, which are at most kStep, or one more where a bucket is cut: the
-/// scales in the message; the numbers that elements are divided or multiplied by; the numbers that
+/// The numbers of a part's buckets, up to kStep of them, or one more if a bucket is cut: the scales
+/// in the message, the numbers that elements are divided or multiplied by, and the numbers that
 /// decode them.
 struct PartScales {
   float scale[kStep + 1], factor[kStep + 1], decode[kStep + 1];

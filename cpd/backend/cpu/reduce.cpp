@@ -147,7 +147,7 @@ class Work {
     return row;
   }
 
-  /// Packs values that are rounded by `plan` first.
+  /// Rounds values by `plan` and packs them.
   void Encode(const Block& block, Codes codes, const RoundPlan& plan, int shift,
               const float* x) const {
     const std::int64_t first = block.segment->begin + block.at;

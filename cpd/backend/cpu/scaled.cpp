@@ -123,9 +123,9 @@ void CastTiles(const ScaledPass& pass, const TensorView& out) {
 /// element has code 0).
 class NanFinder {
  public:
-  /// Lowers *first, unless that is null.
+  /// Lowers *first, unless it is null.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
-  /// Searches a run's first row, whose first element has index `first`. places: run.n integers.
+  /// Searches a range's first row, whose first element has index `first`. places: run.n integers.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (first_ == nullptr) return;
     const std::int64_t nans =
@@ -140,7 +140,7 @@ class NanFinder {
   unsigned long long* first_;
 };
 
-/// ORs `count` bits of `from`, whose spare ones are 0, into `to` from bit number `begin` on. Other
+/// ORs `count` bits of `from`, whose spare bits are 0, into `to` from bit number `begin` on. Other
 /// threads may write to the bytes at both ends.
 void PutBits(std::uint8_t* to, std::int64_t begin, const std::uint8_t* from, std::int64_t count) {
   const int shift = static_cast<int>(begin % 8);

@@ -18,10 +18,10 @@ namespace cpd {
 using Floats = std::vector<float>;
 
 /// A call, its tensors, and the scales that are known before the pass over tiles, in the call's
-/// tables: those of cells and, where `known`, blocks' `scale` and `factor`.
+/// tables: the scales of cells and, if `known`, blocks' `scale` and `factor`.
 class ScaledPass {
  public:
-  /// x: what tiles are read from, or of a decoding its result.
+  /// x: the tensor that tiles are read from; for a decoding, its result.
   ScaledPass(const ScalesCall& call, const Strided& x);
   ScaledPass(const ScaledPass&) = delete;
   ScaledPass& operator=(const ScaledPass&) = delete;
@@ -47,10 +47,10 @@ class ScaledPass {
   void FormBlocks();
 };
 
-/// The scales of a tile: for each of its blocks the largest |x|, the second level's scale and
-/// encode multiplier, the scale, ElementScale's factor and the scale by which elements are decoded;
-/// where a kernel cannot take blocks as runs (ScaledRun::run), the three that it reads also for
-/// each element of a row.
+/// The scales of a tile. Each of its blocks has the largest |x|, the second level's scale and
+/// encode multiplier, the scale, ElementScale's factor, and the scale by which elements are
+/// decoded. If a kernel cannot take blocks as runs (ScaledRun::run), each element of a row also has
+/// the three numbers that the kernel reads.
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
   Floats element_factor, element_scale, element_outer;

@@ -19,7 +19,7 @@
 
 namespace cpd {
 
-/// The tensor whose memory a call has.
+/// Returns a view of a call's memory.
 TensorView ViewOf(const Strided& x);
 
 /// A part of a tensor that a thread handles at a time: `rows` x `count` elements of one band (a row
@@ -32,9 +32,9 @@ struct Tile {
 /// The rows of a part of a block that is taller than whole tiles are.
 constexpr std::int64_t kPartRows = 16;
 
-/// Tiles that cover a layout, of about kStage elements in a row, or four times as many in several;
-/// a row has at most kStage, or a whole block's. whole: each holds whole blocks; else none crosses
-/// a block's edge unless it holds all of the block's columns.
+/// Tiles that cover a layout, of about kStage elements in one row, or four times that number in
+/// several rows. A row has up to kStage elements, or a whole block's. whole: each tile holds whole
+/// blocks. Else no tile crosses a block's edge unless it holds all of the block's columns.
 class CPD_API Tiles {
  public:
   Tiles(const BlockLayout& layout, bool whole);
@@ -119,8 +119,8 @@ class TileIntegers {
   };
   std::optional<Turned> turned_;
   std::vector<std::uint32_t> values_;
-  /// What values_ has of those that are drawn: of the tile's rows so many columns, from the element
-  /// of that index on.
+  /// `values_` caches the random integers of `columns_` columns of each of the tile's rows,
+  /// starting at the element of index `first_`.
   std::int64_t first_ = 0, columns_ = 0;
 };
 

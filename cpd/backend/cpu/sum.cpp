@@ -14,7 +14,7 @@
 namespace cpd::cpu {
 namespace {
 
-/// Reads the terms of some sums, many at a time; terms that are not contiguous over the sums are
+/// Reads the terms of some sums, many at a time. Terms that are not contiguous over the sums are
 /// copied, few enough to stay in cache.
 template <class T>
 class Terms {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A part's values in a message: plane by plane, segment by segment, block by block, each block the
-// bytes of its codec. Any block can be read and written alone, so that a fold goes from bytes to
-// sums without the values of a whole message in memory. Where sizes are fixed a block's place is
-// computed; else the message begins with the sizes of its blocks, four bytes each. Codecs compute
-// on a queue's device. Where that is the CPU, a message in another device's memory is read and
-// written in a copy on the host.
+// A part's values in a message: plane by plane, segment by segment, block by block. Each block
+// holds the bytes of its codec. Any block can be read and written alone, so a fold reads bytes and
+// writes sums without a whole message's values in memory. If sizes are fixed, a block's position is
+// computed. Else the message begins with the sizes of its blocks, four bytes each. Codecs compute
+// on a queue's device. If that is the CPU, a message in another device's memory is read and written
+// in a copy on the host.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class CPD_API Codecs {
   /// `wires`: the codecs of contributions, whose blocks (Codec::block) every message has.
   explicit Codecs(std::span<const SharedCodec> wires);
 
-  /// Adds the next plane's codecs; `otherwise` is the codec of a layer whose own is null.
+  /// Adds the next plane's codecs. `otherwise` is the codec of layers whose own codec is null.
   void Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise = nullptr);
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }
@@ -66,7 +66,7 @@ std::vector<Block> SegmentsOf(const Part& part);
 /// The most bytes of a part's message; exactly its bytes where the codecs' sizes are fixed.
 CPD_API std::int64_t MostBytes(const Part& part, const Codecs& codecs);
 
-/// Throws Corrupt for what a codec says of a block of rank `source`'s message (-1: this rank's).
+/// Throws Corrupt for a codec's error about a block of rank `source`'s message (-1: this rank's).
 [[noreturn]] void ThrowDamaged(int source, const Block& block, const DamagedBytes& error);
 
 class CPD_API CodedPart {
@@ -79,8 +79,8 @@ class CPD_API CodedPart {
   /// Writes a message, block by block in any order; End completes it.
   static CodedPart Write(const Part& part, const Codecs& codecs, const Message& to,
                          const Queue& queue = *HostQueue());
-  /// Completes a message of which every block is written: where sizes vary, joins the blocks and
-  /// sets its size.
+  /// Completes a message after every block is written: if sizes vary, joins the blocks and sets its
+  /// size.
   void End(Message& to);
 
   [[nodiscard]] bool is_there() const { return memory_ != nullptr; }

@@ -12,13 +12,13 @@
 
 namespace cpd {
 
-/// The numbers that a rank counts of a layer: NaN and Inf, values that became zero, results that
-/// are not finite, zeros, bytes, and the bits that its codec chose or -1.
+/// The number of counts of a layer on a rank: NaN and Inf, values that became zero, results that
+/// are not finite, zeros, bytes, and the bits that its codec chose (or -1).
 constexpr std::size_t kCounts = 6;
 constexpr std::size_t kCountOfResults = 2;
 
-/// The rank's counts, layer by layer, before results may replace its values; those of results are
-/// 0.
+/// Returns the rank's counts, layer by layer, before results may replace its values. The counts of
+/// results are 0.
 std::vector<std::int64_t> CountContributions(const MessageOps& ops, const Layers& layers);
 
 /// Sets the counts of layers' reports, of these sizes, to the sums of all ranks': `of_ranks` holds

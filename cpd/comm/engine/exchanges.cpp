@@ -147,7 +147,7 @@ Task Exchanges::Gather(Chunk chunk, Part part) {
   ops_.Unpack(part, *result);
 }
 
-/// Slice s begins at rank s + 1 and ends at rank s, whose result then goes around once more.
+/// Slice s begins at rank s + 1 and ends at rank s. Its result then goes around once more.
 Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   const int next = (rank() + 1) % size();
@@ -223,8 +223,8 @@ Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
   return group;
 }
 
-/// In each group every member sums a sub-part; the master collects them; the masters form a ring;
-/// each shares the result with its members. One group of all ranks has its results without a ring.
+/// In each group every member sums a sub-part, and the master collects the sums. The masters form a
+/// ring; each sends the result to its members. One group of all ranks needs no ring.
 Task Exchanges::Hierarchical(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   Group group = OwnGroup(parts);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The messages of each Exchange, for one chunk, as a coroutine that waits at each transfer. Every
-// rank runs the same transfers in the same order, empty where they do not concern it; before
-// messages whose sizes vary, a small transfer between the same ranks sends the sizes.
+// rank runs the same transfers in the same order. A transfer is empty on ranks that it does not
+// concern. Before messages of varying sizes, a small transfer between the same ranks sends the
+// sizes.
 #pragma once
 
 #include <coroutine>
@@ -17,9 +18,9 @@
 
 namespace cpd {
 
-/// The exchange of a chunk, as a coroutine. `co_await pending` suspends it with a transfer, and
-/// whoever drives the task resumes it when that is done; `co_await task` runs another task within
-/// this one.
+/// The exchange of a chunk, as a coroutine. `co_await pending` suspends it with a transfer; the
+/// driver of the task resumes it when that is done. `co_await task` runs another task within this
+/// one.
 class Task {
  public:
   struct promise_type;  // NOLINT(readability-identifier-naming): the language's name
@@ -44,7 +45,7 @@ class Task {
 
 struct Task::promise_type {
   Pending* waiting = nullptr;  ///< of the outermost task
-  Handle innermost;            ///< of the outermost task: the one that runs
+  Handle innermost;            ///< of the outermost task: the handle that runs
   Handle outermost;
   Handle outer;  ///< goes on when this one ends; null for the outermost
   std::exception_ptr failure;

@@ -132,7 +132,7 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
          " on rank " + std::to_string(rank);
 }
 
-/// Throws the Mismatch that names the first layer whose size differs; all ranks have as many
+/// Throws the Mismatch that names the first layer whose size differs. All ranks have equally many
 /// layers.
 [[noreturn]] void NameLayer(Link& link, std::span<const std::int64_t> sizes,
                             std::span<const std::int64_t> numbers) {

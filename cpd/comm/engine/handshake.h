@@ -30,11 +30,10 @@ Intent IntentOf(const std::string& operation, const Reduce& spec, std::uint64_t 
 std::string NumbersText(std::span<const std::int64_t> numbers);
 
 /// Compares all ranks' intents, whose first field is the operation, and their layers' sizes and
-/// shapes (TensorOptions), as whole texts, however long; the error names the first field that
-/// differs. A rank that cannot take part says why in `refusal`, of which at most kMostRefusal bytes
-/// travel, with a note where it is shortened. `numbers`: the layers' numbers in errors; empty: 0,
-/// 1, … Throws Mismatch with the same text on all ranks, but for the one that refuses, which
-/// returns.
+/// shapes (TensorOptions), as whole texts of any length. The error names the first field that
+/// differs. A rank that cannot take part gives its reason in `refusal`. Up to kMostRefusal bytes of
+/// it are sent, with a note if it is shortened. `numbers`: the layers' numbers in errors; empty: 0,
+/// 1, … Throws Mismatch with the same text on all ranks; the rank that refuses returns instead.
 void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
                const std::string& refusal, std::span<const std::int64_t> numbers = {},
                std::span<const std::int64_t> shapes = {});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which values travel together. The layers of a call are merged: slice s of all layers (the first n
-// mod W of a layer one longer), turned by each layer's number, is one run of values, and a chunk
-// takes the next piece of every run.
+// The layout of values in messages. The layers of a call are merged: slice s of all layers (the
+// first n mod W slices of a layer are one value longer), rotated by each layer's number, is one
+// sequence of values. A chunk takes the next range of every sequence.
 #pragma once
 
 #include <algorithm>

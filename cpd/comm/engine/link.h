@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A transport with what makes it safe: every message travels behind a 16-byte header (length, phase
-// and number, CRC-32C) and is checked; every wait has a deadline and ends in a named error;
-// everything is counted.
+// A transport with checks. Every message has a 16-byte header (length, phase and number, CRC-32C),
+// which is verified. Every wait has a deadline and ends in a named error. Everything is counted.
 #pragma once
 
 #include <cstdint>
@@ -131,7 +130,7 @@ class CPD_API Link final : public Channel {
   void TakeSizes(const Pending& sizes, std::span<const Addressed> in) override;
   Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) override;
 
-  /// From now on, values come from layers on this device, whose queue it returns.
+  /// Returns the queue of this device. From now on, layers' values are on it.
   SharedQueue UseLayersOn(Device device, int index);
 
   /// Returns when all messages of the transfer have arrived and are as they were sent. Throws
@@ -144,7 +143,7 @@ class CPD_API Link final : public Channel {
   /// Raises the alarm: this rank gives up for a reason of its own.
   void GiveUp() noexcept { transport_.RaiseAlarm(); }
 
-  /// Every rank's record, rank ascending, this one's included; all have as many bytes.
+  /// Returns every rank's record, rank ascending, this one's included. All have equally many bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own);
   /// Every rank's record, rank ascending, of which rank r's has bytes[r] bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own,
@@ -161,11 +160,11 @@ class CPD_API Link final : public Channel {
   void MaxOf(Phase phase, std::span<T> numbers);
   void Verify(const Pending& pending);
   [[nodiscard]] bool Poll(Pending& pending);
-  /// Which other ranks have given up, in words; empty where none has.
+  /// Returns the other ranks that have given up, in words; empty if there are none.
   [[nodiscard]] std::string HeardAlarm();
-  /// The ranks to name as lost: the suspects that are not alive, else all that are not. Where
-  /// nothing is known (`alive` is empty): the keeper of the alarms, or the only other rank, else
-  /// none.
+  /// Returns the ranks to name as lost: the suspects that are not alive, else all ranks that are
+  /// not alive. If nothing is known (`alive` is empty): the keeper of the alarms, or the only other
+  /// rank, else none.
   [[nodiscard]] std::vector<int> Lost(const std::vector<bool>& alive,
                                       const std::vector<int>& suspects) const;
   /// Raises the alarm, listens which ranks are alive, and throws RankLost. `suspects`: the ranks

@@ -148,7 +148,7 @@ void MessageOps::ForBlocks(const Part& part, const Body& body) const {
   }
 }
 
-/// Blocks of a part, in the messages that are read and in the one that is written.
+/// Blocks of a part, in the messages that are read and in the message that is written.
 struct MessageOps::Work {
   Blocks blocks;
   Scratch& scratch;
@@ -173,7 +173,7 @@ void MessageOps::Convert(const Part& part, const std::vector<Source>& from, Cont
 }
 
 /// One call of `reduce` for blocks of a part. Messages that it cannot read are decoded to values
-/// before it, and values that it writes in place of a message are encoded after it; these lie in
+/// before it. Values that it writes in place of a message are encoded after it. These values lie in
 /// memory in the blocks' order, plane by plane.
 class MessageOps::Step {
  public:
@@ -204,8 +204,7 @@ class MessageOps::Step {
   [[nodiscard]] ReduceCall& call() { return call_; }
   [[nodiscard]] ReduceSegment& segment(std::size_t i) { return segments_[i]; }
 
-  /// Has `reduce` read messages of one content; contributions that are not there are this rank's
-  /// own.
+  /// Makes `reduce` read messages of one content. A missing contribution means this rank's own.
   void Read(Content content, std::span<const CodedPart> messages) {
     if (ops_.is_direct(content)) {
       Locate(content, messages[0]);  // all have the same places

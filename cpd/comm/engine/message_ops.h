@@ -31,7 +31,7 @@ struct Layers {
   std::vector<float*> out;              ///< where value out_begin[l] of layer l goes
   std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
   std::vector<int> shifts;
-  std::vector<float> scales;         ///< what was measured; empty: nothing
+  std::vector<float> scales;         ///< the measured scales; empty: none
   std::vector<CodecState*> states;   ///< after Begin; empty: the codec keeps nothing
   std::vector<CodecState*> results;  ///< states of the results that this rank owns
 };
@@ -62,17 +62,17 @@ class MessageOps {
   /// Encodes this rank's contributions. Here and below `to` has its most bytes at first, and in the
   /// end those that were used.
   void Pack(const Part& part, Message& to) const;
-  /// The whole reduction of a part: from[r] is what Pack made on rank r; this rank's own may be
-  /// null. Results go to `to`.
+  /// The whole reduction of a part. from[r] is the message that Pack made on rank r; this rank's
+  /// own may be null. Results are written to `to`.
   void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const;
   /// The sum of this rank's group, to `to`: from[m] is member m's message, this rank's own null.
   void FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const;
-  /// Adds this rank's own contribution as term k of the sum across units, whose running state is in
-  /// `from` (null for k = 0); the new state, or after the last term the result, goes to `to`.
+  /// Adds this rank's own contribution as term k of the sum across units. The running state is in
+  /// `from` (null for k = 0). The new state, or after the last term the result, is written to `to`.
   void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const;
   /// Memory for n values, indexed by position, for the functions below.
   [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t n) const;
-  /// Hop whose terms are `values`, indexed by position.
+  /// Hop with terms `values`, indexed by position.
   void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
                  Message& to) const;
   /// Decodes results to values indexed by position, and encodes such values, neither unscaled.

@@ -13,10 +13,10 @@
 
 namespace cpd {
 
-/// A transport between all ranks of MPI_COMM_WORLD, which all call it. Starts MPI where it is not
-/// started (MPI_THREAD_MULTIPLE) and then also ends it when the process exits, unless a rank was
-/// lost. Throws RankLost where not all have come after `timeout` seconds, MachineError where the
-/// library, or what it needs, cannot be loaded, and Error where MPI cannot start again.
+/// Returns a transport between all ranks of MPI_COMM_WORLD, which all call it. Starts MPI if it is
+/// not started (MPI_THREAD_MULTIPLE), and then also ends it when the process exits, unless a rank
+/// was lost. Throws RankLost if not all ranks have come after `timeout` seconds, MachineError if
+/// the library, or a library that it needs, cannot be loaded, and Error if MPI cannot start again.
 ///
 /// A process that stays inside one call of MPI for the longest timeout so far, and at least 30 s,
 /// is ended with status 1 and a line on stderr: nothing else would end the call.

@@ -80,11 +80,11 @@ class CPD_API Transport {
 
   /// Reports to every rank that can be reached that this one is alive and has given up.
   virtual void RaiseAlarm() noexcept = 0;
-  /// Which ranks have raised their alarm, this one included; does not wait. Empty where the
+  /// Returns the ranks that have raised their alarm, this one included; does not wait. Empty if the
   /// transport cannot know.
   [[nodiscard]] virtual std::vector<bool> Alarms() = 0;
-  /// The rank whose process keeps the alarms: if Alarms() stays empty, that one is lost. -1: none
-  /// of these ranks, or not known.
+  /// Returns the rank whose process keeps the alarms: if Alarms() stays empty, that rank is lost.
+  /// -1: none of these ranks, or unknown.
   [[nodiscard]] virtual int alarm_keeper() const { return -1; }
 
   /// A transport among some of the ranks (ascending, this one among them), called by these alone;

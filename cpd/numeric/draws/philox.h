@@ -2,20 +2,20 @@
 //
 // Random bits are a function of (seed, stream, element index, draw) and of nothing else.
 //
-// Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3), key = (seed low,
-// seed high), counter = (index low, index bits 32…39 | block << 8, stream low, stream high), which
+// Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3). key = (seed low,
+// seed high), counter = (index low, index bits 32…39 | block << 8, stream low, stream high). It
 // gives four 32-bit words.
 //
-// A word serves s draws: 1 for N > 16 random bits, 2 for N > 8, else 4. Draw q of a word is
-// R = (word >> 32 q / s) mod 2^N.
+// A word serves s draws: 1 for N > 16 random bits, 2 for N > 8, else 4. Draw q of a word is R =
+// (word >> 32 q / s) mod 2^N.
 //
 // Elementwise operations (cast, encode, add, …) use block 0, and share words among elements:
-// element i takes draw (i / 64) mod s of word (i / 16) mod 4 of index 16 floor(i / 64 s) + i
-// mod 16. So 256 elements always begin with a fresh index, and neighboring lanes have neighboring
+// element i takes draw (i / 64) mod s of word (i / 16) mod 4 of index 16 floor(i / 64 s) + i mod
+// 16. So 256 elements always begin with a fresh index, and neighboring lanes have neighboring
 // indices.
 //
-// Folds (sums, GEMM) give each output element its own index: draw number t, in program order, is
-// draw t mod s of word floor(t / s) mod 4 of block floor(t / 4s).
+// Ordered sums (sum, GEMM) give each output element its own index. Draw number t, in program order,
+// is draw t mod s of word floor(t / s) mod 4 of block floor(t / 4s).
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"
@@ -45,8 +45,8 @@ struct PhiloxState {
   }
 };
 
-/// The state after two rounds from the counters (c0, c1, stream low, stream high), of which only c0
-/// differs by lane: what these rounds compute from the rest is computed once for all lanes.
+/// The state after two rounds from the counters (c0, c1, stream low, stream high). Only c0 differs
+/// by lane: the rest of these rounds is computed once for all lanes.
 template <class Split>
 CPD_FN constexpr PhiloxState<Split> philox_start(Split c0, std::uint32_t c1, std::uint64_t seed,
                                                  std::uint64_t stream) {
@@ -152,7 +152,8 @@ CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t see
   return (words.word[(i / 16) % 4] >> shift) & ((1U << random_bits) - 1);
 }
 
-/// Draw t of a fold for element `index`, whose low 32 bits are index_low, one element a lane.
+/// Returns draw t of an ordered sum for element `index`, whose low 32 bits are index_low, one
+/// element a lane.
 template <class U>
 CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t stream, U index_low,
                              std::uint64_t index, std::uint64_t t) {

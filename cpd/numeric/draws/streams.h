@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which random stream a rounding draws from. Element i of a layer or a tensor is counter i of its
-// stream (philox.h). A stream is
+// The random stream of each rounding. Element i of a layer or a tensor is counter i of its stream
+// (philox.h). A stream is
 //   purpose << 60 | step << 36 | layer << 20 | position   in a collective,
 //   stream XOR purpose << 60 XOR layer << 20              in a layer of a model,
-// where `stream` is the call's; purpose 0 is the caller's own. Purposes of the two
-// never coincide while the calls' streams are below 2^60.
+// where `stream` is the call's, and purpose 0 is the caller's own. Purposes of the two never
+// coincide while the calls' streams are below 2^60.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ constexpr std::int64_t kMostLayers = 1 << 16;
 constexpr std::int64_t kAcross = 0xFFFFF;   ///< the fold across groups, or the only fold
 constexpr std::int64_t kEncoded = 0xFFFFE;  ///< purpose `result`: sums that their owner encodes
 
-/// The stream of a layer and a position, from that of layer 0 and position 0.
+/// Returns the stream of a layer and a position, from the stream of layer 0 and position 0.
 constexpr std::uint64_t StreamFrom(std::uint64_t first, std::int64_t layer, std::int64_t position) {
   return first | static_cast<std::uint64_t>(layer) << 20 | static_cast<std::uint64_t>(position);
 }

@@ -257,7 +257,7 @@ CPD_FN F64x4 fma(F64x4 a, F64x4 b, F64x4 c) {
   return bits_as<F64x4>(
       _mm256_fmadd_pd(bits_as<__m256d>(a), bits_as<__m256d>(b), bits_as<__m256d>(c)));
 }
-// Where a is one scalar in all lanes, a compiler negates it and broadcasts it a second time.
+// If a is one scalar in all lanes, a compiler negates it and broadcasts it a second time.
 template <>
 CPD_FN F32x8 negative_fma(F32x8 a, F32x8 b, F32x8 c) {
   return bits_as<F32x8>(

@@ -110,7 +110,7 @@ CPD_FN constexpr T select(Mask mask, T a, T b) {
 template <class U, class Mask>
 CPD_FN constexpr U less_one(U x, Mask mask) {
   if constexpr (kIsVector<Mask>) {
-    return x + (U)mask;  // whose lanes are -1 or 0
+    return x + (U)mask;  // the mask's lanes are -1 or 0
   } else {
     return mask ? x - 1 : x;
   }
@@ -195,7 +195,7 @@ template <class U>
 CPD_FN constexpr SplitOf<U> high_lanes(U x) {
   return high_half(low_lanes(x));
 }
-/// 32-bit lanes: the even ones are the low halves of `even`, the odd ones those of `odd`.
+/// Returns 32-bit lanes: even ones from the low halves of `even`, odd ones from those in `odd`.
 template <class U>
 CPD_FN constexpr U join_lanes(SplitOf<U> even, SplitOf<U> odd) {
   if constexpr (sizeof(U) > 4) {
@@ -248,7 +248,7 @@ CPD_FN void store_streaming(S* to, T x) {
   static_assert(!kIsVector<T>);
   store(to, x);
 }
-/// Orders streaming stores of V before what follows.
+/// Orders streaming stores of V before later accesses.
 template <class V>
 CPD_FN void fence_streaming() {
   static_assert(!kIsVector<V>);
@@ -425,10 +425,10 @@ CPD_FN bool all_at_most(V x, Scalar<V> limit) {
 
 // --- vectors of 32-bit integers only -------------------------------------------------------------
 
-/// The vector whose lane l is x[from[l]]; from[l] is below the number of lanes.
+/// Returns the vector with lane l = x[from[l]]. from[l] is below the number of lanes.
 template <class U>
 U permute(U x, U from) = delete;
-/// The even-numbered words of a, then those of b.
+/// Returns the even-numbered words of a, then the even-numbered words of b.
 template <class U>
 U even_words(U a, U b) = delete;
 /// x with the first word of each pair (a, b) replaced by a | b << bits; 0 < bits < 32.
@@ -452,7 +452,7 @@ U load_bytes(const std::uint8_t* from) = delete;
 /// True if U has gather_bytes.
 template <class U>
 constexpr bool kGathersBytes = false;
-/// Lanes of four of the 16 bytes at `from` each, whose places are the bytes of `places`.
+/// Returns lanes of four of the 16 bytes at each `from`. The bytes of `places` are their indices.
 template <class U>
 U gather_bytes(const std::uint8_t* from, U places) = delete;
 

@@ -210,7 +210,7 @@ CPD_FN void store_bytes(std::uint8_t* to, U32x4 x) {
 }
 template <>
 CPD_FN void store_nibbles(std::uint8_t* to, U32x4 x) {
-  const U32x4 bytes = merge_pairs(x, 4);  // the low ones of even words
+  const U32x4 bytes = merge_pairs(x, 4);  // the low bytes of even words
   store(to, static_cast<std::uint16_t>((bytes[0] & 0xFF) | bytes[2] << 8));
 }
 template <>

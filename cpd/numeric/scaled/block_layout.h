@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The division of a tensor into blocks: element (p, i, t, j) has the row-major index
-// ((p * height + i) * middle + t) * width + j and is in block (p, i / rows, t, j / columns); blocks
-// are numbered in row-major order of these four too.
+// The division of a tensor into blocks. Element (p, i, t, j) has the row-major index ((p * height +
+// i) * middle + t) * width + j, and is in block (p, i / rows, t, j / columns). Blocks are numbered
+// in row-major order of these four, too.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct BlockLayout {
   [[nodiscard]] constexpr std::int64_t row_stride() const { return middle * width; }
 };
 
-/// The cells that share a scale of the second level: all elements, or where `extent` is not 0 those
-/// along an axis of that extent; `after` is the product of the dimensions after it.
+/// The cells that share a scale of the second level: all elements, or if `extent` is not 0, the
+/// elements along an axis of that extent. `after` is the product of the dimensions after it.
 struct OuterCells {
   std::int64_t extent = 0, after = 1;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lengths of what encodes the places of some of n values (compress/places.h): numbers of seven
+// The lengths of the codes for the places of some of n values (compress/places.h): numbers of seven
 // bits a byte, and gaps in Rice codes.
 #pragma once
 

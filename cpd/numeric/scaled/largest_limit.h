@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of many values are the largest: a limit of their magnitudes, found digit by digit from
-// counts, and what a value that is kept leaves behind.
+// Selects the largest of many values: finds a limit of their magnitudes digit by digit from counts,
+// and computes the residual of a selected value.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace cpd {
 
-/// Selects all values above `pattern`, and by ascending index the first `equals` of those with that
-/// pattern. A pattern is the bits of a magnitude, which ascend with it; those of NaN are above
-/// infinity's.
+/// Selects all values above `pattern`, and the first `equals` values, by ascending index, with that
+/// pattern. A pattern is the bits of a magnitude. Patterns ascend with magnitudes; NaN is above
+/// infinity.
 struct LargestLimit {
   std::uint32_t pattern = 0;
   std::int64_t equals = 0;
@@ -37,8 +37,8 @@ CPD_FN LargestLimit with_non_finite(LargestLimit limit) {
   return {Pattern<float>::infinity, std::numeric_limits<std::int64_t>::max()};
 }
 
-/// The error of a value v that is sent as `sent`: v - sent, rounded once; all of v where `sent` is
-/// not finite, 0 where v is not.
+/// Returns the error of a value v that is sent as `sent`: v - sent, rounded once. It is v if `sent`
+/// is not finite, 0 if v is not.
 CPD_FN float error_of(float v, float sent) {
   if (!(v - v == 0)) return 0;
   return sent - sent == 0 ? v - sent : v;

@@ -64,7 +64,7 @@ struct LevelPlan {
 };
 
 /// Over finite values x and any number `mean`: the sums of x - mean and of its square (each square
-/// exact for a mean of 0); how many values there are; the largest magnitude.
+/// exact for a mean of 0), the number of values, and the largest magnitude.
 struct Moments {
   double sum = 0, squares = 0;
   std::int64_t finite = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD (Seide et al. 2014): over a bucket's values v = x + residual, the mean of those >= 0
-// (-0 among them) and the mean of the others; a value becomes the mean of its sign.
+// 1-bit SGD (Seide et al. 2014): over a bucket's values v = x + residual, the mean of the values >=
+// 0 (-0 among them) and the mean of the others. A value becomes the mean of its sign.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
   std::int64_t before = 0;  ///< values of the first bucket that come before these
-  bool words = false;       ///< the bits of each bucket fill 32-bit words, else those of all bytes
+  bool words = false;       ///< the bits of each bucket fill 32-bit words, else the bits of all
+                            ///< buckets fill bytes
   bool streaming = false;   ///< errors are written with non-temporal stores
 };
 
@@ -48,10 +49,10 @@ struct OneBitSums {
   CPD_FN W mean_below(std::int64_t n) const { return mean(below, splat<Count>(n) - positive); }
 
  private:
-  /// sum / count, 0 where count is 0, NaN where a sum is not finite. For counts up to 2^17 it
-  /// rounds to binary32 as the exact quotient does: with m halfway between binary32 numbers,
-  /// m * count is a binary64 number, so that a different sum is an ulp(m * count) from it, and the
-  /// quotient more than ulp(m) / 2 from m.
+  /// Returns sum / count, 0 if count is 0, NaN if a sum is not finite. For counts up to 2^17 it
+  /// rounds to binary32 as the exact quotient does. With m halfway between binary32 numbers, m *
+  /// count is a binary64 number. So a different sum differs from it by at least ulp(m * count), and
+  /// the quotient by more than ulp(m) / 2 from m.
   CPD_FN W mean(W sum, Count count) const {
     const W divisor = convert<W>(max(count, splat<Count>(1)));
     const auto is_finite = (above - above == W{}) & (below - below == W{});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks whose scale is a power of two, cast into bf16 without a multiplication: an element's last
-// place, under its block's scale, is a power of two, so that one addition of binary32 rounds to it
+// Blocks whose scale is a power of two, cast into bf16 without a multiplication. An element's last
+// digit, under its block's scale, is a power of two, so one addition of binary32 rounds to it
 // (GridSum in round.h), and bf16 holds the result.
 #pragma once
 
@@ -28,8 +28,8 @@ struct PowerBlocks {
 /// The elements of a block along a row.
 constexpr std::int64_t kPowerBlock = 32;
 
-/// Casts `n` neighbors in a row, in blocks of kPowerBlock, or in `rows` rows, `stride` apart, with
-/// each column of these a block.
+/// Casts `n` neighbors in a row, in blocks of kPowerBlock; or `rows` rows, `stride` apart, in which
+/// each column is a block.
 struct PowerRun {
   bool along = true;    ///< blocks lie along the row
   bool is_bf16 = true;  ///< x is bf16, else binary32

@@ -26,17 +26,17 @@ struct BlockScale {
   W scale, factor;
 };
 
-/// The second level (1 where there is none): its scale, and the multiplier from which te forms
+/// The second level (1 if there is none): its scale, and the multiplier from which te computes
 /// blocks' scales.
 template <class W>
 struct OuterScale {
   W scale, encode;
 };
 
-/// x / y rounded to odd, y > 0; NaN and infinities as division gives them. 1 division, 1 fused
-/// operation and toward_odd. Exact in binary64 lanes for any binary32 x where y is a product of two
-/// such numbers; in binary32 lanes, for quotients of at least 2^-20 by y >= 2^-70, whose remainder
-/// is a binary32 number.
+/// Returns x / y rounded to odd, y > 0; NaN and infinities as in division. 1 division, 1 fused
+/// operation and toward_odd. Exact in binary64 lanes for any binary32 x if y is a product of two
+/// such numbers. Exact in binary32 lanes for quotients of at least 2^-20 by y >= 2^-70, whose
+/// remainder is a binary32 number.
 template <class V>
 CPD_FN V divide_to_odd(V x, V y) {
   const V quotient = x / y;
@@ -58,7 +58,7 @@ CPD_FN W nan_of() {
   return bits_as<W>(splat<Unsigned<W>>(Pattern<W>::quiet_nan));
 }
 
-/// x, or `limit` where x is larger; NaN stays.
+/// Returns x, or `limit` if x is larger; NaN stays NaN.
 template <class W>
 CPD_FN W limited_to(W x, double limit) {
   return select(x > splat<W>(limit), splat<W>(limit), x);
@@ -80,9 +80,9 @@ CPD_FN Signed<W> exponent_of(W x) {
   return (Signed<W>)(bits_as<Unsigned<W>>(x) >> 52) - splat<Signed<W>>(1023);
 }
 
-/// floor(fl(log2 x)) for binary32 x > 0, with the logarithm rounded to binary32: just below 2^k it
-/// is k. log2(2^k (1 - d)) is d / ln 2 (and less than d^2 more) below k, and rounds to k where that
-/// is no more than half of k's distance to the number before it.
+/// Returns floor(fl(log2 x)) for binary32 x > 0, with the logarithm rounded to binary32. Just below
+/// 2^k it is k: log2(2^k (1 - d)) is d / ln 2 (and less than d^2 more) below k, and rounds to k if
+/// that is up to half of k's distance to the number before it.
 template <class W>
 CPD_FN Signed<W> floor_of_rounded_log(W x) {
   using I = Signed<W>;
@@ -283,8 +283,8 @@ CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
   return power_or_exact_scale(a, outer.scale, share, plan);
 }
 
-/// The scale and factor of a block whose largest magnitude is a, under an outer scale. a is Inf or
-/// NaN if the block holds one and the plan makes such blocks NaN. share: 1, or kOtherShare.
+/// Returns the scale and factor of a block whose largest magnitude is a, under an outer scale. a is
+/// Inf or NaN if the block holds one and the plan makes such blocks NaN. share: 1, or kOtherShare.
 template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   BlockScale<W> block;
@@ -324,9 +324,9 @@ CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
   return {scale, encode};
 }
 
-/// The number that torchft multiplies a row of FP8 values by and divides their codes' values by:
-/// max / largest rounded once to binary32, or 1 where that is infinite (torchft/quantization.py at
-/// commit 001d404).
+/// Returns the number by which torchft multiplies a row of FP8 values, and divides the values of
+/// their codes: max / largest rounded once to binary32, or 1 if that is infinite
+/// (torchft/quantization.py at commit 001d404).
 CPD_FN float row_multiplier(float max, float largest) {
   const float multiplier = max / largest;
   return multiplier == bits_as<float>(Pattern<float>::infinity) ? 1 : multiplier;

@@ -41,7 +41,7 @@ struct ScaledPlan {
   double scale_max = 0;              ///< two levels: the largest scale
   double target = 0;                 ///< M * scale_max
   double scale_min_normal = 0;       ///< torchao's least scale in formats that have subnormals
-  /// te: what an infinite multiplier becomes; binary32's max, or bf16's for blocks of bf16 inputs.
+  /// te: replaces an infinite multiplier: binary32's max, or bf16's for blocks of bf16 inputs.
   double largest_multiplier = 0;
 };
 
@@ -102,9 +102,9 @@ constexpr ElementRoute route_of(const ScaledPlan& plan) {
   return looked_at <= 22 && least >= -20 ? ElementRoute::divide : ElementRoute::wide;
 }
 
-/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h), of which
-/// number i / run is that of a row's element i. run: 1, or one of 16, 32, … 512, or a multiple of
-/// 1024. `random`: the integers of a stochastic plan, else null.
+/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h). A row's
+/// element i has scale number i / run. run: 1, or one of 16, 32, … 512, or a multiple of 1024.
+/// `random`: the integers of a stochastic plan, else null.
 struct ScaledRun {
   std::int64_t rows = 1, n = 0, run = 1;
   const float* x = nullptr;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scales that are powers of two, by a few operations on the bits of a block's largest magnitude;
-// those of block_scale (scale_rules.h) where magnitude and scale are far from binary32's ends.
+// Scales that are powers of two, by a few operations on the bits of a block's largest magnitude.
+// They equal the scales of block_scale (scale_rules.h) if magnitude and scale are far from
+// binary32's ends.
 #pragma once
 
 #include "cpd/numeric/scaled/scale_rules.h"
@@ -46,8 +47,8 @@ constexpr PowerRule power_rule_of(const ScaledPlan& plan) {
 }
 
 /// Sets the scale of a block whose largest magnitude has the bits `largest`, and the factor of its
-/// elements; returns false, and sets neither, unless the magnitude is in 2^-100 … 2^100 and the
-/// scale too. Every number is then a normal one: the product is fl(a / M)'s, powers are exact.
+/// elements. Returns false, and sets neither, unless the magnitude and the scale are in 2^-100 …
+/// 2^100. Every number is then a normal one: the product equals fl(a / M), powers are exact.
 CPD_FN bool power_scale_of_bits(std::uint32_t largest, const PowerRule& rule,
                                 BlockScale<float>* block) {
   constexpr std::uint32_t kLeast = 27U << 23;

@@ -138,7 +138,7 @@ class UniformBins {
     const auto lower = static_cast<std::uint32_t>(place - estimate_.doubt);
     return lower == upper ? upper : Exact(x, upper);
   }
-  /// Stores the bins of n values. Those that are not finite have bin last() + 1; returns whether
+  /// Stores the bins of n values. Values that are not finite have bin last() + 1; returns whether
   /// there were any.
   bool BinsOf(std::int64_t n, const float* x, std::uint32_t* bins) const {
     constexpr std::int64_t kRun = 64;

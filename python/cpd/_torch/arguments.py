@@ -30,8 +30,8 @@ def name_of(dtype: torch.dtype) -> str:
 def cast_arguments(options: Drawing, x: Tensor) -> tuple[str, Tensor | None, Tensor | None]:
     """Returns a rounding as operators take it.
 
-    They take the text, of a scaled format that of its elements, and seed and stream if the rounding
-    uses them.
+    Operators take its text (of a scaled format, the text of its elements), and seed and stream if
+    the rounding uses them.
     """
     text = elements(options.cast)
     if options.rounding != "stochastic":
@@ -52,7 +52,7 @@ def sum_numbers(
 
 
 def number_of(name: str, value: Number, x: Tensor) -> Tensor:
-    """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits.
+    """Returns a seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits.
 
     One on a GPU stays there, without a synchronization.
     """
@@ -89,8 +89,8 @@ def stacked_numbers(
 ) -> Tensor | None:
     """Returns seeds and streams as an operator takes them, int64, n x 2.
 
-    Missing ones are zeros; None if all are missing. They are on the CPU if all came from there,
-    else on x's device.
+    Missing seeds and streams are zeros; None if all are missing. The result is on the CPU if all
+    came from there, else on x's device.
     """
     present = [number for pair in pairs for number in pair if number is not None]
     if not present:
@@ -103,7 +103,7 @@ def stacked_numbers(
 
 
 def _on(place: torch.device, number: Tensor) -> Tensor:
-    """The number there.
+    """Returns the number there.
 
     One from the CPU is written by a kernel, which a CUDA graph can capture and the host does not
     wait for, as it would for a copy.

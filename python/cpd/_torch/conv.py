@@ -22,7 +22,7 @@ _TYPES = torch.float32, torch.bfloat16, torch.float16
 
 
 def reads_images(*operands: Tensor) -> bool:
-    """Returns whether products read images of these operands in place, without unfolding them."""
+    """Returns whether products read images of these operands in place, without unfolding."""
     return all(t.device.type == "cpu" and t.dtype in _TYPES for t in operands)
 
 

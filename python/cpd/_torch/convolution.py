@@ -2,8 +2,8 @@
 """Convolution on torch tensors: the operator convolution, and the operators of its gradients.
 
 It is modeled on torch.ops.aten.convolution. The input's and the weight's gradients are computed by
-GEMMs (`cpd._torch.conv`) or torch's own kernels. Documented in `cpd.functional`; what it takes of a
-recipe, in `cpd._torch.recipe`.
+GEMMs (`cpd._torch.conv`) or torch's own kernels. `cpd.functional` documents it, and
+`cpd._torch.recipe` the part of a recipe that it takes.
 """
 
 # torch's registries are untyped.
@@ -55,7 +55,7 @@ def _product(
     summation: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """A convolution of operands as cast."""
+    """Returns a convolution of operands as cast."""
     if summation.is_native():
         return _of_torch(x, w, bias, moves, dtype)
     c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
@@ -68,7 +68,7 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
 
 
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
-    """The gradient of the input: a transposed convolution for a convolution, and vice versa.
+    """Returns the input's gradient: a transposed convolution for a convolution, and vice versa.
 
     `like`: the input, or None, for the layout of torch's own gradient; its values do not matter.
     """
@@ -96,7 +96,7 @@ def _convolution_weight(
 
 
 def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
-    """The arguments after the operands as two parts: the moves, and the recipe's arguments."""
+    """Returns the arguments after the operands in two parts: moves, and the recipe's arguments."""
     return Moves(*rest[:6]), rest[6:]
 
 
@@ -165,7 +165,7 @@ def _backward_of_torch(
 
 
 def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
-    """The operand of which torch takes only size and layout: `like`, or a new one laid out as g."""
+    """Returns an operand of which torch only reads size and layout: `like`, or a new one as g."""
     if like is not None and like.dtype == g.dtype:
         return like
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(size))
@@ -175,9 +175,10 @@ def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
 
 
 # ---- operands ------------------------------------------------------------------------------------
-# Blocks run within a group: along its channels at each pixel for forward and the input's gradient,
-# along the batch for the weight's. Tiles of a weight, R x C, divide its matrices of channels, one
-# for each place in the kernel; those of images have R along the last dimension.
+# Blocks run within a group. For forward and the input's gradient they run along the group's
+# channels at each pixel, for the weight's gradient along the batch. Tiles of a weight, R x C,
+# divide its matrices of channels, one matrix for each index of the kernel. Tiles of images have R
+# along the last dimension.
 
 
 @constant
@@ -212,9 +213,9 @@ def cast_kernels(cast: AlongAxis, w: Tensor, axis: int, groups: int, tiles: bool
 def _factor(
     call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[AlongAxis], Tensor]
 ) -> Factor:
-    """Returns an operand as it enters its product: `arrange` gives it, cast by its argument.
+    """Returns an operand as it enters its product: `arrange` returns it, cast by its argument.
 
-    Values apart from their scale are float32, in which torch's kernels multiply them.
+    Values without their scale are float32, in which torch's kernels multiply them.
     """
     factor = Factor(torch.empty(()))
 
@@ -252,7 +253,7 @@ def _cast_weight(
 def _cast_gradients(
     call: RecipeCall, g: Tensor, needs: Sequence[bool], groups: int, dtype: torch.dtype
 ) -> tuple[Factor, Factor]:
-    """The gradient as it enters the products of the input's gradient and of the weight's."""
+    """Returns the gradient as operand of the products of the input's and the weight's gradient."""
     axes = (1, 0) if groups == 1 else (2, 0)
     parts = g if groups == 1 else g.unflatten(1, (groups, -1))
     gradients = call.gradients(parts, needs, axes, dtype, narrow=False)
@@ -316,7 +317,7 @@ def _gradient(
     left_out: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The gradient that `compute` gives, times its operands' scales, without their factors."""
+    """Returns the gradient of `compute`, times its operands' scales, without their factors."""
     scales = [f.scale for f in (g, other) if f.scale is not None]
     if not scales:
         return scaled_back(lambda dtype: compute(g.values, other.values, dtype), left_out, dtype)
@@ -328,7 +329,7 @@ def _gradient(
 
 
 def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
-    """A recipe's numbers with other random bits for the forward sums."""
+    """Returns a recipe's numbers with other random bits for the forward sums."""
     if numbers is None:
         return None
     changed = numbers.clone()
@@ -337,7 +338,7 @@ def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
 
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    """The tangent, formed as a matrix product's is: see `cpd._torch.gemm.product_tangent`."""
+    """Returns the tangent, formed as in `cpd._torch.gemm.product_tangent`."""
     x, w, numbers, multipliers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
     moves, call = ctx.moves, RecipeCall(resolved(ctx.recipe), numbers, multipliers, ctx.narrow)
@@ -365,7 +366,7 @@ def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 
 def _tangent_of_gradient(name: str) -> Callable[[Any, Tangents], Tensor]:
-    """The tangent of convolution_input or convolution_weight, which are products as well."""
+    """Returns the tangent of convolution_input or convolution_weight. Both are products as well."""
 
     def tangent(ctx: Any, tangents: Tangents) -> Tensor:
         first, second, seed, stream = saved(ctx)
@@ -430,7 +431,7 @@ _Parted = Callable[[Tensor], Tensor]
 
 
 def _in_images(call: BatchedCall, *names: str) -> _Parted:
-    """Puts the examples of these operands among the images."""
+    """Moves the examples of these operands into the dimension of images."""
     for name in names:
         call.widen(name)
         call.arguments[name] = call.arguments[name].flatten(0, 1)
@@ -438,7 +439,7 @@ def _in_images(call: BatchedCall, *names: str) -> _Parted:
 
 
 def _in_channels(call: BatchedCall, *names: str) -> _Parted:
-    """Puts the examples of these operands of images among the channels, in groups of their own."""
+    """Moves the examples of these operands of images into the channels, in separate groups."""
     for name in names:
         call.widen(name)
         call.arguments[name] = call.arguments[name].movedim(0, 1).flatten(1, 2)

@@ -30,7 +30,8 @@ Gradients: TypeAlias = tuple[Tensor | None, ...]
 Tangents: TypeAlias = tuple[Any, ...]
 """The tangents of an operator's arguments, tensors; None where one has none."""
 Setup: TypeAlias = Callable[[Any, tuple[Any, ...], bool], None]
-"""Saves what derivatives need: context, arguments, and whether tangents are asked for as well."""
+"""Saves the values that derivatives need. Its arguments: context, arguments, whether for tangents.
+"""
 
 
 class Derivative(NamedTuple):
@@ -74,7 +75,7 @@ class _Operator(NamedTuple):
 
     dispatched: Any
     undifferentiated: Any
-    """The operator <name>_plain, without derivatives; None: there is none."""
+    """The operator <name>_plain, without derivatives, or None."""
     computes: Callable[..., Tensor]
     """Computes its result of dense tensors, without derivatives."""
     function: Any
@@ -112,11 +113,11 @@ def _have_tangent(args: tuple[Any, ...]) -> bool:
 
 
 def run(name: str, *args: Any) -> Tensor:
-    """The result of torch.ops.cpd.<name>, which has derivatives.
+    """Returns the result of torch.ops.cpd.<name>, which has derivatives.
 
-    What the dispatcher would call is called directly where it is known, which a small layer's time
-    is made of; and where Python knows that nothing is to be differentiated, the operator without
-    derivatives.
+    If the dispatcher's target is known, it is called directly, which saves much of a small layer's
+    time. If Python knows that nothing is to be differentiated, the operator without derivatives is
+    called.
     """
     if torch.compiler.is_compiling():
         return getattr(ops, name)(*args)
@@ -208,13 +209,14 @@ def _function(
 def saved(ctx: Any) -> list[Any]:
     """Returns the tensors that `setup` saved.
 
-    They have no tangents of this level of torch.func's transforms, but those of outer levels.
+    Their tangents of this level of torch.func's transforms are removed; tangents of outer levels
+    remain.
     """
     return [None if x is None else private.dual(x)[0] for x in ctx.saved_tensors]
 
 
 def total(*terms: Tensor | None) -> Tensor:
-    """The sum of the terms of a tangent that are not None, which is one at least."""
+    """Returns the sum of the terms of a tangent that are not None, which is one at least."""
     return functools.reduce(torch.add, [term for term in terms if term is not None])
 
 

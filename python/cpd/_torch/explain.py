@@ -2,9 +2,8 @@
 """Explains calls on torch tensors, and converted layers (`cpd.explain`).
 
 A call runs on torch's fake tensors, which have shapes and no memory. Each operator of the library
-that the call reaches is called as the dispatcher would call it, while its thread explains, with
-tensors of the device `meta`: it checks its arguments, notes what it would run, and computes
-nothing.
+that the call reaches is called as by the dispatcher, with tensors of the device `meta`. As its
+thread explains, the operator checks its arguments, records its plan, and computes nothing.
 """
 
 # torch's registries are untyped.
@@ -52,7 +51,7 @@ def explain(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exp
         places, others = tensors[:2], tensors[2:]
         required = [leaves[i].requires_grad for i in places]
         for i in others:
-            leaves[i] = leaves[i].detach()  # the gradient of a bias is no product
+            leaves[i] = leaves[i].detach()  # the gradient of a bias is not a product
 
         def run(needs: tuple[bool, bool]) -> tuple[Tensor, list[Tensor]]:
             for place, need in zip(places, needs, strict=False):
@@ -107,7 +106,7 @@ def _of_products(
     run: Callable[[tuple[bool, bool]], tuple[Tensor, list[Tensor]]],
     required: tuple[bool, bool],
 ) -> Explanation:
-    """The explanation of a product and of the gradients of its operands.
+    """Returns the explanation of a product and of the gradients of its operands.
 
     `run` computes the product of operands that require gradients or not, and returns its operands.
     """
@@ -149,7 +148,7 @@ class _Still:
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes what operators would run, in `steps`. Tensors within it are fake."""
+    """Records the plans of operators in `steps`. Tensors within it are fake."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +162,10 @@ class _Recorder(TorchDispatchMode):
             yield self
 
     def fakes(self, values: Any) -> Any:
-        """The values with fake tensors for tensors; tensors of device `meta` move to the CPU."""
+        """Returns the values with fake tensors for tensors.
+
+        Tensors of device `meta` move to the CPU.
+        """
         return tree_map(self._fake_of, values)
 
     def _fake_of(self, x: Any) -> Any:
@@ -175,7 +177,7 @@ class _Recorder(TorchDispatchMode):
         return fake.requires_grad_(x.requires_grad)
 
     def copied(self, layer: nn.Module) -> Any:
-        """A copy of a layer with fake parameters and buffers, whose clock stands still."""
+        """Returns a layer's copy with fake parameters and buffers, whose clock does not advance."""
         known: dict[int, Any] = {}
 
         def copy(module: nn.Module) -> Any:
@@ -242,14 +244,14 @@ def _without_memory(x: Any) -> Any:
 
 
 def _like(x: Any, device: torch.device) -> Any:
-    """A fake tensor in place of one of device `meta`."""
+    """Returns a fake tensor in place of one of device `meta`."""
     if not isinstance(x, Tensor):
         return x
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
 
 
 def _native(name: str, args: tuple[Any, ...]) -> Explanation:
-    """A product by torch's own kernel."""
+    """Returns a product by torch's own kernel."""
     x = next(arg for arg in args if isinstance(arg, Tensor))
     threads = 1 if x.is_cuda else torch.get_num_threads()
     why = "the sum is native: torch chooses its kernel"

@@ -115,7 +115,7 @@ class Products(NamedTuple):
 
     @classmethod
     def of(cls, call: RecipeCall) -> Products:
-        """The three sums of a recipe."""
+        """Returns the three sums of a recipe."""
         return cls(
             call.sum(Purpose.grad_input), call.sum(Purpose.grad_weight), call.sum(Purpose.grad_bias)
         )
@@ -169,7 +169,7 @@ def _scaled_gradients(
     call: RecipeCall,
     is_turned: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a and b where scales are applied to sums."""
+    """Returns the gradients of a and b where scales are applied to sums."""
     like_a, like_b, _ = ctx.like
     at = call.scales_at
     of_a = of_b = None
@@ -354,7 +354,7 @@ def _matmul(
 
 
 def _factors(a: Tensor, b: Tensor, turned: bool, call: RecipeCall) -> tuple[Tensor, Tensor]:
-    """The matrices of the forward product, cast."""
+    """Returns the matrices of the forward product, cast."""
     a = call.cast(Purpose.cast_activation, a, -1)
     b = call.cast(Purpose.cast_weight, b, -1 if turned else -2)
     return a, b.mT if turned else b

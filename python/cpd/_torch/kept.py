@@ -75,7 +75,7 @@ def _gradients(
     grads: Sequence[Tensor],
     needs: Sequence[bool],
 ) -> list[Tensor]:
-    """The gradients of those operands that need them."""
+    """Returns the gradients of the operands that need one."""
     with torch.enable_grad(), above_autograd():
         leaves = [x.detach().requires_grad_(n) for x, n in zip(operands, needs, strict=True)]
         results = _call(name, places, leaves, sizes, numbers)

@@ -13,7 +13,7 @@ import torch
 from cpd import _core
 
 OLDEST = (2, 11)
-"""The oldest torch whose stable ABI has what the operators use."""
+"""The oldest torch whose stable ABI suffices for the operators."""
 
 
 def _load() -> None:
@@ -32,7 +32,7 @@ def _load() -> None:
 
 
 def _command() -> str:
-    """The command that builds cpd with the operators, in the folder of its sources."""
+    """Returns the command that builds cpd with the operators, in the folder of its sources."""
     return (
         "pip install scikit-build-core pybind11 pybind11-stubgen && "
         f"pip install --no-build-isolation --no-deps --force-reinstall {_source()}"
@@ -40,7 +40,7 @@ def _command() -> str:
 
 
 def _source() -> str:
-    """The folder that pip installed cpd from, where pip recorded one."""
+    """Returns the folder that pip installed cpd from, where pip recorded one."""
     try:
         noted = metadata.distribution("cpd").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

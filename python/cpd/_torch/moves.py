@@ -19,19 +19,19 @@ class Moves(NamedTuple):
     groups: int
 
     def reach(self, kernel: Ints) -> list[int]:
-        """The distance of the last element of a kernel from its first."""
+        """Returns the distance of the last element of a kernel from its first."""
         return [d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True)]
 
     def padded(self, image: Ints) -> list[int]:
         return [n + 2 * p for n, p in zip(image, self.padding, strict=True)]
 
     def places(self, image: Ints, kernel: Ints) -> tuple[int, ...]:
-        """The number of windows of an already padded image along each of its dimensions."""
+        """Returns the number of windows of an already padded image along each of its dimensions."""
         along = zip(image, self.reach(kernel), self.stride, strict=True)
         return tuple((n - reach - 1) // s + 1 for n, reach, s in along)
 
     def size(self, x: Ints, w: Ints) -> tuple[int, ...]:
-        """The shape of the result, from the operands' shapes."""
+        """Returns the shape of the result, from the operands' shapes."""
         images, _, *image = x
         kernel = w[2:]
         if not self.transposed:

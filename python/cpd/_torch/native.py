@@ -54,7 +54,7 @@ class Factor(NamedTuple):
 
 
 def as_factor(x: Tensor | Factor) -> Factor:
-    """A matrix as a factor."""
+    """Returns a matrix as a factor."""
     return x if isinstance(x, Factor) else Factor(x)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The front end of torch tensors (`cpd.ops.front_ends`).
 
-`cpd.ops.on_numpy` documents its functions. What Python can check is checked before an operator is
-called, so that errors have their type. What is unknown while torch compiles is left to the library.
+`cpd.ops.on_numpy` documents its functions. Python checks as much as it can before it calls an
+operator, so that errors have their type. The library checks values that are unknown while torch
+compiles.
 """
 
 # torch's types are untyped in part.
@@ -200,8 +201,8 @@ def integers(
 def _checked_by_kernels(random: Tensor) -> bool:
     """Returns whether `cpd.check_cuda` raises for integers out of range.
 
-    It does on a GPU, where reading them would wait for it. Integers of 64 bits lose what does not
-    fit, so they are read.
+    It raises on a GPU, where reading the integers would wait for it. Integers of 64 bits are read,
+    because the narrower type would lose bits of larger values.
     """
     is_kept = random.element_size() <= 4
     return random.device.type == "cuda" and is_kept and os.environ.get("CPD_CHECK") != "sync"
@@ -221,7 +222,7 @@ def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> torch.dtyp
 
 
 def result_type(a: Tensor, dtype: Any) -> torch.dtype:
-    """The type of a product: `dtype`, or a's."""
+    """Returns the type of a product: `dtype`, or a's."""
     return a.dtype if dtype is None else element(dtype, NARROW_FLOATS)
 
 
@@ -304,7 +305,7 @@ def encode_scaled(
 def _scaled(
     x: Tensor, q: Scaled, options: Drawing, axis: int, levels: Levels, integers: Tensor | None
 ) -> tuple[Any, ...]:
-    """The arguments of cast_scaled and encode_scaled."""
+    """Returns the arguments of cast_scaled and encode_scaled."""
     element_cast, seed, stream = cast_arguments(options, x)
     return x, q.text, axis, element_cast, *levels, seed, stream, integers
 

@@ -31,7 +31,7 @@ from cpd.ops.arguments import holds, holds_scaled
 from cpd.ops.explaining import explains
 
 Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
-"""Seed and stream of a rounding; None where it draws nothing."""
+"""The seed and the stream of a rounding; None if it uses no random bits."""
 
 
 class Parts(NamedTuple):
@@ -79,7 +79,7 @@ UNCAST = Parts("", "", "", 0, 1.0, 0, *(False,) * 5, "")
 
 @constant
 def parts(text: str) -> Parts:
-    """Returns the parts of a cast, by its text; an empty text is no cast."""
+    """Returns the parts of a cast, by its text. An empty text means no cast."""
     if not text:
         return UNCAST
     spec = as_cast(text)
@@ -100,7 +100,10 @@ def parts(text: str) -> Parts:
 
 
 def _splits(spec: Cast, q: Scaled) -> str:
-    """The block of a scale of a whole tensor, or of each row, times values that bfloat16 holds."""
+    """Returns the block of values that share a scale, if bfloat16 holds values times scale.
+
+    A scale belongs to a whole tensor, or to each row.
+    """
     block, factors = q.block, [q.element]
     if q.tensor_scale is not None:
         block, factors = q.outer, [q.element, q.scale]
@@ -132,7 +135,7 @@ _LEAST_BFLOAT16 = 2.0**-133
 
 
 def significant_bits(f: Format) -> int:
-    """The greatest number of significant bits of a format's values."""
+    """Returns the greatest number of significant bits of a format's values."""
     return f.man + 1
 
 
@@ -197,16 +200,16 @@ def split_operand(
 
 
 def type_of_cast(x: Tensor, text: str) -> torch.dtype:
-    """The type of the cast of that text: float32 where x's does not hold the result."""
+    """Returns the type of the cast of that text: float32 where x's does not hold the result."""
     return x.dtype if keeps_type(name_of(x.dtype), text) else torch.float32
 
 
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
-    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text.
+    """Returns `x`, cast by `text` with blocks along `axis`; unchanged for an empty text.
 
-    The result is float32 where x's type does not hold it. Before a transform whose size does not
+    The result is float32 if x's type does not hold it. Before a transform whose size does not
     divide the extent, zeros are appended. `multiplier`: the scale of delayed scaling.
     """
     if not text:

@@ -40,7 +40,7 @@ from cpd.numeric.hadamard import linear_text
 
 
 def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    """For derivatives that are linear in the operands."""
+    """Saves nothing, for derivatives that are linear in the operands."""
 
 
 def _keep_factors(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:

@@ -41,7 +41,7 @@ def _never_plain(args: tuple[Any, ...]) -> bool:
 
 
 def _always(args: tuple[Any, ...]) -> bool:
-    """As `may_differentiate` where nothing is known."""
+    """Returns True: replaces `may_differentiate` if nothing is known."""
     return True
 
 
@@ -51,11 +51,11 @@ PUBLIC: dict[str, Callable[..., Any]] = {
     "direct": lambda overload: overload,
     "autocast_off": lambda x: torch.autocast(x.device.type, enabled=False),
 }
-"""The fallbacks, by the names of the functions whose places they take."""
+"""The fallbacks, by the names of the private functions that they replace."""
 
 
 def _keys(*names: str) -> int:
-    """The number of a set of dispatch keys."""
+    """Returns the number of a set of dispatch keys."""
     sets = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
     return functools.reduce(lambda a, b: a | b, sets).raw_repr()
 
@@ -148,12 +148,12 @@ CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 def transform_level() -> Any:
-    """The level of the innermost transform of torch.func, or None."""
+    """Returns the level of the innermost transform of torch.func, or None."""
     return torch._C._functorch.maybe_current_level()
 
 
 def unwrapped(x: Tensor) -> Tensor:
-    """The tensor that torch.func's transforms and vmap have wrapped, with the whole batch."""
+    """Returns the tensor within the wrappers of torch.func and vmap, with the whole batch."""
     if transforms_active():
         while torch._C._functorch.is_functorch_wrapped_tensor(x):
             x = torch._C._functorch.get_unwrapped(x)
@@ -206,7 +206,7 @@ def dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 is_below_autograd = functools.partial(torch._C._dispatch_tls_is_dispatch_key_excluded, _AUTOGRAD)
-"""Returns whether a call comes from a kernel, whose derivatives are its own."""
+"""Returns whether a call comes from a kernel, which has its own derivatives."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe as the operators torch.ops.cpd.matmul and convolution take it.
+"""A recipe in the form that torch.ops.cpd.matmul and convolution take.
 
-They take a text, which says how each operand of their three GEMMs is cast and summed, and tensors,
+They take a text, which has the cast and the sum of each operand of their three GEMMs, and tensors,
 whose values may change from call to call.
 """
 
@@ -53,14 +53,14 @@ class Resolved(NamedTuple):
     scales_at: str
     """The place where scales are applied: `operand`, `block` or `epilogue`."""
     drawing: frozenset[Purpose]
-    """The purposes of what rounds stochastically."""
+    """The purposes of stochastic roundings."""
     left_out: float
     """The factor of the forward product's operands."""
 
 
 @functools.lru_cache(maxsize=1024)
 def resolved(text: str) -> Resolved:
-    """The resolved recipe of a text."""
+    """Returns the resolved recipe of a text."""
     recipe = _core.Recipe.parse(text)
     roundings = recipe.roundings()
     casts = tuple(parts(roundings[p]) if p in OPERANDS else UNCAST for p in Purpose)
@@ -84,8 +84,8 @@ class RecipeCall(NamedTuple):
     multipliers: Tensor | None = None
     """The scales of activation, weight and gradient, where scaling is delayed."""
     narrow: torch.dtype | None = None
-    """Torch.autocast's type: of native products' operands that are not cast, and of the gradients
-    that they give, which are rounded to it before their operand's own type. None: no autocast."""
+    """The type of torch.autocast; None: no autocast. Uncast operands of native products have this
+    type. Their gradients are rounded to it before they are rounded to the operand's own type."""
 
     @property
     def scales_at(self) -> str:
@@ -93,28 +93,31 @@ class RecipeCall(NamedTuple):
         return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
-        """The sum of that purpose."""
+        """Returns the sum of that purpose."""
         return Sum(self.recipe.roundings[purpose], *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:
-        """The text of a sum or of an operand's cast; empty where the operand is not cast."""
+        """Returns the text of a sum or of an operand's cast.
+
+        Empty where the operand is not cast.
+        """
         return self.recipe.roundings[purpose]
 
     def multiplier(self, operand: Purpose) -> Tensor | None:
-        """The scale by which an operand is multiplied, where scaling is delayed."""
+        """Returns the scale by which an operand is multiplied, where scaling is delayed."""
         if self.multipliers is None:
             return None
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
 
     def pair(self, purpose: Purpose) -> Pair:
-        """Seed and stream of a sum or of an operand's cast; None where it draws nothing."""
+        """Returns seed and stream of a sum or of an operand's cast; None without random bits."""
         if self.numbers is None or purpose not in self.recipe.drawing:
             return None, None
         seed, stream = self.numbers[purpose].unbind()
         return seed, stream
 
     def cast(self, operand: Purpose, x: Tensor, axis: int) -> Tensor:
-        """An operand as it enters its product, blocks along `axis`."""
+        """Returns an operand as it enters its product, blocks along `axis`."""
         text = self.recipe.roundings[operand]
         if not text:
             return self.narrowed(x, _SUM_OF[operand])
@@ -125,8 +128,8 @@ class RecipeCall(NamedTuple):
     ) -> Factor:
         """Returns `cast`, for a product whose result has type `dtype`.
 
-        If that is a 16-bit type and the sum native, short values are apart from their scale,
-        outside of differentiated code; with `narrow`, in bfloat16 on the CPU.
+        If `dtype` is a 16-bit type and the sum is native, 16-bit values are returned apart from
+        their scale, outside of differentiated code; with `narrow`, in bfloat16 on the CPU.
         """
         recipe = self.recipe
         text, cast = recipe.roundings[operand], recipe.casts[operand]
@@ -142,13 +145,13 @@ class RecipeCall(NamedTuple):
         return Factor(y, None, y.dtype == torch.float32 and cast.is_short)
 
     def narrowed(self, x: Tensor, purpose: Purpose) -> Tensor:
-        """An operand of the sum `purpose` that is not cast: in autocast's type if it is native."""
+        """Returns an uncast operand of the sum `purpose`: in autocast's type if that is native."""
         if self.narrow is None or self.rounding(purpose) != NATIVE:
             return x
         return of_type(x, self.narrow)
 
     def gradient_type(self, like: torch.dtype, purpose: Purpose) -> torch.dtype:
-        """The type into which a sum that is a gradient is rounded, before `like`."""
+        """Returns the type into which a sum that is a gradient is rounded, before `like`."""
         if self.narrow is None or self.rounding(purpose) != NATIVE or like != torch.float32:
             return like
         return self.narrow
@@ -190,11 +193,11 @@ class RecipeCall(NamedTuple):
         return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
-        """The factors that a product of two operands contains."""
+        """Returns the factors that a product of two operands contains."""
         return self.recipe.casts[first].factor * self.recipe.casts[second].factor
 
     def of_cast(self) -> RecipeCall:
-        """The call for an activation and a weight that are cast already."""
+        """Returns the call for an activation and a weight that are cast already."""
         return self._replace(recipe=_of_cast(self.recipe.text))
 
     def draws(self) -> bool:
@@ -231,7 +234,7 @@ def _of_cast(text: str) -> Resolved:
 
 
 def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
-    """The recipe of a call, by its arguments' names."""
+    """Returns the recipe of a call, by its arguments' names."""
     text, *rest = (arguments[name] for name in RecipeCall._fields)
     return RecipeCall(resolved(text), *rest)
 

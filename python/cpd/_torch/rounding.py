@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A result rounded on its way forward, and the gradient that returns to it on its way back.
+"""Rounds a result in the forward pass, and its gradient in the backward pass.
 
 The operator `round_both` takes the texts of the two casts (empty: no cast), the axis along which
-blocks of scaled formats run, and `numbers`: their seeds and streams, int64, 2 x 2; None where
-nothing is stochastic. Both casts are straight-through; a tangent passes as it is.
+blocks of scaled formats run, and `numbers`: their seeds and streams, int64, 2 x 2, or None if
+nothing is stochastic. Both casts are straight-through; a tangent passes unchanged.
 """
 
 # torch's registries are untyped.
@@ -89,7 +89,7 @@ def _check(spec: Cast, x: Tensor) -> None:
 def _numbers_of(
     spec: Cast | None, purpose: Purpose, x: Tensor, numbers: tuple[Number, Number]
 ) -> Pair:
-    """Seed and stream of one of the casts; None where it draws nothing."""
+    """Returns seed and stream of one of the casts; None if it uses no random bits."""
     if spec is None:
         return None, None
     seed, stream = call_numbers(spec, *numbers, x)

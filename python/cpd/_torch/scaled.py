@@ -92,8 +92,8 @@ def _covers(call: BatchedCall) -> bool:
 def _needs_calls(call: BatchedCall) -> bool:
     """Returns whether each example needs a separate call.
 
-    It does if one scale covers all of it, or its scales are packed codes, whose bytes belong to one
-    example.
+    It does if one scale covers the whole example, or if its scales are packed codes, whose bytes
+    belong to one example.
     """
     levels = [call.arguments[name] for name in _LEVEL_ARGUMENTS if call.arguments[name] is not None]
     return _covers(call) or any(level.dtype == torch.uint8 for level in levels)

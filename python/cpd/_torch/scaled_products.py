@@ -39,7 +39,7 @@ def scaled_product(
 
 
 def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
-    """An operand's elements and their scales, its blocks along `axis`."""
+    """Returns an operand's elements and their scales, its blocks along `axis`."""
     text, numbers = call.rounding(which), call.pair(which)
     if not text:
         return Operand(x.float(), None, 0, 1, None)
@@ -64,7 +64,7 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
 
 
 def turned(x: Operand) -> Operand:
-    """An operand with its matrices transposed."""
+    """Returns an operand with its matrices transposed."""
     elements, scales, block, lines, factor = x
     return Operand(
         elements.mT,

@@ -33,7 +33,7 @@ Ints = Sequence[int]
 
 
 def tagged(stream: Tensor, purpose: Purpose) -> Tensor:
-    """The stream for a purpose, made from a call's."""
+    """Returns the stream for a purpose, made from a call's."""
     return stream ^ stream_tag(purpose)
 
 
@@ -58,17 +58,17 @@ class Sum(NamedTuple):
         return not self.is_native() and parsed(self.text).rounding == "stochastic"
 
     def drawing(self, purpose: Purpose) -> Sum:
-        """The sum with the random bits of another purpose."""
+        """Returns the sum with the random bits of another purpose."""
         if self.stream is None:
             return self
         return self._replace(stream=tagged(self.stream, purpose))
 
     def swapped(self) -> Sum:
-        """The sum for the product's transpose, whose operands have changed places."""
+        """Returns the sum for the transposed product, whose operands are exchanged."""
         return self if self.is_native() else self._replace(text=_swapped(self.text))
 
     def of_terms(self) -> Sum:
-        """The sum for terms that are not products: they are rounded only as they are added."""
+        """Returns the sum for terms that are not products: only the additions round them."""
         return self if self.is_native() else self._replace(text=_of_terms(self.text))
 
 

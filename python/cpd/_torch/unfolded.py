@@ -30,7 +30,7 @@ class Windows(NamedTuple):
     groups: int
 
     def places(self, image: Ints) -> tuple[int, ...]:
-        """The number of windows that an image has along each of its dimensions."""
+        """Returns the number of windows that an image has along each of its dimensions."""
         return tuple(
             (n - d * (k - 1) - 1) // s + 1
             for n, k, s, d in zip(image, self.kernel, self.stride, self.dilation, strict=True)
@@ -53,11 +53,11 @@ class Windows(NamedTuple):
         ).mT
 
     def terms(self, x: Tensor) -> int:
-        """The number of products of each sum of a group."""
+        """Returns the number of products of each sum of a group."""
         return x.shape[1] // self.groups * math.prod(self.kernel)
 
     def bytes(self, x: Tensor) -> int:
-        """The bytes of the columns of one image."""
+        """Returns the bytes of the columns of one image."""
         places = math.prod(self.places(x.shape[2:]))
         return self.groups * self.terms(x) * places * x.element_size()
 
@@ -106,7 +106,7 @@ def _convolve(
 
 
 def _padded(x: Tensor, moves: Moves, kernel: Ints, places: Ints) -> Tensor:
-    """The image within its padding, as far as the windows of these places reach."""
+    """Returns the image within its padding, as far as the windows at these positions reach."""
     edges = [p for p in reversed(moves.padding) for _ in (0, 1)]
     x = F.pad(x, edges) if any(edges) else x
     reach = moves.reach(kernel)

@@ -30,7 +30,7 @@ front of the result, or None where it is there already."""
 class BatchedCall:
     """A call of an operator by torch.vmap.
 
-    It has the arguments by name; the batch is in front of those tensors that have one.
+    It has the arguments by name. In batched tensors the batch is the first dimension.
     """
 
     def __init__(self, operator: Any, args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> None:
@@ -44,7 +44,7 @@ class BatchedCall:
         self.size: int = self.arguments[self.along[0]].shape[0]
 
     def rank(self, name: str) -> int:
-        """An operand's dimensions without the batch."""
+        """Returns an operand's dimensions without the batch."""
         return self.arguments[name].dim() - (name in self.along)
 
     def widen(self, name: str, rank: int | None = None) -> None:
@@ -62,7 +62,7 @@ class BatchedCall:
         return y if parted is None else parted(y)
 
     def one_by_one(self) -> Results:
-        """A call for each example; an empty batch has the shape of a call with zeros."""
+        """Returns a call for each example; an empty batch has the shape of a call with zeros."""
         along = {name: self.arguments[name] for name in self.along}
         if self.size == 0:
             zeros = {name: x.new_zeros(x.shape[1:]) for name, x in along.items()}

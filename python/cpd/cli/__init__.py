@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `cpd` (also `python -m cpd`).
 
-What a command finds goes to standard output, progress to standard error. A mistake of the user's
-gives one line and exit status 2.
+Results go to standard output, progress to standard error. A mistake of the user's gives one line
+and exit status 2.
 """
 
 import importlib
@@ -22,7 +22,7 @@ _COMMANDS = (
 )
 """The commands in the order of the help. Each is a module here or of the package cpd-lab."""
 _PACKAGES = {"sklearn": "scikit-learn"}
-"""Modules whose packages bear another name."""
+"""Modules whose packages have other names."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser(command: str | None = None) -> Parser:
-    """The parser of all commands.
+    """Returns the parser of all commands.
 
-    `command`, the first word of a command line, limits it to the command of that name, or to all
-    commands' names if there is none: other modules are then not imported.
+    `command` is the first word of a command line. The parser then has only that command, and other
+    modules are not imported. If no command has that name, it has all commands' names.
     """
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."
@@ -106,7 +106,7 @@ def _register(commands: Commands, parser: Parser, *names: str) -> None:
 
 
 def _register_added(commands: Commands, name: str) -> None:
-    """Adds a command of another package; for one of the lab that is missing, what it needs."""
+    """Adds another package's command. If the lab is missing, its command reports what it needs."""
     entry = added_commands().get(name)
     if entry is None:
         commands.add_parser(name, help=needs(LAB))

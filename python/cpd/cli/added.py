@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads what other packages add to `cpd`: commands, and the gradients of models that they train.
+"""Loads additions of other packages to `cpd`: commands, and gradients of models that they train.
 
-They name it in entry points, so that this package names no module of theirs.
+The packages name them in entry points, so that this package names none of their modules.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ LAB_COMMANDS = ("train", "study", "demo", "report")
 
 
 def needs(package: str) -> str:
-    """The error for a package that is not installed."""
+    """Returns the error for a package that is not installed."""
     return f"needs the Python package '{package}' (pip install {package})"
 
 
 @functools.cache
 def added_commands() -> dict[str, EntryPoint]:
-    """The commands of other packages, by name: each entry point is a function like `register`."""
+    """Returns the commands of other packages, by name. Each entry point works like `register`."""
     return _entries("cpd.commands")
 
 
 def model_gradients() -> Any:
-    """The module that takes gradients of a model it trains: `check(options)` and `gradients`.
+    """Returns the module that trains models for gradients: `check(options)` and `gradients`.
 
     Raises RunError if no installed package has one.
     """

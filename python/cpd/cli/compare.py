@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _LISTED = 12
-"""The most values of one format alone that are printed; of more, half from each end."""
+"""The largest number of one format's own values that are printed; above it, half from each end."""
 _LISTED_BITS = 20
-"""The widest format whose values are compared one by one."""
+"""The bits of the widest format whose values are compared one by one."""
 _MOST_IN_JSON = 2**16
 
 
 @dataclass(frozen=True)
 class Binade:
-    """The multiples of 2^spacing from `first` to `last`, of which there is at least one."""
+    """The multiples of 2^spacing from `first` to `last`, at least one."""
 
     spacing: int
     first: float
@@ -43,7 +43,7 @@ class Binade:
 
 
 def binade(f: Format, k: int) -> Binade | None:
-    """The positive values of `f` in [2^k, 2^(k+1))."""
+    """Returns the positive values of `f` in [2^k, 2^(k+1))."""
     if f.min_subnormal is None or f.max < 2.0**k:
         return None
     least = math.frexp(f.min_subnormal)[1] - 1
@@ -55,7 +55,7 @@ def binade(f: Format, k: int) -> Binade | None:
 
 
 def binades(*formats: Format) -> range:
-    """The exponents of all positive values."""
+    """Returns the exponents of all positive values."""
     ends = [
         (math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1])
         for f in formats
@@ -88,7 +88,7 @@ class Comparison:
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
 
     def spacings(self) -> list[Spacing]:
-        """The binades, ascending; binades of the same relative spacings are one."""
+        """Returns the binades, ascending. Binades of equal relative spacings count as one."""
         rows: list[Spacing] = []
         for k in binades(self.a, self.b):
             sides = binade(self.a, k), binade(self.b, k)
@@ -132,7 +132,10 @@ def compare(console: Console, a: Format, b: Format) -> None:
 
 
 def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
-    """The same for JSON; `values` are None if they are more than 2^16, or a format is wide."""
+    """Returns the same for JSON.
+
+    `values` are None if they are more than 2^16, or a format is wide.
+    """
     comparison = Comparison.of(a, b)
     return {
         "common": comparison.common,
@@ -237,7 +240,7 @@ def _only(a: Format, b: Format, common: int) -> str:
 
 
 def _values_only(a: Format, b: Format, count: int) -> list[float] | None:
-    """The `count` values that only `a` has, ascending; None if a format is wide."""
+    """Returns the `count` values that only `a` has, ascending; None if a format is wide."""
     if max(a.bits, b.bits) > _LISTED_BITS:
         return None if count else []
     values: list[float] = np.setdiff1d(a.values(), b.values()).tolist()
@@ -245,7 +248,7 @@ def _values_only(a: Format, b: Format, count: int) -> list[float] | None:
 
 
 def _some(values: list[float]) -> str:
-    """The values, or the first and the last of them."""
+    """Returns the values, or the first and the last of them."""
     if len(values) <= _LISTED:
         return ", ".join(map(exact, values))
     half = _LISTED // 2

@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
 def register(commands: opt.Commands, whole: argparse.ArgumentParser) -> None:
-    """Adds the command `completion`; `whole` is the parser that is completed."""
+    """Adds the command `completion`, which completes the parser `whole`."""
     opt.command(commands, "completion", lambda options: _run(whole, options), Options)
 
 
@@ -47,7 +47,7 @@ def _run(parser: argparse.ArgumentParser, options: Options) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The options and arguments of all commands."""
+    """Yields the options and arguments of all commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
@@ -57,7 +57,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _names() -> dict[str, tuple[str, ...]]:
-    """By argument, the names that it takes without being limited to them."""
+    """Returns suggested names by argument. The argument also takes other names."""
     from cpd.cli.scaled import SOURCES
     from cpd.cli.show import COMMON
     from cpd.compress.table import compressors

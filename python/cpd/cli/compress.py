@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd compress`: what codecs make of a file's tensors."""
+"""`cpd compress`: encodes the tensors of a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +117,7 @@ def _run(options: Options) -> int:
 
 
 def _codecs(options: Options) -> list[str]:
-    """The codecs' names in their one form, when all else that was asked is right too."""
+    """Returns the codecs' names in their one form, when all else that was asked is right too."""
     from cpd.compress.codecs import Codec
 
     if options.seeds < 1:
@@ -133,7 +133,7 @@ def _codecs(options: Options) -> list[str]:
 
 
 def _tensors(path: Path) -> "dict[str, Values]":
-    """The floating-point tensors of a file, in binary32."""
+    """Returns the floating-point tensors of a file, in binary32."""
     from cpd.study.gradient_files import read_arrays, shown
 
     with users_mistakes():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd env`: what a report of an error should say of the machine and its packages."""
+"""`cpd env`: prints the facts of the machine and its packages for an error report."""
 
 import os
 import platform
@@ -50,7 +50,7 @@ def _run(options: Options) -> int:
 
 
 def environment() -> dict[str, str]:
-    """The lines of `cpd env`, by name."""
+    """Returns the lines of `cpd env`, by name."""
     from cpd.study.processor import cpu_name
 
     versions = {name: _version(name) for name in _PACKAGES}

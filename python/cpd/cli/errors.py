@@ -12,15 +12,15 @@ from cpd.numeric.warned import PrecisionWarning
 
 
 class UsageError(Exception):
-    """A mistake of the user's: its text is all that is shown."""
+    """A mistake of the user's. Only its text is shown."""
 
 
 class RunError(Exception):
-    """A failure between ranks: its text is all that is shown."""
+    """A failure between ranks. Only its text is shown."""
 
 
 def one_line(message: object) -> str:
-    """An error as a command prints it: a line, in which long words are cut."""
+    """Returns an error as a command prints it: a line, in which long words are cut."""
     return _core.readable(" ".join(str(message).splitlines()))
 
 
@@ -30,7 +30,7 @@ def warn(command: str, text: str) -> None:
 
 
 def system_error(error: OSError) -> str:
-    """The text of an error of the file system, with the file if there is one."""
+    """Returns the text of an error of the file system, with the file if there is one."""
     file = f"{error.filename}: " if error.filename is not None else ""
     return f"{file}{error.strerror or error}"
 

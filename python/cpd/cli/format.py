@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LISTED_BITS = 8
-"""The widest format whose values `--values` lists."""
+"""The bits of the widest format whose values `--values` lists."""
 _FIGURES = (
     *("exp", "man", "bias", "encoding", "signed", "subnormals", "bits", "max", "min_normal"),
     *("min_subnormal", "epsilon", "num_values"),
@@ -38,7 +38,7 @@ _SIDE_BY_SIDE = 4
 
 @dataclass
 class FormatOptions:
-    """Options of what is shown of formats."""
+    """Options that choose what is shown of formats."""
 
     values: bool = opt.option(
         f"list every code and its value, for formats of up to {LISTED_BITS} bits and the elements "
@@ -60,7 +60,7 @@ class FormatOptions:
 
 
 def describe(options: FormatOptions, found: Sequence[Format | Scaled]) -> Any:
-    """The formats for JSON: a row each; of --compare an object."""
+    """Returns the formats for JSON: a row each; of --compare an object."""
     formats = [f for f in found if isinstance(f, Format)]
     if options.neighbors is not None:
         return [neighbors_row(number(options.neighbors), f) for f in formats]
@@ -154,6 +154,6 @@ def _print_values(console: Console, wire: Format) -> None:
 
 
 def _code_values(wire: Format) -> list[float]:
-    """The value of every code, ascending by code."""
+    """Returns the value of every code, ascending by code."""
     codes = np.arange(2**wire.bits, dtype=np.uint8)
     return [float(decode(codes[i : i + 1], wire, (1,))[0]) for i in range(len(codes))]

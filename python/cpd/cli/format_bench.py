@@ -38,7 +38,7 @@ _NUMBER = r"[-+]?(?:0x[0-9a-f]*\.?[0-9a-f]+(?:p[-+]?\d+)?|\d*\.?\d+(?:e[-+]?\d+)
 
 
 def names_of(standard: str) -> list[str]:
-    """The formats of IEEE P3109's draft, 3 to 8 bits, or of OCP (FP8, MX)."""
+    """Returns the formats of IEEE P3109's draft, 3 to 8 bits, or of OCP (FP8, MX)."""
     return list(_OCP) if standard == "ocp" else list(_p3109())
 
 
@@ -55,7 +55,7 @@ def _p3109() -> Iterator[str]:
 
 
 def number(text: str) -> float:
-    """A number: decimal, or hexadecimal as C writes it."""
+    """Returns a number: decimal, or hexadecimal as C writes it."""
     word = text.strip().lower()
     if not re.fullmatch(_NUMBER, word):
         raise UsageError(
@@ -71,7 +71,7 @@ class Neighbors(NamedTuple):
     nearest: float
     above: float
     ulp: float
-    """From the neighbor below (of a value that is held: from itself) to the one above."""
+    """The distance from the neighbor below to the one above; if the value is held, from itself."""
 
     @classmethod
     def of(cls, value: float, f: Format) -> Neighbors:
@@ -112,7 +112,7 @@ def neighbors_row(value: float, f: Format) -> dict[str, Any]:
 
 
 def _code(value: float, f: Format) -> str:
-    """The value's code in hexadecimal, where it has one."""
+    """Returns the value's code in hexadecimal, where it has one."""
     try:
         packed = encode(np.array([value]), f)
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of `--transport`: opening them, agreeing on options, and what goes wrong in between."""
+"""The nodes of `--transport`: opens them, agrees on options, reports what fails meanwhile."""
 
 import hashlib
 import warnings
@@ -22,7 +22,7 @@ T = TypeVar("T")
 def checked_alone(options: Any, check: Callable[[], object]) -> None:
     """Raises UsageError for mistakes that are found before nodes connect, which imports torch.
 
-    They are a missing launcher, and what `check` refuses, if nodes are virtual. (Processes first
+    These are a missing launcher and, if nodes are virtual, the errors of `check`. (Processes first
     agree on whose mistake is reported.)
     """
     with users_mistakes():
@@ -120,10 +120,10 @@ def agreed(ranks: "Ranks", options: Any, make: Callable[[], T]) -> T | None:
 
 
 def _wait_for_all(ranks: "Ranks") -> None:
-    """Returns when every process has read what was gathered.
+    """Returns when every process has read the gathered data.
 
-    A process that then ends with an error may be lost to those that are still here; they do not
-    report that.
+    A process may then end with an error. The remaining processes may lose it; they do not report
+    that.
     """
     from cpd.comm import RankLost, TransportError
     from cpd.parallel.nodes import gather_integers

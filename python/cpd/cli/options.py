@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of commands: a dataclass has a field for each, from which argparse reads them.
+"""Options of commands: argparse reads them from the fields of a dataclass.
 
     @dataclass
     class Options:
@@ -7,8 +7,8 @@
         seeds: int = option("the number of encodings", 4)
         results: Tables = group(Tables, "the results")
 
-`command` adds the command of such a class, whose docstring is the command's help, and runs it with
-an instance that has the values of a command line.
+`command` adds the command of such a class, whose docstring is the command's help. It runs the
+command with an instance that has the values of a command line.
 """
 
 import argparse
@@ -68,7 +68,7 @@ class CommandParser(Parser):
     """Reports unknown options itself, so that the error names the command's own help."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Refuses unknown arguments, with the nearest option or the one that took their place."""
+        """Refuses unknown arguments, with the nearest option or the option that replaced them."""
         gone = gone_flag(self.prog.partition(" ")[2], args or ())
         if gone:
             self.error(gone)
@@ -83,7 +83,7 @@ class CommandParser(Parser):
 
 
 class Help(argparse.HelpFormatter):
-    """Help whose lines end between words. Indented paragraphs of a description stay as they are."""
+    """Help that breaks lines between words. Indented paragraphs of a description stay unchanged."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
@@ -106,7 +106,7 @@ def command(commands: Commands, name: str, run: Callable[[T], int], options: typ
 
 
 def actions(commands: Commands, name: str, text: type[Any]) -> Commands:
-    """Adds a command that consists of actions, and returns what `command` adds each of them to."""
+    """Adds a command that consists of actions. Returns the object to which `command` adds them."""
     parser = _parser(commands, name, text)
     return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
@@ -136,15 +136,15 @@ _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 def option(help: str, default: Any = None, absent: str = "none", **settings: Any) -> Any:
     """Returns a field that is an option.
 
-    Its flag is the field's name with dashes. A bool is a flag without a value, of which `--no-NAME`
-    is the flag if the default is True.
+    Its flag is the field's name with dashes. A bool is a flag without a value; if its default is
+    True, the flag is `--no-NAME`.
 
     Args:
-        help: what the option does. What holds without the option is added.
+        help: the effect of the option. The behavior without the option is added.
         default: the value without the option.
-        absent: what holds without an option whose default is None, in words.
+        absent: the behavior without the option, in words, if the default is None.
         settings: `flags`, other flags; and arguments of argparse's `add_argument`. The field's type
-            decides `type` and `metavar`, unless they are given.
+    determines `type` and `metavar`, unless they are given.
 
     Returns:
         The field.
@@ -158,7 +158,7 @@ def option(help: str, default: Any = None, absent: str = "none", **settings: Any
 
 
 def argument(help: str, **settings: Any) -> Any:
-    """Returns a field that is an argument without a flag; `settings` as of `option`."""
+    """Returns a field that is an argument without a flag. `settings`: as for `option`."""
     return field(default=None, metadata={"help": help, "flags": (), **settings})
 
 
@@ -168,8 +168,8 @@ def group(cls: type[Any], title: str, text: str | None = None, exclusive: bool =
     Args:
         cls: the dataclass of its options.
         title: the title in the help.
-        text: what the help says of the group; default nothing.
-        exclusive: whether no more than one of the options may be given; default False.
+        text: the help's text about the group; default nothing.
+        exclusive: whether only one of the options may be given; default False.
 
     Returns:
         The field.
@@ -228,7 +228,7 @@ def options_of(cls: type[T], parsed: argparse.Namespace) -> T:
 
 
 def flat(options: Any) -> argparse.Namespace:
-    """Returns all options, those in groups too, as argparse has read them."""
+    """Returns all options, also the options of groups, as argparse has read them."""
     values: dict[str, Any] = {}
     for name, value in vars(options).items():
         values |= vars(flat(value)) if is_dataclass(value) else {name: value}
@@ -337,7 +337,7 @@ def seconds(text: str) -> float:
 
 
 def reduce(default: str, several: bool = True) -> Any:
-    """Returns the option of an all-reduce, or of `several`; its default is None."""
+    """Returns the option of an all-reduce, or with `several` of several. Its default is None."""
     settings = {"action": "extend", "type": texts, "metavar": "TEXT,…"} if several else {}
     more = "; a list, or the option again" if several else ""
     return option(
@@ -390,7 +390,7 @@ def seed() -> Any:
 
 
 def machine(default: str) -> Any:
-    """Returns the option of a machine; its default is None."""
+    """Returns the option of a machine. Its default is None."""
     return option(
         "a machine's name, its .toml file, or its numbers: alpha, the seconds of a message, beta, "
         "bytes a second, and more",

@@ -42,7 +42,10 @@ def new_console(stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
-    """A bar on standard error where that is a terminal; otherwise only what is printed on it."""
+    """Returns a progress bar on standard error, if that is a terminal.
+
+    Otherwise returns one that only prints the lines printed on it.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
@@ -116,7 +119,7 @@ def check_readable(path: Path) -> None:
 
 
 def json_written(path: Path | None, result: Callable[[], Any]) -> bool:
-    """Writes a result as JSON if there is a path. Returns whether it went to standard output."""
+    """Writes a result as JSON if there is a path. Returns whether it was on standard output."""
     if path is not None:
         write_json(path, result())
     return is_stdout(path)
@@ -140,7 +143,7 @@ def is_stdout(path: Path | None) -> bool:
 
 
 def short(value: float | None) -> str:
-    """A power of two far from 1 as 2^k, any other value in up to six digits."""
+    """Returns a power of two far from 1 as 2^k, any other value in up to six digits."""
     if value is None:
         return "none"
     mantissa, exponent = math.frexp(abs(value))
@@ -150,7 +153,7 @@ def short(value: float | None) -> str:
 
 
 def exact(value: float) -> str:
-    """The value without rounding: in decimal where that is short, else as m·2^k."""
+    """Returns the value without rounding: in decimal if that is short, else as m·2^k."""
     decimal = f"{value:.12g}"
     if not math.isfinite(value) or (float(decimal) == value and len(decimal) <= 12):
         return decimal

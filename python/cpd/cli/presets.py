@@ -54,7 +54,7 @@ def _unit(preset: str) -> Unit:
 
 
 def _outputs(preset: str) -> list[str]:
-    """The formats of results that the unit has, and CPD knows the rule of."""
+    """Returns the formats of results that the unit has, and CPD knows the rule of."""
     known = []
     for name in ("fp32", "fp16"):
         try:
@@ -66,7 +66,7 @@ def _outputs(preset: str) -> list[str]:
 
 
 def _nans(preset: str) -> dict[str, str]:
-    """The unit's NaN as each of its results holds it, where that is known."""
+    """Returns the unit's NaN as each of its results holds it, if that is known."""
     nan = Accumulator.named()[preset]["nan"]
     digits = {"fp32": 8, "fp16": 4}
     return {name: nan[: digits[name]] for name in _outputs(preset) if nan}
@@ -93,7 +93,7 @@ def _table(presets: list[str]) -> Table:
 
 
 def _sources(presets: list[str]) -> list[str]:
-    """Each source with its presets, and what the table has no column for."""
+    """Returns each source with its presets, and the facts without a column in the table."""
     lines = []
     sources = {preset: told["source"] for preset, told in Accumulator.named().items()}
     for source in dict.fromkeys(sources[preset] for preset in presets):

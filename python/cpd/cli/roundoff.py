@@ -86,7 +86,7 @@ class Source(opt.GradientsFile):
 
 
 def _of_models(what: str, name: str) -> Any:
-    """Returns an option of the model, of which each has a default."""
+    """Returns an option of the model. Each model has a default."""
     others = OTHER_DEFAULTS.get(name, "their own")
     both = f"{MODEL_DEFAULTS[name]}, of other models {others}"
     return opt.option(what, absent=str(others) if others == MODEL_DEFAULTS[name] else both)
@@ -94,7 +94,7 @@ def _of_models(what: str, name: str) -> Any:
 
 @dataclass
 class Model:
-    """Options of the model whose gradients are taken."""
+    """Options of the model that computes the gradients."""
 
     model: str | None = opt.option("a model of `cpd train`", absent="mlp", metavar="NAME")
     epochs: int | None = _of_models(
@@ -184,7 +184,7 @@ def _run(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Refuses what can be refused before there are gradients."""
+    """Refuses invalid options before gradients are computed."""
     from cpd.study.series import check_group_sizes
 
     _specs(options)
@@ -197,13 +197,13 @@ def _check(options: Options) -> None:
 
 
 def _specs(options: Options) -> "tuple[Machine | None, dict[str, Reduce]]":
-    """The network that --recommend models, and the sums that are measured, by their texts."""
+    """Returns the network that --recommend models, and the measured sums, by their texts."""
     network = _network(options)
     return network, {text: _spec(text, options) for text in options.sums.reduce or [_REDUCE]}
 
 
 def _spec(text: str, options: Options) -> Reduce:
-    """The all-reduce of a text; of --recommend in order ring."""
+    """Returns the all-reduce of a text; of --recommend in order ring."""
     spec = opt.reduce_of(text)
     if options.sums.recommend and spec.order != "ring":
         if any(word.startswith("order=") for word in shlex.split(text)):
@@ -216,7 +216,7 @@ def _spec(text: str, options: Options) -> Reduce:
 
 
 def _study(options: Options, world: int | None) -> _Study:
-    """`world`: the number of processes that are the nodes."""
+    """Runs the study. `world`: the number of processes that are the nodes."""
     from cpd.study.series import Series, baselines, check_group_sizes, group_sizes_for
 
     _check(options)
@@ -324,7 +324,7 @@ def _warn_of(not_finite: "list[NotFinite]", options: Options) -> None:
 
 
 def _warn_of_what_is_lost(study: _Study, inputs_are_finite: bool) -> None:
-    """Names the sums of which nothing is left; the remedy only where the format is to blame."""
+    """Names the sums with no finite result, and a remedy if the format is to blame."""
     for entry in study.series:
         rows = [line.row for line in entry.lines]
         if all(row.count > row.zero_references and row.relative_rms == 1 for row in rows):
@@ -372,7 +372,7 @@ def _check_source(options: Options) -> None:
 
 
 def _gradients(options: Options, nodes: int | None) -> "Gradients":
-    """The gradients of a file or a model, of --layer alone if it is given."""
+    """Returns the gradients of a file or a model, of --layer alone if it is given."""
     from cpd.study.gradients import load_gradients
 
     file, layer = options.source.gradients, options.source.layer

@@ -43,7 +43,7 @@ _CSV = (
 
 
 def series_table(series: Sequence[Series]) -> Table:
-    """All ways to sum, one after the other; with times where a network was given."""
+    """Returns all ways to sum, one after the other; with times where a network was given."""
     timed = any(line.choice for entry in series for line in entry.lines)
     table = new_table(
         "Sum",
@@ -113,7 +113,7 @@ def _narrow(table: Table) -> Table:
 
 
 def print_series(console: Console, series: Sequence[Series], per_layer: bool) -> None:
-    """The table, each layer's where wanted, and what is recommended."""
+    """Prints the table, also each layer's if requested, and the recommendation."""
     console.print(series_table(series))
     if per_layer:
         for entry in series:
@@ -132,7 +132,7 @@ def print_series(console: Console, series: Sequence[Series], per_layer: bool) ->
 
 
 def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
-    """Names the specs whose round-off is the mean's of several sums."""
+    """Names the specs whose round-off is measured on the mean of several sums."""
     from cpd.study.reduce import STEPS, feeds_back
 
     labels = [label for label, spec in specs.items() if feeds_back(spec)]
@@ -143,7 +143,7 @@ def print_averaged(console: Console, specs: Mapping[str, Reduce]) -> None:
 
 
 def csv_of(series: Sequence[Series], per_layer: bool) -> str:
-    """A header and a row for each line; `layer` is empty for all layers together."""
+    """Returns a header and a row for each line; `layer` is empty for all layers together."""
     rows = []
     for entry in series:
         setting = {"name": entry.label, **entry.setting(), "baseline": int(entry.baseline)}

@@ -46,7 +46,7 @@ TERMS = {
     "mae": "A mapped to M or to M/1.5, whichever has the smaller sum of errors",
     "mse": "A mapped to M or to M/1.5, whichever has the smaller sum of squared errors",
 }
-"""Rules, arithmetics, what NaN does, choices: what they mean."""
+"""The meanings of rules, arithmetics, treatments of NaN, and choices."""
 _KEYS = (
     *("element", "block", "scale", "rule", "tensor_scale", "outer", "arithmetic", "margin"),
     *("non_finite", "choose", "scale_max"),
@@ -55,11 +55,11 @@ _KEYS = (
 EXAMPLE = (4096, 4096)
 _FLT_MAX, _FLT_LEAST = 2.0**128 - 2.0**104, 2.0**-149
 _LISTED_BITS = 4
-"""The widest elements whose values are listed."""
+"""The bits of the widest elements whose values are listed."""
 
 
 def find_format(name: str) -> Format | Scaled:
-    """The format of a name; an error names the scaled one that was probably meant."""
+    """Returns the format of a name; an error names the scaled one that was probably meant."""
     try:
         return format_or_scaled(name)
     except ValueError as error:
@@ -122,7 +122,7 @@ def scaled_table(formats: list[Scaled]) -> Table:
 
 
 def notes(formats: list[Scaled]) -> Iterator[str]:
-    """The table in words."""
+    """Yields the table in words."""
     yield f"* of a {' x '.join(map(str, EXAMPLE))} matrix, blocks along its rows"
     yield "A: a block's largest magnitude; M: the elements' max, of exponent emax"
     for terms in (
@@ -145,7 +145,7 @@ def notes(formats: list[Scaled]) -> Iterator[str]:
 
 
 def largest(q: Scaled) -> float:
-    """The largest finite value; binary32's where scales reach beyond."""
+    """Returns the largest finite value; binary32's where scales reach beyond."""
     f = q.element
     value = f.max * q.scale.max * (1.0 if q.tensor_scale is None else q.tensor_scale.max)
     if value <= _FLT_MAX:
@@ -158,7 +158,7 @@ def largest(q: Scaled) -> float:
 
 
 def least(q: Scaled) -> float:
-    """The least positive value; binary32's where scales reach below."""
+    """Returns the least positive value; binary32's where scales reach below."""
     value = 1.0
     for f in (q.element, q.scale, q.tensor_scale):
         if f is not None:

@@ -39,7 +39,7 @@ def register(commands: opt.Commands) -> None:
 
 @dataclass
 class Lists:
-    """Options of what is listed."""
+    """Options that choose what is listed."""
 
     tables: str | None = opt.option(
         "show the formats of a standard: p3109 (IEEE P3109, 3 to 8 bits) or ocp (FP8 and MX)",
@@ -62,7 +62,7 @@ class Lists:
 
     @property
     def kind(self) -> str | None:
-        """The kind of things that is listed; None: names say their kind."""
+        """The kind of objects that are listed. None: names determine their kind."""
         kinds = ("units", "codecs", "recipes", "schema")
         return next((kind for kind in kinds if getattr(self, kind)), None)
 
@@ -93,7 +93,7 @@ class Options:
 
     @property
     def kind(self) -> str | None:
-        """The kind of things that is listed."""
+        """The kind of objects that are listed."""
         return self.lists.kind
 
 
@@ -145,7 +145,7 @@ def _check(options: Options) -> None:
 
 
 def _listed(kind: str | None) -> tuple[str, ...]:
-    """The names that are shown where none is given."""
+    """Returns the names that are shown if no name is given."""
     return _names().get(kind, COMMON) if kind else COMMON
 
 
@@ -166,7 +166,7 @@ class _Codec(str):
 
 
 def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Recipe:
-    """Finds what a name means, or what it means among the things of a kind."""
+    """Returns the object of a name, or the object of that name and this kind."""
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:

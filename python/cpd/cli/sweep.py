@@ -36,7 +36,7 @@ def register(commands: opt.Commands) -> None:
 
 @dataclass
 class Choices:
-    """Options of what is combined: arguments of `cpd.study.sweep`."""
+    """Options of the combinations: arguments of `cpd.study.sweep`."""
 
     formats: str = opt.option("formats, as patterns or names", "e[2-5]m[1-3]", metavar="NAME,…")
     accumulators: str = opt.accumulator(
@@ -179,7 +179,7 @@ def _run(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Finds out before the work what is wrong."""
+    """Reports mistakes before the work begins."""
     if bool(options.files) == (options.capture is not None):
         got = "both" if options.files else "neither"
         raise UsageError(f"give either files of tensors or --capture, got {got}")
@@ -208,7 +208,7 @@ def _tensors(options: Options) -> Any:
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """A function of the user's, of a module that Python finds from the current folder too."""
+    """Returns a function of the user's, from a module in Python's path or the current folder."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
         raise UsageError(f"--capture must be MODULE:FUNCTION, got {text!r}")

@@ -15,9 +15,9 @@ from rich.table import Table
 _PIPE = 80
 _SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported here
 _LEAST_WORDS = 8
-"""To so many letters a column of words is narrowed."""
+"""The least width of a column of words, in letters."""
 _BREAKS = re.compile(r".+?(?:[=/:]+|[.-](?!\d)|$)")
-"""Matches the parts into which a word that is longer than its column is broken."""
+"""Matches the parts into which a word that is wider than its column is broken."""
 
 
 class WholeConsole(Console):
@@ -50,7 +50,7 @@ class WholeTable(Table):
         yield from super().__rich_console__(console, options.update(width=width))
 
     def _least(self, console: Console, options: ConsoleOptions) -> int:
-        """The width at which no number is cut."""
+        """Returns the width at which no number is cut."""
         least = Measurement.get(console, options.update(width=1000), self).maximum
         for column in self.columns:
             if not column.no_wrap:
@@ -69,7 +69,7 @@ class WholeTable(Table):
 
 
 def _parted(text: str, width: int) -> str:
-    """The text with words that are longer than the width broken into lines after signs."""
+    """Returns the text with words that are longer than the width broken into lines after signs."""
 
     def parts(word: re.Match[str]) -> str:
         if cell_len(word[0]) <= width:
@@ -85,7 +85,7 @@ def _parted(text: str, width: int) -> str:
 
 
 def _in_lines(header: str, cells: Iterable[str]) -> str:
-    """A header broken to lines of its cells' width, or of its longest word's."""
+    """Returns a header broken to lines of its cells' width, or of its longest word's."""
     widest = max(map(cell_len, cells), default=0)
     words: list[str] = []
     for word in header.split():

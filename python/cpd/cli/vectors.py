@@ -42,7 +42,7 @@ def register(commands: opt.Commands) -> None:
 
 
 def _rounding(text: str) -> str:
-    """The mode of a name, in capitals or not; an unknown name as it is."""
+    """Returns the mode of a name, in capitals or not; an unknown name as it is."""
     word = text.lower()
     known = (mode for mode, names in _ROUNDINGS.items() if word in (mode, *names))
     return next(known, text)
@@ -83,7 +83,7 @@ class Rule:
 
 @dataclass
 class Lines:
-    """Options of which lines there are: arguments of `cpd.hardware.make_vectors`."""
+    """Options of the lines: arguments of `cpd.hardware.make_vectors`."""
 
     exhaustive: bool = opt.option("add all lines", False)
     directed: bool = opt.option("add inputs near special values", False)
@@ -341,7 +341,10 @@ def _disagreement_told() -> Iterator[None]:
 def _cases(
     rule: ElementRule | SumRule, coverage: Mapping[str, int], is_exhaustive: bool = False
 ) -> str:
-    """The number of lines of each case. A 0 is `cannot happen` where no input is such a case."""
+    """Returns the number of lines of each case.
+
+    A 0 is `cannot happen` if no input is such a case.
+    """
     from cpd.hardware.vectors.coverage import cannot_happen
 
     excluded = cannot_happen(rule, coverage, is_exhaustive)
@@ -376,7 +379,7 @@ def _note_e4m3(options: Options) -> None:
 
 
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
-    """The accumulator's text; a unit without operand formats gets the command's."""
+    """Returns the accumulator's text; a unit without operand formats gets the command's."""
     words = () if acc is None else acc.split()
     if "block_fma" not in words or not formats:
         return acc

@@ -98,9 +98,9 @@ def nccl(
     timeout: float = DEFAULT_TIMEOUT,
     chunk: int = DEFAULT_CHUNK,
 ) -> Communicator:
-    """Makes a communicator between GPUs, over NCCL, of the ranks of another.
+    """Makes a communicator between GPUs, over NCCL, of the ranks of another communicator.
 
-    All ranks of `comm` call this. NCCL's name for the group travels over `comm`, which stays open.
+    All ranks of `comm` call this. `comm` carries NCCL's name for the group, and remains open.
 
     Args:
         comm: a communicator of the same ranks, such as `mpi()`.

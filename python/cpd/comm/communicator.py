@@ -42,32 +42,32 @@ class Communicator:
     """One rank's end of a group of ranks; functions of `cpd.comm` make it.
 
     Every rank makes the same calls in the same order, with tensors of the same shapes. Ranks
-    compare what they are about to do before anything moves. Tensors are lists of NumPy arrays or
-    torch tensors of any shape and layout, all on one device. They are float32; float16 and bfloat16
-    are widened, which is exact. Results are float32, of the same kinds and shapes. For every
-    transport the bits equal `cpd.simulate_all_reduce` over the ranks' tensors.
+    compare their calls before anything is sent. Tensors are lists of NumPy arrays or torch tensors
+    of any shape and layout, all on one device. They are float32; float16 and bfloat16 are widened,
+    which is exact. Results are float32, of the same kinds and shapes. For every transport the bits
+    equal `cpd.simulate_all_reduce` over the ranks' tensors.
 
-    **Seed and step.** A communicator has a `seed`, and counts its reductions and gathers as `step`:
-    each call that succeeds adds one, and `step=` of a call replaces the count for that call. Both
-    may be set, as when a training continues, and enter the random streams. Ranks whose seeds or
-    steps differ raise a `Mismatch`.
+    **Seed and step.** A communicator has a `seed`, and counts its reductions and gathers as `step`.
+    Each successful call adds one; `step=` of a call replaces the count for that call. Both enter
+    the random streams. Both may be set, for instance when a training continues. Ranks whose seeds
+    or steps differ raise a `Mismatch`.
 
     **Errors.** A call raises `Mismatch` on all ranks if they differ. It raises `RankLost` on all
     remaining ranks if one does not answer within `timeout` seconds, and `TransportError` for a
-    damaged message. Inputs are then unchanged, unless they are `out`. After either the communicator
-    is broken: `broken` and every further call say so. `subgroup` then makes a communicator of the
-    remaining ranks.
+    damaged message. Inputs are then unchanged, unless they are `out`. After `RankLost` or
+    `TransportError` the communicator is broken: `broken` has the reason, and every further call
+    raises. `subgroup` then makes a communicator of the remaining ranks.
 
     If a rank refuses its own arguments (ValueError, TypeError), the others raise a `Mismatch` with
-    its text. The rank itself raises when they have made the call, and the next call works.
+    its text. The rank raises once the others have made the call. The next call works.
 
-    **Ctrl-C** ends a call with KeyboardInterrupt if Python's main thread has made it. The
-    communicator is then broken, `out` perhaps written in part, and the other ranks raise `RankLost`
-    without waiting for the timeout. They do so too if any exception ends the `with` block (also
-    `sys.exit` with a status other than 0), or an uncaught one ends the program (not `sys.exit`). A
-    rank that ends so takes part in nothing more, and no communicator of all ranks can be made again
-    under MPI. SIGTERM ends Python without a word. Install `signal.signal(signal.SIGTERM, lambda *_:
-    sys.exit(143))` and use a `with` block, so that the other ranks need not wait for the timeout.
+    **Ctrl-C** ends a call with KeyboardInterrupt if Python's main thread made the call. The
+    communicator is then broken, and `out` may be partly written. The other ranks raise `RankLost`
+    without waiting for the timeout. They also do so if any exception ends the `with` block (also
+    `sys.exit` with a status other than 0), or an uncaught one ends the program (not `sys.exit`).
+    Such a rank takes part in no further call; under MPI no communicator of all ranks can be made
+    again. SIGTERM ends Python without such a message: install `signal.signal(signal.SIGTERM,
+    lambda *_: sys.exit(143))` and use a `with` block, so that no rank waits for the timeout.
 
     Calls release the GIL. A communicator is a context manager, which closes it.
 
@@ -186,11 +186,11 @@ class Communicator:
             step: the step, which enters the random streams, and on which a `Schedule` depends;
                 default None: the communicator's `step`, which counts its calls from 0.
             names: the tensors' names, the same on all ranks, for a `Schedule`; default None: none.
-            numbers: the tensors' numbers in random streams, each its own and below 2^16, the same
-                on all ranks; default 0, 1, ….
-            out: tensors that receive the result: float32, contiguous, each the input of the same
-                number or apart from all inputs. Default None: new ones.
-            states: what a codec keeps of this rank's tensors, updated when the call has succeeded;
+            numbers: the tensors' numbers in random streams: distinct, below 2^16, the same on all
+                ranks; default 0, 1, ….
+            out: tensors that receive the result: float32, contiguous. Each is the input of the same
+                number, or overlaps no input. Default None: new ones.
+            states: the codec's states for this rank's tensors, updated when the call has succeeded;
                 default None: nothing is stored.
             report: whether a `ReduceReport` is returned too, on all ranks; default False. With a
                 `Schedule` its traffic counts all calls together.
@@ -201,7 +201,7 @@ class Communicator:
         Raises:
             ValueError: for an invalid argument.
             TypeError: for an argument of another type.
-            Mismatch: if the ranks are about to do different things.
+            Mismatch: if the ranks' calls differ.
             RankLost: if a rank does not answer within the timeout.
             TransportError: for a damaged message.
         """
@@ -239,7 +239,7 @@ class Communicator:
         states: States | None,
         report: bool,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
-        """One call for each spec of a schedule. Raises before anything is sent."""
+        """Makes one call for each spec of a schedule. Raises before anything is sent."""
         tensors = layer_list("tensors", tensors)
         sizes = [math.prod(tensor.shape) for tensor in tensors]
         at = self.step if step is None else number("step", step)
@@ -304,7 +304,7 @@ class Communicator:
 
         Args:
             tensors: this rank's tensors.
-            spec: what is rounded when, and the order of the sum, as in `all_reduce`.
+            spec: the roundings and the order of the sum, as in `all_reduce`.
             root: the rank that receives the sum; default 0.
             step: as in `all_reduce`.
             numbers: as in `all_reduce`.
@@ -389,7 +389,7 @@ class Communicator:
 
         Args:
             tensors: this rank's tensors.
-            spec: what is rounded when, and the order of the sum, as in `all_reduce`.
+            spec: the roundings and the order of the sum, as in `all_reduce`.
             step: as in `all_reduce`.
             numbers: as in `all_reduce`.
             out: slices that receive the result, as in `all_reduce`.
@@ -478,7 +478,7 @@ class Communicator:
 
         Raises:
             TypeError: for anything but bytes.
-            Mismatch: if the ranks are about to do different things.
+            Mismatch: if the ranks' calls differ.
             RankLost: if a rank does not answer within the timeout.
             TransportError: for a damaged message.
 
@@ -502,8 +502,8 @@ class Communicator:
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """Makes a communicator of some of the ranks.
 
-        These ranks alone call it. It is independent of this communicator, and works after other
-        ranks were lost.
+        Only these ranks call it. The new communicator is independent of this one, and works even
+        after other ranks were lost.
 
         Args:
             ranks: the ranks, ascending, this one among them.
@@ -581,7 +581,7 @@ class Communicator:
     def _given(
         self, tensors: Layers, spec: Any, numbers: Sequence[int] | None, step: int | None
     ) -> tuple[Inputs, Reduce, int, int | None]:
-        """The tensors, the spec, the seed and the given step of a call, checked."""
+        """Returns the tensors, the spec, the seed and the given step of a call, checked."""
         of, seed = as_seeded(spec)
         inputs = Inputs(tensors, numbers, of._compressor)
         check_world(of, self._size)
@@ -595,6 +595,6 @@ class Communicator:
 
 
 def _is_success(error: BaseException) -> bool:
-    """Returns whether the exception that ends a `with` block is no failure of this rank."""
+    """Returns whether the exception that ends a `with` block leaves this rank successful."""
     ends = isinstance(error, SystemExit) and error.code in (None, 0)
     return ends or isinstance(error, GeneratorExit)

@@ -15,7 +15,7 @@ from cpd.comm.spec import Reduce
 from cpd.numeric.numbers import int32, int64
 
 DEFAULT_CHUNK = 1 << 20
-"""The values that a communicator by default works on at once."""
+"""The default number of values that a communicator processes at once."""
 
 Sizes: TypeAlias = "Sequence[int | Sequence[int]]"
 """Each layer's shape, or the number of values of a vector."""
@@ -28,14 +28,13 @@ class Cost:
     """The traffic of one rank in an all-reduce, as a communicator counts it.
 
     Attributes:
-        steps: rounds of messages, of the rank that has most: 2 (W - 1) for `owner` and `ring`, W -
+        steps: the rounds of messages, of the rank with most: 2 (W - 1) for `owner` and `ring`, W -
             1 for `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for `hierarchical` with groups of k; 0
             without values.
         bytes_sent: the bytes of encoded values sent; an upper bound if `exact` is false.
         bytes_received: the bytes of encoded values received; an upper bound if `exact` is false.
         exact: whether the bytes are the same for all values, as far as these are known; default
-            True. Otherwise `cpd.study.cost(…, ranks=…)` counts the bytes of actual
-            values.
+            True. If not, `cpd.study.cost(…, ranks=…)` counts the bytes of actual values.
     """
 
     steps: int
@@ -77,8 +76,8 @@ def cost_of_step(
 ) -> Cost:
     """Counts what rank 0 sends and receives in one step of a schedule.
 
-    The layers have these shapes, by name. The cost is the sum of the step's all-reduces, exact if
-    all of them are.
+    `layers` are the shapes by name. The cost is the sum of the step's all-reduces, exact if all of
+    them are.
     """
     shapes = list(layers.values())
     parts = schedule._parts(list(layers), step, [math.prod(shape) for shape in shapes])
@@ -95,7 +94,7 @@ def cost_of_step(
 
 
 def values_and_rows(spec: Reduce, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """Returns each layer's number of values, and of a row's if the codec works on rows."""
+    """Returns each layer's number of values, and its row length if the codec works on rows."""
     shapes = [_shape(size) for size in sizes]
     layouts = row_layouts(spec._compressor, shapes, range(len(shapes)))
     return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]

@@ -28,9 +28,9 @@ class RankLost(RuntimeError):  # noqa: N818
 
 
 class Mismatch(ValueError):  # noqa: N818
-    """The ranks were about to do different things; the text is the same on all of them.
+    """The ranks' calls differed; the text is the same on all of them.
 
-    Nothing has moved, and the communicator keeps working.
+    Nothing was sent, and the communicator keeps working.
     """
 
 

@@ -15,12 +15,12 @@ _SIZES = {
     "SLURM_NTASKS": _SRUN,
     "WORLD_SIZE": _TORCHRUN,
 }
-"""The variables in which launchers give the number of processes, and what to do where MPI has
-started fewer."""
+"""The variables in which launchers pass the number of processes, each with the advice for the case
+that MPI has started fewer."""
 
 
 def promised() -> dict[str, int]:
-    """The variables of `_SIZES` that are set to a number, in that order."""
+    """Returns the variables of `_SIZES` that are set to a number, in that order."""
     settings = ((name, os.environ.get(name, "").strip()) for name in _SIZES)
     return {name: int(text) for name, text in settings if text.isascii() and text.isdigit()}
 

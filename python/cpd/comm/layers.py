@@ -80,7 +80,7 @@ class Outputs:
 
     layers: list[Any]
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
-    """Memory for the results as C++ takes it; this object keeps it alive."""
+    """Memory for the results as C++ takes it. This object keeps it alive."""
 
     def __init__(self, inputs: Inputs, shapes: Shapes, out: Any | None = None) -> None:
         if out is None:
@@ -232,13 +232,16 @@ def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str
 
 
 def _device_values(layer: Any) -> Any:
-    """The values of a tensor on a GPU as float32, contiguous and aligned."""
+    """Returns the values of a tensor on a GPU as float32, contiguous and aligned."""
     values = layer.detach().resolve_neg().float().contiguous()
     return values if values.data_ptr() % values.element_size() == 0 else values.clone()
 
 
 def _memory(layer: Any) -> Any:
-    """An array over the memory of a contiguous layer on the CPU; the tensor itself on a GPU."""
+    """Returns an array over the memory of a contiguous layer on the CPU.
+
+    The tensor itself on a GPU.
+    """
     if not is_torch(layer):
         return layer
     values = layer.detach()
@@ -246,7 +249,7 @@ def _memory(layer: Any) -> Any:
 
 
 def plain_values(layer: Any) -> Any:
-    """The values of a layer, float32, row-major: 1-D on the CPU, a tensor on a GPU."""
+    """Returns the values of a layer, float32, row-major: 1-D on the CPU, a tensor on a GPU."""
     on_gpu = type(layer) is not np.ndarray and is_torch(layer) and layer.device.type != "cpu"
     return _device_values(layer) if on_gpu else host_values(layer)
 
@@ -328,7 +331,7 @@ def _overlap(out: int, other: int, is_out: bool) -> ValueError:
 
 
 def _span(plain: Any) -> tuple[int, int]:
-    """The addresses of the first byte and of the one after the last."""
+    """Returns the addresses of the first byte and of the one after the last."""
     if is_torch(plain):
         address = int(plain.data_ptr())
     else:

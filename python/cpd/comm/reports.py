@@ -15,14 +15,14 @@ class Traffic:
     """The messages of this rank in one call.
 
     Attributes:
-        steps: rounds of the exchange for one chunk, of a message each way.
+        steps: the rounds of the exchange for one chunk, each with one message in each direction.
         messages: the messages sent, in all phases.
         bytes_sent: the bytes of encoded values sent.
         bytes_received: the bytes of encoded values received.
         header_bytes: other bytes sent: message headers, sizes of messages, the handshake,
             exponents, reports.
-        seconds: the seconds in calls that reduce; 0 (default) if they are not measured.
-        exact: False if `bytes_sent` is the most that it can be; default True.
+        seconds: the seconds in calls that reduce; 0 (default) if not measured.
+        exact: False if `bytes_sent` is an upper bound; default True.
     """
 
     steps: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules: which tensors are reduced by which spec at which step.
+"""Schedules: the spec of each tensor at each step.
 
 They define hybrid precision and exempt tensors.
 """
@@ -26,8 +26,8 @@ class Schedule:
     """A `Reduce` for every tensor at every step.
 
     `cpd.simulate_all_reduce` and `Communicator.all_reduce` take it, with `names=`. A tensor's
-    number in random streams is its index among all the names, whatever is exempt and however the
-    tensors are divided into calls. Immutable, hashable, picklable.
+    number in random streams is its index among all names. Exemptions and the division of tensors
+    into calls do not change it. Immutable, hashable, picklable.
 
     Args:
         spec: the spec of all tensors but the exempt ones, from step `first_steps` on: a `Reduce`,
@@ -42,7 +42,8 @@ class Schedule:
             steps_per_epoch`.
         first_spec: the spec of the first steps; default as for `exempt_spec`.
         min_size: tensors of fewer values are exempt, too; default 0. QSGD keeps layers below 10,000
-            values in full precision; TernGrad a network's last layer, which `exempt` names.
+            values in full precision. TernGrad keeps a network's last layer in full precision;
+            `exempt` can name it.
 
     Raises:
         ValueError: for an invalid argument.
@@ -95,7 +96,8 @@ class Schedule:
     def _is_exempt(self, name: str, size: int | None = None) -> bool:
         """Returns whether a tensor is exempt. Raises ValueError if that needs a `size` of None.
 
-        It is if a pattern of `exempt` matches its name, or it has fewer values than `min_size`.
+        A tensor is exempt if a pattern of `exempt` matches its name, or if it has fewer values than
+        `min_size`.
         """
         if any(fnmatchcase(name, pattern) for pattern in self.exempt):
             return True
@@ -173,7 +175,7 @@ def as_schedule(spec: ScheduleLike) -> Schedule:
 
 
 def specs_in_use(schedule: Schedule) -> list[Reduce]:
-    """The distinct specs by which some tensor may be reduced at some step."""
+    """Returns the distinct specs by which some tensor may be reduced at some step."""
     specs = [schedule.spec]
     specs += [schedule.exempt_spec] if schedule._exempts else []
     specs += [schedule.first_spec] if schedule.first_steps else []
@@ -183,7 +185,7 @@ def specs_in_use(schedule: Schedule) -> list[Reduce]:
 def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
     """Returns the schedule of averages.
 
-    `divide`: where they divide; None: as each spec defines.
+    `divide`: when they divide; None: as each spec defines.
     """
     options = {} if divide is None else {"divide": divide}
     specs = {
@@ -194,7 +196,7 @@ def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
 
 
 def divided(schedule: Schedule, average: Any, divide: str | None) -> Schedule:
-    """Returns the schedule that a trainer's arguments `average` and `divide` make of one.
+    """Returns a schedule with a trainer's arguments `average` and `divide`.
 
     Raises ValueError for `divide` without `average`, which would have no effect.
     """
@@ -226,7 +228,7 @@ def tensors_by_spec(
 
 
 def check_count(what: str, tensors: Sequence[Any], names: Sequence[str]) -> None:
-    """Raises ValueError unless there are as many tensors as names."""
+    """Raises ValueError unless the numbers of tensors and of names are equal."""
     if len(tensors) != len(names):
         raise ValueError(f"there are {len(names)} names but {len(tensors)} {what}")
 

@@ -43,80 +43,98 @@ KINDS["aps"] = Kind(_aps)
 
 
 class Reduce(Spec, native=_core.Reduce):
-    """The definition of an all-reduce: what is rounded when, and in which order ranks are summed.
+    """The definition of an all-reduce: each rounding, and the order in which ranks are summed.
 
     Each contribution is cast to a format, or encoded by a codec, and summed in `accumulator`.
-    Immutable, hashable, picklable. Arguments are attributes of the same names, with defaults filled
-    in. Default None of a keyword keeps what the text says.
+    Immutable, hashable, picklable. The arguments are attributes of the same names, with defaults
+    filled in. A keyword that is None (default) leaves the text's value.
 
-    **CPD 2020's form** of the all-reduce gathers gradients in fp32 and rounds only the sums, res =
+    **CPD 2020's form** of the all-reduce gathers gradients in fp32 and rounds only the sums: res =
     Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`). It is `Reduce("fp32",
-    accumulator="e4m3", result="e4m3")`. `Reduce("e4m3")` rounds each contribution too, since
+    accumulator="e4m3", result="e4m3")`. `Reduce("e4m3")` also rounds each contribution, because
     messages hold rounded values: res = Q(res + Q(g)).
 
     Args:
-        format: the text of an all-reduce, or a `Reduce`; keywords replace its keys. Or what
-            contributions become. A text begins with that, then has keys, each as name=value:
-            `e4m3 aps accumulator='e5m10 kahan' group_size=16`. Values of several words are in
-            quotes; `aps` and `average` alone are switched on. What contributions become is one of:
+        format: the text of an all-reduce, a `Reduce`, or the form of the contributions. Keywords
+            replace the keys of a text and of a `Reduce`. A text is the form of the contributions,
+            then keys as name=value: `e4m3 aps accumulator='e5m10 kahan' group_size=16`. Values of
+            several words are in quotes. `aps` or `average` without a value means True. The form of
+            the contributions is one of:
 
             - A format (what `cpd.Format` takes).
-            - A scaled format (a `cpd.Scaled`, or its text `mxfp8`). It casts each rank's tensor, as
-              one flat run of values, as by `cpd.cast`, however it is cut into messages. Its blocks
-              are N values or the tensor (`block="tensor"`), not rows or R x C. `aps` is refused,
-              and a `loss_scale` is applied in binary32 first.
-            - A compressor (a `cpd.Codec`, or its text `qsgd bits=4 bucket=512`), which encodes each
-              rank's tensor in a message. With `gather` every rank decodes and sums it; with `owner`
-              sums travel as the codec defines, encoded again or without loss. Exchanges `ring` and
-              `hierarchical`, `aps` but with `top_k F FORMAT`, and the keys of a cast but
-              `random_bits` are refused.
+            - A scaled format (a `cpd.Scaled`, or its text `mxfp8`). Each rank's tensor is cast as
+              by `cpd.cast`, as one flat array of values; the division into messages has no effect
+              on the blocks. A block is N values or the tensor (`block="tensor"`), not rows or R x
+              C. `aps` is refused. A `loss_scale` is first applied in binary32.
+            - A compressor (a `cpd.Codec`, or its text `qsgd bits=4 bucket=512`). It encodes each
+              rank's tensor in a message. With `gather`, every rank decodes and sums the messages.
+              With `owner`, sums travel as the codec defines: encoded again, or without loss.
+              Refused are the exchanges `ring` and `hierarchical`, the keys of a cast except
+              `random_bits`, and `aps` except with `top_k F FORMAT`.
 
             A `cpd.Codec` of a format means that format.
         accumulator: the accumulator of the sum (`sequential`, `kahan`, `chunked` or `pairwise`).
-            Default: a sequential sum to nearest-even in the format, in fp32 if that is scaled or a
-            compressor.
-        order: the order in which the ranks' terms are added. It determines the result. `sequential`
-            (default): rank ascending. `ring`: each tensor is cut into W slices, the first n mod W
-            one longer. Slice s is summed from rank s + 1 on, around to rank s. `tree`: neighbors
-            first, an odd one passes up, each sum rounded (with a sequential accumulator).
-        exchange: the messages that a communicator of `cpd.comm` moves; they do not change the bits,
-            which are those of `order` and `group_size`. `owner` (default): the owner of a slice
-            gathers and sums it, then the sums are gathered. (The first owner is another rank for
-            each tensor, except in order `ring`.) `gather`: every rank gathers and sums everything.
-            `ring`: partial sums hop around a ring (order `ring`, no groups). `hierarchical`:
-            members send to their group's first rank, the first ranks form a ring, and back (order
-            `ring`, with `group_size`).
-        group_size: the number of ranks of a group. Each group is summed in rank order to its first
-            rank, then the groups' sums in `order`; the last group may be short. Up to the number of
-            ranks, which is checked if it is known. One group of all ranks has no second level: the
-            bits are those without groups in order `sequential`. Default: no groups.
-        aps: whether each tensor is scaled by a power of two, undone at the end; default False.
-            `True`: the largest scale with which the format holds each contribution, and accumulator
-            and result hold the sum of W largest contributions (one exponent less if a rounding can
-            go outward). If sums are wide, as in fp32, contributions alone decide. `"paper"`: the
-            paper's scale, with which the format holds that sum, too; a 4-bit format then keeps
-            nothing of many ranks. Both are equal if format, accumulator and result are one format
-            and rounding is to nearest. Sums rounded up, down or at random may leave a coarse
-            format's range. Each tensor's largest magnitude is sent first, in four bytes. With
-            `top_k` it is that of the values which are sent, with what was fed back.
+            Default: a sequential sum in the format, rounded to nearest-even; in fp32 for a scaled
+            format or a compressor.
+        order: the order in which the ranks' terms are added. It determines the result.
+
+            - `sequential` (default): in ascending order of ranks.
+            - `ring`: each tensor of n values is cut into W slices for W ranks; the first n mod W
+              slices are one value longer. Slice s is summed from rank s + 1 on, around to rank s.
+            - `tree`: neighbors are added first, an odd one passes up. Each sum is rounded. It needs
+              a sequential accumulator.
+
+        exchange: the messages that a communicator of `cpd.comm` sends. They do not change the bits,
+            which `order` and `group_size` determine.
+
+            - `owner` (default): each slice has an owner, which gathers and sums it. Then all ranks
+              gather the sums. The first owner is another rank for each tensor, except in order
+              `ring`.
+            - `gather`: every rank gathers and sums everything.
+            - `ring`: partial sums travel around a ring (order `ring`, no groups).
+            - `hierarchical`: members send to their group's first rank. The first ranks form a ring
+              and send the sums back (order `ring`, with `group_size`).
+
+        group_size: the number of ranks of a group, up to the number of ranks (checked if that is
+            known). Each group is summed in rank order to its first rank, then the groups' sums in
+            `order`. The last group may be smaller. One group of all ranks has no second level: the
+            bits are the same as without groups in order `sequential`. Default: no groups.
+        aps: whether to scale each tensor by a power of two, which is undone at the end; default
+            False. Each tensor's largest magnitude is sent first, in four bytes. With `top_k` that
+            is the largest magnitude of the values sent, after error feedback. Sums that are rounded
+            up, down or at random may leave the range of a coarse format.
+
+            - `True`: the largest scale at which the format holds each contribution, and the
+              accumulator and the result hold the sum of W largest contributions. The scale is half
+              as large if a rounding can go outward. If sums are wide, as in fp32, contributions
+              alone determine it.
+            - `"paper"`: the paper's scale. The format, too, holds the sum of W largest
+              contributions; a 4-bit format then keeps nothing of many ranks. It equals the scale of
+              `True` if format, accumulator and result are one format and rounding is to nearest.
+
         loss_scale: a constant power of two for all tensors, undone at the end; not with `aps`.
             Default 1.
-        average: whether to divide by the number of ranks W, as `divide` says; default False.
-        divide: `"after"` (default): the sum is divided, once, in binary32, at the end (so a sum
-            beyond the format stays infinite). `"before"`: each contribution is divided, once, in
-            binary32, before its scale is measured and it is cast, as in torch's DDP. Before is
-            better if sums would leave the format's range (e4m3 summed in fp32 to e4m3, 64 ranks,
-            normal values with σ = 60: six sums of ten are infinite after, none before). After is
-            better if quotients would fall below the format's least value, and with APS, whose
-            scales keep sums in range. Without `average` it has no effect.
+        average: whether to divide by the number of ranks W, in the way of `divide`; default False.
+        divide: when to divide if `average` is True; without `average` it has no effect. Each
+            division is rounded once, in binary32.
+
+            - `"after"` (default): the sum is divided at the end, so a sum beyond the format stays
+              infinite. It is better if quotients would fall below the format's least value, and
+              with APS, whose scales keep sums in range.
+            - `"before"`: each contribution is divided before its scale is measured and it is cast,
+              as in torch's DDP. It is better if sums would leave the format's range. (e4m3 summed
+              in fp32 to e4m3, 64 ranks, normal values with σ = 60: six sums of ten are infinite
+              with `"after"`, none with `"before"`.)
+
         rounding: the rounding of the cast to the format, as in `cpd.cast`; default `nearest_even`.
             The sum has the accumulator's own options.
         overflow: the overflow of the cast to the format, as in `cpd.cast`; default `ieee`, for a
             scaled format `saturate`.
         random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
         variant: the variant of stochastic rounding, `A` (default), `B` or `C`, as in `cpd.cast`.
-        result: the format to which a wider accumulator is rounded once more at each level, and in
-            which sums travel. Default: the format, or fp32 if it is scaled or a compressor.
+        result: the format in which sums travel. At each level the sum of a wider accumulator is
+            rounded to it once more. Default: the format, or fp32 for a scaled format or a
+            compressor.
 
     Attributes:
         format: the `Format` or `Scaled` of the contributions; None if they are compressed.
@@ -150,7 +168,7 @@ class Reduce(Spec, native=_core.Reduce):
     variant: str
     result: Format
     codec: Codec
-    """The codec of the contributions, or of `format` if there is a format."""
+    """The codec of the contributions. If they are cast, the codec of `format`."""
     _held: _core.Reduce
     _reads: ClassVar[dict[str, Any]] = {"codec": _codec_of, "format": format_or_scaled}
 
@@ -189,15 +207,15 @@ class Reduce(Spec, native=_core.Reduce):
         """Returns a copy with these keys changed.
 
         Args:
-            keys: keywords of the constructor, of which None is the default value; and `codec`, what
-                contributions become, as the first argument.
+            keys: keywords of the constructor, where None stands for the default; and `codec`, the
+                form of the contributions, as the constructor's first argument.
 
         Returns:
             The copy.
 
         Raises:
             ValueError: for an invalid value.
-            TypeError: for a key that there is not, and for a value of another type.
+            TypeError: for an unknown key, and for a value of another type.
 
         >>> Reduce("e4m3 aps group_size=4").replace(group_size=None, codec="e5m2")
         cpd.Reduce('e5m2 aps')
@@ -225,16 +243,16 @@ ReduceSpec = Reduce
 
 
 def as_reduce(given: ReduceLike) -> Reduce:
-    """Returns the all-reduce of a text, a format or a codec; a `Reduce` as it is."""
+    """Returns the all-reduce of a text, a format or a codec. Returns a `Reduce` unchanged."""
     return given if isinstance(given, Reduce) else Reduce(given)
 
 
 def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a pickle of version 0.7."""
+    """Returns the arguments of a pickle of version 0.7."""
     state = {name: value for name, value in state.items() if name not in ("seed", "step")}
     wire, format = state.pop("wire", None), state.pop("format", None)
     if wire is None and state["rounding"] != "stochastic":
-        state |= {"random_bits": None, "variant": None}  # which had no effect
+        state |= {"random_bits": None, "variant": None}  # version 0.7 ignored them
     if wire is not None:
         state |= dict.fromkeys(("rounding", "overflow", "variant"))
         wire = wire.text
@@ -245,14 +263,14 @@ def _since_0_7(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class Seeded(NamedTuple):
-    """A spec with the seed of a hook or a study, for a communicator that may have another one."""
+    """A spec with the seed of a hook or a study. A communicator may have another seed."""
 
     spec: Reduce
     seed: int
 
 
 def seeded(spec: Reduce, seed: int) -> Any:
-    """Returns what a communicator takes as a spec with a seed in place of its own; 0: its own."""
+    """Returns a communicator's spec with another seed. For 0, the communicator's seed holds."""
     return Seeded(spec, seed)
 
 
@@ -274,7 +292,7 @@ def may_stall(spec: Reduce, world: int) -> bool:
 def warn_of_stall(spec: Reduce, world: int) -> None:
     """Warns if a sequential sum has more than 2^precision terms.
 
-    Of terms of equal value the last ones may change nothing, since each is at most half an ulp of
+    In such a sum of equal values, the last terms may change nothing: each is at most half an ulp of
     the sum.
     """
     if not may_stall(spec, world):

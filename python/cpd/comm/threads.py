@@ -24,8 +24,8 @@ _PATIENCE = 1.0, 3.0
 class LocalGroup:
     """W ranks as threads of this process.
 
-    `ranks[r]` is rank r's communicator, each to be used from a thread of its own. A group is a
-    context manager, which closes the communicators. `cpd.comm.local` makes it.
+    `ranks[r]` is rank r's communicator. Each must be used from its own thread. A group is a context
+    manager, which closes the communicators. `cpd.comm.local` makes it.
 
     Args:
         size: the number of ranks.
@@ -59,9 +59,9 @@ class LocalGroup:
         If one call raises, the other ranks give up instead of waiting for it. The first exception
         is raised again, and all communicators are closed.
 
-        Ctrl-C, too, ends the ranks: ranks in a call of CPD at once, others as soon as they run
-        Python code. A rank that waits for something else is left behind after some seconds, and
-        does not keep the program from ending.
+        Ctrl-C also ends the ranks: ranks in a call of CPD at once, others as soon as they run
+        Python code. A rank that waits for something else is abandoned after some seconds; the
+        program can still end.
 
         Args:
             function: `function(comm)`, where `comm` is the rank's communicator.
@@ -77,7 +77,7 @@ class LocalGroup:
             # not by join, which in Python 3.11 Ctrl-C ends as if the thread had ended
             for rank in ranks:
                 rank.ended.wait()
-        except BaseException:  # Ctrl-C, or what else a signal's handler raises
+        except BaseException:  # Ctrl-C, or any exception of a signal's handler
             stop.set()
             self._end([rank for rank in ranks if rank.ident is not None])
             raise

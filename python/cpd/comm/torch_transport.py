@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed as a transport: it moves bytes, whose meaning only C++ knows.
+"""torch.distributed as a transport: it moves bytes, which only C++ interprets.
 
-C++ calls the transports here through bindings/torch_distributed.cpp, whose header states what they
+C++ calls the transports here through bindings/torch_distributed.cpp. Its header documents what they
 must provide.
 
-A gloo operation cannot be polled: its is_completed() only says what a wait() has seen. So one
-daemon thread per peer waits, in the order in which messages were started, which shows who has
-answered. gloo's own timeout must not run out while its context is in use, for that ends all of its
-operations: C++ keeps the deadlines. A transport that closes while a thread still waits for a lost
-peer lets it run out, and so do all when the process ends: a thread that returned from torch while
-Python finalizes would end the process by a signal.
+A gloo operation cannot be polled: its is_completed() only reports what a wait() has seen. So one
+daemon thread per peer waits, in the order in which messages were started. This shows which peer has
+answered. gloo's own timeout must not expire while its context is in use, because it ends all
+operations of the context: C++ keeps the deadlines. If a transport closes while a thread still waits
+for a lost peer, the thread continues to wait. So do all such threads when the process ends: a
+thread that returned from torch while Python finalizes would end the process by a signal.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _abandoned: list[object] = []
 """Operations that never came to an end, whose memory torch may still use."""
 _open: weakref.WeakSet[Transport] = weakref.WeakSet()
 _asking: weakref.WeakSet[_Alarms] = weakref.WeakSet()
-"""Includes those whose thread still waits for torch's store though their transport is gone."""
+"""Includes objects whose transport is gone while their thread still waits for torch's store."""
 _made: dict[tuple[int, ...], int] = {}
 """The number of transports that this process has made between some ranks."""
 
@@ -161,7 +161,7 @@ def _started(function: Callable[[], T]) -> Outcome[T]:
 
 
 def _bounded(function: Callable[[], None], timeout: float) -> None:
-    """Calls function() and waits for it at most `timeout` seconds; what it raises is ignored."""
+    """Calls function() and waits up to `timeout` seconds for it. Its exceptions are ignored."""
     with contextlib.suppress(queue.Empty):
         _started(function).get(timeout=timeout)
 
@@ -195,10 +195,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _connect(self, timeout: float) -> None:
-        """Connects what moves the messages."""
+        """Connects the messages' channels."""
 
     def _own_store(self, timeout: float) -> Store:
-        """A separate connection to torch's store: on a shared one another call may be waiting."""
+        """Returns a separate connection to torch's store: another call may wait on a shared one."""
         default: Any = c10d._get_default_store()
         store = default.clone()
         store.set_timeout(timedelta(seconds=timeout))
@@ -206,10 +206,10 @@ class Transport(ABC):
 
     @property
     def alarm_keeper(self) -> int:
-        """The number of the rank whose process keeps torch's store.
+        """The number of the rank whose process holds torch's store.
 
-        It is rank 0's, unless the program brought a store of its own or torchrun's agent has it.
-        The number is -1 if the rank is not known, or not one of these.
+        It is 0, unless the program has passed its own store or torchrun's agent holds it. The
+        number is -1 if the rank is unknown or not in this group.
         """
         method = getattr(c10d, "_default_pg_init_method", None) or ""
         by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -237,7 +237,7 @@ class Transport(ABC):
         return [] if self._alarms is None else self._alarms.seen()
 
     def subgroup(self, ranks: list[int], timeout: float) -> Transport:
-        """A transport between some of the ranks, by their numbers here."""
+        """Returns a transport between some of the ranks, by their numbers here."""
         chosen = [self._ranks[rank] for rank in ranks]
         return _joined(type(self)(chosen), timeout, ranks, self.size)
 
@@ -458,7 +458,7 @@ class _Waiter:
         self._queue.put((work, transfer))
 
     def end(self) -> None:
-        """Ends the thread, after what is queued."""
+        """Ends the thread after the queued work."""
         self._queue.put(None)
 
     def join(self) -> None:

@@ -124,34 +124,33 @@ def simulate_all_reduce(
 ) -> list[Any] | tuple[list[Any], list[TensorReport]]:
     """Sums the tensors of virtual ranks in this process, as `spec` defines.
 
-    `Reduce` defines what is rounded when, and the order of the sum over the W = len(ranks) ranks.
-    Each operation is one exact result rounded once. The result is the same for any number of
-    threads.
+    `Reduce` defines the roundings, and the order of the sum over the W = len(ranks) ranks. Each
+    operation is exact and rounded once. The result is the same for any number of threads.
 
-    Tensors on a GPU are cast and summed there, on its current stream. What a codec rounds on the
-    host is copied there and back (`TensorReport.staged_bytes`). The host waits for such copies,
-    with APS, for a codec that measures or stores errors, for `top_k` of a codec, and for the
-    report. Otherwise it waits for nothing.
+    Tensors on a GPU are cast and summed there, on its current stream. If a codec rounds on the
+    host, its tensors are copied there and back (`TensorReport.staged_bytes`). The host waits for
+    such copies, with APS, for a codec that measures or stores errors, for `top_k` of a codec, and
+    for the report. Otherwise the host waits for nothing.
 
-    Ranks are processed one at a time (tensors of lists on a GPU up to sixteen in one pass over the
-    sums). A function's tensors are dropped before the next function is called, so memory holds one
-    rank's values and the running sums. A function is called once, once more with APS or a codec
-    that measures, and once more for `ring`; for a `Schedule` as often for each spec. It must give
-    the same values each time.
+    Ranks are processed one at a time. (Tensors of lists on a GPU are summed up to sixteen at a
+    time.) A function's tensors are dropped before the next function is called, so memory holds one
+    rank's values and the running sums. Each function is called once; with APS or a codec that
+    measures once more; for `ring` once more. A `Schedule` repeats these calls for each spec. A
+    function must return the same values each time.
 
     Args:
-        ranks: `ranks[r]` is rank r's list of tensors, or a function that makes it: torch tensors or
-            NumPy arrays, float32; bfloat16 and float16 are widened, which is exact. Every rank has
-            the same number of tensors, of the same shapes, all on the CPU or all on one GPU.
+        ranks: `ranks[r]` is rank r's list of tensors, or a function that makes it. Tensors are
+            torch tensors or NumPy arrays, float32; bfloat16 and float16 are widened, which is
+            exact. Every rank has the same number of tensors, of the same shapes, all on the CPU or
+            all on one GPU.
         spec: the all-reduce: a `Reduce`, or what it is constructed from, such as its text; or a
             `Schedule`, which takes `names`.
         seed: the seed of the random bits of casts, codecs and sums; default 0.
-        step: the number of the training step; enters the random streams, and a `Schedule` depends
-            on it. Default 0.
+        step: the number of the training step, which enters the random streams, and on which a
+            `Schedule` depends. Default 0.
         names: the tensors' names, the same on all ranks, for a `Schedule`; default None: none.
-        numbers: the tensors' numbers in random streams, each its own and below 2^16; default 0, 1,
-            ….
-        states: what a codec keeps of all ranks' tensors, updated when the call has succeeded;
+        numbers: the tensors' numbers in random streams: distinct, below 2^16; default 0, 1, ….
+        states: the codec's states for all ranks' tensors, updated when the call has succeeded;
             default None: nothing is stored.
         report: whether a `TensorReport` of each tensor is returned too; default False.
 
@@ -213,7 +212,7 @@ def _simulate(
     states: States | None,
     report: bool,
 ) -> tuple[list[Any], list[TensorReport]]:
-    """The sums and, if asked for, the reports."""
+    """Returns the sums and, if asked for, the reports."""
     source = Source(ranks, numbers, spec._compressor)
     check_world(spec, source.world)
     warn_of_stall(spec, source.world)
@@ -340,8 +339,8 @@ class Source:
     def _values(self, rank: int) -> Iterator[tuple[int, Any, bool]]:
         """Yields each layer's index, its plain values, and whether these outlive the call.
 
-        They live as long as `per_rank` if they are a tensor of lists, not a copy or the result of a
-        function or a lazy sequence.
+        They live as long as `per_rank` if `per_rank` is a list of tensors, which needs no copy.
+        Copies, and the results of a function or a lazy sequence, do not.
         """
         layers, self._first = self._first if rank == 0 else None, None
         if layers is None:
@@ -381,7 +380,7 @@ class Source:
         return torch.from_numpy(values)
 
     def _shaped(self, index: int, values: Any) -> Any:
-        """Values in the codec's order, in the layer's shape."""
+        """Returns values in the codec's order, in the layer's shape."""
         layout = self._layouts[index] if self._layouts else RowLayout()
         return layout.restored(values, self.shapes[index])
 

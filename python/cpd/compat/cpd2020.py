@@ -187,9 +187,9 @@ def sum_gradients(
     Args:
         model: the module whose parameters' gradients are summed. Parameters without a gradient are
             left out.
-        use_APS: whether each layer is scaled by a power of two of its own and rounded before it
-            travels, and scaled back after the sum (the paper's exponent). Default False: gradients
-            travel in fp32, and only the sums are rounded.
+        use_APS: whether each layer is scaled by its own power of two and rounded before it is sent,
+            and scaled back after the sum (the paper's exponent). Default False: gradients are sent
+            in fp32, and only the sums are rounded.
         grad_exp: the number of exponent bits; default 5.
         grad_man: the number of mantissa bits; default 2.
         use_kahan: whether sums are by Kahan's method; default False.

@@ -197,7 +197,7 @@ class BlockFloatingPoint(Number):
 
     Attributes:
         wl: the number of bits of an integer, 2…25, sign included.
-        dim: each index of this dimension has an exponent of its own; default -1: one exponent for
+        dim: the dimension each of whose indices has its own exponent; default -1: one exponent for
             all values.
 
     >>> block_quantize(torch.tensor([[1.0, 0.3], [8.0, 0.3]]), wl=4, dim=0, rounding="nearest")
@@ -257,14 +257,14 @@ def quantizer(
         backward_rounding: `nearest` or `stochastic` (default), of the gradient.
         clamping_grad_zero: whether values that were clamped get no gradient; default False. Needs a
             `FixedPoint` that clamps, or no forward_number.
-        backward_hooks: functions that are applied in their order to the gradient before it is
+        backward_hooks: functions that are applied in this order to the gradient before it is
             rounded; default none.
 
     Returns:
         A function from a tensor to a tensor of its shape and type.
 
     Raises:
-        TypeError: for anything but a `Number` in the place of one.
+        TypeError: for a number format that is not a `Number`.
         ValueError: for another rounding, and for `clamping_grad_zero` with a number that does not
             clamp.
 
@@ -299,7 +299,7 @@ class Quantizer(nn.Module):
         backward_rounding: `nearest` or `stochastic` (default), of the gradient.
 
     Raises:
-        TypeError: for anything but a `Number` in the place of one.
+        TypeError: for a number format that is not a `Number`.
         ValueError: for another rounding.
 
     >>> layer = Quantizer(FloatingPoint(4, 3), forward_rounding="nearest")
@@ -395,7 +395,7 @@ def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochasti
     Args:
         x: a tensor.
         wl: the number of bits of an integer, 2…25, sign included.
-        dim: each index of this dimension has an exponent of its own; default -1: one exponent for
+        dim: the dimension each of whose indices has its own exponent; default -1: one exponent for
             all values.
         rounding: `nearest` or `stochastic` (default).
 

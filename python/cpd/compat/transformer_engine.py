@@ -252,7 +252,7 @@ def _classes() -> tuple[type, type]:
             self._calls = 0
 
         def count(self) -> int:
-            """The number of this call."""
+            """Returns the number of this call."""
             self._calls += 1
             return self._calls
 

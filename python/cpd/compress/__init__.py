@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compressors: codecs of an all-reduce's messages, also for use on their own.
 
-`cpd.Codec` has their texts and options. A codec is an argument of `cpd.Reduce`, and encodes and
-decodes a layer on its own. What it keeps between calls is in `States`.
+`cpd.Codec` documents their texts and options. A codec is an argument of `cpd.Reduce`; it also
+encodes and decodes single layers. `States` stores its state between calls.
 
 >>> import numpy as np
 >>> from cpd.compress.codecs import Codec

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Codec`, made from a text: a reversible encoding of a tensor into bytes."""
+"""Codecs: `Codec`, made from a text, encodes a tensor into bytes and decodes it."""
 
 from __future__ import annotations
 
@@ -106,64 +106,86 @@ class Packet(Generic[ValuesT]):
 @functools.partial(checked, own=("codec", "states"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
-    """Turns a tensor's values into the bytes of a message, and back.
+    """An encoding of a tensor's values into the bytes of a message, and back.
 
     Args:
-        codec: the text of a codec, or a `Codec`: the name of a format (`cpd.Format`), of a scaled
+        codec: a `Codec`, or the text of a codec: the name of a format (`cpd.Format`), of a scaled
             format (`cpd.Scaled`), or of a compressor (`Codec.named()`), with its options.
-        random_bits: the number of random bits that decide each rounding, 1 to 24; by variant A of
-            stochastic rounding (`cpd.cast`) alone. Default: the given `Codec`'s, or 24.
-        options: options of the compressor: `Codec("qsgd", bits=4)` is `Codec("qsgd bits=4")`. They
-            replace the text's options. True and False are `on` and `off`; an option that is None
-            has its default.
+        random_bits: the number of random bits of each rounding, 1 to 24. Only variant A of
+            stochastic rounding (`cpd.cast`) is supported. Default: the given `Codec`'s, or 24.
+        options: options of the compressor, which replace the text's: `Codec("qsgd", bits=4)` is
+            `Codec("qsgd bits=4")`. True and False are `on` and `off`. None selects the option's
+            default.
 
     Compressors and their options:
 
     - `qsgd` (Alistarh et al., NeurIPS 2017): fractions of buckets' norms, rounded without bias.
-      `bits`: of a value, default 4; 1 with `levels=intervals` is a random sign. `s`: in place of
-      bits, the paper's number of levels above zero, 1 to 32767; a value takes ⌈log2(2 s + 1)⌉ bits
-      of fixed width. `bucket`: consecutive values that share a norm, default 512, or `tensor`.
-      `norm`: `max`, the largest magnitude (default), or 2. `levels`: `signed` (default), a sign and
-      2^(bits - 1) - 1 levels, or `intervals`, 2^bits - 1 of them over [-norm, norm]. `coding`: of
-      the levels, `fixed` width (default) or one of Elias' codes. `spacing`: of signed levels,
-      `uniform` (default), or `optimal`: where the layer's variance is least (Grubic et al., section
-      2.3). `axis`: the axis along which a layer's columns run, whose consecutive values then form
-      buckets; default: row-major order. `whole`: a bucket holds whole runs of N values, such as 9
-      of 3 × 3 kernels, and is shortened to them; default 1.
-    - `terngrad` (Wen et al., NeurIPS 2017): -1, 0 and 1 times a scaler, rounded without bias.
-      `clip`: values are first clipped to ± this times their standard deviation, default 2.5, or
-      `none`. `share`: ranks agree on the largest scaler; default `on` for whole tensors. `bucket`:
-      consecutive values that share a scaler, default `tensor`. `whole`: as in `qsgd`. `clip_at`:
-      where ranks share a scaler, `scaler` (default, as in the authors' code) clips a rank's values
-      at the shared, largest limit, `workers` at each rank's own, before sharing (§ 3.3). `coding`:
-      `fixed`, two bits a value (default), or `trits`, five values in a byte, which has no code for
-      NaN: an all-reduce in which one may occur travels in fp32, with the same values, and `encode`
-      raises ValueError. A layer of one value, or of equal values, has no deviation and becomes 0
-      where values are clipped. The paper keeps a network's last layer in full precision:
-      `cpd.Schedule(…, exempt=[…])`.
+
+        - `bits`: bits of a value, default 4. With `levels=intervals`, 1 is a random sign.
+        - `s`: instead of `bits`, the paper's number of levels above zero, 1 to 32767. A value takes
+          ⌈log2(2 s + 1)⌉ bits of fixed width.
+        - `bucket`: the number of consecutive values that share a norm, default 512, or `tensor`.
+        - `norm`: `max` (default), the largest magnitude, or 2.
+        - `levels`: `signed` (default), a sign and 2^(bits - 1) - 1 levels; or `intervals`, 2^bits -
+          1 intervals over [-norm, norm].
+        - `coding`: the coding of levels: `fixed` width (default) or one of Elias' codes.
+        - `spacing`: the spacing of signed levels: `uniform` (default), or `optimal`, which
+          minimizes the layer's variance (Grubic et al., section 2.3).
+        - `axis`: the axis along which a layer's columns run. Consecutive values of a column then
+          form buckets. Default: row-major order.
+        - `whole`: N: a bucket is shortened to whole groups of N values, such as the 9 values of a 3
+          × 3 kernel; default 1.
+    - `terngrad` (Wen et al., NeurIPS 2017): -1, 0 and 1 times a scaler, rounded without bias. A
+      layer of one value, or of equal values, has no deviation and becomes 0 if values are clipped.
+      The paper keeps a network's last layer in full precision: `cpd.Schedule(…, exempt=[…])`.
+
+        - `clip`: values are first clipped to ± this number of standard deviations, default 2.5, or
+          `none`.
+        - `share`: whether ranks agree on the largest scaler; default `on` for whole tensors.
+        - `bucket`: the number of consecutive values that share a scaler, default `tensor`.
+        - `whole`: as in `qsgd`.
+        - `clip_at`: the clipping limit if ranks share a scaler. `scaler` (default, as in the
+          authors' code): the shared, largest limit. `workers`: each rank's own limit, before
+          sharing (§ 3.3).
+        - `coding`: `fixed` (default), two bits a value, or `trits`, five values in a byte. `trits`
+          has no code for NaN: an all-reduce that may have a NaN then sends the same values in fp32,
+          and `encode` raises ValueError.
     - `one_bit` (Seide et al., Interspeech 2014): one bit a value, two means a column, and error
-      feedback. `bucket`: consecutive values in place of columns (Grubic et al.'s 1bitSGD*, with
-      64). `axis`: the axis along which columns run; default: the first of two dimensions, the last
-      of more. `whole`: as in `qsgd`.
-    - `top_k F CODEC`: the share F of the values with the largest magnitudes, at least one; the
-      others are 0. CODEC, default `fp32`, encodes them. `feedback`: what was not sent is added to
-      the next call's values; default `on`.
+      feedback.
+
+        - `bucket`: consecutive values in place of columns (Grubic et al.'s 1bitSGD*, with 64).
+        - `axis`: the axis along which columns run. Default: the first of two dimensions, the last
+          of more.
+        - `whole`: as in `qsgd`.
+    - `top_k F CODEC`: sends the share F of the values, those with the largest magnitudes, at least
+      one. The others are 0. CODEC, default `fp32`, encodes the values sent.
+
+        - `feedback`: the unsent values are added to the next call's values; default `on`.
     - `uniform` (Øland and Raj, ICASSP 2015): bins of equal width from a layer's least value to its
-      greatest, for weights. `bits`: N = log2 of the number of bins, or what it is computed from:
-      `entropy` (default), H of a sample, N = H + c, with `c`, `sample` and `fraction`; or
-      `gradient`, the root mean square G of the layer's gradient (`States.set_gradient`), N =
-      log2(G + c0) + c1. `coding`: `huffman` (default) or `fixed`. `results`: with
-      `exchange="owner"`, sums go back `exact` (default), in the spec's `result`, or `encoded`: each
-      65,536 values of a layer in bins again, with a range and bits of their own (§ 2 there); not
-      with `bits=gradient`.
-    - `fp8_rows`: 8-bit floats (e4m3fn) times max/448 of each row, as in torchft. `int8_rows`:
-      8-bit integers times max/127 of each row. `row`: values of a row; default: one index of the
-      layer's first dimension; a vector is one row. `stochastic` (int8_rows): rounds without bias.
-    - `int4`: 4-bit integers times max/7 of each bucket (ZeRO++, arXiv 2306.10209). `bucket`:
-      consecutive values that share a scale, default 32. `stochastic`: rounds without bias.
-    - `quantized FORMAT`: a scaled format whose sums owners encode again. `stochastic`: as above.
-    - `blockwise CODEC`: a codec of whole layers, applied to each 4096 values alone, whose sums
-      owners encode again. Where CODEC has no code for NaN, as `nvfp4`, a NaN or an infinity makes
+      greatest, for weights.
+
+        - `bits`: N = log2 of the number of bins, or the quantity from which N is computed.
+          `entropy` (default): the entropy H of a sample, N = H + c, with the options `c`, `sample`
+          and `fraction`. `gradient`: the root mean square G of the layer's gradient
+          (`States.set_gradient`), N = log2(G + c0) + c1.
+        - `coding`: `huffman` (default) or `fixed`.
+        - `results`: the form of sums that return with `exchange="owner"`. `exact` (default): the
+          spec's `result`. `encoded`: bins again, for each 65,536 values of a layer, with their own
+          range and bits (§ 2 there); not with `bits=gradient`.
+    - `fp8_rows`: 8-bit floats (e4m3fn) times max/448 of each row, as in torchft. `int8_rows`: 8-bit
+      integers times max/127 of each row.
+
+        - `row`: the number of values of a row. Default: the values of one index of the layer's
+          first dimension; a vector is one row.
+        - `stochastic` (int8_rows): rounds without bias.
+    - `int4`: 4-bit integers times max/7 of each bucket (ZeRO++, arXiv 2306.10209).
+
+        - `bucket`: the number of consecutive values that share a scale, default 32.
+        - `stochastic`: rounds without bias.
+    - `quantized FORMAT`: a scaled format whose sums are encoded again by their owners.
+      `stochastic`: as above.
+    - `blockwise CODEC`: applies a codec of whole layers to each 4096 values separately. Owners
+      encode the sums again. If CODEC has no code for NaN, as `nvfp4`, a NaN or an infinity makes
       its 4096 values NaN.
     - `feedback CODEC`: any codec, whose errors are added to the next call's values (Seide et al.;
       LoCo).
@@ -223,9 +245,9 @@ class Codec:
         """Returns the compressors.
 
         Returns:
-            Name → a mapping with `summary`, the rule in words, `source`, the paper and section or
-            the implementation that defines the rule, `evidence`, `literature`, and `options`, as
-            written after the name.
+            A mapping for each name: `summary`, the rule in words; `source`, the paper and section
+            or the implementation that defines the rule; `evidence`, which is `literature`; and
+            `options`, as written after the name.
 
         >>> Codec.named()["terngrad"]["source"]
         'Wen et al., NeurIPS 2017'
@@ -291,18 +313,18 @@ class Codec:
             x: a NumPy array or a torch tensor, of any shape; float32, or bfloat16 and float16,
                 which are converted to float32. A GPU's tensor is copied to the host and encoded
                 there.
-            states: holds what a codec that feeds errors back keeps of layer `number`; default None:
+            states: the memory of codecs with error feedback, for layer `number`. Default None:
                 nothing was stored, and nothing is.
-            number: the number of the layer in `states`; default 0.
+            number: the index of the layer in `states`; default 0.
             seed: the seed of the random bits, for codecs that round at random; default 0.
             stream: the stream of random bits; default 0. Element i has counter i (in row-major
                 order).
-            shift: x · 2^shift is encoded, rounded once to binary32, and the decoded values are
-                divided by 2^shift; default 0.
+            shift: encodes x · 2^shift, rounded once to binary32, and divides the decoded values by
+                2^shift; default 0.
             scale: replaces the number that the codec measures of the whole layer, if ranks have
                 agreed on one (TernGrad's scaler); default None.
-            random: integers below 2^random_bits in place of the stream's, of x's shape, on the CPU;
-                default None.
+            random: integers below 2^random_bits that replace the generated ones, of x's shape, on
+                the CPU; default None.
 
         Returns:
             The stream, and its values.
@@ -385,12 +407,12 @@ def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
 
 
 def codec(text: Codec | str) -> Codec:
-    """Returns the codec of a text; a `Codec` as it is."""
+    """Returns the codec of a text. Returns a `Codec` unchanged."""
     return text if isinstance(text, Codec) else Codec(text)
 
 
 def _option_text(name: str, value: Any) -> str:
-    """An option as a text has it."""
+    """Returns an option as a text has it."""
     if isinstance(value, bool):
         words = ("false", "true") if name == "stochastic" else ("off", "on")
         return words[value]
@@ -403,7 +425,7 @@ def _option_text(name: str, value: Any) -> str:
 
 
 def bytes_of(data: Any) -> bytes:
-    """`data` as bytes. Raises TypeError for anything else."""
+    """Returns `data` as bytes. Raises TypeError for anything else."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"data must be bytes, such as a Packet's data, got {type(data).__name__}")
     return bytes(data)

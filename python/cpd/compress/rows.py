@@ -12,7 +12,7 @@ from cpd.numeric.numbers import is_torch
 
 
 class RowLayout(NamedTuple):
-    """The layout of one layer for a codec that works on rows: a row's values are contiguous.
+    """The layout of a layer for a codec that works on rows. A row's values are contiguous.
 
     Attributes:
         axis: the axis that is moved last; default None: no axis is moved.

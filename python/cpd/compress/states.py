@@ -97,8 +97,8 @@ class States:
         Args:
             number: the number of the layer, as in the call's `numbers`.
             rms: the root mean square, finite and not negative.
-            rank: the virtual rank of the gradient; default None: all ranks here, in place of what
-                was set for one of them.
+            rank: the virtual rank of the gradient; default None: all ranks here. It replaces
+                numbers that were set for single ranks.
 
         Raises:
             ValueError: for an invalid number.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools for hardware design: vectors, test benches, adders' rules, and costs in gates.
+"""Tools for hardware design: vectors, test benches, rules of adders, and gate counts.
 
 `probe` finds the rule by which a unit adds products, and `replay` compares a unit's published
 results with an accumulator. `gates` estimates the gates of a format and an accumulator.

@@ -12,8 +12,9 @@ Operands a and b have significands of p = man + 1 bits (sm8 has 7 bits, an int8 
 - aligner: w (s(w) + 2) multiplexers, of the shifter and of the swap before it. w is the adder's
   window: ps + 3 (guard, round, sticky) for rounded products, max(pp, ps) + 3 for exact ones.
 - adder: 2 w, the sum and its negation.
-- normalizer: w to count zeros, w s(w) to shift up, another w s(w) to shift down if the format has
-  subnormals, and ps to round. Rounding toward zero costs nothing; stochastic rounding also costs
+- normalizer: w to count zeros; w s(w) to shift up; another w s(w) to shift down if the format has
+  subnormals; and ps to round. Rounding toward zero costs nothing; stochastic rounding also costs
+  its random bits. A rounded product costs the same again, with pp and the product's format.
   its random bits. A rounded product adds the same again, with pp and the product's format.
 - exponent: e + 1 for the sum of the operands' exponents, 3 (e + 2) for a rounding, 2 (e + 1) for an
   alignment. An int has no exponent.
@@ -118,9 +119,9 @@ def gates(
     part. A bit of the multiplier is 6 two-input gates, one of an adder 5, one of another part 3.
 
     Args:
-        a: the format of the first operand, a plain or a scaled one (`"e4m3fn"`, `"mxfp8"`). If
-            `accumulator` is a matrix unit, the unit's own operand formats count in place of a's and
-            b's elements; block scales still count.
+        a: the format of the first operand, plain or scaled (`"e4m3fn"`, `"mxfp8"`). If
+            `accumulator` is a matrix unit, the unit's own operand formats replace the elements of a
+            and b. Block scales still count.
         accumulator: the accumulator that adds the products; default fp32.
         b: the format of the second operand; default the format of a.
 
@@ -239,7 +240,7 @@ def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float
 
 
 def _run(q: Scaled) -> int:
-    """The number of values of the sum that share a scale."""
+    """Returns the number of values of the sum that share a scale."""
     return int(q.block.rpartition("x")[2])
 
 

@@ -46,8 +46,8 @@ class Replay:
         total: the number of results.
         first: the first results that differ, at most five: the index of the dot product in its
             set, the published result, and the accumulator's.
-        mutations: the changed rule, by name → the number of its results that differ from the
-            published ones. Empty unless asked for.
+        mutations: the number of results that differ from the published ones, by the name of a
+            changed rule. Empty unless asked for.
     """
 
     name: str
@@ -98,9 +98,9 @@ def replay(
             Default: the preset for the file's name (`H100.npz`), or the accumulator in its head.
         operands: replays only sets with these operands (`E4M3` or `e4m3fn`); default: all sets.
         result: replays only sets with results of this format (`fp32` or `fp16`); default: all sets.
-        adds_c: whether the results include the addends. Default: they do, except fp32 results of
+        adds_c: whether the results include the addends. Default: True, except for fp32 results of
             FP8 on H100 and H200, which are a * b alone.
-        mutations: also counts how many results of changed rules differ. The changes are one
+        mutations: also counts the results that differ under changed rules. The changes are one
             fraction bit more and less, twice and half the block, and the other rounding; default
             False.
 
@@ -108,7 +108,7 @@ def replay(
         One `Replay` for each set.
 
     Raises:
-        ValueError: if the file holds no such sets, or none that fits the arguments.
+        ValueError: if the file holds no such sets, or no set that fits the arguments.
         OSError: if the file cannot be read.
 
     >>> import tempfile
@@ -156,7 +156,7 @@ def _replayed(batch: _Set, unit: Accumulator, adds_c: bool | None, mutations: bo
 
 
 def _run(batch: _Set, c: F32, unit: Accumulator) -> F32:
-    """The results of a batch of products, 1 x k by k x 1."""
+    """Returns the results of a batch of products, 1 x k by k x 1."""
     result: F32 = gemm(batch.a[:, None, :], batch.b[:, :, None], unit, c[:, None, None])
     return result[:, 0, 0]
 
@@ -210,7 +210,7 @@ def _accumulator(batch: _Set, acc: AccumulatorLike | None) -> Accumulator:
 
 
 def _unit_of(gpu: str, kind: str, output: str) -> str:
-    """The name of the preset for a GPU's results, which may not exist."""
+    """Returns the name of the preset for a GPU's results, which may not exist."""
     gpu = _LIKE.get(gpu, gpu)
     if kind in ("E4M3", "E5M2"):
         return "hopper-mma-fp8" if (gpu, output) == ("h100", "fp16") else f"{gpu}-fp8"
@@ -267,7 +267,7 @@ def _patterns(path: Path, arrays: dict[str, npt.NDArray[Any]], name: str) -> F32
 
 
 def _of_vectors(path: Path) -> _Set:
-    """The set in a file that `cpd vectors` wrote."""
+    """Returns the set in a file that `cpd vectors` wrote."""
     from cpd.hardware.vectors.files import File
     from cpd.hardware.vectors.making import rule_of
     from cpd.hardware.vectors.sums import SumRule, as_binary32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Custom modules in `cpd.convert`, and what `convert` and `observe` return.
+"""Custom modules in `cpd.convert`, and the results of `convert` and `observe`.
 
 Importing a name of `__all__` imports torch; `cpd.nn.recipe` does not.
 """

@@ -31,7 +31,7 @@ from cpd.ops.explaining import explains
 
 
 def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """The recipe of a functional form's arguments. Raises TypeError where both are None."""
+    """Returns the recipe of a functional form's arguments. Raises TypeError where both are None."""
     if sums is None:
         if recipe is None:
             raise TypeError("give recipe=, such as recipe='mxfp8', or sums=, got neither")
@@ -72,7 +72,7 @@ def _has_autocast(place: str) -> bool:
 
 
 def autocast_type(x: Tensor) -> torch.dtype | None:
-    """The type of torch.autocast where `x` is; None: no autocast."""
+    """Returns the type of torch.autocast where `x` is; None: no autocast."""
     place = x.device.type
     if not _has_autocast(place) or not torch.is_autocast_enabled(place):
         return None
@@ -118,14 +118,14 @@ watchers: list[Callable[[Recipe], None]] = []
 
 
 class Arguments(NamedTuple):
-    """A call's recipe: what is cast before the operator, and what the operator takes."""
+    """A call's recipe, divided into the casts before the operator and the operator's arguments."""
 
     how: Recipe
     activation: Cast | None
     """The cast before the operator, one for both GEMMs; None: within the operator, or no cast."""
     weight: Cast | None
     dtype: torch.dtype | None
-    """The type that is asked for the result."""
+    """The requested type of the result."""
     element: torch.dtype
     """The type of the sums."""
     narrow: torch.dtype | None
@@ -170,7 +170,7 @@ class Arguments(NamedTuple):
         return cls(how, *before, dtype, element, narrow, gemms, seed, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """The operator's recipe, numbers, multipliers, narrow and dtype (`cpd._torch.recipe`)."""
+        """Returns recipe, numbers, multipliers, narrow and dtype of the operator (`cpd._torch`)."""
         for watch in watchers:
             if not explains():
                 watch(self.how)
@@ -193,7 +193,7 @@ def _casts_within(recipe: Recipe, *dtypes: torch.dtype) -> bool:
 
 @constant
 def _gemms_within(text: str) -> str:
-    """The text of what GEMMs take of a recipe's text, casts of activation and weight included."""
+    """Returns the part of a recipe's text that GEMMs use, with the casts of their operands."""
     gemms: str = _core.Recipe.parse(text).gemms(False, False).text
     return gemms
 
@@ -220,7 +220,10 @@ def _note_delayed(arguments: Arguments, x: Tensor, w: Tensor) -> None:
 
 
 def finished(arguments: Arguments, y: Tensor, x: Tensor) -> Tensor:
-    """The layer's result: the sums, cast to the recipe's `output`. `x`: the first operand."""
+    """Returns the layer's result: the sums, cast to the recipe's `output`.
+
+    `x`: the first operand.
+    """
     recipe = arguments.how
     if recipe._kept.delays:
         y = arguments.delayed.watch(y)
@@ -257,7 +260,7 @@ def pair_of(
 
 
 def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """The type of the sums."""
+    """Returns the type of the sums."""
     element = operators.result_type(x, dtype)
     name = operators.name_of(element)
     output = format_of(recipe.output)
@@ -280,7 +283,7 @@ def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtyp
 
 
 def _or_off(element: torch.dtype, x: Tensor) -> str:
-    """The end of an error about the result's type: what else helps if torch.autocast chose it."""
+    """Returns the end of an error about the result's type: another remedy under torch.autocast."""
     by_autocast = element == autocast_type(x) != x.dtype
     return ", or turn torch.autocast off around the layer" if by_autocast else ""
 

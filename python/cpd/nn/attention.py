@@ -1,30 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's attention, its products computed and its softmax rounded as a recipe says.
+"""Torch's attention, with products and softmax by a recipe.
 
-`scaled_dot_product_attention` computes, by `recipe.attention` and `recipe.softmax`,
+`scaled_dot_product_attention` computes, by `recipe.attention` and `recipe.softmax`:
 
-1. scores: query · keyᵀ, its sums in float32 where their own type does not hold more, rounded to the
-   attention recipe's `output`, if it has one; times `scale`; plus the mask (-inf where a boolean
-   one is False, and above the diagonal where `is_causal`), in float32;
-2. weights: the softmax along each row, in float32, rounded once by `recipe.softmax`, and the
-   gradient that returns to them by the same, straight through; in float32 where the attention
-   recipe casts them, else in the query's type; then dropout;
-3. weights · value, in the query's type, or torch.autocast's.
+1. Scores: query · keyᵀ. If their type does not hold the sums, the sums are in float32. The scores
+   are rounded to the attention recipe's `output`, if it has one, and multiplied by `scale`. Then
+   the mask is added, in float32: -inf where a boolean mask is False, and above the diagonal if
+   `is_causal`.
+2. Weights: the softmax along each row, in float32, rounded once by `recipe.softmax`. The returning
+   gradient is rounded in the same way, straight through. The weights are float32 if the attention
+   recipe casts them, else in the query's type. Then dropout is applied.
+3. The result: weights · value, in the query's type, or torch.autocast's.
 
-Query and weights are the activations of the two products, key and value their weights. So each
-operand of the forward and backward GEMMs is cast as the attention recipe says. With neither
+The query and the weights are the activations of the two products, the key and the value are their
+weights. So the attention recipe casts each operand of the forward and backward GEMMs. With neither
 `attention` nor `softmax` it is torch's function; with `softmax` alone the products are torch's.
 
-`multi_head_attention` adds the projections of query, key and value before that and the projection
-of the output after it, each a `cpd.functional.linear` by the recipe itself. As torch does, it
-projects in one product where query, key and value are the same tensor, in two where key and value
-are, else in three.
+`multi_head_attention` adds the projections of query, key and value before the attention, and the
+projection of the output after it. Each projection is a `cpd.functional.linear` by the recipe
+itself. As in torch, there is one product if query, key and value are the same tensor, two if key
+and value are, else three.
 
-Each product draws from the stream XOR its position: the scores 0, the weighted values 1, the
-softmax 2; in multi_head_attention these are 4, 5 and 6, the projections of query, key and value 0,
-1, 2, that of the output 3. Dropout is torch's own.
+Each product takes random bits from the stream XOR its position: 0 for the scores, 1 for the
+weighted values, 2 for the softmax. In multi_head_attention these positions are 4, 5 and 6. The
+projections of query, key and value have 0, 1 and 2, the projection of the output has 3. Dropout is
+torch's own.
 
-All of it works under autograd, `torch.func` and `torch.compile(fullgraph=True)`.
+All functions work under autograd, `torch.func` and `torch.compile(fullgraph=True)`.
 """
 
 from __future__ import annotations
@@ -84,22 +86,22 @@ def scaled_dot_product_attention(
         query: … × L × E.
         key: … × S × E.
         value: … × S × F.
-        attn_mask: as torch's; default None.
-        dropout_p: as torch's, with torch's own random numbers; default 0.
-        is_causal: as torch's; default False.
+        attn_mask: as in torch; default None.
+        dropout_p: as in torch, with torch's own random numbers; default 0.
+        is_causal: as in torch; default False.
         scale: the factor of the scores; default None: 1/√E.
-        enable_gqa: as torch's; default False.
+        enable_gqa: as in torch; default False.
         recipe: a `cpd.Recipe`, whose `attention` and `softmax` are used; or a recipe's name or
             text, or a format for both products' operands. Default None: operands are not cast, and
             `sums` must be given.
         sums: the sums of both products and their backward GEMMs, as for `cpd.Recipe`; default None:
             the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the query's.
         delayed: the state of the attention's delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe,
-            0, 2)`; default None: none.
+            0, 2)`; default None.
 
     Returns:
         The result, … × L × F.
@@ -187,7 +189,7 @@ def multi_head_attention(
         bias_k: a key that is appended, or None.
         bias_v: a value that is appended, or None.
         add_zero_attn: whether a key and a value of zeros are appended.
-        dropout_p: as torch's, with torch's own random numbers.
+        dropout_p: as in torch, with torch's own random numbers.
         out_proj_weight: the output projection's weight.
         out_proj_bias: the output projection's bias, or None.
         training: whether dropout is applied; default True.
@@ -202,18 +204,18 @@ def multi_head_attention(
         static_k: keys in place of the projected ones, N · heads × S × …; default None.
         static_v: values in place of the projected ones; default None.
         average_attn_weights: whether returned weights are averaged over heads; default True.
-        is_causal: as torch's; default False.
+        is_causal: as in torch; default False.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for the projections' operands,
             with attention as torch computes it. Default None: operands are not cast, and `sums`
             must be given.
         sums: the sums of the projections and of the recipe's attention, as for `cpd.Recipe`;
             default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the query's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe, 4, 2)`; default
-            None: none.
+            None.
 
     Returns:
         The result, L × N × E, and the weights, or None.
@@ -280,7 +282,7 @@ def multi_head_attention(
 
 
 def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
-    """The recipe of an attention; sums and formats alone are for its products."""
+    """Returns the recipe of an attention; sums and formats alone are for its products."""
     call_recipe = recipe_of(recipe, sums)
     return (
         call_recipe
@@ -315,7 +317,7 @@ def _weighted(
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """The sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
+    """Returns the sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
     if weights.dtype == query.dtype:
         return _product(weights, value, recipe, VALUES, bits, delayed, dtype)
     result_type = dtype or autocast_type(query) or query.dtype
@@ -342,7 +344,7 @@ def _weights(
     delayed: Any,
     zeros: bool,
 ) -> Tensor:
-    """The weights of the values. A row whose mask leaves nothing is 0 where `zeros`, else NaN."""
+    """Returns the weights of the values. A fully masked row is 0 if `zeros`, else NaN."""
     are_cast = _are_cast(recipe)
     if recipe.softmax is not None and not are_cast:
         check_storage(operators.name_of(query.dtype), element_of(recipe.softmax).name)
@@ -406,7 +408,7 @@ def _for_each_head(name: str, x: Tensor, query: Tensor) -> Tensor:
 
 
 def _one_example(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value as batches of one; arguments that are one tensor stay one tensor."""
+    """Returns query, key and value as batches of one. Arguments that share a tensor still do."""
     q = query.unsqueeze(1)
     k = q if key is query else key.unsqueeze(1)
     return q, k, k if value is key else value.unsqueeze(1)
@@ -419,7 +421,7 @@ def _projected(
     bias: Tensor | None,
     project: Callable[..., Tensor],
 ) -> tuple[Tensor, ...]:
-    """Query, key and value after their projections: by `matrices`, or the one that packs them."""
+    """Projects query, key and value: by `matrices`, or by the matrix that packs them."""
     query, key, value = inputs
     if matrices is None and packed is not None:
         size = query.shape[-1]
@@ -476,7 +478,10 @@ def _merged(
 
 
 def _to_add(mask: Tensor, added: int, dtype: torch.dtype) -> Tensor:
-    """A mask as a term of the scores; True in a boolean one leaves a key out: it becomes -inf."""
+    """Returns a mask as a term of the scores.
+
+    True in a boolean one leaves a key out: it becomes -inf.
+    """
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
     return F.pad(mask.to(dtype), (0, added)) if added else mask.to(dtype)

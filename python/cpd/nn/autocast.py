@@ -72,7 +72,10 @@ class Mode(TorchFunctionMode):
     def _computed(
         self, operation: Operation, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """The result of a function by its form; NotImplemented where torch's computes it."""
+        """Returns the result of a function by its form.
+
+        NotImplemented where torch's computes it.
+        """
         if operation.form is None:
             return NotImplemented
         out = keywords.pop("out", None)
@@ -266,7 +269,7 @@ def pause(count: int) -> None:
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors among arguments and in their lists."""
+    """Returns the tensors among arguments and in their lists."""
     tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):

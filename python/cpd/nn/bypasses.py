@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 _READ = {"MultiheadAttention": "out_proj", "LinearCrossEntropyLoss": "linear"}
-"""By name, as not every torch has them: the layer whose weight is read."""
+"""The layer whose weight is read, by the class's name: not every torch has these classes."""
 
 
 def reader_of(parent: nn.Module, name: str) -> str:

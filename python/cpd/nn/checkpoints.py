@@ -46,7 +46,7 @@ def makes_gradients() -> bool:
 
 
 def _variable(function: Callable[..., Any], name: str) -> Any:
-    """The value of a variable of the function around `function`; None where it has none."""
+    """Returns the value of a variable of the function around `function`; None where it has none."""
     names = function.__code__.co_freevars
     cells = function.__closure__
     return cells[names.index(name)].cell_contents if cells and name in names else None
@@ -56,12 +56,12 @@ _CODES = (CheckpointFunction.forward.__code__, CheckpointFunction.backward.__cod
 
 
 def _reentrant() -> Any:
-    """The context of the innermost checkpoint with use_reentrant=True that is on the stack."""
+    """Returns the context of the innermost running checkpoint with use_reentrant=True."""
     return next(_reentrants(), None)
 
 
 def _reentrants() -> Iterator[Any]:
-    """The contexts of the checkpoints with use_reentrant=True on the stack, the innermost first."""
+    """Yields the contexts of the running checkpoints with use_reentrant=True, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code in _CODES:

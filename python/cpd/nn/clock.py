@@ -40,7 +40,7 @@ PER_RANK = {
 """A report's notes on steps whose scales follow from one rank's magnitudes."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""For each activation checkpoint whose backward pass may come, the streams of clocks within it."""
+"""The streams of clocks within each activation checkpoint whose backward pass is pending."""
 
 
 class Clock:
@@ -108,7 +108,7 @@ class Clock:
         self._within: list[bool] = []
         self._lost: Tensor | None = None
         self._warned = False
-        self._flag = torch.zeros((), dtype=torch.uint8)  # what compiled backward passes write
+        self._flag = torch.zeros((), dtype=torch.uint8)  # compiled backward passes write it
         self.key = enroll(self)
         for number, delayed in enumerate(self._delayed):
             for part in (delayed, *delayed.parts()):
@@ -191,7 +191,7 @@ class Clock:
         It makes the exchange between ranks, the scales of all layers, and the number. The tensors
         are the clock's and, in order, the layers'.
         """
-        self.advance(self._delayed, histories, scales)  # whose last steps layers began
+        self.advance(self._delayed, histories, scales)  # layers began their last steps
         for group in self._groups(step):
             reduce(histories, group)
         joins = self._begun_by_layer and not self.reached
@@ -238,7 +238,7 @@ class Clock:
     ) -> None:
         """Begins a step at a layer's forward if one is due.
 
-        Makes the scales of the delaying layer number `place`, whose tensors are given; -1: the
+        Computes the scales of the delaying layer number `place`, from the given tensors; -1: the
         layer does not delay.
         """
         if self._is_idle():
@@ -252,7 +252,7 @@ class Clock:
             self.advance((self._delayed[place],), histories, scales)
 
     def mark(self, y: Any, training: bool) -> Any:
-        """A layer's result, whose backward pass the clock notices."""
+        """Returns a layer's result, whose backward pass the clock notices."""
         if not torch.is_grad_enabled():
             return y
         if torch.compiler.is_compiling():
@@ -333,7 +333,7 @@ class Clock:
             )
 
     def _groups(self, step: Tensor) -> list[Any]:
-        """The groups of ranks that exchange magnitudes at a call of the model."""
+        """Returns the groups of ranks that exchange magnitudes at a call of the model."""
         if not self._delayed or self.amax_group is False or _ranks() <= 1:
             return []
         if isinstance(self.amax_group, str):
@@ -404,7 +404,7 @@ def _ranks() -> int:
 
 
 def _tensors_in(values: Any) -> Iterable[Tensor]:
-    """The tensors in a layer's result."""
+    """Yields the tensors in a layer's result."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, (tuple, list)):
@@ -419,7 +419,7 @@ class _Mark(torch.autograd.Function):
 
     @staticmethod
     def forward(y: Tensor, flag: Tensor, clock: int, training: bool) -> Tensor:
-        return y.detach()  # no view to autograd: what follows may change it in place
+        return y.detach()  # not a view to autograd: later code may change it in place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -436,9 +436,10 @@ _BACKWARD_REPORTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 
 
 def _marked(y: Any, clock: Clock, training: bool) -> Any:
-    """A layer's result in a compiled program, whose backward pass reports to the clock.
+    """Returns a layer's result in a compiled program, whose backward pass reports to the clock.
 
-    Raises RuntimeError if it would not. Without fullgraph=True torch then runs the layer eagerly.
+    Raises RuntimeError if the backward pass would not report. Without fullgraph=True torch then
+    runs the layer eagerly.
     """
     if not _BACKWARD_REPORTS:
         raise RuntimeError(
@@ -499,7 +500,7 @@ def recomputes_or_transforms() -> bool:
 
 
 def clock_of(model: nn.Module) -> Clock | None:
-    """The clock of `model`, or None."""
+    """Returns the clock of `model`, or None."""
     hooks = model._forward_pre_hooks.values()
     owners = (getattr(hook, "__self__", None) for hook in hooks)
     return next((owner for owner in owners if isinstance(owner, Clock)), None)

@@ -68,7 +68,7 @@ class Kind(NamedTuple):
     compute: Form
 
     def shape(self, a: Tensor, b: Tensor) -> list[int] | None:
-        """The result's shape; None for operands that torch's function refuses."""
+        """Returns the result's shape; None for operands that torch's function refuses."""
         if (a.dim(), b.dim()) != self.ranks:
             return None
         if any(a.shape[i] != b.shape[j] for i, j in self.equal):
@@ -85,7 +85,7 @@ BATCH_SUMMED = Kind((3, 3), [(0, 0), (2, 1)], [(0, 1), (1, 2)], _batch_summed)
 
 
 def product(kind: Kind) -> Form:
-    """The form of a product of this kind."""
+    """Returns the form of a product of this kind."""
 
     def compute(mode: Any, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         if kind.shape(a, b) is None or not _holds(out_dtype, a):
@@ -135,15 +135,15 @@ def adding(kind: Kind) -> Form:
 
 
 def _ignoring(input: Tensor, product: Tensor) -> Tensor:
-    """`product` in the type of its sum with `input`, whose values are ignored.
+    """Returns `product` in the type of its sum with `input`, whose values are ignored.
 
-    The gradient of `input` is zero, as torch's.
+    The gradient of `input` is zero, as in torch.
     """
     return torch.where(torch.ones((), dtype=torch.bool, device=product.device), product, input)
 
 
 def in_place(form: Form) -> Form:
-    """The form that writes into its first operand."""
+    """Returns the form that writes into its first operand."""
 
     def compute(mode: Any, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
         result = form(mode, input, *operands, **factors)
@@ -284,10 +284,10 @@ def _pair(
 def _sizes(
     a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
 ) -> dict[str, int] | None:
-    """The size of each label.
+    """Returns the size of each label.
 
-    None where `_pair` does not compute the equation: labels that are repeated or summed over in one
-    tensor alone, and what torch refuses.
+    Returns None for equations that `_pair` does not compute: labels that are repeated or summed
+    over in only one tensor, and equations that torch refuses.
     """
     once = all(len(set(labels)) == len(labels) for labels in (in_a, in_b, out))
     alone = set(in_a) ^ set(in_b)
@@ -303,7 +303,7 @@ def _sizes(
 
 
 def _count(size: dict[str, int], labels: list[str]) -> int:
-    """The number of values that dimensions of these labels hold."""
+    """Returns the number of values of dimensions with these labels."""
     count = 1
     for label in labels:
         count *= size[label]

@@ -148,7 +148,7 @@ def convert(
 
 
 def _share(coverage: float | bool) -> float | None:
-    """The share below which a step warns; None: nothing is counted."""
+    """Returns the share below which a step warns; None: nothing is counted."""
     if coverage is False:
         return None
     share = WARN_BELOW if coverage is True else coverage
@@ -172,10 +172,10 @@ def _pairs(rules: Any) -> list[Rule]:
 
 @checked
 def restore(model: nn.Module) -> None:
-    """Gives every layer of `model` its own class back, and removes what `convert` added.
+    """Restores the class of every layer of `model`, and removes the additions of `convert`.
 
     Args:
-        model: the model, changed in place. One that was not converted remains unchanged.
+        model: the model, changed in place. A model that was not converted remains unchanged.
     """
     for module in list(_within(model).modules()):
         if classes.is_emulated(module):
@@ -249,7 +249,7 @@ def plain_state_dict(model: nn.Module) -> dict[str, Any]:
 
 
 def _within(model: nn.Module) -> nn.Module:
-    """The model that DistributedDataParallel or torch.compile wraps, or itself."""
+    """Returns the model that DistributedDataParallel or torch.compile wraps, or itself."""
     compiled = getattr(model, "_orig_mod", None)
     if isinstance(compiled, nn.Module):
         return _within(compiled)
@@ -281,7 +281,7 @@ def _states(root: nn.Module) -> Iterator[State]:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A module that is to be emulated."""
+    """A module to be emulated."""
 
     name: str
     module: nn.Module
@@ -289,7 +289,7 @@ class _Layer:
     state: State
 
     def recipes(self) -> Iterator[Recipe]:
-        """The recipes that it may have, if it has products."""
+        """Returns the recipes that it may have, if it has products."""
         return iter(()) if self.emulation.what in WITHOUT_PRODUCTS else self.state.phases()
 
 
@@ -338,7 +338,7 @@ class _Plan:
         return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
 
     def _rows(self, name: str) -> Iterator[ReportRow]:
-        """The module's row, if it computes; plans what is to be done with it."""
+        """Yields the module's row, if it computes, and plans its conversion."""
         module = self._modules[name]
         cls = _class_of(module)
         kind = classes.own_class(module).__name__
@@ -429,7 +429,7 @@ class _Plan:
         return new_clock
 
     def _encoders(self) -> None:
-        """Makes encoders call the layers within them, where one of those is emulated."""
+        """Makes encoders call the layers within them, if one of these layers is emulated."""
         encoders = {n: m for n, m in self._modules.items() if nearest(type(m), ENCODERS)}
         within = tuple(
             layer.state
@@ -468,13 +468,13 @@ _HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.Pa
 
 
 def _class_of(module: nn.Module) -> type[nn.Module]:
-    """The module's own class; of a lazy one the class that its first call gives it."""
+    """Returns the module's own class; of a lazy one the class that its first call gives it."""
     cls: type[nn.Module] = getattr(module, "cls_to_become", None) or classes.own_class(module)
     return cls
 
 
 def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
-    """Returns what a layer of a known class computes in another way, or lacks; "" if nothing."""
+    """Returns the difference of a layer from its known class; "" if there is none."""
     if "forward" in vars(module):
         return "its forward was replaced on the object"
     base = torchs_base(cls)
@@ -512,7 +512,7 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
 
 
 def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
-    """The names and classes of modules whose own code may compute products."""
+    """Returns the names and classes of modules whose own code may compute products."""
     return {
         name: classes.own_class(m).__name__
         for name, m in modules.items()

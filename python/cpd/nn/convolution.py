@@ -70,21 +70,22 @@ def conv1d(
         input: N × C × L (or C × L).
         weight: out × C/groups × kernel.
         bias: out; default None: no bias.
-        stride: as torch's; default 1.
-        padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
-            0. The sums take the padding's products like any others.
-        dilation: as torch's; default 1.
-        groups: as torch's; default 1.
-        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
+        stride: as in torch; default 1.
+        padding: as torch's: a number, one number for each dimension, "same" (stride 1) or "valid";
+            default 0. The sums include the products of the padding.
+        dilation: as in torch; default 1.
+        groups: as in torch; default 1.
+        padding_mode: as in torch.nn.Conv2d: "zeros" (default), "reflect", "replicate" or
+            "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The convolution.
@@ -128,21 +129,22 @@ def conv2d(
         input: N × C × H × W (or C × H × W).
         weight: out × C/groups × kernel rows × kernel columns.
         bias: out; default None: no bias.
-        stride: as torch's; default 1.
-        padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
-            0. The sums take the padding's products like any others.
-        dilation: as torch's; default 1.
-        groups: as torch's; default 1.
-        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
+        stride: as in torch; default 1.
+        padding: as torch's: a number, one number for each dimension, "same" (stride 1) or "valid";
+            default 0. The sums include the products of the padding.
+        dilation: as in torch; default 1.
+        groups: as in torch; default 1.
+        padding_mode: as in torch.nn.Conv2d: "zeros" (default), "reflect", "replicate" or
+            "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The convolution.
@@ -208,21 +210,22 @@ def conv3d(
         input: N × C × D × H × W (or C × D × H × W).
         weight: out × C/groups × the kernel's three dimensions.
         bias: out; default None: no bias.
-        stride: as torch's; default 1.
-        padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
-            0. The sums take the padding's products like any others.
-        dilation: as torch's; default 1.
-        groups: as torch's; default 1.
-        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
+        stride: as in torch; default 1.
+        padding: as torch's: a number, one number for each dimension, "same" (stride 1) or "valid";
+            default 0. The sums include the products of the padding.
+        dilation: as in torch; default 1.
+        groups: as in torch; default 1.
+        padding_mode: as in torch.nn.Conv2d: "zeros" (default), "reflect", "replicate" or
+            "circular".
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The convolution.
@@ -266,20 +269,20 @@ def conv_transpose1d(
         input: N × C × L (or C × L).
         weight: C × out/groups × kernel.
         bias: out; default None: no bias.
-        stride: as torch's; default 1.
-        padding: as torch's; default 0.
-        output_padding: as torch's; default 0.
-        groups: as torch's; default 1.
-        dilation: as torch's; default 1.
+        stride: as in torch; default 1.
+        padding: as in torch; default 0.
+        output_padding: as in torch; default 0.
+        groups: as in torch; default 1.
+        dilation: as in torch; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The transposed convolution.
@@ -323,20 +326,20 @@ def conv_transpose2d(
         input: N × C × H × W (or C × H × W).
         weight: C × out/groups × kernel rows × kernel columns.
         bias: out; default None: no bias.
-        stride: as torch's; default 1.
-        padding: as torch's; default 0.
-        output_padding: as torch's; default 0.
-        groups: as torch's; default 1.
-        dilation: as torch's; default 1.
+        stride: as in torch; default 1.
+        padding: as in torch; default 0.
+        output_padding: as in torch; default 0.
+        groups: as in torch; default 1.
+        dilation: as in torch; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The transposed convolution.
@@ -387,20 +390,20 @@ def conv_transpose3d(
         input: N × C × D × H × W (or C × D × H × W).
         weight: C × out/groups × the kernel's three dimensions.
         bias: out; default None: no bias.
-        stride: as torch's; default 1.
-        padding: as torch's; default 0.
-        output_padding: as torch's; default 0.
-        groups: as torch's; default 1.
-        dilation: as torch's; default 1.
+        stride: as in torch; default 1.
+        padding: as in torch; default 0.
+        output_padding: as in torch; default 0.
+        groups: as in torch; default 1.
+        dilation: as in torch; default 1.
         recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The transposed convolution.
@@ -431,7 +434,7 @@ def _convolve(
     geometry: Geometry,
     options: tuple[Any, ...],
 ) -> Tensor:
-    """A convolution over `rank` dimensions. `options`: the keywords that all products have."""
+    """Returns a convolution over `rank` dimensions. `options`: the keywords of all products."""
     recipe, sums, seed, stream, dtype, delayed = options
     call_recipe = recipe_of(recipe, sums)
     transposed = geometry.output_padding is not None

@@ -143,7 +143,7 @@ def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
 def _sides(
     rank: int, padding: Any, kernel: torch.Size, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> list[tuple[int, int]]:
-    """The padding before and after each dimension."""
+    """Returns the padding before and after each dimension."""
     if not isinstance(padding, str):
         return [(n, n) for n in _numbers(rank, "padding", padding, 0)]
     if padding not in ("same", "valid"):

@@ -194,7 +194,7 @@ class Counter(TorchDispatchMode):
         count[1] += 1
 
     def _recipe(self, module: str, func: Any, args: Sequence[Any]) -> str:
-        """The name of the recipe by which a product is computed; "": torch computes it."""
+        """Returns the name of the recipe by which a product is computed; "": torch computes it."""
         text = _text_of_node()
         if text is None and is_ours(func):
             text = _text_of(func, args)
@@ -209,7 +209,7 @@ class Counter(TorchDispatchMode):
         self._calls = recipe
 
     def end(self) -> Coverage:
-        """The counts."""
+        """Returns the counts."""
         self._ascribed.clear()
         self._unhook()
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
@@ -303,20 +303,20 @@ def _text_of_node() -> str | None:
 
 
 def _text_of(func: Any, args: Sequence[Any]) -> str:
-    """The text by which an operator of ours computes: a recipe's or an accumulator's."""
+    """Returns the text by which an operator of ours computes: a recipe's or an accumulator's."""
     names = [argument.name for argument in func._schema.arguments]
     return next(str(args[names.index(n)]) for n in ("recipe", "accumulator", "text") if n in names)
 
 
 def _described(recipe: Recipe) -> str:
-    """The recipe's name or text; "" where it rounds nothing in products."""
+    """Returns the recipe's name or text; "" where it rounds nothing in products."""
     casts = (*recipe._kept.operands, recipe.output)
     rounds = not recipe._is_native or any(cast is not None for cast in casts)
     return name_of(recipe) if rounds else ""
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:
-    """The tensors in arguments or results of a module, in containers and mappings of any kind."""
+    """Yields the tensors in a module's arguments or results, in any containers and mappings."""
     for leaf in tree_leaves(values):
         if isinstance(leaf, Tensor):
             yield leaf
@@ -438,7 +438,7 @@ class Census:
         self.finish()
 
     def finish(self) -> Coverage | None:
-        """Ends the count of a step, if one has begun; what was counted."""
+        """Ends the count of a step, if one has begun, and returns the counts."""
         if not self._counts():
             return self.result
         assert self._counter is not None
@@ -450,7 +450,7 @@ class Census:
         return self.result
 
     def note(self, counted: Coverage) -> None:
-        """Keeps what was counted, and warns where the share is too small."""
+        """Stores the counts, and warns if the share is too small."""
         self.result = counted
         if counted.share < self.warn_below:
             warn(str(counted), PrecisionWarning)
@@ -502,7 +502,10 @@ skip_code(Census.look.__code__)  # compiled alone, a second model would reuse it
 
 
 def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
-    """A tensor of the mode with the layout of `x`; where that is symbolic, with its hints."""
+    """Returns a tensor of the mode with the layout of `x`.
+
+    If the layout is symbolic, its hints are used.
+    """
     if not isinstance(x, FakeTensor):
         return mode.from_tensor(x, static_shapes=True)
     size, stride = ([_hint(n) for n in numbers] for numbers in (x.shape, x.stride()))
@@ -526,7 +529,7 @@ def _look_at_compiled(context: Any) -> None:
 
 
 def _traced(variable: Any) -> Any:
-    """The value of a variable of torch.compile's tracer, its tensors without values."""
+    """Returns the value of a variable of torch.compile's tracer, its tensors without values."""
     variable = variable.realize()
     if isinstance(variable, TensorVariable):
         return variable.as_proxy().node.meta["example_value"]
@@ -539,7 +542,10 @@ def _traced(variable: Any) -> Any:
 
 
 def coverage_of(model: nn.Module) -> Coverage | None:
-    """The counts of the first training step of a converted model; None: no such step yet."""
+    """Returns the counts of the first training step of a converted model.
+
+    None: no such step yet.
+    """
     census = _CENSUSES.get(model)
     return None if census is None else census.finish()
 
@@ -569,6 +575,6 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _is_looked_at(model: nn.Module) -> bool:
-    """Returns whether `model` is the one that was converted, not a part of it."""
+    """Returns whether `model` is the converted model, not a part of it."""
     hooks = model._forward_pre_hooks.values()
     return any(getattr(hook, "__func__", None) is Census.look for hook in hooks)

@@ -13,13 +13,13 @@ class Products:
     """Products of one module and operation.
 
     Attributes:
-        module: the qualified name of the innermost module whose forward computed them, or whose
-            backward pass; "" for the model itself.
-        operation: of torch.ops, "aten.bmm" or "cpd.matmul".
+        module: the qualified name of the innermost module whose forward or backward pass computed
+            them; "" for the model itself.
+        operation: the operation in torch.ops, such as "aten.bmm" or "cpd.matmul".
         backward: whether the backward pass computed them.
-        recipe: by which recipe, its name or text; "": as torch computes.
-        macs: multiply-accumulates.
-        calls: how often.
+        recipe: the name or text of the recipe that computed them; "": torch computed them.
+        macs: the number of multiply-accumulates.
+        calls: the number of calls.
     """
 
     module: str
@@ -32,7 +32,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The products of a training step that ran emulated, and those that did not.
+    """The products of a training step, those that ran emulated and those that did not.
 
     Matrix products, convolutions, attention and recurrence, forward and backward, are counted as
     they were called.
@@ -40,10 +40,10 @@ class Coverage:
     Attributes:
         products: all of them, in the order of their first calls.
         parameters: the number of parameters, of two dimensions or more, that enter the products of
-            modules. Each is counted once, also parameters of parametrizations, and of the
+            modules. Each is counted once, including parameters of parametrizations, and of the
             projections that nn.MultiheadAttention multiplies by itself.
-        emulated_parameters: the number of them in modules whose products of parameters were all
-            emulated.
+        emulated_parameters: the number of these parameters in modules whose products of parameters
+            were all emulated.
         never_called: names of the converted layers that were not called.
     """
 
@@ -150,14 +150,14 @@ _MOST_LINES = 6
 
 
 def _percent(share: float) -> str:
-    """With one decimal place; 0 % and 100 % only where that is exact."""
+    """Returns a percentage with one decimal place. 0 % and 100 % are always exact."""
     if share in (0, 1):
         return f"{round(100 * share)} %"
     return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
 
 
 def _count(number: int) -> str:
-    """In thousands, millions and so on."""
+    """Returns a number in thousands, millions and so on."""
     for unit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= unit:
             return f"{number / unit:.3g} {letter}"

@@ -56,7 +56,7 @@ class _Casts:
             ops.record_amax(self.state.amax_history, x.detach(), self._column(which), clock)
 
     def multipliers(self) -> Tensor:
-        """The present scales: a copy, which a later `update` leaves as it is."""
+        """Returns the present scales: a copy, which a later `update` leaves as it is."""
         first = self._column(OPERANDS[0])
         return self.state.scale[first : first + len(OPERANDS)].clone()
 
@@ -74,7 +74,10 @@ class _Casts:
         return watched
 
     def at(self, number: int) -> Product:
-        """The product whose number is greater by `number`; beyond the last one they repeat."""
+        """Returns the product whose number is greater by `number`.
+
+        After the last product the numbers repeat.
+        """
         return Product(self.state, self.number + number)
 
     @property
@@ -88,7 +91,7 @@ class _Casts:
 
 
 class Product(_Casts):
-    """One of the products whose scales a `Delayed` keeps."""
+    """One of the products whose scales a `Delayed` stores."""
 
     def __init__(self, state: Delayed, number: int) -> None:
         self.state, self.number = state, number
@@ -102,33 +105,35 @@ class Delayed(_Casts, nn.Module):
             same history and the same `amax`.
         weight: as `activation`.
         gradient: as `activation`.
-        products: how many products the layer computes, each of which has scales of its own:
-            `at(n)` is the state of number n; the methods here are for number 0.
+        products: the number of products of the layer. Each product has its own scales: `at(n)` is
+            the state of product n. The methods here are for product 0.
         attention: the state of the products by a recipe's `attention`, of the same layer.
 
-    The buffers in the state_dict are `amax_history`, H x 3 for each product, whose row 0 is the
-    present step's, and `scale`, 3 for each product. They stay float32 where the model is cast to
-    another type, and keep their values through `to_empty`; after the meta device they are those
-    before the first step. A scale multiplies into the format; it starts at 1. An operand is cast to
-    fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's type; straight through.
+    The state_dict has two buffers: `amax_history`, H x 3 for each product, whose row 0 is the
+    present step's; and `scale`, 3 for each product. They stay float32 if the model is cast to
+    another type, and keep their values through `to_empty`. After the meta device they have their
+    values before the first step. A scale multiplies values into the format; it starts at 1. An
+    operand is cast to fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's
+    type; straight through.
 
-    In training mode its largest magnitude enters row 0, by maximum. `update`, once before each
-    step, makes the scales of that step: a = max of the history, or row 0 (`most_recent`); scale =
-    fl(fl(fl(1/a) * format's max) / 2^margin), its largest finite number where that overflows; it
-    stays as it is where a is 0, infinite or NaN. The history then advances by a step.
+    In training mode an operand's largest magnitude enters row 0, by maximum. `update`, once before
+    each step, computes the scales of that step: a = max of the history, or row 0 (`most_recent`);
+    scale = fl(fl(fl(1/a) * format's max) / 2^margin), or the largest finite number if that
+    overflows. If a is 0, infinite or NaN, the scale does not change. The history then advances by a
+    step.
 
     Raises:
-        ValueError: for operands that do not go together, and under torch.vmap.
+        ValueError: for operands that do not fit together, and under torch.vmap.
     """
 
     amax_history: Tensor
     scale: Tensor
     number = 0
     clock: Any = None
-    """The clock of the converted model, by whose steps the scales advance; None: by `update`. Its
+    """The clock of the converted model, whose steps advance the scales; None: `update` does. Its
     module, `cpd.nn.clock`, imports this one."""
     seen = 0
-    """The number of the clock's steps whose scales it has made."""
+    """The number of clock steps for which scales were computed."""
     place = 0
     """Its number among the clock's."""
 
@@ -159,7 +164,7 @@ class Delayed(_Casts, nn.Module):
     def of(cls, recipe: Recipe, products: int = 1, of_attention: int = 0) -> Delayed | None:
         """Returns the state of a recipe's casts with a history; None without such casts.
 
-        Those of activation, weight and gradient count, for `products` products, and for
+        It has `products` products by the casts of activation, weight and gradient, and
         `of_attention` products by the recipe's attention.
 
         >>> import cpd
@@ -190,13 +195,16 @@ class Delayed(_Casts, nn.Module):
             self.scale.fill_(1)
 
     def records(self) -> int | None:
-        """The last argument of torch.ops.cpd.record_amax; None: nothing is recorded."""
+        """Returns the last argument of torch.ops.cpd.record_amax; None: nothing is recorded."""
         if self.training:
             return -1
         return self.clock.key if self.clock is not None and torch.is_grad_enabled() else None
 
     def update(self) -> None:
-        """Makes the scales of the step that begins; the function `update`, those of many layers."""
+        """Computes the scales of the step that begins.
+
+        The function `update` does so for many layers.
+        """
         update((self,))
 
     def parts(self) -> Iterator[Delayed]:
@@ -207,13 +215,13 @@ class Delayed(_Casts, nn.Module):
             yield from self.attention.parts()
 
     def cast_of(self, which: str) -> Cast:
-        """An operand's cast. Raises ValueError for one that is not delayed."""
+        """Returns an operand's cast. Raises ValueError for an operand that is not delayed."""
         if which not in self.casts:
             raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
         return self.casts[which]
 
     def advance(self, history: Tensor, scale: Tensor, steps: int = 1) -> None:
-        """Makes the scales that hold after `steps` steps, in tensors like its buffers.
+        """Computes the scales after `steps` steps, in tensors like its buffers.
 
         Only the first of these steps has recorded magnitudes.
         """
@@ -296,7 +304,7 @@ def attending_at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def _delayed(name: str, cast: Any) -> Cast:
-    """An operand's cast. Raises ValueError for any that is not delayed."""
+    """Returns an operand's cast. Raises ValueError for an operand that is not delayed."""
     if not getattr(cast, "history", 0):
         raise ValueError(f"{name} must be a Cast with history > 0, got {cast}")
     return cast  # type: ignore[no-any-return]
@@ -335,18 +343,18 @@ def reduce(histories: list[Tensor], group: dist.ProcessGroup | None) -> None:
 
 
 def parts_of(layers: Iterable[Delayed]) -> list[Delayed]:
-    """The states of `layers` and of their attention, each if it delays."""
+    """Returns the states of `layers` and of their attention, each if it delays."""
     return [part for layer in layers for part in layer.parts()]
 
 
 def tensors(layers: Iterable[Delayed]) -> tuple[list[Tensor], list[Tensor]]:
-    """The histories and the scales of `parts_of(layers)`."""
+    """Returns the histories and the scales of `parts_of(layers)`."""
     parts = parts_of(layers)
     return [part.amax_history for part in parts], [part.scale for part in parts]
 
 
 def device_of(state_dict: Any, prefix: str) -> torch.device | None:
-    """The device of the first tensor of a state_dict whose name begins so; None: there is none."""
+    """Returns the device of a state_dict's first tensor with this prefix of its name, or None."""
     tensors = (x for name, x in state_dict.items() if name.startswith(prefix))
     return next((x.device for x in tensors if isinstance(x, Tensor)), None)
 
@@ -369,7 +377,7 @@ class _Watch(torch.autograd.Function):
 
     @staticmethod
     def forward(y: Tensor, history: Tensor, column: int, clock: int) -> Tensor:
-        return y.detach()  # no view to autograd: what follows may change it in place
+        return y.detach()  # not a view to autograd: later code may change it in place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's embedding, of which the rows that are looked up are rounded."""
+"""Torch's embedding, whose selected rows are rounded."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def embedding(
     Args:
         input: integers, of any shape.
         weight: rows × size.
-        padding_idx: as torch's; default None.
-        max_norm: the rows that are looked up are first renormalized in place, not rounded; default
-            None: they are not.
+        padding_idx: as in torch; default None.
+        max_norm: the largest norm of the selected rows. Rows of larger norm are first renormalized
+            in place, not rounded; default None: no row is renormalized.
         norm_type: the norm of `max_norm`; default 2.
-        scale_grad_by_freq: as torch's; default False.
+        scale_grad_by_freq: as in torch; default False.
         sparse: whether the weight's gradient is sparse; default False.
         recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `embedding` is used: a format
             alone rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on an embedding,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the weight's. It must hold the format.
 
     Returns:

@@ -1,40 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's products in a customized precision: matmul, linear, bilinear.
 
-Each is a GEMM whose sums, and the sums of its two backward GEMMs, are computed as a `cpd.Recipe`
-says.
+Each is a GEMM with two backward GEMMs. A `cpd.Recipe` defines the casts of operands and the sums of
+all three.
 
-Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. Outside of `torch.autocast`
-operands must have one type, or `dtype` must be given: else ValueError. The result has the
-operands' type unless `dtype` says otherwise; it must hold the forward accumulator's format, or the
-recipe's `output` (the sums are then formed in float32). A gradient has its operand's type; where
-that does not hold the sums they are formed in float32 and rounded once into it, to nearest-even.
-The bias is what the sums start from (c of `cpd.gemm`), so it is rounded into the accumulator's
-format first; it may be of another type.
+**Types.** Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. Outside of
+`torch.autocast`, operands must have one type, or `dtype` must be given; else ValueError is raised.
+The result has the operands' type, or `dtype`. That type must hold the forward accumulator's format,
+or the recipe's `output`; with `output`, the sums are formed in float32. A gradient has its
+operand's type. If that type does not hold the sums, they are formed in float32 and rounded once
+into it, to nearest-even. The sums start from the bias (c of `cpd.gemm`), so the bias is first
+rounded into the accumulator's format. The bias may be of another type.
 
-All of it works under autograd, `torch.func` (grad, vjp, jvp, jacrev, jacfwd, vmap,
-functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. A tangent is the
-sum, in float32, of two products with the forward accumulator, each operand's tangent by the other
-operand as cast, and of the bias's tangent; casts pass tangents straight through. Under `torch.vmap`
-each sample has the bits that it has alone. If a rounding is stochastic, also in the backward pass,
-that takes `randomness="same"`, and the samples are computed one by one; with "different" a sample's
-random bits follow from its index in the whole batch.
+**Transforms.** All functions work under autograd, `torch.func` (grad, vjp, jvp, jacrev, jacfwd,
+vmap, functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. A tangent is
+the sum, in float32, of three terms: the product of each operand's tangent with the other operand as
+cast, by the forward accumulator, and the bias's tangent. Casts pass tangents straight through.
+Under `torch.vmap` each sample has the bits that it has alone. If a rounding is stochastic, also in
+the backward pass, `torch.vmap` needs `randomness="same"`, and the samples are computed one by one.
+With "different", a sample's random bits follow from its index in the whole batch.
 
-Under `torch.autocast` the result has autocast's type, as torch's layers have there, unless `dtype`
-says otherwise. Operands that the recipe casts are cast from the type in which they arrive: a weight
-from its parameter as it is stored. In native sums all others, and the bias, become autocast's type,
-and a gradient is rounded to autocast's type before its operand's own.
+**Autocast.** Under `torch.autocast` the result has autocast's type, as the results of torch's
+layers, unless `dtype` is given. Operands that the recipe casts are cast from the type in which they
+arrive; a weight is cast from its parameter as it is stored. In native sums all other operands and
+the bias are converted to autocast's type. A gradient is rounded to autocast's type before its
+operand's own.
 
-Where a sum is `"native"`, torch's kernel computes it: linear's forward is F.linear of the cast
-operands, its gradients are qg @ qw and qg.mT @ qx, the bias's gradient is torch's sum of the uncast
-gradient. Products are exact products of the operands' values, summed in float32; scales are applied
-in float32, the bias is added, and the result is rounded once to its type. Under `torch.vmap`
-torch's kernels compute the whole batch at once, with their own bits.
+**Native sums.** If a sum is `"native"`, torch's kernel computes it. linear's forward is F.linear of
+the cast operands. Its gradients are qg @ qw and qg.mT @ qx; the bias's gradient is torch's sum of
+the uncast gradient. Products are exact products of the operands' values, summed in float32. Scales
+are applied in float32, the bias is added, and the result is rounded once to its type. Under
+`torch.vmap` torch's kernels compute the whole batch at once, with their own bits.
 
-All random bits of a call follow from `seed` and `stream`, ints or one-element integer tensors on
-any device. Each rounding uses the stream XOR purpose << 60 (`cpd.Recipe` lists the purposes), so
-the roundings of a call never share random bits while streams stay below 2^60. `delayed` is the
-state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has histories.
+**Random bits.** All random bits of a call follow from `seed` and `stream`, ints or one-element
+integer tensors on any device. Each rounding uses the stream XOR purpose << 60 (`cpd.Recipe` lists
+the purposes). So the roundings of a call never share random bits while streams are below 2^60.
+`delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, for recipes with histories.
 """
 
 from __future__ import annotations
@@ -95,11 +96,11 @@ def matmul(
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: a's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The product.
@@ -121,7 +122,7 @@ def matmul(
 
 
 def _refuse_sums(positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Raises TypeError for a third operand, which was the sums in 0.7, and other arguments."""
+    """Raises TypeError for other arguments, and for a third operand: in 0.7 it was the sums."""
     if positional or "acc" in keywords or "backward" in keywords:
         raise TypeError(
             "matmul takes two operands: give accumulators by sums=, three for the forward "
@@ -139,7 +140,7 @@ def matmul_in_float32(
     stream: Number = 0,
     delayed: Any = None,
 ) -> Tensor:
-    """`matmul` whose sums are float32, to be rounded into the result's type by the caller."""
+    """Computes `matmul` with sums in float32, which the caller rounds into the result's type."""
     return _product(a, b, recipe, None, seed, stream, delayed, in_float32=True)
 
 
@@ -196,7 +197,7 @@ def linear(
 ) -> Tensor:
     """Returns input · weightᵀ + bias.
 
-    The sums over all rows of the input that give the weight's gradient run in row-major order.
+    The weight's gradient sums over all rows of the input, in row-major order.
 
     Args:
         input: … × in.
@@ -206,11 +207,11 @@ def linear(
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`, which a recipe that
-            delays scales needs; default None.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; required by recipes that
+            delay scales. Default None.
 
     Returns:
         The result, … × out.
@@ -258,8 +259,9 @@ def bilinear(
 ) -> Tensor:
     """Computes torch.nn.functional.bilinear by a recipe.
 
-    Two products by the recipe: input1 · weight, in which k runs over I, for each output and j; and
-    its result · input2, over J, whose stream is changed by XOR 1. Then torch adds the bias.
+    The recipe applies to two products. The first is input1 · weight: k runs over I, for each output
+    and j. The second is its result · input2, over J; its stream is changed by XOR 1. Then torch
+    adds the bias.
 
     Args:
         input1: … × I.
@@ -270,10 +272,10 @@ def bilinear(
             operands are not cast, and `sums` must be given.
         sums: the accumulators of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
-        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of two products; default
-            None: none.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of two products; required
+            by recipes that delay scales. Default None.
 
     Returns:
         The result, … × out.
@@ -312,8 +314,8 @@ def bilinear(
 def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Returns a result in another shape.
 
-    Like torch's results it is not a view to autograd: hooks of FSDP2 and code that writes into
-    results rely on that.
+    As with torch's results, autograd does not treat the result as a view. Hooks of FSDP2 and code
+    that writes into results rely on that.
     """
     if y.dim() == len(shape):
         return y

@@ -42,8 +42,8 @@ def grouped_mm(
         mat_b: G × K × N or K × N. Two dimensions by three: groups of a's rows; result M × N. Three
             by two: groups of b's columns; result M × N. Two by two: groups of the summed dimension;
             result G × M × N. Three by three: without offs; result G × M × N.
-        offs: int32, the end of each group, not falling; needed unless both have three dimensions.
-            Default None.
+        offs: int32, the end of each group, in ascending order. Required unless both operands have
+            three dimensions. Default None.
         bias: not supported, as in torch.
         out_dtype: the result's type; default None: a's.
         recipe: as in `cpd.functional.matmul`.
@@ -105,7 +105,7 @@ def grouped_mm(
 
 
 def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-    """The operands of one group."""
+    """Returns the operands of one group."""
     if a.dim() == 2 and b.dim() == 2:
         return a[:, begin:end], b[begin:end]
     if a.dim() == 2:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor's range, and what a cast of it loses: underflow, overflow, saturation and error.
+"""Measures a tensor's range, and the losses of a cast: underflow, overflow, saturation, error.
 
-Everything stays on the tensor's device: `measure` and `judge` return float64 vectors. After one
-transfer `Measured.total` and `Judged.total` combine those of several calls.
+All results stay on the tensor's device: `measure` and `judge` return float64 vectors. After one
+transfer, `Measured.total` and `Judged.total` combine the vectors of several calls.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Judged(NamedTuple):
     errors: float
     """The sum of squared errors; inf where a finite value became infinite or NaN."""
     scale_min: float
-    """The least scale of values that are not 0; inf where there are none."""
+    """The least scale of values that are not 0; inf if there are none."""
     scale_max: float
-    """The largest scale of values that are not 0; -inf where there are none."""
+    """The largest scale of values that are not 0; -inf if there are none."""
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
@@ -91,7 +91,7 @@ class FiniteValues(NamedTuple):
 
 
 def measure(x: Tensor) -> FiniteValues:
-    """The range of a tensor that is not empty."""
+    """Returns the range of a tensor that is not empty."""
     if x.dtype == torch.float64:
         x = x.float()
     unknown = ~x.isfinite()
@@ -142,7 +142,7 @@ def _vector(numbers: Sequence[Tensor]) -> Tensor:
 
 
 def _squares(x: Tensor) -> Tensor:
-    """The sum of squares in binary64: gradients' squares are below binary32's range."""
+    """Returns the sum of squares in binary64: gradients' squares are below binary32's range."""
     flat = x.flatten().double()
     return flat.dot(flat)
 
@@ -160,7 +160,7 @@ def _exceeds(magnitudes: Tensor, limit: Tensor) -> Tensor:
 
 
 def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest scale of values that are not 0."""
+    """Returns the least and the largest scale of values that are not 0."""
     if scales is None:
         return magnitudes.new_full((), math.inf), magnitudes.new_full((), -math.inf)
     unused = (magnitudes == 0) | (scales == 0)
@@ -202,7 +202,7 @@ def _rounded(x: Tensor, cast: Cast, to: Format | Scaled, **where: Any) -> Tensor
 
 
 def _decoded(codes: Any, q: Scaled, shape: Sequence[int], axis: int) -> Tensor:
-    """The scale of each element, from packed codes as `ops.encode` gives them."""
+    """Returns the scale of each element, from packed codes as `ops.encode` gives them."""
     blocks, outer = (codes, codes) if q.tensor_scale is None else codes
     scale: Tensor = ops.decode(blocks, q.scale, q.scales_shape(shape, axis))
     of_elements = _spread(scale, q.block, shape, axis)
@@ -213,7 +213,7 @@ def _decoded(codes: Any, q: Scaled, shape: Sequence[int], axis: int) -> Tensor:
 
 
 def _spread(scales: Tensor, block: str, shape: Sequence[int], axis: int) -> Tensor:
-    """The scale of each element of a tensor of that shape, from the grid of its blocks."""
+    """Returns the scale of each element of a tensor of that shape, from the grid of its blocks."""
     if block in ("tensor", "row") or not shape:
         return scales.expand(shape)
     rows, columns = map(int, block.split("x")) if "x" in block else (1, int(block))

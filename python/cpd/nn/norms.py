@@ -48,16 +48,16 @@ def layer_norm(
     Args:
         input: any shape.
         normalized_shape: the last dimensions' sizes.
-        weight: as torch's; default None: ones.
-        bias: as torch's; default None: zeros.
-        eps: what is added to the variance; default 1e-5.
+        weight: as in torch; default None: ones.
+        bias: as in torch; default None: zeros.
+        eps: the number that is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
             rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -95,15 +95,15 @@ def rms_norm(
     Args:
         input: any shape.
         normalized_shape: the last dimensions' sizes.
-        weight: as torch's; default None: ones.
-        eps: what is added to the mean square; default None: float32's epsilon.
+        weight: as in torch; default None: ones.
+        eps: the number that is added to the mean square; default None: float32's epsilon.
         recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
             rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -142,16 +142,16 @@ def group_norm(
     Args:
         input: N × C × ….
         num_groups: the number of groups of channels.
-        weight: as torch's; default None: ones.
-        bias: as torch's; default None: zeros.
-        eps: what is added to the variance; default 1e-5.
+        weight: as in torch; default None: ones.
+        bias: as in torch; default None: zeros.
+        eps: the number that is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
             rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -196,18 +196,18 @@ def batch_norm(
         input: N × C × ….
         running_mean: C, updated in place, or None.
         running_var: C, updated in place, or None.
-        weight: as torch's; default None: ones.
-        bias: as torch's; default None: zeros.
+        weight: as in torch; default None: ones.
+        bias: as in torch; default None: zeros.
         training: whether the batch's statistics are used; default False.
         momentum: the weight of the batch in running statistics; default 0.1.
-        eps: what is added to the variance; default 1e-5.
+        eps: the number that is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
             rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -254,18 +254,18 @@ def instance_norm(
         input: N × C × ….
         running_mean: C, updated in place, or None (default).
         running_var: C, updated in place, or None (default).
-        weight: as torch's; default None: ones.
-        bias: as torch's; default None: zeros.
+        weight: as in torch; default None: ones.
+        bias: as in torch; default None: zeros.
         use_input_stats: whether the input's statistics are used; default True.
         momentum: as in `batch_norm`; default 0.1.
-        eps: what is added to the variance; default 1e-5.
+        eps: the number that is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, or a recipe's name or text. Only its `norm` is used: a format alone
             rounds nothing here. Default None, allowed only with `sums`: nothing is rounded.
         sums: as for `cpd.Recipe`; default None: the recipe's. It has no effect on a normalization,
             which has no GEMM.
         seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
-        stream: the number that, with `seed`, determines all random bits: give another one at each
-            step. An int or a one-element integer tensor; default 0.
+        stream: with `seed`, determines all random bits: an int or a one-element integer tensor.
+            Give another number at each step. Default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -323,7 +323,7 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """The result, and the new running statistics where the input's statistics are used."""
+    """Returns the result, and the new running statistics where the input's statistics are used."""
     x, mean, var, w, b = operands
     if not of_input or mean is None:
         return [compute(x, mean, var, w, b, of_input, *numbers)]

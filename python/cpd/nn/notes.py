@@ -108,7 +108,7 @@ def elsewhere(how: Recipe) -> list[str]:
 
 
 def name_of(how: Recipe) -> str:
-    """The name of the recipe whose products compute as `how`'s, or its text."""
+    """Returns the name of the recipe with the same products as `how`, or the text of `how`."""
     return _names().get(how._kept.text, how._kept.text)
 
 

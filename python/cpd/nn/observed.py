@@ -29,14 +29,14 @@ _DELAYED = ("activation", "weight", "gradient")
 
 
 def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers with products and their names; a shared one once, lazy ones left out."""
+    """Yields the layers with products and their names; a shared one once, lazy ones left out."""
     for name, module in model.named_modules():
         if isinstance(module, _KINDS) and not any(map(is_lazy, module.parameters())):
             yield name, module
 
 
 def weights_of(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The matrices of a layer, each with its name."""
+    """Yields the matrices of a layer, each with its name."""
     if isinstance(layer, (nn.Linear, _ConvNd)):
         yield "", layer.weight  # also where it is parametrized
         return
@@ -48,7 +48,7 @@ def weights_of(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def recipe_of(layer: nn.Module) -> Recipe | None:
-    """The recipe by which a layer computes; None: as torch does."""
+    """Returns the recipe by which a layer computes; None: as torch does."""
     state = vars(layer).get("cpd")
     return None if state is None else state.recipe
 
@@ -66,7 +66,7 @@ def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
 
 
 def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tensor, int]:
-    """A layer's tensor as the operand of one of its GEMMs, and the axis of that GEMM's sum."""
+    """Returns a layer's tensor as operand of one of its GEMMs, and the axis of that GEMM's sum."""
     if isinstance(layer, _ConvNd):
         return _of_convolution(x, layer, role, gemm)
     if role == "weight":

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 ROLES = ("activation", "weight", "gradient")
 LONGEST = 32
-"""The most characters of a name that are shown."""
+"""The largest number of characters of a name that are shown."""
 _MARKERS = {"": "o", "grad_input": "s", "grad_weight": "^"}
-"""By the GEMM, where it is not the first of its role."""
+"""The markers by GEMM, for GEMMs that are not the first of their role."""
 _TALLEST = 100.0  # inches
 
 
@@ -133,5 +133,5 @@ def _legend(figure: Any, looks: dict[str, dict[str, Any]]) -> None:
 
 
 def _short(name: str) -> str:
-    """The end of a long name."""
+    """Returns the end of a long name."""
     return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]

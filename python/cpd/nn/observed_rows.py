@@ -29,16 +29,16 @@ _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "sca
 class WatchRow:
     """The measurements of one tensor of one layer in one step, and the losses of a recipe.
 
-    Shares are in percent of `count`. NaN and infinities are counted in `nonfinite` and left out of
-    all else. The loss is None in a row without a recipe. All calls in a step are taken together.
+    Shares are in percent of `count`. NaN and infinities are counted only in `nonfinite`. The losses
+    are None in a row without a recipe. All calls of one step are measured together.
 
     Attributes:
         step: the number of the step, from 0.
         layer: the layer's qualified name.
         role: `activation`, `weight`, `gradient` (of the output) or `output`.
-        recipe: `own`, the layer's recipe, or the name of one of `what_if`; empty: none.
-        gemm: the GEMM of the operand: `forward`, `grad_input`, `grad_weight`. The second of a role
-            has a row if its cast, or the axis of its blocks, differs.
+        recipe: `own`, the layer's recipe, or a name in `what_if`; empty: none.
+        gemm: the GEMM of the operand: `forward`, `grad_input`, `grad_weight`. The second GEMM of a
+            role has a row if its cast, or the axis of its blocks, differs.
         cast: the text of the cast.
         count: the number of values.
         zeros: the share of values that are 0.
@@ -48,13 +48,13 @@ class WatchRow:
         amax: the largest magnitude.
         smallest: the smallest magnitude other than 0; None if all are 0.
         underflow: the share of values that became 0.
-        overflow: the share of magnitudes above the largest of the format, times the scale.
-        saturation: the share of values that became the largest of the format, times the scale, or
-            an infinity.
+        overflow: the share of magnitudes above the largest value of the format, times the scale.
+        saturation: the share of values that became an infinity or the largest value of the format,
+            times the scale.
         sqnr: 20 log10(|x| / |x - q|), in dB; inf if nothing is lost, None if all is 0.
         mse: the mean of (x - q)².
-        scale_min: the least scale (that decodes) of values that are not 0; None without scales.
-        scale_max: the largest such scale; None without scales.
+        scale_min: the least scale (the factor that decodes) of nonzero values; None without scales.
+        scale_max: the largest scale of nonzero values; None without scales.
         why: the reason why the recipe cannot take this tensor, or the rule that leaves the layer in
             torch; empty otherwise.
     """
@@ -83,7 +83,7 @@ class WatchRow:
 
     @property
     def judge(self) -> str:
-        """The recipe, and the GEMM where it is not the first of its role."""
+        """The recipe, and the GEMM if it is not the first of its role."""
         is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
         return self.recipe if is_first else f"{self.recipe} {self.gemm}"
 
@@ -94,7 +94,7 @@ class WatchRow:
 
     @property
     def dynamic_range(self) -> float | None:
-        """log2(amax / smallest); None where all is 0."""
+        """log2(amax / smallest); None if all values are 0."""
         return None if self.smallest is None else math.log2(self.amax) - math.log2(self.smallest)
 
 
@@ -151,12 +151,12 @@ def _sqnr(signal: float, errors: float) -> float | None:
 
 
 def json_of(rows: Iterable[WatchRow]) -> str:
-    """The rows as a JSON array of objects."""
+    """Returns the rows as a JSON array of objects."""
     return json.dumps([{k: _json_value(v) for k, v in asdict(row).items()} for row in rows])
 
 
 def _json_value(value: Any) -> Any:
-    """A value that JSON can hold: a number that is not finite becomes a text."""
+    """Returns a value that JSON can hold: a number that is not finite becomes a text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -178,7 +178,7 @@ def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
 
 
 def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
-    """Every number of one step that is finite, by `layer/role/…`; the range of a tensor once."""
+    """Returns every finite number of one step, by `layer/role/…`; the range of a tensor once."""
     scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()
     for row in rows:
@@ -199,14 +199,14 @@ _HEAD = (
 
 
 MOST = 40
-"""The most rows that a table shows."""
+"""The largest number of rows that a table shows."""
 
 
 def table(rows: Sequence[WatchRow]) -> str:
     """Returns a text table with aligned columns: one line for each row, in the model's order.
 
-    If there are more than `MOST` rows, only the rows with the lowest SQNR are shown, the lowest
-    first, and a line on the others.
+    If there are more than `MOST` rows, it shows only the rows with the lowest SQNR, the lowest
+    first, and a line about the other rows.
     """
     if len(rows) <= MOST:
         return _aligned(rows)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows why a format trains or does not: `observe`.
 
-It measures what enters and leaves the layers of a model every n steps, and what their formats, and
-other recipes' formats, lose of it.
+Every n steps it measures the tensors that enter and leave the layers of a model, and the losses of
+their formats and of other recipes' formats.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cpd.numeric.shown import shown
 WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
 
 OWN = "own"
-"""The name of the recipe that a layer itself computes by."""
+"""The name of a layer's own recipe."""
 COMPILED = (
     "observers look at what runs eagerly, and torch.compile would run past them: observe the model "
     "without it, or in a step of its own under torch.compiler.set_stance('force_eager')"
@@ -50,28 +50,29 @@ COMPILED = (
 def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None) -> Watch:
     """Measures the layers of `model` in every `every`th step, the first included.
 
-    A step is a call of `model` in the mode, training or evaluation, that it has now. For each layer
-    with products (linear, convolution, recurrent, attention) its activation, weights, output and
-    the output's gradient are measured. For a layer that `cpd.convert`
-    has converted also the recipe's losses are measured, by the definitions of `WatchRow`.
+    A step is a call of `model` in its present mode, training or evaluation. Each layer with
+    products (linear, convolution, recurrent, attention) has four measured tensors: activation,
+    weights, output, and the output's gradient. For a layer that `cpd.convert` has converted, the
+    recipe's losses are measured too, by the definitions of `WatchRow`.
 
-    Casts are judged along the axis of each GEMM's sum. Delayed scaling is judged by the scale that
-    the layer has, if any, else by the tensor's own. Stochastic rounding is judged by random bits of
-    its own.
+    Casts are judged along the axis of each GEMM's sum. Delayed scaling is judged by the layer's
+    scale, if there is one, else by the tensor's own. Stochastic rounding is judged by separate
+    random bits.
 
-    Nothing that the model computes changes. Between measured steps only one hook remains, on the
-    model itself, that counts; after `Watch.remove` none. Numbers stay on their devices until the
-    step is over: at the next call, or when they are asked for. A layer that activation
-    checkpointing repeats counts once. In DDP each rank measures its own. torch runs a model of
-    torch.compile without fullgraph eagerly; a program compiled before is not noticed.
+    The model computes the same values as before. Between measured steps only one hook remains, on
+    the model itself, which counts calls; after `Watch.remove` none remains. Numbers stay on their
+    devices until the step is over: at the next call, or when the rows are read. A layer that
+    activation checkpointing repeats counts once. In DDP each rank measures its own layers. If
+    torch.compile has compiled the model without fullgraph, torch runs it eagerly in a measured
+    step; a program that was compiled before is not noticed.
 
     Args:
         model: the model, converted or not; not compiled.
         every: the number of calls from one measured step to the next; default 100.
         what_if: recipes whose losses are measured too: recipes, their names or texts, or a dict of
-            them by names of your choice; default none. Their rules are followed (for a schedule,
-            its first phase): a layer that a rule leaves in torch has a row that names the rule, and
-            loses nothing.
+            recipes by names of your choice; default none. Their rules are followed, and of a
+            schedule the first phase. A layer that a rule leaves in torch loses nothing; its row
+            names the rule.
         writer: anything with `add_scalar(tag, value, step)`, such as TensorBoard's SummaryWriter;
             tags are `layer/role/amax`, `layer/role/recipe/sqnr`. Default None: nothing is written.
 
@@ -98,8 +99,8 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
 class Watch:
     """The result of `observe`: the rows of all measured steps, and their output.
 
-    Iterable, printable (the last step as a table), and a context manager that removes it. Asking
-    for rows ends the step that is being measured.
+    Iterable, printable (the last step as a table), and a context manager that removes the watch.
+    Reading the rows ends the step that is being measured.
 
     Args:
         model: as for `observe`.
@@ -144,7 +145,7 @@ class Watch:
         return len(self.rows)
 
     def remove(self) -> None:
-        """Ends the observation: the model is as it was. The rows stay."""
+        """Ends the observation. The model is as before; the rows remain."""
         self._close()
         self._handle.remove()
 
@@ -193,7 +194,7 @@ class Watch:
         draw(Path(path), self.last())
 
     def last(self) -> list[WatchRow]:
-        """The rows of the last step."""
+        """Returns the rows of the last step."""
         rows = self.rows
         return [row for row in rows if row.step == rows[-1].step]
 
@@ -212,7 +213,7 @@ class Watch:
     # ---- one step --------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """Ends the step that is being looked at, if one is: its numbers become rows."""
+        """Ends the step that is being measured, if there is one: its numbers become rows."""
         step, self._open = self._open, None
         if step is None:
             return
@@ -224,7 +225,7 @@ class Watch:
             observed_rows.write_scalars(self._writer, rows)
 
     def _look(self, name: str, module: nn.Module, role: str, x: Tensor, suffix: str = "") -> None:
-        """Adds one tensor of a layer to the step; `suffix`: its name in the layer."""
+        """Adds one tensor of a layer to the step. `suffix`: its name in the layer."""
         step = self._open
         if step is None or not _is_measurable(x):
             return
@@ -285,14 +286,14 @@ class _Step:
     weights: set[str] = field(default_factory=set)
 
     def exempt(self, key: Key, selector: str) -> None:
-        """Notes that a rule leaves a layer in torch."""
+        """Records that a rule leaves a layer in torch."""
         self.casts[key], self.refused[key] = "", f"{EXEMPT} {selector!r}"
 
     def add(self, key: Key, numbers: Tensor) -> None:
         self.parts.setdefault(key, []).append(numbers)
 
     def rows(self) -> list[WatchRow]:
-        """A row for each recipe of each tensor, or one for a tensor without recipes."""
+        """Returns a row for each recipe of each tensor, or one for a tensor without recipes."""
         parts = _transferred(self.parts)
         ranges = {key[:2]: Measured.total(p) for key, p in parts.items() if not key[2]}
         watch_rows: list[WatchRow] = []
@@ -308,14 +309,14 @@ class _Step:
 
 
 def _place(tensors: Iterable[tuple[str, str]]) -> Callable[[tuple[str, str]], tuple[int, int]]:
-    """The order of layers, as they were called, and of roles."""
+    """Returns the order of layers, as they were called, and of roles."""
     layers = {layer: place for place, (layer, _) in reversed(list(enumerate(tensors)))}
     roles = list(GEMMS)
     return lambda tensor: (layers[tensor[0]], roles.index(tensor[1]))
 
 
 def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]:
-    """The numbers on the CPU: one transfer for each device."""
+    """Returns the numbers on the CPU, with one transfer for each device."""
     flat = [numbers for tensors in parts.values() for numbers in tensors]
     places = {numbers.device for numbers in flat}
     there = {
@@ -333,7 +334,7 @@ def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]
 class _Hook:
     """A hook of a watch.
 
-    In a copy of the model, or one that was pickled, it has no watch and does nothing.
+    In a copy of the model, or after unpickling, it has no watch and does nothing.
     """
 
     def __init__(
@@ -353,7 +354,7 @@ class _Hook:
 
 
 def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
-    """Before each call of the model: ends the last step, and begins one where it is time."""
+    """Runs before each call of the model: ends the last step, and begins one if it is time."""
     if torch.compiler.is_compiling():
         raise RuntimeError(COMPILED)
     watch._close()
@@ -376,12 +377,12 @@ def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
             layer.register_forward_pre_hook(entering, with_kwargs=True),
             layer.register_forward_hook(leaving),
         ]
-        if layer is model:  # whose hooks are running already
+        if layer is model:  # the model's hooks are running already
             entering(model, args, kwargs)
 
 
 def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any) -> None:
-    """Before a layer computes: measures its input and, once a step, its weights."""
+    """Runs before a layer computes: measures its input and, once a step, its weights."""
     _check_eager()
     step = watch._open
     if step is None or _is_repeated():
@@ -397,7 +398,7 @@ def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any)
 
 
 def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) -> None:
-    """After a layer has computed: measures its output and, once known, the output's gradient."""
+    """Runs after a layer: measures its output and, once known, the output's gradient."""
     _check_eager()
     step = watch._open
     y = _first_tensor(result)
@@ -412,8 +413,8 @@ def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) 
 def _on_gradient(y: Tensor, hook: _Hook) -> None:
     """Calls `hook` with the gradient of the present `y`.
 
-    A hook on a view would be lost where the view is changed in place (ReLU); one on the function
-    that made its base is not.
+    A hook on a view would be lost if the view is changed in place (ReLU). A hook on the function
+    that made its base is preserved.
     """
     base = y._base if y._is_view() else None
     whole = base is not None and base.is_contiguous() and base.numel() == y.numel()
@@ -455,7 +456,7 @@ def _check_eager() -> None:
 
 
 def _checked(model: Any) -> nn.Module:
-    """The module whose calls are steps."""
+    """Returns the module whose calls are steps."""
     check_module("model", model)
     module: nn.Module = model
     if isinstance(model, nn.parallel.DistributedDataParallel):
@@ -473,7 +474,7 @@ def _checked(model: Any) -> nn.Module:
 
 
 def _named(what_if: Any) -> dict[str, Recipe]:
-    """The recipes by their names."""
+    """Returns the recipes by their names."""
     if isinstance(what_if, (str, Recipe)) or not isinstance(what_if, Iterable):
         raise TypeError(
             f"what_if must be a list or dict of recipes, such as ['mxfp8'], got {shown(what_if)}"
@@ -495,7 +496,7 @@ def _named(what_if: Any) -> dict[str, Recipe]:
 
 
 def _first_tensor(value: Any) -> Tensor | None:
-    """The first tensor, in order, of a layer's arguments or results; None: there is none."""
+    """Returns the first tensor, in order, of a layer's arguments or results, or None."""
     if isinstance(value, Tensor):
         return value
     items = value.values() if isinstance(value, dict) else value

@@ -35,7 +35,7 @@ RESIDUAL = "residual"
 
 
 def takes_all(tensors: Sequence[Tensor]) -> bool:
-    """The operation takes operands of several types: returns False."""
+    """Returns False: the operation takes operands of several types."""
     return False
 
 
@@ -62,7 +62,7 @@ class Operation(NamedTuple):
     modules: tuple[type[nn.Module], ...] = ()
     """Torch's modules whose forward calls one of the functions."""
     what: str = "products"
-    """The name of what is emulated of such a module, in a report. Of such a module all operations
+    """The name of the emulated part of such a module, in a report. All operations of the module
     with this name are replaced."""
     call: Callable[..., Any] | None = None
     """(module, *arguments of its forward, **recipe and random bits): computes a module's forward
@@ -79,7 +79,7 @@ class Operation(NamedTuple):
 
 
 def by_function(operations: Iterable[Operation]) -> dict[Any, Operation]:
-    """The operations by torch's functions."""
+    """Returns the operations by torch's functions."""
     return {function: row for row in operations for function in _functions(row)}
 
 
@@ -97,7 +97,7 @@ def _functions(row: Operation) -> Iterator[Any]:
 
 
 def _by(function: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
-    """The form of a function of `products` products, with the arguments of torch's function."""
+    """Returns the form of a function of `products` products, with the arguments of torch's."""
 
     def compute(mode: Any, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs, **mode._take(products))

@@ -44,7 +44,7 @@ def name_of(operation: Any) -> str:
 
 
 def _packet(operation: Any) -> Any:
-    """The operation of an overload; one of a higher order, as flex_attention, is itself."""
+    """Returns the operation of an overload; one of a higher order, as flex_attention, is itself."""
     return getattr(operation, "_overloadpacket", operation)
 
 
@@ -79,7 +79,7 @@ def _batch_summed(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: An
 
 
 def _grouped(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: Any) -> int:
-    """The terms of each value lie within its group, where groups divide the summed dimension."""
+    """Counts the products of matrices with groups, which may divide the summed dimension."""
     if left.dim() == right.dim() == 2:
         return left.shape[0] * left.shape[1] * right.shape[1]
     return _terms(result, left)
@@ -94,7 +94,7 @@ def _both(result: Any, x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) ->
 
 
 def _sparse(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: Any) -> int:
-    """Each stored value of `left` meets a row of a dense matrix."""
+    """Counts the products of a sparse matrix and a dense one."""
     return left._nnz() * right.shape[-1]
 
 
@@ -103,7 +103,7 @@ def _sparse_second(result: Tensor, c: Any, left: Tensor, right: Tensor, **kwargs
 
 
 def _both_sparse(result: Tensor, left: Tensor, right: Tensor) -> int:
-    """Each stored value of `left` meets the stored values of a row."""
+    """Counts the products of two sparse matrices: each stored value meets a row's stored values."""
     columns, rows = (x.to_sparse_coo().coalesce().indices() for x in (left, right))
     return int(torch.bincount(rows[0], minlength=right.shape[0])[columns[1]].sum())
 
@@ -160,7 +160,7 @@ def _attention(result: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwarg
 def _attention_backward(
     result: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwargs: Any
 ) -> int:
-    """The scores once more, and four gradients: of weights and value, query and key."""
+    """Returns the scores once more, and four gradients: of weights and value, query and key."""
     scores = q.numel() // q.shape[-1] * k.shape[-2]
     return scores * (3 * q.shape[-1] + 2 * v.shape[-1])
 

@@ -29,7 +29,7 @@ def named(group: Any) -> str | bool | None:
 
 
 def resolved(name: str) -> Any:
-    """The process group of that name. Raises ValueError where this process has none."""
+    """Returns the process group of that name. Raises ValueError where this process has none."""
     try:
         return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]
     except (RuntimeError, ValueError, KeyError) as error:
@@ -51,7 +51,7 @@ def groups_of(model: nn.Module) -> list[Any]:
 
 
 def _within(model: nn.Module) -> nn.Module:
-    """The model that torch.compile wraps, or itself."""
+    """Returns the model that torch.compile wraps, or itself."""
     compiled = getattr(model, "_orig_mod", None)
     return compiled if isinstance(compiled, nn.Module) else model
 

@@ -16,7 +16,7 @@ _MXFP4 = "mxfp4 transform=hadamard64:signs=0x9b3cf0a56d21e847 rounding=stochasti
 
 
 class Ready(NamedTuple):
-    """A named recipe: a line about it, what it was made from, and its keys."""
+    """A named recipe: a line about it, its origin, and its keys."""
 
     summary: str
     evidence: str
@@ -24,7 +24,7 @@ class Ready(NamedTuple):
     keys: dict[str, Any]
 
     def about(self) -> dict[str, str]:
-        """Returns what `Recipe.named` says of it."""
+        """Returns the entry of `Recipe.named`."""
         return {"summary": self.summary, "source": self.source, "evidence": self.evidence}
 
 
@@ -42,7 +42,7 @@ def _aps(wire: str, pair: str) -> Ready:
 
 
 def _short(name: str, **keys: Any) -> dict[str, Any]:
-    """All operands and results of 16 bits, attention's too."""
+    """Returns all operands and results of 16 bits, attention's too."""
     held = {**_operands(name, name), "output": name}
     return {**held, "attention": held, **keys}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of a model: `Recipe`.
+"""Recipes: `Recipe` holds the arithmetic of a model.
 
-A recipe has the sums of the three GEMMs of layers, the casts of their operands, and the roundings
-of the rest of a training step.
+A recipe has the sums of each layer's three GEMMs, the casts of their operands, and the roundings of
+the rest of a training step.
 """
 
 from __future__ import annotations
@@ -78,95 +78,94 @@ def _by_keywords(declared: OfT) -> OfT:
 @checked
 @dataclass(frozen=True, init=False, repr=False)
 class Recipe:
-    """The arithmetic of a model's layers: their three GEMMs, and a step's other roundings.
+    """The arithmetic of a model: each layer's three GEMMs, and a step's other roundings.
 
     `cpd.convert`, `cpd.nn` and `cpd.functional` take it. Immutable, hashable, picklable.
 
     Args:
         format: the cast of activation, weight and gradient in all three GEMMs: a format, scaled or
-            not, a dtype, a cast, or a text of one. Default `"native"`: no casts. A bare `e4m3` is
-            refused, here and in all casts of a recipe: OCP's is `e4m3fn`, the IEEE-like one
-            `(4,3)`. Or a whole recipe, whose keys other arguments replace:
+            not, a dtype, a cast, or the text of one of these. Default `"native"`: no casts. Casts
+            of a recipe refuse a bare `e4m3`: write `e4m3fn` for OCP's format, `(4,3)` for the
+            IEEE-like one. Or a whole recipe, whose keys the other arguments replace:
 
-            - the name of one (`Recipe.named`), which wins over a format of that name;
-            - a text: a format or a name and then keys, the arguments below, each as `key=value`,
-              values of several words in quotes: `"mxfp8 sums='e6m9 kahan' output=bf16"`, `"int8 row
+            - A name from `Recipe.named()`. It wins over a format of the same name.
+            - A text: a format or a name, then the arguments below, each as `key=value`. Values of
+              several words are in quotes: `"mxfp8 sums='e6m9 kahan' output=bf16"`, `"int8 row
               weight=mxfp8"`. A format's own options follow it without quotes; a name with such
-              options is the format. `none` stands for None; rules and schedule are lists with
-              commas, `rules="'type Linear' none, 'last 15%' bf16"`;
-            - a file, the path of which ends in .toml or .json, or plain data (`to_dict`);
-            - a `Recipe`.
+              options is the format. `none` is None. Rules and schedule are lists with commas:
+              `rules="'type Linear' none, 'last 15%' bf16"`.
+            - A file, whose path ends in .toml or .json, or plain data (from `to_dict`).
+            - A `Recipe`.
 
         sums: the accumulators of the three GEMMs: an `Accumulator`, its text, a preset's name, or a
-            format for the sequential sum in it; or a tuple for forward, grad_input and grad_weight;
-            or a recipe with the sums. Default `"native"`, torch's own kernel. Beside a whole recipe
-            it replaces the sums in rules, schedule and attention too, except where it is a matrix
-            unit, which takes elements.
-        forward: the accumulator of the forward GEMM; default `sums`.
-        grad_input: the accumulator of the GEMM that gives the gradient of the input; default
+            format (a sequential sum in it); or a tuple for forward, grad_input and grad_weight; or
+            a recipe whose sums are taken. Default `"native"`: torch's own kernel. With a whole
+            recipe as `format`, `sums` also replaces the sums in rules, schedule and attention. A
+            matrix unit replaces only the recipe's own sums, since it takes elements.
+        forward: the accumulator of the forward GEMM. Default: `sums`.
+        grad_input: the accumulator of the GEMM that computes the input's gradient. Default: `sums`,
+            or else `forward`.
+        grad_weight: the accumulator of the GEMM that computes the weight's gradient. Default:
             `sums`, or else `forward`.
-        grad_weight: the accumulator of the GEMM that gives the gradient of the weight; default
-            `sums`, or else `forward`.
-        grad_bias: the accumulator of the sum that gives the gradient of the bias; each term is
-            rounded only as it is added. Default fp32, in order, or `"native"` where `forward` is.
-        activation: the cast of the input before each GEMM that it enters: a `Cast`,
-            a format, scaled or not, or a text; None: no cast. Default `format`. Casts
-            pass gradients straight through. Blocks of scaled formats run along each GEMM's sum:
-            where the cast depends on that, the original tensor is cast again for each GEMM.
+        grad_bias: the accumulator of the sum that computes the bias's gradient. Each term is
+            rounded only as it is added. Default: fp32, in order, or `"native"` like `forward`.
+        activation: the cast of the input before each GEMM that it enters: a `Cast`, a format,
+            scaled or not, or a text; None: no cast. Default: `format`. Gradients pass a cast
+            straight through. Blocks of scaled formats run along each GEMM's sum. If the cast
+            depends on that axis, the original tensor is cast again for each GEMM.
         weight: the cast of the weight, as `activation`.
         gradient: the cast of the output's gradient, as `activation`. The bias's gradient sums the
             uncast gradient.
-        output: what the result is rounded to once more; default: as the accumulator leaves it. A
-            type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
-            sums have `output="bf16"`.
+        output: a second rounding, of each result. Default: none, the accumulator's format remains.
+            It is required if the tensor's type does not hold that format: bfloat16 layers with fp32
+            sums need `output="bf16"`.
         grad_input_gradient: the cast of the output's gradient in the GEMM of `grad_input`. Default
-            `"same"`: as `gradient`; None: no cast. The next three default to `"same"` too.
-        grad_input_weight: the cast of the weight in that GEMM.
+            `"same"`: as `gradient`. None: no cast. The next three take the same values.
+        grad_input_weight: the cast of the weight in the GEMM of `grad_input`.
         grad_weight_activation: the cast of the activation in the GEMM of `grad_weight`.
-        grad_weight_gradient: the cast of the output's gradient in that GEMM.
-        norm: the rounding of the results of normalizations, and of the gradients that come back to
-            them: a `Cast` or a format; None: as torch computes.
+        grad_weight_gradient: the cast of the output's gradient in the GEMM of `grad_weight`.
+        norm: the rounding of the results of normalizations, and of the gradients that return to
+            them: a `Cast` or a format. None (default): as torch computes.
         softmax: the rounding of softmax, as `norm`.
         embedding: the rounding of embeddings, as `norm`.
         residual: the rounding of residual additions, as `norm`.
-        attention: the recipe of attention's two products, query by key and weights by value; None:
-            as torch computes.
-        optimizer: text for `cpd.optim.from_recipe`: how weights and the optimizer's state are
-            stored and updated, `"bf16 update=stochastic momentum=bf16"`; None: fp32, as torch does.
-        reduce: how gradients are reduced over nodes: a `Reduce`, or what it is constructed from,
-            such as its text `"e4m3 aps"`. It is what `cpd.VirtualNodes` and `cpd.ddp_hook` take.
-            None (default): not said.
-        loss_scale: the factor of the loss of `cpd.optim.from_recipe`: a number, or `"dynamic"`: it
-            shrinks where gradients are not finite. None (default): 1.
-        rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
-            as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
-        schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
-            layers) that holds from then on; before the first, this one does. Here, in rules and as
-            attention, a recipe may be anything that `Recipe` takes.
-        source: where the recipe comes from, in words. Recipes that differ in it alone are equal.
-        scales_at: where the scales of scaled operands are applied: to each `operand` (to its
-            values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`
-            (see `cpd.gemm`). The last two are for linear layers and products of matrices with
-            accumulators; matrix units, which take elements, need one of them. Default `operand`;
-            for a matrix unit given as `sums`, what its operands' blocks allow.
+        attention: the recipe of attention's two products, query by key and weights by value. None
+            (default): as torch computes.
+        optimizer: text for `cpd.optim.from_recipe`, such as `"bf16 update=stochastic
+            momentum=bf16"`: how weights and the optimizer's state are stored and updated. None
+            (default): fp32, as torch.
+        reduce: the all-reduce of gradients, for `cpd.VirtualNodes` and `cpd.ddp_hook`: a `Reduce`,
+            or what its constructor takes, such as the text `"e4m3 aps"`. Default None.
+        loss_scale: the factor of the loss, for `cpd.optim.from_recipe`: a number, or `"dynamic"`,
+            which shrinks if gradients are not finite. None (default): 1.
+        rules: pairs of a selector and a recipe, or a dict of them. None in place of a recipe
+            selects torch's own layer. The rules given to `cpd.convert` precede them.
+        schedule: triples: `"step"` or `"epoch"`, a number, and the recipe that holds from then on
+            (None: torch's own layers). This recipe holds before the first. Here, in `rules` and as
+            `attention`, a recipe may be anything that `Recipe` takes. Default: no changes.
+        source: the recipe's origin, in words. Recipes that differ only in `source` are equal.
+        scales_at: where scales of scaled operands are applied: `operand`: to the values, before the
+            sums; `block`: to the sums over a block; `epilogue`: at the end (see `cpd.gemm`). The
+            last two are for linear layers and matrix products with accumulators. Matrix units take
+            elements and need `block` or `epilogue`. Default: `operand`; for a matrix unit given as
+            `sums`, the choice that its operands' blocks allow.
 
     Raises:
         ValueError: for an invalid argument.
         TypeError: for an argument of another type.
 
-    If an accumulator is a matrix unit with two operand formats, the first is the activation's and
-    the second the weight's in the forward GEMM; the gradient's and the weight's for the input's
-    gradient; the activation's and the gradient's for the weight's gradient.
+    A matrix unit may have two operand formats. The first is the activation's and the second the
+    weight's in the forward GEMM. They are the gradient's and the weight's in the GEMM of
+    `grad_input`, and the activation's and the gradient's in the GEMM of `grad_weight`.
 
-    Each stochastic rounding takes its random bits from the seed and the stream of the call; the
-    stream is XORed with purpose << 60 (and, by `cpd.convert`, with layer << 20). Purposes: 0 the
-    forward GEMM, 4 grad_input, 5 grad_weight, 6 grad_bias; 8 the cast of activations, 9 of weights,
-    10 of gradients, 11 of the output; 7, 14 and 15 casts of weights, activations and gradients for
-    one backward GEMM, where these differ; in forward mode 12 and 13 the products of the input's and
-    the weight's tangent. So the roundings of a layer never share random bits while streams stay
-    below 2^60. Give a new stream at each step: its number << 36, in a tensor, so that a compiled
-    step stays compiled (`cpd.convert` does). The same stream gives the same bits: recomputation
-    under activation checkpointing repeats them.
+    Stochastic roundings take random bits from the call's seed and stream. The stream is XORed with
+    purpose << 60 (and, by `cpd.convert`, with layer << 20). The purposes are: GEMMs: 0 forward, 4
+    grad_input, 5 grad_weight, 6 grad_bias. Casts: 8 activations, 9 weights, 10 gradients, 11
+    output; for one backward GEMM, if these differ: 7 weights, 14 activations, 15 gradients. Forward
+    mode: 12 and 13, the products of the input's and the weight's tangent. So the roundings of a
+    layer never share random bits while streams are below 2^60. The same stream gives the same bits:
+    recomputation under activation checkpointing repeats them. Give a new stream at each step, its
+    number << 36, in a tensor: a compiled step then stays compiled (`cpd.convert` does so).
 
     >>> Recipe("int8 row weight=mxfp8", output="bf16").text
     "native activation='int8 row' weight=mxfp8 gradient='int8 row' output=bf16"
@@ -369,7 +368,7 @@ class Recipe:
 
 
 def _parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe, of its first argument and of the others that are given."""
+    """Returns the fields of a recipe, of its first argument and of the others that are given."""
     if isinstance(format, str) and format.lower() in READY:
         format = _named(format.lower())
     if isinstance(format, Recipe):
@@ -401,7 +400,7 @@ def _named(name: str) -> Recipe:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """The names of recipes by their texts."""
+    """Returns the names of recipes by their texts."""
     names: dict[str, str] = {}
     for name in sorted(READY, key=lambda name: "rules" in READY[name].keys):
         names[recipe_files.text_of(_named(name), names)] = name
@@ -454,7 +453,7 @@ def _new(parts: dict[str, Any]) -> Recipe:
 
 
 def _changed(recipe: Recipe, others: dict[str, Any]) -> Recipe:
-    """The recipe with other arguments; `sums` change in its rules, schedule and attention too."""
+    """Returns the recipe with other arguments. `sums` also change in its inner recipes."""
     sums = others.get("sums")
     if sums is None or _is_unit(sums):
         return recipe.replace(**others)
@@ -480,7 +479,7 @@ def _sums_of(sums: Any) -> tuple[Any, ...]:
 
 
 def _read_parts(format: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe of a format and other arguments."""
+    """Returns the fields of a recipe of a format and other arguments."""
     cast = read.operands(format)
     keys = _USUAL | others
     sums = _sums_of(keys.pop("sums"))
@@ -516,7 +515,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _within(name: str, error: ValueError | TypeError) -> Exception:
-    """The error of a value, with the name of the key that has it."""
+    """Returns the error of a value, with the name of the key that has it."""
     return (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}")
 
 

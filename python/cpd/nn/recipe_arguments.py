@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the arguments of `cpd.Recipe`.
 
-Each function checks one argument, as keywords, plain data and texts have it, and converts it to
-what a recipe holds.
+Each function checks one argument, as keywords, plain data and texts have it, and converts it to the
+value that a recipe holds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Nested: TypeAlias = "Callable[[str, Any], Any]"
 
 
 def is_none(value: Any) -> bool:
-    """Returns whether an argument is None, or its text."""
+    """Returns whether an argument is None, or the text of None."""
     return value is None or (isinstance(value, str) and value == NONE)
 
 
@@ -159,7 +159,7 @@ def _refuse_table(value: Any) -> None:
 
 
 def usual_bias(forward: Sum) -> SumLike:
-    """The default sum of a bias's gradient."""
+    """Returns the default sum of a bias's gradient."""
     return NATIVE if isinstance(forward, str) else "fp32"
 
 
@@ -221,7 +221,7 @@ def loss_scale(name: str, value: Any) -> Any:
     if isinstance(value, str):
         if value == "dynamic":
             return value
-        with contextlib.suppress(ValueError):  # what is no number is refused below
+        with contextlib.suppress(ValueError):  # anything but a number is refused below
             value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")
@@ -236,7 +236,7 @@ def loss_scale(name: str, value: Any) -> Any:
 
 
 def scales_at(name: str, value: Any) -> Any:
-    """Reads where scales are applied; None where the sums tell."""
+    """Reads where scales are applied; None if the sums decide."""
     return None if value is None else checked_name("scales_at", value, _core.SCALES_AT)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as texts, files and plain data: what reads their keys, and what writes them."""
+"""Recipes as texts, files and plain data: reads and writes their keys."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ _OF_CALLS = {
 
 
 def refuse_gone(keys: dict[str, Any], error: type[Exception] = ValueError) -> None:
-    """Raises for keys of version 0.7, with those that say the same now."""
+    """Raises for keys of version 0.7, and names the keys that replace them."""
     for name in keys.keys() & _OF_CALLS.keys():
         raise error(f"a recipe has no {name}: {_OF_CALLS[name]}")
     gone = [key for key in _GONE if key in keys]
@@ -144,7 +144,7 @@ def renewed(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(text: str) -> str:
-    """The optimizer's text, in which the options of a format follow it without quotes."""
+    """Returns the optimizer's text, in which the options of a format follow it without quotes."""
     parts: list[str] = []
     for word in text.split():
         is_key = word.partition("=")[0] in OPTIMIZER
@@ -171,7 +171,7 @@ def _selector(text: str) -> str:
 
 
 def said(recipe: Any) -> dict[str, Any]:
-    """The arguments that are not their defaults, `forward` first."""
+    """Returns the arguments that are not their defaults, `forward` first."""
     bias = recipe.forward if is_native(recipe.forward) else Accumulator("fp32")
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}
@@ -200,9 +200,9 @@ def to_dict(recipe: Any) -> dict[str, Any]:
 
 
 def text_of(recipe: Any, names: Mapping[str, str]) -> str:
-    """Returns the text of all that a recipe holds, but for its source.
+    """Returns the text of all that a recipe holds, except its source.
 
-    `names` are those that stand for texts.
+    `names`: the names that stand for texts.
     """
 
     def within(inner: Any) -> str:

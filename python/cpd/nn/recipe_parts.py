@@ -42,14 +42,14 @@ class Kept(NamedTuple):
     text: str
     """The text of sums, casts and `scales_at`."""
     gemms: str
-    """The text of what a layer's GEMMs take: without the casts before them and of results."""
+    """The text of the GEMMs' part of a recipe: without earlier casts and casts of results."""
     before: tuple[Cast | None, Cast | None]
     """The casts of activation and weight that serve for both GEMMs that the tensor enters."""
     operands: tuple[Cast | None, ...]
     """The casts of the six operands: two for each GEMM, in order of GEMMs."""
     drawing: tuple[Any, ...]
-    """For each `Purpose` the sum or the cast of the GEMMs whose rounding is stochastic, or None;
-    empty if there is none."""
+    """For each `Purpose`, the sum or the cast of the GEMMs if its rounding is stochastic, else
+    None. Empty if no rounding is."""
     delays: bool
     """True if an operand's scale follows from former steps."""
     draws: bool
@@ -57,9 +57,9 @@ class Kept(NamedTuple):
 
 
 def put_kept(parts: dict[str, Any]) -> None:
-    """Gives a recipe's parts their `Kept`, as `_kept`, and what a `scales_at` of None stands for.
+    """Stores a recipe's `Kept` as `_kept`, and replaces a `scales_at` of None by its default.
 
-    Raises ValueError where they do not go together.
+    Raises ValueError if parts do not fit together.
     """
     _check_histories(parts)
     operands = {purpose: parts[name] for purpose, name in purposes.OPERANDS.items()}
@@ -106,7 +106,7 @@ def draws(part: Any) -> bool:
 
 
 def _text(parts: dict[str, Any]) -> str:
-    """A text of a recipe's parts."""
+    """Returns a text of a recipe's parts."""
     texts = {name: parts[name] for name in (*SUMS, *OPERANDS, "output", *ROUNDED, "scales_at")}
     texts |= {name: parts[name] for name in OVERRIDES if not is_same(parts[name])}
     if parts["scales_at"] is None:  # what follows from `sums`

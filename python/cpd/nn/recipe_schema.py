@@ -18,7 +18,7 @@ _NESTED = {"$ref": "#/$defs/nested"}
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    """An object of these keys."""
+    """Returns the schema of an object with these keys."""
     keys = {"properties": properties, "required": list(properties)}
     return {"type": "object", **keys, "additionalProperties": False}
 

@@ -3,24 +3,24 @@
 
 A layer computes, for each direction:
 
-1. the input's product x · w_ihᵀ + b_ih, of all time steps at once: rows are time-major;
-2. step by step the state's product h · w_hhᵀ + b_hh, and from the two the next state, by torch's
-   formulas in the type of the products (LSTM: with i, f, g, o of their sum, c = σ(f)·c +
-   σ(i)·tanh(g), h = σ(o)·tanh(c), and with `proj_size` the product h · w_hrᵀ; GRU: with r and z of
-   their sums, n = tanh(x_n + σ(r)·h_n), h = (h - n)·σ(z) + n; RNN: the activation of their sum).
+1. The input's product x · w_ihᵀ + b_ih, of all time steps at once. Rows are time-major.
+2. Step by step, the state's product h · w_hhᵀ + b_hh, and from both products the next state, by
+torch's formulas in the type of the products. LSTM: with i, f, g, o of their sum, c = σ(f)·c +
+σ(i)·tanh(g), h = σ(o)·tanh(c), and with `proj_size` the product h · w_hrᵀ. GRU: with r and z of
+their sums, n = tanh(x_n + σ(r)·h_n), h = (h - n)·σ(z) + n. RNN: the activation of their sum.
 
-Each product is computed as the recipe says, its operands cast, its result rounded to `output`; the
-gates and the state are not rounded otherwise. So the weights of the state have a backward GEMM in
-each time step, whose results are added in float32 as the backward pass comes by, and then to what
-else the weight gets. `cpd.nn.recurrent_native` computes the same in fewer calls, where it can.
+The recipe casts the operands of each product, and rounds its result to `output`. The gates and the
+state are not rounded otherwise. The weights of the state have a backward GEMM in each time step.
+Its results are added in float32 in the order of the backward pass, and then to the weight's other
+gradients. `cpd.nn.recurrent_native` computes the same in fewer calls, if possible.
 
-Each product draws from the layer's stream XOR its position, 4 · (t · n + m) + kind: t the time step
-(0 for the input's), m = layer · directions + direction, n how many there are, kind 0 for the
-input's product, 1 for the state's, 2 for the projection. A cell has t = 0 in each call: give it
-another stream in each time step.
+Each product takes random bits from the layer's stream XOR its position, 4 · (t · n + m) + kind. t
+is the time step (0 for the input's product), m = layer · directions + direction, n is the number of
+values of m, and kind is 0 for the input's product, 1 for the state's, 2 for the projection. A cell
+has t = 0 in each call: give it another stream in each time step.
 
-Where scaling is delayed, `delayed` is a `cpd.nn.delayed.Delayed` of 3 products for each layer and
-direction, of 3 for a cell: product 3 · m + kind, whose scales all time steps share.
+If scaling is delayed, `delayed` is a `cpd.nn.delayed.Delayed` of 3 products for each layer and
+direction, and of 3 for a cell. Product 3 · m + kind has scales that all time steps share.
 
 All of it works under autograd and, for a sequence of fixed length, `torch.compile(fullgraph=True)`.
 """
@@ -51,7 +51,7 @@ State: TypeAlias = "tuple[Tensor, ...]"
 INPUT, HIDDEN, PROJECTION = 0, 1, 2
 _KINDS = 4
 PRODUCTS = 3
-"""With scales of their own, where scaling is delayed, of each direction of each layer."""
+"""The number of products with separate delayed scales, of each direction of each layer."""
 
 
 @refused_by_torch
@@ -444,7 +444,7 @@ class _Chain(NamedTuple):
     chains: int = 1
 
     def product(self, x: Tensor, which: int, t: int) -> Tensor:
-        """The product of kind `which` at time step t."""
+        """Returns the product of kind `which` at time step t."""
         w, b = ((0, 2), (1, 3), (4, None))[which]
         weight: Any = self.weights[w]
         bias = None if b is None else self.weights[b]
@@ -480,10 +480,10 @@ def _layers(
     arithmetic: _How,
     batch_sizes: Tensor | None,
 ) -> tuple[Tensor, State]:
-    """Output and last states of all layers.
+    """Returns the output and the last states of all layers.
 
-    Sequences are stored as packed ones are: rows of the first time step, of the second, …; a padded
-    batch has as many in each.
+    Sequences are stored like packed sequences: the rows of the first time step, of the second, ….
+    In a padded batch all time steps have equally many rows.
     """
     x = input.transpose(0, 1) if order.batch_first and batch_sizes is None else input
     sizes = _sizes(x, batch_sizes)
@@ -553,7 +553,7 @@ def _step_by_step(
 
 
 def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
-    """The number of examples that have a row at each time step."""
+    """Returns the number of examples that have a row at each time step."""
     dimensions = 3 if batch_sizes is None else 2
     if x.dim() != dimensions:
         raise ValueError(f"input must have {dimensions} dimensions, got shape {tuple(x.shape)}")

@@ -57,7 +57,7 @@ RNN = {
 
 
 def activation(nonlinearity: str) -> Kind:
-    """The kind of a plain recurrent cell. Raises ValueError for an unknown name."""
+    """Returns the kind of a plain recurrent cell. Raises ValueError for an unknown name."""
     if nonlinearity not in RNN:
         raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {shown(nonlinearity)}")
     return RNN[nonlinearity]

@@ -4,11 +4,12 @@
 It is for products with torch's own sums. It gives the bits of the loop in `cpd.nn.recurrent`, which
 is the definition, in fewer calls.
 
-A weight is cast once for all steps, in the forward pass and again in the backward pass. All else is
-computed in each step by the functions of torch that the loop and its derivatives call, on operands
-of the same layouts and in the same order, so that each kernel gives the same bits. If the backward
-pass is to be differentiated itself, the loop is computed again, and its graph is the gradients':
-what comes back to the results a second time goes through this node again, and is cast apart.
+A weight is cast once for all steps, in the forward pass and again in the backward pass. In each
+step, the rest is computed by the functions of torch that the loop and its derivatives call, on
+operands of the same layouts and in the same order. So each kernel gives the same bits. If the
+backward pass itself is differentiated, the loop is computed again, and its graph gives the
+gradients. Gradients that reach the results a second time pass through this node again, and are cast
+separately.
 """
 
 # torch's types are untyped in part.
@@ -82,7 +83,7 @@ class _Product:
         self.bias = bias
 
     def step(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The product, and the operand that its backward pass takes."""
+        """Returns the product, and the operand that its backward pass takes."""
         entered = _cast(h, self.before)
         a = self.call.cast(Purpose.cast_activation, entered, -1)
         if self.bias is None:
@@ -106,7 +107,7 @@ class _ProductGradients:
         self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
 
     def step(self, g: Tensor, entered: Tensor, for_input: bool) -> Tensor | None:
-        """The gradient of the product's operand, from its result's gradient."""
+        """Returns the gradient of the product's operand, from its result's gradient."""
         if self.for_bias:
             summed = g if len(g) == 1 else g.sum([0], keepdim=True)
             self.of_bias = _sum(self.of_bias, summed.reshape(-1))
@@ -128,7 +129,7 @@ class _ProductGradients:
 
 
 def _sum(*terms: Tensor | None) -> Tensor | None:
-    """From the first on; of none, None."""
+    """Returns the sum, from the first term on; None without terms."""
     total = None
     for term in terms:
         if term is not None:
@@ -143,11 +144,13 @@ class Cell(NamedTuple):
     """The computations between products of the steps of a kind of layer."""
 
     forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
-    """From the products of input and hidden state, and the state: the next state (hidden, before
-    its projection, and an LSTM's cell state), and what `backward` takes."""
+    """Computes the next state from the products of input and hidden state, and the state. Returns
+    the next state (hidden, before its projection, and an LSTM's cell state), and the values that
+    `backward` takes."""
     backward: Callable[[State, State, Gradients], tuple[Tensor, Tensor, Gradients]]
-    """From what `forward` kept, the state before the step, and the gradients of the state after it:
-    the gradients of both products, and of the state before, but for what its product adds."""
+    """Computes gradients from the values of `forward`, the state before the step, and the gradients
+    of the state after it. Returns the gradients of both products, and of the state before the step
+    without the part that its product adds."""
 
 
 def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
@@ -196,7 +199,7 @@ def _gru_backward(saved: State, state: State, grads: Gradients) -> tuple[Tensor,
 def _rnn(
     activation: Callable[[Tensor], Tensor], derivative: Callable[[Any, Tensor], Tensor]
 ) -> Cell:
-    """The cell that has one state and no gates.
+    """Returns the cell that has one state and no gates.
 
     `derivative`: the argument's gradient, from the result's gradient and the result.
     """
@@ -224,7 +227,8 @@ RELU = _rnn(torch.relu, lambda g, h: _threshold_backward(g, h, 0))
 class Examples:
     """The state of examples that are sorted by length.
 
-    Forward in time, those that end leave their state; backward, they come in with their first one.
+    Forward in time, examples that end leave their state. Backward in time, examples enter with
+    their last step.
     """
 
     def __init__(self, first: State, count: int) -> None:
@@ -233,7 +237,7 @@ class Examples:
         self.ended: list[State] = []
 
     def at(self, count: int) -> State:
-        """The state of the first `count` examples, as a time step takes it."""
+        """Returns the state of the first `count` examples, as a time step takes it."""
         have, self.count = self.count, count
         if count < have:
             self.ended.append(tuple(s[count:] for s in self.state))
@@ -244,7 +248,7 @@ class Examples:
         return self.state
 
     def last(self) -> State:
-        """The last state of each example."""
+        """Returns the last state of each example."""
         if not self.ended:
             return self.state
         return tuple(map(torch.cat, zip(self.state, *reversed(self.ended), strict=True)))
@@ -275,7 +279,7 @@ def over_time(
     w_hr: Tensor | None,
     *first: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The hidden states of all time steps, rows of the first step first, and the last state.
+    """Returns the hidden states of all steps, rows of the first step first, and the last state.
 
     `x`: the input's products, in rows as the result; `first`: the first state.
     """
@@ -315,9 +319,10 @@ class _OverTime(torch.autograd.Function):
 def _forward(
     steps: Steps, operands: Sequence[Any], keeps: bool
 ) -> tuple[Tensor, State, Sequence[Tensor | None], list[Tensor]]:
-    """Returns hidden states and last state, and what the backward pass takes.
+    """Returns hidden states and last state, and the values that the backward pass takes.
 
-    That is the weights as they enter products, and what `_backward` takes of each step.
+    These values are the weights as they enter products, and the values of each step for
+    `_backward`.
     """
     x, w_hh, b_hh, w_hr, *first = operands
     hidden = _Product(steps.how, w_hh, b_hh)
@@ -344,7 +349,10 @@ def _forward(
 def _backward(
     ctx: Any, saved: Sequence[Any], of_rows: Tensor | None, grads: Gradients
 ) -> Gradients:
-    """The gradients of the operands. `saved`: what `_forward` made of weights and in each step."""
+    """Returns the operands' gradients.
+
+    `saved`: the values that `_forward` returned for the backward pass.
+    """
     steps: Steps = ctx.steps
     _, _, *needs = ctx.needs_input_grad
     hidden_weight, projection_weight, *step_tensors = saved
@@ -431,7 +439,7 @@ def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
 
 
 def _differentiable(ctx: Any, operands: Sequence[Any], grads: Gradients) -> Gradients:
-    """The gradients of the operands, with a graph of their own."""
+    """Returns the gradients of the operands, with a graph of their own."""
     results = ctx.steps.loop(*operands)
     pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
     outputs, output_grads = zip(*pairs, strict=True)

@@ -101,7 +101,7 @@ attention itself from its wrappers, and name what is added to a module's result.
 
 
 def emulation_of(cls: type[nn.Module]) -> Emulation | None:
-    """How modules of a class are emulated; None: they are not known."""
+    """Returns the emulation of a class of modules; None for an unknown class."""
     return _emulation_of(cls)  # type: ignore[arg-type]
 
 
@@ -119,7 +119,7 @@ def _emulation_of(cls: Any) -> Emulation | None:
 
 
 def torchs_base(cls: type[nn.Module]) -> type[nn.Module] | None:
-    """The class of torch as which modules of a class are emulated.
+    """Returns the class of torch as which modules of a class are emulated.
 
     None if they are emulated by their own forward, or not at all.
     """
@@ -136,6 +136,6 @@ def _of_packages(cls: type) -> Emulation | None:
 
 
 def _has_one(cls: Any, names: set[str]) -> bool:
-    """Returns whether the class's own forward has one of those names."""
+    """Returns whether the class's own forward has one of these names."""
     code = getattr(inspect.unwrap(cls.forward), "__code__", None)
     return code is not None and not names.isdisjoint(code.co_names + code.co_varnames)

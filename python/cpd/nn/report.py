@@ -20,9 +20,9 @@ class ReportRow:
     Attributes:
         name: the module's qualified name; "" for the model itself.
         kind: the name of its class.
-        what: what is emulated of it ("products", "norm", "attention", …); "": nothing of its own.
-        how: the part of the recipe that is used, or within which module it is emulated.
-        why_not: why it is not emulated; "" where it is.
+        what: its emulated part ("products", "norm", "attention", …); "": no part of its own.
+        how: the part of the recipe that is used, or the module that emulates it.
+        why_not: the reason why it is not emulated; "" if it is.
         layer: its number in random streams, or None.
     """
 
@@ -43,8 +43,8 @@ class Report(Sequence[ReportRow]):
         rows: all rows.
         notes: the notes on the model as a whole.
         states: the states of the layers; default (): none.
-        elsewhere: the notes on parts of the recipe that others apply, such as the optimizer's and
-            the exchange of gradients; default (): none.
+        elsewhere: the notes on parts of the recipe that other code applies, such as the optimizer's
+            and the exchange of gradients; default (): none.
         recipe: the name of the recipe, or its text; default "".
         title: the first line of the table; default "": the recipe.
         clock: the clock of the model; default None: nothing needs one.
@@ -57,7 +57,7 @@ class Report(Sequence[ReportRow]):
     """
 
     _census: Census | None = None
-    """Counts the products of the model's first training step; None: nothing does."""
+    """Counts the products of the model's first training step; None: nothing counts them."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class Report(Sequence[ReportRow]):
     def notes(self) -> tuple[str, ...]:
         """The notes on the model as a whole, and on its steps so far.
 
-        Once a step is counted, the note on products outside layers is about the step's own.
+        After a counted step, the note on products outside layers describes the step's own.
         """
         of_steps = () if self._clock is None else self._clock.notes()
         return (*self._notes, *self._outside(), *of_steps, *self._elsewhere)
 
     def _outside(self) -> Iterator[str]:
-        """The note on products that modules compute outside layers, if there may be any."""
+        """Yields the note on products that modules compute outside layers, if there may be any."""
         counted = None if self._census is None else self._census.result
         unseen = self._unseen
         if counted is not None:
@@ -114,12 +114,12 @@ class Report(Sequence[ReportRow]):
         return tuple(row for row in self.rows if row.why_not)
 
     def coverage(self, *inputs: Any, **keywords: Any) -> Coverage:
-        """Returns the products of a training step that ran emulated, and those that torch computed.
+        """Returns the products of a training step, those emulated and those computed by torch.
 
-        Without arguments: those of the first training step since `cpd.convert`, forward and
-        backward, as counted. With a model's arguments: those of such a step as it would be, from
-        its forward and backward pass on tensors without values. That pass computes and changes
-        nothing; the model must be one that torch.compile could take.
+        Without arguments: counts the first training step since `cpd.convert`, forward and backward.
+        With a model's arguments: predicts the counts of such a step, by a forward and backward pass
+        on tensors without values. That pass computes and changes nothing. It needs a model that
+        torch.compile could take.
 
         Args:
             *inputs: the model's arguments, if any.
@@ -145,12 +145,12 @@ class Report(Sequence[ReportRow]):
         return counted
 
     def off(self) -> None:
-        """Makes the converted layers compute as torch does, until `on`."""
+        """Makes the converted layers compute as torch does, until `on` is called."""
         for state in self._states:
             state.set_off(True)
 
     def on(self) -> None:
-        """Makes the converted layers compute as their recipes say."""
+        """Makes the converted layers compute by their recipes."""
         for state in self._states:
             state.set_off(False)
 
@@ -205,7 +205,7 @@ class Report(Sequence[ReportRow]):
 
 
 def _table(rows: Sequence[ReportRow], field: str) -> list[str]:
-    """The lines of a table, in which rows of one class with the same text share a line."""
+    """Returns the lines of a table, in which rows of one class with the same text share a line."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         alike.setdefault((row.kind, row.what, getattr(row, field)), []).append(

@@ -24,27 +24,27 @@ _POSITIONS = re.compile(r"(first|last) 0*(\d{1,18})( ?%)?( blocks?)?")
 
 
 class Choice:
-    """The recipe of each layer of a model.
+    """The recipe of each layer of a model. Raises ValueError or TypeError for other selectors.
+
+    A selector is one of:
+
+    - a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`); it may also match after
+      a dot in the name;
+    - a class, or "type" and a class's name, of the module or of a base of its class;
+    - "first N", "last N": of the layers with products;
+    - "first N blocks", "last N blocks": everything within these children of the longest ModuleList
+      or Sequential of the model, of equals the first.
+
+    A pattern or a class matches a module and everything within it. N% selects this share, rounded
+    up.
 
     Args:
-        model: whose modules are meant by their names.
+        model: the model whose modules have the names.
         layers: names of the layers with products, which "first N" and "last N" count.
-        rules: (selector, recipe or None) each; None: left in torch. The first that matches decides.
-        otherwise: the recipe where none matches.
-        decide: asked first; ... where it leaves a layer to the rules.
-
-    A selector is one of
-
-        a pattern of names ("lm_head", "*.attention", "encoder.*"; `fnmatch`, a name being taken
-            also with a dot before it), or
-        a class or "type" and a class's name, that of the module or of a base of its class:
-            both match a module and all that is within it;
-        "first N", "last N": of the layers with products;
-        "first N blocks", "last N blocks": all that is within these children of the longest
-            ModuleList or Sequential of the model, the first such;
-        with N% of them, rounded up, where N has a percent sign.
-
-    Raises ValueError or TypeError for other selectors.
+        rules: pairs (selector, recipe or None); None: torch computes the layer. The first matching
+            rule decides.
+        otherwise: the recipe if no rule matches.
+        decide: a function that is called first; `...` leaves a layer to the rules.
     """
 
     def __init__(
@@ -62,7 +62,10 @@ class Choice:
         self._decide = decide
 
     def of(self, name: str) -> tuple[Recipe | None, str]:
-        """The recipe of the module of that name, and the selector that gave it; "": none did."""
+        """Returns the recipe of the module of that name, and the selector that gave it.
+
+        "": none did.
+        """
         decided = ... if self._decide is None else self._decide(name, self._modules[name])
         if decided is not ...:
             return None if decided is None else _decided(decided, name), "a function"
@@ -80,7 +83,7 @@ class Choice:
         ]
 
     def _matching(self, selector: Selector) -> Callable[[str], bool]:
-        """A function that says of a module's name whether `selector` selects the module."""
+        """Returns a function that says of a module's name whether `selector` selects the module."""
         if isinstance(selector, type):
             return lambda name: any(isinstance(self._modules[n], selector) for n in _within(name))
         place = _POSITIONS.fullmatch(selector)
@@ -102,7 +105,7 @@ class Choice:
 
 
 def _decided(recipe: Any, name: str) -> Recipe:
-    """The recipe that a function of rules returned for a module."""
+    """Returns the recipe that a function of rules returned for a module."""
     try:
         return as_recipe(recipe)
     except TypeError:
@@ -122,7 +125,7 @@ def longest_list(modules: dict[str, nn.Module]) -> list[str]:
 
 
 def _checked(rule: Rule) -> str:
-    """The selector's text. Raises unless `rule` is one."""
+    """Returns the selector's text. Raises unless `rule` is one."""
     if not isinstance(rule, (tuple, list)) or len(rule) != 2:
         raise TypeError(
             "rules must be a list of pairs (selector, recipe or None), such as [('last 1', None)], "

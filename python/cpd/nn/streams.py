@@ -34,5 +34,5 @@ class Bits(NamedTuple):
         return cls(seed, stream)
 
     def at(self, position: int) -> dict[str, Any]:
-        """The keywords of the product at that position."""
+        """Returns the keywords of the product at that position."""
         return {"seed": self.seed, "stream": self.stream ^ position}

@@ -15,11 +15,11 @@ from cpd.numeric.spec import KINDS, Kind, Spec, made
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
-"""The schemes that `cpd.sum` supports: its terms are given, not products."""
+"""The schemes that `cpd.sum` supports. Its terms are given; they are not products."""
 REDUCE_SCHEMES: tuple[str, ...] = tuple(scheme for scheme in SUM_SCHEMES if scheme != "fixed")
-"""The schemes that all-reduce supports: its sums are floating-point numbers."""
+"""The schemes that all-reduce supports. Its sums are floating-point numbers."""
 UNCUT = ("exact", "flushed_pairs")
-"""Adders of matrix units that cut no term, and so refuse `fraction_bits` and `min_exponent`."""
+"""Adders of matrix units that cut no term. They refuse `fraction_bits` and `min_exponent`."""
 
 
 def _product(text: str) -> Format | str:
@@ -32,121 +32,132 @@ KINDS["product"] = Kind(format_text, _product)
 class Accumulator(Spec, native=_core.Accumulator):
     """The rule of a sum: its format and scheme, a matrix unit's rule, or an integer's width.
 
-    There are three forms. Keys of one form do not go with another; `form` says which it is, and
-    attributes that a form does not have are None.
+    There are three forms. The attribute `form` names it. Keys of different forms cannot be
+    combined; attributes that a form does not have are None.
 
-    - `ordered`: a format and a scheme. The sum is rounded in every step.
+    - `ordered`: a format and a scheme. Each step of the sum is rounded.
     - `unit`: a matrix unit. A block of products is aligned, cut and summed at once.
     - `integer`: a two's complement integer in whole units of 2^-fraction.
 
     Args:
         format: the text of an accumulator, or an `Accumulator`; keywords replace its keys. Or a
-            format (what `cpd.Format` takes). It is the format of an ordered sum, of a unit's result
-            and promoted sums (default: its `sum`), and of an integer's result (default: fp32).
-            Texts are:
+            format (what `cpd.Format` takes): the format of an ordered sum; of a unit's result and
+            promoted sums (default: its `sum`); of an integer's result (default: fp32). Texts are:
 
             - A format, a scheme and keys: `e4m3`, `e4m3 kahan`, `e6m9 chunked chunk=32
               product=exact`.
-            - The name of a matrix unit (`Accumulator.named()`) and keys: `h100-fp8 a=e5m2`; with
-              the format of its results before it: `fp16 h100-fp16`.
+            - The name of a matrix unit (`Accumulator.named()`) and keys: `h100-fp8 a=e5m2`. The
+              format of its results may precede the name: `fp16 h100-fp16`.
             - A two's complement integer: `int8` … `int1024`, or `fixed<40,12>`, its width and
               fraction.
-            - Keys of a unit or an integer alone: `a=fp16 b=fp16 block=4`, `width=40 fraction=12`.
+            - The keys of a unit or an integer alone: `a=fp16 b=fp16 block=4`, `width=40
+              fraction=12`.
 
-        scheme: how the terms are added, or the name of a unit or an integer. In `cpd.gemm` the
-            terms p are products, k ascending, and the sum s starts from c (+0 without c), rounded:
+        scheme: the way in which terms are added, or the name of a unit or an integer. In `cpd.gemm`
+            the terms p are products, k ascending. The sum s starts from c, rounded (from +0 without
+            c).
 
             - `sequential` (default): s = round(s + p).
-            - `kahan`: y = p - c; t = s + y; c = (t - s) - y; s = t, each operation one exact result
-              rounded once. Where s becomes infinite or NaN, c is +0 from there on.
-            - `fma`: sequential with exact products: s + a * b is rounded once. The same as
-              `product="exact"`, and stored as that.
-            - `chunked`: t starts from +0 in each chunk, t = round_inner(t + p); after a chunk's
-              last term s = round(s + t).
-            - `pairwise`: a tree over all p: neighbors first, an odd one passes up, each sum
-              rounded; then s = round(s + tree).
-            - `block_fma`: as matrix units do; needs `a` and `b`.
-            - `fixed`: in an integer. c, too, is rounded to units. A sum with a term that is NaN or
-              infinite, or a product of one, is NaN; a zero is +0. Without stochastic rounding.
+            - `kahan`: y = p - c; t = s + y; c = (t - s) - y; s = t. Each operation is exact and
+              rounded once. When s becomes infinite or NaN, c becomes +0 and remains so.
+            - `fma`: sequential with exact products: s + a * b is rounded once. It is stored as
+              `product="exact"`, which means the same.
+            - `chunked`: in each chunk t starts from +0, t = round_inner(t + p). After a chunk's
+              last term, s = round(s + t).
+            - `pairwise`: a tree over all p. Neighbors are added first, an odd one passes up, and
+              each sum is rounded. Then s = round(s + tree).
+            - `block_fma`: the sum of a matrix unit; needs `a` and `b`.
+            - `fixed`: a sum in an integer. c, too, is rounded to units. The sum is NaN if a term,
+              or a factor of a product, is NaN or infinite. A zero is +0. Stochastic rounding is not
+              supported.
 
-            `cpd.sum` takes all but `block_fma`, all-reduce neither that nor `fixed`. Sums there
-            start from the first term, rounded (of each chunk, and of the chunks' sums); a tree's
-            first sums are of unrounded terms.
-        product: each product is rounded into this format first (default: `format`), or is "exact".
+            `cpd.sum` supports all schemes but `block_fma`; all-reduce supports neither `block_fma`
+            nor `fixed`. In both, a sum starts from the first term, rounded. This also holds for
+            each chunk, and for the sum of the chunks. The first sums of a tree are of unrounded
+            terms.
+        product: the format into which each product is rounded first, or "exact"; default: `format`.
         inner: of `chunked`: the format within a chunk; default: `format`.
-        chunk: of `chunked`: terms per chunk; default 64.
-        rounding: as in `cpd.cast`, for each operation; default `nearest_even`. Of a unit and an
-            integer: of the result.
-        overflow: as in `cpd.cast`, for each operation; default `ieee`. Of an integer: of the
-            result; `saturate` also of the integer, after each term, which else wraps.
+        chunk: of `chunked`: the number of terms of a chunk; default 64.
+        rounding: as in `cpd.cast`; default `nearest_even`. Ordered sums: of each operation. Units
+            and integers: of the result.
+        overflow: as in `cpd.cast`; default `ieee`. Ordered sums: of each operation. Integers: of
+            the result; `saturate` also makes the integer saturate after each term, which wraps
+            otherwise.
         random_bits: as in `cpd.cast`, for each operation; default 24.
         variant: as in `cpd.cast`, for each operation; default "A".
-        a: the format of a unit's first operand; its least exponent counts.
-        b: the format of a unit's second operand; its least exponent counts.
-        block: products per block, 1…64; default 16.
-        fraction_bits: 1…30, default 25; below the greatest exponent E, as said below.
-        addend: `aligned` (default): the running sum is one of the aligned terms; `separate`: it is
-            added exactly later.
-        min_exponent: E is at least this, -400…127; default -133.
+        a: the format of a unit's first operand. Subnormals have its least exponent.
+        b: the format of a unit's second operand. Subnormals have its least exponent.
+        block: the number of products of a block, 1…64; default 16.
+        fraction_bits: the bits that remain below the greatest exponent E, 1…30 (see below); default
+            25.
+        addend: `aligned` (default): the running sum is one of the aligned terms. `separate`: the
+            running sum is added exactly after them.
+        min_exponent: the least value of E, -400…127; default -133.
         sum: the format of a unit's running sum; default fp32.
-        sum_rounding: of a unit: into `sum`, `toward_zero` (default) or `nearest_even`. Of an
-            integer: of terms to units, any but `stochastic`. (Two's complement's cut is `down`.)
-        promote: after this number of k (a multiple of `block`) the unit's sum is added to the
-            accumulator and starts again from +0; default 0: never.
-        scale: the format of scales, for a unit that takes them. Each product is multiplied by its
-            two scales' magnitudes, exactly, and its exponent is ea + eb plus the scales'; a scale
-            that is NaN makes the sum NaN. Missing scales are 1. A sum beyond the range of `sum` is
-            Inf, also toward zero. `fraction_bits` may be as many as binary64 holds a block's sum
-            with.
-        scale_block: values of k that share a scale: `block` or a divisor of it; default 32.
-        dot: a divisor of `scale_block`: above 1 the terms are exact sums of `dot` scaled products,
-            and a term's exponent is the scales' alone; default 1.
-        adder: how a block's products and the running sum are added:
+        sum_rounding: of a unit: the rounding into `sum`, `toward_zero` (default) or `nearest_even`.
+            Of an integer: the rounding of terms to units, any but `stochastic`. (A two's complement
+            cut is `down`.)
+        promote: a multiple of `block`. After this number of k, the unit's sum is added to the
+            accumulator and starts again from +0. Default 0: never.
+        scale: the format of scales, for a unit that takes scales. Each product is multiplied
+            exactly by the magnitudes of its two scales, and its exponent is ea + eb plus the
+            exponents of the scales. A scale that is NaN makes the sum NaN. Missing scales are 1. A
+            sum beyond the range of `sum` is Inf, also toward zero. `fraction_bits` may be larger,
+            as long as binary64 holds a block's sum.
+        scale_block: the number of values of k that share a scale: `block` or a divisor of it;
+            default 32.
+        dot: a divisor of `scale_block`; default 1. Above 1, each term is the exact sum of `dot`
+            scaled products, and only the scales determine its exponent.
+        adder: the rule by which a block's products and the running sum are added:
 
-            - `aligned` (default): as said below.
+            - `aligned` (default): the rule of **A unit's sum** below.
             - `exact`: the exact sum, rounded once (CDNA1).
-            - `flushed_pairs`: in binary32 without subnormals, ((p0 + p1) + (p2 + p3)) + sum, or
-              with a block of 2 (p0 + p1) + sum; subnormal operands and a subnormal sum count as +0,
-              subnormal results as zeros of their sign (CDNA2).
-            - `two_steps`: products, Inf beyond binary32's range, are cut below their own greatest
-              exponent and summed; with E the greater of that exponent and the running sum's, their
-              sum is cut down to `fraction_bits` + 8 below 2^E, the running sum to `fraction_bits`;
-              the total is cut down to `fraction_bits` + 7 below its own exponent and rounded
-              (CDNA3).
-            - `two_steps_even`: the same with products of even and of odd k cut and summed apart,
-              both sums cut down to `fraction_bits` below the greater of their exponents and added;
-              a running sum with an exponent below E - `fraction_bits` - 1 counts as 0 (CDNA3 FP8).
+            - `flushed_pairs`: in binary32 without subnormals, ((p0 + p1) + (p2 + p3)) + sum, or for
+              a block of 2, (p0 + p1) + sum. Subnormal operands and a subnormal sum count as +0;
+              subnormal results become zeros of their sign (CDNA2).
+            - `two_steps` (CDNA3): products (Inf beyond binary32's range) are cut below their own
+              greatest exponent and summed. E is the greater of that exponent and the running sum's.
+              The products' sum is cut down to `fraction_bits` + 8 below 2^E, the running sum to
+              `fraction_bits`. The total is cut down to `fraction_bits` + 7 below its own exponent,
+              and rounded.
+            - `two_steps_even` (CDNA3 FP8): like `two_steps`, but products of even k and of odd k
+              are cut and summed separately. Both sums are cut down to `fraction_bits` below the
+              greater of their exponents, and added. A running sum with an exponent below E -
+              `fraction_bits` - 1 counts as 0.
 
-            All but `aligned` take no scale; all but `aligned` and `exact` sum in fp32, rounded to
-            `nearest_even`. `exact` and `flushed_pairs` cut no term, and refuse `fraction_bits` and
+            Only `aligned` takes scales. All but `aligned` and `exact` sum in fp32, rounded to
+            `nearest_even`. `exact` and `flushed_pairs` cut no term; they refuse `fraction_bits` and
             `min_exponent`.
-        group: the order of k is permuted within each `group` of k, a multiple of `block` up to 64;
-            default 0: ascending. Indices of a last group beyond the last k hold 0.
-        stride: in a group, k with k mod `stride` < `take` come first, ascending; default 4.
-        take: then the next `take`, and so on; blocks are of successive k in that order; default 2.
-        width: an integer's bits, 2…1024; default 32.
-        fraction: an integer's unit is 2^-fraction, -1024…1024; default 0.
+        group: a multiple of `block` up to 64. The order of k is permuted within each group of this
+            number of k. Default 0: ascending order. Indices of the last group beyond the last k
+            hold 0.
+        stride: the permutation of a group: k with k mod `stride` < `take` come first, ascending;
+            default 4.
+        take: the number of k taken at a time: after the first `take` of each `stride`, the next
+            `take`, and so on. Blocks consist of successive k in that order. Default 2.
+        width: the number of bits of an integer, 2…1024; default 32.
+        fraction: the integer's unit is 2^-fraction, -1024…1024; default 0.
 
     Raises:
-        ValueError: for an invalid text or key, or a key that changes no sum; the error names the
-            key to use.
+        ValueError: for an invalid text or key, or for a key without effect on the sum; the error
+            names the key to use.
         TypeError: for an argument of another type.
 
     **A unit's sum.** Per block, each product is exact, with the exponent ea + eb of its operands
-    (not normalized; subnormals keep the format's least exponent). E is the greatest of these, of
-    the addend's (if aligned) and of `min_exponent`. Every term is cut toward zero to
-    `fraction_bits` below 2^E; the exact sum of the cut terms is rounded once into `sum`. Blocks
-    along k are chained through it. A sum of zeros is +0, also if all terms and the addend are -0; a
-    sum that rounds to zero is +0, too. A NaN is the format's one positive quiet NaN, whatever the
-    operands' (fp32: 0x7FC00000).
+    (not normalized; subnormals keep the format's least exponent). E is the greatest of these
+    exponents, the addend's exponent (if aligned) and `min_exponent`. Every term is cut toward zero
+    to `fraction_bits` below 2^E. The exact sum of the cut terms is rounded once into `sum`, the
+    running sum of the next block along k. A sum of zeros is +0, even if all terms and the addend
+    are -0. A sum that rounds to zero is +0, too. Every NaN becomes the format's one positive quiet
+    NaN (fp32: 0x7FC00000).
 
     **An integer's sum.** It is hardware's int32, or Kulisch's accumulator. Each term, an exact
-    product, is rounded once to units; the integer sum is at last rounded once into `format`. A sum
-    beyond the range wraps, right modulo 2^width in any order.
+    product, is rounded once to units. The final integer is rounded once into `format`. A sum beyond
+    the range wraps; modulo 2^width it is right in any order.
 
     `str()` returns the canonical text. Functions that take an accumulator also take such a text, or
-    a format for its sequential sum. `smN` may be the format of a sum, `intN` not. Immutable,
-    hashable, picklable; equal if their texts are.
+    a format for its sequential sum. `smN` may be the format of a sum, `intN` may not. Immutable,
+    hashable, picklable; two accumulators are equal if their texts are.
 
     >>> Accumulator("e4m3 kahan").scheme, Accumulator("e4m3 rounding=stochastic").scheme
     ('kahan', 'sequential')
@@ -279,9 +290,9 @@ class Accumulator(Spec, native=_core.Accumulator):
             k: the number of products of an element.
 
         Returns:
-            The last dimension of `random=`: first the integer that rounds c (without effect if
-            there is none), then those of products and sums in program order. 0 unless the rounding
-            is stochastic.
+            The last dimension of `random=`. The first integer rounds c (it has no effect without
+            c). The others round products and sums in program order. 0 unless the rounding is
+            stochastic.
 
         >>> Accumulator("e4m3 rounding=stochastic").gemm_integers(3)
         7
@@ -290,7 +301,7 @@ class Accumulator(Spec, native=_core.Accumulator):
 
     @cached_property
     def slowdown(self) -> float:
-        """About how many times a BLAS's time in fp32 `cpd.gemm` takes: a Xeon's figures, not timed.
+        """The time of `cpd.gemm` as a multiple of a BLAS's fp32 time: an estimate for a Xeon.
 
         >>> Accumulator("e4m3").slowdown < 100 < Accumulator("e5m12 kahan").slowdown
         True
@@ -301,9 +312,10 @@ class Accumulator(Spec, native=_core.Accumulator):
     def named(cls) -> dict[str, dict[str, str]]:
         """Returns the matrix units by name.
 
-        Each has a `summary`, a `source`, its `evidence` (`replayed`: it gives published results of
-        the unit bit for bit; `literature`), and `nan`: the pattern of the unit's NaN, "7FFFFFFF",
-        of fp16 results its first half, "" if unknown. CPD's own results hold its one quiet NaN.
+        Each has a `summary`, a `source` and its `evidence`: `replayed` if it gives published
+        results of the unit bit for bit, else `literature`. `nan` is the bit pattern of the unit's
+        NaN, such as "7FFFFFFF", or "" if it is unknown; for fp16 results it is the first half of
+        the pattern. CPD's own results hold its one quiet NaN.
 
         >>> Accumulator.named()["v100"]["evidence"]
         'replayed'
@@ -344,18 +356,18 @@ else:
 
 
 AccumulatorLike: TypeAlias = "Accumulator | FormatLike"
-"""An `Accumulator`, its text, or a format, whose sequential sum is then meant."""
+"""An `Accumulator`, its text, or a format. A format means its sequential sum."""
 
 
 def as_accumulator(acc: AccumulatorLike) -> Accumulator:
-    """`acc` itself, what a text says, or the sequential accumulator of a format."""
+    """Returns `acc`, the accumulator of a text, or the sequential accumulator of a format."""
     if isinstance(acc, Accumulator):
         return acc
     return parsed(acc if isinstance(acc, str) else _text(acc))
 
 
 def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES) -> Accumulator:
-    """`acc` where it can sum terms that are given, with one of these schemes."""
+    """Returns `acc` if it sums given terms with one of these schemes."""
     accumulator = as_accumulator(acc)
     scheme = accumulator.scheme or scheme_of(accumulator)
     if scheme not in schemes:
@@ -368,17 +380,17 @@ def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES
 
 
 def scheme_of(acc: Accumulator) -> str:
-    """The scheme as a text has it, of a unit and an integer too."""
+    """Returns the scheme as a text has it, for a unit and an integer too."""
     return acc.scheme or ("block_fma" if acc.form == "unit" else "fixed")
 
 
 def as_unit(acc: Accumulator) -> Unit | None:
-    """`acc` if it is a matrix unit, else None."""
+    """Returns `acc` if it is a matrix unit, else None."""
     return cast("Unit", acc) if acc.form == "unit" else None
 
 
 def unit_fields(acc: Accumulator) -> dict[str, Any]:
-    """The keys of a matrix unit that are not None, as the constructor takes them."""
+    """Returns the keys of a matrix unit that are not None, as the constructor takes them."""
     ordered = parsed("fp32")
     fields = {name: getattr(acc, name) for name in Accumulator._kinds}
     return {
@@ -389,7 +401,7 @@ def unit_fields(acc: Accumulator) -> dict[str, Any]:
 
 
 def as_integer(acc: Accumulator) -> Integer | None:
-    """`acc` if it is an integer, else None."""
+    """Returns `acc` if it is an integer, else None."""
     return cast("Integer", acc) if acc.form == "integer" else None
 
 
@@ -411,7 +423,7 @@ def _text(value: Any) -> str:
 
 @constant
 def parsed(text: str) -> Accumulator:
-    """The accumulator of a text, a unit's or a format's name."""
+    """Returns the accumulator of a text, or of the name of a unit or a format."""
     return made(Accumulator, text, ())
 
 
@@ -421,9 +433,9 @@ def _exact(a: str, b: str, terms: int) -> Accumulator:
 
 
 def _count(name: str, value: Any) -> int:
-    """A number of terms."""
+    """Returns a checked number of terms."""
     count = int64(name, value)
-    if not 0 <= count < 2**58:  # a few integers each are still an int64
+    if not 0 <= count < 2**58:  # at 2^58, a few integers each would exceed an int64
         raise ValueError(f"{name} must be 0…2^58 - 1, got {count}")
     return count
 
@@ -432,10 +444,10 @@ def _count(name: str, value: Any) -> int:
 
 
 class BlockFma:
-    """Reads a matrix unit: an accumulator is made of its text."""
+    """Reads a matrix unit from a pickle: an accumulator is made of its text."""
 
     def __new__(cls) -> Any:
-        """Returns an accumulator, which pickle then gives its text."""
+        """Returns an empty accumulator, to which pickle then gives its text."""
         return object.__new__(Accumulator)
 
 

@@ -15,30 +15,31 @@ from cpd.numeric.spec import Spec, made
 
 
 class Cast(Spec, native=_core.CastSpec):
-    """A rounding to a format or a scaled format, and the history that gives its scale.
+    """A rounding to a format or a scaled format, with an optional history for its scale.
 
     Args:
-        format: the text of a cast, or a `Cast`; keywords replace its options. Or what is rounded
-            to: a `Format`, a `Scaled`, or what `Format` takes. A text is a format or a scaled
-            format, then a rounding and the options below, in any order: `e4m3fn`, `e5m2 stochastic
-            random_bits=8`, `mxfp8 rule=rceil rounding=up`.
+        format: the text of a cast, or a `Cast`; keywords replace its options. Or the format that
+            values are rounded to: a `Format`, a `Scaled`, or what `Format` takes. A text is a
+            format or a scaled format, then a rounding and the options below, in any order:
+            `e4m3fn`, `e5m2 stochastic random_bits=8`, `mxfp8 rule=rceil rounding=up`.
         rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
             `up`, `down`, `to_odd` or `stochastic`. In a text the name alone is enough.
-        overflow: `ieee`: Inf, or NaN in formats without Inf, or the max in formats with neither;
-            roundings directed inward give the max. `saturate`: always the max. Default: `saturate`
+        overflow: `ieee`: Inf; NaN in formats without Inf; the max in formats with neither.
+            Roundings directed inward give the max. `saturate`: always the max. Default: `saturate`
             for scaled formats, else `ieee`.
         random_bits: the number of random bits N of stochastic rounding, 1 to 24 (default). Each
             rounding has an integer R in [0, 2^N).
-        variant: which values R rounds away from zero (IEEE P3109), where f is the value's fraction
-            of the gap between its neighbors. `A` (default): ⌊f · 2^N⌋ + R ≥ 2^N. `B`: ⌊f · 2^(N +
+        variant: the rule by which R rounds away from zero (IEEE P3109). f is the fraction of the
+            gap between the value's neighbors. `A` (default): ⌊f · 2^N⌋ + R ≥ 2^N. `B`: ⌊f · 2^(N +
             1)⌋ + 2 R + 1 ≥ 2^(N + 1). `C`: f · 2^N, rounded to nearest-even, + R ≥ 2^N.
         factor: above 0, at most 1 (default): scales follow from the values, elements from factor *
-            value, so that none saturates (3/4 with rule `floor`). A product is multiplied by what
-            its operands' factors leave out, fl(1 / (fa * fb)). Only for one level of blocks.
+            value, so that none saturates (3/4 with rule `floor`). A product is multiplied by fl(1 /
+            (fa * fb)), which undoes the factors fa and fb of its operands. Only for one level of
+            blocks.
         history: the number of past steps whose largest magnitudes determine the next scale (delayed
-            scaling, as in TransformerEngine); default 0: the tensor itself does. Only for one fp32
-            scale a tensor.
-        amax: with a history, the magnitude of it that is used: `max` (default), the largest, or
+            scaling, as in TransformerEngine). Default 0: the tensor itself determines it. Only for
+            one fp32 scale a tensor.
+        amax: the magnitude of the history that is used: `max` (default), the largest, or
             `most_recent`.
 
     A factor and a history belong to operands of products: `cpd.Recipe` takes them, `cpd.cast` does
@@ -102,14 +103,14 @@ class Cast(Spec, native=_core.CastSpec):
 
 
 CastSpec = ScaledCast = Cast
-"""The names of `Cast` in pickles of version 0.7."""
+"""The name of `Cast` in pickles of version 0.7."""
 
 CastLike: TypeAlias = "Cast | Scaled | FormatLike"
 """A `Cast`, its text, or a format, scaled or not, to which values round to nearest-even."""
 
 
 def as_cast(given: CastLike) -> Cast:
-    """Returns the `Cast` of a text or a format; a `Cast` as it is.
+    """Returns the `Cast` of a text or a format. Returns a `Cast` unchanged.
 
     >>> as_cast("e4m3fn up").text, as_cast("mxfp8").format.block
     ('e4m3fn rounding=up', '32')
@@ -139,12 +140,12 @@ def element_of(cast: Cast) -> Format:
 
 
 def rounding_of(how: Any) -> dict[str, Any]:
-    """Returns how a cast, `Options` or an accumulator rounds, as keywords of `Cast`."""
+    """Returns the rounding of a cast, of `Options` or of an accumulator, as keywords of `Cast`."""
     return {name: getattr(how, name) for name in ("rounding", "overflow", "random_bits", "variant")}
 
 
 def elements(cast: Cast) -> str:
-    """Returns the text of the cast of a scaled format's elements; of other casts their own."""
+    """Returns the text of a scaled cast's element cast; for other casts, their own text."""
     return cast.text if isinstance(cast.format, Format) else _elements(cast.text)
 
 
@@ -157,14 +158,14 @@ class Drawing(NamedTuple):
     seed: Number
     stream: Number
     key: tuple[int, int] | None
-    """The seed and the stream as C++ takes them, or None if one of them is a tensor."""
+    """The seed and the stream as C++ takes them, or None if one is a tensor."""
 
     def native(self) -> _core.RoundingOptions:
-        """The rounding as C++ takes it."""
+        """Returns the rounding as C++ takes it."""
         return self.cast._options
 
     def read_key(self) -> tuple[int, int]:
-        """The key of a seed or a stream in a tensor, whose value is read."""
+        """Returns the seed and the stream, reading the values of tensors."""
         return key_of(self.seed, self.stream)
 
 
@@ -211,7 +212,7 @@ def _elements(text: str) -> str:
 def is_whole(text: str) -> bool:
     """Returns whether the result of a cast does not depend on the summed axis.
 
-    It does not for a format without scales, one scale for a tensor, or square blocks, without a
+    This holds for a format without scales, one scale for a tensor, and square blocks, without a
     transform.
     """
     return named_cast(text)._held.is_whole()
@@ -227,7 +228,7 @@ def refuse_e4m3(name: str, given: Any) -> None:
 
 
 def operand_text(spec: Cast) -> str:
-    """The text of a cast as recipes hold it, in which IEEE-like `e4m3` is `(4,3)`."""
+    """Returns the text of a cast as recipes hold it: IEEE-like `e4m3` is `(4,3)` there."""
     text = spec.text
     return f"(4,3){text[4:]}" if text.split(" ", 1)[0] == "e4m3" else text
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments held to their annotations before a call: `checked`.
+"""Arguments checked against their annotations before a call: `checked`.
 
-What an argument of the right type may be is checked by who takes it.
+The called function checks the values of arguments of the right type.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Test = Callable[[Any], bool]
 def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
     """Returns the same function, or class with its methods, with its arguments checked first.
 
-    TypeError says which one does not match its annotation, ValueError names a text that UTF-8
+    TypeError names an argument that does not match its annotation, ValueError a text that UTF-8
     cannot hold. Arguments and members of 0.7 are refused as by `refuses_old`.
 
-    `own`: arguments that are left to the function's own checks.
+    `own`: arguments that the function checks itself.
 
-    Annotations that name no type here (`Any`, what a conversion takes, "…Like") are not checked.
+    Annotations without a type here (`Any`, arguments of conversions, "…Like") are not checked.
     Compiled programs call the function itself.
 
     >>> @checked
@@ -51,7 +51,7 @@ def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
 
 
 def refused_by_torch(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
-    """Returns `checked` of a function that has torch compute.
+    """Returns `checked` of a function that calls torch.
 
     An error by which torch refuses shapes or values becomes a ValueError with torch's sentence.
     `own`: arguments that the function checks itself.
@@ -87,7 +87,7 @@ def check_module(name: str, value: Any) -> None:
 
 
 def check_keys(name: str, given: Mapping[str, Any], *keys: str) -> None:
-    """Raises ValueError where a mapping lacks one of these keys, TypeError where it is none."""
+    """Raises ValueError if a mapping lacks one of these keys, TypeError if it is not a mapping."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{name} must be a mapping, got {kind_of(given)}")
     missing = [key for key in keys if key not in given]
@@ -110,11 +110,11 @@ def _checked_function(
     def prepare() -> None:
         nonlocal positions, takes_any
         parameters = inspect.signature(function).parameters.values()
-        # Also where `refuses_old` hides it: the function refuses keywords itself.
+        # `refuses_old` may hide it: the function refuses keywords itself.
         takes_any = bool(inspect.unwrap(function).__code__.co_flags & inspect.CO_VARKEYWORDS)
         for parameter in parameters:
             if parameter.kind is parameter.VAR_POSITIONAL:
-                takes_any = True  # what follows is not checked
+                takes_any = True  # the parameters after it are not checked
                 break
             if parameter.kind is not parameter.VAR_KEYWORD:
                 positions += parameter.kind is not parameter.KEYWORD_ONLY
@@ -163,7 +163,7 @@ _OF_THE_MACHINE = (
     *("CUDA", "cuda", "NCCL", "memory", "enforce fail", "not initialized", "not initialised"),
     *("cannot be loaded", "under torch.vmap"),
 )
-"""Words of errors that have another cause than the arguments."""
+"""Words of errors whose cause is not an argument."""
 
 
 def _is_of_arguments(error: BaseException) -> bool:
@@ -190,7 +190,7 @@ class _Kind(NamedTuple):
     noun: str
 
     def check(self, name: str, value: Any) -> None:
-        """Raises TypeError where the value is none of what it may be."""
+        """Raises TypeError if the value has none of the types that it may have."""
         if isinstance(value, str):
             check_text(name, value)
         for test in self.tests:
@@ -345,7 +345,7 @@ _OURS = (
 
 
 def _ours(name: str) -> tuple[Test, str] | None:
-    """A class of this package by its name, or None."""
+    """Returns a class of this package by its name, or None."""
     if name not in _OURS:
         return None
     homes = {

@@ -28,7 +28,7 @@ def constant(function: FunctionT) -> FunctionT:
 
 
 _MOST = 1024
-"""The results that are stored of one function: then it begins anew."""
+"""The largest number of stored results of a function. Then its store is emptied."""
 
 
 def _of_one(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number formats: which values exist. See `Format`."""
+"""Number formats: the sets of values. See `Format`."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Format(Spec, native=_core.Format):
 
     Args:
         format: the name of the format, in any letter case. Or a pair of ints (exp, man), an element
-            type of torch, NumPy or ml_dtypes, or a `Format`. Keywords replace what the name says;
-            without a name, `exp` and `man` must be given. Names are:
+            type of torch, NumPy or ml_dtypes, or a `Format`. Keywords replace properties of the
+            named format. Without a name, `exp` and `man` must be given. Names are:
 
-            - `eXmY`, IEEE-like: `e4m3` has Inf and a max of 240. With the suffix `fn`, `fnuz`,
-              `p3109`, `p3109finite`, `finite` or `ieee`, it has that encoding. `e2m1`, `e2m3` and
-              `e3m2` are OCP's finite formats. Options follow, each at most once:
+            - `eXmY`, IEEE-like: `e4m3` has Inf and a max of 240. The suffix `fn`, `fnuz`, `p3109`,
+              `p3109finite`, `finite` or `ieee` selects that encoding. `e2m1`, `e2m3` and `e3m2` are
+              OCP's finite formats. Options follow, each at most once:
               `e4m3fn:bias=11:nosub:unsigned`.
             - `(X,Y)`, as papers write it, always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` is
               `e3m2ieee`. The pair of ints (4, 3) means the same.
@@ -74,39 +74,47 @@ class Format(Spec, native=_core.Format):
               unsigned, extended (with Inf) or finite. `binary8p4sf` has the values of `e4m3fnuz`,
               but overflow gives 240 and not NaN.
             - `int8` (`int2` to `int25`): integers in two's complement, -127 to 127, without -0.
-              `int8:full` also has -128. (Decoded, the code of -128 is -128 in either.) `sm8` (`sm2`
-              to `sm25`) has the same range in codes of sign and magnitude, with -0.
-            - Names of other libraries mean what the type of that name holds there: `float64`,
-              `float32`, `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`,
-              `float8_e4m3fnuz`, `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`,
-              `float6_e3m2fn`, `float4_e2m1fn` (torch: `float4_e2m1fn_x2`), `float8_e3m4`,
-              `e4m3b11fnuz` (`e4m3fnuz:bias=11`), and PTX's scales `ue4m3`, `ue5m3`
-              (`e5m3fn:unsigned`) and `ue8m0`. `float8_e4m3`, of ml_dtypes, is IEEE-like. The E4M3
-              of OCP and NVIDIA is `e4m3fn`, as is torch's `float8_e4m3fn`.
+              `int8:full` also has -128. (`cpd.decode` gives -128 for the code of -128 in both.)
+              `sm8` (`sm2` to `sm25`) has the same range in codes of sign and magnitude, with -0.
+            - Names of other libraries, with their meaning in that library: `float64`, `float32`,
+              `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
+              `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn`
+              (torch: `float4_e2m1fn_x2`), `float8_e3m4`, `e4m3b11fnuz` (`e4m3fnuz:bias=11`), and
+              PTX's scales `ue4m3`, `ue5m3` (`e5m3fn:unsigned`) and `ue8m0`. `float8_e4m3`, of
+              ml_dtypes, is IEEE-like. The E4M3 of OCP and NVIDIA is `e4m3fn`, as is torch's
+              `float8_e4m3fn`.
 
-        exp: exponent bits, 1 to 8; of encoding `ieee` up to 11.
-        man: mantissa bits, 0 to 23; of encoding `ieee` up to 52.
-        bias: exponent bias. Default: 2^(exp-1) - 1; for `fnuz`, `p3109` and `p3109finite`
+        exp: the number of exponent bits, 1 to 8; with encoding `ieee` up to 11.
+        man: the number of mantissa bits, 0 to 23; with encoding `ieee` up to 52.
+        bias: the exponent bias. Default: 2^(exp-1) - 1; for `fnuz`, `p3109` and `p3109finite`
             2^(exp-1); for `int` and `int_full` 1 - man, so that neighbors differ by 1.
-        encoding: the special values. `ieee` (default): the top exponent holds Inf and NaN. `fn`: no
-            Inf; all ones is NaN. `fnuz`: no Inf, no -0. `p3109`. `p3109finite`: `p3109` without
-            Inf, so that overflow gives the largest value. `finite`: neither Inf nor NaN. `e8m0`.
-            `int`: two's complement integers times 2^(1 - bias - man), without the least; exp is 1.
-            `int_full`: with the least.
-        signed: true (default) if there is a sign bit.
-        subnormals: true (default) if numbers below the least normal one exist, other than 0.
+        encoding: the special values.
 
-    Formats of more than 8 exponent or 23 mantissa bits live in float64 arrays and tensors, for
-    cast, add, mul, fma, div and sqrt on the CPU. Elsewhere they raise ValueError.
+            - `ieee` (default): the top exponent holds Inf and NaN.
+            - `fn`: no Inf; the code of all ones is NaN.
+            - `fnuz`: no Inf, no -0.
+            - `p3109`: the encoding of IEEE P3109.
+            - `p3109finite`: `p3109` without Inf, so that overflow gives the largest value.
+            - `finite`: neither Inf nor NaN.
+            - `e8m0`: powers of two, without sign and mantissa.
+            - `int`: two's complement integers times 2^(1 - bias - man), without the least; exp is
+              1.
+            - `int_full`: `int` with the least integer.
+
+        signed: true (default) if the format has a sign bit.
+        subnormals: true (default) if the format has nonzero numbers below the least normal number.
+
+    Formats of more than 8 exponent or 23 mantissa bits live in float64 arrays and tensors. cast,
+    add, mul, fma, div and sqrt take them on the CPU; all else raises ValueError.
 
     Immutable, hashable, picklable; two formats are equal if all six fields are. In texts of scaled
     formats and recipes, write `(4,3)` for the IEEE-like format: a bare `e4m3` is refused there,
     because readers take it for OCP's.
 
     Raises:
-        ValueError: the name is unknown (the error names the nearest one), a finite value would not
-            be a binary32 value (of the wider formats, a binary64 value), or the combination does
-            not exist (unsigned `fnuz`).
+        ValueError: the name is unknown (the error names the nearest one); a finite value is not a
+            binary32 value (for the wider formats, a binary64 value); or the combination does not
+            exist (unsigned `fnuz`).
         TypeError: an argument has another type.
 
     >>> f = Format("e4m3")
@@ -132,20 +140,20 @@ class Format(Spec, native=_core.Format):
     text: str
     """The name."""
     bits: int
-    """Bits of a code, sign included."""
+    """The number of bits of a code, sign included."""
     max: float
     """Largest finite value."""
     lowest: float
-    """Least finite value: where signed -max, of `int_full` one step less; else 0 (e8m0: 2^-127)."""
+    """The least finite value: -max if signed (`int_full`: one step less), else 0 (e8m0: 2^-127)."""
     min_normal: float | None
-    """Least positive normal number; None where there is none (exp = 1)."""
+    """The least positive normal number; None if there is none (exp = 1)."""
     min_subnormal: float | None
-    """Least positive value (the least normal one where there are no subnormals); None where there
-    is no positive value."""
+    """The least positive value. Without subnormals it is the least normal number; None if there is
+    no positive value."""
     epsilon: float
     """2^-man: the distance from 1 to the next number, at full precision."""
     num_values: int
-    """Distinct finite values, zero counted once."""
+    """The number of distinct finite values, zero counted once."""
     _held: _core.Format
 
     def __init__(
@@ -202,7 +210,7 @@ FormatLike: TypeAlias = "Format | str | ElementType"
 
 
 def as_format(name: FormatLike) -> Format:
-    """Returns the `Format` of a name, a pair or a type; a `Format` as it is."""
+    """Returns the `Format` of a name, a pair or a type. Returns a `Format` unchanged."""
     return name if isinstance(name, Format) else named(format_text("a format", name))
 
 

@@ -37,7 +37,7 @@ def transform_of(transform: Any) -> Hadamard:
 
 
 def linear_text(text: str) -> str:
-    """The text of the transform without the rounding into bf16, for derivatives."""
+    """Returns the text of the transform without the rounding into bf16, for derivatives."""
     return text.removesuffix(":bf16")
 
 

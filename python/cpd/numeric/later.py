@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are imported when they are first used, as torch takes seconds: `Later`."""
+"""Modules that are imported at their first use, because torch takes seconds: `Later`."""
 
 from __future__ import annotations
 

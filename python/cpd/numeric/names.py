@@ -10,7 +10,7 @@ from cpd.numeric.shown import shown
 
 
 def listed(text: str) -> list[str]:
-    """The words between commas, except for commas in brackets of any kind and in quotes.
+    """Returns the words between commas, except for commas in brackets of any kind and in quotes.
 
     >>> listed("(4,3), fixed<32,12>,e[2,3]m4")
     ['(4,3)', 'fixed<32,12>', 'e[2,3]m4']

@@ -60,7 +60,7 @@ def int64(name: str, value: Any) -> int:
 
 
 def _ranged(name: str, value: Any, bits: int) -> int:
-    """`value` as an int that C++ can take; what it may be is checked there."""
+    """Returns `value` as an int that C++ can take. C++ checks its range."""
     number = integer(name, value)
     if not -(2**bits) <= number < 2**bits:
         raise ValueError(f"{name} must fit in {bits + 1} bits, got {shown(number)}")
@@ -68,7 +68,7 @@ def _ranged(name: str, value: Any, bits: int) -> int:
 
 
 def number(name: str, value: Number) -> int:
-    """A seed or stream as an int in [0, 2^64)."""
+    """Returns a seed or stream as an int in [0, 2^64)."""
     if type(value) is int and 0 <= value < _BITS64:
         return value
     checked = plain_number(name, value)
@@ -76,7 +76,7 @@ def number(name: str, value: Number) -> int:
 
 
 def key_of(seed: Number, stream: Number) -> tuple[int, int]:
-    """The seed and the stream of a call as C++ takes them."""
+    """Returns the seed and the stream of a call as C++ takes them."""
     if type(seed) is type(stream) is int and 0 <= seed < _BITS64 and 0 <= stream < _BITS64:
         return seed, stream
     return number("seed", seed), number("stream", stream)
@@ -88,7 +88,7 @@ def check_number(name: str, value: Number) -> None:
 
 
 def plain_number(name: str, value: Number) -> Number:
-    """A seed or stream as it is kept: checked, and an int where it is no tensor."""
+    """Returns a seed or stream, checked: a tensor unchanged, anything else as an int."""
     if type(value) is int and 0 <= value < _BITS64:
         return value
     if not is_torch(value):

@@ -12,8 +12,8 @@ _PARTS = _core.recipe_parts()
 SUMS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PARTS if not tensor}
 """The field of a recipe that says how a GEMM sums."""
 OPERANDS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PARTS if tensor}
-"""The field that says what an operand is cast to: of forward (activation, weight), of the GEMM that
-gives the input's gradient (gradient, weight), of the weight's (activation, gradient)."""
+"""The field with the cast of an operand, by purpose: of the forward GEMM (activation, weight), of
+the input's gradient (gradient, weight), of the weight's gradient (activation, gradient)."""
 TENSOR_OF: dict[Purpose, str] = {purpose: tensor for purpose, _, tensor in _PARTS if tensor}
 """The tensor of each operand."""
 TENSORS = tuple(dict.fromkeys(TENSOR_OF.values()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses arguments and members of 0.7, and names what takes their place: `refuses_old`."""
+"""Refuses arguments and members of 0.7, and names their replacements: `refuses_old`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ REQUIRED: Any = inspect.Parameter.empty
 
 
 def refuses_old(of: OfT) -> OfT:
-    """Has a function, or a class, refuse what the tables of `cpd._since` have by its name.
+    """Makes a function or a class refuse the names that the tables of `cpd._since` have for it.
 
-    A class gets the members that are gone (`MEMBERS`), its constructor and its methods refuse the
-    keywords that are gone (`KEYWORDS`). `checked` does all of this, too.
+    A class gets the removed members (`MEMBERS`). Its constructor and its methods refuse the removed
+    keywords (`KEYWORDS`). `checked` does all of this, too.
 
-    A hot function takes what matches no parameter itself, as `**_renamed: Never`, and passes it to
-    `refuse`: a call costs nothing more. Its signature hides parameters of the type `Never`.
+    A hot function takes unknown keywords itself, as `**_renamed: Never`, and passes them to
+    `refuse`, which costs a call nothing more. Its signature hides parameters of the type `Never`.
     """
     if not isinstance(of, type):
         return cast(OfT, _refusing(of))
@@ -36,7 +36,7 @@ def refuses_old(of: OfT) -> OfT:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function in `KEYWORDS`; a constructor has its class's."""
+    """Returns the name of a function in `KEYWORDS`; a constructor has its class's."""
     return function.__qualname__.removesuffix(".__init__")
 
 
@@ -97,13 +97,13 @@ def refuse(
     """Raises TypeError for arguments that a function does not take, or that are missing.
 
     Args:
-        function: The name of the function, as in `KEYWORDS`.
-        given: The keywords that matched no parameter.
-        to: What the function rounds to, for the text that has these keywords now.
-        positional: The arguments behind the last positional parameter.
-        known: The keywords that the error for another one names.
-        last: What the last positional parameter is.
-        parameters: The names of the parameters. An error suggests the nearest one.
+        function: the name of the function, as in `KEYWORDS`.
+        given: the keywords that matched no parameter.
+        to: the format of the function, for the text that now has these keywords.
+        positional: the arguments after the last positional parameter.
+        known: the keywords that the error for another keyword names.
+        last: the description of the last positional parameter.
+        parameters: the names of the parameters. An error suggests the nearest one.
 
     >>> refuse("sum", {"dim": 0})
     Traceback (most recent call last):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that share scales: `Scaled` and the names of its kinds."""
+"""Numbers that share scales: `Scaled`, and the names of scaled formats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpd.numeric.spec import KINDS, Kind, Spec, made
 
 
 def block_text(block: Any) -> str:
-    """A block's shape as C++ reads it."""
+    """Returns a block's shape as C++ reads it."""
     if isinstance(block, str):
         return block
     if isinstance(block, tuple) and len(block) == 2:
@@ -27,7 +27,7 @@ def block_text(block: Any) -> str:
 
 
 def element_text(name: str, element: FormatLike) -> str:
-    """The text of an element's format. A bare `e4m3` stays one, which is refused."""
+    """Returns the text of an element's format. A bare `e4m3` stays bare; C++ refuses it."""
     if isinstance(element, str):
         return element
     text = format_text(name, element)
@@ -48,61 +48,76 @@ KINDS["transform"] = KINDS["word"]
 class Scaled(Spec, native=_core.Scaled):
     """A scaled format: a block of elements in a narrow format shares one scale.
 
-    A value is element * scale of its block, and with `tensor_scale` also * scale of its tensor (or
-    row).
+    A value is its element times the scale of its block. With `tensor_scale` it is also multiplied
+    by the outer scale of its tensor (or row).
 
     Args:
         format: the text of a scaled format, or a `Scaled`; keywords replace its options. Or the
-            elements' format (what `Format` takes: `e4m3fn`, `e2m1`, `int8`). Texts are:
+            format of the elements (what `Format` takes: `e4m3fn`, `e2m1`, `int8`). Texts are:
 
-            - A name: `mxfp8`, `mxfp8-e5m2`, `mxfp6-e3m2`, `mxfp6-e2m3`, `mxfp4`, `mxint8` (OCP MX
-              1.0: blocks of 32 values, scales in `e8m0`, rule `floor`), `nvfp4` (blocks of 16
-              values, scales in `e4m3fn`, an outer fp32 scale of the tensor, rounded as in
-              TransformerEngine), `fp8-tensor`, `fp8-row`, `fp8-block` (scales in fp32; the blocks
-              of the last are 1 x 128, rounded as in DeepGEMM; for weights `fp8-block 128x128`),
-              `bfp8` (blocks of 16 8-bit integers, scales in `e8m0`; `bfpN` has N-bit integers).
+            - A name. OCP MX 1.0: `mxfp8`, `mxfp8-e5m2`, `mxfp6-e3m2`, `mxfp6-e2m3`, `mxfp4`,
+              `mxint8` (blocks of 32 values, scales in `e8m0`, rule `floor`). NVIDIA: `nvfp4`
+              (blocks of 16 values, scales in `e4m3fn`, an outer fp32 scale of the tensor, rounded
+              as in TransformerEngine). FP8 with fp32 scales: `fp8-tensor`, `fp8-row`, `fp8-block`
+              (blocks of 1 x 128, rounded as in DeepGEMM; for weights `fp8-block 128x128`). Block
+              floating point: `bfp8` (blocks of 16 8-bit integers, scales in `e8m0`); `bfpN` has
+              N-bit integers.
             - An element format and its block: `e4m3fn 1x128`, `int8 row`, `int4 64`. By default the
               scales of integers are in fp32.
-            - Then options, each as `name=value`, with the names below: `mxfp8 rule=rceil`, `nvfp4
-              block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
+            - A name or an element format, then options as `name=value`, with the names below:
+              `mxfp8 rule=rceil`, `nvfp4 block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
 
-        element: the elements' format, in place of the text's.
-        block: the values that share a scale: an int N (N along the axis), `"RxC"` (C along the
-            axis, R along the last dimension or, where that is the axis, the one before), `"row"`
-            (all along the axis) or `"tensor"`. The last block of each kind may be short. Default
+        element: the format of the elements. It replaces the text's.
+        block: the values that share a scale. The last block of each kind may be smaller. Default
             32.
-        scale: the scales' format; default `e8m0`. A scale is what decodes.
-        rule: how a block's scale follows from A, its largest magnitude; M is the element format's
-            max, 2^emax the largest power of two below it. Powers of two: `floor` 2^(floor(log2 A) -
-            emax), of OCP MX, `ceil` likewise, `rceil` 2^ceil(log2(A/M)), `even` floor of A rounded
-            to the elements' mantissa bits, half up; `max_pow2` M/A rounded down to a power of two,
-            inverted. Else A/M into the scale's format: `max` (or `nearest`) to nearest-even, `up`
-            rounded up. Default: `floor` for `e8m0`, else `max`.
+
+            - N, an int: N values along the axis.
+            - `"RxC"`: C values along the axis, and R along the last dimension; if the axis is the
+              last dimension, R along the one before.
+            - `"row"`: all values along the axis.
+            - `"tensor"`: all values.
+
+        scale: the format of the scales; default `e8m0`. A scale is the factor that decodes.
+        rule: the rule for a block's scale. A is the block's largest magnitude, M the element
+            format's max, and 2^emax the largest power of two up to M. Default: `floor` for `e8m0`,
+            else `max`.
+
+            - `floor`: 2^(floor(log2 A) - emax), the rule of OCP MX.
+            - `ceil`: 2^(ceil(log2 A) - emax).
+            - `rceil`: 2^ceil(log2(A/M)).
+            - `even`: `floor`, after A is rounded to the elements' mantissa bits, half up.
+            - `max_pow2`: M/A is rounded down to a power of two, and inverted.
+            - `max` (or `nearest`): A/M, rounded to nearest-even in the scale's format.
+            - `up`: A/M, rounded up in the scale's format.
+
         tensor_scale: the format of an outer scale over the whole tensor; default: none. The outer
-            scale is A/(M * scale_max), rounded to nearest-even. A is the tensor's largest
-            magnitude, M the element format's max. Blocks' scales follow from x divided by the
-            outer scale.
-        arithmetic: whose roundings: `exact` (default: each quotient is rounded once), or the
-            binary32 steps of `te` (TransformerEngine's CUDA kernels), `torchao`, `deepgemm`,
-            `microxcaling`, as far as each has such scales.
-        outer: `tensor` (default) or `row`: what shares the outer scale.
-        margin: scales are 2^margin times as large; -64 to 64, default 0.
-        non_finite: what a NaN or infinity does. `block`: the scale is NaN, and so are all values
-            (for `torchao`, except with e8m0, and for `deepgemm`: what their steps make of it).
-            `element`: A leaves NaN out; NaN stays NaN, an infinity saturates. Default: `element`
-            for `te`, else `block`.
-        choose: `mae` or `mse`: of two scales, mapping A to M and to M/1.5 ('4 over 6'), the one
-            with the smaller sum of absolute or squared errors; of equals the first. Default: one
+            scale is A/(M * scale_max), rounded to nearest-even, with the tensor's largest magnitude
+            A and the element format's max M. The blocks' scales follow from x divided by the outer
             scale.
+        arithmetic: the roundings of the computation of scales and elements. `exact` (default): each
+            quotient is rounded once. `te` (TransformerEngine's CUDA kernels), `torchao`,
+            `deepgemm`, `microxcaling`: the binary32 steps of that library, for the scales that the
+            library has.
+        outer: the values that share the outer scale: `tensor` (default) or `row`.
+        margin: multiplies scales by 2^margin; -64 to 64, default 0.
+        non_finite: the effect of a NaN or an infinity. Default: `element` for `te`, else `block`.
+
+            - `block`: the scale is NaN, and so are all values of the block. (For `deepgemm`, and
+              for `torchao` with scales other than e8m0: the result of the library's steps.)
+            - `element`: A is computed without NaN. NaN stays NaN, an infinity saturates.
+
+        choose: `mae` or `mse`: tries two scales, which map A to M and to M/1.5 ('4 over 6'), and
+            takes the one with the smaller sum of absolute or squared errors, on equality the first.
+            Default: one scale.
         scale_max: with two levels: the scale of the block with the largest magnitude; default: the
             scale format's max.
-        transform: the text of a Hadamard transform (`cpd.hadamard`) of the inputs along the axis,
-            before anything else, in x's type. Values come out transformed; both operands of a
-            product take the same transform. Default: `"none"`.
+        transform: the text of a Hadamard transform (`cpd.hadamard`), applied first, to the inputs
+            along the axis, in x's type. The values remain transformed. Both operands of a product
+            take the same transform. Default: `"none"`.
 
-    The scale of a block of zeros is what zero rounds to (`e8m0`: 2^-127); below a scale of 0
-    elements are 0. Scales saturate: those of rules of powers of two at the largest power of two
-    that the scale's format has (`e4m3fn`: 256), others at its greatest value (448).
+    The scale of a block of zeros is zero rounded to the scale's format (`e8m0`: 2^-127). If a scale
+    is 0, its elements are 0. Scales saturate. Power-of-two rules saturate at the largest power of
+    two of the scale's format (`e4m3fn`: 256), other rules at its greatest value (448).
 
     Raises:
         ValueError: the text, a name or the combination does not exist.
@@ -200,14 +215,14 @@ class Scaled(Spec, native=_core.Scaled):
         return tuple(self._held.outer_grid(_sizes(shape), int32("axis", axis)))
 
     def bits_per_value(self, shape: Sequence[int], axis: int = -1) -> float:
-        """Returns the bits of codes and scales of a tensor, over its number of values.
+        """Returns the mean number of bits a value, scales included.
 
         Args:
             shape: the tensor's shape.
             axis: the axis along which blocks run; default the last.
 
         Returns:
-            The mean number of bits a value.
+            The bits of all codes and scales of the tensor, divided by its number of values.
         """
         return self._held.bits_per_value(_sizes(shape), int32("axis", axis))
 
@@ -226,12 +241,12 @@ ScaledLike: TypeAlias = "Scaled | str"
 
 
 def scaled(text: str) -> Scaled:
-    """Reads a scaled format from a pickle of version 0.7."""
+    """Returns the scaled format of a text, from a pickle of version 0.7."""
     return named_scaled(text)
 
 
 def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
-    """Reads an operation's format, scaled or not."""
+    """Returns an operation's format, scaled or not."""
     if isinstance(f, (Format, Scaled)):
         return f
     if isinstance(f, str):

@@ -27,7 +27,7 @@ def shown(value: Any) -> str:
     """
     try:
         text = repr(value)
-    except ValueError:  # an int whose digits Python does not write
+    except ValueError:  # Python refuses to write the digits of this int
         return "an int of thousands of digits"
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"
@@ -72,7 +72,7 @@ def share(value: float) -> str:
 
 
 def byte_size(number: int) -> str:
-    """A number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
+    """Returns a number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
     value, unit = float(number), "bytes"
     for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
         if value < 999.5:

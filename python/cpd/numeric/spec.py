@@ -52,7 +52,7 @@ class Spec:
     _kinds: ClassVar[dict[str, Kind]]
     """The keys of the table."""
     _reads: ClassVar[dict[str, Callable[[str], Any]]] = {}
-    """For fields that are specs themselves, the function that makes the spec of its text."""
+    """The function that makes a spec from its text, for fields that are specs themselves."""
 
     def __init_subclass__(cls, native: Any = None) -> None:
         """Makes a class from a table, without the members of 0.7 that are gone."""
@@ -104,7 +104,7 @@ class Spec:
 
     @classmethod
     def _of(cls, held: Any) -> Self:
-        """The spec of a native object."""
+        """Returns the spec of a native object."""
         spec = object.__new__(cls)
         for name, value in held.fields().items():
             read = cls._reads.get(name)
@@ -182,7 +182,7 @@ def made(spec: type[SpecT], text: str, keys: Keys) -> SpecT:
 
 
 def _constructor(spec: type[Spec]) -> Callable[..., None]:
-    """The constructor of a spec, with the signature of the one that the class has."""
+    """Returns the constructor of a spec, with the signature of the one that the class has."""
     parameters = [*inspect.signature(spec.__init__).parameters.values()][2:]
     names = [p.name for p in parameters]
     by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -194,7 +194,7 @@ def _constructor(spec: type[Spec]) -> Callable[..., None]:
             self._share(made(spec, text, texts_of(spec, keys) if keys else ()))
             return
         if len(others) > len(by_place):
-            spec._head(format, {})  # which knows what is wrong with the first one
+            spec._head(format, {})  # it knows the fault of the first one
             raise TypeError(
                 f"{spec.__name__} takes one text or format, and all else in it or by keyword: "
                 f"{', '.join(names)}"

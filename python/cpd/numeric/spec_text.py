@@ -12,10 +12,10 @@ from cpd.numeric.shown import shown
 
 @constant
 def head_and_keys(text: str, keys: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    """Returns the words of a text that are none of `keys`, and the values of those that are.
+    """Returns the words of a text that are not keys, and the values of its `keys`.
 
-    Quotes hold words together, as in a shell. Raises ValueError for a key given twice, and a quote
-    that is not closed.
+    Quotes hold words together, as in a shell. Raises ValueError for a key given twice, and for a
+    quote that is not closed.
 
     >>> head_and_keys("int8 row weight='mxfp8 rule=rceil'", ("weight",))
     ('int8 row', {'weight': 'mxfp8 rule=rceil'})

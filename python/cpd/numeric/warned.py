@@ -17,18 +17,18 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 class PrecisionWarning(UserWarning):
     """A computation loses more precision, or is slower, than its arguments suggest.
 
-    Its text says what and how to avoid it. Causes are sums of so many ranks that they may stall,
-    codecs that do not suit a tensor, products by code that is hundreds of times as slow, products
-    of a training step that are not emulated, and layers whose operands become integers without a
-    scale.
+    The text names the loss and the way to avoid it. There are five causes: sums of more ranks than
+    their precision supports, so that they may stall; codecs that do not suit a tensor; products by
+    code that is hundreds of times as slow; products of a training step that are not emulated;
+    layers whose operands become integers without a scale.
     """
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the innermost line of the stack that is neither in this package nor in torch.
 
-    Decorators, hooks and autograd put any number of frames between that line and the warning, so
-    `warnings.warn` with a fixed stacklevel would name one of them.
+    Any number of frames of decorators, hooks and autograd may be between that line and the warning.
+    A fixed stacklevel of `warnings.warn` would name one of them.
 
     Args:
         text: the warning's text.
@@ -47,13 +47,13 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
         if not after_package and not name.startswith(_PACKAGE):
             after_package = level
         frame, level = frame.f_back, level + 1
-    if frame is None:  # a thread of torch's
+    if frame is None:  # a thread of torch
         level = after_package or 2
     warnings.warn(text, category, stacklevel=level)
 
 
 def _inside() -> tuple[str, ...]:
-    """The folders whose lines are not the caller's."""
+    """Returns the folders whose lines are not the caller's."""
     torch = sys.modules.get("torch")
     file = getattr(torch, "__file__", None)
     return (_PACKAGE,) if file is None else (_PACKAGE, f"{Path(file).parent}{os.sep}")

@@ -173,7 +173,7 @@ def check_random_range(low: int, high: int, bits: int) -> None:
 
 
 def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
-    """A shape as a tuple, from an int or a sequence of ints, checked."""
+    """Returns a shape as a tuple, from an int or a sequence of ints, checked."""
     is_text = isinstance(shape, (str, bytes))
     sizes = tuple(shape) if isinstance(shape, Sequence) and not is_text else (shape,)
     try:
@@ -192,7 +192,7 @@ def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
 
 
 def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a matrix product, … × M × K by … × K × N."""
+    """Returns the shape of a matrix product, … × M × K by … × K × N."""
     if len(a) < 2 or len(b) < 2:
         raise ValueError(
             f"a and b must have at least two dimensions, got shapes {tuple(a)}, {tuple(b)}"
@@ -207,7 +207,7 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 
 def _batch(a: Sequence[int], b: Sequence[int]) -> Sequence[int]:
-    """The dimensions of a matrix product before the last two."""
+    """Returns the dimensions of a matrix product before the last two."""
     batch: list[int] = []
     for d in range(max(len(a), len(b)), 2, -1):
         x = a[-d] if d <= len(a) else 1
@@ -258,7 +258,7 @@ def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
 
 
 def wider_type(kind: Any, x: Any, dtype: Any, allowed: tuple[str, ...]) -> Any:
-    """The type `dtype`. Raises ValueError where it does not hold every value of `x`."""
+    """Returns the type `dtype`. Raises ValueError where it does not hold every value of `x`."""
     element = kind.element(dtype, allowed)
     if x.dtype != element and kind.promote_types(x.dtype, element) != element:
         raise ValueError(f"dtype must hold every value of x, which is {x.dtype}, got {element}")
@@ -297,7 +297,7 @@ def draws(
     terms: int,
     like: str = "x",
 ) -> Any:
-    """The random integers of ordered sums, checked: `integers_of(terms)` for each.
+    """Returns the random integers of ordered sums, checked: `integers_of(terms)` for each.
 
     While torch compiles, the library checks the shape.
     """
@@ -338,7 +338,7 @@ def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
 
 
 def source_levels(q: Scaled, source: ScaleSource) -> tuple[Any, Any, Any]:
-    """The blocks' scales, the tensor's scales and the largest magnitudes, each or None."""
+    """Returns the blocks' scales, the tensor's scales and the largest magnitudes, each or None."""
     if source.scales is None:
         return None, None, source.amax
     return *scale_levels(q, source.scales), source.amax
@@ -347,7 +347,7 @@ def source_levels(q: Scaled, source: ScaleSource) -> tuple[Any, Any, Any]:
 def given_levels(
     kind: Any, q: Scaled, x: Any, axis: int, source: ScaleSource
 ) -> tuple[Any, Any, Any]:
-    """The caller's scales and magnitudes as C++ takes them, checked.
+    """Returns the caller's scales and magnitudes as C++ takes them, checked.
 
     While torch compiles, the library checks their shapes.
     """
@@ -371,7 +371,7 @@ def _given_level(kind: Any, q: Scaled, name: str, value: Any, grid: Any, x: Any)
 
 
 def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, ...]]:
-    """The grids of `source_levels`' three. Raises ValueError where there is no such axis."""
+    """Returns the grids of `source_levels`' three. Raises ValueError if there is no such axis."""
     blocks = q.scales_shape(shape, axis)
     outer = blocks if q.tensor_scale is None else q.tensor_scales_shape(shape, axis)
     return [blocks, outer, outer]
@@ -406,7 +406,7 @@ def check_level_type(name: str, element: str, got: str) -> None:
 
 
 def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, int]]:
-    """The parts of packed values, codes and scales, with the number of bytes of each."""
+    """Returns the parts of packed values, codes and scales, with the number of bytes of each."""
     blocks, outer, _ = scale_grids(q, shape, axis)
     parts = [("codes", q.element, shape), ("scales", q.scale, blocks)]
     if q.tensor_scale is not None:
@@ -433,7 +433,7 @@ class Region(NamedTuple):
     strides: tuple[int, ...]
 
     def bounds(self) -> tuple[int, int]:
-        """The address of the first byte and of the byte behind the last one."""
+        """Returns the address of the first byte and of the byte behind the last one."""
         if 0 in self.shape:
             return self.address, self.address
         ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]

@@ -89,20 +89,22 @@ def add(
     Args:
         x: the first operand, of any values; it is not rounded first (cast it to do so).
         y: the second operand, of x's type; operands broadcast.
-        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
-            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
-            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
+        to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
+            text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
+            nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
+            and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            the result's shape; default: None.
+        stream: the stream of random integers, like `seed`; another stream gives other integers;
+            default 0.
+        random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
+            generated from seed and stream.
         out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
-        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
-            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
-            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+            device, is writable, and does not overlap itself. It is an input, or does not overlap
+            any input. Autograd, torch.func and vmap do not support it.
+        flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
+            element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
 
@@ -165,20 +167,22 @@ def mul(
     Args:
         x: the first operand, of any values; it is not rounded first (cast it to do so).
         y: the second operand, of x's type; operands broadcast.
-        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
-            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
-            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
+        to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
+            text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
+            nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
+            and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            the result's shape; default: None.
+        stream: the stream of random integers, like `seed`; another stream gives other integers;
+            default 0.
+        random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
+            generated from seed and stream.
         out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
-        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
-            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
-            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+            device, is writable, and does not overlap itself. It is an input, or does not overlap
+            any input. Autograd, torch.func and vmap do not support it.
+        flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
+            element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
 
@@ -241,20 +245,22 @@ def fma(
         x: the first operand, of any values; it is not rounded first (cast it to do so).
         y: the second operand, of x's type; operands broadcast.
         z: the addend, of x's type.
-        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
-            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
-            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
+        to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
+            text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
+            nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
+            and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            the result's shape; default: None.
+        stream: the stream of random integers, like `seed`; another stream gives other integers;
+            default 0.
+        random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
+            generated from seed and stream.
         out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
-        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
-            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
-            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+            device, is writable, and does not overlap itself. It is an input, or does not overlap
+            any input. Autograd, torch.func and vmap do not support it.
+        flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
+            element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
 
@@ -314,20 +320,22 @@ def div(
     Args:
         x: the first operand, of any values; it is not rounded first (cast it to do so).
         y: the second operand, of x's type; operands broadcast.
-        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
-            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
-            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
+        to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
+            text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
+            nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
+            and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            the result's shape; default: None.
+        stream: the stream of random integers, like `seed`; another stream gives other integers;
+            default 0.
+        random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
+            generated from seed and stream.
         out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
-        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
-            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
-            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+            device, is writable, and does not overlap itself. It is an input, or does not overlap
+            any input. Autograd, torch.func and vmap do not support it.
+        flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
+            element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
 
@@ -380,20 +388,22 @@ def sqrt(
 
     Args:
         x: the operand, of any values; it is not rounded first.
-        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
-            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
-            `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits` and `variant`.
+        to: the format and the rounding of the result: a `cpd.Cast` to a format without scales, its
+            text, such as "e4m3fn stochastic random_bits=8", or a format, which rounds to
+            nearest-even. `help(cpd.Cast)` lists roundings and the keys `overflow`, `random_bits`
+            and `variant`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            the result's shape; default: None.
+        stream: the stream of random integers, like `seed`; another stream gives other integers;
+            default 0.
+        random: the random integers, in [0, 2^random_bits), of the result's shape. Default None:
+            generated from seed and stream.
         out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
-        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
-            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
-            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+            device, is writable, and does not overlap itself. It is an input, or does not overlap
+            any input. Autograd, torch.func and vmap do not support it.
+        flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
+            element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
 

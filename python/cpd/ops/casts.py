@@ -81,49 +81,50 @@ def cast(
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Rounds each element of x to a value of a format.
 
-    A scaled format computes scales from blocks of x along `axis`, rounds x / scale to the elements'
-    format and gives element * scale, rounded once into binary32, in the result's type, which is not
-    float64. Its gradient is straight through, scales included. With a transform (`cpd.Scaled`)
-    values, tangents and gradients are those of `hadamard`.
+    A scaled format computes scales from blocks of x along `axis` and rounds x / scale to the
+    elements' format. The result is element * scale, rounded once into binary32, in the result's
+    type. That type is not float64. The gradient passes straight through, scales included. With a
+    transform (`cpd.Scaled`), values, tangents and gradients are transformed as by `hadamard`.
 
     Args:
         x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
             is rounded from its 53 bits. NaN stays NaN.
-        to: what values are rounded to: a `cpd.Cast`, its text, such as "e4m3fn stochastic
-            random_bits=8", or a format, scaled or not, for rounding to nearest-even. A text names
-            a rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
+        to: the format and the rounding: a `cpd.Cast`, its text, such as "e4m3fn stochastic
+            random_bits=8", or a format, scaled or not, which rounds to nearest-even. A text names a
+            rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
             `stochastic`) and has the keys `overflow=` (`ieee`, `saturate`), `random_bits=` (1 to
             24) and `variant=` (`A`, `B`, `C`): see `help(cpd.Cast)`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of x's shape;
-            `cpd.Cast` says which values each rounds away from zero. Default: None.
+        stream: the stream of random integers, like `seed`; another stream gives other integers;
+            default 0.
+        random: the random integers, in [0, 2^random_bits), of x's shape. `cpd.Cast` documents which
+            values an integer rounds away from zero. Default None: generated from seed and stream.
         out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
+            device, is writable, and does not overlap itself. It is an input, or does not overlap
+            any input. Autograd, torch.func and vmap do not support it.
         axis: the axis of the blocks of a scaled format; default -1, the last.
-        scales: of a scaled format: used in place of the computed ones, as from `encode`, or float32
-            numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, whose
-            first may be None. Default: None.
-        amax: of a scaled format: float32, the largest magnitudes of the outermost level's cells, in
-            place of x's own (delayed scaling). Default: None.
-        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
-            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
-            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+        scales: the scales of a scaled format: codes as from `encode`, or float32 numbers of the
+            grid's shape (`Scaled.scales_shape`). For two levels, a pair, whose first may be None.
+            Default None: computed from x.
+        amax: the largest magnitudes from which a scaled format computes its outermost scales
+            (delayed scaling): float32, one for each of these scales. Default None: x's own.
+        flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
+            element is the sum of the flags that the result raises: 1 inexact, 2 underflow, 4
+            overflow, 8 division by zero, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
-        dtype: the type of the result, which holds x's values; default: x's own. x is widened to it
-            first, except for a scaled format without a transform, whose scales follow from x in its
-            own type (`arithmetic=te`).
+        dtype: the type of the result; it must hold x's values. Default: x's own. x is first widened
+            to this type. A scaled format without a transform still computes its scales from x in
+            x's own type (`arithmetic=te`).
 
     Returns:
         The rounded values, of x's shape and kind; with `flags` a pair.
 
     Raises:
         ValueError: an option is out of range or has no effect, or the result's type does not hold
-            the result: bfloat16 and float16 hold elements times scales only if scales are powers of
-            two and elements have few mantissa bits (those of mxfp8, not of nvfp4).
+            the result. bfloat16 and float16 hold elements times scales only if scales are powers of
+            two and elements have few mantissa bits: they hold the values of mxfp8, not of nvfp4.
         TypeError: an argument has another type.
 
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
@@ -218,22 +219,23 @@ def encode(
     Args:
         x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
             is rounded from its 53 bits.
-        to: what values are rounded to: a `cpd.Cast`, its text, such as "e4m3fn stochastic
-            random_bits=8", or a format, scaled or not, for rounding to nearest-even. A text names
-            a rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
+        to: the format and the rounding: a `cpd.Cast`, its text, such as "e4m3fn stochastic
+            random_bits=8", or a format, scaled or not, which rounds to nearest-even. A text names a
+            rounding (`nearest_even`, `nearest_away`, `toward_zero`, `up`, `down`, `to_odd`,
             `stochastic`) and has the keys `overflow=` (`ieee`, `saturate`), `random_bits=` (1 to
             24) and `variant=` (`A`, `B`, `C`): see `help(cpd.Cast)`.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of x's shape;
-            `cpd.Cast` says which values each rounds away from zero. Default: None.
+        stream: the stream of random integers, like `seed`; another stream gives other integers;
+            default 0.
+        random: the random integers, in [0, 2^random_bits), of x's shape. `cpd.Cast` documents which
+            values an integer rounds away from zero. Default None: generated from seed and stream.
         axis: the axis of the blocks of a scaled format; default -1, the last.
-        scales: of a scaled format: used in place of the computed ones, as from `encode`, or float32
-            numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, whose
-            first may be None. Default: None.
-        amax: of a scaled format: float32, the largest magnitudes of the outermost level's cells, in
-            place of x's own (delayed scaling). Default: None.
+        scales: the scales of a scaled format: codes as from `encode`, or float32 numbers of the
+            grid's shape (`Scaled.scales_shape`). For two levels, a pair, whose first may be None.
+            Default None: computed from x.
+        amax: the largest magnitudes from which a scaled format computes its outermost scales
+            (delayed scaling): float32, one for each of these scales. Default None: x's own.
 
     Returns:
         The codes: uint8, 1-D, ceil(n * to.bits / 8) long. A scaled format gives a pair: the
@@ -242,7 +244,8 @@ def encode(
         tensor's. An element of a block whose scale is NaN has code 0 if its format has no NaN.
 
     Raises:
-        ValueError: an option is out of range or has no effect, or x has a NaN and the format none.
+        ValueError: an option is out of range or has no effect, or x has a NaN and the format has no
+            NaN.
         TypeError: an argument has another type.
 
     >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
@@ -271,7 +274,7 @@ def encode(
 
 
 def _integers(kind: Any, random: Any, x: Any, options: Drawing) -> Any:
-    """The caller's random integers for `x`, checked."""
+    """Returns the caller's random integers for `x`, checked."""
     return kind.integers(random, x, x.shape, "x's shape", options)
 
 
@@ -304,9 +307,9 @@ def decode(
 
     Args:
         codes: uint8, 1-D, of exactly the length that the shape needs; every pattern is valid. Or an
-            `Encoded`, which has format, shape, axis and scales itself.
-        format: the format of the codes: a `cpd.Format`, a `cpd.Scaled`, or what their constructors
-            take.
+            `Encoded`, which has its format, shape, axis and scales.
+        format: the format of the codes: a `cpd.Format`, a `cpd.Scaled`, or an argument of their
+            constructors. Default None: given by an `Encoded`.
         shape: the shape of the values, an int or a sequence of ints.
         dtype: the type of the result; default float32, or out's.
         out: where to write the result; default: a new array.
@@ -344,7 +347,7 @@ def decode(
 
 
 def _transformed(kind: Any, x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
-    """Returns x, transformed as a scaled format says, and the format without its transform."""
+    """Returns x after a scaled format's transform, and the format without its transform."""
     if q.transform is None:
         return x, q
     return _hadamard(kind, x, q.transform, axis, False, None), untransformed(q.text)
@@ -373,27 +376,30 @@ def hadamard(
 ) -> ArrayT:
     """Transforms each group of N neighboring values along an axis: x' = 1/√N · H · diag(s) · x.
 
-    H is Sylvester's matrix: entry (i, j) is −1 to the number of ones that i and j share in binary.
-    s is 1, or −1 for the inputs that the transform names. The inverse transform is the transpose,
-    1/√N · diag(s) · H.
+    H is Sylvester's matrix: entry (i, j) is −1 to the power of the number of ones that the binary
+    digits of i and j share. s is 1, or −1 for the inputs that the transform names. The inverse
+    transform is the transpose, 1/√N · diag(s) · H.
 
-    The roundings, in binary32, have this order. First the signs s. Then log2(N) stages at distances
-    d = 1, 2, 4, …: of values i and i + d (bit d of i clear) the first becomes their sum, the second
-    the first minus the second. Then the multiplication by 1/√N, rounded to nearest (a power of two
-    if log2(N) is even). The inverse transform applies the signs only here.
+    The steps are in binary32, in this order:
+
+    1. The signs s are applied. (The inverse transform applies them last.)
+    2. log2(N) stages follow, at distances d = 1, 2, 4, …. In each stage, for i with bit d clear,
+       value i becomes the sum of the values i and i + d, and value i + d their difference, i minus
+       i + d.
+    3. The values are multiplied by 1/√N, rounded to nearest (a power of two if log2(N) is even).
 
     Derivatives (torch): the gradient is the inverse transform of the gradient, a tangent the
-    transform of the tangent; the rounding into bf16 is straight through.
+    transform of the tangent. The rounding into bf16 is straight through.
 
     Args:
-        x: float32, bfloat16 or float16; the extent along the axis is a multiple of the transform's
+        x: float32, bfloat16 or float16. The extent along the axis is a multiple of the transform's
             size. NaN and infinities propagate as in the operations.
-        transform: its text: `hadamardN`, N a power of two, 2…128; then `:signs=0xMASK`, whose bit i
-            multiplies input i by −1, or `:te`, Transformer Engine's signs of 16 inputs; then
-            `:bf16`, which computes in binary64 and rounds once into bf16, to nearest-even; an exact
-            zero is +0. For bf16 inputs and N = 16, that is the exact sum rounded once, if the
-            exponents of a group's nonzero values differ by at most 41: Transformer Engine's random
-            Hadamard transform.
+        transform: the text of the transform: `hadamardN`, N a power of two, 2…128. Then optionally
+            `:signs=0xMASK`, whose bit i multiplies input i by −1, or `:te`, Transformer Engine's
+            signs of 16 inputs. Then optionally `:bf16`: computes in binary64 and rounds once into
+            bf16, to nearest-even; an exact zero is +0. For bf16 inputs and N = 16, the result with
+            `:bf16` is the exact sum rounded once, if the exponents of a group's nonzero values
+            differ by at most 41. It is then Transformer Engine's random Hadamard transform.
         axis: the axis of the groups; default -1, the last.
         inverse: True transforms by the transpose; default False.
         out: where to write the result; default: a new array. It may be `x`.
@@ -403,8 +409,8 @@ def hadamard(
         nearest-even. A transform into bf16 gives bf16 values, which float16 does not hold.
 
     Raises:
-        ValueError: the text is invalid, the extent is no multiple of N, or the type does not hold
-            the result.
+        ValueError: the text is invalid, the extent is not a multiple of N, or the type does not
+            hold the result.
         TypeError: an argument has another type.
 
     >>> x = np.float32([1, 2, 3, 4])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that operations keep on a GPU, and what they found there."""
+"""The memory that operations keep on a GPU, and the faults that their kernels found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cpd.numeric.numbers import int32
 
 
 def current_device() -> int:
-    """Index of torch's current CUDA device. Raises RuntimeError where there is none."""
+    """Returns the index of torch's current CUDA device. Raises RuntimeError if there is none."""
     import torch
 
     if not torch.cuda.is_available():

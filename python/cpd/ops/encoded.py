@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Encoded`: packed values with all that is needed to decode them; and how they are decoded."""
+"""`Encoded`: packed values with all that is needed to decode them. Also decodes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Encoded(NamedTuple):
 
 
 def decoded(codes: Any, f: Format, shape: Shape, dtype: Any = None, out: Any = None) -> Any:
-    """The values of packed codes; the library checks sizes while torch compiles."""
+    """Returns the values of packed codes. The library checks sizes while torch compiles."""
     kind = front_end_of(codes)
     sizes = kind.sizes(shape)
     kind.check_codes("codes", codes, codes)
@@ -62,7 +62,10 @@ def decoded(codes: Any, f: Format, shape: Shape, dtype: Any = None, out: Any = N
 def decoded_scaled(
     codes: Any, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
 ) -> Any:
-    """The values of a scaled format's codes; the library checks sizes while torch compiles."""
+    """Returns the values of a scaled format's codes.
+
+    The library checks sizes while torch compiles.
+    """
     kind = front_end_of(codes)
     if kind.compiling():
         q = named_scaled(q.text)  # as in `cast`: one program reaches its parts in one way

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains a call: what it would run, without running it."""
+"""Explains a call: reports what it would run, without running it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Explanation:
             by its name, `torch` for torch's own kernels, or `portable` for code of no instruction
             set. Empty if nothing runs, as for empty arrays.
         kernel: the backend's function. Empty if nothing runs.
-        path: the arithmetic, by a name of the table in `cpd/ops/README.md`; `general` is the one
-            that is valid for all formats, roundings and values.
-        tile: the size of what a task computes at once. Of a product: rows, columns, and products in
-            each sum. Of a scaled format: rows and columns. Empty if values are computed in their
-            order.
-        threads: the most threads that work at the same time; 1 on a GPU.
-        why: why the path is general, or what the values decide. Empty: nothing.
-        products: of a layer or a function of `cpd.functional` its matrix products; else empty.
+        path: the name of the arithmetic in the table of `cpd/ops/README.md`. `general` is valid for
+            all formats, roundings and values.
+        tile: the size of a task. Of a product: rows, columns, and products in each sum. Of a scaled
+            format: rows and columns. Empty if values are computed in their order.
+        threads: the largest number of threads that work at the same time; 1 on a GPU.
+        why: the reason why the path is general, or the choice that the values decide. Empty:
+            neither.
+        products: the matrix products of a layer or of a function of `cpd.functional`; else empty.
         steps: all operations in their order, if there are several; else empty.
     """
 
@@ -84,12 +84,12 @@ class Explanation:
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Returns what a call would run, and computes nothing.
+    """Returns the plan of a call, and computes nothing.
 
-    The call's arguments are checked as ever, and its own dispatch chooses the path; but no kernel
-    is called, no result is allocated, and values are not read. Tensors on torch's device `meta`
-    stand for tensors on the CPU, so shapes may be as large as one likes. Where values decide
-    between paths, `why` says so. A compiled program runs the same kernels.
+    The call's arguments are checked as in the call, and its own dispatch chooses the path. But no
+    kernel is called, no result is allocated, and values are not read. Tensors on torch's device
+    `meta` stand for tensors on the CPU, so shapes may be of any size. If values decide between
+    paths, `why` reports so. A compiled program runs the same kernels.
 
     Args:
         function: `cpd.cast`, `encode`, `decode`, `add`, `mul`, `fma`, `div`, `sqrt`, `sum`, `gemm`,
@@ -99,14 +99,14 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         **kwargs: the call's keywords.
 
     Returns:
-        The plan. For a layer its `products` are `forward`, `grad_input` and `grad_weight`; for a
-        function of `cpd.functional` the forward product, and those of the gradients that its
-        operands require.
+        The plan. A layer's `products` are `forward`, `grad_input` and `grad_weight`. The products
+        of a function of `cpd.functional` are the forward product, and the products of the gradients
+        that its operands require.
 
     Raises:
-        TypeError: for a function that is not known, or a layer that is not converted, or that is
-            several products, as attention and recurrent layers are.
-        ValueError: as the call raises it, but for what depends on values.
+        TypeError: for an unknown function; for a layer that is not converted, or that has several
+            products, as attention and recurrent layers have.
+        ValueError: as the call raises it, except for errors that depend on values.
 
     >>> import cpd, numpy as np
     >>> x = np.zeros((256, 256), np.float32)
@@ -152,7 +152,7 @@ def step_of(fields: dict[str, Any]) -> Explanation:
 
 
 def explanation(steps: Any, products: tuple[Explanation, ...] = ()) -> Explanation:
-    """The explanation of a call with these steps, in their order."""
+    """Returns the explanation of a call with these steps, in their order."""
     steps = tuple(steps)
     heads = products or tuple(s for s in steps if s.name in PRODUCTS) or steps
     if not heads:
@@ -162,7 +162,7 @@ def explanation(steps: Any, products: tuple[Explanation, ...] = ()) -> Explanati
 
 
 def _leaves(x: Any) -> list[Any]:
-    """The values within tuples, lists and dictionaries."""
+    """Returns the values within tuples, lists and dictionaries."""
     if isinstance(x, dict):
         x = list(x.values())
     if not isinstance(x, (tuple, list)):

@@ -60,6 +60,6 @@ def host_values(layer: Any) -> npt.NDArray[np.float32]:
 
 
 def is_plain(layer: torch.Tensor) -> bool:
-    """Returns whether a tensor is dense float32 whose memory holds its values."""
+    """Returns whether a tensor is dense float32 and its memory holds its values."""
     torch = sys.modules["torch"]
     return layer.dtype is torch.float32 and layer.layout is torch.strided and not layer.is_neg()

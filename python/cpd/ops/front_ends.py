@@ -17,9 +17,9 @@ from cpd.ops import on_numpy
 
 
 class FrontEnd(Protocol):
-    """The module of one kind of array; `cpd.ops.on_numpy` documents its functions.
+    """The functions for one kind of array; `cpd.ops.on_numpy` documents them.
 
-    Its last group calls the library. Arguments are checked before, and `out` is None for a new
+    The last group calls the library. Arguments are checked before, and `out` is None for a new
     result.
     """
 
@@ -60,7 +60,7 @@ on_tensors: Callable[[], Any] = _nothing
 
 
 def front_end_of(x: object) -> Any:
-    """The front end of arrays of `x`'s kind."""
+    """Returns the front end of arrays of `x`'s kind."""
     if type(x) is ndarray:
         return on_numpy
     return on_tensors() if is_torch(x) else on_numpy

@@ -103,7 +103,7 @@ def contiguous(x: Array) -> Array:
 
 
 def scales(name: str, value: Any, x: Array) -> Array:
-    """A level of the caller's scales for `x`: packed codes, or float32 numbers."""
+    """Returns a level of the caller's scales for `x`: packed codes, or float32 numbers."""
     if not isinstance(value, np.ndarray):
         try:
             value = np.asarray(value, np.float32)
@@ -116,7 +116,7 @@ def scales(name: str, value: Any, x: Array) -> Array:
 
 
 def flat(x: Array) -> Array:
-    """The elements in row-major order; a copy if they are not contiguous."""
+    """Returns the elements in row-major order; a copy if they are not contiguous."""
     if x.flags.c_contiguous or not _core.explains():
         return x.reshape(-1)
     y: Array = new(x.size, x.dtype)
@@ -155,9 +155,9 @@ def integers(
     options: Drawing | Accumulator,
     like: str = "x",
 ) -> Array:
-    """The random integers as uint32, checked; `wanted` describes their shape in error texts.
+    """Returns the random integers as uint32, checked. `wanted` describes their shape in errors.
 
-    A tensor's must be on the device of `x`, the operand `like`.
+    The integers of a tensor must be on the device of `x`, the operand `like`.
     """
     check_random_is_used(options.rounding)
     if not isinstance(random, np.ndarray) or random.dtype.kind not in "iu":
@@ -177,7 +177,7 @@ def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> N
 
 
 def element(dtype: Any, allowed: tuple[str, ...], out: Any = None) -> np.dtype[Any]:
-    """The type of a result: `dtype`, or else out's, or else float32."""
+    """Returns the type of a result: `dtype`, or else out's, or else float32."""
     if dtype is None:
         dtype = out.dtype if isinstance(out, np.ndarray) else np.float32
     try:
@@ -212,7 +212,7 @@ def rounded(
     integers: Array | None,
     out: Array | None,
 ) -> Array:
-    """The results of an operation of elements, each rounded once."""
+    """Returns the results of an operation of elements, each rounded once."""
     y = out
     if y is None:
         x = operands[0]
@@ -230,7 +230,7 @@ def flags(
     integers: Array | None,
     tininess: str,
 ) -> npt.NDArray[np.uint8]:
-    """The flags that the results of an operation of elements raise."""
+    """Returns the flags that the results of an operation of elements raise."""
     raised: npt.NDArray[np.uint8] = new(operands[0].shape, np.uint8)
     rule = f._held, options.cast._options, tininess
     key = options.key or options.read_key()
@@ -239,7 +239,7 @@ def flags(
 
 
 def encode(x: Array, f: Format, options: Drawing, integers: Array | None) -> npt.NDArray[np.uint8]:
-    """The packed codes of the rounded elements."""
+    """Returns the packed codes of the rounded elements."""
     packed: npt.NDArray[np.uint8] = new(f._held.packed_bytes(x.size), np.uint8)
     key = options.key or options.read_key()
     _core.encode(x, f._held, options.cast._options, packed, key, integers)
@@ -247,7 +247,7 @@ def encode(x: Array, f: Format, options: Drawing, integers: Array | None) -> npt
 
 
 def decode(codes: Array, f: Format, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
-    """The values of packed codes."""
+    """Returns the values of packed codes."""
     y: Array = new(shape, dtype) if out is None else out
     _core.decode(codes, f._held, y)
     return y
@@ -263,7 +263,7 @@ def cast_scaled(
     dtype: Any,
     out: Array | None,
 ) -> Array:
-    """The values of a scaled format."""
+    """Returns the values of a scaled format."""
     y: Array = new_like(x, dtype, subok=False) if out is None else out
     rule = q._held, axis, options.cast._options
     _core.cast_scaled(x, *rule, y, levels, options.key or options.read_key(), integers)
@@ -278,7 +278,7 @@ def encode_scaled(
     levels: tuple[Any, Any, Any],
     integers: Array | None,
 ) -> tuple[Array, Scales]:
-    """The packed codes of elements and scales of a scaled format."""
+    """Returns the packed codes of elements and scales of a scaled format."""
     packed, blocks, *more = (new(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
     tensor = more[0] if more else None
     rule = q._held, axis, options.cast._options
@@ -297,7 +297,7 @@ def decode_scaled(
     dtype: Any,
     out: Array | None,
 ) -> Array:
-    """The values of a scaled format's codes."""
+    """Returns the values of a scaled format's codes."""
     y: Array = new(shape, dtype) if out is None else out
     _core.decode_scaled(codes, q._held, axis, blocks, tensor, y)
     return y
@@ -312,7 +312,7 @@ def sum(
     integers: Array | None,
     tininess: str | None,
 ) -> Any:
-    """The ordered sum; with `tininess` a pair of it and the flags of its roundings."""
+    """Returns the ordered sum; with `tininess` a pair of it and the flags of its roundings."""
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     y, key = new(shape, x.dtype), key_of(seed, stream)
     if tininess is None:
@@ -336,7 +336,7 @@ def gemm(
     integers: Array | None,
     tininess: str | None,
 ) -> Any:
-    """The matrix product; with `tininess` a pair of it and the flags of its roundings."""
+    """Returns the matrix product; with `tininess` a pair of it and the flags of its roundings."""
     key = key_of(seed, stream)
     warn_if_slow(acc, a, b)
     y = new(shape, dtype)
@@ -369,7 +369,7 @@ def gemm_scaled(
     stream: Number,
     random: Any,
 ) -> Array:
-    """The matrix product of scaled operands, with the fields of two `products.Operand`."""
+    """Returns the matrix product of scaled operands, with the fields of two `products.Operand`."""
     y: Array = new(product_shape(a.shape, b.shape), np.float32)
     of_a = a_scales, a_block, a_lines, a_factor
     of_b = b_scales, b_block, b_lines, b_factor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of encoded operands: decodes `Encoded` into what the library multiplies."""
+"""Products of encoded operands: decodes `Encoded` into the operands of the library."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def gemm_scaled(
 
 
 def values_of(x: Encoded) -> Any:
-    """The values in float32, as from `cpd.decode`."""
+    """Returns the values in float32, as from `cpd.decode`."""
     q = format_or_scaled(x.format)
     if isinstance(q, Scaled):
         return decoded_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
@@ -78,7 +78,10 @@ def values_of(x: Encoded) -> Any:
 def encoded_operand(
     x: Encoded, decode: Callable[[Any, Format, tuple[int, ...]], Any] = decoded
 ) -> Operand:
-    """The operand as the library multiplies it; `decode` gives the float32 values of codes."""
+    """Returns the operand as the library multiplies it.
+
+    `decode` gives the float32 values of codes.
+    """
     q = format_or_scaled(x.format)
     shape = shape_of("shape", x.shape)
     if isinstance(q, Format):
@@ -94,7 +97,7 @@ def encoded_operand(
 
 
 def _extents(q: Scaled) -> tuple[int, int]:
-    """The numbers of values of k and of lines that share a scale; 0: all."""
+    """Returns the numbers of values of k and of lines that share a scale; 0: all."""
     if q.block == "tensor":
         return 0, 0
     if q.block == "row":
@@ -104,7 +107,7 @@ def _extents(q: Scaled) -> tuple[int, int]:
 
 
 def _matrix(grid: tuple[int, ...]) -> tuple[int, ...]:
-    """The grid with two dimensions where it has none, as that of a tensor's single scale."""
+    """Returns the grid with two dimensions. A tensor's single scale has no dimensions."""
     return grid or (1, 1)
 
 

@@ -19,7 +19,7 @@ _warned: set[str] = set()
 
 
 def warn_if_slow(acc: Accumulator, a: Any, b: Any) -> None:
-    """Warns, once for each accumulator, where a product of these arrays is large and slow."""
+    """Warns, once for each accumulator, if a product of these arrays is large and slow."""
     if acc.slowdown <= SLOW or acc.text in _warned or math.prod(a.shape) * b.shape[-1] < MANY:
         return
     if _core.explains():

@@ -60,29 +60,33 @@ def sum(
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Sums terms in index order and rounds each step.
 
-    The sum starts from the first term, rounded; then s = round(s + term), or Kahan's four
-    operations. `chunked` sums each chunk of terms so into `inner`, then the chunks' sums.
-    `pairwise` is a tree: neighbors first, an odd one passes up, each sum of two rounded; a single
-    term is rounded. An empty sum is +0. float64 terms are not rounded before they are added.
+    The sum starts from the first term, rounded. Then s = round(s + term), or Kahan's four
+    operations. An empty sum is +0. float64 terms are not rounded before they are added.
+
+    `chunked` sums each chunk of terms in this way into `inner`, then the chunks' sums. `pairwise`
+    is a tree: neighbors are added first, an odd one passes up, and each sum of two is rounded. A
+    single term is rounded.
 
     Args:
         x: an array or a tensor of floating-point numbers, of any shape and strides.
         accumulator: a `cpd.Accumulator` or its text, or a format for its sequential sum.
         axis: the axis to sum over, index ascending, negative from the end. Default None: all
             elements, in row-major order.
-        seed: of stochastic rounding; an int or a one-element integer tensor, whose value a compiled
-            program reads at each call; default 0. Where the accumulator has a seed of its own, both
-            must be equal, or one of them 0.
-        stream: as `seed`. Each pair has random bits of its own.
-        random: for stochastic rounding, integers in [0, 2^random_bits) in place of the generated
-            ones, of the result's shape and, last, `accumulator.sum_integers(terms)`. An element's
-            integers are used by its roundings in program order: sequential, term by term; kahan,
-            the first term's, then four for each further term; chunked, each chunk's terms and after
-            its last the outer sum's; pairwise, as soon as two neighboring trees are of equal size,
-            at the end those that remain, the smallest first. Default None.
-        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
-            flags that the roundings of each sum raise: 1 inexact, 2 underflow, 4 overflow, 16
-            invalid (`help(cpd.ops)`). On the CPU; default False.
+        seed: the seed of stochastic rounding: an int or a one-element integer tensor, whose value a
+            compiled program reads at each call; default 0. If the accumulator has a seed of its
+            own, both must be equal, or one of them 0.
+        stream: the stream of random bits, like `seed`. Each pair of a seed and a stream has its own
+            random bits. Default 0.
+        random: the random integers of stochastic rounding, in [0, 2^random_bits), of the result's
+            shape and a last dimension of `accumulator.sum_integers(terms)`. The roundings of an
+            element use its integers in program order. sequential: term by term. kahan: one for the
+            first term, then four for each further term. chunked: one for each term of a chunk, and
+            after its last term one for the outer sum. pairwise: one when two neighboring trees are
+            of equal size; at the end one for each tree that remains, the smallest first. Default
+            None: generated from seed and stream.
+        flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
+            element is the sum of the flags that the roundings of one sum raise: 1 inexact, 2
+            underflow, 4 overflow, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
 
@@ -180,43 +184,47 @@ def gemm(
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Multiplies matrices; every sum is computed in an accumulator.
 
-    Element (i, j) starts from c[i, j], rounded (+0 without c), and adds the products
-    a[i, k] * b[k, j], k ascending, by the accumulator's scheme (see `cpd.Accumulator`). Each exact
-    product is rounded into `accumulator.product`, unless products are exact, and every sum into the
-    accumulator's format. Random bits of stochastic rounding depend on seed, stream and the
-    row-major number of the element in the result alone: not on the number of threads, strides or
-    the backend.
+    Element (i, j) starts from c[i, j], rounded (+0 without c). It adds the products a[i, k] * b[k,
+    j], k ascending, by the accumulator's scheme (see `cpd.Accumulator`). Each exact product is
+    rounded into `accumulator.product`, unless products are exact. Every sum is rounded into the
+    accumulator's format. The random bits of stochastic rounding depend only on seed, stream and the
+    row-major index of the element in the result. They do not depend on the number of threads, the
+    strides or the backend.
 
     Args:
         a: … × M × K: float32, bfloat16 or float16, of any strides, or an `Encoded`. Any of M, N, K
             may be 0; K = 0 gives c, rounded. Values are not rounded first: cast them if they should
-            be values of a narrower format (a matrix unit's must be). Pass torch's float8 tensors as
-            bfloat16 or float16, which hold them. NaN and infinities are those of the operations.
-        b: … × K × N, like a; the dimensions before the last two broadcast.
+            be values of a narrower format. A matrix unit requires values of its formats. Pass
+            torch's float8 tensors as bfloat16 or float16, which hold them. NaN and infinities
+            propagate as in the operations.
+        b: … × K × N, of the types of a. The dimensions before the last two broadcast.
         accumulator: a `cpd.Accumulator`, its text, or a format for its sequential sum.
         c: the addend, which broadcasts to the result; default None.
-        seed: of stochastic rounding; an int or a one-element integer tensor, whose value a compiled
-            program reads at each call; default 0. Where the accumulator has a seed of its own, both
-            must be equal, or one of them 0.
-        stream: as `seed`. Each pair has random bits of its own.
-        dtype: the type of the result, which holds the accumulator's format; default a's. bfloat16
-            matrices summed in fp32 need `dtype=torch.float32`, say.
+        seed: the seed of stochastic rounding: an int or a one-element integer tensor, whose value a
+            compiled program reads at each call; default 0. If the accumulator has a seed of its
+            own, both must be equal, or one of them 0.
+        stream: the stream of random bits, like `seed`. Each pair of a seed and a stream has its own
+            random bits. Default 0.
+        dtype: the type of the result; it must hold the accumulator's format. Default: a's. bfloat16
+            matrices summed in fp32 need `dtype=torch.float32`, for instance.
         blas: True computes the product by a BLAS (cuBLAS for CUDA tensors, else OpenBLAS), at its
-            speed and in its order of sums. All is float32 then, and the accumulator sequential fp32
-            to nearest-even. Default False.
+            speed and in its order of sums. All matrices are then float32, and the accumulator is
+            sequential fp32, rounded to nearest-even. Default False.
         scales_at: where the scales of encoded operands are applied, as below: `operand` (default),
             `block` or `epilogue`.
-        random: for stochastic rounding, integers in [0, 2^random_bits) in place of the generated
-            ones, of the result's shape and, last, `accumulator.gemm_integers(K)`. An element's
-            first is for the rounding of c (not used without c). Its roundings use the others in
-            program order: for each k the product's, unless products are exact, then its sum's
-            (kahan: four; pairwise: of each two neighboring trees of equal size, and at the end of
-            those that remain and of c; chunked: after a chunk's last also the outer sum's); of a
-            matrix unit, the promotions or the result. By the general path, which is slower.
-            Gradients draw from seed and stream. Default None.
-        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
-            flags that the roundings of each sum raise: 1 inexact, 2 underflow, 4 overflow, 16
-            invalid (`help(cpd.ops)`). On the CPU; default False.
+        random: the random integers of stochastic rounding, in [0, 2^random_bits), of the result's
+            shape and a last dimension of `accumulator.gemm_integers(K)`. The first integer of an
+            element rounds c (unused without c). The element's other roundings use the others in
+            program order: for each k the product's, unless products are exact, then its sum's. A
+            sum takes four with kahan. With chunked, the outer sum also takes one after a chunk's
+            last term. With pairwise, one goes to each sum of two neighboring trees of equal size;
+            at the end, to each tree that remains and to c. A matrix unit takes them for the
+            promotions or the result. `random` uses the general path, which is slower. Gradients
+            take their random bits from seed and stream. Default None: generated from seed and
+            stream.
+        flags: True returns a pair: the values, and an array of uint8 of the same shape. Each
+            element is the sum of the flags that the roundings of one sum raise: 1 inexact, 2
+            underflow, 4 overflow, 16 invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
 
@@ -224,22 +232,23 @@ def gemm(
         The product, … × M × N; with `flags` a pair.
 
     Raises:
-        ValueError: shapes, types or options do not go together.
+        ValueError: shapes, types or options do not fit together.
         TypeError: an argument has another type.
 
-    **Encoded operands.** a and b may be `cpd.Encoded`, blocks along k (a's axis is its last, b's
-    its last but one). `scales_at` selects where scales are applied (fl: one rounding to binary32):
+    **Encoded operands.** a and b may be `cpd.Encoded`, with blocks along k: a's axis is its last,
+    b's axis its last but one. `scales_at` selects where scales are applied. (fl is one rounding to
+    binary32.)
 
-    - `operand` (default): values, rounded into binary32 first, are multiplied as above.
-    - `block`: for each block of k, ascending, the elements' products are summed in the
-      accumulator from +0; then total = fl(total + fl(fl(sa * sb) * sum)). The two blocks are
-      equal, or one a multiple of the other. A matrix unit with scales of its own applies them in
-      its fused sums.
-    - `epilogue`: all of k is summed in the accumulator, then total = fl(fl(sa * sb) * sum): for
-      scales of rows and tensors.
+    - `operand` (default): the values are rounded into binary32, then multiplied as above.
+    - `block`: for each block of k, ascending, the products of the elements are summed in the
+      accumulator from +0. Then total = fl(total + fl(fl(sa * sb) * sum)). The two blocks are equal,
+      or one is a multiple of the other. A matrix unit that takes scales applies them in its fused
+      sums.
+    - `epilogue`: all of k is summed in the accumulator. Then total = fl(fl(sa * sb) * sum). This is
+      for scales of rows and tensors.
 
-    With second levels ta, tb then y = fl(fl(ta * tb) * total); finally c is added in binary32. The
-    result is float32; codes have no gradients.
+    With second levels ta and tb, y = fl(fl(ta * tb) * total) follows. Finally c is added in
+    binary32. The result is float32. Codes have no gradients.
 
     >>> import numpy as np
     >>> q = "e4m3fn 2"     # blocks of 2 values, with scales in e8m0
@@ -250,14 +259,17 @@ def gemm(
     >>> gemm(left, right, "fp32", scales_at="block").item()
     449.75
 
-    Gradients (torch): a's is a GEMM of the gradient with b transposed, b's one of a transposed with
-    the gradient, both with the accumulator and `blas`; where a or b was broadcast, k also runs over
-    the broadcast dimensions, before the matrix's own. c's is the gradient, summed in fp32 in
-    row-major order over the dimensions that were broadcast. They draw from the streams XOR 4 << 60,
-    5 << 60 and 6 << 60 (see `cpd.Recipe`, which chooses their accumulators). A result that the type
-    of a, b or c does not hold is computed in float32 and rounded once into it, to nearest-even.
-    Tangents: the GEMM of a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13
-    << 60), both with the accumulator and `blas`, and c's tangent, added in float32.
+    Gradients (torch): a's gradient is a GEMM of the result's gradient with b transposed. b's
+    gradient is a GEMM of a transposed with the result's gradient. Both use the accumulator and
+    `blas`. If a or b was broadcast, k also runs over the broadcast dimensions, before the matrix's
+    own. c's gradient is the result's gradient, summed in fp32 in row-major order over the broadcast
+    dimensions. The three use the streams XOR 4 << 60, 5 << 60 and 6 << 60 (`cpd.Recipe` chooses
+    their accumulators). If the type of a, b or c does not hold a gradient, the gradient is computed
+    in float32 and rounded once into that type, to nearest-even.
+
+    Tangents: the result's tangent is the sum, in float32, of three terms: the GEMM of a's tangent
+        with b (stream XOR 12 << 60), the GEMM of a with b's tangent (13 << 60), and c's tangent.
+        Both GEMMs use the accumulator and `blas`.
 
     >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
     >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8

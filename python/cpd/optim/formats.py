@@ -28,9 +28,9 @@ SECOND_MOMENTS = {
     "row_var",
     "col_var",
 }
-"""Names of what torch's optimizers keep of a parameter."""
+"""Names of the state tensors that torch's optimizers keep of a parameter."""
 MASTER, COMPENSATION = "master", "compensation"
-"""Names of what is kept in addition."""
+"""Names of the state tensors that `LowPrecision` adds."""
 
 
 class Formats(NamedTuple):
@@ -87,17 +87,17 @@ class Formats(NamedTuple):
         return self.second_moment if name in SECOND_MOMENTS else None
 
     def kept(self) -> tuple[str, ...]:
-        """The names of a parameter's state in addition to the inner optimizer's."""
+        """Returns the names of the state tensors of a parameter beyond the inner optimizer's."""
         return (COMPENSATION,) if self.kahan else (MASTER,) if self.master is not None else ()
 
     def check_storage(self, dtype: torch.dtype) -> None:
-        """Raises ValueError where a parameter's type does not hold its format."""
+        """Raises ValueError if a parameter's type does not hold its format."""
         f = format_of(self.weight)
         if f is not None:
             check_storage(name_of(dtype), f.name)
 
     def to_nearest(self) -> Cast | None:
-        """The weight's format without random bits."""
+        """Returns the weight's format without random bits."""
         if self.weight is None or self.weight.rounding != "stochastic":
             return self.weight
         words = self.weight.text.split()
@@ -115,7 +115,7 @@ _RANDOM = ("rounding=stochastic", "random_bits=", "variant=")
 
 
 def _rounding(weight: CastLike | None, update: str | None) -> CastLike | None:
-    """The weight's format with the rounding that `update` names."""
+    """Returns the weight's format with the rounding that `update` names."""
     if weight is None or update != "stochastic":
         return weight
     words = weight.split() if isinstance(weight, str) else ["rounding="]
@@ -128,7 +128,7 @@ def _rounding(weight: CastLike | None, update: str | None) -> CastLike | None:
 
 
 def storage_spec(name: str, f: CastLike | None) -> Cast | None:
-    """Returns the format of a part of an optimizer; `name`, for errors."""
+    """Returns the format of a part of an optimizer. `name` is for errors."""
     if f is None:
         return None
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LARS`: a rate of its own for each layer, for large batches."""
+"""`LARS`: a learning rate for each layer, for large batches."""
 
 # torch does not export what keeps a function out of compiled programs.
 # mypy: disable-error-code="attr-defined"
@@ -27,20 +27,25 @@ class LARS(Optimizer):
     Args:
         params: as torch's optimizers take them. A group may have its own values of the following;
             `adaptive=False` is usual for biases and norms, mostly with `weight_decay=0`.
-        lr: the global rate.
+        lr: the global learning rate.
         momentum: as for SGD; default 0.9.
         weight_decay: as for SGD; default 0.
-        trust: the trust coefficient; a step's share of a weight's norm; default 0.001.
-        eps: added below the quotient; default 0.
+        trust: the trust coefficient, the share of a weight's norm that a step changes; default
+            0.001.
+        eps: added to the denominator of the rate; default 0.
         nesterov: as for SGD; default False.
-        adaptive: whether the rate is scaled; default True. False: SGD whose momentum has the rate
-            in it.
+        adaptive: whether the rate is scaled; default True. False: rate = lr, as SGD whose momentum
+            includes the rate.
 
-    A step, of a parameter w with the gradient g, in the parameter's type: rate = lr * trust * |w| /
-    (|g| + weight_decay * |w| + eps), with 2-norms formed in binary64, of a DTensor over all its
-    shards; where |w| or |g| is 0, rate = lr. m = momentum * m + rate * (g + weight_decay * w); w =
-    w - m; with `nesterov` w - (momentum * m + rate * (g + weight_decay * w)). The momentum has the
-    rate in it, as in the paper: a schedule changes later steps, not past ones.
+    A step of a parameter w with the gradient g, in the parameter's type:
+
+    - rate = lr * trust * |w| / (|g| + weight_decay * |w| + eps). 2-norms are formed in binary64, of
+      a DTensor over all its shards. If |w| or |g| is 0, rate = lr.
+    - m = momentum * m + rate * (g + weight_decay * w).
+    - w = w - m; with `nesterov` w = w - (momentum * m + rate * (g + weight_decay * w)).
+
+    The momentum includes the rate, as in the paper. So a schedule of the rate changes later steps,
+    not past ones.
 
     >>> p = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> made = LARS([p], lr=1.0, trust=0.5)

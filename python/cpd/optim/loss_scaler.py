@@ -21,23 +21,23 @@ from cpd.optim.rounding import local
 class LossScaler:
     """Scales losses, and makes steps only if all gradients are finite.
 
-    It is used as torch.amp.GradScaler. Gradients may be sparse, and of any type but float16, which
-    loses what they are scaled for when they are unscaled (TypeError); `LowPrecision` rounds float32
-    gradients to fp16.
+    It is used like torch.amp.GradScaler. Gradients may be sparse, and of any type but float16.
+    float16 gradients lose small values when they are unscaled, so they raise TypeError;
+    `LowPrecision` rounds float32 gradients to fp16.
 
     Args:
         scale: the first scale; powers of two make scaling exact. Default 65536.
         dynamic: whether the scale changes; default True. False: gradients are not checked, and
             every step is made.
         growth: the factor of the scale after `interval` finite steps; above 1; default 2.
-        backoff: the factor after a step with a gradient that is not finite, which is left out;
-            between 0 and 1; default 0.5.
+        backoff: the factor of the scale after a step with a gradient that is not finite; such a
+            step is skipped. Between 0 and 1; default 0.5.
         interval: the number of finite steps; at least 1; default 2000.
         least: the least scale; default 2^-24.
         most: the largest scale; default 2^24.
-        group: a torch.distributed group whose ranks decide together. Default None: each rank by
-            itself, as DDP's equal gradients allow; where FSDP2 shards parameters, all ranks decide
-            together.
+        group: a torch.distributed group whose ranks decide together. Default None: each rank
+            decides alone, which suffices for DDP's equal gradients; if FSDP2 shards parameters, all
+            ranks decide together.
 
     >>> w = torch.nn.Parameter(torch.ones(1))
     >>> sgd, scaler = torch.optim.SGD([w], lr=0.5), LossScaler(2.0**10)
@@ -79,7 +79,7 @@ class LossScaler:
         self._finite: dict[int, bool] = {}  # of each optimizer whose gradients are unscaled
 
     def get_scale(self) -> float:
-        """The present scale."""
+        """Returns the present scale."""
         return float(self._scale)
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -156,11 +156,11 @@ class LossScaler:
         return self.get_scale()
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and the number of steps since it changed."""
+        """Returns the scale and the number of steps since it changed."""
         return {"scale": self.get_scale(), "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what `state_dict` returned.
+        """Loads a state that `state_dict` returned.
 
         Args:
             state_dict: the state.
@@ -177,7 +177,10 @@ class LossScaler:
         self._scale = torch.tensor(new)
 
     def _all_finite(self, gradients: list[Tensor]) -> bool:
-        """One exchange with the device, and one with other ranks where they decide together."""
+        """Returns whether all gradients are finite, with one transfer from the device.
+
+        If ranks decide together, one exchange with the other ranks follows.
+        """
         flags = [local(g).isfinite().all() for g in gradients if g.numel()]
         place = flags[0].device if flags else "cpu"
         finite = (
@@ -192,7 +195,7 @@ class LossScaler:
 
 
 def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yields the parameters' gradients; a sparse one's values, which are changed in place."""
+    """Yields the parameters' gradients; of sparse ones the values, which are changed in place."""
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.grad is not None:

@@ -26,7 +26,7 @@ from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
 from cpd.optim.parameter_step import ParameterStep, SwappedParameters, round_weight
 
 STEPS = "low_precision_steps"
-"""The number of steps made: an entry of each parameter group."""
+"""The key of the number of steps made, in each parameter group."""
 MAX_PARAMETERS = 1 << 16
 
 _SHARED = tuple(
@@ -42,47 +42,50 @@ class LowPrecision(Optimizer):
     """An optimizer of torch whose weights, state and gradients are values of given formats.
 
     Args:
-        optimizer: any `torch.optim.Optimizer` but `LBFGS`. From now on step this one in its place.
-            Both share parameter groups and state.
-        weight: what weights are rounded to after each step: a format, a `Cast`, a scaled format
-            (`Scaled`, `Cast`) or a text; None: as the step leaves them.
-        update: `nearest_even`, `stochastic`, or `kahan`: each weight stores in `state` what its
-            last sum lost, a value of the weight's format too. None: as `weight` says.
-        master: a format, mostly `fp32`, of a copy on which the step is made and which is rounded to
-            the format; the weights are its values, rounded. None: the weights are the only copy.
-        momentum: what the first moments (`momentum_buffer`, `exp_avg`, …) are rounded to, after
-            they were used; None: not rounded.
-        second_moment: what the second moments (`exp_avg_sq`, `square_avg`, …) are rounded to, after
-            they were used; None: not rounded.
-        gradient: what gradients are rounded to before they are used; None: not rounded.
+        optimizer: any `torch.optim.Optimizer` but `LBFGS`. From now on, call `step` of the new
+            optimizer in its place. Both share parameter groups and state.
+        weight: the format of the weights after each step: a format, a `Cast`, a scaled format
+            (`Scaled`, `Cast`) or a text. None: not rounded.
+        update: the rounding of weights: `nearest_even`, `stochastic` or `kahan`. With `kahan`, each
+            weight's `state` stores what its last sum lost, in the weight's format. None: the
+            rounding of `weight`.
+        master: the format of a master copy of the weights, mostly `fp32`. The step is made on the
+            master copy, which is rounded to its format; the weights are its values, rounded. None:
+            the weights are the only copy.
+        momentum: the format of the first moments (`momentum_buffer`, `exp_avg`, …), rounded after
+            use. None: not rounded.
+        second_moment: the format of the second moments (`exp_avg_sq`, `square_avg`, …), rounded
+            after use. None: not rounded.
+        gradient: the format of gradients, rounded before use. None: not rounded.
         gradient_scale: gradients are multiplied by it before they are rounded; default 1.
-        unscale: whether they are then divided by it; default True.
+        unscale: whether gradients are divided by `gradient_scale` after they are rounded; default
+            True.
         seed: the seed of all stochastic roundings; default 0. Seeds within the formats are ignored.
 
     Raises:
-        ValueError: for an invalid argument, or arguments that do not fit; at the first step for
-            momenta that the inner optimizer does not have.
+        ValueError: for an invalid argument, or arguments that do not fit together. The first step
+            raises it for momenta that the inner optimizer does not have.
         TypeError: for an argument of another type.
 
-    A step: gradients are scaled, rounded, unscaled; weights are read from the master copy, if there
-    is one; the inner optimizer makes its step in binary32; momenta are rounded; then weights. All
-    of it happens in binary32 whatever the parameters' type, which must hold the weight's format
-    (float64 parameters: in binary64). `kahan`: with d = fl(new - old), the change of the inner
-    step, c = round(c + d), weight = round(old + c), c = round(c + round(old - weight)), each sum
-    rounded once. Only parameters that
-    have a gradient take part. Gradients remain unchanged.
+    A step has five parts. Gradients are scaled, rounded and unscaled. Weights are read from the
+    master copy, if there is one. The inner optimizer makes its step. Momenta are rounded. Weights
+    are rounded. All parts are in binary32 whatever the parameters' type, which must hold the
+    weight's format (float64 parameters: in binary64). With `kahan`, d = fl(new - old) is the change
+    of the inner step; then c = round(c + d), weight = round(old + c), c = round(c + round(old -
+    weight)), each sum rounded once. Only parameters with a gradient take part. Gradients remain
+    unchanged.
 
-    Step k, counted from 0, uses stream k << 36 | i << 20 | what for the random bits of parameter i,
-    in the order of the groups. An element's number in the whole parameter (of a DTensor too) is its
-    counter. `what` is 0 for the weight, 1 for the gradient, 2 for the master copy, from 3 on for
-    the state, by name. Weights are first rounded after the first step; `round_weights` does it at
-    once.
+    Step k, counted from 0, uses stream k << 36 | i << 20 | purpose for the random bits of parameter
+    i, in the order of the groups. The counter of an element is its index in the whole parameter (of
+    a DTensor too). The purpose is 0 for the weight, 1 for the gradient, 2 for the master copy, and
+    from 3 on for the state, by name. Weights are first rounded after the first step;
+    `round_weights` rounds them at once.
 
-    The state_dict has all that a run needs to continue with the same bits; its tensors keep their
-    types when they are loaded. `foreach` and `fused` are turned off: they form the same step by
-    other operations, so that bits would depend on the device and on which tensors go together.
-    Parameters sharded by FSDP2 stay so: all is elementwise, except that blocks of scaled formats
-    end where a shard does.
+    The state_dict has all that a run needs to continue with the same bits. Its tensors keep their
+    types when they are loaded. `foreach` and `fused` are turned off: they compute the same step by
+    other operations, so bits would depend on the device and on the grouping of tensors. Parameters
+    sharded by FSDP2 remain sharded: all operations are elementwise, except that blocks of scaled
+    formats end at a shard's end.
 
     >>> p = torch.nn.Parameter(torch.ones(2))
     >>> made = LowPrecision(torch.optim.SGD([p], lr=2**-9), weight="bf16", update="kahan")
@@ -94,7 +97,7 @@ class LowPrecision(Optimizer):
     """
 
     _leaves_out = False
-    """True if formats for state that the optimizer does not keep are left out: a recipe's are."""
+    """True if formats for missing optimizer state are ignored, as for the formats of a recipe."""
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class LowPrecision(Optimizer):
         self.gradient_scale, self.unscale = float(gradient_scale), bool(unscale)
         self.seed = integer("seed", seed)
         self._checked = False
-        self.__setstate__({})  # what Optimizer.__init__ makes but for groups and state
+        self.__setstate__({})  # makes what Optimizer.__init__ makes, except groups and state
         self._take(self.inner.param_groups)
 
     # ---- torch's interface -----------------------------------------------------------------------
@@ -159,12 +162,12 @@ class LowPrecision(Optimizer):
         self._take([self.param_groups[-1]])
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, with the master copies, compensations and the number of steps."""
+        """Returns the inner optimizer's state, master copies, compensations, number of steps."""
         return self.inner.state_dict()
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what `state_dict` returned, or an inner optimizer's state: then no step was made.
+        """Loads a result of `state_dict`, or an inner optimizer's state, which begins at step 0.
 
         Args:
             state_dict: the state.
@@ -182,7 +185,7 @@ class LowPrecision(Optimizer):
         numbers = chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         for number, p in zip(numbers, self._parameters(), strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
-                if isinstance(value, Tensor):  # which torch casts to the parameter's type
+                if isinstance(value, Tensor):  # torch casts it to the parameter's type
                     self.state[p][name] = value.to(self.state[p][name].device, copy=True)
         self._take(self.param_groups)
 
@@ -242,7 +245,7 @@ class LowPrecision(Optimizer):
     def round_weights(self) -> None:
         """Rounds all weights now, to nearest-even or as `weight` rounds without `stochastic`.
 
-        The master copy preserves their values.
+        The master copy preserves the unrounded weights.
         """
         for p in self._parameters():
             round_weight(p, self.formats, self.state[p])
@@ -255,7 +258,7 @@ class LowPrecision(Optimizer):
         return chain.from_iterable(group["params"] for group in self.param_groups)
 
     def _take(self, groups: list[dict[str, Any]]) -> None:
-        """Prepares groups of the inner optimizer, and what it already keeps of their parameters."""
+        """Prepares groups of the inner optimizer, and the state that they already have."""
         for options in (*groups, self.defaults):
             if options.get("differentiable"):
                 raise ValueError(

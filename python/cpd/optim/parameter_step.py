@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One parameter in a step of `LowPrecision`.
 
-It has what the inner optimizer works on in the parameter's place, and what is rounded before and
-after.
+It replaces the parameter for the inner optimizer, and rounds gradient, state and weights before and
+after the inner step.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ParameterStep:
             self.parameter.copy_(value)
 
     def _compensated(self, previous: Tensor | None) -> Tensor:
-        """Kahan's sum of the weights and what the step changed; gives what it lost."""
+        """Sums the weights and the change of the step by Kahan's rule; stores what the sum lost."""
         spec = self.formats.weight
         assert spec is not None
         lost = torch.zeros_like(self.parameter) if previous is None else previous
@@ -107,7 +107,7 @@ class ParameterStep:
 
 
 class SwappedParameters:
-    """A context in which an optimizer has the steps' values in the place of their parameters.
+    """A context in which the parameters of an optimizer are replaced by the values of their steps.
 
     Gradients and state are replaced too.
     """
@@ -138,7 +138,7 @@ class SwappedParameters:
 
 
 def round_weight(p: Tensor, formats: Formats, state: dict[str, Any]) -> None:
-    """Rounds a parameter without random bits; its state keeps the master copy or the remainder."""
+    """Rounds a parameter without random bits. Its state keeps the master copy or the remainder."""
     spec = formats.to_nearest()
     if spec is None:
         return
@@ -151,11 +151,11 @@ def round_weight(p: Tensor, formats: Formats, state: dict[str, Any]) -> None:
 
 
 _CARRIERS = {torch.float32: "fp32", torch.float64: "fp64"}
-"""The format that a type's values have anyway."""
+"""The format of all values of a type."""
 
 
 def _storage_dtype(p: Tensor) -> torch.dtype:
-    """The type in which a parameter's steps are made."""
+    """Returns the type in which a parameter's steps are made."""
     return torch.float64 if p.dtype == torch.float64 else torch.float32
 
 

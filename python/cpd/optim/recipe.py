@@ -21,17 +21,18 @@ def from_recipe(
 ) -> tuple[Optimizer, LossScaler]:
     """Returns the optimizer of a recipe's `optimizer`, and the scaler of its `loss_scale`.
 
-    `Recipe.optimizer` is a text: the weight's format, with its options, if weights are rounded;
-    then in any order `update=`, `master=`, `momentum=`, `second_moment=` and `gradient=`, as for
-    `LowPrecision`, formats with options in quotes: `"bf16 update=stochastic random_bits=16"`,
-    `"e4m3fn master=fp32"`, `"momentum=bf16 second_moment='e4m3fn 256'"`. A state that the optimizer
-    does not have, as SGD without momentum, is left out, with a warning at the first step.
+    `Recipe.optimizer` is a text. It begins with the weight's format and its options, if weights are
+    rounded. In any order follow `update=`, `master=`, `momentum=`, `second_moment=` and
+    `gradient=`, as for `LowPrecision`; formats with options are in quotes. Examples: `"bf16
+    update=stochastic random_bits=16"`, `"e4m3fn master=fp32"`, `"momentum=bf16
+    second_moment='e4m3fn 256'"`. If the optimizer lacks a state, as SGD without momentum, its
+    format is ignored with a warning at the first step.
 
     `Recipe.loss_scale` is a number, or `"dynamic"`, which begins with 65536.
 
     Args:
         optimizer: an optimizer of torch.
-        recipe: a `cpd.Recipe`, or anything that it takes.
+        recipe: a `cpd.Recipe`, or any argument that `cpd.Recipe` takes.
         seed: the seed of stochastic roundings, as for `LowPrecision`; default 0.
 
     Returns:

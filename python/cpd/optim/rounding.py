@@ -15,15 +15,15 @@ from cpd.numeric.cast import Cast, Drawing, drawing
 from cpd.ops.casts import cast
 
 _RUN = 256
-"""Random integers are made in runs of so many."""
+"""The number of random integers that are generated at a time."""
 
 
 def round_(x: Tensor, spec: Cast, seed: int = 0, stream: int = 0) -> Tensor:
-    """Rounds `x`, whose type holds the format, in place, and gives it back.
+    """Rounds `x`, whose type holds the format, in place, and returns it.
 
-    Random bits depend on `seed`, `stream` and an element's number in the whole tensor, also where
-    this rank has a part of it; blocks of scaled formats run along the last axis and end with the
-    part.
+    Random bits depend on `seed`, `stream` and an element's index in the whole tensor, even if this
+    rank has only a part of the tensor. Blocks of scaled formats run along the last axis and end
+    with the part.
     """
     values = local(x)
     random = None
@@ -39,7 +39,7 @@ def local(x: Any) -> Tensor:
 
 
 def _draws(x: Any, drawing: Drawing) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The random integers of the elements that this rank has of a DTensor."""
+    """Returns the random integers of the elements that this rank has of a DTensor."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape, begin = compute_local_shape_and_global_offset(x.shape, x.device_mesh, x.placements)

@@ -32,7 +32,7 @@ Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 """The types of gradients that are reduced."""
 _PATIENCE = 5.0
-"""Seconds for a reduction to end that Ctrl-C has met."""
+"""Seconds to wait for the end of a reduction after Ctrl-C."""
 
 
 @functools.partial(checked, own=("comm",))
@@ -48,14 +48,14 @@ def ddp_hook(
     """Returns state and hook: `model.register_comm_hook(*cpd.ddp_hook(spec))`.
 
     Each parameter's gradient is a tensor of the all-reduce, with its own exponent, whatever bucket
-    DDP puts it in; its number in random streams is its index among the model's parameters. So the
-    gradients are, bit for bit, `simulate_all_reduce` of all ranks' gradients in the order of
-    `model.parameters()`, at the step that `state.step` counts (one for each backward pass that
-    reduces). bfloat16 and float16 gradients are widened first, and the result is rounded to
+    DDP puts it in. Its number in random streams is its index among the model's parameters. So the
+    gradients equal, bit for bit, `simulate_all_reduce` of all ranks' gradients in the order of
+    `model.parameters()`, at step `state.step`. The state counts one step for each backward pass
+    that reduces. bfloat16 and float16 gradients are widened first, and the result is rounded to
     nearest.
 
     Buckets are reduced in DDP's order on a separate thread, while backward continues. In the very
-    first pass the order of the parameters is not known before the last bucket, so the others wait
+    first pass, the order of the parameters is unknown until the last bucket. The other buckets wait
     for it, unless `model` is given.
 
     Args:
@@ -67,10 +67,9 @@ def ddp_hook(
         model: the model, as it is or in DDP. Needed for a `Schedule` with exempt tensors, and if
             parameters are of several types or devices (DDP's buckets do not show their order then).
             Default None.
-        average: whether to divide by the number of ranks; default True. False: as the spec says.
-        divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
-            DDP does without a hook; see `Reduce`. None: as the spec says, whose default is
-            `"after"`.
+        average: whether to divide by the number of ranks; default True. False: the spec's choice.
+        divide: when the average divides: `"after"` divides the sum, `"before"` each contribution,
+            as DDP does without a hook; see `Reduce`. None: the spec's choice, by default `"after"`.
         seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
             0.
 
@@ -83,10 +82,10 @@ def ddp_hook(
         TypeError: for an argument of another type.
         RuntimeError: if torch.distributed is not initialized.
 
-    An error of a rank, such as a lost one, ends the backward pass with a RuntimeError that has its
-    text; `state.error` is the error itself. Ctrl-C ends it with KeyboardInterrupt if it runs on
-    Python's main thread (not on a GPU's, whose wait is torch's); the communicator is broken then.
-    `state` can be pickled: see `HookState`.
+    If a rank fails, for instance by a lost rank, the backward pass ends with a RuntimeError that
+    has the error's text; `state.error` is the error itself. Ctrl-C ends the pass with
+    KeyboardInterrupt if it runs on Python's main thread (not on a GPU's thread, where torch waits).
+    The communicator is then broken. `state` can be pickled: see `HookState`.
     """
     if isinstance(spec, nn.Module):
         raise TypeError(
@@ -118,9 +117,9 @@ class HookState:
     A checkpoint holds `state_dict()`, plain data that `torch.load` takes with `weights_only=True`.
     A new hook of the same schedule continues from it (`load_state_dict`).
 
-    Pickled it holds the schedule, the step, the names and the states, not the communicator. An
-    unpickled state makes a new one of the default process group at its first bucket, unless
-    `attach` gives it one before.
+    A pickle holds the schedule, the step, the names and the states, not the communicator. At its
+    first bucket, an unpickled state makes a new communicator of the default process group, unless
+    `attach` has set one.
 
     Args:
         schedule: the schedule.
@@ -134,7 +133,7 @@ class HookState:
     step: int
     """Number of the next backward pass that reduces; enters the random streams."""
     names: list[str] | None
-    """The parameters' names in their order, where the model was given."""
+    """The parameters' names in their order, if the model was given."""
     states: States
     """A codec's state for this rank's tensors; each rank's checkpoint has its own."""
     error: BaseException | None
@@ -166,8 +165,8 @@ class HookState:
     def traffic(self) -> StepTraffic | None:
         """The all-reduce of the last ended backward pass on this rank; None before the first.
 
-        Its `step`, its `bytes_sent` (encoded values; None where the communicator does not count
-        them), and its `seconds` in the calls that reduce, waiting for other ranks included.
+        It has the `step`; `bytes_sent`, the encoded values (None if the communicator does not count
+        them); and the `seconds` in calls that reduce, including waiting for other ranks.
         """
         return self._meter.last
 
@@ -193,7 +192,7 @@ class HookState:
             self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the step, the seed, the parameters' names, and what a codec stores.
+        """Returns the step, the seed, the parameters' names, and the states that a codec stores.
 
         It is a new dict of numbers, texts and bytes. Each rank's checkpoint has its own.
         """
@@ -202,13 +201,13 @@ class HookState:
         return {**numbers, "names": names, "states": self.states.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state_dict`.
+        """Continues from a `state_dict`.
 
         Args:
-            state: what `state_dict` returned, for the same parameters in the same order.
+            state: the result of `state_dict`, for the same parameters in the same order.
 
-        Raises ValueError where it is something else, or of parameters of other names; the state is
-        then unchanged.
+        Raises ValueError for anything else, or for parameters of other names; the state is then
+        unchanged.
         """
         check_keys("state", state, "names", "states", "step")
         step, names = integer("step", state["step"]), state["names"]
@@ -223,7 +222,7 @@ class HookState:
             self.names = list(names)
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets what codecs store of a parameter.
+        """Forgets the states that codecs store for a parameter.
 
         Args:
             name: the parameter's name, if the model was given; default None: all parameters.
@@ -262,8 +261,8 @@ class HookState:
     def _await_in_backward(self, last: "_Bucket") -> None:
         """Lets the backward pass end with a wait that Ctrl-C ends, before torch's own.
 
-        Ctrl-C does not end torch's. Only Python's main thread hears of it: on a GPU's, torch waits
-        as ever.
+        Ctrl-C does not end torch's wait. Only Python's main thread receives it: on a GPU's thread,
+        torch waits as before.
         """
         if threading.current_thread() is threading.main_thread():
             with contextlib.suppress(RuntimeError):  # DDP reduces after the pass (static graphs)
@@ -289,7 +288,7 @@ class HookState:
             self._comm.close()
 
     def _number_by_buckets(self) -> None:
-        """DDP's first buckets hold the parameters from the last one to the first."""
+        """Numbers the parameters: DDP's first buckets hold them from the last one to the first."""
         ordered = [p for taken in reversed(self._waiting) for p in taken.parameters]
         if self.names is not None and len(self.names) != len(ordered):
             raise ValueError(
@@ -298,7 +297,7 @@ class HookState:
         self._numbers = {parameter: number for number, parameter in enumerate(ordered)}
 
     def _layers(self, taken: "_Bucket") -> dict[int, torch.Tensor]:
-        """The bucket's gradients by their numbers."""
+        """Returns the bucket's gradients by their numbers."""
         layers = {}
         for parameter, gradient in zip(taken.parameters, taken.gradients, strict=True):
             if parameter not in self._numbers:
@@ -316,9 +315,9 @@ class HookState:
     def _run(
         self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int, ends: bool
     ) -> None:
-        """On the thread: reduces the bucket in place and fulfills its future.
+        """Runs on the thread: reduces the bucket in place and fulfills its future.
 
-        `ends`: it is the last of its step.
+        `ends`: whether it is the last bucket of its step.
         """
         try:
             if taken.ready is None:
@@ -396,11 +395,11 @@ class _Worker:
         self._queue.put(work)
 
     def interrupt(self) -> None:
-        """Ends the call of CPD that it is in, and every further one, with KeyboardInterrupt."""
+        """Ends its present call of CPD, and every further one, with KeyboardInterrupt."""
         self._stop.set()
 
     def end(self) -> None:
-        """Waits for what is under way. Takes nothing more."""
+        """Waits for the work in progress, and takes no more."""
         self._ended = True
         if self._thread is not None:
             self._queue.put(None)
@@ -413,7 +412,7 @@ class _Worker:
 
 
 class _Bucket(NamedTuple):
-    """A bucket under way: DDP's own object does not outlive the hook."""
+    """A bucket in progress. DDP's own object does not outlive the hook."""
 
     buffer: torch.Tensor
     parameters: list[torch.Tensor]
@@ -441,14 +440,14 @@ class _Bucket(NamedTuple):
         cuda = buffer.is_cuda
         ready = torch.cuda.current_stream(buffer.device).record_event() if cuda else None
         done: Future[torch.Tensor] = Future(devices=[buffer.device] if cuda else None)
-        # An exception set on a future is one of Python's alone; one that a callback raises is seen
-        # by DDP, too.
+        # An exception set on a future is visible to Python alone. One that a callback raises is
+        # visible to DDP, too.
         result = done.then(lambda finished: finished.value())
         return cls(buffer, parameters, gradients, ready, done, result, threading.Event())
 
 
 def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """The bucket's part in the parameter's own layout, which DDP keeps if that is dense."""
+    """Returns the bucket's part in the parameter's own layout, which DDP keeps if that is dense."""
     if parameter.is_contiguous():
         return gradient
     strides = parameter.stride()
@@ -458,7 +457,7 @@ def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tens
 
 
 def _check_comm(comm: Any, schedule: Schedule) -> None:
-    """A communicator, or what reduces as one; its ranks are at least as many as a group has."""
+    """Raises unless `comm` reduces, and has enough ranks for the groups of the schedule."""
     if comm is None:
         return
     if not callable(getattr(comm, "all_reduce", None)):

@@ -32,10 +32,10 @@ def fsdp_hook(
 ) -> dict[str, ReduceScatter]:
     """Gives every FSDP module of `model`, itself included, its own `ReduceScatter`.
 
-    A tensor of the reduction is one FSDP module: FSDP hands over the gradients of all its
-    parameters as one flat tensor, so they share one APS exponent. Its number in random streams is
-    its index among the FSDP modules of `model.named_modules()`. Its name there (`""` for `model`
-    itself) is the one that a `Schedule` uses.
+    A tensor of the reduction is one FSDP module. FSDP passes the gradients of all its parameters as
+    one flat tensor, so they share one APS exponent. The tensor's number in random streams is its
+    index among the FSDP modules of `model.named_modules()`. A `Schedule` uses its name there (`""`
+    for `model` itself).
 
     Args:
         model: a model with FSDP modules.
@@ -81,19 +81,19 @@ class ReduceScatter:
             first backward pass.
         name: the module's name, for the schedule. Default: none.
         number: the module's number in random streams; each module has its own. Default 0.
-        divide: where an average divides: `"after"` the sum or `"before"` it, each contribution; see
-            `Reduce`. None: as the spec says, whose default is `"after"`.
+        divide: when an average divides: `"after"` divides the sum, `"before"` each contribution;
+            see `Reduce`. None: the spec's choice, by default `"after"`.
         seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
             0.
 
     `step` is the number of the next call; every backward pass makes one call. The number enters the
-    random streams. `states` is what a codec stores of this rank's tensor. Save both in checkpoints
-    (`state_dict`) if rounding is stochastic or a codec feeds errors back. A codec has the flat
+    random streams. `states` is the codec's state for this rank's tensor. Save both in checkpoints
+    (`state_dict`) if rounding is stochastic or a codec feeds errors back. A codec treats the flat
     gradients as one row, or one column.
 
-    With `set_gradient_divide_factor`, call `set_force_sum_reduction_for_comms(True)` too: the sum
-    then comes from here and FSDP divides it. On a two-dimensional mesh the further sum, over
-    replicas, remains torch's.
+    With `set_gradient_divide_factor`, also call `set_force_sum_reduction_for_comms(True)`: the
+    reduce-scatter then returns the sum, and FSDP divides it. On a two-dimensional mesh, torch
+    computes the further sum over replicas.
     """
 
     schedule: Schedule
@@ -188,7 +188,7 @@ class ReduceScatter:
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, and what a codec keeps."""
+        """Returns the step, and the state that a codec stores."""
         return {"step": self.step, "seed": self.seed, "states": self.states.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -202,7 +202,7 @@ class ReduceScatter:
         self.step, self.seed = state["step"], state.get("seed", self.seed)
 
     def reset(self) -> None:
-        """Forgets what a codec keeps."""
+        """Forgets the state that a codec stores."""
         self.states.reset()
 
     def _communicator(self, group: dist.ProcessGroup) -> Communicator:

@@ -3,9 +3,9 @@
 
 Workers of `DiLoCo` exchange outer gradients, workers of `WeightAverage` weights.
 
-A worker is a model with its own optimizer. It may be a rank: `DiLoCo(model, comm, spec, …)`, on
-each; or all workers live in this process: `DiLoCo([model_0, …], None, spec, …)`. The bits are the
-same. Buffers (BatchNorm's running statistics) and inner optimizers stay each worker's own.
+A worker is a model with its own optimizer. Either each rank has one worker, `DiLoCo(model, comm,
+spec, …)`, or this process has all workers, `DiLoCo([model_0, …], None, spec, …)`. Both give the
+same bits. Each worker keeps its own buffers (BatchNorm's running statistics) and inner optimizer.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ __all__ = ["DiLoCo", "WeightAverage"]
 
 
 class _Workers(abc.ABC):
-    """Workers, of which this process has one (with `comm`) or all, and when they meet.
+    """Workers and their meetings. This process has one worker (with `comm`) or all.
 
     Each parameter that requires a gradient is a layer, in the order of `named_parameters()`.
     """
 
     names: list[str]
-    """The layers'."""
+    """The names of the layers."""
     steps: int
     """The number of steps of each worker so far."""
     report: dict[str, TensorReport]
     """The report of each tensor of the last meeting, by name."""
     states: States
-    """A codec's state for the tensors of this process's workers."""
+    """The codec's states for the tensors of this process's workers."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _Workers(abc.ABC):
         self.steps, self.seed = state["steps"], state.get("seed", self.seed)
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets what codecs store of a parameter.
+        """Forgets the states that codecs store for a parameter.
 
         Args:
             name: the parameter's name; default None: all parameters.
@@ -145,11 +145,11 @@ class _Workers(abc.ABC):
 
     @abc.abstractmethod
     def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
-        """Returns a worker's contribution to a tensor with its weights `local`: float32."""
+        """Returns a worker's contribution to a tensor, float32, from its weights `local`."""
 
     @abc.abstractmethod
     def _take(self, number: int, average: torch.Tensor) -> torch.Tensor:
-        """The layer's next weights, float32, of the workers' average."""
+        """Returns the layer's next weights, float32, from the workers' average."""
 
     def _parameters(self, worker: int) -> list[nn.Parameter]:
         parameters = checked_parameters(self.models[worker])
@@ -164,7 +164,7 @@ class _Workers(abc.ABC):
         return [parameter.numel() for parameter in self._parameters(0)]
 
     def _due(self, step: int) -> list[int]:
-        """The layers that meet after this step."""
+        """Returns the layers that meet after this step."""
         count = len(self._fragments)
         offsets = [(f + 1) * self.period // count for f in range(count)]
         return [
@@ -193,7 +193,7 @@ class _Workers(abc.ABC):
     def _averages(
         self, numbers: list[int], step: int
     ) -> Iterator[tuple[int, tuple[torch.Tensor, TensorReport]]]:
-        """Number, average and report of each layer."""
+        """Yields the number, the average and the report of each layer."""
         for spec, part in self.schedule._parts(self.names, step, self._sizes()):
             chosen = [n for n in part if n in numbers]
             if chosen:
@@ -288,36 +288,36 @@ class _Workers(abc.ABC):
 class DiLoCo(_Workers):
     """Local steps by any inner optimizer, and a meeting of the workers every `period` steps.
 
-    Source: Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025.
+    Source: Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025. Call `step()` after each step of
+    the inner optimizer.
 
-    At a meeting, each parameter's outer gradient θ_start − θ_local, in binary32, goes through one
-    all-reduce of `spec`, averaged. SGD with momentum takes the average to the next start, each of
+    At a meeting, each parameter's outer gradient θ_start − θ_local, in binary32, is averaged by one
+    all-reduce of `spec`. SGD with momentum then computes the next start from the average g, each of
     its operations rounded to binary32: v ← momentum · v + g, then θ_start − outer_lr · (g +
-    momentum · v), or · v without `nesterov`. All workers continue from there.
+    momentum · v), or without `nesterov`, θ_start − outer_lr · v. All workers continue from the next
+    start.
 
     Args:
         model: this rank's worker; or a list of all workers, each a separate model, with
-            `comm=None`. On the CPU or GPUs, dense float32, bfloat16 or float16 parameters; those
-            that require a gradient are the tensors of the all-reduce. The start is stored in
-            float32. All workers begin with the same weights.
+            `comm=None`. Parameters are dense, float32, bfloat16 or float16, on the CPU or GPUs.
+            Parameters that require a gradient are the tensors of the all-reduce. The start is
+            stored in float32. All workers begin with the same weights.
         comm: a communicator of the ranks, which nothing else uses at the same time, or None.
-        spec: a `Reduce`, its text, or a `Schedule`, whose steps are meetings. Outer gradients
-            are small: formats of narrow range need `aps=True` or scales. Four-bit outer gradients
+        spec: a `Reduce`, its text, or a `Schedule`, whose steps are meetings. Outer gradients are
+            small: formats of narrow range need `aps=True` or scales. For four-bit outer gradients
             that are summed in fp32: `Reduce("e3m0", accumulator="fp32", aps=True, result="fp32")`.
         period: the number of steps from one meeting of a parameter to the next.
         outer_lr: the outer optimizer's learning rate; default 0.7. It may be changed between steps.
         momentum: the outer optimizer's momentum; default 0.9.
         nesterov: whether the outer optimizer uses Nesterov's momentum; default True.
-        fragments: Streaming DiLoCo: the number F of fragments of about as many values; default 1.
-            Fragment f meets after ⌊(f + 1) period / F⌋ of each `period` steps.
+        fragments: for Streaming DiLoCo: the number F of fragments, of about equally many values;
+            default 1. Fragment f meets after ⌊(f + 1) period / F⌋ of each `period` steps.
         seed: the seed of the random bits of casts, codecs and sums, the same on all ranks; default
             0.
 
     Raises:
         ValueError: for an invalid argument, or if workers begin differently.
         TypeError: for an argument of another type.
-
-    `step()` is called after each step of the inner optimizer.
 
     >>> models = [torch.nn.Linear(2, 1) for _ in range(2)]
     >>> _ = models[1].load_state_dict(models[0].state_dict())
@@ -398,7 +398,8 @@ class DiLoCo(_Workers):
         start, velocity = self._start[number], self._velocity[number]
         average = average.to(start.device)
         velocity.mul_(self.momentum).add_(average)
-        # Each product by itself: an addition with a factor may be fused, and rounded once.
+        # Each product is a statement of its own: an addition with a factor may be fused, and
+        # rounded once.
         step = average + velocity * self.momentum if self.nesterov else velocity
         return start.sub_(step * self.outer_lr)
 
@@ -412,13 +413,14 @@ class WeightAverage(_Workers):
     """Workers that train alone, and every `period` steps take the average of their weights.
 
     Source: Øland and Raj, Reducing communication overhead in distributed learning by an order of
-    magnitude (almost), 2015. The average goes through the all-reduce of `spec`.
+    magnitude (almost), 2015. The average is computed by the all-reduce of `spec`. Call `step()`
+    after each step of the inner optimizer.
 
     Args:
         model: as in `DiLoCo`.
         comm: as in `DiLoCo`.
-        spec: a `Reduce` or its text, or a `Schedule`, whose steps are meetings; the weights are
-            cast.
+        spec: the all-reduce of the weights: a `Reduce` or its text, or a `Schedule`, whose steps
+            are meetings.
         period: the number of steps from one meeting to the next.
         seed: as in `DiLoCo`; default 0.
 
@@ -426,10 +428,10 @@ class WeightAverage(_Workers):
         ValueError: for an invalid argument, or if workers begin differently.
         TypeError: for an argument of another type.
 
-    `step()` is called after each step of the inner optimizer. If the codec chooses its bits by
-    gradients (`uniform bits=gradient`, § 3.2 there), it takes the root mean square of each
-    parameter's `grad` as it then is, on each worker its own. For a parameter without `grad` it
-    takes the value of `states.set_gradient`, and raises ValueError without that.
+    A codec may choose its bits by gradients (`uniform bits=gradient`, § 3.2 there). Each worker
+    then takes the root mean square of each parameter's `grad` at the meeting. For a parameter
+    without `grad` it takes the value of `states.set_gradient`, and raises ValueError if there is
+    none.
 
     >>> models = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
     >>> for model in models:
@@ -460,7 +462,7 @@ class WeightAverage(_Workers):
 
 
 def _models(model: Any, comm: Any) -> list[nn.Module]:
-    """The workers of this process."""
+    """Returns the workers of this process."""
     if comm is None:
         if isinstance(model, nn.Module) or not isinstance(model, Sequence):
             raise TypeError(
@@ -478,7 +480,7 @@ def _models(model: Any, comm: Any) -> list[nn.Module]:
 
 
 def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Returns the numbers of layers in `count` fragments of about as many values.
+    """Returns the numbers of layers in `count` fragments of about equally many values.
 
     A layer is in the fragment that has its middle.
     """
@@ -497,7 +499,7 @@ def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _rms(gradient: torch.Tensor) -> float:
-    """The root mean square, computed in binary64; of no values 0."""
+    """Returns the root mean square, computed in binary64; 0 for no values."""
     squares = gradient.detach().double().square()
     return math.sqrt(squares.mean().item()) if squares.numel() else 0.0
 

@@ -15,12 +15,13 @@ class StepTraffic:
     """The bytes and seconds of one step's all-reduce on one rank.
 
     Attributes:
-        step: number of the step.
-        bytes_sent: of encoded values, by this rank, or, of virtual nodes, by node 0; None where
-            the communicator does not count.
-        seconds: in the calls that reduce: casts, sums, messages, and waiting for other ranks.
-        exact: False where `bytes_sent` is the most that it can be, of virtual nodes with a codec
-            whose sizes depend on the values.
+        step: the number of the step.
+        bytes_sent: the bytes of encoded values that this rank sent; for virtual nodes, node 0. None
+            if the communicator does not count them.
+        seconds: the seconds in calls that reduce: casts, sums, messages, and waiting for other
+            ranks.
+        exact: False if `bytes_sent` is an upper bound: for virtual nodes with a codec whose sizes
+            depend on the values.
     """
 
     step: int
@@ -60,6 +61,6 @@ class Meter:
 
 
 def _sent(comm: Any) -> int | None:
-    """The bytes of values that a communicator has sent; None where it does not count."""
+    """Returns the bytes of values that a communicator has sent; None where it does not count."""
     traffic = getattr(comm, "traffic", None)
     return None if traffic is None else int(traffic.bytes_sent)

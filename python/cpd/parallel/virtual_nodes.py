@@ -253,7 +253,7 @@ class VirtualNodes:
     def _accumulate(
         self, loss: Loss, micro_batches: Iterable[Any], parameters: dict[str, nn.Parameter]
     ) -> torch.Tensor:
-        """A step in `no_sync`: the nodes' losses; their gradients are kept."""
+        """Returns a step in `no_sync`: the nodes' losses; their gradients are kept."""
         needed = self.world_size * sum(p.numel() * p.element_size() for p in parameters.values())
         keep = "disk" if self._keep == "disk" else "memory"
         check_room(keep, needed, self._folder)
@@ -274,8 +274,8 @@ class VirtualNodes:
         """Returns what a run needs to continue, beside the model and its optimizer.
 
         It has the number of the next step, the schedule (with its seeds), nodes' own generators and
-        buffers, and what codecs store. Raises RuntimeError if gradients are accumulated that no
-        step has reduced: a state does not hold them.
+        buffers, and the states of codecs. Raises RuntimeError if accumulated gradients are not yet
+        reduced: a state does not hold them.
         """
         if self._added is not None:
             raise RuntimeError(
@@ -527,14 +527,14 @@ class _Step:
         self.seconds += time.perf_counter() - begin
 
     def _later(self, folds: Folds) -> Iterator[int]:
-        """The nodes that are awaited again."""
+        """Yields the nodes that are awaited again."""
         for _ in range(folds.sweeps - 1):
             for node in range(len(self._losses)):
                 if folds.awaits(node):
                     yield node
 
     def _get(self, node: int) -> Gradients:
-        """The node's gradients, kept or computed again."""
+        """Returns the node's gradients, kept or computed again."""
         if self._keep is not None:
             return self._keep.get(node)
         micro_batch, randomness = self._inputs[node]
@@ -551,7 +551,7 @@ class _Step:
         return computed(self._loss, micro_batch, self._parameters, before)
 
     def _read_buffers(self, node: int) -> None:
-        """Notes what the node leaves in the buffers."""
+        """Stores the node's changes of the buffers."""
         if node == 0:
             self._end = self._buffers.read()
         else:

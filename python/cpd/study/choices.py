@@ -32,13 +32,14 @@ class Choice:
         group_size: the number of ranks of a group.
         roundoff: the round-off in the order of the argument's ranks.
         steps: the rounds of messages, as in `Cost`.
-        bytes_sent: the bytes that rank 0 sends, a master, which sends most; an upper bound if
-            `cost` is not exact.
+        bytes_sent: the bytes that rank 0 sends. Rank 0 is a master, which sends most. An upper
+            bound if `cost` is not exact.
         seconds: the time in the alpha-beta model.
         exchange: `hierarchical`, or `ring` for a group size of W; or `owner`, which gives the same
             bits.
         spread: the standard error of `roundoff.relative_rms`; None for fewer than 64 values.
         error: the relative RMS over random orders of the ranks, infinite if no result is finite;
+            default 0.
             default 0.
         non_finite: the number of results that are not finite, over all those orders; default 0.
     """
@@ -117,19 +118,21 @@ def recommend(
 ) -> Recommendation:
     """Recommends group sizes and exchanges, by round-off and by modeled time.
 
-    The error is the relative RMS (see `roundoff`); choices with fewer results that are not finite
-    come first. The time of the messages on the machine is modeled as in `step_time`, without those
-    in which ranks agree on scales, which all choices share. It is that of exchange `hierarchical`,
-    of `ring` with a group size of W, and of `owner`. The first two sum in order `ring`, so the spec
-    must. Of choices that are equal in error and time the first is used.
+    The error is the relative RMS (see `roundoff`). Choices with fewer results that are not finite
+    come first. The time of the messages on the machine is modeled as in `step_time`. It leaves out
+    the messages in which ranks agree on scales, since all choices share them. The modeled exchanges
+    are `hierarchical`, `ring` (for a group size of W), and `owner`. The first two sum in order
+    `ring`, so the spec must have that order. If choices are equal in error and time, the first is
+    used.
 
-    Errors are taken over `ORDERS` = 8 random orders of the ranks together, which do not depend on
-    the order of the argument: the order of a sum changes its error, and no rank has a fixed place.
-    With `comm` the ranks have one order. Each tensor is cut into `DRAWS` = 16 blocks. Each of 1,000
-    resamples of the orders and blocks votes for the choice that is best by it. A choice with more
-    than 95 % of the votes is named. Otherwise the choices with most votes, 95 % together, are a
-    tie, and the fastest of these is named. `spread` is the jackknife's standard error, in the
-    argument's order.
+    The order of a sum changes its error, and no rank has a fixed place. So errors are taken over
+    `ORDERS` = 8 random orders of the ranks together, whatever the order of the argument. With
+    `comm` the ranks have one order.
+
+    Each tensor is cut into `DRAWS` = 16 blocks. Each of 1,000 resamples of the orders and blocks
+    votes for the choice that is best in it. A choice with more than 95 % of the votes is named.
+    Otherwise the choices with most votes, 95 % together, are a tie, and the fastest of them is
+    named. `spread` is the jackknife's standard error, in the argument's order.
 
     Args:
         ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`; with `comm` the
@@ -236,7 +239,10 @@ def _tied(
     measured: Mapping[int, Measurement],
     weight: Callable[[Choice], float],
 ) -> list[Choice]:
-    """Returns the choices that chance ties for least error times `weight`, fastest first."""
+    """Returns the choices that are tied, within chance, for the least error times `weight`.
+
+    The fastest is first.
+    """
     fewest = min(choice.non_finite for choice in front)
     sound = [choice for choice in front if choice.non_finite == fewest]
     sound.sort(key=lambda choice: (choice.seconds, choice.error))

@@ -21,7 +21,7 @@ _ZSTD_LEVEL = 3
 
 @dataclass
 class Figures:
-    """Measurements of a codec on values; for several tensors, their sums.
+    """Measurements of a codec on values, or their sums over several tensors.
 
     Attributes:
         values: the number of values.
@@ -30,7 +30,7 @@ class Figures:
         decode: seconds to decode.
         squares: the sum of the squares of the finite values.
         errors: the sum of the squared errors.
-        variances: the sum of the variances of the decoded values; None: nothing is random.
+        variances: the sum of the variances of the decoded values; None if nothing is random.
     """
 
     values: int = 0
@@ -76,7 +76,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def total(parts: Iterable[Figures]) -> Figures:
-    """The sums over several tensors."""
+    """Returns the sums over several tensors."""
     whole = Figures()
     for part in parts:
         for name, value in asdict(part).items():

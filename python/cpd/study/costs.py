@@ -147,12 +147,12 @@ def transfer_seconds(
 
 
 def agreement(spec: Reduce, world: int, shapes: Sizes, *, per_host: int) -> list[Round]:
-    """Returns the steps ahead of `rounds` in which the ranks agree on what scales need.
+    """Returns the steps before `rounds` in which the ranks agree on scales.
 
     With APS, and for formats without a code for NaN, ranks agree on each tensor's largest
-    magnitude: 4 bytes a tensor and 4 more. For a codec whose scale the ranks share they send 4
-    bytes a tensor. In ceil(log2(world)) steps each rank sends all of these to the rank 1, 2, 4, …
-    after it. There are no steps if nothing is needed.
+    magnitude. They send 4 bytes a tensor and 4 more. For a codec with a shared scale they send 4
+    bytes a tensor. The agreement takes ceil(log2(world)) steps; each rank sends to the rank 1, 2,
+    4, … after it. There are no steps if nothing is needed.
 
     >>> from cpd.comm.spec import Reduce
     >>> agreement(Reduce("e4m3", aps=True), 4, [1000], per_host=2)

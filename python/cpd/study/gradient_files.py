@@ -61,19 +61,19 @@ def read_arrays(path: Path, leaves_out: bool = False) -> dict[str, Array]:
 
 
 def suffix(path: Path) -> str:
-    """The file's ending. Raises ValueError unless this module reads such files."""
+    """Returns the file's ending. Raises ValueError unless this module reads such files."""
     if path.suffix not in _READERS:
         raise ValueError(f"{path}: a file of tensors must end in {alternatives(_READERS)}")
     return path.suffix
 
 
 def shown(name: str) -> str:
-    """A name from a file, with control characters escaped."""
+    """Returns a name from a file, with control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
 def not_floats(what: str, dtype: np.dtype[Any]) -> str:
-    """The error for an array without floating-point values, or of a type that NumPy cannot name."""
+    """Returns the error for an array without floats, or of a type that NumPy cannot name."""
     if dtype.kind != "V" or dtype.names is not None or dtype.itemsize > 2:
         return f"{what} must hold floating-point values, got {dtype}"
     is_bf16 = dtype.itemsize == 2
@@ -135,7 +135,7 @@ def _read_npz(path: Path, file: IO[bytes], leaves_out: bool) -> Named:
 
 
 def _header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """An array's shape, whether it is in column order, and its dtype."""
+    """Returns an array's shape, whether it is in column order, and its dtype."""
     version = np.lib.format.read_magic(stream)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -147,7 +147,7 @@ def _header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dty
 
 
 def _npy(stream: IO[bytes], size: int, what: str) -> Array:
-    """The array in a stream of `size` bytes, which must be as many as its header states."""
+    """Returns the array in a stream of `size` bytes, which must be as many as its header states."""
     shape, by_column, dtype = _header(stream, what)
     if dtype.hasobject:
         raise _RefusedError(f"{what} holds pickled objects; only floating-point values are read")

@@ -4,11 +4,11 @@
 Two layouts, which the arrays' names distinguish:
 - `layer`: one array for each layer, whose leading dimension is the rank;
 - `rank{r}/layer`: one array for each rank r = 0, 1, … and layer; all ranks hold the same layers.
-A .npy file is one layer of the first; a list of dicts that torch.save wrote is the second, and so
-is a dict of dicts called rank0, rank1, …; the names in other nested dicts are joined by dots.
-Layers keep the file's order (rank 0's in the second layout; safetensors orders names by itself).
-Reads float32, float16, bfloat16 and torch's 8-bit floats; binary64 only where every value is a
-binary32 number, or with rounding. Nothing in a file is executed.
+A .npy file is one layer of the first layout. A list of dicts that torch.save wrote is the second
+layout, as is a dict of dicts called rank0, rank1, …. Names in other nested dicts are joined by
+dots. Layers keep the file's order (rank 0's in the second layout; safetensors sorts names). Reads
+float32, float16, bfloat16 and torch's 8-bit floats; binary64 only if every value is a binary32
+number, or with rounding. Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Gradients:
         return Gradients([self.names[n] for n in chosen], per_rank)
 
     def not_finite(self) -> list[NotFinite]:
-        """The layers that hold NaN or Inf."""
+        """Returns the layers that hold NaN or Inf."""
         faults = []
         for index, name in enumerate(self.names):
             nan = infinite = 0

@@ -18,8 +18,7 @@ from cpd.numeric.shown import shown
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 Measure: TypeAlias = Callable[[Sequence[PartT]], Iterable[ResultT]]
-"""Measures parts of the work and writes what they come to; where other processes call it, it is
-pickled."""
+"""Measures parts of the work and yields their results. It is pickled if other processes call it."""
 
 CLUSTERS = ("slurm", "local", "debug")
 CLUSTER_JOBS = 16
@@ -38,7 +37,7 @@ def check_jobs(jobs: Any, cluster: Any, folder: Any) -> None:
 
 
 def run_here(parts: Iterable[PartT], measure: Measure[PartT, ResultT]) -> Iterator[ResultT]:
-    """The results in this process, one part after the other."""
+    """Yields the results in this process, one part after the other."""
     for part in parts:
         yield from measure([part])
 
@@ -46,7 +45,7 @@ def run_here(parts: Iterable[PartT], measure: Measure[PartT, ResultT]) -> Iterat
 def run_in_processes(
     parts: Iterable[PartT], measure: Measure[PartT, ResultT], jobs: int
 ) -> Iterator[ResultT]:
-    """The results as they come, of `jobs` processes of one thread each (joblib).
+    """Yields the results as they come, of `jobs` processes of one thread each (joblib).
 
     Where the caller stops early or is interrupted, the processes are ended.
     """

@@ -43,7 +43,7 @@ _TABLES = {
         "shared": "",
     },
 }
-"""The tables of a file of 0.7, and what their keys are now; "" for a key without effect."""
+"""The tables of a file of 0.7, with their keys of today; "" for a key without effect."""
 
 
 class Round(NamedTuple):
@@ -74,17 +74,18 @@ class Machine:
             Default None: the keywords alone.
         alpha: seconds of a message within a host, at least 0.
         beta: bytes a second, each way, of a GPU's own link within a host, above 0.
-        shared: bytes a second at which all messages of a host pass, in addition, something that its
-            GPUs share, such as its memory. Default 0: there is no such thing.
+        shared: the bandwidth, in bytes a second, of a resource that all messages of a host also
+            pass, such as the memory that its GPUs share. Default 0: there is no such resource.
         gpus: the number of GPUs of a host; default 1.
         alpha_between: seconds of a message between hosts; default `alpha`.
         beta_between: bytes a second, each way, of a host's link to other hosts; default `beta`.
         port: bytes a second, each way, of one GPU between hosts, if this is less than
             `beta_between`. Default 0: one GPU may use all of it.
-        speed: the speed of a GPU, relative to a K80; default None: not known.
-        tflops: the binary32 TFLOP/s of a GPU, by its list; default None: not known.
-        dollars: the price of a host for an hour; default 0: not known.
+        speed: the speed of a GPU, relative to a K80; default None: unknown.
+        tflops: the binary32 TFLOP/s of a GPU, from its data sheet; default None: unknown.
+        dollars: the price of a host for an hour; default 0: unknown.
         codec_gbps: the GB of binary32 values that a GPU encodes, and decodes, in a second; default
+            None: unknown.
             None: not known.
 
     A keyword replaces the number of the text. All keywords are attributes; further attributes are
@@ -196,7 +197,7 @@ class Machine:
     def hourly(self, world: int) -> float:
         """Returns the price of a number of ranks for an hour.
 
-        On one host its GPUs are paid for, on several hosts whole hosts.
+        On one host its used GPUs are paid for, on several hosts whole hosts.
 
         Args:
             world: the number of ranks.
@@ -221,8 +222,9 @@ def as_machine(machine: Machine | str) -> Machine:
 def seconds(machine: Machine, rounds: Iterable[Round]) -> float:
     """Returns the seconds of the steps of an all-reduce, one after the other.
 
-    Each step is as long as its longest message, within a host or between hosts. The messages of a
-    host share its link, and each passes its GPU's port. `rounds` are of hosts of `machine.gpus`.
+    The length of a step is the length of its longest message, within a host or between hosts. The
+    messages of a host share its link, and each passes its GPU's port. `rounds` are for hosts of
+    `machine.gpus`.
 
     >>> two = Machine(alpha=0, beta=1e10, beta_between=1e9, gpus=2)
     >>> seconds(two, [Round(1, 1e9, across=2, within=0)])  # each GPU sends 1 GB to the other host
@@ -237,7 +239,7 @@ def seconds(machine: Machine, rounds: Iterable[Round]) -> float:
 
 
 def _links(machine: Machine, across: int, within: int) -> list[tuple[float, float]]:
-    """The links of a step: seconds of a message, and of each of its bytes."""
+    """Returns the links of a step: seconds of a message, and of each of its bytes."""
     links = []
     if within:
         shared = within / machine.shared if machine.shared else 0.0
@@ -250,13 +252,13 @@ def _links(machine: Machine, across: int, within: int) -> list[tuple[float, floa
 
 @functools.cache
 def _named() -> dict[str, dict[str, Any]]:
-    """The machines of `machines.toml`, by name."""
+    """Returns the machines of `machines.toml`, by name."""
     with _FILE.open("rb") as file:
         return {name: {"name": name} | data for name, data in tomllib.load(file).items()}
 
 
 def _read(machine: str | Path) -> dict[str, Any]:
-    """The values of a name, a file or a text."""
+    """Returns the values of a name, a file or a text."""
     if isinstance(machine, Path):
         return _of_file(machine)
     try:
@@ -273,7 +275,7 @@ def _read(machine: str | Path) -> dict[str, Any]:
 
 
 def _replaced(values: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The values with new ones, without the sources of those that they replace."""
+    """Returns the values with new ones, without the sources of the values that they replace."""
     sources = {key: text for key, text in values.get("sources", {}).items() if key not in new}
     return values | new | {"sources": sources}
 
@@ -324,7 +326,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a file, or of a state of 0.7, with the keys of today."""
+    """Returns the values of a file, or of a state of 0.7, with the keys of today."""
     values: dict[str, Any] = {}
     for key, value in data.items():
         names = _TABLES.get(key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks as data: shapes of their parameters, batch sizes, and rates that are published."""
+"""Networks as data: shapes of their parameters, batch sizes, and published rates."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ class Network:
         network: the name of a network (`Network.named()`). Default None: the keywords alone.
         shapes: the shapes of its parameters.
         rate: samples a second on one K80; default None: not published.
-        batches: number of ranks → samples of a step; default empty.
-        batch: samples of a step on each rank, if `batches` has no number; default None: not known.
-        epochs: the epochs of a whole training; default None: not known.
-        examples: the samples of an epoch; default None: not known.
+        batches: the samples of a step by number of ranks; default empty.
+        batch: the samples of a step on each rank, if `batches` has no number; default None:
+            unknown.
+        epochs: the epochs of a whole training; default None: unknown.
+        examples: the samples of an epoch; default None: unknown.
 
-    A keyword replaces the named network's. All keywords are attributes; further attributes are
-    `name`, `summary` (the network in words), `published` (the papers' number of parameters) and
-    `source` (where the numbers are from).
+    A keyword replaces the named network's value. All keywords are attributes; further attributes
+    are `name`, `summary` (the network in words), `published` (the papers' number of parameters) and
+    `source` (the source of the numbers).
 
     Raises:
         ValueError: for an unknown name, with the nearest known one, for a length below 0, and
@@ -122,9 +123,8 @@ class Network:
     def samples(self, world: int, batch: int | None = None) -> int:
         """Returns the samples of a step.
 
-        Without `batch` it is the published number. Beyond the largest published number of ranks,
-        each rank has the samples that it has with that number. If nothing is known, each rank has
-        one sample.
+        Default: the published number of samples. Beyond the largest published number of ranks, each
+            rank keeps its number of samples. If nothing is known, each rank has one sample.
 
         Args:
             world: the number of ranks.
@@ -150,7 +150,7 @@ def as_network(network: Network | str) -> Network:
 
 @functools.cache
 def _named() -> dict[str, dict[str, Any]]:
-    """The networks of `networks.toml`, by name."""
+    """Returns the networks of `networks.toml`, by name."""
     with _FILE.open("rb") as file:
         return {name: _values(name, data) for name, data in tomllib.load(file).items()}
 

@@ -27,11 +27,12 @@ from cpd.numeric.numbers import number as whole_number
 from cpd.numeric.warned import PrecisionWarning
 
 DRAWS = 16
-"""Blocks of values from whose differences an error's uncertainty is estimated."""
+"""The number of blocks of values from whose differences an error's uncertainty is estimated."""
 ORDERS = 8
-"""Random orders of the ranks over which a recommendation takes errors."""
+"""The number of random orders of the ranks over which a recommendation takes errors."""
 STEPS = 16
-"""All-reduces of the same layers over which codecs with error feedback are measured."""
+"""The number of all-reduces of the same layers over which codecs with error feedback are measured.
+"""
 _LEAST_DRAW = 4  # values in a block
 
 
@@ -44,7 +45,7 @@ class Roundoff:
         relative_rms: sqrt(sum (h - l)^2 / sum h^2), zero references included.
         count: the number of values.
         zero_references: the number of values with reference 0; they are not in `error`.
-        non_finite: the number of values with an l that is not finite, which both means leave out.
+        non_finite: the number of values with an l that is not finite; both means leave them out.
 
     If no l is finite, `error` and `relative_rms` are infinite.
     """
@@ -88,15 +89,16 @@ def roundoff(
 ) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
     """Measures the round-off of an all-reduce for each group size.
 
-    The reference is the sum, in binary64 and rank ascending, of the contributions before cast and
-    scaling (divided by W if `spec.average`). For a codec that feeds errors back (`one_bit`,
-    `top_k`, `feedback …`) the round-off is the mean's of `STEPS` = 16 steps with the same tensors.
+    The reference is the sum, in binary64 and in ascending order of ranks, of the contributions
+    before cast and scaling (divided by W if `spec.average`). For a codec that feeds errors back
+    (`one_bit`, `top_k`, `feedback …`), the sums of `STEPS` = 16 steps with the same tensors are
+    averaged first.
 
-    With `comm` all ranks call it with the same arguments but their own tensors, and get the same
-    table as from virtual ranks. The sums are exchanged by `spec.exchange`. (`ring` means
-    `hierarchical` if there are groups, and `hierarchical` means `ring` without groups.) The
-    contributions, for the reference, are exchanged by an all-gather in binary32, one tensor at a
-    time.
+    With `comm`, each rank calls the function with the same arguments except its own tensors. All
+    ranks get the same table as from virtual ranks. The sums are exchanged by `spec.exchange`.
+    (`ring` means `hierarchical` if there are groups, and `hierarchical` means `ring` without
+    groups.) The contributions, for the reference, are exchanged by an all-gather in binary32, one
+    tensor at a time.
 
     Args:
         ranks: the contributions of each rank, as for `cpd.simulate_all_reduce`. A function for a
@@ -109,7 +111,8 @@ def roundoff(
         seed: the seed of stochastic rounding; default 0.
 
     Returns:
-        Group size → `Roundoff`, or with `per_tensor=True` a list with one `Roundoff` per tensor.
+        Group size → `Roundoff`, or with `per_tensor=True` group size → a list with one `Roundoff`
+        per tensor.
 
     Raises:
         ValueError: for a group size that is not 1…W, and as the all-reduce.
@@ -137,8 +140,8 @@ class Measurement:
     Attributes:
         total: the round-off of all layers together.
         layers: the round-off of each layer.
-        draws: sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values, among which
-            every layer is divided as evenly as possible. Empty for fewer than 64 values.
+        draws: sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values. Every layer is
+            divided among the blocks as evenly as possible. Empty for fewer than 64 values.
         orders: the measurements in `ORDERS` random orders of the ranks; empty if there are none.
     """
 
@@ -169,7 +172,7 @@ class Measurement:
         measurements = self.orders or [self]
         if not self.draws:
             errors = [measurement.total.relative_rms for measurement in measurements]
-            finite = [error if math.isfinite(error) else 0.0 for error in errors]  # as blocks have
+            finite = [error if math.isfinite(error) else 0.0 for error in errors]  # as in blocks
             return np.square(finite)[:, None], np.ones(1)
         squares = np.array([measurement.draws for measurement in measurements])
         return squares[:, :, 0], squares[0, :, 1]
@@ -199,7 +202,7 @@ class Measurement:
         return standard_error(self._left_out()) if self.draws else None
 
     def _left_out(self) -> npt.NDArray[np.float64]:
-        """Returns the relative RMS without each of the draws, one after the other."""
+        """Returns the relative RMS without each of the blocks, one after the other."""
         errors, references = np.array(self.draws).T
         rest = ~np.eye(DRAWS, dtype=bool)
         above, below = (np.array([x[keep].sum() for keep in rest]) for x in (errors, references))
@@ -244,9 +247,9 @@ class Contributions:
     def largest(self) -> list[float]:
         """The largest magnitude in each tensor, over all ranks; NaN if a magnitude is NaN.
 
-        Between ranks all must read it, as the first read is an exchange.
+        Between processes all ranks must read it, as the first read is an exchange.
         """
-        # No cached_property: Python 3.11 lets one thread at a time compute those of a class, and
+        # No cached_property: in Python 3.11 it lets one thread of a class compute at a time, and
         # ranks that are threads wait for each other here.
         if self._known_largest is None:
             largest = _largest_of(self._ranks)
@@ -299,7 +302,7 @@ class Contributions:
     def _sums(self, spec: Reduce) -> list[Any]:
         """Returns the reduced layers.
 
-        For a codec that feeds errors back it is the mean of `STEPS` steps with the same layers:
+        For a codec that feeds errors back, returns the mean of `STEPS` steps with the same layers:
         later steps send what one step leaves out.
         """
         states = States()
@@ -334,7 +337,7 @@ class Contributions:
 
 
 def standard_error(left_out: npt.NDArray[np.float64]) -> float:
-    """The jackknife's standard error of a number that is `left_out[b]` without block b."""
+    """Returns the jackknife's standard error of a number, `left_out[b]` without block b."""
     return float(np.sqrt((DRAWS - 1) / DRAWS * np.square(left_out - left_out.mean()).sum()))
 
 
@@ -344,7 +347,7 @@ def standard_error(left_out: npt.NDArray[np.float64]) -> float:
 def grouped(spec: Reduce, size: int, world: int) -> Reduce:
     """Returns the spec with that group size; W means no groups.
 
-    A spec whose messages hop around a ring keeps such an exchange.
+    If the spec's messages travel around a ring, the new exchange has that property too.
     """
     exchange = spec.exchange
     if exchange in ("ring", "hierarchical"):
@@ -386,7 +389,7 @@ def group_size_of(size: Any, world: int) -> int:
 def feeds_back(spec: Reduce) -> bool:
     """Returns whether the codec adds its errors to the next call's values.
 
-    The round-off of such a codec is the mean's of `STEPS` sums.
+    The round-off of such a codec is measured on the mean of `STEPS` sums.
     """
     words = [] if spec.format is not None else spec.codec.text.split()
     return bool(words) and (
@@ -395,14 +398,14 @@ def feeds_back(spec: Reduce) -> bool:
 
 
 def _digest(ranks: Any, rank: int) -> bytes:
-    """The SHA-256 of a rank's tensors."""
+    """Returns the SHA-256 of a rank's tensors."""
     digest = hashlib.sha256()
     Source([ranks[rank]]).visit(0, lambda _, tensor: digest.update(tensor.tobytes()))
     return digest.digest()
 
 
 def _largest_of(ranks: Any) -> npt.NDArray[np.float32]:
-    """The largest magnitude in each tensor."""
+    """Returns the largest magnitude in each tensor."""
     source = Source(ranks)
     largest = np.zeros(len(source.sizes), np.float32)
 

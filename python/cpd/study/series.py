@@ -19,7 +19,7 @@ DEFAULT_GROUP_SIZES = (4, 8, 16, 32, 64, 256)
 
 
 def group_sizes_for(nodes: int) -> list[int]:
-    """The default group sizes below `nodes`, and all nodes as one group."""
+    """Returns the default group sizes below `nodes`, and all nodes as one group."""
     return [size for size in DEFAULT_GROUP_SIZES if size < nodes] + [nodes]
 
 
@@ -117,7 +117,7 @@ class Series:
     advice: "Advice | None" = None
 
     def setting(self) -> dict[str, Any]:
-        """The spec of the sum, for JSON."""
+        """Returns the spec of the sum, for JSON."""
         return {
             "format" if self.spec.format is not None else "wire": str(self.spec.codec),
             "accumulator": str(self.spec.accumulator),
@@ -133,8 +133,8 @@ class Series:
 def baselines(nodes: int) -> list[Series]:
     """Returns today's ways to sum, without scaling or groups.
 
-    They are a ring in bf16, whose partial sums are rounded to bf16 at each hop, as NCCL's are; and
-    fp32, each slice summed by its owner.
+    The first is a ring in bf16: each hop rounds the partial sum to bf16, as NCCL does. The second
+    is fp32, in which one rank sums each slice.
     """
     ring = Reduce("bf16", order="ring", exchange="ring")
     return [
@@ -176,7 +176,10 @@ def _choices(
     measured: Mapping[int, Measurement],
     machine: Machine,
 ) -> Sequence[Choice]:
-    """The cost of each group size. Also sets the advice, unless the series is a baseline."""
+    """Returns the cost of each group size.
+
+    Also sets the advice, unless the series is a baseline.
+    """
     if not series.baseline:
         best = choose(measured, series.spec, machine, contributions)
         series.advice = Advice(contributions.world, machine, best)
@@ -196,7 +199,7 @@ class Advice:
     best: Recommendation
 
     def lines(self) -> list[str]:
-        """The recommendation in words."""
+        """Returns the recommendation in words."""
         best = self.best
         if math.isinf(best.most_exact.error):
             return ["no advice: no group size has a finite sum"]

@@ -50,9 +50,9 @@ class Store:
     def read(
         self, key: str, made: Callable[[dict[str, Any]], ResultT], tell: Telling
     ) -> ResultT | None:
-        """Returns what `made` makes of a cell's file; None unless it is there and undamaged.
+        """Returns the result of `made` for a cell's file; None if it is missing or damaged.
 
-        A file is damaged too if `made` raises ValueError, TypeError or KeyError for it. Raises
+        A file counts as damaged if `made` raises ValueError, TypeError or KeyError for it. Raises
         OSError for a file that cannot be read.
         """
         path = self.path(key)

@@ -22,7 +22,7 @@ from cpd.study.machines import Machine, Round, as_machine, seconds
 from cpd.study.networks import Network, as_network
 
 _TIMED = 1 << 20
-"""The values on which a codec is timed."""
+"""The number of values on which a codec is timed."""
 _TIMES = 3
 
 
@@ -34,7 +34,7 @@ class StepTime:
         ranks: the number of ranks.
         samples: the samples of all ranks.
         computation: seconds of computation on a rank.
-        codec: seconds to encode and decode, for the rank that has most.
+        codec: seconds to encode and decode, for the rank with the largest number of values.
         messages: seconds of the messages.
         bytes_sent: the bytes that rank 0 sends; an upper bound if `exact` is false.
         steps: rounds of messages; default 0.
@@ -95,9 +95,10 @@ H200: Rate = (2686.0, 2754.0)
 
 
 def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
-    """Returns how often the rank that has most encodes and decodes each value of the layers.
+    """Returns how often a rank encodes and decodes each value of the layers.
 
-    A sum in binary32 whose contributions are binary32 needs neither.
+    It is the number of the rank with most. A sum in binary32 whose contributions are binary32 needs
+    neither.
     """
     if ranks == 1 or (spec.format is not None and str(spec.format) == "fp32"):
         return 0.0, 0.0
@@ -116,7 +117,9 @@ def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
 
 @functools.cache
 def measured_rate(text: str) -> Rate:
-    """The rate of a codec or a format on this machine, on 2^20 normal values: the best of three.
+    """Returns the rate of a codec or a format on this machine: the best of three.
+
+    It is measured on 2^20 normal values.
 
     >>> measured_rate("e4m3")[0] > 0
     True
@@ -154,7 +157,7 @@ def _rate_on(machine: Machine, spec: Reduce, codec_gbps: CodecGbps) -> tuple[Rat
 
 
 def _given(codec_gbps: Any) -> Rate:
-    """Returns the rates of `codec_gbps`, but for `"measured"`; raises ValueError or TypeError."""
+    """Returns the rates of `codec_gbps`, except `"measured"`. Raises ValueError or TypeError."""
     both = codec_gbps if isinstance(codec_gbps, (tuple, list)) else (codec_gbps, codec_gbps)
     if len(both) != 2 or not all(isinstance(rate, (int, float)) for rate in both):
         error = ValueError if isinstance(codec_gbps, (str, tuple, list)) else TypeError
@@ -188,10 +191,11 @@ def step_time(
 ) -> StepTime:
     """Models the time of a training step: computation, then the all-reduce of all gradients.
 
-    The exchange itself, run without values, gives the messages. Steps follow one after the other.
-    A step is as long as its longest message: `alpha` seconds, and its bytes over `beta`, within a
-    host or between hosts, where the messages of a host share its link. The messages in which the
-    ranks first agree on scales are included: with APS 4 bytes a tensor, ceil(log2(world)) times.
+    The messages follow from the exchange itself, run without values. Steps follow one after the
+    other. The length of a step is the length of its longest message: `alpha` seconds, and its bytes
+    over `beta`, within a host or between hosts. The messages of a host share its link. The messages
+    in which ranks first agree on scales are included: with APS 4 bytes a tensor, ceil(log2(world))
+    times.
 
     Args:
         network: the network, or its name.
@@ -202,19 +206,19 @@ def step_time(
             rate on one K80 and the machine's `speed`.
         batch: samples of each rank; default: the network's.
         codec_gbps: the GB (10^9 bytes) of binary32 values that the codec encodes and decodes in a
-            second, one number or a pair; `"measured"`: of this CPU. Default: the machine's, or, if
-            it has none, an H200's cast to e4m3. `codec_source` reports which.
-        bits: the mean of bits a value in messages, both ways, for codecs of variable sizes.
-            Default: these codecs count at their most.
-        largest: the largest magnitude in all tensors or in each, as in `cost`; default None: not
-            known.
+            second, one number or a pair; or `"measured"`: the rate of this CPU. Default: the
+            machine's rate, or if it has none, the rate of an H200's cast to e4m3. `codec_source`
+            reports the choice.
+        bits: the mean number of bits a value in messages, both ways, for codecs of variable sizes.
+            Default: the largest number.
+        largest: the largest magnitude in all tensors or in each, as in `cost`; default None:
+            unknown.
 
     Returns:
         The seconds of computation, codec and messages, and the bytes sent.
 
     Raises:
-        ValueError: if the computation is not known, for an unknown network or machine, and as
-            `cost`.
+        ValueError: if the computation is unknown, for an unknown network or machine, and as `cost`.
         TypeError: for an argument of another type.
 
     >>> two = Network(shapes=[(2,)], batch=1)

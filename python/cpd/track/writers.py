@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers of a step's numbers: `Writer`, and `writer_of`, which makes one of what people have."""
+"""Writers of a step's numbers: `Writer`, and `writer_of`, which makes one for a common tool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Writer(Protocol):
 
 
 def writer_of(given: Any) -> Writer:
-    """Makes a writer of a tool in which people watch trainings.
+    """Makes a writer for a tool that shows trainings.
 
     Args:
         given: an object with `write(scalars, step)`; TensorBoard's `SummaryWriter`, or anything
@@ -110,4 +110,4 @@ _BY_METHOD: dict[str, Any] = {
     "add_scalar": _OfTensorBoard,
     "write": lambda own: own,
 }
-"""By the methods that something has, what makes a writer of it."""
+"""The function that makes a writer of an object, by the methods that the object has."""

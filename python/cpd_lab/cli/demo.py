@@ -76,7 +76,7 @@ def _cores() -> int:
 
 
 def run_line(found: Found) -> str:
-    """The line of a training that has finished; empty for another cell."""
+    """Returns the line of a training that has finished; empty for another cell."""
     if "label" not in found.result:
         return ""
     run = Run.read(found.result)
@@ -141,7 +141,7 @@ def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
 
 
 def codec_table(demo: Demo) -> Table:
-    """A row for each compressor on the wire."""
+    """Returns a row for each compressor on the wire."""
     table = new_table("Codec", "Bits a value", "Bytes", "Accuracy", "State")
     for run in demo.codecs:
         size = f"{run.bits_a_value:.2f}", f"{run.bytes:,}"

@@ -41,7 +41,7 @@ def gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
 
 
 def _training(options: argparse.Namespace) -> "tuple[TrainOptions, int]":
-    """The training in fp32 that comes first, and the images of each node after it."""
+    """Returns the training in fp32 that comes first, and the images of each node after it."""
     from cpd_lab.train.options import TrainOptions
 
     defaults = MODEL_DEFAULTS if options.model in (None, "mlp") else OTHER_DEFAULTS

@@ -162,7 +162,7 @@ def _measure(options: Running) -> int:
 
 
 def _labelled(cells: "Sequence[Cell]", by_key: dict[str, Any]) -> list[Any]:
-    """The results with the labels of this study's cells."""
+    """Returns the results with the labels of this study's cells."""
     from dataclasses import replace
 
     return [replace(by_key[cell.key], cell=cell) for cell in cells if cell.key in by_key]

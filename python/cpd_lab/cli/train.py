@@ -261,7 +261,7 @@ def _epochs_told(
 
 
 def epochs_table(result: TrainResult, baseline: TrainResult | None) -> Table:
-    """The metric after some of the epochs, next to fp32's."""
+    """Returns the metric after some of the epochs, next to fp32's."""
     last = result.options.epochs
     some = [n * 10**k for k in range(len(str(last))) for n in (1, 2, 5) if n * 10**k < last]
     shown = [*some[-_MOST_EPOCHS + 1 :], last]
@@ -306,7 +306,7 @@ _INPUTS = {"classes": "image", "pixels": "image", "text": "run"}
 
 
 def _agreed_options(ranks: Ranks, options: Options) -> tuple[TrainOptions, Data] | None:
-    """The options of all processes, as `agreed`, and this one's data."""
+    """Returns the options of all processes, as `agreed`, and this one's data."""
 
     def read() -> tuple[TrainOptions, Data]:
         if 0 in ranks.mine:
@@ -439,7 +439,7 @@ _MOST_LAYERS = 8
 
 
 def json_of(result: TrainResult, baseline: TrainResult | None = None) -> dict[str, object]:
-    """The result as `--json` writes it."""
+    """Returns the result as `--json` writes it."""
     from cpd_lab.train.runs import Run
 
     run = Run.of(result)

@@ -56,13 +56,13 @@ class DemoOptions:
         return TrainOptions(**self.shared(self.seed))
 
     def shared(self, seed: int) -> dict[str, Any]:
-        """The same, for a cell."""
+        """Returns the same, for a cell."""
         options = {"epochs": self.epochs, "nodes": self.nodes, "divide": "before"}
         return {**options, "seed": seed}
 
 
 def table_rows(epochs: int) -> Rows:
-    """The accuracy table, without the row of the best loss scale.
+    """Returns the accuracy table, without the row of the best loss scale.
 
     The last row is the paper's hybrid: a third of the epochs in fp32, then 8 bits.
     """
@@ -79,20 +79,20 @@ def table_rows(epochs: int) -> Rows:
 
 
 def search_rows(options: DemoOptions) -> Rows:
-    """The trainings that search a loss scale."""
+    """Returns the trainings that search a loss scale."""
     exponents = options.search_exponents
     return {f"scale 2^{k}": {"format": "e4m3", "loss_scale": 2.0**k} for k in exponents}
 
 
 def shallow_rows() -> Rows:
-    """The trainings of the shallow network, in fp32 and e4m3."""
+    """Returns the trainings of the shallow network, in fp32 and e4m3."""
     return {
         f"shallow {name}": {"format": name, "depth": SHALLOW_DEPTH} for name in ("fp32", "e4m3")
     }
 
 
 def codec_rows(options: DemoOptions) -> Rows:
-    """A run for each compressor. TernGrad leaves the last layer as it is, as its paper does."""
+    """Returns a run for each compressor. TernGrad exempts the last layer, as in its paper."""
     return {
         wire: {"wire": wire, "last_layer_fp32": wire.startswith("terngrad")}
         for wire in options.codecs
@@ -114,7 +114,7 @@ def cells(options: DemoOptions) -> list[Cell]:
 
 
 def scaled_cells(options: DemoOptions, best: Run) -> list[Cell]:
-    """The search's best scale with the other seeds."""
+    """Returns the search's best scale with the other seeds."""
     row = {SCALED: {"format": "e4m3", "loss_scale": best.loss_scale}}
     _, *others = options.every_seed
     return [cell for seed in others for cell in _of_seed(options, seed, row)]

@@ -19,26 +19,26 @@ from cpd_lab.train.wire import power_of_two
 
 
 def lost_below(wire: Format) -> int:
-    """The exponent k for which rounding to nearest loses |g| < 2^k: half the least value."""
+    """Returns k such that rounding to nearest loses |g| < 2^k: half the least value."""
     least = wire.min_subnormal
     assert least is not None
     return math.frexp(least)[1] - 2
 
 
 def share_lost(counts: Mapping[str, int], wire: Format, shift: int = 0) -> float:
-    """The share of values whose exponent, moved by `shift`, is below `wire`'s reach."""
+    """Returns the share of values whose exponent, moved by `shift`, is below `wire`'s reach."""
     total = sum(counts.values())
     lost = sum(n for exponent, n in counts.items() if int(exponent) + shift < lost_below(wire))
     return lost / total if total else 0.0
 
 
 def top_exponent(wire: Format) -> int:
-    """The exponent of the format's largest power of two."""
+    """Returns the exponent of the format's largest power of two."""
     return math.frexp(wire.max)[1] - 1
 
 
 def weight_layers(run: Run) -> list[Layer]:
-    """The run's weight tensors, without the biases."""
+    """Returns the run's weight tensors, without the biases."""
     return [layer for layer in run.layers if layer.name.endswith(".weight")]
 
 
@@ -119,7 +119,7 @@ def _range_bar(axes: Axes, row: int, counts: dict[int, int]) -> None:
 
 
 def _quantile(counts: dict[int, int], q: float) -> float:
-    """The q-quantile of log2|g|, taking values as evenly spread within an exponent."""
+    """Returns the q-quantile of log2|g|, taking values as evenly spread within an exponent."""
     target = q * sum(counts.values())
     seen = 0
     for exponent, number in sorted(counts.items()):

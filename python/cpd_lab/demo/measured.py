@@ -30,7 +30,7 @@ def trained(**options: Any) -> dict[str, Any]:
 
 
 def roundoff(ranks: int, reduce: str, **options: Any) -> dict[str, Any]:
-    """The round-off of an all-reduce by group size, summed in three ways.
+    """Returns the round-off of an all-reduce by group size, summed in three ways.
 
     Args:
         ranks: the virtual nodes; each computes gradients on its own micro-batch.

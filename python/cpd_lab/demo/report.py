@@ -39,7 +39,7 @@ def write_report(demo: Demo, folder: Path) -> Path:
 
 
 def render(demo: Demo) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     named = {name: _find(demo, *key) for name, key in _ROWS.items()}
     runs = [*demo.table, *demo.shallow, *demo.codecs]
     return fill(
@@ -216,7 +216,7 @@ def _hundredths(share: float) -> str:
 
 
 def _power(value: float | None) -> str:
-    """A power of two as 2⁻⁹, any other value in decimal."""
+    """Returns a power of two as 2⁻⁹, any other value in decimal."""
     if value is None:
         return "none"
     mantissa, exponent = math.frexp(value)

@@ -88,7 +88,7 @@ class Demo:
     """With compressors on the wire."""
 
     def of_all_seeds(self, run: Run) -> list[Run]:
-        """A row of the table, and the same with the other seeds."""
+        """Returns a row of the table, and the same with the other seeds."""
         return [run, *(other for other in self.repeats if other.label == run.label)]
 
     @property
@@ -118,7 +118,10 @@ class Demo:
 
 
 def best_of(search: Sequence[Run]) -> Run:
-    """The search's best run by held-out accuracy, which favors the rival; ties: least scale."""
+    """Returns the search's best run by held-out accuracy, which favors the rival.
+
+    Ties: least scale.
+    """
     return max(search, key=lambda run: (run.accuracy, -run.loss_scale))
 
 
@@ -172,7 +175,7 @@ def _read(body: dict[str, Any]) -> tuple[DemoOptions, Settings]:
 
 
 def _runs(measurements: Sequence[Found]) -> dict[str, list[Run]]:
-    """The runs of each label, one a seed."""
+    """Returns the runs of each label, one a seed."""
     results = Results(measurements)
     return {
         label: [Run.read(measurement.result) for measurement in results.of(label)]
@@ -228,7 +231,7 @@ def accuracy_range(runs: Sequence[Run]) -> str:
 
 
 def state_of(runs: Sequence[Run]) -> str:
-    """The state of a run, or of several seeds."""
+    """Returns the state of a run, or of several seeds."""
     diverged = sum(run.diverged for run in runs)
     if len(runs) == 1 or diverged == 0:
         return runs[0].state

@@ -62,7 +62,7 @@ class Paper:
 
 
 def papers() -> tuple[Paper, ...]:
-    """The papers of papers.toml, in its order, with the values of quotations.toml.
+    """Returns the papers of papers.toml, in its order, with the values of quotations.toml.
 
     Raises ValueError for a row without a state, and for a label that the row does not quote.
     """
@@ -82,7 +82,10 @@ def _row(paper: str, name: str, of: dict[str, Any]) -> Row:
 
 
 def studies_named(names: Iterable[str]) -> list[Study]:
-    """The studies of these names; `all`: every one. Raises ValueError, which names the nearest."""
+    """Returns the studies of these names.
+
+    `all`: every one. Raises ValueError, which names the nearest.
+    """
     chosen = list(names)
     if chosen == ["all"]:
         return list(STUDIES.values())

@@ -33,15 +33,15 @@ def distribution(epochs: list[int], **options: Any) -> dict[str, Any]:
 def roundoff(
     layer: str, ranks: int, micro_batch: int, groups: list[int], spec: str, **options: Any
 ) -> dict[str, Any]:
-    """The round-off of a sum of gradients over `ranks` nodes, by group size, after a training.
+    """Measures the round-off of a sum of gradients over `ranks` nodes after a training.
 
     Args:
         layer: a name or pattern of the parameter tensors that are summed.
-        ranks: how many nodes contribute.
-        micro_batch: how many images a node's gradient is of.
+        ranks: the number of nodes.
+        micro_batch: the number of images of a node's gradient.
         groups: the group sizes.
         spec: the text of the all-reduce.
-        options: of the training before.
+        options: the options of the training.
 
     Returns:
         `rows`: for each group size the round-off of all values together as `cpd.study.Roundoff`

@@ -131,13 +131,13 @@ def trains(
 
 
 def stated(row: str, claim: str, paper: str, ours: str, verdict: Verdict | bool) -> Finding:
-    """A finding whose verdict a study computes. `paper` is a template of `quoted`."""
+    """Returns a finding whose verdict a study computes. `paper` is a template of `quoted`."""
     holds, why = (verdict, "") if isinstance(verdict, bool) else verdict
     return Finding(row, claim, quoted(row, paper), ours, holds, why)
 
 
 def present(findings: Iterable[Finding | None]) -> list[Finding]:
-    """The findings of what is measured."""
+    """Returns the findings of what is measured."""
     return [finding for finding in findings if finding is not None]
 
 
@@ -148,7 +148,7 @@ def _judged(
     column: str | None,
     verdict: Callable[[Range, Range], Verdict],
 ) -> Finding | None:
-    """The finding on two rows.
+    """Returns the finding on two rows.
 
     `statement`: the row of papers.toml, the claim and the paper's figures. None if one of the
     two is not measured.

@@ -34,7 +34,7 @@ class Kind:
     sources: tuple[str, ...] = ()
 
     def function(self) -> Callable[..., dict[str, Any]]:
-        """The function that measures a cell."""
+        """Returns the function that measures a cell."""
         module, _, name = self.measure.partition(":")
         measure: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), name)
         return measure
@@ -68,7 +68,7 @@ def measure(cell: Cell) -> Found:
 
 @functools.cache
 def sources_of(kind: str) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of the files that decide a kind's results."""
+    """Returns the first 16 hexadecimal digits of the SHA-256 of the files of a kind."""
     known = KINDS[kind]
     digest = hashlib.sha256()
     for name in (known.measure.partition(":")[0], *known.sources):
@@ -78,7 +78,7 @@ def sources_of(kind: str) -> str:
 
 
 def _files(module: str) -> list[Path]:
-    """A module's file, or all of a package."""
+    """Returns a module's file, or all of a package."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None

@@ -48,7 +48,7 @@ def summary(study: Study, results: Results) -> dict[str, Any]:
 
 
 def stored(summary: dict[str, Any]) -> Measured:
-    """The tables of a summary that was stored, and how many runs each label has."""
+    """Returns the tables of a summary that was stored, and how many runs each label has."""
     tables = [Table(table["title"], table["head"], table["rows"]) for table in summary["tables"]]
     return Measured(tables, Counter(cell["label"] for cell in summary["cells"]))
 

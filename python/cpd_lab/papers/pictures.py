@@ -24,7 +24,7 @@ def curves(
     what: str,
     factor: float = 100.0,
 ) -> str:
-    """A metric of trainings by epoch: of each label the mean over seeds, and its range shaded."""
+    """Draws a metric of trainings by epoch: each label's mean over seeds, its range shaded."""
     with picture(title, 8, 4) as drawn:
         axes = drawn.figure.subplots()
         for number, label in enumerate(labels):

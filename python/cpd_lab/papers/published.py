@@ -98,13 +98,13 @@ def check_figure(figure: str) -> None:
 
 
 def table_of(figure: str) -> str | None:
-    """The table of samples a second that a figure is, or follows from."""
+    """Returns the table of samples a second that a figure is, or follows from."""
     return _OF_TABLES[figure][0] if figure in _OF_TABLES else None
 
 
 @functools.cache
 def table(figure: str) -> tuple[tuple[str, str, int, float], ...]:
-    """The cells of a table: network, wire, GPUs, samples a second."""
+    """Returns the cells of a table: network, wire, GPUs, samples a second."""
     head, *rows = _rows(f"{figure}.csv")
     return tuple(
         (name, wire, int(ranks), float(value))
@@ -156,7 +156,7 @@ def fit(figure: str, shared: bool = False) -> Fit:
 
 
 def _least_squares(columns: np.ndarray, targets: np.ndarray) -> list[float]:
-    """The numbers of least squares that are at least 0, by trying which of them are 0."""
+    """Returns the numbers of least squares that are at least 0, by trying which of them are 0."""
     count = columns.shape[1]
     best, coefficients = math.inf, np.zeros(count)
     for size in range(1, count + 1):
@@ -234,7 +234,10 @@ def _step(
     batch: int | None = None,
     compute: float | None = None,
 ) -> StepTime:
-    """A step; a codec that cannot hop sends as many bytes by a sum in binary32 that does."""
+    """Returns a step.
+
+    A codec that cannot hop sends as many bytes by a sum in binary32 that does.
+    """
     spec = all_reduce_of(wire, exchange, group_size)
     if spec.exchange != exchange:
         bits = bits or _bits(wire)
@@ -385,5 +388,5 @@ def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[flo
 
 
 def rms(cells: Sequence[Cell]) -> float:
-    """The RMS of relative errors."""
+    """Returns the RMS of relative errors."""
     return math.sqrt(sum(cell.error**2 for cell in cells) / len(cells)) if cells else 0.0

@@ -40,7 +40,7 @@ def _read() -> dict[str, dict[str, dict[str, list[list[str]]]]]:
 
 @functools.cache
 def quotations() -> tuple[Quotation, ...]:
-    """All quotations, in the order of quotations.toml."""
+    """Returns all quotations, in the order of quotations.toml."""
     return tuple(
         Quotation(paper, row, label, place, near, value)
         for paper, rows in _read().items()
@@ -51,7 +51,7 @@ def quotations() -> tuple[Quotation, ...]:
 
 
 def labels_of(row: str) -> dict[str, str]:
-    """A row's quoted values by label; empty for a row without quotations."""
+    """Returns a row's quoted values by label; empty for a row without quotations."""
     return {
         quotation.label: quotation.value
         for quotation in quotations()

@@ -79,7 +79,7 @@ def run(
 
 
 def kept(cells: Iterable[Cell], folder: Path, tell: Telling) -> Iterator[Found]:
-    """The results of those cells that the folder has."""
+    """Yields the results of those cells that the folder has."""
     store = Store(folder / "cells")
     for cell in cells:
         measurement = store.read(cell.key, functools.partial(_read, cell), tell)

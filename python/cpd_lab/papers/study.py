@@ -94,11 +94,11 @@ class Results:
         return list(dict.fromkeys(measurement.cell.label for measurement in self.found))
 
     def of(self, label: str) -> list[Found]:
-        """A row's cells, one a seed."""
+        """Returns a row's cells, one a seed."""
         return [measurement for measurement in self.found if measurement.cell.label == label]
 
     def spread(self, label: str, figure: Callable[[dict[str, Any]], float]) -> Spread | None:
-        """A figure of the results of a row; None where nothing of it is measured."""
+        """Returns a figure of the results of a row; None where nothing of it is measured."""
         values = tuple(figure(measurement.result) for measurement in self.of(label))
         return Spread(values) if values else None
 
@@ -157,7 +157,7 @@ class Measured:
     seeds: Mapping[str, int]
 
     def text(self, label: str, column: str | None = None) -> str | None:
-        """A cell of the first table with this row: the second column, or the one of this head.
+        """Returns a cell of the first table with this row, in the second column or under this head.
 
         None if the row is missing or not run.
         """
@@ -169,7 +169,7 @@ class Measured:
         return None
 
     def range(self, label: str, column: str | None = None, runs: str | None = None) -> Range | None:
-        """A cell as a range over seeds. `runs`: the label of its runs, where it is not the row."""
+        """Returns a cell as a range over seeds. `runs`: the label of its runs; default: the row."""
         text = self.text(label, column)
         return None if text is None else Range.read(text, self.seeds.get(runs or label, 0))
 
@@ -223,7 +223,7 @@ class Study:
     full: str
 
     def show(self, results: Results) -> Shown:
-        """The tables, the pictures and the findings of what is measured."""
+        """Returns the tables, the pictures and the findings of what is measured."""
         drawn = self.draw(results)
         seeds = {label: len(results.of(label)) for label in results.labels}
         return replace(drawn, findings=self.judge(Measured(drawn.tables, seeds)))

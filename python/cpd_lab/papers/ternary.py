@@ -75,14 +75,14 @@ def _bounds(layers: list[Array]) -> dict[str, float]:
 
 
 def _bound(layers: list[Array]) -> float:
-    """The sum of ‖g‖∞ ‖g‖₁ divided by the sum of ‖g‖², in binary64."""
+    """Returns the sum of ‖g‖∞ ‖g‖₁ divided by the sum of ‖g‖², in binary64."""
     every = [g.astype(np.float64) for g in layers]
     above = sum(float(np.abs(g).max() * np.abs(g).sum()) for g in every)
     return above / (sum(float((g * g).sum()) for g in every) or 1.0)
 
 
 def _drawn(weights: list[tuple[str, int, int]]) -> set[str]:
-    """The first convolution's weight and the largest matrix."""
+    """Returns the first convolution's weight and the largest matrix."""
     kernels = [name for name, dimensions, _ in weights if dimensions == 4]
     matrices = [(size, name) for name, dimensions, size in weights if dimensions == 2]
     return {*kernels[:1], *([max(matrices)[1]] if matrices else [])}

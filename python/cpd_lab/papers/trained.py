@@ -44,7 +44,7 @@ def masks(pictures: int, **options: Any) -> dict[str, Any]:
 
 
 def chosen_options(options: dict[str, Any]) -> TrainOptions:
-    """The options of a cell, whose tuples are lists in JSON."""
+    """Returns the options of a cell, whose tuples are lists in JSON."""
     lists = {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
     return TrainOptions(**{**options, **lists})
 

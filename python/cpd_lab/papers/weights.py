@@ -120,7 +120,7 @@ def _note_after(curves: dict[str, Any], outer: WeightAverage) -> None:
 
 
 def entropy(values: Any, bins: int = 16) -> float:
-    """The entropy, in bits, of the values' distribution over bins of equal width."""
+    """Returns the entropy, in bits, of the values' distribution over bins of equal width."""
     counts = np.histogram(values, bins)[0]
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log2(shares)).sum())

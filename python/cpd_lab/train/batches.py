@@ -57,7 +57,7 @@ class Batches:
                 yield [(parts[node], self._data.train_y[rows[node]]) for node in self._mine]
 
     def tested(self, data: Data) -> Data:
-        """The data with held-out images as large as those that the model is trained with."""
+        """Returns the data with held-out images as large as the images of the training."""
         if self._options.augment != "crop24":
             return data
         return replace(data, test_x=centred(data.test_x, CROP))

@@ -40,7 +40,7 @@ class Data:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def first(self, images: int, tests: int) -> Data:
-        """The first inputs of each part. Raises ValueError for numbers that are not there."""
+        """Returns the first inputs of each part. Raises ValueError for unavailable numbers."""
         for name, count, available in (
             ("images", images, len(self.train_x)),
             ("tests", tests, len(self.test_x)),

@@ -41,7 +41,7 @@ def load_digits() -> Data:
 
 
 def _images_and_labels() -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
-    """The 1797 × 64 pixels, 0…16, and the digits.
+    """Returns the 1797 × 64 pixels, 0…16, and the digits.
 
     Read from scikit-learn's own file where it has the usual place: importing the package takes two
     seconds.
@@ -59,7 +59,7 @@ def _images_and_labels() -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
 
 
 def epoch_order(seed: int, epoch: int, count: int, nodes: int, batch: int) -> npt.NDArray[np.int64]:
-    """The images of one epoch: [step, node, position in the node's micro-batch].
+    """Returns the images of one epoch: [step, node, position in the node's micro-batch].
 
     Every epoch has its own shuffle of all `count` images. Each step takes the next nodes · batch of
     them, `batch` for every node in turn; the last count mod (nodes · batch) images of the shuffle

@@ -103,7 +103,7 @@ def cropped(images: Tensor, draw: torch.Generator) -> Tensor:
 
 
 def centred(images: Tensor, side: int) -> Tensor:
-    """The `side` x `side` pixels in the middle of each image."""
+    """Returns the `side` x `side` pixels in the middle of each image."""
     begin = (images.shape[-1] - side) // 2
     return images[..., begin : begin + side, begin : begin + side]
 
@@ -118,7 +118,7 @@ AUGMENTS: dict[str, Callable[[Tensor, torch.Generator], Tensor] | None] = {
 
 
 def _windows(images: Tensor, side: int, draw: torch.Generator) -> Tensor:
-    """A square of each image, drawn, and every second one mirrored."""
+    """Returns a square of each image, drawn, and every second one mirrored."""
     count, channels, height, _ = images.shape
     down, right = torch.randint(height - side + 1, (2, count, 1), generator=draw)
     mirrored = torch.randint(2, (count, 1), generator=draw).bool()

@@ -75,7 +75,7 @@ def layers_of(model: str, sample: Sample, taken: tuple[tuple[str, Any], ...]) ->
 
 
 def exempt_names(layers: Sequence[Layer], types: Sequence[str]) -> tuple[str, ...]:
-    """The names of the layers whose module is of one of the classes.
+    """Returns the names of the layers whose module is of one of the classes.
 
     Raises ValueError for a class that none has.
     """
@@ -94,7 +94,7 @@ def share_of(layers: Sequence[Layer], exempt: Sequence[str], min_size: int) -> f
 
 
 def largest_min_size(layers: Sequence[Layer], exempt: Sequence[str], share: float) -> int:
-    """The largest `min_size` for which `share_of` is at least `share`.
+    """Returns the largest `min_size` for which `share_of` is at least `share`.
 
     Raises ValueError where none is, because of what is exempt.
     """

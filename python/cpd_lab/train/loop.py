@@ -144,7 +144,7 @@ def sampled_gradients(
 
 
 def _in_steps(recipe: Recipe, steps: int) -> Recipe | None:
-    """The recipe with all schedules counted by steps of the training; None: it has none.
+    """Returns the recipe with all schedules counted by steps of the training; None: it has none.
 
     They take the unit that `set_step` sets, "epoch": the model's clock counts the calls of all
     nodes. `steps`: the number of steps in an epoch.
@@ -211,7 +211,7 @@ class _Run:
         self.losses: list[list[float]] = []  # [my node][step], of an epoch
 
     def _nodes(self, schedule: Schedule, keep: Keep | None) -> VirtualNodes | RealNode:
-        """The nodes; with dropout each has a generator of its own."""
+        """Returns the nodes; with dropout each has a generator of its own."""
         seeds = None
         if self.options.dropout:
             draws = [np.random.RandomState([self.options.seed, n]) for n in range(self.ranks.world)]
@@ -376,7 +376,7 @@ class _Run:
                 self.curves.setdefault(name, []).append(value)
 
     def _equal_weights(self) -> str:
-        """The hash of the weights, which is every process's."""
+        """Returns the hash of the weights, which is every process's."""
         weights = weights_hash(self.model)
         numbers = gather_integers(self.ranks, [[int(weights, 16)] for _ in self.ranks.mine])
         for rank, (number,) in enumerate(numbers):

@@ -32,10 +32,12 @@ def loss_of(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor
 
 
 def evaluated(model: nn.Module, data: Data) -> dict[str, float]:
-    """The metrics of `TrainResult.curves` of the held-out part. NaN outputs count as class 0.
+    """Returns the metrics of `TrainResult.curves` of the held-out part.
 
-    A model that has layers which torch evaluates otherwise than it trains them (batch norms,
-    dropout, recurrent layers) is in evaluation mode meanwhile.
+    NaN outputs count as class 0.
+
+    The model is in evaluation mode meanwhile if torch evaluates its layers otherwise than it trains
+    them (batch norms, dropout, recurrent layers).
     """
     counts = torch.zeros(data.classes, data.classes, dtype=torch.int64)
     loss = 0.0
@@ -57,7 +59,7 @@ def evaluated(model: nn.Module, data: Data) -> dict[str, float]:
 
 
 def held_out_accuracy(model: nn.Module, data: Data) -> float:
-    """The share of the held-out inputs, pixels or characters that the model names right."""
+    """Returns the share of the held-out inputs, pixels or characters that the model names right."""
     return evaluated(model, data)["accuracy"]
 
 

@@ -46,7 +46,7 @@ def mlp(inputs: int, classes: int, depth: int, width: int, dropout: float = 0.0)
 
 
 def digit_classifier(depth: int, width: int, seed: int) -> nn.Sequential:
-    """The `mlp` of the digits, made from `seed` alone."""
+    """Returns the `mlp` of the digits, made from `seed` alone."""
     return seeded(seed, lambda: mlp(PIXELS, CLASSES, depth, width))
 
 

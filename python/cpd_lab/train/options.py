@@ -169,7 +169,7 @@ class TrainOptions:
                 )
 
     def load_data(self) -> Data:
-        """The data, with as many inputs as the options say.
+        """Returns the data, with as many inputs as the options say.
 
         Raises ValueError for numbers that are not there, FileNotFoundError for missing files, which
         says what to put where.
@@ -188,7 +188,7 @@ class TrainOptions:
         return {name: getattr(self, name) for name in takes if name != "augment"}
 
     def make_model(self) -> "nn.Module":
-        """The model, with weights from torch's generator (`cpd_lab.train.models.seeded`)."""
+        """Returns the model. Its weights are from torch's generator (`models.seeded`)."""
         return model_named(self.model).make(self.sample, **self.taken)
 
     @property
@@ -270,7 +270,7 @@ class TrainOptions:
         )
 
     def _spec_of_text(self, wire: str, chosen: dict[str, Any]) -> Reduce:
-        """The spec of `reduce`, the recipe's perhaps, with the chosen options.
+        """Returns the spec of `reduce`, the recipe's perhaps, with the chosen options.
 
         It does not average: `divide` says where that is done.
         """
@@ -320,7 +320,7 @@ class TrainOptions:
         return replace(self, **plain)
 
     def arguments(self) -> str:
-        """The `cpd train` options, complete, that make exactly this run."""
+        """Returns the `cpd train` options, complete, that make exactly this run."""
         default = defaults_of(self.model, self.data)
         words: list[str] = []
         if any(getattr(self, name) is not None for name in (*_OF_REDUCE, "reduce")):
@@ -339,12 +339,12 @@ class TrainOptions:
         return " ".join(words)
 
     def key(self) -> dict[str, Any]:
-        """All options as plain JSON, defaults included, in one order: equal for equal runs."""
+        """Returns all options as plain JSON, with defaults, in one order: equal for equal runs."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in sorted(values.items())}
 
     def label(self) -> str:
-        """A few words for tables and legends: '(4,3) + APS', '(4,3) × 2⁸'."""
+        """Returns a few words for tables and legends: '(4,3) + APS', '(4,3) × 2⁸'."""
         spec = self.spec
         wire = spec.format
         if wire is None:
@@ -456,7 +456,7 @@ def _check_model(options: TrainOptions) -> None:
 
 
 def _quoted(text: str) -> str:
-    """The text as a shell's word, in double quotes where it has single ones."""
+    """Returns the text as a shell's word, in double quotes where it has single ones."""
     return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
 
 

@@ -140,5 +140,5 @@ class TrainResult:
         return cost_of_step(options.reduction(1), options.nodes, layers, options.fp32_epochs)
 
     def total(self, name: str) -> int:
-        """The sum of one of LayerCounts' counts over all layers."""
+        """Returns the sum of one of LayerCounts' counts over all layers."""
         return sum(getattr(layer, name) for layer in self.layers)

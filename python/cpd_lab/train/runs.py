@@ -113,7 +113,7 @@ class Run:
         return self.state != "finished"
 
     def row(self) -> dict[str, Any]:
-        """The run's figures, as JSON."""
+        """Returns the run's figures, as JSON."""
         return {
             "format": self.format,
             "aps": self.aps,

@@ -37,7 +37,7 @@ class RateSchedule:
     power: float = 0.5
 
     def at(self, progress: float, epochs: float) -> float:
-        """The factor after `progress` of `epochs` epochs; both may be fractions.
+        """Returns the factor after `progress` of `epochs` epochs; both may be fractions.
 
         >>> rate_schedule("warmup 5 steps 40 80").at(progress=2.5, epochs=100)
         0.5

@@ -63,7 +63,10 @@ def _image(draw: np.random.RandomState) -> tuple[npt.NDArray[np.float32], npt.ND
 
 
 def _inside(kind: int, row: float, column: float, radius: float) -> Mask:
-    """The pixels of a shape around a point; a square's and a triangle's half width is `radius`."""
+    """Returns the pixels of a shape around a point.
+
+    A square's and a triangle's half width is `radius`.
+    """
     down, right = np.mgrid[:SIDE, :SIDE]
     down, right = down - row, right - column
     if kind == 1:

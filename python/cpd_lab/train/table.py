@@ -138,7 +138,7 @@ def _lenet(sample: Sample, width: int, dropout: float) -> nn.Module:
 
 
 def _behind(name: str, first: nn.Module, net: nn.Sequential) -> nn.Sequential:
-    """The layers of `net`, by their names, with another in front."""
+    """Returns the layers of `net`, by their names, with another in front."""
     return nn.Sequential(OrderedDict([(name, first), *net.named_children()]))
 
 
@@ -241,12 +241,12 @@ MODELS: dict[str, Model] = {
 
 
 def model_named(name: object) -> Model:
-    """The model of that name. Raises ValueError, naming the nearest one."""
+    """Returns the model of that name. Raises ValueError, naming the nearest one."""
     return MODELS[checked_name("model", name, MODELS)]
 
 
 def sample_of(data: str, augment: str, length: int) -> Sample:
-    """The sizes of a model on this data."""
+    """Returns the sizes of a model on this data."""
     source = DATA[checked_name("data", data, DATA)]
     checked_name("augment", augment, AUGMENTS)
     shape = source.shape
@@ -256,7 +256,7 @@ def sample_of(data: str, augment: str, length: int) -> Sample:
 
 
 def defaults_of(model: str, data: str | None = None) -> dict[str, Any]:
-    """The defaults that depend on the model and its data (None: the model's own).
+    """Returns the defaults that depend on the model and its data (None: the model's own).
 
     Raises ValueError for other names, and for data that the model does not take.
     """

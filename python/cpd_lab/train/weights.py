@@ -13,9 +13,9 @@ from torch import nn
 
 
 def weights_hash(model: nn.Module) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of all parameters' bytes, in their order.
+    """Returns the first 16 hexadecimal digits of the SHA-256 of all parameters' bytes, in order.
 
-    Any NaN counts as the same one.
+    All NaNs count as one NaN.
     """
     digest = hashlib.sha256()
     for parameter in model.parameters():

@@ -232,8 +232,8 @@ TEST(BoxesOnThreads, ChangeNothing) {
   }
 }
 
-/// Scaled casts of transposed tensors, whose threads begin within strips and blocks, against those
-/// of contiguous ones, which the tests of scaled formats hold against the definition.
+/// Compares scaled casts of transposed tensors with casts of contiguous ones, which the tests of
+/// scaled formats compare with the definition. Threads begin within strips and blocks.
 TEST(BoxesOnThreads, OfScaledFormats) {
   for (const Shape& shape : {Shape{300, 1100}, Shape{1100, 300}}) {
     const std::int64_t n = shape[0] * shape[1];

@@ -34,13 +34,13 @@ using testing::views_of;
 
 // ---- disagreements
 
-/// What a call has beside its spec and its layers.
+/// The parts of a call besides its spec and its layers.
 struct Call {
   CommOptions options;
   TensorOptions numbers;
 };
 
-/// What the last rank does otherwise than the others.
+/// The differences of the last rank from the others.
 struct Otherwise {
   const char* name;
   std::function<void(Reduce&, Layers&, Call&)> change;
@@ -239,7 +239,7 @@ bool ends_within_character(const std::string& text) {
   return !text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0U) == 0xC0U;
 }
 
-/// Rank 1 of three refuses for this reason; what the others then say. All go on.
+/// Rank 1 of three refuses for this reason. Returns the other ranks' error; all continue.
 std::string heard_of(const std::string& why) {
   std::array<std::string, 3> heard;
   expect_well(on_ranks(3, options_of(1 << 20), [&](Communicator& comm) {

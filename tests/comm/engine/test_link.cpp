@@ -47,7 +47,7 @@ using testing::Way;
 // ---- two ends
 // ------------------------------------------------------------------------------------
 
-/// Runs work(link) on one thread a rank; what each threw.
+/// Runs work(link) on one thread a rank, and returns the exception of each.
 std::vector<Fate> on_links(Transports transports, const std::function<void(Link&)>& work) {
   std::vector<Fate> fates(transports.size());
   std::vector<std::thread> threads;
@@ -144,7 +144,7 @@ TEST(Link, SizesBeyondTheMostAreCorrupt) {
   }
 }
 
-/// One rank says what differs; the other says the same, or that the first gave up.
+/// Expects that one rank names the difference, and that the other does too or reports the first.
 void expect_other_header(const std::vector<Fate>& fates) {
   const auto is_corrupt = [](const Fate& fate) { return fate.kind == Fate::Kind::corrupt; };
   EXPECT_TRUE(std::ranges::any_of(fates, is_corrupt)) << fates[0] << ", " << fates[1];
@@ -182,8 +182,8 @@ TEST(Link, AnotherMessagesNumberIsCorrupt) {
 // ---- damage, and memory
 // --------------------------------------------------------------------------
 
-/// Rank 1 receives a changed message and says so; the others give up too, unless they were done.
-/// False where there was no such message.
+/// Expects that rank 1 receives a changed message and reports it. The others give up too, unless
+/// they were done. Returns false if there was no such message.
 bool expect_corrupt(const Reduce& spec, const Ranks& ranks, Flip& flip) {
   Transports transports = LocalTransports(static_cast<int>(ranks.size()));
   transports[1] = std::make_unique<FlippingTransport>(std::move(transports[1]), flip);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Started by mpirun, with its recovery on: the last rank ends or stops in the middle of an
-// exchange; the others notice, agree, and carry on as a group of their own. The first of them then
-// says so, which is what the test asks for: mpirun's own status is that of the rank that was lost.
+// Started by mpirun, with its recovery on. The last rank ends or stops in the middle of an
+// exchange. The others detect that, agree, and continue as a new group. The first of them then
+// prints the result that the test reads: mpirun's own status is the lost rank's.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

@@ -37,7 +37,7 @@ std::vector<Format> formats_up_to_16_bits() {
       if (f.bits() >= 2 && f.bits() <= 16) formats.push_back(f);
     }
   }
-  // Those of many codes: all in the exhaustive tier.
+  // Formats of many codes are tried completely in the exhaustive tier.
   std::size_t number = 0;
   std::erase_if(formats, [&number](const Format& f) {
     return f.bits() > 12 && !testing::is_chosen(number++, 3);
@@ -53,7 +53,7 @@ TEST(Codec, EveryCodeOfEveryFormatUpTo16Bits) {
     const std::size_t count = std::size_t{1} << spec.bits();
     std::vector<std::uint64_t> codes(count);
     std::vector<float> values(count);
-    std::vector<std::uint64_t> canonical;  // what encoding those values gives
+    std::vector<std::uint64_t> canonical;  // the codes of the decoded values
     std::vector<float> encodable;
     for (std::size_t c = 0; c < count; ++c) {
       codes[c] = c;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quotients and square roots without FMA are rounded to odd: what is not exact ends in a one, and
-// lies between the neighbors' exact products, whose signs a fused operation gives.
+// Quotients and square roots without FMA are rounded to odd. An inexact one ends in a one, and lies
+// between the neighbors' exact products, whose signs a fused operation gives.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -85,7 +85,7 @@ class Cases {
   std::mt19937_64 generator_;
 };
 
-/// What was rounded, and what left a doubt.
+/// The results that were rounded, and the results that left a doubt.
 struct Seen {
   int certain = 0, doubtful = 0, wrong = 0;
 };

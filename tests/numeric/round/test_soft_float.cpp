@@ -166,7 +166,7 @@ reference::Exact exact_result(Operation op, float x, float y, float z,
   return reference::add_for(o, reference::multiply(a, b), c);
 }
 
-// Those that the oracle has. Quotients and roots: below, and by rationals in test_flags.py.
+// The operations of the oracle. Quotients and roots: below, and by rationals in test_flags.py.
 constexpr std::array kExact = {Operation::cast, Operation::add, Operation::mul, Operation::fma};
 
 void expect_oracle(const Format& format, const RoundingOptions& o, int n, std::uint64_t seed) {

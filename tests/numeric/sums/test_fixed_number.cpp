@@ -33,7 +33,7 @@ Wide value_of(const FixedTerm& term) {
   return term.negative ? -size : size;
 }
 
-// Returns what an integer of `width` bits keeps of s.
+// Returns the value that an integer of `width` bits holds for s.
 Wide kept(Wide s, int width, bool saturates) {
   const Wide half = Wide{1} << (width - 1);
   if (saturates) return s >= half ? half - 1 : s < -half ? -half : s;

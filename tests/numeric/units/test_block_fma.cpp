@@ -478,7 +478,7 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 = 2.25 has the exponent 0: units of 1/4 keep it, those of 2^1 would not.
+  // 1.5 * 1.5 = 2.25 has the exponent 0: units of 1/4 hold it, units of exponent 2^1 would not.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }

@@ -415,7 +415,7 @@ def test_meta_and_fake_tensors():
 
 
 def test_the_library_takes_no_scales_of_another_tensor():
-    """What Python checks before, the operators refuse by themselves."""
+    """The operators refuse by themselves what Python checks before."""
     x = normal(2, 32)
     none = (None,) * 7
     operator = torch.ops.cpd.cast_scaled

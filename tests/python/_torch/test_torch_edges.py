@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of operators on tensors: shapes of what goes with them, factors, padding, saved tensors."""
+"""Edge cases of operators on tensors: shapes of other operands, factors, padding, saved tensors."""
 
 from __future__ import annotations
 

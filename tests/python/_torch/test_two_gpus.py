@@ -50,7 +50,7 @@ def assert_there(got: Any, wanted: Any, device: str, about: str = "") -> None:
 
 
 def wrong_calls(device: str, calls: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """The calls whose results there are others than these."""
+    """Returns the calls whose results on that device differ from these."""
     x = normal(SIDE, SIDE).to(device)
     got = {name: call(x) for name, call in calls.items()}
     return [n for n, y in got.items() if str(y.device) != device or not same(y, wanted[n])]

@@ -225,7 +225,7 @@ WIRES = (
     "feedback int4 bucket=32",
     "feedback qsgd bits=2 bucket=128",
 )
-"""A codec of each kind, with what it may keep."""
+"""A codec of each kind, with its possible state."""
 SHAPES = ((40, 25), (0, 3), (1,), (6, 3, 3), (5001,))
 
 
@@ -261,7 +261,7 @@ def codecs(comm: Communicator, of: int) -> list[str]:
 
 
 def kept_by(states: compress.States, rank: int) -> list[Any]:
-    """Returns what is kept of a rank's contributions."""
+    """Returns the state stored for a rank's contributions."""
     layers = states.state_dict()["layers"]
     return [one for one in layers if one["rank"] == rank and one["stage"] == "contribution"]
 
@@ -384,7 +384,7 @@ SAID = {
     "barrier": "operation is all_gather on rank 0 and barrier on",
     "barrier and sum": "operation is all_reduce on rank 0 and barrier on",
 }
-"""What the texts of some mismatches say that differs."""
+"""The differences that the texts of some mismatches name."""
 
 
 def mismatches(comm: Communicator) -> dict[str, str]:

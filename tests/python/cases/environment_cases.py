@@ -36,7 +36,7 @@ def numbers(n: int, seed: int = 0) -> np.ndarray:
 
 
 def doubles(n: int) -> np.ndarray:
-    """float64 that are subnormal binary32 values, and some that are subnormal themselves."""
+    """Returns float64 numbers that are subnormal binary32 values, and some subnormal float64."""
     rng = np.random.default_rng(1)
     bits = rng.integers(0, 2**52, n, dtype=np.uint64) & np.uint64(0xF_0000_0000_0000)
     bits |= rng.integers(1023 - 149, 1023 - 120, n, dtype=np.uint64) << np.uint64(52)

@@ -21,8 +21,8 @@ from by_keywords import with_cast
 
 Array = npt.NDArray[Any]
 
-# What a compiled call says instead, by the message expected: dynamo's own words, or the library's
-# where only it sees values. None: it raises nothing. A graph's memory is not its caller's, so it
+# The text of a compiled call's error, by the message expected: dynamo's own words, or the library's
+# if only it sees values. None: it raises nothing. A graph's memory is not its caller's, so it
 # cannot know that two arguments overlap; integers of 64 bits are cut to 32 before they are checked.
 DIFFERS: dict[str, str | None] = {
     r"x and y must broadcast together.*\(3, 4\) and \(3, 3\)": "Attempting to broadcast a dim",
@@ -87,7 +87,7 @@ class FrontEnd:
             assert_bits(got, call.expected, f"{self.name}: {call}")
 
     def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
-        """Of calls that fail alike, those that are tried."""
+        """Returns the calls to try, of several that fail alike."""
         return calls
 
     def tried(self, call: Call) -> Any:

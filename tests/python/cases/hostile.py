@@ -417,7 +417,7 @@ INTERNAL = ("cpd.comm.Communicator", "cpd.nn.Report")
 
 
 def calls() -> Iterator[tuple[Target, inspect.Parameter, str]]:
-    """Which parameter of which callable gets which wrong thing."""
+    """Yields a callable, one of its parameters, and a wrong value for it."""
     for one in targets():
         for parameter in one.parameters if one.name not in INTERNAL else ():
             for what in WRONG:
@@ -467,7 +467,7 @@ MACHINE = re.compile(
     "needs TransformerEngine|can't allocate memory|Storage size calculation overflowed|"
     "CUDA tensors need an NVIDIA GPU and its driver"
 )
-"""What errors of another kind say of the machine, or of a library that is not there."""
+"""Words in errors about the machine, or about a missing library."""
 
 
 def complaint(error: BaseException) -> str:

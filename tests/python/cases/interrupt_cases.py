@@ -55,7 +55,7 @@ class Interrupts:
 
 
 def met_by_ctrl_c(call: Callable[[], Any], delay: float = DELAY) -> dict[str, Any]:
-    """Returns what became of a call that is interrupted."""
+    """Returns the outcome of an interrupted call."""
     interrupts = Interrupts(delay)
     interrupts.begin()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of reductions over virtual ranks share."""
+"""Helpers that the tests of reductions over virtual ranks share."""
 
 import numpy as np
 

@@ -29,7 +29,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data")) / "scaling"
 REASON = f"no vectors of scaled formats at {DATA} (CPD_DATA names the data folder)"
 
-# What the texts of formats in these tests stand for.
+# The meanings of the texts of formats in these tests.
 FORMATS = {
     "e4m3fn": Format(4, 3, None, "fn"),
     "e5m2": Format(5, 2),
@@ -141,7 +141,7 @@ def every_second(x: Array) -> Array:
 
 
 def cases() -> list[Case]:
-    """All that are stored; none without the data."""
+    """Returns all stored cases; none without the data."""
     if not (DATA / "index.json").exists():
         return []
     return [c for c in (*_mx(), *_nvfp4(), *_fp8()) if c.arrays()]
@@ -476,13 +476,13 @@ def counts(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[int, int]]:
 
 
 def unneeded(outcomes: Iterable[Outcome]) -> list[Difference]:
-    """Those of `DIFFERENCES` for which nothing differs."""
+    """Returns the entries of `DIFFERENCES` for which nothing differs."""
     needed = set().union(*(outcome.reasons for outcome in outcomes))
     return [d for i, d in enumerate(DIFFERENCES) if i not in needed]
 
 
 def compare(case: Case, results: list[Result]) -> Outcome:
-    """Ours against theirs: what differs must be where some of `DIFFERENCES` says."""
+    """Compares our results with theirs: each difference must be allowed by `DIFFERENCES`."""
     f = facts(case, results)
     allowed = {
         i: d.where(case, f)

@@ -64,7 +64,7 @@ def decode_one(codes: Any, q: Any, shape: Any, blocks: Any, **how: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Try:
-    """An array that is encoded, with what the oracle gives."""
+    """An array that is encoded, with the oracle's result."""
 
     x: Array
     arguments: Mapping[str, Any]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of tensors share: comparing them, compiling, random values, recipes."""
+"""Helpers that the tests of tensors share: comparing, compiling, random values, recipes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def same(a, b):
 
 
 def close(a, b, tolerance=1e-4):
-    """Equal shapes, and values to a tolerance; of trees, those of all their leaves."""
+    """Expects equal shapes, and values within a tolerance; for trees, in all their leaves."""
     pairs = list(zip(tree_leaves(a), tree_leaves(b), strict=True))
     return bool(pairs) and all(
         p.shape == q.shape

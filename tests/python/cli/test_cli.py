@@ -190,7 +190,7 @@ def test_no_escape_codes_in_pipes(arguments):
 
 
 def in_a_terminal(arguments: list[str], columns: int, **environment: str) -> str:
-    """Returns what `cpd ARGUMENTS` writes to a terminal of so many columns."""
+    """Returns the output of `cpd ARGUMENTS` on a terminal of `columns` columns."""
     import fcntl
     import pty
     import struct

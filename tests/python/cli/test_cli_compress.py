@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd compress`: what it tells of a file is what the codecs give."""
+"""`cpd compress` reports the results of the codecs for a file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd show` of units and formats, `--compare`: what they tell is what the package says."""
+"""`cpd show` of units and formats, and `--compare`, print the facts of the package."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from cpd.cli import options as opt
 from cpd.cli.options import integers, texts
 
 OWN = {"--a", "--b", "--c", "-h", "--help"}
-"""Options whose letters are those of a formula."""
+"""Options whose letters are the letters of a formula."""
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -150,7 +150,7 @@ def read(*words: str) -> Whole:
 
 
 def test_a_dataclass_of_options() -> None:
-    """Its fields decide flags, types and defaults; what is read is an instance."""
+    """The fields decide flags, types and defaults; the command line becomes an instance."""
     options = read()
     assert options == Whole(files=[])
     assert opt.changed(options.part) == {}

@@ -194,7 +194,7 @@ def test_interrupted_while_processes_start(tmp_path, after):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_interrupted_and_taken_up(tmp_path, jobs):
-    """Ctrl-C ends it in one line; what was measured stays, and is not measured again."""
+    """Ctrl-C ends a sweep in one line; finished cells remain, and are not measured again."""
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2048, 1024), np.float32))
     out = tmp_path / "out"
     command = [

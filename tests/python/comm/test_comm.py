@@ -32,7 +32,7 @@ def run(world, function, **options):
 
 
 def first(world, function, **options):
-    """Returns what rank 0 returns; the others return the same."""
+    """Returns the result of rank 0; the others return the same."""
     results = run(world, function, **options)
     assert all(repr(result) == repr(results[0]) for result in results)
     return results[0]
@@ -74,7 +74,7 @@ def test_other_operations(world):
 
 
 def kinds_of_layers():
-    """The same values in many guises: (what, layers)."""
+    """Returns the same values in several forms: (description, layers)."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(7)
     x = rng.integers(-8, 9, (6, 4)).astype(np.float32)
@@ -455,7 +455,7 @@ def test_a_rank_that_raises_takes_the_others_along():
 
 
 def test_a_refusal_reaches_all_ranks():
-    """What C++ alone refuses, on one rank."""
+    """An error that only C++ raises, on one rank, reaches all ranks."""
     x = [np.ones(3, np.float32)]
 
     def calls(comm):
@@ -468,7 +468,7 @@ def test_a_refusal_reaches_all_ranks():
 
 
 def test_wrong_arguments_of_one_rank_reach_all():
-    """What Python refuses before C++ is called."""
+    """An error that Python raises before C++ is called reaches all ranks."""
     comm_cases.check_refusals(run(3, comm_cases.refusals))
 
 

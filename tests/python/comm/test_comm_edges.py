@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of sums over ranks: numbers that are off by one, arguments of which one is forgotten."""
+"""Edge cases of sums over ranks: numbers that are off by one, and a forgotten argument."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ EXCHANGES = ("ring", "hierarchical", "gather")
 TIMEOUT = 5.0
 """An idle machine's seconds until a rank is lost, where some are."""
 ROOM = 40.0
-"""An idle machine's seconds past the timeout until a rank has said what it is to say at once."""
+"""Seconds on an idle machine, after the timeout, until a rank must have reported."""
 
 
 def also(transport: str, *worlds: int) -> list[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what `cpd.simulate_all_reduce` takes and gives, and what `cpd.Reduce` refuses."""
+"""Tests arguments and results of `cpd.simulate_all_reduce`, and refusals of `cpd.Reduce`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual ranks whose layers become ready on streams of their own, and are freed there."""
+"""Virtual ranks whose layers become ready on separate streams, and are freed there."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_options_are_keywords_or_text():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_sum_is_that_of_what_is_encoded(wire):
-    """By gather, of one rank: what the codec itself gives, step by step."""
+    """A sum over one rank by gather equals the codec's own result, step by step."""
     spec, codec = cpd.Reduce(wire, exchange="gather"), cpd.Codec(wire)
     states, own = compress.States(), [compress.States() for _ in SHAPES]
     for step in range(3):

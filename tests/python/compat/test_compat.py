@@ -473,7 +473,7 @@ def test_gradients_over_torch_distributed():
 
 @pytest.fixture
 def engine(monkeypatch):
-    """As much of TransformerEngine as a custom recipe meets."""
+    """Provides the part of TransformerEngine that a custom recipe uses."""
 
     class Quantizer:
         def __init__(self, *, rowwise, columnwise):

@@ -84,7 +84,7 @@ def test_a_shift_is_undone():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_pieces_are_those_of_the_whole(name):
-    """The native codec: a piece decodes to what the whole layer does there."""
+    """In the native codec a piece decodes to the same values as within the whole layer."""
     held = cpd.Codec(name)._held
     flat = X.reshape(-1)
     wanted = cpd.Codec(name).encode(flat).values
@@ -378,7 +378,7 @@ def kept_by_ranks(world):
 
 
 def reduce_with(comm, states):
-    """Returns what the call says, where it is refused."""
+    """Returns the error text of the call, if it is refused."""
     layer = np.linspace(-1, 1 + comm.rank, 64, dtype=np.float32)
     try:
         comm.all_reduce([layer], FED_BACK, states=states)

@@ -21,7 +21,7 @@ MIXED = (
 
 
 def owing(world, wire, steps=3, **options):
-    """The states of so many ranks, each one's and those of virtual ones, after some steps."""
+    """Returns the states of `world` ranks, separate and virtual ones, after some steps."""
     spec = cpd.Reduce(wire, **options)
     rng = np.random.default_rng(world)
     states, virtual = [compress.States() for _ in range(world)], compress.States()

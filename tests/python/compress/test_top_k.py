@@ -82,7 +82,7 @@ def test_without_feedback():
 
 
 def test_what_is_fed_back_is_sent_at_last():
-    """Everything that ever came is what was sent and what is left, for values that add exactly."""
+    """The sum of all inputs equals the sum of the values sent and the rest, for exact additions."""
     codec = cpd.Codec("top_k 0.05")
     states = cpd.compress.States()
     draw = np.random.default_rng(0)
@@ -215,7 +215,8 @@ def test_aps_is_refused_beside_scales(inner):
 
 
 def test_a_scaler_of_kept_values_is_shared():
-    """TernGrad's of virtual ranks is measured over what each keeps, as that of real ranks."""
+    """TernGrad's scaler over virtual ranks is measured on each rank's residual sum, as over real
+    ranks."""
     spec = cpd.Reduce("top_k 0.3 terngrad clip=none")
     states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(2)]
     for call in range(3):

@@ -57,7 +57,7 @@ MODULES = {
     "fma8": ("fp8_fma_wide", Ports(flags=False)),
     "mul16": ("fp16_mul_pipe", PIPE),
 }
-"""The modules whose ports are the fields; the others are those of the operations."""
+"""The modules whose ports are the fields; the other modules are those for operations."""
 EQUAL = {name for name, mutant in MUTANTS.items() if "equal" in mutant}
 """Replacements that change no result."""
 QUICK = {

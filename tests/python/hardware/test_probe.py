@@ -22,11 +22,11 @@ from cpd.hardware.probing.rules import Known
 from patience import scaled
 
 DEEP = 128
-"""Promotion every so many products is seen with twice as many."""
+"""Promotion after N products is seen with 2 N products."""
 
 
 def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int = 0) -> Probed:
-    """Returns what is found of an accumulator of which only the sums are seen."""
+    """Returns the probe's result for an accumulator of which it sees only the sums."""
     a, b = (acc.a, acc.b) if acc.form == "unit" else ("fp16", "fp16")
     return probe(Known(acc).sums, a, b, c, k=k, seed=seed)
 

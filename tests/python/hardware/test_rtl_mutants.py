@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors find every planted bug of `tests/rtl/mutants.toml`, and nothing where there is none."""
+"""Vectors find every planted bug of `tests/rtl/mutants.toml`, and nothing without a bug."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ PRESETS = {
 
 
 def library_vectors(name: str) -> Any:
-    """Of all pairs of 8 bits, or directed and random ones: what `cpd vectors` writes."""
+    """Returns the vectors that `cpd vectors` writes: all pairs of 8 bits, or directed and random
+    ones."""
     if name in PRESETS:
         preset, output = PRESETS[name]
         accumulator = cpd.Accumulator(output, scheme=preset)

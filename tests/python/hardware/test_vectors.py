@@ -80,7 +80,7 @@ def rational(made: Vectors, every: dict[str, Any], i: int) -> tuple[oracle.Value
 
 
 def test_signalling_nan_are_invalid() -> None:
-    """e4m3 has three of each sign; those whose first mantissa bit is 1 raise nothing."""
+    """e4m3 has three NaN of each sign; a NaN whose first mantissa bit is 1 raises nothing."""
     every = columns(make_vectors("mul", "e4m3", exhaustive=True))
     lines = zip(every["a"], every["b"], every["flags"], strict=True)
     raised = {int(a): int(flags) for a, b, flags in lines if b == 0x38}  # times 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of vectors: what is written is read, others' are checked, bad ones are named by line."""
+"""Files of vectors: written files are read, foreign files are checked, errors name the line."""
 
 from __future__ import annotations
 

@@ -442,7 +442,7 @@ def test_compiled_programs_count_without_compiling_again(train, recipe):
 
 
 def test_compiled_layers_under_eager_checkpoints():
-    """What is computed again begins no step, though the program is compiled."""
+    """Recomputation begins no step, even in a compiled program."""
     model = net()
     call, _ = compiled(model.trunk)
     for n in range(ROUNDS):

@@ -76,7 +76,7 @@ def fit(recipe, steps, parts=False):
 
 
 def plain(recipe, steps):
-    """Training by calls of the model that is converted, or of one that is not."""
+    """Trains by calls of the converted model, or of an unconverted one."""
     model = llama()
     if recipe is not None:
         cpd.convert(model, recipe, coverage=False)

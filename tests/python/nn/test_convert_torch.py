@@ -386,7 +386,7 @@ def loss(parameters, model, x):
 
 @HOW
 def test_functional_calls(how):
-    """The buffer that is given is the clock; the model's own stands still."""
+    """The given buffer is the clock; the model's own does not advance."""
     model = converted(how)
     parameters = dict(model.named_parameters())
     buffers = {name: torch.full_like(b, 5) for name, b in model.named_buffers()}

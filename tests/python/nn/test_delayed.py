@@ -47,7 +47,7 @@ def hybrid(**options):
 
 
 def note(delayed, magnitudes):
-    """What the operands' largest magnitudes are in this step."""
+    """Records the operands' largest magnitudes of this step."""
     for name, amax in zip(OPERANDS, magnitudes, strict=True):
         if name == "gradient":
             y = delayed.watch(torch.zeros(2, requires_grad=True))
@@ -232,7 +232,7 @@ def test_compiled_steps_have_the_same_bits():
 
 
 def in_place_models(in_place):
-    """Models whose activations, as VGG's and NFNet's, change what the layer before gave them."""
+    """Returns models whose activations change their input in place, as in VGG and NFNet."""
     relu = functools.partial(nn.ReLU, in_place)
     yield (
         nn.Sequential(

@@ -178,7 +178,7 @@ def test_a_convolution_rounds_exact_products_once(form, recipe, mode):
     first = 0 if transposed else 1
 
     def both(qx, qw):
-        """The float64 layer of these operands, and its gradient's function."""
+        """Returns the float64 layer of these operands, and the function of its gradient."""
         qx, qw = qx.requires_grad_(), qw.requires_grad_()
         forward = getattr(F, kind.__name__.lower().replace("transpose", "_transpose"))
         return qx, qw, forward(qx, qw, None, **more)

@@ -34,7 +34,7 @@ ACCUMULATORS = ["e4m3 kahan", "fp32 sequential", "h100-fp8", "int32", "fixed<32,
 
 
 def taken_by(given):
-    """Yields what takes a recipe, given `given`."""
+    """Yields the functions and classes that take a recipe, called with `given`."""
     x, model = torch.ones(2, 4), lambda: torch.nn.Linear(4, 3)
     yield lambda: cpd.Recipe(given)
     yield lambda: cpd.convert(model(), given, coverage=False)

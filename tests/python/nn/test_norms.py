@@ -33,7 +33,7 @@ def by_hand(x, spec, purpose, stream=0):
 
 
 def gradients(f, *operands, seed=9):
-    """Result and gradients of those operands that are tensors of floats."""
+    """Returns the result, and the gradients of operands that are tensors of floats."""
     leaves = [
         x.detach().clone().requires_grad_()
         if isinstance(x, torch.Tensor) and x.is_floating_point()
@@ -237,7 +237,7 @@ def test_round_both_passes_opcheck():
 
 
 def test_inductor_keeps_eagers_bits():
-    """Where torch's function in its place would come out otherwise."""
+    """The inputs are such that torch's own function would give other bits."""
     x, w = normal(64, 256), normal(256, seed=1)
 
     def run(x, w):

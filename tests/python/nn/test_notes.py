@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes of reports: what they warn of is what calls refuse."""
+"""Reports warn in advance of the calls that will be refused."""
 
 import pytest
 import torch

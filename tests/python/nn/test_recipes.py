@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: what they hold, as plain data, in files, by name."""
+"""Recipes: their contents, as plain data, in files, by name."""
 
 from __future__ import annotations
 

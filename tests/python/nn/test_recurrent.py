@@ -255,7 +255,8 @@ def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
 @pytest.mark.few("", 3)
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
-    """Both directions, whichever results are used; gradients that are zeros of either sign too."""
+    """Tests both directions and all choices of used results; gradients are zeros of either sign
+    too."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
     layer, how = wide_layer(kind, bidirectional=True, **options), cpd.Recipe(FORMATS[0])
@@ -283,7 +284,8 @@ def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_second_derivatives_of_native_sums_are_the_loops(kind, at_once):
-    """Those that the gradient's own graph adds; the first derivatives have the same bits."""
+    """Tests the derivatives that the gradient's own graph adds; first derivatives have the same
+    bits."""
     layer = torchs(kind)
     x, hx = normal(3, 2, 3).requires_grad_(), states(layer, kind, 2)
     leaves = [x, *layer.parameters()]

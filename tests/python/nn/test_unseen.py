@@ -32,7 +32,7 @@ class Multiply(torch.autograd.Function):
 
 
 class Mul(Multiply):
-    """The same, whose node is called MulBackward, much as that of torch's multiplication."""
+    """The same product; its node is called MulBackward, similar to torch's multiplication."""
 
 
 class Emulated(Multiply):

@@ -263,7 +263,7 @@ def test_a_form_has_its_keys_and_no_others(text):
 
 
 def test_units_and_integers_by_their_keys():
-    """The same as by their texts, whose fields are written by hand here."""
+    """Keys give the same accumulators as texts. The fields are written by hand here."""
     unit = cpd.Accumulator(a="fp16", b="fp16", block=4, fraction_bits=23, min_exponent=-133)
     assert unit == cpd.Accumulator("v100")
     assert cpd.Accumulator("bf16", a="fp16", b="fp16", promote=16).format.name == "bf16"

@@ -298,7 +298,7 @@ def probe_sums(head: str) -> Outcome:
     block = unit.scale_block if unit and unit.scale else 4
 
     def scaled(acc: cpd.Accumulator, block: int) -> Any:
-        """With scales for so many values of k, those of many sums small."""
+        """Adds scales for each `block` values of k; many of the sums are small."""
         scales = np.random.default_rng(block)
         of_a = 2.0 ** scales.integers(-9, 4, (192, 64 // block)).astype(np.float32)
         of_b = 2.0 ** scales.integers(-9, 4, (64 // block, 8)).astype(np.float32)

@@ -152,7 +152,7 @@ def test_saturation(
 
 
 def test_signed_finite_formats_are_fnuz_that_saturates() -> None:
-    """By sums and products, whose routes are others than those of single operations."""
+    """Tests sums and products, which take other routes than single operations."""
     generator = np.random.default_rng(7)
     a, b = (generator.standard_normal((17, 40)).astype(np.float32) * 30 for _ in range(2))
     for finite, fnuz in (("binary8p4sf", "e4m3fnuz"), ("binary8p3sf", "e5m2fnuz")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of GPUs: what can be told without one."""
+"""Memory of GPUs: the part that can be tested without a GPU."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def matrix(generator: random.Random, pool: F32, rows: int, columns: int) -> F32:
     return pool[chosen].reshape(rows, columns)
 
 
-# What integers the products are: whole and small, whole and large, with a fraction, far beyond.
+# The kinds of products, in units: whole and small, whole and large, with a fraction, far beyond.
 KINDS = {
     "int8": (8, 0, 7, 0),
     "int12": (12, 11, 11, 0),

@@ -35,7 +35,7 @@ def values_of(x: Any) -> list[oracle.Value]:
 
 
 def arrays(f: cpd.Format, dtype: Any, n: int, seed: int) -> list[Any]:
-    """Operands of which many results lie beside a place where rounding or a flag changes."""
+    """Returns operands with many results next to a point where rounding or a flag changes."""
     spec = spec_of(f)
     if dtype == np.float64:
         return list(wide_operands(spec, n, seed))

@@ -155,7 +155,7 @@ def test_bf16_is_the_exact_sum_rounded_once(front_end: FrontEnd) -> None:
 
 
 def exact_transform(group: Sequence[float], signs: int) -> list[Fraction]:
-    """By Sylvester's matrix; size 16, whose factor is 1/4."""
+    """Computes the transform by Sylvester's matrix, for size 16, whose factor is 1/4."""
     terms = flipped([Fraction(x) for x in group], signs, Fraction.__neg__)
     return [
         sum(-x if (i & j).bit_count() % 2 else x for j, x in enumerate(terms)) / Fraction(4)

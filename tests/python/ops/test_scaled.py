@@ -315,7 +315,7 @@ FORMAT_INT8 = "e1m6finite:bias=-5"
 
 
 def test_given_scales(front_end: FrontEnd) -> None:
-    """As encode returns them, or as values: the elements are those of these scales."""
+    """Scales are given as from encode, or as values: the elements belong to these scales."""
     x, other = noise((6, 20), 8), noise((6, 20), 9)
     for of in (
         {"element": "e4m3fn", "block": 8},

@@ -164,7 +164,7 @@ def test_encoded_says_all_itself():
 
 
 def test_scales_of_any_layout(front_end: FrontEnd):
-    """Given arrays that are not contiguous are taken as they read."""
+    """Given arrays may be non-contiguous: their logical order counts."""
     q = cpd.Scaled("mxfp8")
     scales = np.repeat(cpd.encode(X, q)[1], 2)[::2]
     amax = np.ones((4, 2), np.float32)[:, :1] * 7

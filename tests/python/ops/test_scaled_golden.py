@@ -92,7 +92,7 @@ def outcome(name: str) -> Outcome:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
-    """Equal, or different where a reason says, in as many values as ever."""
+    """Results are equal, or differ for a known reason, in a stored number of values."""
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
 

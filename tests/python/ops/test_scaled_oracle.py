@@ -77,7 +77,7 @@ def test_every_array_belongs_to_a_case() -> None:
 @vectors
 @some_in_quick()
 def test_golden(name: str) -> None:
-    """Equal, or different where a reason says, in as many values as ever."""
+    """Results are equal, or differ for a known reason, in a stored number of values."""
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
 
@@ -151,7 +151,7 @@ NVFP4: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What one row is encoded to, as floats."""
+    """The encoding of one row, as floats."""
 
     elements: list[float]
     scales: list[float]

@@ -103,7 +103,7 @@ def drawing(text: str) -> list[Call]:
 
 @every_front_end({text: [(text, i) for i in range(len(ROUNDINGS))] for text in TEXTS})
 def test_accumulators_of_every_text(front_end: FrontEnd, cases: list[Any]) -> None:
-    """A case is a rounding, of which each has three calls; compiled, one of them each."""
+    """A case is a rounding with three calls; the compiled front end takes one of the calls."""
     every = [call for text, i in cases for call in drawing(text)[3 * i : 3 * i + 3]]
     front_end.check(every if front_end.few is None else every[2::3])
 

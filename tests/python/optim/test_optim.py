@@ -143,7 +143,7 @@ def test_each_optimizer_of_torch(name, dtype, master):
 
 
 def probe(name):
-    """Returns what an optimizer keeps of a matrix, as tensors."""
+    """Returns the state that an optimizer stores for a matrix, as tensors."""
     p = nn.Parameter(torch.ones(2, 2))
     p.grad = torch.ones(2, 2)
     optimizer = getattr(torch.optim, name)([p], **OPTIMIZERS[name])

@@ -35,7 +35,7 @@ def test_rates_are_numbers(value):
 
 
 def test_each_state_draws_from_a_stream_of_its_own():
-    """From k << 36 | i << 20 | what, what from 3 on by the state's name."""
+    """The streams are k << 36 | i << 20 | purpose; purposes from 3 on follow the state's name."""
     n = 512
     gradient = [1 + 2**-7] * n
     p = parameter([0.0] * n, gradient)

@@ -60,7 +60,7 @@ def means_of(v: Sequence[float]) -> tuple[float, float]:
 
 
 class Layer:
-    """One layer as it is sent: its values, bytes of pieces of it, and what it leaves."""
+    """One layer as it is sent: its values, the bytes of its pieces, and its residual."""
 
     def __init__(
         self, x: Sequence[float], residual: Sequence[float], bucket: int, shift: int = 0

@@ -161,7 +161,7 @@ def spread(g, w, size, c, moves, gemm):
 
 
 def correlate(g, x, size, moves, gemm):
-    """The gradient of a convolution's weight, from those of its result and from its image."""
+    """Returns the gradient of a convolution's weight, from the result's gradient and the image."""
     stride, padding, dilation, _, _, groups = moves
     columns = unfolded(padded(x, padding), size[2:], stride, dilation, g.shape[2:], groups)
     gathered = columns.permute(1, 2, 0, 3).reshape(groups, columns.shape[2], -1)

@@ -403,7 +403,7 @@ def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) ->
 
 
 def _cut_sum(terms: Sequence[tuple[Fraction, int]], f: int) -> tuple[Fraction, int]:
-    """Terms cut below the greatest exponent of those that are not zero, and that exponent."""
+    """Cuts terms below the greatest exponent of the nonzero ones. Returns them and the exponent."""
     greatest = max((e for value, e in terms if value), default=-999)
     quantum = power_of_two(greatest - f)
     return sum((_cut(value, quantum) for value, _ in terms), Fraction(0)), greatest

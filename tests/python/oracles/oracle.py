@@ -380,7 +380,7 @@ def negate(a: Value) -> Value:
 
 
 def as_value(x: int | Value) -> Value:
-    """Returns what a binary32 pattern stands for; a value is itself."""
+    """Returns the value of a binary32 pattern; a value is returned unchanged."""
     return value_from_bits(x) if isinstance(x, int) else x
 
 

@@ -85,7 +85,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Elements in x's order, scales in the grid's; `codes` has None where there is no code."""
+    """Elements in x's order, scales in the grid's; `codes` has None for values without a code."""
 
     elements: list[Value]
     scales: list[Value]
@@ -400,7 +400,7 @@ def inner_scale(
 
 
 def multiplier_of(s: Spec, scale: Value, outer: Value) -> Multiplier:
-    """Returns what given scales do to the elements."""
+    """Returns the multiplier of the elements for given scales."""
     if isinstance(scale, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
         return Multiplier(divisor=NAN)
     if s.arithmetic == "exact":
@@ -461,7 +461,7 @@ def error(
 
 @dataclass(frozen=True)
 class Plan:
-    """What the blocks of an array get: scales, what they do to the elements, and who is in them."""
+    """The blocks of an array: their scales, their elements' multipliers, and their members."""
 
     scales: list[Value]
     multipliers: list[Multiplier]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples in the documentation of `cpd` run, and give what they say; the READMEs' run."""
+"""The examples in the documentation and the READMEs of `cpd` run, and print what they show."""
 
 from __future__ import annotations
 

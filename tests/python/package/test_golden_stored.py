@@ -29,7 +29,7 @@ OLD_TYPE = ":".join(("type", "Conv2d"))
 
 
 def with_optimizer(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with the keys that the refusal names, in place of those of 0.7."""
+    """Returns the data with the keys that the refusal names, in place of the keys of 0.7."""
     kept = {key: value for key, value in data.items() if key not in ("wire", "update", "state")}
     optimizer = "bf16 update=stochastic random_bits=16 momentum=bf16"
     return kept | {"optimizer": optimizer, "reduce": "e4m3 aps rounding=stochastic"}
@@ -65,7 +65,7 @@ REFUSED = {
     ),
     "parts": (f"a selector of a class is 'type Conv2d' in place of '{OLD_TYPE}'", with_types),
 }
-"""Files that are refused: what the error says, and what makes them readable."""
+"""Refused files: the error's text, and the change that makes each readable."""
 
 
 @pytest.mark.parametrize("kind", ["toml", "json"])

@@ -16,7 +16,7 @@ import hostile  # noqa: E402
 from test_memory import growth, has_mallinfo2  # noqa: E402
 
 SHARE = 60
-"""Of so many calls one is made in the quick tier."""
+"""One call of SHARE is made in the quick tier."""
 
 
 @pytest.fixture(autouse=True)

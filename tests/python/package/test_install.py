@@ -130,7 +130,7 @@ def test_the_same_wheel_twice():
 
 
 def test_materials_of_the_wheel():
-    """Each library by its hash; what is required; what is compiled in; dates of the commit."""
+    """Lists each library by its hash, requirements, and compiled-in parts, dated by the commit."""
     with zipfile.ZipFile(made_wheel()) as wheel:
         (name,) = (n for n in wheel.namelist() if n.endswith("/sboms/cpd.cdx.json"))
         bom = json.loads(wheel.read(name))
@@ -151,7 +151,7 @@ def test_materials_of_the_wheel():
 
 
 def test_the_lab_is_a_wheel_of_its_own(bare):
-    """Without it the commands are named with what to install; with it they run."""
+    """Without the lab, its commands name the package to install; with it they run."""
     bare.pip(str(made_wheel()), TORCH)
     words = ("cpd", "train", "--epochs", "1", "--no-baseline")
     needs = "needs the Python package 'cpd-lab' (pip install cpd-lab)"

@@ -49,7 +49,7 @@ def run(name: str, threads: str = "2") -> tuple[Any, str]:
     start, words = forked.run, [PROGRAM, name]
     if name.removeprefix("ends_in_").startswith("torch"):
         pytest.importorskip("torch")
-        # torch's threads, on which its operators run, are not those of a process that is forked.
+        # torch's operators run on torch's threads, which a forked process does not have.
         start, words = subprocess.run, [sys.executable, *words]
     done = start(
         words,

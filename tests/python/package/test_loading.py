@@ -46,7 +46,7 @@ SLOW = ("ast", "dataclasses", "difflib", "numpy.typing", "shlex", "cpd.nn.recipe
 
 
 def test_what_takes_time_is_not_imported():
-    """Beyond what importing NumPy loads; `dataclasses` and `numpy.typing` may be among it."""
+    """Only NumPy's imports may be loaded, and `dataclasses` and `numpy.typing`."""
     program = (
         "import numpy, sys; before = {*sys.modules}; import cpd; print(*{*sys.modules} - before)"
     )

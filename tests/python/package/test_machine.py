@@ -23,7 +23,7 @@ BLAS = pytest.mark.skipif(not _core.cpu_blas(), reason="CPD was built without a 
 @BLAS
 @pytest.mark.parametrize("front_end", ["numpy", "torch"])
 def test_blas_hidden(tmp_path, front_end):
-    """In a process of its own, where the loader finds a file of that name that is no library."""
+    """Runs in another process, where the loader finds a file of that name that is not a library."""
     (tmp_path / "libopenblas.so.0").write_text("no library")
     script = f"""
 import numpy as np, torch, cpd

@@ -21,7 +21,7 @@ import cpd.functional as F  # noqa: E402
 CALLS = 1_000
 ALL_CALLS = 200_000
 ROUNDS = 8
-"""By chance a heap grows in some rounds; what calls keep it grows by in each."""
+"""A heap may grow by chance in some rounds; memory that calls keep grows it in each round."""
 SPARE_BYTES = 16
 """For each call of a round: half of malloc's least chunk."""
 MOST_BYTES, MOST_BLOCKS = 16 * 1024, 500
@@ -205,7 +205,7 @@ def test_gradients_keep_no_memory(operation):
 
 
 def test_refused_calls_keep_no_memory():
-    """An argument that only the operator refuses: what was made on the way is given back."""
+    """Only the operator refuses an argument; memory allocated before that is released."""
     x = torch.full((2, 2), float("nan"))
 
     def run():
@@ -216,7 +216,7 @@ def test_refused_calls_keep_no_memory():
 
 
 def test_the_heap_is_watched():
-    """What the tests above look for is seen: some bytes that each call keeps."""
+    """The tests above would detect a leak: each call here keeps some bytes."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
     kept = []

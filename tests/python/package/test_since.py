@@ -162,7 +162,7 @@ ROWS = {
     match[1]: (match[2], match[3], match[4])
     for match in re.finditer(r"(?m)^\| `([\w.]+)` \| (\w+) \| (.*) \| (.*) \|$", PAGE)
 }
-"""The table of names: what became of each, what it is now, and why."""
+"""Rows of the table of names: the fate of each name, its replacement, and the reason."""
 
 
 def first_cells(table: str) -> str:

@@ -113,7 +113,7 @@ TEXTS = [
 
 
 def refusal(parse, *arguments):
-    """The message of its ValueError; None where there is none."""
+    """Returns the message of its ValueError, or None."""
     begin = time.perf_counter()
     try:
         parse(*arguments)

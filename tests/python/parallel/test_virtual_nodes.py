@@ -330,7 +330,7 @@ def test_losses_of_a_node_are_summed():
 
 
 def test_scaled_losses_and_clipped_gradients():
-    """What torch does with gradients between backward and the optimizer's step."""
+    """Tests torch's own treatment of gradients between backward and the optimizer's step."""
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)

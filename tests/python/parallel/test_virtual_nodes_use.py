@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual nodes: how batches are divided, what goes wrong, what is told and saved."""
+"""Virtual nodes: division of batches, errors, reports and saved state."""
 
 from __future__ import annotations
 

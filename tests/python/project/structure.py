@@ -76,7 +76,7 @@ FOREIGN = (
     (r"nccl\.h$", ("cpd/comm/transport/nccl/",), 1),
 )
 
-# What the oracle may include of the tree; and who may include it.
+# The files of the tree that the oracle may include, and the files that may include the oracle.
 ORACLE = "cpd/oracle/"
 ORACLE_MAY_INCLUDE = ("cpd/oracle/", "cpd/spec/", "cpd/base/parallel.h", "cpd/export.h")
 ORACLE_IS_FOR = ("cpd/oracle/", "bindings/")

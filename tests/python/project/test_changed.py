@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests `./dev test --changed` runs, against what the compiler read for each C++ test."""
+"""Compares the tests that `./dev test --changed` runs with the files that the compiler read."""
 
 import os
 import shutil

@@ -91,7 +91,7 @@ def test_a_build_that_waits_for_another_says_so(tmp_path: Path) -> None:
 
 
 def test_a_revision_is_looked_for_before_anything_is_compiled(tmp_path: Path) -> None:
-    """For `bench --against`; an option in its place is left to the program that reads them."""
+    """For `bench --against`; an option in the revision's place is left to the program."""
     die = 'die() { echo "$1"; exit 2; }; build() { echo built; exit; }\n'
     for words, wanted in (
         ("--against nosuchrevision cast", "'nosuchrevision' is not a revision of this repository"),

@@ -80,7 +80,7 @@ def test_a_command_is_shown() -> None:
 
 @pytest.mark.parametrize("page", ["models", "reduce", "hardware"])
 def test_five_tasks_in_ten_minutes(page: str) -> None:
-    """Each with its seconds and what was printed; one mistake at least."""
+    """Each page lists the tasks, each with its seconds and output; one mistake at least."""
     text = (DOCS / f"tasks/{page}.md").read_text()
     tasks = re.split(r"^## \d\. .*\?\n", text, flags=re.M)[1:]
     assert len(tasks) == 5

@@ -72,7 +72,7 @@ def test_what_is_described_is_a_parameter() -> None:
 
 
 def test_every_result_is_described() -> None:
-    """In a section, or by a summary that says what is returned."""
+    """A result is described in a section, or by a summary that begins with it."""
     silent = [
         name
         for name, (it, doc) in callables().items()
@@ -116,7 +116,7 @@ def described_default(text: str) -> str:
 
 
 def agrees(told: str, default: Any) -> bool:
-    """Returns whether a word stands for a default. None stands for what the text says."""
+    """Returns whether a word stands for a default. None stands for any described default."""
     if default is None or default in ("", "same"):
         return True
     if isinstance(default, (bool, str)):
@@ -126,7 +126,7 @@ def agrees(told: str, default: Any) -> bool:
 
 
 def test_every_option_has_its_default() -> None:
-    """A value that need not be given: its help says what holds without it."""
+    """The help of an optional value describes the behavior without it."""
     silent = [
         (name, action.option_strings)
         for name, parser in surface.commands().items()

@@ -104,7 +104,7 @@ def test_other_files_change_in_a_copy_of_the_tree():
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Stands in for pytest: what each of its runs gives, and what it was asked to run."""
+    """Replaces pytest: records the tests of each run, and returns given results."""
     answers: list[tuple[Ended, bool]] = []
     asked: list[list[str]] = []
 

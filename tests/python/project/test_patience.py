@@ -13,7 +13,7 @@ import patience
 
 WAITS = ("wait", "join", "communicate")
 SHARED = (forked.FOLDER, "PYTHONPATH")
-"""What conftest.py sets in the environment for programs of the tests."""
+"""The environment variables that conftest.py sets for the tests' programs."""
 MARKED = """
 import os
 import time
@@ -45,6 +45,17 @@ def test_after_other_work_begins(request):
 @pytest.mark.slow("a large network")
 def test_slow():
     pass
+"""
+
+STUCK = """
+import ctypes
+import pytest
+
+@pytest.mark.timeout(1)
+def test_stuck():
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # waits for itself, with the GIL
 """
 
 
@@ -115,6 +126,14 @@ def test_limits_scale_with_the_load_when_the_test_begins(marked):
     """pytest reads marks minutes before the last test begins."""
     told = marked.runpytest("-s", "-k", "begins").stdout
     told.fnmatch_lines(["*later: [[]160.0, 40]*"])
+
+
+def test_a_process_whose_gil_is_gone_ends(marked):
+    """Nothing can interrupt it; its report shows where it was."""
+    marked.makepyfile(STUCK)
+    told = marked.runpytest_subprocess(timeout=patience.scaled(120))
+    assert told.ret == 1
+    told.stderr.fnmatch_lines(["Timeout (0:00:05)!", "*in test_stuck"])
 
 
 def fixed_limits(path):

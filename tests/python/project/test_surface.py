@@ -113,7 +113,7 @@ def test_specs_have_no_numbers(found: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None:
-    """Also what no `__all__` lists, and what is imported when it is first used."""
+    """Names outside of any `__all__`, and names imported at their first use, count too."""
     assert name in found["names"]
 
 
@@ -126,7 +126,7 @@ def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None
     ],
 )
 def test_what_does_not_count(found: dict[str, Any], name: str) -> None:
-    """Modules, torch's functions, what is counted apart, and what no page names."""
+    """Modules, torch's functions, names that are counted elsewhere, and names without a page."""
     assert name not in found["names"]
 
 

@@ -37,7 +37,7 @@ MAY_BE_ANY = {
     "cpd.track.hugging_face",  # classes of packages that may be missing
     "cpd.track.lightning",
 }
-"""What a type checker is told nothing about."""
+"""Arguments without a type for a type checker."""
 
 
 @pytest.fixture(scope="module")

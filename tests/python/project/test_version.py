@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One version, wherever it stands; and the lock file has what pyproject.toml pins."""
+"""The version is the same everywhere; and the lock file has the pins of pyproject.toml."""
 
 import re
 import tomllib

@@ -174,7 +174,7 @@ CASES = (
 
 
 def run_all(_: object) -> dict[str, str]:
-    """Returns what went wrong in each case; empty: nothing."""
+    """Returns the failures of each case; empty if there are none."""
     torch.set_num_threads(1)
     told = {}
     for case in CASES:

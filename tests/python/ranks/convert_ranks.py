@@ -163,7 +163,7 @@ CASES = (ddp, ddp_unused, ddp_accumulates, ddp_delayed, fsdp_before, fsdp_after)
 
 
 def run_all(_: object) -> dict[str, str]:
-    """Returns what went wrong in each case; empty: nothing."""
+    """Returns the failures of each case; empty if there are none."""
     torch.set_num_threads(1)
     told = {}
     for case in CASES:

@@ -180,7 +180,7 @@ def checkpoint() -> None:
 
 
 def codec_checkpoint() -> None:
-    """What a codec keeps is in the pickle; it is forgotten by name."""
+    """The pickle holds the codec's state; the state is forgotten by name."""
     spec, states = cpd.Reduce("one_bit", average=True), cpd.compress.States()
     state, hook = cpd.ddp_hook(spec, model=perceptron())
     for step in range(4):
@@ -206,7 +206,7 @@ def codec_checkpoint() -> None:
 
 
 def state_dicts() -> None:
-    """A checkpoint of plain data: a new hook goes on from it, with what the codec keeps."""
+    """A checkpoint is plain data; a new hook continues from it, with the codec's state."""
     spec, states = cpd.Reduce("one_bit", average=True), cpd.compress.States()
     saved = io.BytesIO()
     for step in range(4):
@@ -232,7 +232,7 @@ def state_dicts() -> None:
 
 
 def double_gradients() -> None:
-    """Where the model is not given, they are found in the bucket."""
+    """If the model is not given, float64 gradients are found in the bucket."""
     state, hook = cpd.ddp_hook(cpd.Reduce("fp32"))
     ddp = DistributedDataParallel(nn.Linear(3, 2).double())
     ddp.register_comm_hook(state, hook)
@@ -313,7 +313,7 @@ CASES = [
 
 
 def run_all(comm: Communicator, gpu: bool = False) -> dict[str, str]:
-    """Returns what went wrong in each case on this rank; nothing, where all is well."""
+    """Returns the failures of each case on this rank; empty if there are none."""
     del comm  # the cases make their own, of torch's default group
     torch.set_num_threads(1)
     told = {}

@@ -33,7 +33,7 @@ PRELOADED = (
     *("cpd", "cpd._torch.operators", "cpd.cli", "cpd.comm", "cpd.functional", "cpd.nn"),
     *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd_lab.demo", "cpd_lab.train"),
 )
-"""Those that are not installed are left out."""
+"""Modules that are imported before the fork, if installed."""
 
 PIPE, STDOUT, DEVNULL = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
 CompletedProcess = subprocess.CompletedProcess
@@ -106,7 +106,7 @@ class Program:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Returns what it writes to its pipes, until it ends."""
+        """Returns the output on its pipes, until it ends."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
         parts: dict[int, list[bytes]] = {pipe.fileno(): [] for pipe in pipes}

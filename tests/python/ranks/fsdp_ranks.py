@@ -27,7 +27,7 @@ STOCHASTIC = cpd.Reduce(
 
 
 class Recorder(ReduceScatter):
-    """Keeps what FSDP gave and got; not what it divides afterwards."""
+    """Records the arguments and results of FSDP's calls, before FSDP divides them."""
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
         self.given = input_tensor.clone()
@@ -125,7 +125,7 @@ def schedule() -> None:
 
 
 def codec() -> None:
-    """What a codec keeps goes on after a checkpoint; a small module is summed in fp32."""
+    """A codec's state continues after a checkpoint; a small module is summed in fp32."""
     run(cpd.Reduce("feedback int4 bucket=64"), dist.ReduceOp.AVG, sharded())
     spec = cpd.Reduce("qsgd bits=4 bucket=64")
     run(cpd.Schedule(spec, min_size=260), dist.ReduceOp.AVG, sharded())
@@ -218,7 +218,7 @@ CASES = [
 
 
 def run_all(comm: Communicator) -> dict[str, str]:
-    """Returns what went wrong in each case on this rank; nothing, where all is well."""
+    """Returns the failures of each case on this rank; empty if there are none."""
     del comm  # the cases make their own, of torch's default group
     torch.set_num_threads(1)
     told = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a user starts two processes of a command, and what mpirun needs for it here."""
+"""Starts two processes of a command as a user does, with the settings that mpirun needs here."""
 
 import sys
 

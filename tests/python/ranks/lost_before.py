@@ -74,7 +74,7 @@ def end_while_connecting(kind: str) -> None:
 
 
 def heard(make: Callable[[], Any]) -> dict[str, Any]:
-    """Returns what a survivor is told."""
+    """Returns the error that a survivor receives."""
     begin = time.monotonic()
     try:
         make()
@@ -120,7 +120,7 @@ def rank_of_subgroup(rank: int, comm: Any, kind: str, victims: list[int]) -> dic
 
 
 def victims_of(way: str, number: int) -> list[int]:
-    """From all places, rank 0 too."""
+    """Returns the victims from all places, rank 0 included."""
     first = number % WORLD
     return [first, (first + 1 + number // WORLD % (WORLD - 1)) % WORLD][: 1 + (way == "subgroup")]
 

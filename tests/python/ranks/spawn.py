@@ -43,10 +43,10 @@ _RECOVERY = {"OMPI_MCA_orte_enable_recovery": "1"}
 
 @dataclass
 class Spawned:
-    """What became of one rank."""
+    """The outcome of one rank."""
 
     result: Any
-    """What its function returned; None where it did not return."""
+    """The function's result; None if it did not return."""
     ended: bool
     """True if its process came to an end by itself."""
 

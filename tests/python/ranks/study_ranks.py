@@ -61,7 +61,7 @@ def virtual_tables(world: int) -> list[Any]:
 
 
 def traffic(comm: Communicator, sizes: list[int]) -> list[Any]:
-    """For every exchange: what moved on this rank, and what the cost model says."""
+    """Returns, for every exchange, this rank's traffic and the cost model's prediction."""
     layers = [np.full(size, 1 / comm.size, np.float32) for size in sizes]
     found = []
     for exchange, group_size in (("owner", None), ("gather", None), ("ring", None),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients from files: every kind that is read, and what hostile and broken ones come to."""
+"""Gradients from files: every supported kind, and the errors of hostile and broken files."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def test_compressed_npz(tmp_path):
     ("dtype", "way_out"), [("V2", "view(ml_dtypes.bfloat16)"), ("V1", "any 8-bit type")]
 )
 def test_types_that_numpy_cannot_name(tmp_path, capsys, dtype, way_out):
-    """What np.savez leaves of bfloat16 and 8-bit floats."""
+    """np.savez stores bfloat16 and 8-bit floats without their type."""
     path = tmp_path / "g.npz"
     np.savez(path, w=np.zeros((4, 8), dtype))
     with pytest.raises(ValueError, match="ml_dtypes") as caught:

@@ -337,7 +337,7 @@ def saved(tmp_path, per_rank):
 
 
 def as_json(capsys, *arguments):
-    """Returns what `cpd roundoff ARGUMENTS --json -` prints: nothing else."""
+    """Returns the output of `cpd roundoff ARGUMENTS --json -`, which is only JSON."""
     capsys.readouterr()
     assert main(["roundoff", *arguments, "--json", "-"]) == 0
     return json.loads(capsys.readouterr().out)

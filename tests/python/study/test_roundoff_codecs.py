@@ -156,7 +156,7 @@ def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
 
 
 def test_resamples():
-    """What is always least always wins; what is equal but for chance is a tie."""
+    """The choice that is always least always wins; choices that differ by chance are a tie."""
     draw = np.random.default_rng(0)
     near = 1 + 0.1 * draw.random((2, 8, 16))
     errors = np.concatenate([near, near[:1] * 2])

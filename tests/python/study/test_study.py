@@ -41,7 +41,7 @@ def test_roundoff_over_processes_is_the_virtual_one(transport: str) -> None:
 
 
 def test_ranks_that_are_threads_recommend_alike() -> None:
-    """They reduce within what is asked of them once."""
+    """Ranks reduce in step, although a value is requested only once."""
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
     spec = cpd.Reduce("e4m3", order="ring")
@@ -254,7 +254,7 @@ def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
 
 
 def test_the_spread_is_how_far_draws_differ() -> None:
-    """The standard error of one draw against what 40 draws of the same kind come to."""
+    """The standard error of one draw is compared with the spread of 40 draws of the same kind."""
     spec = cpd.Reduce("e4m3", order="ring", aps=True)
     found = [Contributions(normal_ranks(8, seed, 2000)).measure(spec, 4) for seed in range(40)]
     spreads = [one.spread for one in found]

@@ -79,7 +79,7 @@ def test_a_module_is_named_where_there_are_several():
 
 @pytest.mark.parametrize("methods", ["add_scalar", "define_metric", "log"])
 def test_a_writer_has_all_methods_of_its_kind(methods):
-    """Half of a run of wandb is none."""
+    """An object with half the methods of a wandb run is refused."""
     given = SimpleNamespace(**{name: lambda *words: None for name in methods.split()})
     if methods == "add_scalar":
         writer_of(given)

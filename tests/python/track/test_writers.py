@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests what a writer can be made of, and what each receives."""
+"""Tests the objects that become a writer, and the numbers that each receives."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Block;
 thread_local Block* t_block = nullptr;
 thread_local Fiber t_host;  ///< who runs blocks
 
-/// What a fiber does first: it tells the sanitizer where it came from.
+/// Begins a fiber: reports to the sanitizer where it came from.
 void begin_fiber() {
 #if defined(__SANITIZE_ADDRESS__)
   const void* stack = nullptr;
@@ -206,8 +206,8 @@ class Block {
     return 0;
   }
 
-  /// Goes on with the threads that may, or begins others; false where all that are left wait. A
-  /// warp whose lanes have met goes on at once, as far ahead of the others as it may.
+  /// Continues threads that may run, or begins others. Returns false if all remaining ones wait. A
+  /// warp whose lanes have met continues at once, as far ahead of the others as it may.
   bool GoOn() {
     bool any = GoOnWithWarps();
     for (const unsigned t : order_) {

@@ -108,7 +108,7 @@ cuda_on_cpu::Two<Half> __habs2(cuda_on_cpu::Two<Half> a) {
   const auto magnitude = [](Half x) { return Half{static_cast<std::uint16_t>(x.code & 0x7FFF)}; };
   return {magnitude(a.x), magnitude(a.y)};
 }
-/// The larger, of which +0 is larger than -0; NaN where one is.
+/// Returns the larger value, with +0 above -0; NaN if one is NaN.
 template <class Half>
 cuda_on_cpu::Two<Half> __hmax2_nan(cuda_on_cpu::Two<Half> a, cuda_on_cpu::Two<Half> b) {
   return cuda_on_cpu::of_lanes(a, b, [](Half x, Half y) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's language and the calls of its runtime that kernels/cuda uses, on a CPU: what nvcc brings
-// by the header of this name. Names, values and meanings are those of the CUDA 13 Runtime API; what
-// the threads of a block do is in block.h, memory in memory.h, streams in runtime.cpp.
+// CUDA's language and the runtime calls that kernels/cuda uses, on a CPU: it replaces nvcc's header
+// of this name. Names, values and meanings are those in the CUDA 13 Runtime API. The threads of a
+// block are in block.h, memory in memory.h, streams in runtime.cpp.
 #pragma once
 
 // Before the macros below: the standard headers have attributes of these names.
@@ -231,13 +231,13 @@ namespace cuda_on_cpu {
 cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_bytes,
                        const void* kernel, std::function<void()> thread);
 
-/// How often a device's pools were asked to give back what they keep.
+/// Returns how often a device's pools were asked to release their memory.
 int trims(int device);
 
 /// Sets whether streams behave as in a capture: work is queued as ever, and waits are errors.
 void set_capturing(bool capturing);
 
-/// What a library does between the kernels of a stream.
+/// Queues work of a library between the kernels of a stream.
 void queue_work(cudaStream_t stream, std::function<void()> work);
 /// A stream's device.
 int device_of(cudaStream_t stream);

@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kAddresses = std::size_t{1} << 36;
 constexpr std::size_t kDeviceBytes = std::size_t{4} << 30;
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kZone = 256;  ///< also what a piece is aligned to
+constexpr std::size_t kZone = 256;  ///< also the alignment of a piece
 constexpr std::uint8_t kNew = 0xA5;
 constexpr std::uint8_t kBehind = 0x5A;
 constexpr std::uint8_t kFreed = 0xDD;
@@ -98,7 +98,7 @@ void Memory::Open(Devices devices) {
   }
 }
 
-/// Where a piece of so many bytes goes; null where there is no place.
+/// Returns the address for a piece of `whole` bytes; null if there is no room.
 std::uint8_t* Memory::Place(std::size_t whole) {
   if (const auto found = free_.find(whole); found != free_.end()) {
     std::uint8_t* place = found->second;

@@ -22,7 +22,8 @@ class Memory {
   /// The device in whose range an address is; -1: in none.
   static int DeviceOf(const void* memory);
 
-  /// Null where there is none left. `pooled`: from a pool, whose memory no other device may copy.
+  /// Returns null if no memory is left. `pooled`: from a pool, whose memory no other device may
+  /// copy.
   void* Allocate(std::size_t bytes, bool pooled = false);
   void Free(void* memory);
   [[nodiscard]] bool IsPooled(const void* memory);

@@ -77,7 +77,7 @@ class Stream {
       if (stream->device_ == device) stream->Run();
     }
   }
-  /// The current device's default stream where there is none.
+  /// Returns the stream, or for null the current device's default stream.
   static Stream& Of(Stream* stream) {
     static const auto standard = [] {
       std::array<Stream*, kDevices> made{};
@@ -262,7 +262,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return cuda_on_cpu::allocate(cuda_on_cpu::t_device, memory, bytes, false);
 }
-/// Of any device, whose work is waited for.
+/// Frees memory of any device, after a wait for its work.
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   const int device = Memory::DeviceOf(memory);
@@ -309,7 +309,7 @@ cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPoo
   return cuda_on_cpu::allocate(pool->device, memory, bytes, true);
 }
 
-/// What is read from pageable memory is read before the call returns; what goes there has arrived.
+/// Pageable memory is read before the call returns; copies to it have arrived by then.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   Stream& order = Stream::Of(stream);
@@ -383,7 +383,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 extern "C" {
 
-/// How often the host has waited for a stream: in the capture of a graph that is an error.
+/// Returns how often the host has waited for a stream: in the capture of a graph that is an error.
 int cuda_on_cpu_waits() { return cuda_on_cpu::g_waits; }
 /// The names of the kernels that were queued since the last call, a line each: the first 64.
 const char* cuda_on_cpu_kernels() {
@@ -401,7 +401,7 @@ int cuda_on_cpu_trims() {
   for (int device = 0; device < cuda_on_cpu::kDevices; ++device) all += cuda_on_cpu::trims(device);
   return all;
 }
-/// How many pieces of the devices' memory are in use when all that is queued is done.
+/// Returns the number of pieces of the devices' memory in use after all queued work.
 std::int64_t cuda_on_cpu_pieces() {
   std::int64_t all = 0;
   for (int device = 0; device < cuda_on_cpu::kDevices; ++device) {

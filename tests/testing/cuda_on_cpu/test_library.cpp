@@ -45,7 +45,7 @@ TEST_F(CudaLibrary, ErrorsSayWhatHelps) {
             "architectures 90; CUDAARCHS names others, from 80 on)");
 }
 
-/// Where a device has no memory left, what the pool keeps is given back and asked for once more.
+/// If a device has no memory left, the pool's memory is released and the request repeated.
 TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
   const cpd::Launch launch;
   for (const auto kind : {MemoryKind::queued, MemoryKind::device}) {

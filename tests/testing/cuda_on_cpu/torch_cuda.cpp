@@ -67,7 +67,7 @@ thread_local std::array<cudaStream_t, kDevices> t_streams{};
 cudaStream_t& stream_of(int device) { return t_streams.at(static_cast<std::size_t>(device)); }
 
 std::atomic<std::int64_t> g_asked = 0, g_allocated = 0, g_freed = 0;  // tensors' memory, so far
-/// By number (g_asked), the first that is refused and the first that no longer is.
+/// The first request, by number (g_asked), that is refused, and the first that no longer is.
 std::atomic<std::int64_t> g_refused_from = 0, g_refused_to = 0;
 
 bool is_refused() {
@@ -90,7 +90,7 @@ void free_block(void* freed) {
   cudaFreeAsync(block->memory, block->stream);
 }
 
-/// What is freed in a stream's order is free once the stream has come to it.
+/// Memory that is freed in a stream's order is free once the stream has reached that point.
 bool fill(Block& block, std::size_t bytes) {
   if (cudaMalloc(&block.memory, bytes) == cudaSuccess) return true;
   cudaDeviceSynchronize();
@@ -206,7 +206,7 @@ Tensor as_host(const Tensor& x) {
   return at::from_blob(x.data_ptr(), x.sizes(), x.strides(), options);
 }
 
-/// The devices whose memory a copy needs, after all that is queued there.
+/// Returns the devices whose memory a copy needs, after all work queued there.
 Memory::Devices ready_devices(const Tensor& to, const Tensor& from) {
   Memory::Devices devices = 0;
   for (const Tensor* x : {&to, &from}) {
@@ -233,7 +233,7 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
   return copy_(target, from, false);
 }
 
-/// Room for so many bytes in x's storage, which keeps what it holds.
+/// Makes room for `bytes` bytes in x's storage, whose contents remain.
 void grow(const Tensor& x, std::size_t bytes) {
   const c10::Storage& storage = x.storage();
   if (storage.nbytes() >= bytes) return;
@@ -332,7 +332,7 @@ void* cuda_on_cpu_stream(int device) { return stream_of(device); }
 void cuda_on_cpu_use_stream(int device, void* stream) {
   stream_of(device) = static_cast<cudaStream_t>(stream);
 }
-/// What comes later on `stream`, of `device`, waits for what is queued on `other`, of `of`.
+/// Makes later work on `stream`, of `device`, wait for the work queued on `other`, of `of`.
 void cuda_on_cpu_wait_for(int device, void* stream, int of, void* other) {
   cudaEvent_t event = nullptr;
   {
@@ -345,7 +345,7 @@ void cuda_on_cpu_wait_for(int device, void* stream, int of, void* other) {
   cudaEventDestroy(event);
 }
 void cuda_on_cpu_synchronize(int device) { synchronize(device); }
-/// Does what is queued on the stream, and what that waits for, and no other work.
+/// Does the work queued on the stream, and the work that it waits for, and no other work.
 void cuda_on_cpu_synchronize_stream(int device, void* stream) {
   const OnDevice on(device);
   cudaStreamSynchronize(static_cast<cudaStream_t>(stream));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which ranks of a host have reached the start of MPI. MPI_Init returns when all ranks of the job
-// have called it, and does not say for whom it waits; so each makes a file, locked while its
-// process lives, in the folder that the launcher keeps for the job on every host. Where there is no
-// such folder (launchers other than those with PMIx), nothing is known.
+// Records which ranks of a host have reached the start of MPI. MPI_Init returns when all ranks of
+// the job have called it, and does not report for whom it waits. So each rank makes a file, locked
+// while its process lives, in the folder that the launcher keeps for the job on every host. Without
+// such a folder (launchers other than those with PMIx), nothing is known.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ class Attendance {
   void GiveUp() const noexcept;
   /// Returns whether another rank of this host has given up.
   [[nodiscard]] bool HasGivenUp() const;
-  /// The ranks that have not come, or whose processes have ended without giving up; ascending.
-  /// Empty where that is not known, as with ranks on other hosts.
+  /// Returns the ranks that have not come, or whose processes have ended without giving up;
+  /// ascending. Empty if that is unknown, as for ranks on other hosts.
   [[nodiscard]] std::vector<int> Absent() const;
   [[nodiscard]] int size() const { return size_; }
 

@@ -54,8 +54,8 @@ inline bool IsRunning() {
   return started != 0 && ended == 0;
 }
 
-/// Receives on a communicator, one from each peer; the destructor cancels those that have not
-/// arrived, which needs nothing of the peers.
+/// Receives on a communicator, one from each peer. The destructor cancels those that have not
+/// arrived, without the peers.
 template <class Message>
 class Mailbox {
  public:

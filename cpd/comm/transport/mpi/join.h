@@ -18,12 +18,12 @@ struct Join {
   std::uint64_t host;     ///< a hash of its name
 };
 
-/// Sends this rank's Join to all members and returns all of theirs; `world` are their ranks in MPI,
-/// `names` the numbers, in a group of `size`, by which RankLost names those that are late.
+/// Sends this rank's Join to all members and returns theirs. `world`: their ranks in MPI. `names`:
+/// the numbers, in a group of `size`, by which RankLost names late ranks.
 std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
                        int size, double timeout);
 
-/// The context of a new group: the greatest of those that its members propose.
+/// Returns the context of a new group: the greatest that its members propose.
 int ContextOf(Job& job, const std::vector<Join>& joins);
 
 /// For each rank, the least rank on its host.

@@ -24,8 +24,8 @@
 namespace cpd::mpi {
 namespace {
 
-/// MPI counts in int: longer messages go in pieces. Between hosts short ones do too: a piece below
-/// 64 KiB, with MPI's own header, leaves at once over TCP, where a longer one waits for the
+/// MPI counts in int: longer messages are sent in parts. Between hosts short messages are too: a
+/// part below 64 KiB, with MPI's own header, leaves at once over TCP. A longer part waits for the
 /// receiver's answer.
 constexpr std::int64_t kLongPiece = std::int64_t{1} << 30;
 constexpr std::int64_t kShortPiece = std::int64_t{60} << 10;
@@ -99,7 +99,7 @@ class MpiTransfer final : public Transfer {
  private:
   struct Piece {
     int peer;
-    int bytes;  ///< to be received; -1 for what is sent
+    int bytes;  ///< to be received; -1 for sends
   };
 
   void MakeRoom(std::int64_t count) {

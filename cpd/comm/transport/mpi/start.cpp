@@ -129,10 +129,10 @@ int LastTag() {
   return found != 0 ? *most : kTags - 1;
 }
 
-/// How ranks that make the job's communicators report that they have given up: by messages on
-/// MPI_COMM_WORLD, as there is no other yet, with a tag that nothing else uses, and only where a
-/// rank is lost. Until the communicators are made, errors of MPI_COMM_WORLD are returned, not
-/// fatal.
+/// Lets ranks that make the job's communicators report that they have given up. There is no other
+/// communicator yet, so they send messages on MPI_COMM_WORLD, with a tag that nothing else uses,
+/// and only if a rank is lost. Until the communicators are made, errors of MPI_COMM_WORLD are
+/// returned, not fatal.
 class Farewells {
  public:
   explicit Farewells(const Job& job)

@@ -24,8 +24,8 @@ struct Job {
 /// The job's ranks in MPI_COMM_WORLD, ascending.
 std::vector<int> AllOf(const Job& job);
 
-/// The job of this process. Starts MPI where it does not run, and makes the job, with all ranks of
-/// MPI_COMM_WORLD, where there is none. Throws RankLost (in all later calls, too), Error,
+/// Returns the job of this process. Starts MPI if it does not run, and makes the job, with all
+/// ranks of MPI_COMM_WORLD, if there is none. Throws RankLost (in all later calls, too), Error,
 /// TransportError.
 Job& TheJob(double timeout);
 

@@ -52,7 +52,7 @@ struct Api {
 };
 
 /// Opens CPD_NCCL_LIBRARY, else the libnccl that the process has loaded (torch brings one), else
-/// the loader's, else the one that was found when CPD was built.
+/// the loader's, else the library that was found when CPD was built.
 void* OpenLibrary() {
   constexpr const char* name = "libnccl.so.2";
   const char* given = std::getenv("CPD_NCCL_LIBRARY");
@@ -238,7 +238,7 @@ class Channel {
     return true;
   }
 
-  /// Aborts what is under way; the group of ranks cannot be used afterwards.
+  /// Aborts the work in progress. The group of ranks cannot be used afterwards.
   void Break() noexcept {
     ncclComm_t comm = std::exchange(comm_, nullptr);
     if (comm == nullptr) return;

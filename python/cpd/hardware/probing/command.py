@@ -6,9 +6,9 @@ product per line: the codes of a's k values, of b's k values, and (if there is a
 Codes are hexadecimal, separated by one blank, each as wide as its format: `3C00 0000 … 3C00
 BF800000`.
 
-The command writes one line for each dot product, in order: the code of the result, in hexadecimal
-(with or without `0x`). Then it ends with status 0. Empty lines of its output are ignored, as are
-lines that begin with `#`, `//` or `- ` (messages of simulators at their end).
+The command writes one line for each dot product, in order: the hexadecimal code of the result (with
+or without `0x`). Then it ends with status 0. Two kinds of lines of its output are ignored: empty
+lines, and lines that begin with `#`, `//` or `- ` (messages of simulators at their end).
 
 If an argument of the command contains `{in}` or `{out}`, these are names of files that replace
 standard input or output.
@@ -39,7 +39,7 @@ from cpd.numeric.formats import FormatLike, as_format
 from cpd.ops import decode
 
 _CHUNK = 1 << 16
-_TOLD = 200  # characters of a line that an error shows
+_TOLD = 200  # the number of characters of a line that an error shows
 
 
 @checked
@@ -49,7 +49,7 @@ class Command:
     For each batch the command is started again. Its standard input has one dot product per line:
     the hexadecimal codes of a, of b and of c, separated by one blank, each as wide as its format.
     It answers each line with the code of the result and ends with status 0. Empty lines are
-    ignored, and lines that begin with `#`, `//`, or a dash and a blank.
+    ignored, as are lines that begin with `#`, `//`, or a dash and a blank.
 
     Args:
         arguments: the program and its arguments, which are not passed to a shell. `{in}` and
@@ -129,7 +129,7 @@ class Command:
     # ---- answers ---------------------------------------------------------------------------------
 
     def _codes(self, output: bytes, count: int) -> npt.NDArray[np.uint32]:
-        """The codes in the command's output."""
+        """Returns the codes in the command's output."""
         codes = []
         for number, line in enumerate(output.decode("ascii", "replace").splitlines(), 1):
             word = line.strip()
@@ -258,7 +258,7 @@ class Command:
 def _write(descriptor: int, some: memoryview) -> int:
     """Calls os.write, and raises BrokenPipeError even if SIGPIPE would end this process.
 
-    SIGPIPE would do so if something has undone that Python ignores the signal.
+    SIGPIPE would do so if Python no longer ignores the signal.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:

@@ -84,7 +84,7 @@ class Inputs:
         return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
 
     def powers(self, leaf: int) -> Powers:
-        """The exponents that a leaf can have."""
+        """Returns the exponents that a leaf can have."""
         return self.of_c if leaf == self.k and self.of_c is not None else self.products
 
     def factors(self, exponent: int) -> tuple[float, float]:
@@ -266,7 +266,7 @@ class Inputs:
         return active, first, within
 
     def _significant(self, rng: np.random.Generator, e: I64) -> tuple[F32, F32]:
-        """Operands whose product's exponent is near e; a third are powers of two."""
+        """Returns operands whose product has an exponent near e; a third are powers of two."""
         drift = rng.integers(-3, 4, e.shape)
         low = np.maximum(self.of_a.low, e - self.of_b.high)
         high = np.minimum(self.of_a.high, e - self.of_b.low)

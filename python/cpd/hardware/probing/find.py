@@ -21,7 +21,7 @@ from cpd.numeric.numbers import int32
 _MOST_TERMS = 1024
 _ROUNDS = 3
 _VERIFIED = 1500
-"""The random dot products on which a rule must agree before it is reported."""
+"""The number of random dot products on which a rule must agree before it is reported."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class Probed:
         c: the format of the addend; None: there was none.
         k: the number of products of a dot product.
         order: the order of addition as a tree, such as `((c + 0) + 1)`. More than two terms that
-            are added at once are in brackets: `[c 0…15]`. They are in braces if nothing is lost
-            next to a great term. If there is no tree, the text says why.
+            are added at once are in brackets: `[c 0…15]`; if they lose nothing next to a large
+            term, in braces. If there is no tree, the text gives the reason.
         accumulator: the rule as an accumulator of CPD; None: no accumulator fits.
-        rule: the rule as a text. If the order is not one of an accumulator's schemes, the rule is a
-            text alone: the format, the order as a tree, and the rounding. Empty if no rule fits.
-        unsure: what could not be determined: other values of the rule's fields that give the same
-            sums.
+        rule: the rule as a text. If no scheme of an accumulator has the order, the text has the
+            format, the order as a tree, and the rounding. Empty if no rule fits.
+        unsure: the undetermined parts: other values of the rule's fields that give the same sums.
         presets: names of presets that give the same sums.
-        notes: where the rule does not hold: sums beyond the range, Inf and NaN, signs of zeros.
+        notes: the cases in which the rule does not hold: sums beyond the range, Inf and NaN, signs
+            of zeros.
         verified: the number of random dot products on which the rule agreed.
         asked: the number of dot products that the function computed.
 
@@ -108,29 +108,29 @@ def probe(
 ) -> Probed:
     """Finds the rule by which `function` adds products.
 
-    The order is found by masking (FPRev, arXiv 2411.00442): +M and -M hide what is added between
-    them. Rules of this order are then compared with random sums that have cancellation, until the
-    remaining rules differ nowhere. They are rules of matrix units (as in Hawkeye, arXiv 2603.20421)
-    and of sums of floats. The reported rule has agreed on 1,500 more random dot products.
+    The order is found by masking (FPRev, arXiv 2411.00442): +M and -M hide the terms that are added
+    between them. Candidates are rules of matrix units (as in Hawkeye, arXiv 2603.20421) and of sums
+    of floats. They are compared on random sums with cancellation, until the remaining rules differ
+    nowhere. The reported rule has agreed on 1,500 more random dot products.
 
     Args:
         function: `function(a, b, c)`, or without an addend `function(a, b)`. It computes n dot
             products at once and returns n numbers, as an array or a tensor. a and b are float32
-            arrays of shape (n, k) with values of their formats, c is one of shape (n,).
+            arrays of shape (n, k) with values of their formats, c is an array of shape (n,).
             `cpd.hardware.Command` makes such a function of a command.
         a: the format of the first operand.
         b: the format of the second operand; default the format of a.
         c: the format of the addend; default fp32. None: there is no addend, and a sum starts from
             +0.
-        k: the number of products of a dot product, 2…1024; default 64. What repeats only after more
-            than k products is not found: promotion every 128 products needs k = 256.
+        k: the number of products of a dot product, 2…1024; default 64. A pattern that repeats only
+            after more than k products is not found: promotion every 128 products needs k = 256.
         seed: the seed of the random dot products; default 0.
-        matmul: whether `function` is a matrix product, such as a GPU's: it then takes float32
-            arrays of shapes (64, k), (k, 64) and, with an addend, (64, 64), and returns a product
-            of the last shape, on whose diagonal the dot products are. Default False.
+        matmul: whether `function` is a matrix product, such as a GPU's. It then takes float32
+            arrays of shapes (64, k), (k, 64) and, with an addend, (64, 64). It returns a product of
+            shape (64, 64), whose diagonal has the dot products. Default False.
 
     Returns:
-        The rule, what is unsure of it, and where it does not hold.
+        The rule, its undetermined parts, and the cases in which it does not hold.
 
     Raises:
         TypeError: for an argument of another type.
@@ -188,7 +188,7 @@ def _padded(x: F32, size: int) -> F32:
 
 
 def _array(values: Any) -> np.ndarray[Any, Any]:
-    """An array or a tensor of any device, as an array."""
+    """Returns an array or a tensor of any device, as an array."""
     return np.asarray(values.detach().float().cpu() if hasattr(values, "detach") else values)
 
 
@@ -225,7 +225,7 @@ class _Probe:
             left = [rule for rule in rules if all(seen.agrees(rule) for seen in fresh)]
             if left or not rules:
                 break
-            more += fresh[:2]  # they refute rules that no sums before refuted
+            more += fresh[:2]  # they refute rules that no earlier sums refuted
         return self._told(order, left, sum(len(seen.dots) for seen in fresh))
 
     def _check_steady(self) -> None:
@@ -253,7 +253,7 @@ class _Probe:
         return tree, mask, text(tree, inputs.k)
 
     def _first_block(self, tree: Tree | None) -> list[int]:
-        """The products of the first block, or a few in its place."""
+        """Returns the products of the first block, or a few in its place."""
         k = self.inputs.k
         if isinstance(tree, Node):
             flat = (

@@ -98,7 +98,7 @@ class Regimes:
         return joined([*random, self.edges()]).shuffled(rng)
 
     def seen(self, dots: Dots) -> Seen:
-        """The observed sums, except those near the end of the range and beyond."""
+        """Returns the observed sums, except those near the end of the range and beyond."""
         sums = self.ask(dots)
         within = np.flatnonzero(np.abs(sums) < self._most)
         return Seen(dots.rows(within), sums[within])
@@ -117,7 +117,7 @@ class Regimes:
 
 
 def significant_bits(x: F32) -> int:
-    """The most significant bits of any number, from its first to its last 1."""
+    """Returns the most significant bits of any number, from its first to its last 1."""
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     if not len(finite):
         return 1
@@ -221,7 +221,7 @@ def stages(
 
 
 def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
-    """The presets for such operands, with their names."""
+    """Yields the presets for such operands, with their names."""
     for name in Accumulator.named():
         for output in ("fp32", "fp16"):
             with suppress(ValueError):
@@ -282,7 +282,7 @@ def _hidden_trees(tree: Tree, inputs: Inputs, figures: Figures) -> Iterator[Rule
 
 
 def _rounded(product: Format | str | None, f: Format) -> Format | None:
-    """The format into which products are rounded; None: they are exact."""
+    """Returns the format into which products are rounded; None: they are exact."""
     return None if product == "exact" else as_format(product or f)
 
 
@@ -304,7 +304,7 @@ def _units(
     results: list[Format],
     narrower: bool = False,
 ) -> Iterator[Rule]:
-    """The rules of matrix units. `narrower`: the result is rounded into a format of its own."""
+    """Yields the rules of matrix units. `narrower`: results are rounded into another format."""
     wider = [as_format("fp32")] if shape.promote else []
     fractions = _FRACTIONS if fields.get("adder") not in UNCUT else [_USUAL_FRACTION]
     for total, rounding, fraction in itertools.product(
@@ -333,7 +333,7 @@ def _adders(shape: Blocks) -> list[dict[str, Any]]:
 
 
 def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> Unit | None:
-    """The unit with these fields, or None where they are invalid."""
+    """Returns the unit with these fields, or None where they are invalid."""
     if shape.group:
         fields |= {"group": shape.group, "stride": shape.stride, "take": shape.take}
     try:
@@ -347,7 +347,7 @@ def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> Unit | None:
 
 
 def fitting(rules: Iterable[Rule], seen: Seen, most: int = _MOST_KEPT) -> list[Rule]:
-    """The first `most` rules that give the observed sums."""
+    """Returns the first `most` rules that give the observed sums."""
     matches: list[Rule] = []
     for rule in rules:
         if seen.agrees(rule):
@@ -376,7 +376,7 @@ def unit_in(rule: Rule) -> Unit:
 
 
 def changed(rule: Rule, **fields: Any) -> Rule | None:
-    """The rule of a unit with other fields; None where they are invalid."""
+    """Returns the rule of a unit with other fields; None where they are invalid."""
     assert isinstance(rule, Known)
     acc = rule.accumulator
     try:
@@ -455,7 +455,7 @@ def narrowed(
 
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
-    """All dot products and sums, in random order."""
+    """Returns all dot products and sums, in random order."""
     rows = rng.permutation(sum(len(seen.dots) for seen in some))
     dots, sums = joined([seen.dots for seen in some]), np.concatenate([seen.sums for seen in some])
     return Seen(dots.rows(rows), sums[rows])
@@ -474,7 +474,7 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
 
 
 def _key(rule: Rule) -> str:
-    """A text that is equal for rules that differ in min_exponent alone."""
+    """Returns a text that is equal for rules that differ in min_exponent alone."""
     canonical = changed(rule, min_exponent=0) if has_unit(rule) else rule
     return (canonical or rule).text
 

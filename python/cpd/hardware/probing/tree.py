@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a sum as a tree, and how it is found (after FPRev, arXiv 2411.00442).
+"""The order of a sum as a tree, and a search for it (after FPRev, arXiv 2411.00442).
 
-One leaf is +M, one -M, and all others are u, so small that M + u gives M. What was added to M
-before the two met is lost; the remaining sum counts the rest. So each pair of leaves shows how many
-leaves are below the node in which the pair meets. All pairs together determine the tree.
+One leaf is +M, one is -M. All others are u, so small that M + u gives M. Terms that are added to M
+before it meets -M are lost; the sum counts the remaining terms. So each pair of leaves shows the
+number of leaves below the node in which the pair meets. All pairs together determine the tree.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def leaves_of(tree: Tree) -> frozenset[int]:
 
 
 def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
-    """The sum of trees; None is +0, which is left out."""
+    """Returns the sum of trees; None is +0, which is left out."""
     terms = [tree for tree in trees if tree is not None]
     if len(terms) == 1:
         return terms[0]
@@ -221,7 +221,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """The leaves in groups of those that meet below the node of that size."""
+    """Returns the leaves in groups. A group's leaves meet below the node of that size."""
     left, parts = list(leaves), []
     while left:
         part = [leaf for leaf in left if leaf == left[0] or sizes[left[0], leaf] < value]
@@ -231,7 +231,7 @@ def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[
 
 
 def _sizes_of(tree: Tree, n: int) -> npt.NDArray[np.int64]:
-    """The size of the node in which each two leaves of a tree meet."""
+    """Returns the size of the node in which each two leaves of a tree meet."""
     sizes = np.ones((n, n), np.int64)
 
     def walk(subtree: Tree) -> list[int]:

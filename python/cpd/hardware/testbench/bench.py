@@ -252,7 +252,7 @@ def _form(field: Field, numbers: set[str]) -> str:
 
 
 def _values(field: Field, code: str, numbers: set[str]) -> str:
-    """The arguments for `_form`."""
+    """Returns the arguments for `_form`."""
     if field.name in numbers:
         return f"{code}, number_{field.name}({code})"
     if _is_integer(field):
@@ -261,7 +261,7 @@ def _values(field: Field, code: str, numbers: set[str]) -> str:
 
 
 def _starts(fields: Sequence[Field]) -> dict[str, int]:
-    """The position of each field's lowest bit in a line."""
+    """Returns the position of each field's lowest bit in a line."""
     starts, above = {}, 4 * line_digits(fields)
     for field in fields:
         above -= 4 * field.digits

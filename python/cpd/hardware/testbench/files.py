@@ -140,7 +140,7 @@ def _advice(missing: Sequence[str]) -> str:
 
 
 def _for_make(path: str | Path) -> str:
-    """The absolute path as one word of a Makefile's variable that recipes pass to the shell."""
+    """Returns the absolute path as one word of a Makefile variable that recipes give a shell."""
     whole = str(Path(path).resolve())
     if "\n" in whole:
         raise ValueError(f"a source's path must be of one line, got {whole!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of a module under test: what the user says of them, and what its header has."""
+"""The ports of a module under test: the user's description, and the module's header."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MOST_GAPS = 90
 class Ports:
     """The ports that a bench drives and reads in addition to a line's fields, by their names.
 
-    Without `clock` the module is combinational. With `clock` the inputs of a line are applied in a
-    cycle. The line's result is read after `latency` rising edges, or at each rising edge at which
-    `valid_out` (and `ready_out`) is 1.
+    Without `clock` the module is combinational. With `clock`, the inputs of a line are applied in
+    one cycle. The line's result is read after `latency` rising edges, or at each rising edge at
+    which `valid_out` (and `ready_out`) is 1.
 
     Invalid values and names raise ValueError or TypeError.
 
@@ -32,15 +32,15 @@ class Ports:
         clock: the clock; registers change at its rising edge. Default None: no clock.
         latency: rising edges from a line to its result, for a module without `valid_out`; default
             1.
-        valid_in: an input of the module, 1 with each line. While `valid_in` is 0 the inputs hold
+        valid_in: an input of the module, 1 with each line. While `valid_in` is 0, the inputs hold
             another line.
         valid_out: an output of the module, 1 with each result. Results come in the lines' order.
         any_nan: whether any NaN passes for an expected NaN; default False.
         signals: the inner signals that your module has as ports (`("all",)`: every one); default
-            none. Signals of a block need the port `special` too, which is added.
+            none. Signals of a block also need the port `special`, which is added.
         flags: whether the module has the port `flags`; default True.
-        ready_in: an output of the module, 1 when it takes a line. A line is applied until it is
-            taken. Needs `valid_in`.
+        ready_in: an output of the module, 1 when it takes a line. A line is applied until the
+            module takes it. Needs `valid_in`.
         ready_out: an input of the module, 1 when the bench takes a result. Needs `valid_out`.
         reset: the reset. Before the first line it is active for `reset_cycles` rising edges.
         reset_level: the value of `reset` that resets, 0 or 1; default 1.
@@ -99,7 +99,7 @@ class Ports:
         self._check_needs()
 
     def _check_needs(self) -> None:
-        """Raises ValueError for an argument without the port that it is about."""
+        """Raises ValueError for an argument without the port that it needs."""
         arguments = {name for name, value in vars(self).items() if value != _DEFAULTS.get(name)}
         for name in CLOCKED:
             if name in arguments and self.clock is None:
@@ -110,7 +110,7 @@ class Ports:
 
     @property
     def controls(self) -> dict[str, str | None]:
-        """The names of the ports beside the fields, by their roles; None: there is no such port."""
+        """The names of the ports that are not fields, by their roles; None: no such port."""
         return {name: getattr(self, name) for name in _CONTROLS}
 
     @property
@@ -160,8 +160,8 @@ _NAME = re.compile(r"([A-Za-z_][\w$]*)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", re.S)
 def header_ports(sources: Iterable[Path], module: str) -> dict[str, str] | None:
     """Returns the ports of a module by its header.
 
-    The ports are name → `input`, `output`, `inout`, or an empty text if the header does not say.
-    None if no source that can be read has the module, or its header has macros.
+    The ports are name → `input`, `output`, `inout`, or an empty text if the header omits the
+    direction. None if no readable source has the module, or if its header has macros.
     """
     for source in sources:
         try:
@@ -199,7 +199,7 @@ def _ports_of(text: str, module: str) -> dict[str, str] | None:
 
 
 def _top_level(header: str) -> list[list[str]]:
-    """The header's lists in parentheses, each split at its own commas."""
+    """Returns the header's lists in parentheses, each split at its own commas."""
     lists: list[list[str]] = []
     depth = 0
     for character in header:

@@ -38,9 +38,9 @@ class Unit:
         name: the module's name.
         parameters: parameter → value.
         inputs: the ports that the fields of the same names drive.
-        outputs: the ports that must equal the fields of their names. Those of role `signal` must
-            only if there is no field `special`, or it is 0.
-        constants: input that does not change → (width in bits, value); default none.
+        outputs: the ports that must equal the fields of the same names. Ports of role `signal` are
+            compared only if there is no field `special`, or if it is 0.
+        constants: constant input → (width in bits, value); default none.
     """
 
     name: str
@@ -96,7 +96,7 @@ def _check_ports(ports: Ports, used: Sequence[str]) -> None:
 
 
 def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
-    """The formats of the fields that hold one floating-point code."""
+    """Returns the formats of the fields that hold one floating-point code."""
     result = head.get("result") or Accumulator(head["accumulator"]).format
     named = {"result": as_format(result)}
     named |= {name: as_format(text) for name, text in zip("abc", head["formats"], strict=False)}

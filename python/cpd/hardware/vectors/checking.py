@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks files from elsewhere, line by line, against oracle and kernels."""
+"""Checks files of other programs, line by line, against oracle and kernels."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class VectorCheck:
         lines: the number of lines.
         wrong: the number of lines in which a result, a signal or a flag differs.
         other_nans: the number of lines that have a NaN of another code, which counts as right.
-        wrong_in: the field, by name → the number of lines in which the field differs.
+        wrong_in: the number of lines in which a field differs, by the field's name.
         shown: the first wrong lines, at most ten, as texts with the file, the line's number and
             both values.
-        coverage: the corner case, by name → the number of its lines.
+        coverage: the number of lines of a corner case, by the case's name.
         quiet_nan_fma: the number of lines of fma(0, ∞, quiet NaN) that raise NV ("raise NV") and
             that do not ("raise nothing"). IEEE 754 leaves NV there to the implementation, so both
             count as right.
@@ -188,7 +188,7 @@ def _either_rule(
 def _both_nan(
     f: Format, actual: npt.NDArray[Any], right: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Returns where both are NaN, or the right result is a NaN without a code."""
+    """Returns the lines where both are NaN, or the right result is a NaN without a code."""
     nans = [
         corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (actual, right)
     ]

@@ -56,7 +56,7 @@ def is_integer(f: Format) -> bool:
 
 
 def largest_code(f: Format) -> int:
-    """The magnitude code of the largest finite value."""
+    """Returns the magnitude code of the largest finite value."""
     size = 1 << (f.exp + f.man)
     lacking = {"ieee": (1 << f.man) + 1, "fn": 2, "fnuz": 1, "finite": 1, "e8m0": 2}
     lacking |= {"int": 1, "int_full": 1}
@@ -65,7 +65,7 @@ def largest_code(f: Format) -> int:
 
 
 def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """The corners of each code as an operand (`in`) or a result (`out`)."""
+    """Returns the corners of each code as an operand (`in`) or a result (`out`)."""
     if is_integer(f):
         return corner_of_integer(f.bits, codes, side)
     size = 1 << (f.exp + f.man)
@@ -89,7 +89,7 @@ def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.u
 
 
 def corner_of_integer(bits: int, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """The corners of two's complement codes: zeros and, as results, the ends of the range."""
+    """Returns the corners of two's complement codes: zeros and, as results, the range's ends."""
     zero, half = codes == 0, 1 << (bits - 1)
     if side == "in":
         return _bits_of({"zero_in": zero})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corner cases that no line can have, apart from those that lines do not reach."""
+"""Separates impossible corner cases from cases that the lines do not reach."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cpd.numeric.formats import Format
 MOST_ENUMERATED = 1 << 24
 """The most inputs of an element-wise operation that are tried one by one."""
 _MOST_SUMS = 1 << 21
-"""The most inputs of a sum that are tried one by one; a sum's line takes longer."""
+"""The largest number of inputs of a sum that are tried one by one; its lines take longer."""
 
 
 def cannot_happen(

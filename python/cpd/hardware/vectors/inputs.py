@@ -20,7 +20,7 @@ BATCH = 1 << 17
 """The number of lines that are computed at a time."""
 MOST_LINES = 1 << 40
 _QUOTA = 128
-"""The most lines of each corner that are picked from a pool."""
+"""The largest number of lines of each corner that are picked from a pool."""
 
 Codes = npt.NDArray[np.uint32]
 Lines = dict[str, Codes]
@@ -118,7 +118,7 @@ def random_codes(f: Format, words: Words, shape: Shape) -> Codes:
 
 
 def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:
-    """Codes whose significands have few ones or few zeros, with these exponents if f has them."""
+    """Returns codes with these exponents, if f has them, and few ones or few zeros."""
     shape = exponents.shape
     mantissa = (words.next(shape) >> np.uint64(40)).astype(np.int64) >> (24 - f.man)
     cut = words.below(f.man + 1, shape)
@@ -264,8 +264,8 @@ def _operand(
             of corners.
         words: random words.
         cancels: whether elements of style 2 cancel in pairs.
-        spread: the number of exponents of a line of near ones.
-        rarity: one element in this number is a corner; default 2 * count + 6.
+        spread: the number of exponents of a line whose exponents are near each other.
+        rarity: one element in `rarity` elements is a corner; default 2 * count + 6.
 
     Returns:
         The codes.

@@ -40,7 +40,7 @@ def kind_of(path: Any, kind: str | None = None) -> str:
 
 
 def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> str:
-    """The text before the lines."""
+    """Returns the text before the lines."""
     text = json.dumps(head, ensure_ascii=True)
     if kind == "jsonl":
         return text + "\n"
@@ -68,7 +68,7 @@ def head_in(kind: str, line: str) -> dict[str, Any] | None:
 
 
 def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
-    """The text before each field's digits, and after the last."""
+    """Returns the text before each field's digits, and after the last."""
     names = [field.name.encode() for field in fields]
     if kind == "jsonl":
         first, *rest = (b'"' + name + b'":"' for name in names)
@@ -83,7 +83,7 @@ def line_width(kind: str, fields: Sequence[Field]) -> int:
 
 
 def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> bytes:
-    """The lines of a batch."""
+    """Returns the lines of a batch."""
     *literals, last = _literals(kind, fields)
     numbers = [np.ascontiguousarray(columns[field.name]) for field in fields]
     widths = [field.width for field in fields]
@@ -92,7 +92,7 @@ def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> 
 
 
 def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, Any] | None:
-    """The inverse of `lines_of`, for whole lines as it writes them; None for any others."""
+    """Returns the inverse of `lines_of`, for whole lines as it writes them; None for any others."""
     width = line_width(kind, fields)
     if len(block) % width:
         return None
@@ -149,7 +149,7 @@ class LineReader:
         return [elements[field.name] for field in self._fields]
 
     def _bare(self, line: str) -> str:
-        """The line without comments."""
+        """Returns the line without comments."""
         if self._kind == "readmemh":
             line = self._without_blocks(line)
         for mark in _COMMENTS[self._kind]:

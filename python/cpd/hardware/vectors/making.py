@@ -68,9 +68,9 @@ def make_vectors(
             `mma` (dot by a unit that takes scales).
         formats: the formats of the operands a, b and c: one for all of them, or one each. For sums:
             one format for both a and b, or one each, and then c's, by default the accumulator's. A
-            matrix unit's own formats are the default. With an integer accumulator c is an integer
-            of its width. So is the result, unless the accumulator names a format other than fp32
-            for it.
+            matrix unit's own formats are the default. With an integer accumulator, c and the result
+            are integers of its width; the result has another format if the accumulator names one
+            other than fp32.
         result: the format of the result; default the first operand's. A cast of one format without
             `result` is from fp32 to that format; a cast of two is from the first to the second.
         rounding: the rounding, as in `cpd.cast`; default `nearest_even`. With `stochastic` the
@@ -80,10 +80,10 @@ def make_vectors(
         variant: the variant of stochastic rounding: `A` (default), `B` or `C`, as in `cpd.cast`.
         tininess: whether the flag UF tests for tiny results `after` rounding (default) or `before`.
         nan_signals: whether a NaN operand raises NV also in formats whose NaN are neither quiet nor
-            signaling; default False. These are all formats but `ieee` ones, in which the first
-            fraction bit decides.
+            signaling; default False. All formats but `ieee` ones are of this kind. In `ieee`
+            formats the first fraction bit makes a NaN quiet or signaling.
         accumulator: the accumulator of a sum, as in `cpd.gemm`; it defines the sum's rounding.
-        length: the number of products or terms of a sum, 1…4096; default a unit's block, else 16.
+        length: the number of products or terms of a sum, 1…4096; default: a unit's block, else 16.
         exhaustive: every combination of input codes; default False.
         directed: every combination of the formats' corner codes (zeros, least, largest, around 1,
             infinities, NaN), then lines of each corner and flag; default False.
@@ -232,7 +232,7 @@ def _formats(specs: FormatLike | Sequence[FormatLike]) -> list[Format]:
 
 
 def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[str, int]:
-    """The source of inputs, and the number of random ones."""
+    """Returns the source of inputs, and the number of random ones."""
     random = integer("random", random)
     if not 0 <= random <= MOST_LINES:
         raise ValueError(f"random must be 0…2^40 lines, got {random}")

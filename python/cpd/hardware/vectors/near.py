@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directed lines of element-wise operations near the points at which a result is rounded.
 
-A line ends in an operand that is chosen last: the one that brings the exact result to a number of
-the result's format or halfway between two, and its two neighbors.
+The last operand of a line is chosen last. It brings the exact result to a number of the result's
+format, or halfway between two numbers; two more lines have its neighbors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cpd.numeric.formats import Format
 F64: TypeAlias = "npt.NDArray[np.float64]"
 
 _ALL_TARGETS = 8
-"""The largest result format, in bits, whose every number is a target."""
+"""The bits of the largest result format whose every number is a target."""
 _TARGETS = 192
 """The number of random targets."""
 _PAIRS = 96
@@ -37,12 +37,12 @@ STEPS = np.array([-1, 0, 1])
 
 
 def codes_of(f: Format, values: F64) -> Codes:
-    """The codes of the numbers nearest to finite values."""
+    """Returns the codes of the numbers nearest to finite values."""
     return encoded(np.asarray(values, np.float64), Cast(f, overflow="saturate"))
 
 
 def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
-    """The codes of the numbers `steps` further from zero, within the finite ones."""
+    """Returns the codes of the numbers `steps` further from zero, within the finite ones."""
     if is_integer(f):
         unused = 32 - f.bits
         signed = (codes << np.uint32(unused)).view(np.int32).astype(np.int64) >> unused
@@ -58,7 +58,7 @@ def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
 
 
 def precise(f: Format, codes: Codes) -> F64:
-    """The values of codes as binary64."""
+    """Returns the values of codes as binary64."""
     with np.errstate(invalid="ignore"):
         values: F64 = values_of(f, codes).astype(np.float64)
     return values
@@ -98,11 +98,12 @@ def exponents_of(values: F64) -> npt.NDArray[np.int64]:
 
 
 def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64], Codes]:
-    """Addends near the points at which product + addend is rounded to 1 + `man` bits.
+    """Returns addends near the points at which product + addend is rounded to 1 + `man` bits.
 
-    Of each product p, with P = man + 1: ±p · 2^-(P + {-2…2}) and, far below, ±p · 2^-2P and
-    ±p · 2^-3P; the two addends that bring p to the middles next to it; ±p · 2^(P + {-2…2}), to
-    which p is small; ±p, which doubles or cancels. Each with its two neighbors in f.
+    The addends of a product p, with P = man + 1, are: ±p · 2^-(P + {-2…2}) and, far below, ±p ·
+    2^-2P and ±p · 2^-3P; the two addends that bring p to the middles next to it; ±p · 2^(P +
+    {-2…2}), next to which p is small; and ±p, which doubles or cancels. Each comes with its two
+    neighbors in f.
 
     Returns the indices of products and the codes of addends.
     """
@@ -152,7 +153,7 @@ def _codes_at(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Code
 
 
 def _lines(rule: Any, words: Words) -> Lines:
-    """The last operand solves operation(…) = target; the others are random."""
+    """Returns operands: the last one solves operation(…) = target, the others are random."""
     goal = targets(rule.result, words)
     formats: Sequence[Format] = rule.formats
     operation = rule.operation
@@ -272,20 +273,20 @@ def _near_powers(
 
 
 def _least(rule: Any) -> int:
-    """The exponent of the result's least normal number."""
+    """Returns the exponent of the result's least normal number."""
     f = rule.result
     return int(exponents_of(np.array([f.min_normal or f.max]))[0])
 
 
 def _positive(f: Format) -> Codes:
-    """The corner codes of positive numbers."""
+    """Returns the corner codes of positive numbers."""
     codes = generated.corner_codes(f)
     values = precise(f, codes)
     return codes[np.isfinite(values) & (values > 0)]
 
 
 def _any_sign(f: Format, codes: Codes, words: Words) -> Codes:
-    """The codes or their negatives, at random."""
+    """Returns the codes or their negatives, at random."""
     if not f.signed:
         return codes
     flips = words.below(2, len(codes)) == 1

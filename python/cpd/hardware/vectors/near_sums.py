@@ -73,7 +73,7 @@ class SumLines:
     # ---- parts of lines -------------------------------------------------------------------------
 
     def line(self, terms: list[Codes], c: Any = None) -> Lines:
-        """Lines of these terms, scales of 1 and random integers; c defaults to 0."""
+        """Returns lines of these terms, with scales of 1 and random integers. c defaults to 0."""
         lines: dict[str, Any] = dict(zip("ab", terms, strict=False))
         if c is not None and self.rule.operation != "sum":
             lines["c"] = np.asarray(c)
@@ -164,7 +164,7 @@ class SumLines:
         return np.where(exact, generated.finite_codes(f, powers), random)
 
     def total(self, terms: list[Codes]) -> F64:
-        """The sums of terms, in binary64."""
+        """Returns the sums of terms, in binary64."""
         products = precise(self.formats[0], terms[0])
         if len(terms) > 1:
             products = products * precise(self.formats[1], terms[1])
@@ -172,7 +172,7 @@ class SumLines:
         return total
 
     def nearest_c(self, values: F64) -> npt.NDArray[Any]:
-        """The values of c nearest to numbers."""
+        """Returns the values of c nearest to numbers."""
         if self.of_c is not None:
             return codes_of(self.of_c, np.where(np.isfinite(values), values, 0.0))
         if self.fixed is None:
@@ -184,7 +184,7 @@ class SumLines:
         return masked
 
     def with_neighbors(self, terms: list[Codes], c: npt.NDArray[Any]) -> Lines:
-        """Each line with c and with its two neighbors."""
+        """Returns each line with c and with its two neighbors."""
         terms = [np.repeat(codes, len(STEPS), axis=0) for codes in terms]
         if self.of_c is not None:
             near = stepped(self.of_c, c[:, None], STEPS).reshape(-1)
@@ -286,7 +286,7 @@ class SumLines:
         return self.line(terms, self.nearest_c(c))
 
     def ties(self) -> Lines:
-        """A great term, one of half its last place in the sum's format, and one far below."""
+        """Returns a large term, one of half its last digit in the sum's format, and a tiny one."""
         n, k = 96, self.length
         precision = self.sum.man + 1
         top = self._tops(n, np.full(n, precision + 2))
@@ -387,7 +387,10 @@ class SumLines:
         return terms
 
     def _alone(self, side: int, lane: I64, code: Codes, c: Any = None) -> Lines:
-        """A special code in one place, where the other operand is 1, -1 or 0; c defaults to 0."""
+        """Returns a special code in one place, where the other operand is 1, -1 or 0.
+
+        C defaults to 0.
+        """
         if len(self.formats) == 1:
             return self.line(self._with_special(side, lane, code))
         other = self.formats[1 - side]
@@ -401,7 +404,10 @@ class SumLines:
         return self.line(terms, c)
 
     def _together(self, side: int, lane: I64, code: Codes) -> Lines:
-        """A special code in one place with a special c; some times 0, some with their opposite."""
+        """Returns a special code in one place with a special c.
+
+        Some times 0, some with their opposite.
+        """
         n, k = len(lane), self.length
         rows = np.arange(n)
         terms = self._with_special(side, lane, code)
@@ -416,7 +422,7 @@ class SumLines:
         return self.line(terms, self.some_c(n))
 
     def batches(self) -> Iterator[Lines]:
-        """All kinds of lines that the rule can have."""
+        """Yields all kinds of lines that the rule can have."""
         yield self.all_zero()
         yield self.padded()
         yield self.subnormal()
@@ -434,7 +440,7 @@ class SumLines:
     # ---- exponents ------------------------------------------------------------------------------
 
     def _reach(self) -> tuple[int, int]:
-        """The least and the greatest exponent of a term."""
+        """Returns the least and the greatest exponent of a term."""
         return sum(map(_least, self.formats)), sum(map(_greatest, self.formats))
 
     def _centres(self, n: int) -> I64:
@@ -460,10 +466,10 @@ class SumLines:
 
 
 def _least(f: Format) -> int:
-    """The exponent of the least normal number."""
+    """Returns the exponent of the least normal number."""
     return 0 if is_integer(f) else 1 - f.bias
 
 
 def _greatest(f: Format) -> int:
-    """The exponent of the largest number."""
+    """Returns the exponent of the largest number."""
     return int(exponents_of(np.array([f.max]))[0])

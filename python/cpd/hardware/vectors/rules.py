@@ -55,7 +55,7 @@ class ElementRule:
             signaling; default False.
         has_integer_result: False: results are codes of `result`.
         batch: the number of lines that are computed at a time.
-        pool: the number of random lines from which the directed ones are picked.
+        pool: the number of random lines from which directed lines are picked.
     """
 
     operation: str

@@ -51,14 +51,15 @@ class SumRule:
 
     Attributes:
         operation: `dot`, `sum`, `block_fma` or `mma`.
-        formats: the formats of the terms, or of a, b and c, without c for an integer accumulator.
+        formats: the formats of the terms, or of a, b and c; of a and b alone for an integer
+            accumulator.
         accumulator: the accumulator of the sum, which defines its rounding.
         length: the number of terms or products.
         tininess: whether UF tests for tiny results `after` rounding (default) or `before`.
         label: the accumulator's name in file names; default its text.
         nan_signals: whether NaN operands raise NV if their format's NaN are neither quiet nor
             signaling; default False.
-        pool: the number of random lines from which the directed ones are picked.
+        pool: the number of random lines from which directed lines are picked.
     """
 
     operation: str
@@ -257,7 +258,8 @@ class SumRule:
         kernel, raised = self._kernel(codes, c)
         missing = self.missing(results)
         if self.fixed is not None and self.has_integer_result:
-            missing = np.isnan(kernel)  # of a term that is not finite, which the integer leaves out
+            missing = np.isnan(kernel)  # for a term that is not finite, which the integer leaves
+            # out
             expected, inexact = as_binary32(self.fixed, results)
             flags = np.where(inexact & ~missing, flags | _NX, flags).astype(np.uint8)
             raised = np.where(missing, flags, raised)
@@ -273,7 +275,10 @@ class SumRule:
         return f"{self.stem} of {inputs}: oracle {oracle:X}, kernel {kernel}"
 
     def _kernel(self, codes: Columns, integers: npt.NDArray[np.uint64] | None) -> tuple[Any, Any]:
-        """The kernel's values and flags; no flags for scaled operands and without a trace."""
+        """Returns the kernel's values and flags.
+
+        No flags for scaled operands and without a trace.
+        """
         random = codes.get("r")
         a = values_of(self.formats[0], codes["a"])
         options: dict[str, Any] = {"flags": True, "tininess": self.tininess}
@@ -336,7 +341,7 @@ def _integer(name: str, fixed: Integer, role: str = "input") -> Field:
 
 
 def _signed(fixed: Integer, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """The numbers of two's complement codes."""
+    """Returns the numbers of two's complement codes."""
     unused = np.uint64(64 - fixed.width)
     shifted: npt.NDArray[np.int64] = (numbers << unused).view(np.int64) >> np.int64(unused)
     return shifted
@@ -361,7 +366,7 @@ def as_binary32(
     """Returns integers rounded to nearest binary32 values, as by gemm, and where it is inexact."""
     units = _signed(fixed, numbers)
     rounded = units.astype(np.float32)
-    beyond = rounded == 2.0**63  # to which the greatest integers round, and which is no int64
+    beyond = rounded == 2.0**63  # the largest integers round to 2^63, which is not an int64
     inexact = beyond | (np.where(beyond, 0, rounded).astype(np.int64) != units)
     return rounded * np.float32(2.0**-fixed.fraction), inexact
 

@@ -15,7 +15,10 @@ from cpd.numeric.formats import Format
 
 
 def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    """The values of codes of any shape, as binary32; signaling NaN are signaling there too."""
+    """Returns the values of codes of any shape, as binary32.
+
+    Signaling NaN are signaling there too.
+    """
     if f.bits <= 16:
         values: npt.NDArray[np.float32] = _core.look_up(_table(f), codes)
         return values
@@ -41,7 +44,7 @@ def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32
 
 
 def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
-    """The codes packed, for `cpd.decode`."""
+    """Returns the codes packed, for `cpd.decode`."""
     if bits in (8, 16, 32):
         return codes.astype(f"<u{bits // 8}").view(np.uint8)
     word_bytes = codes.astype("<u4").view(np.uint8).reshape(-1, 4)
@@ -50,7 +53,7 @@ def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def encoded(values: npt.NDArray[Any], to: Format | Cast) -> npt.NDArray[np.uint32]:
-    """The codes of values of any shape, rounded to a format."""
+    """Returns the codes of values of any shape, rounded to a format."""
     bits = to.bits if isinstance(to, Format) else element_of(to).bits
     unpacked = np.unpackbits(ops.encode(np.ascontiguousarray(values), to), bitorder="little")
     digits = unpacked[: values.size * bits].reshape(-1, bits).astype(np.uint64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors: inputs, and the results on which oracle and kernels agree, as batches and as files."""
+"""Vectors: inputs, and the results on which oracle and kernels agree, in batches and in files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Vectors:
 
     `coverage` and `count` count the batches made since the last start of `batches` or `write`.
     Lines whose result has no code (NaN in a format without NaN) are left out and counted in
-    `left_out`. `write` calls `on_batch`, if it is set, after each batch with the number of lines so
-    far.
+    `left_out`. After each batch, `write` calls `on_batch`, if it is set, with the number of lines
+    so far.
 
     Args:
         rule: the operation and its roundings.
@@ -130,8 +130,8 @@ class Vectors:
     def write(self, path: str | Path, kind: str | None = None) -> Path:
         """Writes a file, or replaces an existing one, after every line has been compared.
 
-        The lines are written once, beside the file, which is then replaced. Standard output and
-        pipes get all lines at the end, from a temporary file.
+        The lines are first written to a temporary file, which then replaces the file. Standard
+        output and pipes get all lines at the end, from a temporary file.
 
         Args:
             path: a file, `-` for standard output, or a folder, in which the file gets the lines'
@@ -188,7 +188,7 @@ class Vectors:
     def size(self, kind: str) -> tuple[int, int]:
         """Returns the lines and the bytes of a file, before any line is made.
 
-        Directed lines are not counted; lines whose result has no code are.
+        Directed lines are not counted. Lines whose result has no code are counted.
 
         Args:
             kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`.

@@ -116,7 +116,7 @@ def is_emulated(module: nn.Module) -> bool:
 
 
 def own_class(module: nn.Module) -> _Class:
-    """The module's class as written, without the classes of CPD, FSDP2 and parametrize."""
+    """Returns the module's class as written, without the classes of CPD, FSDP2 and parametrize."""
     cls = type(module)
     below = _below(cls)
     while below is not None:
@@ -135,13 +135,13 @@ def restore(module: nn.Module) -> None:
 
 
 def _original(cls: _Class) -> _Class:
-    """The class of which `emulated` made `cls`, or `cls` itself."""
+    """Returns the original class of `cls` if `emulated` made it, else `cls` itself."""
     original: _Class = vars(cls).get("_cpd_class", cls)
     return original
 
 
 def _below(cls: _Class) -> _Class | None:
-    """The class from which FSDP2 or parametrize derived `cls`; None: neither did."""
+    """Returns the class from which FSDP2 or parametrize derived `cls`; None: neither did."""
     below = cls.__bases__[-1]
     theirs = cls.__module__.startswith(("torch.nn.utils.parametrize", "torch.distributed."))
     return below if theirs and cls.__name__.endswith(below.__name__) else None

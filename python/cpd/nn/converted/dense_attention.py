@@ -18,7 +18,7 @@ NAME = "cpd_dense"
 
 
 def config_of(config: Any) -> Any:
-    """A copy of a module's configuration by which its forward calls `attend`."""
+    """Returns a copy of a module's configuration by which its forward calls `attend`."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     if NAME not in ALL_ATTENTION_FUNCTIONS:
@@ -38,9 +38,10 @@ def attend(
     dropout: float = 0.0,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function as transformers calls it.
+    """Returns an attention function as transformers calls it.
 
-    Raises ValueError for what flex_attention takes in a score function: choose eager for these.
+    Raises ValueError for features that flex_attention has in a score function: choose eager for
+    them.
     """
     further = [name for name in ("softcap", "s_aux", "position_bias") if rest.get(name) is not None]
     if further:

@@ -91,7 +91,7 @@ class Emulation:
 
 
 def replacing(operations: dict[Any, Operation]) -> Forward:
-    """Torch's own forward, with those functions replaced, of which it calls one."""
+    """Returns torch's own forward, in which these functions are replaced. It calls one of them."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         mode = Replacing(module.cpd, operations)
@@ -109,7 +109,7 @@ def replacing(operations: dict[Any, Operation]) -> Forward:
 
 
 def calling(call: Callable[..., Any]) -> Forward:
-    """The forward of a module with one product, which `call` computes from its arguments."""
+    """Returns the forward of a module with one product. `call` computes it from the arguments."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         return call(module, *args, **kwargs, **module.cpd.arguments())
@@ -134,7 +134,7 @@ def _one_product(module: Any) -> tuple[int, int]:
 
 
 def within(operations: dict[Any, Operation]) -> Forward:
-    """The module's own forward, with those operations by the recipe."""
+    """Returns the module's own forward, with those operations by the recipe."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         with ByRecipe(module.cpd, operations):
@@ -155,7 +155,7 @@ def _histories(module: Any) -> tuple[int, int]:
 
 
 def _attend(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
-    """The module's own forward, its attention's products by the recipe's `attention`."""
+    """Returns the module's own forward, its attention's products by the recipe's `attention`."""
     with ByRecipe(module.cpd, ATTENTION):
         if _implementation(module) != "flex_attention":
             return own(module, *args, **kwargs)
@@ -176,15 +176,19 @@ def _refuses_attention(module: Any, state: State) -> str:
 
 
 def _implementation(module: Any) -> str:
-    """The implementation of attention that a module of transformers is to use; "": it has none."""
+    """Returns the implementation of attention that a module of transformers is to use.
+
+    "": it has none.
+    """
     return str(getattr(getattr(module, "config", None), "_attn_implementation", ""))
 
 
 def _experts(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
-    """Experts of transformers, the products of each expert by the recipe.
+    """Computes the experts of transformers, the products of each expert by the recipe.
 
-    They are computed by the implementation 'grouped_mm' whichever is chosen, so that all have its
-    bits: an expert's rows are in the order of tokens, those of a token in the order of its experts.
+    The implementation 'grouped_mm' computes them, whichever is chosen, so that all have the same
+    bits. An expert's rows are in the order of tokens; a token's rows are in the order of its
+    experts.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -199,7 +203,7 @@ def _histories_of_experts(module: Any) -> tuple[int, int]:
 
 
 def _rounding(name: str, what: str, part: str) -> Emulation:
-    """The module's own forward. Its result and the returning gradient are rounded by the part."""
+    """Returns the module's own forward. The part rounds its result and the returning gradient."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Tensor:
         to = getattr(module.cpd.recipe, part)
@@ -209,13 +213,13 @@ def _rounding(name: str, what: str, part: str) -> Emulation:
 
 
 def _conv1d(module: Any, x: Tensor, **options: Any) -> Tensor:
-    """The linear layer of transformers that has its weight as in × out."""
+    """Returns the linear layer of transformers that has its weight as in × out."""
     return functional.linear(x, module.weight.t(), module.bias, **options)
 
 
 # ---- torch.nn.TransformerEncoder and its layers --------------------------------------------------
-# They round nothing themselves, but in eval mode a layer may read the weights of those within it
-# and compute without calling them, on nested tensors.
+# They round nothing themselves. But in eval mode a layer may read its inner layers' weights and
+# compute without calling them, on nested tensors.
 
 
 def _switch(name: str, off: Any) -> property:
@@ -270,7 +274,7 @@ ENCODERS: dict[type[nn.Module], Emulation] = {
 
 
 def nearest(cls: type, table: Mapping[type[nn.Module], Emulation]) -> type[nn.Module] | None:
-    """The nearest base of a class that the table has, or None."""
+    """Returns the nearest base of a class that the table has, or None."""
     return next((base for base in cls.__mro__ if base in table), None)
 
 
@@ -287,7 +291,7 @@ _NAMES = {
 
 
 def __getattr__(name: str) -> str:
-    """The emulation's name in place of a mixin, which pickles of 0.7 hold."""
+    """Returns the emulation's name in place of a mixin, which pickles of 0.7 hold."""
     last = name.removeprefix("Emulated")
     last = _NAMES.get(last, last)
     if last not in EMULATIONS:

@@ -66,7 +66,7 @@ class Replacing(ByRecipe):
 
 
 def _of(parts: Iterable[str]) -> dict[Any, Operation]:
-    """The operations that are made of products, and those of these parts of a recipe."""
+    """Returns the operations that consist of products, and the operations of these recipe parts."""
     return by_function(row for row in OPERATIONS if row.part in parts and not row.only_modules)
 
 

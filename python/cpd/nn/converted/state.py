@@ -24,16 +24,18 @@ class State:
         seed: the seed of the layer's random bits; default 0.
 
     Attributes:
-        recipe: how it computes now; None: as torch does. It is not None in an emulation's forward.
-        ahead: how it will compute in the step after the present one.
+        recipe: the recipe of the present step; None: torch computes. In an emulation's forward it
+            is not None.
+        ahead: the recipe of the step after the present one.
         upcoming: `ahead` if the next forward with gradients may begin a step, else `recipe`.
         given: the first argument.
         layer: the layer's number.
         seed: the seed.
-        clock: counts the model's steps; None: nothing draws, delays or has a schedule.
+        clock: counts the model's steps; None if nothing is stochastic, delayed or scheduled.
         draws: whether a rounding of the layer is stochastic, at some step.
-        counts: whether the layer's forward may begin a step: it draws, delays or has a schedule.
-        delayed: the state of delayed scaling, a submodule of the layer; None: nothing delays.
+        counts: whether the layer's forward may begin a step: something is stochastic, delayed or
+            scheduled.
+        delayed: the state of delayed scaling, a submodule of the layer; None: nothing is delayed.
     """
 
     recipe: Recipe | None
@@ -91,7 +93,7 @@ class State:
         return self._epoch is None and any(unit == "epoch" for unit, _, _ in self.given.schedule)
 
     def phases(self) -> Iterator[Recipe]:
-        """All recipes that the layer may have, in their order."""
+        """Yields all recipes that the layer may have, in their order."""
         for recipe in (self.given, *(scheduled for _, _, scheduled in self.given.schedule)):
             if recipe is not None:
                 yield _followed(recipe)

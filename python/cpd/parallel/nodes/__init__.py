@@ -31,10 +31,10 @@ attach(__name__)
 
 @contextmanager
 def open_ranks(transport: str, nodes: int | None, timeout: float) -> Iterator[Ranks]:
-    """`virtual` nodes (8 if None), or this process's place among the ranks of `mpi` or `torch`.
+    """Opens `virtual` nodes (8 if None), or this process's rank under `mpi` or `torch`.
 
-    `timeout`: seconds until a silent rank is lost. Raises ValueError where MPI, or what torch's
-    launcher sets, is missing; cpd.comm.TransportError where the processes do not connect.
+    `timeout`: seconds until a silent rank is lost. Raises ValueError if MPI, or a variable of
+    torch's launcher, is missing; cpd.comm.TransportError if the processes do not connect.
     """
     if transport == "virtual":
         yield VirtualRanks(8 if nodes is None else nodes)

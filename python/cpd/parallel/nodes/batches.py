@@ -40,7 +40,7 @@ def split(batch: Any, world: int) -> list[Any]:
 
 
 def first(micro_batches: Iterable[Any], world: int) -> Iterator[Any]:
-    """The next `world` of them, as they come. Raises ValueError where there are fewer."""
+    """Yields the next `world` micro-batches. Raises ValueError if there are fewer."""
     try:
         batches = iter(micro_batches)
     except TypeError:

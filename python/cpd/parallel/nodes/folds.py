@@ -69,7 +69,7 @@ class Part:
     def take(self, node: int, gradients: Gradients) -> None:
         """Takes the node's gradients, for as many turns as it has now.
 
-        There is one for each of `numbers`, None for zeros.
+        `gradients` has one for each of `numbers`; None means zeros.
         """
         plain = [self._values(index, gradient) for index, gradient in enumerate(gradients)]
         layers = [native_values(array) for array in plain]
@@ -83,7 +83,7 @@ class Part:
             self._turn += 1
 
     def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, TensorReport]:
-        """A layer's sum, in the type, layout and place of `like`."""
+        """Returns a layer's sum, in the type, layout and place of `like`."""
         sums = torch.empty(like.shape, dtype=torch.float32, device=self._device)
         self._reduce.result(index, native_values(plain_values(sums)))
         if self._layouts:
@@ -95,11 +95,11 @@ class Part:
         return sums if plain else output.copy_(sums), tensor_report(self._reduce.report(index))
 
     def commit(self) -> None:
-        """The states keep what the step left."""
+        """Stores the step's changes in the states."""
         self._reduce.commit()
 
     def _values(self, index: int, gradient: torch.Tensor | None) -> Any:
-        """A gradient's values where they are summed."""
+        """Returns a gradient's values where they are summed."""
         if gradient is None:
             gradient = torch.zeros(self._shapes[index], device=self._device)
         gradient = gradient.to(self._device)
@@ -167,6 +167,6 @@ class Folds:
         return [by_number[number] for number in range(len(like))]
 
     def commit(self) -> None:
-        """The states keep what the step left, when all else has succeeded."""
+        """Stores the step's changes in the states, once everything else has succeeded."""
         for part in self._parts:
             part.commit()

@@ -18,13 +18,13 @@ Watch: TypeAlias = Callable[[int, dict[str, torch.Tensor | None]], object]
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, each once, in their order: the layers of an all-reduce."""
+    """Returns the trained parameters, each once, in their order: the layers of an all-reduce."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     return {name: p for name, p in inner.named_parameters() if p.requires_grad}
 
 
 def number_of(name: str, names: Sequence[str]) -> int:
-    """A layer's number. Raises ValueError for a name that no layer has."""
+    """Returns a layer's number. Raises ValueError for a name that no layer has."""
     if name not in names:
         raise ValueError(f"there is no tensor {name!r}; the tensors are {', '.join(names)}")
     return list(names).index(name)
@@ -36,12 +36,12 @@ def computed(
     parameters: dict[str, nn.Parameter],
     before: Gradients | None = None,
 ) -> tuple[torch.Tensor, Gradients]:
-    """The loss, detached, and its gradients, which stay in `grad` too: None where there is none.
+    """Returns the loss, detached, and its gradients; None for parameters without a gradient.
 
-    `before`: gradients to which these are added, in copies.
+    The gradients are stored in `grad` too. `before`: gradients to which these are added, in copies.
 
-    Several losses are summed, each one's backward pass following at once. Raises TypeError where
-    the function gives anything else, or for a sparse gradient.
+    Several losses are summed; the backward pass of each follows it at once. Raises TypeError if the
+    function returns anything else, or for a sparse gradient.
     """
     begin = [None] * len(parameters) if before is None else before
     for parameter, gradient in zip(parameters.values(), begin, strict=True):

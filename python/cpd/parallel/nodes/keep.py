@@ -83,7 +83,7 @@ class Disk:
 
 
 def _bytes(values: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
+    """Returns the memory of a contiguous tensor."""
     return values.reshape(-1).view(torch.uint8).numpy().data
 
 
@@ -91,7 +91,7 @@ _Place = tuple[int, torch.dtype, Sequence[int]]
 
 
 def check_room(keep: str, needed: int, folder: str | None) -> None:
-    """Raises MemoryError or OSError where so many bytes do not fit."""
+    """Raises MemoryError or OSError if `needed` bytes do not fit."""
     if keep == "disk":
         folder = tempfile.gettempdir() if folder is None else folder
         free = shutil.disk_usage(folder).free

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that are each a process of its own."""
+"""Nodes that are processes."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -39,7 +39,7 @@ class Buffers:
         self.values = self.read()
 
     def read(self) -> Values:
-        """Copies of what the model holds now, in these tensors or in others."""
+        """Returns copies of the model's present values, in these tensors or in others."""
         held = ((name, owner[key]) for name, owner, key, _ in self._places)
         return {name: None if now is None else now.detach().clone() for name, now in held}
 
@@ -56,7 +56,7 @@ class Buffers:
                 buffer.detach().copy_(value)
 
     def raise_histories(self, values: Values) -> None:
-        """Raises the histories among `values` to those that the model holds now."""
+        """Raises the histories among `values` to the model's present ones."""
         for name, owner, key, _ in self._places:
             value, now = values[name], owner[key]
             if _is_history(name) and value is not None and now is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that are all in this process."""
+"""Nodes that all live in this process."""
 
 from __future__ import annotations
 

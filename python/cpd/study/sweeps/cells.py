@@ -230,7 +230,7 @@ _LISTED = 16
 
 
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
-    """The canonical texts of a format with each of the scales."""
+    """Yields the canonical texts of a format with each of the scales."""
     operand = _named(name)
     if isinstance(operand, Scaled):
         yield operand.text
@@ -253,7 +253,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
 
 
 def _sum(text: str) -> str:
-    """The canonical text of an accumulator; a matrix unit keeps its name."""
+    """Returns the canonical text of an accumulator; a matrix unit keeps its name."""
     accumulator = as_accumulator(text)
     return text if accumulator.form == "unit" else accumulator.text
 
@@ -384,7 +384,7 @@ class Losses:
         return cls(**sums | {"worst": max((part.worst for part in normalised), default=0.0)})
 
     def json(self) -> dict[str, Any]:
-        """Returns the sums and what is computed from them; numbers that JSON lacks are null."""
+        """Returns the sums and the numbers computed from them. Numbers that JSON lacks are null."""
         shown = ("relative_rms", "sqnr", "mean_error", "underflow", "overflow", "dot_error")
         return asdict(self) | {name: getattr(self, name) for name in shown}
 

@@ -26,7 +26,7 @@ from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 PIECE = 1 << 16
 """Values in work at once, or somewhat more."""
 GROUP = 64
-"""The most vectors that are multiplied with one vector: as many as are fast."""
+"""The number of vectors that are multiplied with one vector: the largest that is fast."""
 NOISE = 2.0**-22
 """The relative difference that three roundings may make between a scale times the format's max and
 the largest value for which the scale was computed."""
@@ -44,7 +44,7 @@ class Bench:
         self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
-        """The losses of each tensor, for each of these cells, which share their cast."""
+        """Returns the losses of each tensor for each of these cells, which share their cast."""
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(losses) for losses in zip(*by_tensor, strict=True)]
@@ -133,7 +133,7 @@ def _flat(parts: Any) -> Any:
 
 
 def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
-    """The losses of one tensor for each cell."""
+    """Returns the losses of one tensor for each cell."""
     cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
     plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
     other = None
@@ -222,7 +222,7 @@ class _Dots:
 
 
 def _finite(error: float) -> float:
-    """The error, or inf for NaN."""
+    """Returns the error, or inf for NaN."""
     return math.inf if math.isnan(error) else error
 
 
@@ -276,7 +276,7 @@ class _Cast:
         return x
 
     def limit(self, piece: Piece) -> Any:
-        """The magnitude above which the format overflows or, with scales, each value's."""
+        """Returns the magnitude above which the format overflows or, with scales, each value's."""
         if isinstance(self._f, Format):
             return self._f.max
         if self._in_pieces:
@@ -319,7 +319,7 @@ class _Limits:
         return self.of((slice(0, self._shape[0]), slice(0, self._shape[1])))
 
     def of(self, piece: Piece) -> Any:
-        """The limit of each value of a piece."""
+        """Returns the limit of each value of a piece."""
         limits = self._grid
         for axis, (part, length) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
             if limits.shape[axis] == 1:
@@ -336,13 +336,13 @@ class _Limits:
 
 
 def _along(axis: int, start: int, stop: int) -> Piece:
-    """The index of lines start … stop - 1 of a matrix along an axis."""
+    """Returns the index of lines start … stop - 1 of a matrix along an axis."""
     part = slice(start, stop)
     return (part, slice(None)) if axis == 0 else (slice(None), part)
 
 
 def _extents(block: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """The rows and columns of a block."""
+    """Returns the rows and columns of a block."""
     if block in ("tensor", "row"):
         return (shape[0] if block == "tensor" else 1), shape[1]
     rows, columns = map(int, block.split("x")) if "x" in block else (1, int(block))

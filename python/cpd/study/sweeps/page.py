@@ -91,7 +91,7 @@ def _parts(row: SweepRow) -> list[str]:
 
 
 def _by_tensor(sweep: Sweep, rows: list[SweepRow]) -> list[list[str]]:
-    """The SQNR of each tensor in the rows of the front."""
+    """Returns the SQNR of each tensor in the rows of the front."""
     return [
         [tensor["name"], *(f"{row._tensors[place].sqnr:.1f}" for row in _few(rows))]
         for place, tensor in enumerate(sweep.tensors)

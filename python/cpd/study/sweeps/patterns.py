@@ -20,7 +20,7 @@ MOST = 10_000
 
 _SET = re.compile(r"\[([^\[\]]*)\]")
 _KIND = re.compile(r"^(e\d+m\d+):(ieee|finite)(?=:|$)")
-"""e2m1:ieee, whose format has the name e2m1ieee."""
+"""Matches e2m1:ieee, whose format has the name e2m1ieee."""
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
@@ -106,7 +106,7 @@ def _each(values: Any) -> Iterable[Any]:
 
 
 def _text(what: str, value: Any) -> str:
-    """The text of a format, a scaled format, an accumulator or a dtype."""
+    """Returns the text of a format, a scaled format, an accumulator or a dtype."""
     return value.text if isinstance(value, Scaled | Accumulator) else format_text(what, value)
 
 

@@ -37,7 +37,7 @@ _APART = 0.045
 
 
 def write(path: Path, found: Sweep, error: str, cost: str) -> None:
-    """Writes the picture. Raises ValueError for an ending that is not drawn."""
+    """Writes the picture. Raises ValueError for a file name with another ending."""
     save(path, "sweep", lambda: draw(found, error, cost))
 
 

@@ -29,11 +29,11 @@ class Sweep:
     Attributes:
         rows: one `SweepRow` for each combination.
         tensors: a dict for each measured tensor: its `name`, its `shape` (rows and their length),
-            `nonfinite` (the number of NaN and infinities, which were left out), `zeros` (with those
-            in place of NaN and infinities), `amax` (the largest magnitude), and `rms` (the root of
-            the mean of the squares).
-        length: the most terms of a dot product, an argument of `sweep`.
-        sample: the most values of each tensor, an argument of `sweep`; None: all.
+            `nonfinite` (the number of NaN and infinities, which were left out), `zeros` (the number
+            of zeros, NaN and infinities included), `amax` (the largest magnitude), and `rms` (the
+            root of the mean of the squares).
+        length: the largest number of terms of a dot product, an argument of `sweep`.
+        sample: the largest number of values of each tensor, an argument of `sweep`; None: all.
         reused: the number of cells that were read from the folder; default 0.
         left_out: the formats and accumulators that cannot be combined, in words; default none.
     """
@@ -105,12 +105,12 @@ class Sweep:
     def best(
         self, error: str | None = None, within: float = math.inf, cost: str = "gates"
     ) -> SweepRow:
-        """Returns the row of least error that costs no more than `within`; of equals the cheapest.
+        """Returns the row of least error with a cost up to `within`; among equals the cheapest.
 
         Args:
             error: an error by which rows are compared, as `SweepRow.value` names them; default:
                 the sweep's `error`.
-            within: the most that the row may cost; default: any cost.
+            within: the largest cost of the row; default: any cost.
             cost: a cost: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
                 `normalizer`.
 
@@ -118,7 +118,7 @@ class Sweep:
             The row.
 
         Raises:
-            ValueError: if no row costs so little, and for an unknown error or cost.
+            ValueError: if no row is cheap enough, and for an unknown error or cost.
         """
         front = [row for row in self.front(error, cost) if row.value(cost) <= within]
         if not front:
@@ -244,7 +244,7 @@ class Sweep:
 
 
 def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
-    """Returns the sweep of measurements, one for each cell; `more`: `reused` and `left_out`."""
+    """Returns the sweep of measurements, one for each cell. `more`: `reused` and `left_out`."""
     shapes = [(matrix.x.shape[0], matrix.x.shape[1]) for matrix in work.matrices]
     tensors = tuple(
         {
@@ -262,7 +262,7 @@ def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
 
 
 def _lesser(error: str) -> Callable[[SweepRow], float]:
-    """The function of a row that a front minimizes."""
+    """Returns the function of a row that a front minimizes."""
     checked_name("error", error, ERRORS)
     if error == "accuracy":
         return lambda row: -row.value(error)
@@ -270,7 +270,7 @@ def _lesser(error: str) -> Callable[[SweepRow], float]:
 
 
 def _columns(sweep: Sweep) -> list[tuple[str, Callable[[SweepRow], str]]]:
-    """A table's columns, without those that are equal in all rows or were not measured."""
+    """Returns a table's columns, except those that are equal in all rows or not measured."""
     columns: list[tuple[str, Callable[[SweepRow], str]]] = [("Format", lambda row: row.operand)]
     chosen: list[tuple[str, Callable[[SweepRow], str]]] = [
         ("Rounding", lambda row: row.rounding),

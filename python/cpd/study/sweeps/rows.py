@@ -17,7 +17,7 @@ from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.store import Measured
 
 ERRORS = ("dot_error", "relative_rms", "mean_error", "worst", "underflow", "overflow", "accuracy")
-"""The errors for fronts: the less the better, except the accuracy."""
+"""The errors for fronts. Smaller is better, except for the accuracy."""
 COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normalizer")
 _FIGURES = ("relative_rms", "sqnr", "mean_error", "worst", "underflow", "dot_error")
 
@@ -37,12 +37,12 @@ class SweepRow:
         bits: bits of codes and scales per value.
         cost: the cost of a multiply-accumulate in hardware.
         relative_rms: sqrt(sum (q - x)^2 / sum x^2).
-        sqnr: sum x^2 / sum (q - x)^2, in dB; inf without errors, -inf for infinite ones.
-        mean_error: the mean magnitude of the errors; tensors are divided by their RMS.
-        worst: the largest magnitude of an error; tensors are divided by their RMS.
+        sqnr: sum x^2 / sum (q - x)^2, in dB; inf without errors, -inf for infinite errors.
+        mean_error: the mean magnitude of the errors, of tensors divided by their RMS.
+        worst: the largest magnitude of an error, of tensors divided by their RMS.
         underflow: the share of values that became 0.
-        dot_error: the relative RMS error of dot products, against those of uncast values in
-            binary64; None without dot products.
+        dot_error: the relative RMS error of dot products, compared with dot products of uncast
+            values in binary64; None without dot products.
     """
 
     operand: str

@@ -168,7 +168,7 @@ def _ignore(_: Measured) -> None:
 
 
 def _label(accuracy: Accuracy | None) -> str:
-    """The function's name and the SHA-256 of its source, where that is available."""
+    """Returns the function's name and the SHA-256 of its source, if that is available."""
     if accuracy is None:
         return ""
     if not callable(accuracy):

@@ -63,7 +63,7 @@ class Measurements:
 
 
 def _stored(losses: Losses) -> dict[str, Any]:
-    """The losses with null for infinities, which JSON lacks."""
+    """Returns the losses with null for infinities, which JSON lacks."""
     return {name: _or(value, math.inf, None) for name, value in asdict(losses).items()}
 
 

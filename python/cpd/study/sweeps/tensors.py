@@ -33,16 +33,16 @@ LENGTH = 1024
 
 @dataclass(frozen=True)
 class Matrix:
-    """A tensor as a matrix, whose rows are along its last dimension, as sums and blocks are.
+    """A tensor as a matrix with rows along its last dimension, like sums and blocks.
 
-    NaN and infinities, which are counted, are 0.
+    NaN and infinities are replaced by 0 and counted.
     """
 
     name: str
     x: Values
     nonfinite: int = 0
     partner: int | None = None
-    """The number of the tensor with whose rows this one's are multiplied; None: with its own."""
+    """The number of the tensor whose rows multiply this one's; None: its own."""
     is_partner: bool = False
     """True if it is another tensor's partner, and so has no dot products of its own."""
 
@@ -68,7 +68,7 @@ _PART = 1 << 16
 
 
 def square(x: Wide) -> float:
-    """The sum of squares, by one thread: the same bits everywhere."""
+    """Returns the sum of squares, by one thread: the same bits everywhere."""
     return float(np.einsum("i,i->", x, x))
 
 
@@ -134,9 +134,9 @@ def load_workload(folder: Path) -> Workload:
 def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = None) -> Workload:
     """Returns the tensors of arrays or files.
 
-    A tensor becomes a matrix whose rows are along its last dimension. Tensors that are not
-    floating-point, or have no values, are left out. A tensor `NAME/activation`, as `capture` names
-    them, is multiplied with `NAME/weight` if the rows of both have one length.
+    A tensor becomes a matrix with rows along its last dimension. Tensors that are not
+    floating-point, or have no values, are left out. A tensor `NAME/activation`, a name as in
+    `capture`, is multiplied with `NAME/weight` if their rows have equal lengths.
 
     Raises OSError for a file that cannot be opened, ValueError or TypeError for anything else.
     """
@@ -184,7 +184,7 @@ _TENSORS = "tensors must be a dict of arrays, an array, or paths of files"
 
 
 def _from_files(paths: list[Any]) -> dict[str, Any]:
-    """The arrays of files; with several files, their names begin with the file's."""
+    """Returns the arrays of files; with several files, their names begin with the file's."""
     from cpd.study.gradient_files import read_arrays, shown
 
     arrays: dict[str, Any] = {}
@@ -200,7 +200,7 @@ def _from_files(paths: list[Any]) -> dict[str, Any]:
 
 
 def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | None:
-    """A tensor's rows, and how many NaN and infinities it had; None if it has no floats."""
+    """Returns a tensor's rows, and how many NaN and infinities it had; None if it has no floats."""
     if is_torch(value):
         if not value.is_floating_point():
             return None

@@ -471,7 +471,7 @@ def _summed(layers: Any) -> dict[int, int]:
 
 
 def _quantile(of: dict[int, int], share: float) -> int:
-    """The least exponent below or at which so large a share lies."""
+    """Returns the least exponent below or at which so large a share lies."""
     left = share * sum(of.values())
     for exponent in sorted(of):
         left -= of[exponent]

@@ -13,7 +13,7 @@ from cpd_lab.papers.study import Cell, Found, Results, Spread, Table
 def over_seeds(
     kind: str, rows: Mapping[str, Mapping[str, Any]], seeds: int, minutes: float, **shared: Any
 ) -> list[Cell]:
-    """A cell for each row, by its label, and seed: `shared` options, with the row's own."""
+    """Returns a cell for each row, by its label, and seed: `shared` options, with the row's own."""
     return [
         Cell(kind, {**shared, **own, "seed": seed}, label, minutes)
         for label, own in rows.items()
@@ -22,12 +22,12 @@ def over_seeds(
 
 
 def final(result: dict[str, Any]) -> float:
-    """The metric that counts, at the end."""
+    """Returns the metric that counts, at the end."""
     return float(result["final"])
 
 
 def lost(result: dict[str, Any]) -> float:
-    """The share of nonzero gradients that became zero on the wire."""
+    """Returns the share of nonzero gradients that became zero on the wire."""
     return float(result["lost"])
 
 

@@ -257,7 +257,7 @@ _SENT = "MB sent by a node"
 
 
 def _draw_by_bytes(results: Results, name: str, metric: str, what: str) -> Shown:
-    """A metric by the bytes that a node has sent, and what these take on a link of 1 Gb/s."""
+    """Draws a metric by the bytes that a node has sent, and their time on a link of 1 Gb/s."""
     rows, series = [], {}
     for label in results.labels:
         first = results.of(label)[0].result

@@ -112,7 +112,7 @@ def _last(result: dict[str, Any]) -> float:
 
 
 def _epochs_to_peak(result: dict[str, Any]) -> float:
-    """The first epoch whose accuracy is within half a percent of the best."""
+    """Returns the first epoch whose accuracy is within half a percent of the best."""
     near = _peak(result) - 0.005
     return 1.0 + next(n for n, value in enumerate(result["accuracy"]) if value >= near)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd roundoff --model` and what `cpd train` says of a codec."""
+"""`cpd roundoff --model`, and the report of `cpd train` about a codec."""
 
 from __future__ import annotations
 

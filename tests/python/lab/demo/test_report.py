@@ -259,7 +259,7 @@ def test_a_cell_that_is_missing_or_damaged(folder, capsys):
 
 
 def rewritten(path, change):
-    """Changes the body of a stored file, whose SHA-256 then is that of the new one."""
+    """Changes the body of a stored file and its SHA-256."""
     body = json.loads(path.read_text())["body"]
     change(body)
     path.write_text(json.dumps({"sha256": digest(body), "body": body}))
@@ -330,7 +330,7 @@ def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
 
 
 def test_seeds_give_ranges(folder, demo, capsys):
-    """Of a demo whose other seeds are made up."""
+    """The demo has other seeds, which are invented."""
     others = [
         replace(run, accuracy=run.accuracy + 0.125 * seed, seed=seed, state=state)
         for run in demo.table

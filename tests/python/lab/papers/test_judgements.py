@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims are judged by tables: each judgment can say yes and no; stored ones are repeated."""
+"""Claims are judged by tables: each judgment can be yes or no; stored judgments are repeated."""
 
 import json
 import random

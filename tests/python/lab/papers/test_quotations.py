@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quotations.toml says that the papers state stands in the papers' texts, at its place."""
+"""Each quotation of quotations.toml is in its paper's text, at the given place."""
 
 import re
 import tomllib

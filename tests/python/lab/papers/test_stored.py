@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation says of the papers' questions is what the stored results say."""
+"""The documentation's answers to the papers' questions agree with the stored results."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells, their files, what studies say of results."""
+"""Cells, their files, and the reports of studies on results."""
 
 import json
 import re
@@ -147,7 +147,7 @@ def test_a_study_shows_what_little_there_is(study):
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_a_study_says_what_full_is(study):
-    """Where --full measures nothing else than the small size, the study says so and why."""
+    """If --full measures the same as the small size, the study gives the reason."""
     small, full = ([cell.key for cell in study.cells(size, 3)] for size in ("small", "full"))
     assert (small == full) == study.full.startswith("as small: ")
 

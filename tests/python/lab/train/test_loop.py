@@ -109,7 +109,7 @@ def test_elsewhere_it_is_not(digits):
 
 
 def test_without_a_division_gradients_are_sums(digits):
-    """As many nodes times the rate."""
+    """Without a division, the rate is in effect multiplied by the number of nodes."""
     sums = train(replace(QUICK, divide="none", lr=QUICK.lr / 8), data=digits)
     assert sums.weights == train(QUICK, data=digits).weights
 
