@@ -115,21 +115,6 @@ TEST(ScaledBlocks, ValuesAreTheLayersCast) {
   }
 }
 
-/// With scales that are powers of two a shift moves scales alone.
-TEST(ScaledBlocks, ShiftsAreOfValues) {
-  const std::vector<float> x = layer();
-  for (const char* name : {"mxfp8", "nvfp4", "fp8-tensor"}) {
-    const ScaledBlocks codec(ParseScaled(name));
-    std::vector<float> shifted = x;
-    for (float& value : shifted) value = std::ldexp(value, -7);
-    const Piece piece{0, 0, kSize, -7, 0};
-    const auto bytes = encoded(codec, *begun(codec, piece, x), piece, x.data());
-    std::vector<float> y(x.size());
-    codec.Decode(bytes, kSize, 0, 1, y.data());
-    EXPECT_TRUE(same(cast(ParseScaled(name), options_of(), 0, shifted), y)) << name;
-  }
-}
-
 TEST(ScaledBlocks, Bytes) {
   // first, scales of each 4096 values, elements
   EXPECT_EQ(ScaledBlocks(ParseScaled("mxfp8")).MostBytes(4096), 2 + 129 + 4096);
@@ -172,19 +157,6 @@ TEST(ScaledBlocks, NanWithAndWithoutCodes) {
   EXPECT_TRUE(ScaledBlocks(ParseScaled("mxfp8")).has_nan());
   EXPECT_TRUE(ScaledBlocks(ParseScaled("mxfp4")).has_nan());
   EXPECT_FALSE(ScaledBlocks(ParseScaled("nvfp4")).has_nan());
-}
-
-TEST(ScaledBlocks, StatesBeginAgain) {
-  const ScaledBlocks codec(ParseScaled("mxfp8"), options_of(Rounding::stochastic));
-  const std::vector<float> x = layer();
-  const Piece piece{0, 0, kSize, 0, {.stream = 4}};
-  const auto state = begun(codec, piece, x);
-  const auto once = encoded(codec, *state, piece, x.data());
-  state->Begin(piece, x.data());
-  EXPECT_EQ(encoded(codec, *state, piece, x.data()), once);
-  state->Commit();
-  state->Begin(piece, x.data());
-  EXPECT_EQ(encoded(codec, *state, piece, x.data()), once);
 }
 
 TEST(ScaledBlocks, DamageIsFound) {

