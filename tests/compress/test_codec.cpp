@@ -35,6 +35,7 @@ namespace cpd {
 namespace {
 
 using testing::RunLength;
+using testing::same;
 using Bytes = std::vector<std::uint8_t>;
 using Values = std::vector<float>;
 
@@ -65,10 +66,6 @@ Values values_of(std::size_t n, std::size_t seed = 77) {
   Values x = testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), n, seed + n);
   for (std::size_t i = 10; i < n; i += 3) x[i] = x[i - 1];  // runs
   return x;
-}
-
-::testing::AssertionResult same(const Values& expected, const Values& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
 }
 
 /// A codec's calls for one layer, with an error that earlier calls have left, if it keeps errors.
@@ -166,7 +163,8 @@ TEST(Codec, ValuesDoNotDependOnThePieces) {
     for (const auto& [shift, random] :
          {std::pair<int, const std::uint32_t*>{0, nullptr}, {3, integers.data()}, {-5, nullptr}}) {
       // The integer that chooses a block's bits lies before a piece that cuts the block.
-      if (random != nullptr && codec->name().starts_with("blockwise uniform bits=entropy")) continue;
+      if (random != nullptr && codec->name().starts_with("blockwise uniform bits=entropy"))
+        continue;
       Layer whole(*codec, x.size()), pieces(*codec, x.size()), rounded(*codec, x.size());
       for (Layer* layer : {&whole, &pieces, &rounded}) layer->Begin(x, shift, random);
       const Values expected = whole.Decode(whole.Encode());

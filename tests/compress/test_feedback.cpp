@@ -24,6 +24,7 @@ namespace {
 using testing::decoded_piece;
 using testing::encoded_piece;
 using testing::layer_of;
+using testing::same;
 using testing::sent_values;
 using Bytes = std::vector<std::uint8_t>;
 using Values = std::vector<float>;
@@ -71,10 +72,6 @@ struct Call {
     return bytes;
   }
 };
-
-::testing::AssertionResult same(const Values& expected, const Values& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
-}
 
 TEST(Feedback, CallsAreTheInnerCodecsOfWhatIsFedBack) {
   for (const std::string& backend : testing::backends()) {

@@ -27,15 +27,12 @@ namespace {
 using testing::decoded_piece;
 using testing::encoded_piece;
 using testing::layer_of;
+using testing::same;
 using testing::sent_values;
 using Bytes = std::vector<std::uint8_t>;
 using Values = std::vector<float>;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-::testing::AssertionResult same(const Values& expected, const Values& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
-}
 
 /// Of buckets of consecutive values, or of columns.
 SharedCodec codec_of(std::int64_t bucket, bool columns) {

@@ -26,16 +26,13 @@ using testing::encode_piece;
 using testing::gradient_like;
 using testing::norms_of;
 using testing::plan_of;
+using testing::same;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kHuge = std::numeric_limits<float>::max();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
 RoundingOptions with_bits(int random_bits) { return {.random_bits = random_bits}; }
-
-::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
-}
 
 LevelPlan plan_of_options(const QsgdOptions& options, int random_bits) {
   return options.steps != 0 ? testing::plan_of_levels(options.steps, random_bits)

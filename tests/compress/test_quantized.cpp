@@ -19,6 +19,8 @@
 namespace cpd {
 namespace {
 
+using testing::same;
+
 constexpr RandomKey kKey{.seed = 5, .stream = 17};
 const RoundingOptions kBits{.random_bits = 11};
 
@@ -62,10 +64,6 @@ std::vector<float> cast(const std::string& scaled, bool stochastic, std::vector<
     for (std::size_t i = begin; zeros && i < end; ++i) y[i] = 0;
   }
   return y;
-}
-
-::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
 }
 
 TEST(Quantized, ValuesAreCastsOfTheLayer) {

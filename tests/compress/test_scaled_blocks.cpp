@@ -18,9 +18,13 @@
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
+#include "tests/testing/refusal.h"
 
 namespace cpd {
 namespace {
+
+using testing::refusal_of;
+using testing::same;
 
 constexpr std::int64_t kSize = 9001;
 constexpr std::array kNames = {"mxfp8",
@@ -78,19 +82,6 @@ std::vector<std::uint8_t> encoded(const Codec& codec, CodecState& state, const P
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(piece.n)));
   EXPECT_EQ(codec.Encode(piece, &state, x, bytes.data()), codec.MostBytes(piece.n));
   return bytes;
-}
-
-::testing::AssertionResult same(std::span<const float> expected, std::span<const float> got) {
-  return testing::bits_equal(expected, got);
-}
-
-std::string what(const auto& run) {
-  try {
-    run();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(ScaledBlocks, ValuesAreTheLayersCast) {
@@ -151,7 +142,7 @@ TEST(ScaledBlocks, NanWithAndWithoutCodes) {
       EXPECT_TRUE(same(y, z));
       continue;
     }
-    EXPECT_EQ(what([&] { encoded(codec, *state, piece, x.data()); }),
+    EXPECT_EQ(refusal_of([&] { encoded(codec, *state, piece, x.data()); }),
               "tensor 2 has NaN or infinities, and " + ToString(scaled) + " has no codes for them");
   }
   EXPECT_TRUE(ScaledBlocks(ParseScaled("mxfp8")).has_nan());
@@ -162,7 +153,7 @@ TEST(ScaledBlocks, NanWithAndWithoutCodes) {
 TEST(ScaledBlocks, DamageIsFound) {
   const auto damage = [](const char* name, std::vector<std::uint8_t> bytes, std::int64_t n) {
     std::vector<float> y(static_cast<std::size_t>(n));
-    return what([&] { ScaledBlocks(ParseScaled(name)).Decode(bytes, n, 0, 1, y.data()); });
+    return refusal_of([&] { ScaledBlocks(ParseScaled(name)).Decode(bytes, n, 0, 1, y.data()); });
   };
   const std::string first = " cannot lie in the first block";
   EXPECT_EQ(damage("mxfp8", {2, 0, 119, 0, 0, 0}, 2), "");
@@ -176,7 +167,7 @@ TEST(ScaledBlocks, DamageIsFound) {
 
 TEST(ScaledBlocks, RefusesWhatNeedsAShape) {
   const auto refusal = [](const char* name) {
-    return what([&] { const ScaledBlocks made(ParseScaled(name)); });
+    return refusal_of([&] { const ScaledBlocks made(ParseScaled(name)); });
   };
   const std::string run =
       "a tensor of a reduction is a run of values, without rows: give block=N or block=tensor, "

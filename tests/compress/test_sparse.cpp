@@ -22,6 +22,7 @@
 namespace cpd {
 namespace {
 
+using testing::same;
 using Places = std::vector<std::int64_t>;
 using Bytes = std::vector<std::uint8_t>;
 
@@ -131,10 +132,6 @@ std::vector<float> decoded(const Codec& codec, const Bytes& bytes, std::size_t n
   codec.Decode(bytes, static_cast<std::int64_t>(n), 0, 1, y.data());
   return y;
 }
-::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
-}
-
 /// Values of a rounding may be replaced, and losses are counted all the same.
 TEST(Sparse, RoundsInPlace) {
   const Sparse codec(ParseFormat("e4m3"));

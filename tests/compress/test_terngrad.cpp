@@ -24,15 +24,12 @@ namespace {
 using testing::decode_piece;
 using testing::encode_piece;
 using testing::gradient_like;
+using testing::same;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr LevelPlan kTernary = {
     .bits = 2, .steps = 1, .most = 1, .has_nan = true, .random_bits = 24};
-
-::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
-}
 
 float measured(const Codec& codec, const std::vector<float>& x) {
   const auto size = static_cast<std::int64_t>(x.size());

@@ -8,7 +8,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -25,9 +24,12 @@
 #include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/threads.h"
 
 namespace cpd {
 namespace {
+
+using testing::same;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -70,10 +72,6 @@ Values normal(std::size_t n, unsigned seed) {
   Values x(n);
   for (float& v : x) v = draw(bits);
   return x;
-}
-
-::testing::AssertionResult same(const Values& expected, const Values& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
 }
 
 /// Layers of many kinds: none, one, equals, few values, zeros, periods, sorted, of NaN.
@@ -138,7 +136,7 @@ TEST(Largest, DoNotDependOnThePieces) {
     for (std::size_t i = 0; i < x.size(); ++i) sums[i] = x[i] + r[i];
     const Places order = sorted(x), order_of_sums = sorted(sums);
     for (const char* threads : {"1", "2", "5"}) {
-      setenv("CPD_NUM_THREADS", threads, 1);
+      const testing::WithThreads set(threads);
       for (const std::int64_t k : {1, 3000, 150000}) {
         EXPECT_EQ(largest(x, k), first_of(order, x, k)) << threads << " threads, " << k;
         Selection found;
@@ -149,7 +147,6 @@ TEST(Largest, DoNotDependOnThePieces) {
       }
     }
   }
-  unsetenv("CPD_NUM_THREADS");
 }
 
 TEST(TopK, CountIsExact) {

@@ -38,7 +38,11 @@ const std::vector<std::string> kFormats = {
     "nvfp4",
     "nvfp4 choose=mae",
     "nvfp4 choose=mse arithmetic=exact",
+    "nvfp4 outer=row choose=mse",
+    "nvfp4 choose=mse scale_max=256 block=16x16",
     "e2m1 4x4 scale=e4m3fn choose=mse",
+    "e2m1 5 scale=e4m3fn choose=mae",
+    "e4m3fn 2x7 scale=fp32 choose=mse",
     "fp8-tensor",
     "fp8-row",
     "fp8-block",
@@ -265,19 +269,24 @@ TEST_P(ScaledDevices, TransposedTensors) {
 
 /// Blocks of subnormal numbers beside others, whose scales are outside of binary32's routes.
 TEST_P(ScaledDevices, TinyBlocksBesideOthers) {
-  const Shape shape{70, 64};
-  std::vector<float> x = Values(70 * 64, 9, true);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (i % 64 % 5 == 0 || i / 64 % 7 == 3) x[i] = std::ldexp(x[i], -135);
-  }
-  for (const char* text : {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
-                           "e4m3fn 32 scale=fp32", "mxfp8"}) {
-    for (const int axis : {0, 1}) {
-      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-        ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), axis, Options(mode));
+  for (const Shape& shape : {Shape{70, 64}, Shape{160, 192}}) {
+    std::vector<float> values = Values(static_cast<std::size_t>(Count(shape)), 9, true);
+    const auto columns = static_cast<std::size_t>(shape[1]);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % columns % 5 == 0 || i / columns % 7 == 3) values[i] = std::ldexp(values[i], -135);
+    }
+    const TensorView x = View(values.data(), DType::f32, shape);
+    const RoundingOptions nearest = Options(Rounding::nearest_even);
+    for (const char* text :
+         {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
+          "e4m3fn 128 scale=e8m0ieee:bias=150", "e4m3fn 32 scale=fp32", "mxfp8"}) {
+      const Scaled scaled = ParseScaled(text);
+      ExpectSameBoth(x, scaled, {1, 0}, nearest);
+      for (const int axis : {0, 1}) {
+        ExpectSameCast(x, scaled, axis, nearest);
+        ExpectSameCast(x, scaled, axis, Options(Rounding::stochastic));
+        ExpectSameCodes(x, scaled, axis, nearest);
       }
-      ExpectSameCodes(View(x.data(), DType::f32, shape), ParseScaled(text), axis,
-                      Options(Rounding::nearest_even));
     }
   }
 }
@@ -334,19 +343,6 @@ TEST_P(ScaledDevices, CastsBothWaysIntoOtherTypes) {
                             std::array{DType::f16, DType::f16}}) {
     ExpectSameBoth(View(x.data(), DType::f32, Shape{64, 96}), ParseScaled("mxfp8"), {1, 0},
                    Options(Rounding::nearest_even), types);
-  }
-}
-
-TEST_P(ScaledDevices, TinyBlocksBesideOthersBothWays) {
-  const Shape shape{160, 192};
-  std::vector<float> x = Values(160 * 192, 9, true);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (i % 192 % 5 == 0 || i / 192 % 7 == 3) x[i] = std::ldexp(x[i], -135);
-  }
-  for (const char* text : {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
-                           "e4m3fn 128 scale=e8m0ieee:bias=150", "e4m3fn 32 scale=fp32", "mxfp8"}) {
-    ExpectSameBoth(View(x.data(), DType::f32, shape), ParseScaled(text), {1, 0},
-                   Options(Rounding::nearest_even));
   }
 }
 
