@@ -23,6 +23,8 @@
 namespace cpd {
 namespace {
 
+using testing::same;
+
 constexpr std::int64_t kBucket = Blockwise::kBucket;
 constexpr std::uint64_t kStream = 17;
 constexpr std::int64_t kSize = 2 * kBucket + 999;
@@ -56,11 +58,6 @@ std::vector<float> coded(const Codec& codec, const std::vector<float>& x) {
   return coded(codec, x, 0, static_cast<std::int64_t>(x.size()));
 }
 
-::testing::AssertionResult is_same(const std::vector<float>& wanted,
-                                   const std::vector<float>& got) {
-  return testing::bits_equal(std::span<const float>(wanted), std::span<const float>(got));
-}
-
 /// Calls bucket(begin, values) for each bucket of x alone, and joins what it gives.
 template <class Bucket>
 std::vector<float> by_bucket(const std::vector<float>& x, Bucket bucket) {
@@ -90,7 +87,7 @@ TEST(Blockwise, ScaledFormatsAreCastBucketByBucket) {
         return values;
       });
       const auto codec = MakeCodec("blockwise " + std::string(text), rounding);
-      EXPECT_TRUE(is_same(wanted, coded(*codec, x))) << text;
+      EXPECT_TRUE(same(wanted, coded(*codec, x))) << text;
     }
   }
 }
@@ -109,7 +106,7 @@ TEST(Blockwise, OtherCodecsAreThoseOfEachBucket) {
       return y;
     });
     const auto codec = MakeCodec("blockwise " + std::string(text));
-    EXPECT_TRUE(is_same(wanted, coded(*codec, x))) << text;
+    EXPECT_TRUE(same(wanted, coded(*codec, x))) << text;
   }
 }
 

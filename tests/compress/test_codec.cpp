@@ -1,219 +1,350 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codecs by themselves: packed, scaled, and the tests' own run lengths, by the checks that every
-// codec must pass.
+// What every codec does alike: values that pieces, threads, instruction sets and a program's flags
+// do not change, loss scales, states; and packed formats by themselves.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/packed.h"
-#include "cpd/compress/scaled_blocks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/spec/error.h"
+#include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/codec_texts.h"
+#include "tests/testing/flushing.h"
 #include "tests/testing/patterns.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/run.h"
 #include "tests/testing/run_length_codec.h"
+#include "tests/testing/sanitized.h"
 
 namespace cpd {
 namespace {
 
 using testing::RunLength;
+using testing::same;
+using Bytes = std::vector<std::uint8_t>;
+using Values = std::vector<float>;
 
-RoundingOptions stochastic() {
-  RoundingOptions rounding;
-  rounding.mode = Rounding::stochastic;
-  return rounding;
-}
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// clang-format off: one a line
-constexpr const char* kCompressors[] = {
-    "fp8_rows",
-    "fp8_rows row=27",
-    "int8_rows",
-    "int8_rows row=576 stochastic",
-    "int4",
-    "int4 bucket=7 stochastic",
-    "quantized int8 512 scale=fp32",
-    "quantized mxfp8 stochastic",
-    "quantized e3m2 3 scale=e4m2",
-    "one_bit",
-    "one_bit bucket=64",
-    "one_bit bucket=100",
-    "one_bit bucket=100 axis=0",
-    "uniform",
-    "uniform bits=8",
-    "uniform bits=20",
-    "uniform bits=5 coding=fixed",
-    "uniform bits=6 results=encoded",
-    "blockwise nvfp4",
-    "blockwise uniform",
-    "blockwise qsgd bits=5 bucket=tensor",
-    "blockwise terngrad share=off",
-    "feedback blockwise nvfp4",
-    "feedback int4 32 scale=fp32",
-    "feedback qsgd bits=2 bucket=128",
-    "feedback e4m3",
-    "qsgd",
-    "qsgd bits=2 bucket=128 norm=2",
-    "qsgd bits=16 bucket=8192",
-    "qsgd bits=7 bucket=9 levels=intervals",
-    "qsgd bits=5 bucket=tensor",
-    "qsgd bits=1 levels=intervals",
-    "qsgd bits=5 bucket=100 axis=0",
-    "qsgd bits=5 bucket=100 whole=9",
-    "qsgd s=1 bucket=tensor norm=2",
-    "qsgd s=16",
-    "qsgd s=22 bucket=50 norm=2 coding=elias-sparse",
-    "qsgd s=300 bucket=50 coding=smallest",
-    "qsgd s=5 bucket=50 spacing=optimal",
-    "qsgd coding=elias-dense",
-    "qsgd norm=2 coding=elias-sparse",
-    "qsgd bits=3 bucket=50 coding=smallest",
-    "qsgd bits=3 bucket=50 spacing=optimal",
-    "terngrad",
-    "terngrad clip=none share=off",
-    "terngrad bucket=100",
-    "terngrad clip_at=workers",
-    "terngrad clip=none share=off coding=trits",
-    "terngrad bucket=13 coding=trits",
-    "terngrad clip=1 clip_at=workers coding=trits",
-    "sparse",
-    "sparse e5m2",
-    "top_k 0.1",
-    "top_k 0.5 feedback=off",
-    "top_k 1 e4m3",
-    "top_k 0.3 int4 stochastic",
-    "top_k 0.05 mxfp8",
-    "top_k 0.1 qsgd bits=4",
-};
-// clang-format on
+RoundingOptions stochastic() { return {.mode = Rounding::stochastic}; }
 
+/// Every codec; those of rows also with rows of 33 values.
 std::vector<SharedCodec> codecs() {
   std::vector<SharedCodec> all;
-  for (const char* name : {"e4m3", "e3m0", "e5m2", "e6m9", "fp16", "fp32"}) {
-    for (const RoundingOptions& rounding : {RoundingOptions{}, stochastic()}) {
-      all.push_back(std::make_shared<Packed>(ParseFormat(name), rounding));
-      all.push_back(std::make_shared<RunLength>(ParseFormat(name), rounding));
+  for (const RoundingOptions& rounding : {RoundingOptions{}, stochastic()}) {
+    all.push_back(std::make_shared<RunLength>(ParseFormat("e4m3"), rounding));
+    for (const char* format : {"e4m3", "e3m0", "e6m9", "fp32", "mxfp8", "nvfp4", "e5m2 1"}) {
+      all.push_back(MakeCodec(format, rounding));
     }
   }
-  for (const char* name : {"mxfp8", "mxfp6-e2m3", "nvfp4", "fp8-tensor", "int5 7 scale=bf16",
-                           "e2m1 4500 scale=e4m3fn", "e5m2 1", "e3m2 3 scale=e4m2"}) {
-    for (RoundingOptions rounding : {RoundingOptions{}, stochastic()}) {
-      rounding.overflow = Overflow::saturate;
-      all.push_back(std::make_shared<ScaledBlocks>(ParseScaled(name), rounding));
+  for (const auto& texts : {testing::codec_texts(), testing::more_codec_texts()}) {
+    for (const std::string& text : texts) {
+      all.push_back(MakeCodec(text));
+      if (all.back()->by_rows()) all.push_back(all.back()->ForRows(33));
     }
   }
-  for (const char* text : kCompressors) {
-    all.push_back(MakeCodec(text));
-  }
-  return all;
+  return testing::thinned(all, 3);
 }
 
-std::vector<float> values_of(std::size_t n) {
-  std::vector<float> x =
-      testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), n, 77 + n);
+Values values_of(std::size_t n, std::size_t seed = 77) {
+  Values x = testing::moderate_values(reference::spec_of(ParseFormat("e5m2")), n, seed + n);
   for (std::size_t i = 10; i < n; i += 3) x[i] = x[i - 1];  // runs
   return x;
 }
 
-/// Returns a codec's state for layer x, of which `piece` is one; null if there is none.
-std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& piece,
-                                  const std::vector<float>& x) {
-  const auto size = static_cast<std::int64_t>(x.size());
-  std::unique_ptr<CodecState> state = codec.MakeState(size);
-  if (state != nullptr) state->Begin({piece.layer, 0, size, piece.shift, piece.key}, x.data());
-  return state;
-}
+/// A codec's calls for one layer, with an error that earlier calls have left, if it keeps errors.
+class Layer {
+ public:
+  Layer(const Codec& codec, std::size_t n, bool has_error = true)
+      : codec_(codec), state_(codec.MakeState(static_cast<std::int64_t>(n))) {
+    if (codec.needs_gradient()) state_->SetGradient(0.25F);
+    if (!has_error || Kept().empty()) return;
+    Values error = values_of(n, 5);
+    for (float& value : error) value *= 0x1p-6F;
+    state_->Restore(error);
+  }
 
-/// Returns the piece with the known facts of its layer x.
-Piece of_layer(const Codec& codec, Piece piece, const std::vector<float>& x) {
-  piece.size = static_cast<std::int64_t>(x.size());
-  if (codec.measured() == Measured::nothing) return piece;
-  Piece layer = piece;
-  layer.begin = 0;
-  layer.n = piece.size;
-  piece.scale = codec.Measure(layer, begun(codec, piece, x).get(), x.data());
-  return piece;
-}
+  /// Begins a call. `random`: the elements' integers, in place of a key's.
+  void Begin(const Values& x, int shift = 0, const std::uint32_t* random = nullptr) {
+    x_ = x;
+    const auto n = static_cast<std::int64_t>(x.size());
+    whole_ = {.n = n, .shift = shift, .key = {.stream = 12}, .size = n, .random = random};
+    if (state_ != nullptr) state_->Begin(whole_, x_.data());
+    if (codec_.measured() != Measured::nothing) {
+      whole_.scale = codec_.Measure(whole_, state_.get(), x_.data());
+    }
+  }
+  [[nodiscard]] Bytes Encode(std::int64_t begin, std::int64_t n) const {
+    const Piece piece = PieceOf(begin, n);
+    const std::int64_t most = codec_.MostBytes(n, begin % codec_.bucket());
+    Bytes bytes(static_cast<std::size_t>(most));
+    const std::int64_t used = codec_.Encode(piece, state_.get(), x_.data() + begin, bytes.data());
+    EXPECT_LE(used, most);
+    EXPECT_TRUE(!codec_.is_fixed() || used == most);
+    bytes.resize(static_cast<std::size_t>(used));
+    return bytes;
+  }
+  [[nodiscard]] Bytes Encode() const { return Encode(0, whole_.n); }
+  [[nodiscard]] Values Decode(const Bytes& bytes, std::int64_t begin, std::int64_t n) const {
+    Values y(static_cast<std::size_t>(n));
+    codec_.Decode(bytes, n, 0, 1, y.data(), begin % codec_.bucket());
+    return y;
+  }
+  [[nodiscard]] Values Decode(const Bytes& bytes) const { return Decode(bytes, 0, whole_.n); }
+  [[nodiscard]] Values Round(std::int64_t begin, std::int64_t n) const {
+    Values y(static_cast<std::size_t>(n));
+    codec_.Round(PieceOf(begin, n), state_.get(), x_.data() + begin, y.data());
+    return y;
+  }
+  void Commit() const {
+    if (state_ != nullptr) state_->Commit();
+  }
+  [[nodiscard]] Values Kept() const { return state_ == nullptr ? Values{} : state_->Kept(); }
+  [[nodiscard]] CodecState* state() const { return state_.get(); }
 
-std::vector<std::uint8_t> encoded(const Codec& codec, const Piece& piece,
-                                  const std::vector<float>& x) {
-  const std::int64_t most = codec.MostBytes(piece.n, piece.begin % codec.bucket());
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(most));
-  const float* values = x.data() + piece.begin;
-  const auto state = begun(codec, piece, x);
-  const std::int64_t used =
-      codec.Encode(of_layer(codec, piece, x), state.get(), values, bytes.data());
-  EXPECT_LE(used, most);
-  EXPECT_TRUE(!codec.is_fixed() || used == most);
-  bytes.resize(static_cast<std::size_t>(used));
-  return bytes;
-}
+ private:
+  [[nodiscard]] Piece PieceOf(std::int64_t begin, std::int64_t n) const {
+    Piece piece = whole_;
+    piece.begin = begin;
+    piece.n = n;
+    if (piece.random != nullptr) piece.random += begin;
+    return piece;
+  }
 
-std::vector<float> decoded(const Codec& codec, const std::vector<std::uint8_t>& bytes,
-                           std::int64_t n, int shift = 0, float divisor = 1,
-                           std::int64_t before = 0) {
-  std::vector<float> y(static_cast<std::size_t>(n));
-  codec.Decode(bytes, n, shift, divisor, y.data(), before);
-  return y;
-}
+  const Codec& codec_;
+  std::unique_ptr<CodecState> state_;
+  Values x_;
+  Piece whole_;
+};
 
-::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
+Values part_of(const Values& x, std::int64_t begin, std::int64_t n) {
+  return {x.begin() + begin, x.begin() + begin + n};
 }
 
 TEST(Codec, PackedBytesAreEncodes) {
-  const std::vector<float> x = values_of(1001);
+  const Values x = values_of(1001);
   for (const char* name : {"e4m3", "e3m0", "e6m9", "fp32"}) {
-    const RoundingOptions rounding = stochastic();
-    const RandomKey key{.seed = 9, .stream = 5};
-    const Packed codec(ParseFormat(name), rounding);
-    const auto bytes = encoded(codec, {.n = 1001, .key = key}, x);
-    EXPECT_EQ(bytes, testing::run_encode(x, ParseFormat(name), rounding, key)) << name;
+    const Packed codec(ParseFormat(name), stochastic());
+    Layer layer(codec, 1001);
+    layer.Begin(x);
+    const Bytes bytes = layer.Encode();
+    EXPECT_EQ(bytes, testing::run_encode(x, ParseFormat(name), stochastic(), {.stream = 12}))
+        << name;
     EXPECT_EQ(codec.MostBytes(1001), PackedBytes(ParseFormat(name), 1001));
-    EXPECT_TRUE(
-        same(testing::run_decode(bytes, ParseFormat(name), 1001), decoded(codec, bytes, 1001)));
+    EXPECT_TRUE(same(testing::run_decode(bytes, ParseFormat(name), 1001), layer.Decode(bytes)));
   }
 }
 
+/// Values and what is kept of them, from pieces that cut blocks and buckets; with the random
+/// integers of a key, or with given ones.
 TEST(Codec, ValuesDoNotDependOnThePieces) {
-  const std::vector<float> x = values_of(5000);
+  const Values x = values_of(20000);
+  std::mt19937_64 generator(1);
+  std::vector<std::uint32_t> integers(x.size());
+  for (std::uint32_t& integer : integers) integer = generator() >> 40;
   for (const SharedCodec& codec : codecs()) {
     SCOPED_TRACE(codec->text());
-    for (const int shift : {0, 3, -5}) {
-      const Piece whole{0, 0, 5000, shift, {.stream = 12}};
-      const std::vector<float> expected = decoded(*codec, encoded(*codec, whole, x), 5000);
-      std::vector<float> rounded(5000);
-      codec->Round(of_layer(*codec, whole, x), begun(*codec, whole, x).get(), x.data(),
-                   rounded.data());
-      EXPECT_TRUE(same(expected, rounded));
-      for (std::int64_t begin = 0, n = 1; begin < 5000; begin += n, n = n * 3 + 1) {
-        const Piece piece{0, begin, std::min(n, 5000 - begin), shift, {.stream = 12}};
-        const auto part =
-            decoded(*codec, encoded(*codec, piece, x), piece.n, 0, 1, begin % codec->bucket());
-        EXPECT_TRUE(same({expected.begin() + begin, expected.begin() + begin + piece.n}, part));
+    for (const auto& [shift, random] :
+         {std::pair<int, const std::uint32_t*>{0, nullptr}, {3, integers.data()}, {-5, nullptr}}) {
+      // The integer that chooses a block's bits lies before a piece that cuts the block.
+      if (random != nullptr && codec->name().starts_with("blockwise uniform bits=entropy"))
+        continue;
+      Layer whole(*codec, x.size()), pieces(*codec, x.size()), rounded(*codec, x.size());
+      for (Layer* layer : {&whole, &pieces, &rounded}) layer->Begin(x, shift, random);
+      const Values expected = whole.Decode(whole.Encode());
+      EXPECT_TRUE(same(expected, rounded.Round(0, 20000)));
+      for (std::int64_t begin = 0, n = 1; begin < 20000; begin += n, n = n * 3 + 1) {
+        n = std::min(n, 20000 - begin);
+        const Values part = part_of(expected, begin, n);
+        EXPECT_TRUE(same(part, pieces.Decode(pieces.Encode(begin, n), begin, n)));
+        EXPECT_TRUE(same(part, pieces.Round(begin, n)));
+      }
+      for (const Layer* layer : {&whole, &pieces, &rounded}) layer->Commit();
+      EXPECT_TRUE(same(whole.Kept(), pieces.Kept()));
+      EXPECT_TRUE(same(whole.Kept(), rounded.Kept()));
+    }
+  }
+}
+
+TEST(Codec, ThreadsShareALayer) {
+  const Values x = values_of(20000);
+  for (const SharedCodec& codec : codecs()) {
+    SCOPED_TRACE(codec->text());
+    Layer alone(*codec, x.size()), shared(*codec, x.size());
+    alone.Begin(x);
+    shared.Begin(x);
+    std::vector<std::thread> threads;
+    threads.reserve(4);
+    for (std::int64_t t = 0; t < 4; ++t) {
+      const std::int64_t begin = t * 5000 + (t > 0 ? 33 : 0);  // within a bucket
+      const std::int64_t n = (t < 3 ? (t + 1) * 5000 + 33 : 20000) - begin;
+      threads.emplace_back([&shared, begin, n, expected = alone.Encode(begin, n)] {
+        EXPECT_EQ(shared.Encode(begin, n), expected);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    alone.Commit();
+    shared.Commit();
+    EXPECT_TRUE(same(alone.Kept(), shared.Kept()));
+  }
+}
+
+/// Three calls' values: zeros of both signs in all, the second's times 2^-126, the third's with NaN
+/// and infinities.
+std::vector<Values> inputs_of(std::size_t n, bool has_nan) {
+  std::vector<Values> all;
+  for (const std::size_t call : {0, 1, 2}) {
+    all.push_back(values_of(n, call));
+    for (std::size_t i = 0; i < n; ++i) {
+      float& value = all.back()[i];
+      if (call == 1) value *= 0x1p-126F;
+      if (i % 29 < 3) value = i % 2 == 0 ? -0.0F : 0;
+      if (call == 2 && has_nan && i % 1000 == 77) value = i % 3 == 0 ? kNan : -kInfinity;
+    }
+  }
+  return all;
+}
+
+/// Calls' bytes, values and errors.
+struct Sent {
+  std::vector<Bytes> bytes;
+  std::vector<Values> values;
+};
+Sent sent_of(const Codec& codec, const std::vector<Values>& inputs) {
+  Layer layer(codec, inputs[0].size(), false);
+  Sent sent;
+  for (const Values& x : inputs) {
+    layer.Begin(x, sent.bytes.size() == 1 ? -1 : 0);
+    sent.bytes.push_back(layer.Encode());
+    sent.values.push_back(layer.Decode(sent.bytes.back()));
+    layer.Commit();
+    sent.values.push_back(layer.Kept());
+  }
+  return sent;
+}
+
+TEST(Codec, InstructionSetsAndFlagsOfTheProgramChangeNothing) {
+  for (const SharedCodec& codec : codecs()) {
+    // TernGrad::WithClipped compares under the program's flags.
+    const bool is_guarded = codec->name().find("clip_at=workers") == std::string::npos;
+    for (const std::size_t n : {1, 63, 64, 700, 9001}) {
+      const std::vector<Values> inputs = inputs_of(n, codec->has_nan());
+      std::optional<Sent> first;
+      for (const std::string& backend : testing::backends()) {
+        SCOPED_TRACE(codec->text() + ", n " + std::to_string(n) + ", " + backend);
+        const testing::WithBackend with(backend);
+        std::vector<Sent> all{sent_of(*codec, inputs)};
+#if defined(CPD_TEST_FLUSHES)
+        if (is_guarded) {
+          const testing::Flushing flushing(true);
+          all.push_back(sent_of(*codec, inputs));
+        }
+#endif
+        if (!first) first = all[0];
+        for (const Sent& sent : all) {
+          EXPECT_TRUE(first->bytes == sent.bytes);
+          for (std::size_t i = 0; i < sent.values.size(); ++i) {
+            EXPECT_TRUE(same(first->values[i], sent.values[i])) << i;
+          }
+        }
       }
     }
   }
 }
 
+/// Begin may be called again; Commit alone changes what the next call finds.
+TEST(Codec, ACallThatFailsLeavesNothing) {
+  const Values x = values_of(300);
+  for (const SharedCodec& codec : codecs()) {
+    SCOPED_TRACE(codec->text());
+    Layer layer(*codec, 300);
+    const Values before = layer.Kept();
+    layer.Begin(x);
+    const Bytes once = layer.Encode();
+    layer.Begin(values_of(300, 6));
+    (void)layer.Encode();
+    layer.Begin(x);
+    EXPECT_EQ(layer.Encode(), once);
+    EXPECT_EQ(layer.Encode(), once);
+    EXPECT_TRUE(same(before, layer.Kept()));
+    layer.Commit();
+    const Values after = layer.Kept();
+    EXPECT_EQ(after.size(), before.size());
+    EXPECT_TRUE(before.empty() || after != before);
+    if (layer.state() == nullptr) continue;
+    EXPECT_THROW(layer.state()->Restore(Values(299)), Error);
+  }
+}
+
+/// An owner encodes sums of its slice, which begins anywhere, with no layer around them: the errors
+/// are those of a layer.
+TEST(Codec, ResultsHaveAnErrorOfTheirOwn) {
+  int with_errors = 0;
+  for (const SharedCodec& codec : codecs()) {
+    const SharedCodec results = codec->ForResults(kFp32, 4);
+    const std::int64_t bucket = codec->bucket();
+    if (results == nullptr || bucket > 1000) continue;
+    SCOPED_TRACE(codec->text());
+    EXPECT_EQ(results->bucket(), bucket);
+    EXPECT_EQ(results->block(), codec->block());
+    const std::int64_t begin = 10 * bucket, cut = 2 * bucket, size = 3 * bucket + 30;
+    const auto state = results->MakeState(size);
+    if (state == nullptr || state->Kept().empty()) continue;
+    ++with_errors;
+    Layer around(*codec, static_cast<std::size_t>(begin + size), false);
+    for (const std::size_t call : {0, 1, 2}) {
+      const Values x = values_of(static_cast<std::size_t>(size), call);
+      Values all(static_cast<std::size_t>(begin));
+      all.insert(all.end(), x.begin(), x.end());
+      around.Begin(all);
+      const Piece slice{.begin = begin, .n = size, .key = {.stream = 12}};
+      state->Begin(slice, nullptr);
+      for (const auto& [from, n] : {std::pair{cut, size - cut}, {std::int64_t{0}, cut}}) {
+        Piece piece = slice;
+        piece.begin += from;
+        piece.n = n;
+        Bytes bytes(static_cast<std::size_t>(results->MostBytes(n)));
+        results->Encode(piece, state.get(), x.data() + from, bytes.data());
+        EXPECT_EQ(bytes, around.Encode(begin + from, n));
+      }
+      state->Commit();
+      around.Commit();
+      EXPECT_TRUE(same(part_of(around.Kept(), begin, size), state->Kept()));
+    }
+  }
+  EXPECT_TRUE(with_errors >= 8 || testing::kSanitized) << with_errors;
+}
+
 TEST(Codec, FixedSizesAdd) {
   for (const SharedCodec& codec : codecs()) {
-    if (!codec->is_fixed()) continue;
     const std::int64_t block = codec->block();
-    for (const std::int64_t rest : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, block - 1}) {
-      EXPECT_EQ(codec->MostBytes(3 * block + rest),
-                3 * codec->MostBytes(block) + codec->MostBytes(rest))
-          << codec->text();
+    EXPECT_GE(block, 4096);
+    EXPECT_EQ(block % 8, 0);
+    EXPECT_EQ(block % codec->bucket(), 0);
+    if (!codec->is_fixed()) continue;
+    for (const std::int64_t before : {std::int64_t{0}, codec->bucket() / 2, codec->bucket() - 1}) {
+      for (const std::int64_t rest :
+           {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, block - 1}) {
+        EXPECT_EQ(codec->MostBytes(3 * block + rest, before),
+                  3 * codec->MostBytes(block, before) + codec->MostBytes(rest, before))
+            << codec->text() << " " << before << " " << rest;
+      }
     }
   }
 }
@@ -223,39 +354,61 @@ TEST(Codec, FixedSizesAdd) {
 TEST(Codec, LayersTakeTheBytesOfTheirBlocks) {
   const SharedCodec fixed = MakeCodec("e4m3");
   const std::int64_t n = fixed->block() + 3;
-  std::vector<float> x(static_cast<std::size_t>(n), 1.0F);
+  Values x(static_cast<std::size_t>(n), 1.0F);
   const Piece long_layer{.n = n, .size = n};
   EXPECT_EQ(LayerBytes(*fixed, long_layer, nullptr, x.data()), n);
   x.assign(10, 1.0F);
   const SharedCodec sparse = MakeCodec("sparse e2m1");
   const Piece layer{.n = 10, .size = 10};
   EXPECT_LT(LayerBytes(*sparse, layer, nullptr, x.data()), 40);
-  x[3] = std::numeric_limits<float>::quiet_NaN();
+  x[3] = kNan;
   EXPECT_EQ(LayerBytes(*sparse, layer, nullptr, x.data()), 40);
 }
 
 TEST(Codec, DecodeUndoesTheScaleAndDivides) {
-  const std::vector<float> x = values_of(300);
+  const Values x = values_of(300);
   for (const SharedCodec& codec : codecs()) {
-    const auto bytes = encoded(*codec, {0, 0, 300, 4, {.stream = 1}}, x);
-    std::vector<float> expected = decoded(*codec, bytes, 300);
-    for (float& value : expected) value = std::ldexp(value, -4) / 3.0F;
-    EXPECT_TRUE(same(expected, decoded(*codec, bytes, 300, -4, 3))) << codec->text();
+    Layer layer(*codec, 300);
+    layer.Begin(x, 4);
+    const Bytes bytes = layer.Encode();
+    for (const int shift : {0, 3, -4, 126, -126, 127, -200, 300}) {
+      for (const float divisor : {1.0F, 4.0F, -3.0F, 0x1p-120F}) {
+        Values expected = layer.Decode(bytes);
+        Unscale(shift, divisor, 300, expected.data(), expected.data());
+        Values y(300);
+        codec->Decode(bytes, 300, shift, divisor, y.data());
+        EXPECT_TRUE(same(expected, y)) << codec->text() << " " << shift << " " << divisor;
+      }
+    }
+  }
+}
+
+TEST(Codec, ALossScaleComesFirst) {
+  const Values x = values_of(3000);
+  for (const SharedCodec& codec : codecs()) {
+    for (const int shift : {7, -9}) {
+      Values scaled(x.size());
+      Unscale(shift, 1, 3000, x.data(), scaled.data());
+      Layer first(*codec, x.size(), false), second(*codec, x.size(), false);
+      first.Begin(scaled);
+      second.Begin(x, shift);
+      EXPECT_EQ(first.Encode(), second.Encode()) << codec->text() << " " << shift;
+    }
   }
 }
 
 TEST(Unscale, IsTwoRoundingsInPlaceToo) {
-  std::vector<float> x = values_of(1000);
+  Values x = values_of(1000);
   x.insert(x.end(), {std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::max(),
                      -std::numeric_limits<float>::infinity(), std::nanf("7"), -0.0F});
   for (const int shift : {0, 1, -3, 126, -140, 200, -300, 5000}) {
     for (const float divisor : {1.0F, 3.0F, 8.0F, 257.0F}) {
-      std::vector<float> expected;
+      Values expected;
       for (const float value : x) {
         const float one = static_cast<float>(std::ldexp(double{value}, shift)) / divisor;
-        expected.push_back(std::isnan(one) ? std::numeric_limits<float>::quiet_NaN() : one);
+        expected.push_back(std::isnan(one) ? kNan : one);
       }
-      std::vector<float> y = x;
+      Values y = x;
       Unscale(shift, divisor, static_cast<std::int64_t>(y.size()), y.data(), y.data());
       EXPECT_TRUE(same(expected, y)) << shift << " " << divisor;
     }
@@ -263,55 +416,20 @@ TEST(Unscale, IsTwoRoundingsInPlaceToo) {
 }
 
 TEST(Codec, NanIsOneNan) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float infinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> x{-nan, nan, infinity, -infinity, -0.0F};
+  const Values x{-kNan, kNan, kInfinity, -kInfinity, -0.0F};
   for (const char* name : {"e5m2", "fp32"}) {
     for (const SharedCodec& codec : {SharedCodec(std::make_shared<Packed>(ParseFormat(name))),
                                      SharedCodec(std::make_shared<RunLength>(ParseFormat(name)))}) {
-      const auto y = decoded(*codec, encoded(*codec, {0, 0, 5, 0}, x), 5);
-      EXPECT_TRUE(same({nan, nan, infinity, -infinity, -0.0F}, y)) << codec->text();
+      Layer layer(*codec, 5);
+      layer.Begin(x);
+      EXPECT_TRUE(same({kNan, kNan, kInfinity, -kInfinity, -0.0F}, layer.Decode(layer.Encode())))
+          << codec->text();
     }
   }
-  const Packed without(ParseFormat("e2m1"));
-  try {
-    encoded(without, {3, 0, 5, 0}, x);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "tensor 3, value 0 is NaN, and e2m1 has no code for NaN");
-  }
-}
-
-/// A decoder gives values, or says that the bytes are damaged; it reads nothing else, which the
-/// sanitizers see.
-void expect_values_or_damage(const Codec& codec, std::vector<std::uint8_t> bytes, std::int64_t n) {
-  bytes.shrink_to_fit();
-  try {
-    EXPECT_EQ(decoded(codec, bytes, n).size(), static_cast<std::size_t>(n));
-  } catch (const DamagedBytes& error) {
-    EXPECT_STRNE(error.what(), "");
-  }
-}
-
-TEST(Codec, EveryBitFlipAndTruncation) {
-  const std::vector<float> x = values_of(40);
-  for (const SharedCodec& codec : codecs()) {
-    SCOPED_TRACE(codec->text());
-    const auto bytes = encoded(*codec, {0, 0, 40, 0, {.stream = 3}}, x);
-    for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
-      auto changed = bytes;
-      changed[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
-      expect_values_or_damage(*codec, changed, 40);
-    }
-    for (std::size_t length = 0; length < bytes.size(); ++length) {
-      const std::vector<std::uint8_t> cut(bytes.begin(),
-                                          bytes.begin() + static_cast<std::ptrdiff_t>(length));
-      EXPECT_THROW(decoded(*codec, cut, 40), DamagedBytes) << length << " bytes";
-    }
-    auto longer = bytes;
-    longer.insert(longer.end(), 5, 1);
-    EXPECT_THROW(decoded(*codec, longer, 40), DamagedBytes);
-  }
+  Bytes bytes(5);
+  EXPECT_REFUSAL(
+      "tensor 3, value 0 is NaN, and e2m1 has no code for NaN",
+      Packed(ParseFormat("e2m1")).Encode({.layer = 3, .n = 5}, nullptr, x.data(), bytes.data()));
 }
 
 TEST(Codec, TextsNameEqualCodecs) {
@@ -324,6 +442,16 @@ TEST(Codec, TextsNameEqualCodecs) {
   RoundingOptions bad;
   bad.random_bits = 25;
   EXPECT_THROW(Packed(format, bad), Error);
+}
+
+TEST(Codec, NamesAreRead) {
+  for (const auto& texts : {testing::codec_texts(), testing::more_codec_texts()}) {
+    for (const std::string& text : texts) {
+      const SharedCodec codec = MakeCodec(text);
+      EXPECT_EQ(MakeCodec(codec->name())->name(), codec->name()) << text;
+      EXPECT_EQ(MakeCodec(codec->name())->text(), codec->text()) << text;
+    }
+  }
 }
 
 TEST(Codec, SumsArePackedUnlessItSays) {
@@ -352,7 +480,7 @@ TEST(CodecStates, AreOfASlice) {
   CodecStates states;
   CodecState* first = states.Of(codec, key, 2, rotated);
   EXPECT_EQ(states.Of(codec, key, 2, rotated), first);
-  const std::vector<float> kept{0.5F, 0.25F};
+  const Values kept{0.5F, 0.25F};
   for (const std::optional<std::int64_t> begin : {std::optional<std::int64_t>(10), {}}) {
     states.Load({{key, {codec.text(), 2, kept, begin}}});
     EXPECT_EQ(states.Save().at(key).begin, begin);
@@ -400,18 +528,18 @@ TEST(CodecStates, ChangeOnlyWhereACallSucceeds) {
   const RunLength codec(ParseFormat("e3m0"), {}, true);
   CodecStates states;
   CodecState* state = states.Of(codec, {0, 0}, 3);
-  const std::vector<float> x{1.25F, 3, -0.7F};
+  const Values x{1.25F, 3, -0.7F};
   const Piece piece{0, 0, 3, 0};
   const auto sent = [&] {
     state->Begin(piece, x.data());
-    std::vector<float> y(3);
+    Values y(3);
     codec.Round(piece, state, x.data(), y.data());
     return y;
   };
-  const std::vector<float> once = sent();
+  const Values once = sent();
   EXPECT_TRUE(same(once, sent()));
   state->Commit();
-  std::vector<float> fed_back(3);
+  Values fed_back(3);
   const Packed plain(ParseFormat("e3m0"));
   for (std::size_t i = 0; i < 3; ++i) fed_back[i] = x[i] + (x[i] - once[i]);
   plain.Round(piece, nullptr, fed_back.data(), fed_back.data());

@@ -30,6 +30,7 @@ namespace cpd {
 namespace {
 
 using testing::Copies;
+using testing::same;
 using Bytes = std::vector<std::uint8_t>;
 using Floats = std::vector<float>;
 
@@ -52,10 +53,6 @@ Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
     if (i % 13 == 3) x[i] = -0.0F;
   }
   return x;
-}
-
-::testing::AssertionResult same(std::span<const float> expected, std::span<const float> got) {
-  return testing::bits_equal(expected, got);
 }
 
 SharedCodec codec_of(const std::string& text) {

@@ -134,11 +134,11 @@ Levels random_levels(std::size_t n, std::int32_t most, unsigned zeros, std::uint
   return levels;
 }
 
-/// Levels of v, max norm or 2-norm, rounded up with the probability of the fraction.
-Levels levels_of(const std::vector<double>& v, int s, bool max_norm, std::mt19937_64& random) {
+/// Levels of v below its 2-norm, rounded up with the probability of the fraction.
+Levels levels_of(const std::vector<double>& v, int s, std::mt19937_64& random) {
   double norm = 0;
-  for (const double x : v) norm = max_norm ? std::max(norm, std::abs(x)) : norm + x * x;
-  if (!max_norm) norm = std::sqrt(norm);
+  for (const double x : v) norm += x * x;
+  norm = std::sqrt(norm);
   std::uniform_real_distribution<double> uniform;
   Levels levels;
   for (const double x : v) {
@@ -356,31 +356,16 @@ TEST(Elias, SparseBoundHoldsForGaussianDataAlone) {
   const int s = 64;
   double bits = 0;
   for (int i = 0; i < 50; ++i) {
-    const Levels levels = levels_of(gaussian(n, random), s, false, random);
+    const Levels levels = levels_of(gaussian(n, random), s, random);
     const std::int64_t each = bits_of(EliasLayout::sparse, levels);
     EXPECT_LE(each + 32, 2.8 * n + 32);
     bits += static_cast<double>(each);
   }
   EXPECT_NEAR(bits / (50.0 * n), 2.756, 0.01);
   // |v| constant: every level is 1.
-  const Levels same = levels_of(std::vector<double>(n, 0.25), s, false, random);
+  const Levels same = levels_of(std::vector<double>(n, 0.25), s, random);
   EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(same, 1)), n);
   EXPECT_NEAR(static_cast<double>(bits_of(EliasLayout::sparse, same)) / n, 3.0, 0.01);
-}
-
-// 4 bits, 512 values a bucket, max norm. Fixed width takes 4 bits, and 1/16 for the norm: less than
-// either layout, with its norm.
-TEST(Elias, FourBitsOfTheMaximum) {
-  std::mt19937_64 random(2);
-  double dense = 0, sparse = 0;
-  const int buckets = 4000;
-  for (int i = 0; i < buckets; ++i) {
-    const Levels levels = levels_of(gaussian(512, random), 7, true, random);
-    dense += static_cast<double>(bits_of(EliasLayout::dense, levels)) / 512;
-    sparse += static_cast<double>(bits_of(EliasLayout::sparse, levels)) / 512;
-  }
-  EXPECT_NEAR(dense / buckets + 1.0 / 16, 4.28, 0.02);
-  EXPECT_NEAR(sparse / buckets, 4.12, 0.02);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The codec of scaled formats: its values equal Cast's for the whole layer, from any piece; its
-// bytes; its refusals.
+// The codec of scaled formats: its values are Cast's of the whole layer, from any piece; what its
+// bytes are; what it refuses.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,9 +18,13 @@
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
+#include "tests/testing/refusal.h"
 
 namespace cpd {
 namespace {
+
+using testing::refusal_of;
+using testing::same;
 
 constexpr std::int64_t kSize = 9001;
 constexpr std::array kNames = {"mxfp8",
@@ -80,19 +84,6 @@ std::vector<std::uint8_t> encoded(const Codec& codec, CodecState& state, const P
   return bytes;
 }
 
-::testing::AssertionResult same(std::span<const float> expected, std::span<const float> got) {
-  return testing::bits_equal(expected, got);
-}
-
-std::string what(const auto& run) {
-  try {
-    run();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(ScaledBlocks, ValuesAreTheLayersCast) {
   const std::vector<float> x = layer();
   for (const char* name : kNames) {
@@ -112,21 +103,6 @@ TEST(ScaledBlocks, ValuesAreTheLayersCast) {
         EXPECT_TRUE(same(wanted, y)) << begin;
       }
     }
-  }
-}
-
-/// If scales are powers of two, a shift changes only the scales.
-TEST(ScaledBlocks, ShiftsAreOfValues) {
-  const std::vector<float> x = layer();
-  for (const char* name : {"mxfp8", "nvfp4", "fp8-tensor"}) {
-    const ScaledBlocks codec(ParseScaled(name));
-    std::vector<float> shifted = x;
-    for (float& value : shifted) value = std::ldexp(value, -7);
-    const Piece piece{0, 0, kSize, -7, 0};
-    const auto bytes = encoded(codec, *begun(codec, piece, x), piece, x.data());
-    std::vector<float> y(x.size());
-    codec.Decode(bytes, kSize, 0, 1, y.data());
-    EXPECT_TRUE(same(cast(ParseScaled(name), options_of(), 0, shifted), y)) << name;
   }
 }
 
@@ -166,7 +142,7 @@ TEST(ScaledBlocks, NanWithAndWithoutCodes) {
       EXPECT_TRUE(same(y, z));
       continue;
     }
-    EXPECT_EQ(what([&] { encoded(codec, *state, piece, x.data()); }),
+    EXPECT_EQ(refusal_of([&] { encoded(codec, *state, piece, x.data()); }),
               "tensor 2 has NaN or infinities, and " + ToString(scaled) + " has no codes for them");
   }
   EXPECT_TRUE(ScaledBlocks(ParseScaled("mxfp8")).has_nan());
@@ -174,23 +150,10 @@ TEST(ScaledBlocks, NanWithAndWithoutCodes) {
   EXPECT_FALSE(ScaledBlocks(ParseScaled("nvfp4")).has_nan());
 }
 
-TEST(ScaledBlocks, StatesBeginAgain) {
-  const ScaledBlocks codec(ParseScaled("mxfp8"), options_of(Rounding::stochastic));
-  const std::vector<float> x = layer();
-  const Piece piece{0, 0, kSize, 0, {.stream = 4}};
-  const auto state = begun(codec, piece, x);
-  const auto once = encoded(codec, *state, piece, x.data());
-  state->Begin(piece, x.data());
-  EXPECT_EQ(encoded(codec, *state, piece, x.data()), once);
-  state->Commit();
-  state->Begin(piece, x.data());
-  EXPECT_EQ(encoded(codec, *state, piece, x.data()), once);
-}
-
 TEST(ScaledBlocks, DamageIsFound) {
   const auto damage = [](const char* name, std::vector<std::uint8_t> bytes, std::int64_t n) {
     std::vector<float> y(static_cast<std::size_t>(n));
-    return what([&] { ScaledBlocks(ParseScaled(name)).Decode(bytes, n, 0, 1, y.data()); });
+    return refusal_of([&] { ScaledBlocks(ParseScaled(name)).Decode(bytes, n, 0, 1, y.data()); });
   };
   const std::string first = " cannot lie in the first block";
   EXPECT_EQ(damage("mxfp8", {2, 0, 119, 0, 0, 0}, 2), "");
@@ -204,7 +167,7 @@ TEST(ScaledBlocks, DamageIsFound) {
 
 TEST(ScaledBlocks, RefusesWhatNeedsAShape) {
   const auto refusal = [](const char* name) {
-    return what([&] { const ScaledBlocks made(ParseScaled(name)); });
+    return refusal_of([&] { const ScaledBlocks made(ParseScaled(name)); });
   };
   const std::string run =
       "a tensor of a reduction is a run of values, without rows: give block=N or block=tensor, "

@@ -24,61 +24,19 @@ namespace {
 using testing::decode_piece;
 using testing::encode_piece;
 using testing::gradient_like;
+using testing::same;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr LevelPlan kTernary = {
     .bits = 2, .steps = 1, .most = 1, .has_nan = true, .random_bits = 24};
 
-::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
-}
-
-float measured(const Codec& codec, const std::vector<float>& x, int shift = 0) {
+float measured(const Codec& codec, const std::vector<float>& x) {
   const auto size = static_cast<std::int64_t>(x.size());
-  return codec.Measure({.n = size, .shift = shift, .size = size}, nullptr, x.data());
+  return codec.Measure({.n = size, .size = size}, nullptr, x.data());
 }
 
-/// min(max |v|, c sigma), finite values alone; sigma by sixteen sums about the first of them.
-float scaler_of(const std::vector<float>& x, double clip) {
-  const auto first = std::ranges::find_if(x, [](float value) { return std::isfinite(value); });
-  if (first == x.end()) return 0;
-  std::vector<double> sums(16), squares(16);
-  double count = 0;
-  float largest = 0;
-  const auto folded = [](std::vector<double> s) {
-    for (std::size_t half = 8; half > 0; half /= 2) {
-      for (std::size_t i = 0; i < half; ++i) s[i] += s[i + half];
-    }
-    return s[0];
-  };
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (!std::isfinite(x[i])) continue;
-    largest = std::max(largest, std::fabs(x[i]));
-    const double d = static_cast<double>(x[i]) - static_cast<double>(*first);
-    sums[i % 16] += d;
-    squares[i % 16] = std::fma(d, d, squares[i % 16]);
-    ++count;
-  }
-  if (clip == 0) return largest;
-  const double sum = folded(sums);
-  const double rest = std::max(folded(squares) - sum * (sum / count), 0.0);
-  const testing::Quad sigma = std::sqrt(rest / count);
-  return std::min(largest, static_cast<float>(static_cast<testing::Quad>(clip) * sigma));
-}
-
-TEST(TernGrad, ScalerIsTheLargestAfterClipping) {
-  for (const auto& backend : testing::backends()) {
-    const testing::WithBackend forced(backend);
-    for (const std::size_t n : {1, 2, 100, 5000}) {
-      std::vector<float> x = gradient_like(n, n);
-      if (n > 50) x[7] = kNan, x[40] = -kInfinite, x[41] = 30;
-      EXPECT_EQ(measured(TernGrad({.clip = 0}), x), scaler_of(x, 0));
-      EXPECT_EQ(measured(TernGrad({.clip = 2.5}), x), scaler_of(x, 2.5)) << n;
-      EXPECT_EQ(measured(TernGrad({.clip = 1.0 / 3}), x), scaler_of(x, 1.0 / 3)) << n;
-      EXPECT_EQ(measured(TernGrad({.clip = 0}), x, 3), 8 * scaler_of(x, 0));
-    }
-  }
+TEST(TernGrad, ScalersOfFewValues) {
   EXPECT_EQ(measured(TernGrad(), {}), 0);
   EXPECT_EQ(measured(TernGrad(), {kNan, kInfinite}), 0);
   // sigma = 0
@@ -200,26 +158,6 @@ TEST(TernGrad, OwnScalersComeWithEachBlock) {
   EXPECT_EQ(bytes.size(), 2 * 4 + 1250U);
   for (const float v : decode_piece(codec, bytes, 5000)) {
     EXPECT_TRUE(v == 0 || std::fabs(v) == scale);
-  }
-}
-
-TEST(TernGrad, BucketsAreTensors) {
-  std::vector<float> x = gradient_like(1000, 7);
-  x[3] = kNan;
-  const TernGrad codec({.share = false, .bucket = 64});
-  EXPECT_EQ(codec.measured(), Measured::nothing);
-  const auto y = decode_piece(codec, encode_piece(codec, {.n = 1000}, x), 1000);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const std::size_t begin = i / 64 * 64;
-    const float scale = scaler_of(
-        {x.begin() + static_cast<std::ptrdiff_t>(begin),
-         x.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(begin + 64, 1000))},
-        2.5);
-    if (i == 3) {
-      EXPECT_TRUE(std::isnan(y[i]));
-    } else {
-      EXPECT_TRUE(y[i] == 0 || y[i] == std::copysign(scale, x[i]));
-    }
   }
 }
 

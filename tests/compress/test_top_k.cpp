@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The largest values, compared with a sort of all values; error feedback; inner codecs; pieces.
+// The largest values: which they are, by a sort of all; special values, counts, texts. Calls of all
+// kinds by the definition are test_top_k_devices.cpp's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/backend/cpu/largest.h"
 #include "cpd/backend/queue.h"
 #include "cpd/backend/roster.h"
 #include "cpd/compress/codecs.h"
-#include "cpd/compress/sparse.h"
 #include "cpd/compress/top_k.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/threads.h"
 
 namespace cpd {
 namespace {
+
+using testing::same;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -69,10 +72,6 @@ Values normal(std::size_t n, unsigned seed) {
   Values x(n);
   for (float& v : x) v = draw(bits);
   return x;
-}
-
-::testing::AssertionResult same(const Values& expected, const Values& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
 }
 
 /// Layers of many kinds: none, one, equals, few values, zeros, periods, sorted, of NaN.
@@ -137,7 +136,7 @@ TEST(Largest, DoNotDependOnThePieces) {
     for (std::size_t i = 0; i < x.size(); ++i) sums[i] = x[i] + r[i];
     const Places order = sorted(x), order_of_sums = sorted(sums);
     for (const char* threads : {"1", "2", "5"}) {
-      setenv("CPD_NUM_THREADS", threads, 1);
+      const testing::WithThreads set(threads);
       for (const std::int64_t k : {1, 3000, 150000}) {
         EXPECT_EQ(largest(x, k), first_of(order, x, k)) << threads << " threads, " << k;
         Selection found;
@@ -148,50 +147,7 @@ TEST(Largest, DoNotDependOnThePieces) {
       }
     }
   }
-  unsetenv("CPD_NUM_THREADS");
 }
-
-/// A rank's calls.
-class Caller {
- public:
-  Caller(const std::string& text, std::size_t n, const RoundingOptions& rounding = {})
-      : codec(MakeCodec(text, rounding)),
-        size(static_cast<std::int64_t>(n)),
-        state(codec->MakeState(size)) {}
-
-  /// Returns what ranks get of a layer, in pieces of `step`.
-  Values Send(const Values& x, std::int64_t step = 0, int shift = 0) {
-    Piece layer{.n = size, .shift = shift, .key = {.stream = 5}, .size = size};
-    state->Begin(layer, x.data());
-    layer.scale = codec->Measure(layer, state.get(), x.data());
-    Values y(x.size());
-    bytes = 0;
-    for (std::int64_t i = 0; i < size; i += step == 0 ? size : step) {
-      Piece piece = layer;
-      piece.begin = i;
-      piece.n = std::min(step == 0 ? size : step, size - i);
-      std::vector<std::uint8_t> to(static_cast<std::size_t>(codec->MostBytes(piece.n)));
-      const std::int64_t used = codec->Encode(piece, state.get(), x.data() + i, to.data());
-      EXPECT_LE(used, codec->MostBytes(piece.n));
-      to.resize(static_cast<std::size_t>(used));
-      codec->Decode(to, piece.n, 0, 1, y.data() + i);
-      bytes += used;
-      Values rounded(static_cast<std::size_t>(piece.n));
-      codec->Round(piece, state.get(), x.data() + i, rounded.data());
-      EXPECT_TRUE(same({y.begin() + i, y.begin() + i + piece.n}, rounded));
-    }
-    return y;
-  }
-  Values Call(const Values& x, std::int64_t step = 0) {
-    const Values y = Send(x, step);
-    state->Commit();
-    return y;
-  }
-
-  SharedCodec codec;
-  std::int64_t size, bytes = 0;
-  std::unique_ptr<CodecState> state;
-};
 
 TEST(TopK, CountIsExact) {
   const auto count = [](double fraction, std::int64_t n) {
@@ -208,124 +164,26 @@ TEST(TopK, CountIsExact) {
   EXPECT_EQ(count(0.999999999, std::int64_t{1} << 40), 1099511627776 - 1099);
 }
 
-TEST(TopK, KeepsTheLargestAndFeedsBackTheOthers) {
-  for (const std::size_t n : {1, 10, 700, 20000}) {
-    Caller caller("top_k 0.1", n);
-    Values residual(n);
-    for (unsigned call = 0; call < 5; ++call) {
-      const Values x = normal(n, 10 + call);
-      Values v(n), expected(n);
-      for (std::size_t i = 0; i < n; ++i) v[i] = x[i] + residual[i];
-      residual = v;
-      for (const std::int64_t i : by_sorting(v, (static_cast<std::int64_t>(n) + 9) / 10)) {
-        expected[i] = v[i];
-        residual[i] = 0;
-      }
-      EXPECT_TRUE(same(expected, caller.Call(x)));
-      EXPECT_TRUE(same(residual, caller.state->Kept()));
-    }
-  }
-}
-
-TEST(TopK, WithoutFeedback) {
-  Caller caller("top_k 0.2 feedback=off", 10);
-  const Values x{1, -9, 2, 3, 9, 9, -1, 0, 0, 0};
-  for (int call = 0; call < 2; ++call) {
-    EXPECT_TRUE(same({0, -9, 0, 0, 9, 0, 0, 0, 0, 0}, caller.Call(x)));
-  }
-  EXPECT_TRUE(caller.state->Kept().empty());
-}
-
-TEST(TopK, ValuesDoNotDependOnThePieces) {
-  const Values x = normal(3000, 4);
-  for (const char* text :
-       {"top_k 0.05", "top_k 0.05 int4 stochastic", "top_k 0.3 int4 bucket=7", "top_k 1 e4m3",
-        "top_k 0.02 mxfp8", "top_k 0.5 fp8-tensor", "top_k 0.1 quantized int8 32 stochastic",
-        "top_k 0.1 qsgd bits=4 bucket=16", "top_k 0.1 qsgd bits=4 bucket=16 coding=elias-dense",
-        "top_k 0.1 terngrad", "top_k 0.1 terngrad share=off"}) {
-    Caller whole(text, 3000), parts(text, 3000);
-    for (const std::int64_t step : {1000, 7, 999}) {
-      EXPECT_TRUE(same(whole.Call(x), parts.Call(x, step))) << text;
-      EXPECT_TRUE(same(whole.state->Kept(), parts.state->Kept())) << text;
-    }
-  }
-}
-
-TEST(TopK, InnerCodecsLoseWhatIsFedBack) {
-  const Values x = normal(500, 6);
-  Caller caller("top_k 0.2 int4 bucket=16", 500);
-  const Values y = caller.Call(x);
-  const Values kept = caller.state->Kept();
-  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(kept[i], x[i] - y[i]);
-  // The selected values are the inner codec's layer.
-  Values run;
-  const Places places = by_sorting(x, 100);
-  for (const std::int64_t i : places) run.push_back(x[i]);
-  Values inner(100);
-  MakeCodec("int4 bucket=16")->Round({.n = 100, .size = 100}, nullptr, run.data(), inner.data());
-  for (std::size_t k = 0; k < 100; ++k) EXPECT_EQ(y[places[k]], inner[k]);
-}
-
-TEST(TopK, ASharedScaleIsTheInnerCodecs) {
-  const Values x = normal(300, 12);
-  const SharedCodec codec = MakeCodec("top_k 0.1 terngrad clip=none");
-  ASSERT_EQ(codec->measured(), Measured::shared);
-  const auto state = codec->MakeState(300);
-  Piece piece{.n = 300, .size = 300};
-  state->Begin(piece, x.data());
-  const float own = codec->Measure(piece, state.get(), x.data());
-  EXPECT_EQ(own, std::abs(*std::ranges::max_element(x, {}, [](float v) { return std::abs(v); })));
-  piece.scale = 2 * own;  // another rank's
-  Values y(300);
-  codec->Round(piece, state.get(), x.data(), y.data());
+/// What ranks get of a layer's first call, and what is kept for the next.
+std::pair<Values, Values> sent_and_kept(const char* text, const Values& x) {
+  const SharedCodec codec = MakeCodec(text);
+  const auto n = static_cast<std::int64_t>(x.size());
+  const auto state = codec->MakeState(n);
+  state->Begin({.n = n, .size = n}, x.data());
+  Values y(x.size());
+  codec->Round({.n = n, .size = n}, state.get(), x.data(), y.data());
   state->Commit();
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    EXPECT_TRUE(y[i] == 0 || std::abs(y[i]) == 1);
-    EXPECT_EQ(state->Kept()[i], x[i] - y[i] * piece.scale);
-  }
-}
-
-TEST(TopK, OnlyCommitChangesWhatComesNext) {
-  const Values x = normal(300, 7);
-  Caller caller("top_k 0.1 e3m0", 300);
-  caller.Call(normal(300, 8));
-  const Values kept = caller.state->Kept();
-  const Values once = caller.Send(x);
-  EXPECT_TRUE(same(once, caller.Send(x, 11)));
-  EXPECT_TRUE(same(kept, caller.state->Kept()));
-  Caller other("top_k 0.1 e3m0", 300);
-  other.state->Restore(kept);
-  EXPECT_TRUE(same(once, other.Call(x)));
-  EXPECT_THROW(other.state->Restore(std::vector<float>(299)), Error);
+  return {y, state->Kept()};
 }
 
 TEST(TopK, NanAndInfinityAreKeptAndNotFedBack) {
-  Caller caller("top_k 0.1", 10);
-  const Values x{1, kNan, 2, kInf, 3, 4, 5, -kInf, 6, 7};
-  EXPECT_TRUE(same({0, kNan, 0, kInf, 0, 0, 0, -kInf, 0, 0}, caller.Call(x)));
-  EXPECT_TRUE(same({1, 0, 2, 0, 3, 4, 5, 0, 6, 7}, caller.state->Kept()));
+  const auto [y, kept] = sent_and_kept("top_k 0.1", {1, kNan, 2, kInf, 3, 4, 5, -kInf, 6, 7});
+  EXPECT_TRUE(same({0, kNan, 0, kInf, 0, 0, 0, -kInf, 0, 0}, y));
+  EXPECT_TRUE(same({1, 0, 2, 0, 3, 4, 5, 0, 6, 7}, kept));
   // A bucket that a NaN has made NaN is sent with the next call.
-  Caller bucket("top_k 0.5 int4 bucket=2", 4);
-  EXPECT_TRUE(same({kNan, 0, kNan, 0}, bucket.Call({7, 1, kNan, 2})));
-  EXPECT_TRUE(same({7, 1, 0, 2}, bucket.state->Kept()));
-}
-
-TEST(TopK, ALossScaleComesFirst) {
-  const Values x = normal(400, 9);
-  Values scaled(400);
-  Unscale(-9, 1, 400, x.data(), scaled.data());
-  Caller plain("top_k 0.1", 400), shifted("top_k 0.1", 400);
-  EXPECT_TRUE(same(plain.Send(scaled), shifted.Send(x, 0, -9)));
-  Values y(4);
-  const TopK codec(0.5, true, MakeCodec("fp32"));
-  const Values small{0, 12, 0, -5};
-  const auto state = codec.MakeState(4);
-  state->Begin({.n = 4, .size = 4}, small.data());
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec.MostBytes(4)));
-  bytes.resize(static_cast<std::size_t>(
-      codec.Encode({.n = 4, .size = 4}, state.get(), small.data(), bytes.data())));
-  codec.Decode(bytes, 4, -1, -2, y.data());
-  EXPECT_TRUE(same({-0.0F, -3, -0.0F, 1.25F}, y));
+  const auto [of_bucket, next] = sent_and_kept("top_k 0.5 int4 bucket=2", {7, 1, kNan, 2});
+  EXPECT_TRUE(same({kNan, 0, kNan, 0}, of_bucket));
+  EXPECT_TRUE(same({7, 1, 0, 2}, next));
 }
 
 TEST(TopK, GivenIntegersBelongToElements) {
@@ -343,30 +201,6 @@ TEST(TopK, GivenIntegersBelongToElements) {
   }
 }
 
-TEST(TopK, GivenIntegersOfAPieceBeginWithIt) {
-  const Values x{0.1F, 7, 0.1F, 3.5F, 0.1F, 3.5F};
-  const TopK codec(0.5, false, MakeCodec("int4 stochastic", {.random_bits = 8}));
-  const std::uint32_t random[] = {0, 0, 0, 128, 0, 127};
-  const auto state = codec.MakeState(6);
-  Piece piece{.n = 6, .size = 6};
-  state->Begin(piece, x.data());
-  piece.begin = 3;
-  piece.n = 3;
-  piece.random = random + 3;
-  Values y(3);
-  codec.Round(piece, state.get(), x.data() + 3, y.data());
-  EXPECT_TRUE(same({4, 0, 3}, y));
-}
-
-TEST(TopK, WhatIsKeptUnderALossScaleIsUnscaled) {
-  // 2.25 and 1.75 times 4 round to 9 and 7 in integers of 4 bits and a sign: exactly what is sent.
-  const Values x{2.25F, 0, 1.75F, 0.5F};
-  Caller caller("top_k 0.5 int5", 4);
-  EXPECT_TRUE(same({9, 0, 7, 0}, caller.Send(x, 0, 2)));
-  caller.state->Commit();
-  EXPECT_TRUE(same({0, 0, 0, 0.5F}, caller.state->Kept()));
-}
-
 TEST(TopK, NothingFollowsNoValues) {
   const SharedCodec codec = MakeCodec("top_k 0.5");
   Values y(4);
@@ -374,15 +208,6 @@ TEST(TopK, NothingFollowsNoValues) {
   EXPECT_NO_THROW(codec->Decode(none, 4, 0, 1, y.data()));
   const std::vector<std::uint8_t> more{0, 7};
   EXPECT_THROW(codec->Decode(more, 4, 0, 1, y.data()), DamagedBytes);
-}
-
-TEST(TopK, BytesArePlacesAndValues) {
-  Caller caller("top_k 0.01", 1 << 20);
-  caller.Call(normal(1 << 20, 3), 1 << 16);
-  EXPECT_LT(static_cast<double>(8 * caller.bytes), 10486 * (32 + 8.3));
-  EXPECT_FALSE(caller.codec->is_fixed());
-  EXPECT_EQ(caller.codec->MostBytes(0), 0);
-  EXPECT_EQ(caller.codec->block() % 4096, 0);
 }
 
 /// Losses, bytes and the largest value, as other devices count them.
@@ -409,7 +234,7 @@ TEST(TopK, CountsWhatRoundingLoses) {
               })));
     Values expected(x.size());
     codec->Round(layer, state.get(), x.data(), expected.data());
-    Values y = x;  // in place if there is no residual
+    Values y = x;  // in place where there is no residual
     const bool in_place = state->Kept().empty();
     SegmentCounts counts;
     codec->RoundOn(*queue, layer, state.get(), x.data(), y.data(), &counts);
@@ -436,11 +261,9 @@ TEST(TopK, CountsWhatRoundingLoses) {
 }
 
 TEST(TopK, TextsAndResults) {
-  const auto text_of = [](const char* text) {
-    const SharedCodec codec = MakeCodec(text);
-    EXPECT_EQ(MakeCodec(codec->name())->text(), codec->text());
-    return codec->name();
-  };
+  EXPECT_FALSE(MakeCodec("top_k 0.01")->is_fixed());
+  EXPECT_EQ(MakeCodec("top_k 0.01")->MostBytes(0), 0);
+  const auto text_of = [](const char* text) { return MakeCodec(text)->name(); };
   EXPECT_EQ(text_of("top_k 0.01"), "top_k 0.01");
   EXPECT_EQ(text_of("top_k 0.010 fp32"), "top_k 0.01");
   EXPECT_EQ(text_of("top_k 0.5 feedback=off int4"), "top_k 0.5 feedback=off int4 bucket=32");

@@ -30,6 +30,7 @@
 namespace cpd {
 namespace {
 
+using testing::same;
 using Floats = std::vector<float>;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -126,10 +127,6 @@ Expected expected_of(const Case& call, const Floats& x, const Floats& kept, cons
     if (std::isfinite(v[i])) expected.largest = std::max(expected.largest, std::abs(v[i]));
   }
   return expected;
-}
-
-::testing::AssertionResult same(std::span<const float> expected, std::span<const float> got) {
-  return testing::bits_equal(expected, got);
 }
 
 class TopKDevices : public testing::OnDevice {

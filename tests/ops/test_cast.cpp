@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cast on tensors, on every device: types, strides, sizes, in place, threads, floating-point
-// environment, errors.
+// Cast on tensors, on every device: types, strides, sizes, in place, threads, errors. The program's
+// floating-point environment is test_environment.cpp's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cfenv>
 #include <cmath>
-#include <cstdlib>
-#include <optional>
 
 #include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/devices.h"
-#include "tests/testing/flushing.h"
 #include "tests/testing/patterns.h"
 #include "tests/testing/run.h"
 
@@ -321,38 +317,6 @@ TEST_P(CastOn, NanInEveryType) {
     }
   }
 }
-
-// --- The caller's floating-point environment -----------------------------------------------------
-
-TEST_P(CastOn, RoundingModeOfTheCallerDoesNotMatter) {
-  if (!on_host()) GTEST_SKIP() << "kernels have their own environment";
-  const Format format = MakeFormat(8, 7);
-  const auto x = testing::mixed_values(reference::spec_of(format), 2000, 9);
-  const auto expected = testing::oracle_cast(x, format, {});
-  for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
-    std::fesetround(mode);
-    const auto y = run_cast(x, format, {});
-    EXPECT_EQ(std::fegetround(), mode) << "the caller's mode is restored";
-    std::fesetround(FE_TONEAREST);
-    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), y, x));
-  }
-}
-
-#if defined(CPD_TEST_FLUSHES)
-TEST_P(CastOn, FlushToZeroDoesNotMatter) {
-  if (!on_host()) GTEST_SKIP() << "kernels have their own environment";
-  const Format format = MakeFormat(8, 7);
-  auto x = testing::mixed_values(reference::spec_of(format), 2000, 10);
-  x[0] = testing::from_bits(0x00400000);
-  const auto expected = testing::oracle_cast(x, format, {});
-  ASSERT_EQ(testing::bits_of(expected[0]), 0x00400000u);
-  std::optional<testing::Flushing> flushing(std::in_place);
-  const auto y = run_cast(x, format, {});
-  EXPECT_TRUE(testing::Flushing::is_on()) << "the caller's flags are restored";
-  flushing.reset();
-  EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), y, x));
-}
-#endif
 
 // --- Bad arguments, one by one; nothing is written -----------------------------------------------
 

@@ -130,7 +130,7 @@ TEST_P(CastDevices, Casts) {
   }
 }
 
-TEST_P(CastDevices, AnyFloatType) {
+TEST_P(CastDevices, Binary64) {
   constexpr std::int64_t n = 3001;
   const Format format = ParseFormat("e4m3");
   const std::vector<float> values = Inputs(format, n);
@@ -139,14 +139,6 @@ TEST_P(CastDevices, AnyFloatType) {
   const TensorView wide = View(x.data(), DType::f64, n);
   for (const RoundingOptions& options : AllOptions()) {
     ExpectSameCast(wide, x, wide, format, options);
-  }
-  std::vector<std::uint16_t> halves(1 << 16);
-  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
-  for (const DType type : {DType::bf16, DType::f16}) {
-    const auto view = View(halves.data(), type, static_cast<std::int64_t>(halves.size()));
-    for (const RoundingOptions& options : AllOptions()) {
-      ExpectSameCast(view, halves, view, format, options);
-    }
   }
 }
 
@@ -169,7 +161,8 @@ TEST_P(CastDevices, Halves) {
     const Format outer = type == DType::bf16 ? Format{8, 7, 127} : Format{5, 10, 15};
     for (const Format& format : testing::named_formats()) {
       if (!Holds(outer, format)) continue;
-      for (const RoundingOptions& options : testing::few_on_cpu(AllOptions(), 24)) {
+      const unsigned rare = ToString(format) == "e4m3" ? 3 : 24;
+      for (const RoundingOptions& options : testing::few_on_cpu(AllOptions(), rare)) {
         for (const int begin : {0, 1, 8}) {
           const auto view = View(x.data() + begin, type, (1 << 16) - begin - 3);
           ExpectSameCast(view, x, view, format, options);

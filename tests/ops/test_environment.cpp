@@ -383,6 +383,7 @@ TEST(Environment, AnotherRoundingModesResultsAreTheSame) {
   for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
     std::fesetround(mode);
     const Results got = Everything();
+    EXPECT_EQ(std::fegetround(), mode) << "the program's mode is restored";
     std::fesetround(FE_TONEAREST);
     ExpectSame(expected, got, "rounding mode " + std::to_string(mode));
   }

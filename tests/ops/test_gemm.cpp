@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <random>
 #include <span>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/threads.h"
 
 namespace cpd {
 namespace {
@@ -259,14 +259,6 @@ TEST(Gemm, UnsignedFormats) {
 
 // --- Threads -------------------------------------------------------------------------------------
 
-class WithThreads {
- public:
-  explicit WithThreads(const char* count) { setenv("CPD_NUM_THREADS", count, 1); }
-  ~WithThreads() { unsetenv("CPD_NUM_THREADS"); }
-  WithThreads(const WithThreads&) = delete;
-  WithThreads& operator=(const WithThreads&) = delete;
-};
-
 std::vector<const char*> threads_of_tests() {
   if (testing::kSanitized) return {"1", "3"};
   if (testing::kEverything) return {"1", "2", "3", "5", "16"};
@@ -280,7 +272,7 @@ void ThreadsChangeNothing(const Accumulator& accumulator, const Tensor& a, const
   for (const std::int64_t n : shape) size *= static_cast<std::size_t>(n);
   std::vector<float> first;
   for (const char* threads : threads_of_tests()) {
-    const WithThreads set(threads);
+    const testing::WithThreads set(threads);
     Tensor out(shape, std::vector<float>(size, -7.0f));
     Gemm(a.view(), b.view(), accumulator, out.view());
     const std::vector<float> got = out.read();

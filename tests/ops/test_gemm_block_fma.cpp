@@ -49,6 +49,10 @@ std::vector<Accumulator> units() {
   }
   for (const char* text :
        {"fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8",
+        "fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8 fraction_bits=3",
+        "fp32 block_fma a=e4m3fn b=e5m2 block=16 group=48 stride=8 take=1 sum=fp16",
+        "fp16 block_fma a=e4m3fn b=e5m2 block=16 group=32 promote=32 sum=fp16 "
+        "sum_rounding=nearest_even min_exponent=-21",
         "fp32 block_fma a=bf16 b=fp16 block=3 group=12 stride=6 take=3 promote=24",
         "fp32 block_fma a=fp32 b=fp32 block=16 group=48 stride=8 take=1 adder=exact promote=48",
         "fp32 block_fma a=fp32 b=fp32 block=32 fraction_bits=30 adder=two_steps "

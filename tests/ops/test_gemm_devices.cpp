@@ -222,23 +222,38 @@ TEST_F(GemmDevices, LayoutsTypesAndBatches) {
   }
 }
 
+/// Every preset, and other orders of k; numbers of like size, and special ones.
 TEST_F(GemmDevices, MatrixUnits) {
+  std::vector<std::string> texts{
+      "fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8 fraction_bits=3",
+      "fp32 block_fma a=e4m3fn b=e5m2 block=3 group=12 stride=6 take=3 promote=24",
+      "fp32 block_fma a=e4m3fn b=e5m2 block=16 group=48 stride=8 take=1 sum=fp16",
+      "fp16 block_fma a=e4m3fn b=e5m2 block=16 group=32 promote=32 sum=fp16 "
+      "sum_rounding=nearest_even min_exponent=-21"};
+  for (const NamedSpec& info : Presets()) texts.emplace_back(info.name);
   std::size_t turn = 0;
-  for (const NamedSpec& info : Presets()) {
-    for (const std::int64_t k : {0, 1, 16, 33, 65, 200}) {
-      Accumulator accumulator = Preset(info.name);
+  for (const std::string& text : texts) {
+    for (const std::int64_t k : {0, 1, 5, 16, 33, 65, 130, 200}) {
+      Accumulator accumulator = ParseAccumulator(text);
       const bool aligned = accumulator.unit->adder == Adder::aligned;
       if (!testing::is_chosen_on_cpu(++turn, aligned ? 12 : 3)) continue;
+      const bool has_nan = accumulator.unit->a.has_nan() && accumulator.unit->b.has_nan();
+      const Values special = has_nan ? Values::mixed : Values::small;
+      const Tensor x = MakeRounded({40, k}, special, accumulator.unit->a);
+      const Tensor y = MakeRounded({k, 35}, special, accumulator.unit->b);
       const Tensor a = MakeRounded({40, k}, Values::on_grid, accumulator.unit->a);
       const Tensor b = MakeRounded({k, 35}, Values::on_grid, accumulator.unit->b);
       const Tensor c = Make({40, 35}, Values::arbitrary, accumulator.format);
-      ASSERT_TRUE(SameEverywhere({a, b}, accumulator)) << info.name;
-      ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator)) << info.name;
+      ASSERT_TRUE(SameEverywhere({x, y, turn % 2 == 0 ? &c : nullptr}, accumulator)) << text;
+      ASSERT_TRUE(SameEverywhere({a, b}, accumulator)) << text;
+      ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator)) << text;
       accumulator.format = ParseFormat("e6m9");
-      accumulator.unit->promote = 2 * accumulator.unit->block;
+      if (accumulator.unit->promote == 0) {
+        accumulator.unit->promote = std::max(2 * accumulator.unit->block, accumulator.unit->group);
+      }
       for (const RoundingOptions& o : testing::few_on_cpu(roundings(), 8)) {
         accumulator.rounding = o;
-        ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator)) << info.name;
+        ASSERT_TRUE(SameEverywhere({a, b, &c}, accumulator)) << text;
       }
     }
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GemmScaled on every backend against the oracle (reference_gemm.h): scales at the end of blocks
-// and in the epilogue, units that take scales, shapes, draws, errors.
+// GemmScaled on every device against the oracle (reference_gemm.h): scales at the end of blocks and
+// in the epilogue, units that take scales, shapes, draws, errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 
 #include "cpd/spec/error.h"
 #include "cpd/spec/presets.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/gemm_scaled.h"
@@ -95,6 +96,25 @@ TEST(GemmScaled, TilesOfScales) {
   }
 }
 
+/// Steps of k that end within chunks and blocks, as the tiles of a GPU have them.
+TEST(GemmScaled, SchemesOfTiles) {
+  Maker make(ParseFormat("e4m3"));
+  std::size_t turn = 0;
+  for (const std::int64_t block : {5, 16, 32, 64, 100, 200}) {
+    for (Accumulator accumulator : testing::schemes_of_tiles(ParseFormat("e5m7"))) {
+      for (const RoundingOptions& o : testing::gemm_roundings()) {
+        if (++turn % 14 != 0) continue;
+        accumulator.rounding = o;
+        ScaledCase made = make.Make(18, 133, 17, {block, 1}, {turn % 4 == 0 ? block : 2 * block, 3},
+                                    turn % 8 == 0);
+        if (turn % 3 == 0) make.AddFactors(made, 18, 17);
+        if (turn % 4 == 0) made.c = make.Addend({18, 17});
+        ASSERT_TRUE(gemm_scaled_matches(made, accumulator, 1));
+      }
+    }
+  }
+}
+
 TEST(GemmScaled, OneOperandAlone) {
   Maker make(ParseFormat("e4m3"));
   ScaledCase made = make.Make(9, 70, 35, {32, 1}, {0, 1});
@@ -124,17 +144,25 @@ TEST(GemmScaled, HugeBlocks) {
 
 TEST(GemmScaled, Batches) {
   Maker make(ParseFormat("e4m3"));
-  for (const bool shared : {false, true}) {
-    ScaledCase made{{make.Elements({3, 2, 5, 40})}, {make.Elements({shared ? 1 : 2, 40, 9})}};
-    made.a.block = made.b.block = 16;
-    made.a.scales = make.Scales({3, 2, 5, 3});
-    made.b.scales = make.Scales({shared ? 1 : 2, 3, 9});
-    made.a.factor = make.Scales({3, 1, 5, 1});
-    made.c = make.Addend({2, 5, 9});
-    Accumulator accumulator = accumulator_of("e5m7");
-    EXPECT_TRUE(gemm_scaled_matches(made, accumulator));
-    accumulator.rounding.mode = Rounding::stochastic;
-    EXPECT_TRUE(gemm_scaled_matches(made, accumulator));
+  for (const char* text : {"e5m7 sequential", "e5m7 sequential rounding=stochastic", "e5m7 kahan",
+                           "e5m7 pairwise", "h100-fp8"}) {
+    for (const bool shared : {false, true}) {
+      const Accumulator accumulator = ParseAccumulator(text);
+      ScaledCase made{{make.Elements({3, 2, 5, 40})}, {make.Elements({shared ? 1 : 2, 40, 9})}};
+      testing::round_into(ParseFormat("e4m3fn"), made.a.elements);
+      testing::round_into(ParseFormat("e4m3fn"), made.b.elements);
+      made.a.block = made.b.block = 16;
+      made.a.scales = make.Scales({3, 2, 5, 3});
+      made.b.scales = make.Scales({shared ? 1 : 2, 3, 9});
+      made.a.factor = make.Scales({3, 1, 5, 1});
+      made.c = make.Addend({2, 5, 9});
+      EXPECT_TRUE(gemm_scaled_matches(made, accumulator, 1)) << text;
+      made.at = ScalesAt::epilogue;
+      made.a.block = made.b.block = 0;
+      made.a.scales = make.Scales({3, 2, 5, 1});
+      made.b.scales = make.Scales({1, 1, 9});
+      EXPECT_TRUE(gemm_scaled_matches(made, accumulator, 1)) << text;
+    }
   }
 }
 
@@ -165,15 +193,24 @@ TEST(GemmScaled, ScalesOfAllSizes) {
 
 TEST(GemmScaled, Units) {
   int failures = 0;
-  for (const NamedSpec& preset : testing::thinned(Presets())) {
-    const Accumulator accumulator = Preset(preset.name);
+  std::vector<std::string> texts{"h100-fp8 block=8 group=16"};
+  for (const NamedSpec& preset : testing::thinned(Presets())) texts.emplace_back(preset.name);
+  for (const std::string& text : texts) {
+    const Accumulator accumulator = ParseAccumulator(text);
     if (accumulator.unit->scale) continue;
+    Accumulator stochastic = accumulator;  // drawn at each promotion of each block
+    stochastic.format = ParseFormat("e6m9");
+    stochastic.unit->promote = std::max(accumulator.unit->block, accumulator.unit->group);
+    stochastic.rounding = {.mode = Rounding::stochastic, .random_bits = 24};
     Maker make(ParseFormat("e2m1"));
     for (const std::int64_t block : {16, 20, 64, 200}) {
-      ScaledCase made = make.Make(5, 80, 33, {block, 1}, {block, 1});
-      const auto equal = gemm_scaled_matches(made, accumulator);
-      EXPECT_TRUE(equal) << preset.name;
-      if (!equal && ++failures > 4) FAIL() << "more than 4 failures; the rest is left out";
+      ScaledCase made = make.Make(5, 80, 33, {block, 1}, {2 * block, 2});
+      if (block == 64) make.AddFactors(made, 5, 33);
+      for (const Accumulator& sums : {accumulator, stochastic}) {
+        const auto equal = gemm_scaled_matches(made, sums);
+        EXPECT_TRUE(equal) << text;
+        if (!equal && ++failures > 4) FAIL() << "more than 4 failures; the rest is left out";
+      }
     }
   }
 }

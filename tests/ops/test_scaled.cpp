@@ -9,7 +9,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <random>
 #include <string>
@@ -26,6 +25,7 @@
 #include "tests/testing/patterns.h"
 #include "tests/testing/run.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/threads.h"
 
 namespace cpd {
 namespace {
@@ -301,31 +301,6 @@ TEST_P(ScaledOn, SixteenBitInputs) {
   }
 }
 
-/// Of a call's results one backend's are all backends': candidates too, which errors decide.
-TEST(ScaledBackends, ChooseTheSame) {
-  for (const std::string text :
-       {"nvfp4 choose=mae", "nvfp4 choose=mse scale_max=256 block=16x16",
-        "nvfp4 outer=row choose=mse", "e2m1 5 scale=e4m3fn choose=mae",
-        "e4m3fn 2x7 scale=fp32 choose=mse", "nvfp4 arithmetic=exact choose=mse"}) {
-    const Scaled scaled = ParseScaled(text);
-    for (const Case& c : kCases) {
-      Floats x = Values(scaled.element, Count(c.shape), true, 8);
-      for (float& v : x) v = std::isnan(v) ? 1 : v;
-      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-        Made first;
-        for (const std::string& backend : testing::backends()) {
-          const testing::WithBackend forced(backend);
-          const Made made =
-              MakeAll(View(x.data(), DType::f32, c.shape), scaled, c.axis, Saturating(mode));
-          if (backend == testing::backends().front()) first = made;
-          ExpectMade(first, made, x, About(text, c) + " on " + backend);
-          if (HasFatalFailure()) return;
-        }
-      }
-    }
-  }
-}
-
 // ---- layouts ------------------------------------------------------------------------------------
 
 TEST_P(ScaledOn, Strides) {
@@ -479,14 +454,6 @@ TEST_P(ScaledOn, ScalarAndEmptyTensors) {
 
 // ---- sizes, threads -----------------------------------------------------------------------------
 
-class Threads {
- public:
-  explicit Threads(const char* n) { setenv("CPD_NUM_THREADS", n, 1); }
-  ~Threads() { unsetenv("CPD_NUM_THREADS"); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-};
-
 /// Enough for threads and streaming stores, and blocks whose scales are found in a pass of their
 /// own.
 TEST(ScaledThreads, ChangeNothing) {
@@ -507,7 +474,7 @@ TEST(ScaledThreads, ChangeNothing) {
     for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
       Made first;
       for (const char* threads : testing::thinned<const char*>({"3", "1", "8"}, 3)) {
-        const Threads forced(threads);
+        const testing::WithThreads forced(threads);
         Made made = MakeAll(View(x.data(), DType::f32, c.shape), scaled, c.axis, Saturating(mode));
         if (first.values.empty())
           first = std::move(made);

@@ -38,7 +38,11 @@ const std::vector<std::string> kFormats = {
     "nvfp4",
     "nvfp4 choose=mae",
     "nvfp4 choose=mse arithmetic=exact",
+    "nvfp4 outer=row choose=mse",
+    "nvfp4 choose=mse scale_max=256 block=16x16",
     "e2m1 4x4 scale=e4m3fn choose=mse",
+    "e2m1 5 scale=e4m3fn choose=mae",
+    "e4m3fn 2x7 scale=fp32 choose=mse",
     "fp8-tensor",
     "fp8-row",
     "fp8-block",
@@ -265,19 +269,24 @@ TEST_P(ScaledDevices, TransposedTensors) {
 
 /// Blocks of subnormal numbers beside others, whose scales are outside of binary32's routes.
 TEST_P(ScaledDevices, TinyBlocksBesideOthers) {
-  const Shape shape{70, 64};
-  std::vector<float> x = Values(70 * 64, 9, true);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (i % 64 % 5 == 0 || i / 64 % 7 == 3) x[i] = std::ldexp(x[i], -135);
-  }
-  for (const char* text : {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
-                           "e4m3fn 32 scale=fp32", "mxfp8"}) {
-    for (const int axis : {0, 1}) {
-      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-        ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), axis, Options(mode));
+  for (const Shape& shape : {Shape{70, 64}, Shape{160, 192}}) {
+    std::vector<float> values = Values(static_cast<std::size_t>(Count(shape)), 9, true);
+    const auto columns = static_cast<std::size_t>(shape[1]);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i % columns % 5 == 0 || i / columns % 7 == 3) values[i] = std::ldexp(values[i], -135);
+    }
+    const TensorView x = View(values.data(), DType::f32, shape);
+    const RoundingOptions nearest = Options(Rounding::nearest_even);
+    for (const char* text :
+         {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
+          "e4m3fn 128 scale=e8m0ieee:bias=150", "e4m3fn 32 scale=fp32", "mxfp8"}) {
+      const Scaled scaled = ParseScaled(text);
+      ExpectSameBoth(x, scaled, {1, 0}, nearest);
+      for (const int axis : {0, 1}) {
+        ExpectSameCast(x, scaled, axis, nearest);
+        ExpectSameCast(x, scaled, axis, Options(Rounding::stochastic));
+        ExpectSameCodes(x, scaled, axis, nearest);
       }
-      ExpectSameCodes(View(x.data(), DType::f32, shape), ParseScaled(text), axis,
-                      Options(Rounding::nearest_even));
     }
   }
 }
@@ -337,21 +346,7 @@ TEST_P(ScaledDevices, CastsBothWaysIntoOtherTypes) {
   }
 }
 
-TEST_P(ScaledDevices, TinyBlocksBesideOthersBothWays) {
-  const Shape shape{160, 192};
-  std::vector<float> x = Values(160 * 192, 9, true);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (i % 192 % 5 == 0 || i / 192 % 7 == 3) x[i] = std::ldexp(x[i], -135);
-  }
-  for (const char* text : {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
-                           "e4m3fn 128 scale=e8m0ieee:bias=150", "e4m3fn 32 scale=fp32", "mxfp8"}) {
-    ExpectSameBoth(View(x.data(), DType::f32, shape), ParseScaled(text), {1, 0},
-                   Options(Rounding::nearest_even));
-  }
-}
-
-/// Casts in blocks of neighbors read their operand once. Of the other kernels of one pass:
-/// tests/backend/test_fast_kernels.cpp.
+/// The kernels that calls queue, by which one sees how often they read their operand.
 TEST_P(ScaledDevices, KernelsOfOnePass) {
   using Names = std::vector<std::string>;
   if (on_host() || !testing::queued_kernels()) GTEST_SKIP() << "kernels have no names";
@@ -360,14 +355,29 @@ TEST_P(ScaledDevices, KernelsOfOnePass) {
   const RoundingOptions nearest = Options(Rounding::nearest_even);
   for (const char* text : {"mxfp8", "fp8-block", "nvfp4"}) {
     const Scaled scaled = ParseScaled(text);
-    Names names = {"cast_short_blocks"};
-    if (scaled.tensor_scale) names.insert(names.begin(), {"find_largest_of_all", "form_cells"});
+    const auto expect = [&](Names names) {
+      if (scaled.tensor_scale) names.insert(names.begin(), {"find_largest_of_all", "form_cells"});
+      EXPECT_EQ(testing::queued_kernels(), names) << text;
+    };
+    ExpectSameBoth(x, scaled, {-1, -2}, nearest);
+    expect({"cast_squares"});
+    ExpectSameCast(x, scaled, 0, nearest);
+    expect({"cast_columns"});
     ExpectSameCast(x, scaled, 1, nearest);
-    EXPECT_EQ(testing::queued_kernels(), names) << text;
-    ExpectSameDecode(EncodeAt(testing::Copies(nullptr), x, scaled, 1, nearest), scaled, {256, 128},
-                     1);
-    EXPECT_EQ(testing::queued_kernels().value().back(), "decode_scaled_packs") << text;
+    expect({"cast_short_blocks"});
+    for (const auto& [axis, name] : {std::pair{0, "encode_columns"}, {1, "encode_short_blocks"}}) {
+      const Codes codes = EncodeAt(testing::Copies(nullptr), x, scaled, axis, nearest);
+      ExpectSameCodes(x, scaled, axis, nearest);
+      const Names names = testing::queued_kernels().value();
+      EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << text;
+      EXPECT_EQ(std::count(names.begin(), names.end(), "form_blocks"), 0) << text;
+      ExpectSameDecode(codes, scaled, {256, 128}, axis);
+      EXPECT_EQ(testing::queued_kernels().value().back(), "decode_packs") << text;
+    }
   }
+  ExpectSameCast(x, ParseScaled("nvfp4"), 0, Options(Rounding::stochastic));
+  EXPECT_EQ(testing::queued_kernels(),
+            (Names{"find_largest_of_all", "form_cells", "form_columns", "cast_stochastic"}));
 }
 
 TEST_P(ScaledDevices, TakesRandomIntegers) {

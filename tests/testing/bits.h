@@ -85,4 +85,14 @@ inline ::testing::AssertionResult bits_equal(std::span<const float> expected,
   return bits_equal(expected, got, [&](std::size_t i) { return ", input " + hex(inputs[i]); });
 }
 
+/// bits_equal of binary32 values, vectors and lists of them too.
+inline ::testing::AssertionResult same(std::span<const float> expected,
+                                       std::span<const float> got) {
+  return bits_equal(expected, got);
+}
+inline ::testing::AssertionResult same(const std::vector<float>& expected,
+                                       const std::vector<float>& got) {
+  return bits_equal(std::span<const float>(expected), std::span<const float>(got));
+}
+
 }  // namespace cpd::testing

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Valid encodings of a codec, and what its decoder makes of each with a bit flipped or an end cut
-// off.
+// Valid encodings of a codec, and what its decoder makes of each with a bit flipped or of another
+// length.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -39,26 +40,32 @@ inline std::vector<float> layer_to_damage(int number, bool has_nan) {
   return x;
 }
 
-/// Calls run(bytes) with each bit flipped, and with each end cut off; the bytes have no room
-/// behind.
+/// Calls run(bytes) with each bit flipped.
 template <class Run>
-void for_each_damage(const std::vector<std::uint8_t>& bytes, const Run& run) {
-  std::vector<std::uint8_t> damaged(bytes);
-  damaged.shrink_to_fit();
+void for_each_flip(std::vector<std::uint8_t> bytes, const Run& run) {
+  bytes.shrink_to_fit();
   for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     const auto mask = static_cast<std::uint8_t>(1U << bit % 8);
-    damaged[bit / 8] ^= mask;
-    run(std::span<const std::uint8_t>(damaged));
-    damaged[bit / 8] ^= mask;
-  }
-  for (std::size_t size = 0; size < bytes.size(); ++size) {
-    const auto cut = std::make_unique<std::uint8_t[]>(size);
-    std::copy_n(bytes.begin(), size, cut.get());
-    run(std::span<const std::uint8_t>(cut.get(), size));
+    bytes[bit / 8] ^= mask;
+    run(std::span<const std::uint8_t>(bytes));
+    bytes[bit / 8] ^= mask;
   }
 }
 
-/// The first `layers` layers' bytes, damaged: values with one NaN, or DamagedBytes.
+/// Calls run(bytes) with each end cut off, and with bytes behind the end; nothing may be read
+/// behind those.
+template <class Run>
+void for_each_length(const std::vector<std::uint8_t>& bytes, const Run& run) {
+  for (std::size_t size = 0; size <= bytes.size() + 9; ++size) {
+    if (size == bytes.size()) continue;
+    const auto other = std::make_unique<std::uint8_t[]>(size);
+    std::copy_n(bytes.begin(), std::min(size, bytes.size()), other.get());
+    run(std::span<const std::uint8_t>(other.get(), size));
+  }
+}
+
+/// The first `layers` layers' bytes: with a bit flipped values with one NaN, or DamagedBytes; of
+/// another length DamagedBytes.
 inline void damage_encodings(const std::string& text, int layers) {
   SCOPED_TRACE(text);
   for (int number = 0; number < layers; ++number) {
@@ -67,13 +74,17 @@ inline void damage_encodings(const std::string& text, int layers) {
     const auto n = static_cast<std::int64_t>(x.size());
     const auto state = codec->MakeState(n);
     Piece layer{.n = n, .key = {.stream = 5}, .size = n};
+    if (codec->needs_gradient()) state->SetGradient(0.25F);
     if (state != nullptr) state->Begin(layer, x.data());
     layer.scale = codec->Measure(layer, state.get(), x.data());
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(codec->MostBytes(n)));
     bytes.resize(
         static_cast<std::size_t>(codec->Encode(layer, state.get(), x.data(), bytes.data())));
     std::vector<float> y(x.size());
-    for_each_damage(bytes, [&](std::span<const std::uint8_t> damaged) {
+    for_each_length(bytes, [&](std::span<const std::uint8_t> other) {
+      ASSERT_THROW(codec->Decode(other, n, 0, 1, y.data()), DamagedBytes) << other.size();
+    });
+    for_each_flip(bytes, [&](std::span<const std::uint8_t> damaged) {
       try {
         codec->Decode(damaged, n, 0, 1, y.data());
       } catch (const DamagedBytes&) {
@@ -94,9 +105,11 @@ inline void damage_streams(const std::string& text, int layers) {
     const std::vector<float> x = layer_to_damage(number, codec->has_nan());
     const auto bytes = EncodeStream(codec, nullptr, {.key = {.stream = 5}, .row = 7}, x);
     ASSERT_EQ(DecodeStream(bytes).values.size(), x.size());
-    for_each_damage(bytes, [&](std::span<const std::uint8_t> damaged) {
+    const auto expect = [](std::span<const std::uint8_t> damaged) {
       ASSERT_THROW((void)DecodeStream(damaged), DamagedBytes);
-    });
+    };
+    for_each_flip(bytes, expect);
+    for_each_length(bytes, expect);
   }
 }
 

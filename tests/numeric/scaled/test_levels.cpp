@@ -21,14 +21,11 @@ namespace {
 using testing::folded;
 using testing::gradient_like;
 using testing::plan_of;
+using testing::same;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kHuge = std::numeric_limits<float>::max();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
-
-::testing::AssertionResult same(const std::vector<float>& expected, const std::vector<float>& got) {
-  return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
-}
 
 // --- the rule ------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def kept(states: compress.States) -> Values:
     return np.frombuffer(one["values"], np.float32)
 
 
-@pytest.mark.parametrize("bucket", [1, 3, 8, 64, 100, 1000])
+@pytest.mark.parametrize("bucket", [1, 3, 7, 8, 13, 64, 65, 100, 512, 1000])
 def test_calls_are_those_of_rationals(bucket: int) -> None:
     codec = cpd.Codec(f"one_bit bucket={bucket}")
     states = compress.States()
@@ -44,7 +44,7 @@ def test_calls_are_those_of_rationals(bucket: int) -> None:
     for call, shift in enumerate((0, 0, 3)):
         x = layer(450, 10 * bucket + call)
         if call == 1:
-            x[330] = np.inf
+            x[330] = [np.inf, -np.inf, -np.nan][bucket % 3]
         expected = oracle.Layer(x.tolist(), residual, bucket, shift)
         packet = codec.encode(x, states=states, shift=shift)
         same(packet.values * np.float32(2.0**shift), expected.values)
@@ -54,16 +54,20 @@ def test_calls_are_those_of_rationals(bucket: int) -> None:
 
 
 @pytest.mark.parametrize("words", [False, True])
-@pytest.mark.parametrize("bucket", [3, 64, 100])
+@pytest.mark.parametrize("bucket", [3, 64, 65, 100, 5000])
 def test_bytes_of_pieces(bucket: int, words: bool) -> None:
     held = cpd.Codec("one_bit" if words else f"one_bit bucket={bucket}")._held
     if words:
         held = held.for_rows(bucket)
-    x = layer(450, bucket)
-    expected = oracle.Layer(x.tolist(), [0.0] * 450, bucket)
-    for begin, n in ((0, 450), (0, 1), (64, 64), (37, 300), (449, 1)):
+    x = layer(9001, bucket)
+    expected = oracle.Layer(x.tolist(), [0.0] * 9001, bucket)
+    for begin, n in ((0, 9001), (0, 1), (64, 64), (37, 300), (999, 7000), (9000, 1)):
         data = bytes(held.encode(x, begin=begin, n=n))
-        assert data == expected.block(begin, n, words=words)
+        blocks = range(begin, begin + n, held.block)
+        lengths = [min(held.block, begin + n - block) for block in blocks]
+        assert data == b"".join(
+            expected.block(*block, words=words) for block in zip(blocks, lengths, strict=True)
+        )
         same(held.decode(data, n, before=begin % bucket), expected.values[begin : begin + n])
 
 

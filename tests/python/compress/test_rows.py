@@ -41,7 +41,7 @@ def test_int8_rows(shape):
     same(by_rule.integers(x.ravel().tolist(), 127, 5), coded("int8_rows row=5", x))
 
 
-@pytest.mark.parametrize("bucket", [1, 7, 32, 64])
+@pytest.mark.parametrize("bucket", [1, 7, 32, 64, 256])
 def test_int4_in_buckets(bucket):
     x = layer(300)
     x[40:80] = 0
@@ -77,7 +77,7 @@ def torchft(x: torch.Tensor) -> torch.Tensor:
     return (x * scale).to(torch.float8_e4m3fn).float() / scale
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (5, 64), (7, 33), (2, 3000)])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 64), (7, 33), (9, 1024), (2, 3000)])
 def test_fp8_rows_are_torchfts(shape):
     x = layer(shape, 3)
     if x.size > 100:

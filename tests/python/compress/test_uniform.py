@@ -9,6 +9,7 @@ import pytest
 
 import compress_oracle_entropy as oracle
 import cpd
+from reduce_oracle import elementwise_integer
 
 
 def layer(kind: str, n: int) -> np.ndarray:
@@ -52,7 +53,18 @@ def test_two_packages() -> None:
     same(values, packet.values)
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 3.25, -1e-45, np.nan])
+@pytest.mark.parametrize("coding", ["huffman", "fixed"])
+@pytest.mark.parametrize("bits", [1, 30])
+def test_widest_range(bits: int, coding: str) -> None:
+    most = np.finfo(np.float32).max
+    x = np.array([-most, most, 0, 1e-45, -1], np.float32)
+    data, values = oracle.uniform(x, bits, coding)
+    packet = cpd.Codec(f"uniform bits={bits} coding={coding}").encode(x)
+    assert data in packet.data
+    same(values, packet.values)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 3.25, -1e-45, 3e38, np.nan])
 def test_one_bin(value: float) -> None:
     x = np.full(100, value, np.float32)
     data, values = oracle.uniform(x, 8, "huffman")
@@ -70,12 +82,28 @@ def test_bits_by_the_entropy(sample: int, fraction: float, c: float) -> None:
     for kind in ("gaussian", "laplace"):
         x = layer(kind, 2000)
         x[5] = np.inf
-        for random in (0, 100, 255):
-            bits = oracle.sampled_bits(x, random, 8, c, sample, fraction)
+        for random in (0, 100, 255, None):
+            drawn = elementwise_integer(0, 8, 7, 0) if random is None else random
+            bits = oracle.sampled_bits(x, drawn, 8, c, sample, fraction)
             data, values = oracle.uniform(x, bits, "huffman")
-            packet = codec.encode(x, random=np.full(x.size, random))
+            given = None if random is None else np.full(x.size, random)
+            packet = codec.encode(x, random=given, seed=7)
             assert data in packet.data
             same(values, packet.values)
+
+
+@pytest.mark.parametrize(
+    ("options", "bits"),
+    [
+        ("c=3.5 sample=2 fraction=1", 6),  # four equal bins have 2 bits; a half is rounded up
+        ("c=3.4 sample=2 fraction=1", 5),
+        ("c=30 sample=2 fraction=1", 30),
+        ("c=0 sample=2 fraction=0.00001", 1),
+    ],
+)
+def test_bits_of_four_values(options: str, bits: int) -> None:
+    x = np.arange(4, dtype=np.float32)
+    assert oracle.uniform(x, bits, "huffman")[0] in cpd.Codec(f"uniform {options}").encode(x).data
 
 
 def test_shift_scales_exactly() -> None:
