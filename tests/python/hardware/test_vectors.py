@@ -272,7 +272,10 @@ def test_the_default_is_all_up_to_a_million_lines() -> None:
         ({"operation": "dot", "formats": "e4m3"}, "needs an accumulator, such as int32"),
         ({"operation": "mma"}, "needs an accumulator, such as rtx-blackwell-mxfp8"),
         ({"operation": "mma", "accumulator": "e6m9"}, "such as rtx-blackwell-mxfp8, got e6m9"),
-        ({"operation": "dot", "formats": "e4m3", "accumulator": "fp32", "length": 0}, "length"),
+        (
+            {"operation": "dot", "formats": "e4m3", "accumulator": "fp32", "length": 0},
+            "length must be 1…4096, got 0",
+        ),
         ({"operation": "mma", "accumulator": "h100-fp8"}, "takes no scales"),
         ({"operation": "mul", "formats": "fp64"}, "codes of at most 32 bits; fp64 has 64"),
         (
