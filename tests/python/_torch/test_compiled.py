@@ -113,30 +113,18 @@ def test_compiled_gradient_and_dynamic_shapes():
     assert counter.frame_count <= 2
 
 
-def test_compiled_layers_draw_by_their_numbers():
-    """A layer's number may become a variable of the compiled program."""
-
-    def loss(x, w, layer, stream):
-        return cpd.functional.linear(x, w, recipe=recipe, stream=stream ^ layer << 20).sum()
-
-    drawing = cpd.Cast("e5m2", rounding="stochastic")
-    recipe = cpd.Recipe(
-        sums="e4m3 sequential rounding=stochastic", gradient=drawing, output=drawing
-    )
-    run, _ = compiled(loss)
-    x, w = torch.randn(4, 20), torch.randn(5, 20, requires_grad=True)
-    for layer in (0, 1, 7, 2**16 - 1):
-        stream = torch.tensor(layer << 36)
-        wanted, got = loss(x, w, layer, stream), run(x, w, layer, stream)
-        assert torch.equal(got, wanted)
-        (expected,) = torch.autograd.grad(wanted, w)
-        assert torch.equal(torch.autograd.grad(got, w)[0], expected)
-
-
-def test_compiled_errors_arrive_wrapped():
-    run, _ = compiled(lambda x: cpd.cast(x, cpd.Cast(E4M3, rounding="nearest")))
-    with pytest.raises(Exception, match="nearest"):
-        run(torch.ones(3))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: cpd.cast(x, cpd.Cast(E4M3, rounding="nearest")), "nearest"),
+        (lambda x: cpd.gemm(x, x.mT, "fp32"), "give dtype="),
+    ],
+    ids=["cast", "gemm"],
+)
+def test_compiled_errors_arrive_wrapped(call, message):
+    run, _ = compiled(call)
+    with pytest.raises(Exception, match=message):
+        run(torch.ones(3, 3).half())
 
 
 PLAIN = {
@@ -194,10 +182,20 @@ def test_cpd_does_not_import_torch():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_first_use_may_be_compiled():
+@pytest.mark.parametrize(
+    "call",
+    [
+        "cpd.cast(x, 'e4m3')",
+        pytest.param(
+            "cpd.functional.linear(x, torch.eye(3), recipe=HOW)", marks=pytest.mark.exhaustive
+        ),
+    ],
+)
+def test_first_use_may_be_compiled(call):
     script = (
         "import cpd, torch\n"
-        "run = torch.compile(lambda x: cpd.cast(x, 'e4m3'), fullgraph=True, backend='eager')\n"
+        "HOW = cpd.Recipe(sums='e4m3')\n"
+        f"run = torch.compile(lambda x: {call}, fullgraph=True, backend='eager')\n"
         "assert run(torch.full((3,), 1.07)).tolist() == [1.125] * 3\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

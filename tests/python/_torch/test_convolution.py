@@ -15,11 +15,12 @@ torch = pytest.importorskip("torch")
 import conv_oracle as oracle  # noqa: E402
 from conv_oracle import CASES, PLAIN, SHORT, Case, leaves_of, operands  # noqa: E402
 from cpd import functional  # noqa: E402
+from cpd._torch import conv, unfolded  # noqa: E402
 from cpd.nn.delayed import Delayed  # noqa: E402
 from cpd.numeric.cast import is_whole  # noqa: E402
+from operand_cases import RECIPES, STREAM  # noqa: E402
 from tensors import NARROW, SOME, close, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
-from test_operands import RECIPES, STREAM  # noqa: E402
 
 TILES = {
     "activation": "nvfp4 block=2x2",
@@ -244,16 +245,37 @@ def test_stochastic_sums_draw_by_places_in_the_padded_result(name):
     assert same(grads[1], oracle.of_weight(case, g, x, w.shape, drawing(5)))
 
 
-@pytest.mark.parametrize("name", ["1d moved", "2d transposed, moved", "3d transposed"])
-def test_unfolding_in_parts_changes_nothing(name, monkeypatch):
-    from cpd._torch import conv, unfolded
-
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        NARROW,
+        cpd.Recipe(sums="e4m3"),
+        cpd.Recipe(forward=SOME, grad_input="e4m3", grad_weight="e4m3 pairwise"),
+        cpd.Recipe(sums="h100-bf16"),
+        cpd.Recipe(sums="e4m3 sequential rounding=stochastic"),
+        cpd.Recipe(sums="e5m4 chunked chunk=8 rounding=stochastic random_bits=8"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["1d moved", "2d", "2d transposed, moved", "3d transposed"])
+def test_unfolding_in_parts_changes_nothing(name, recipe, monkeypatch):
     case = CASES[name]._replace(x=(7, *CASES[name].x[1:]))
-    wanted, _ = run(case, leaves_of(case), recipe=NARROW)
+    leaves = [t.bfloat16().float().requires_grad_() for t in operands(case)]  # as a unit takes them
+    calls = []
+
+    def results():
+        y = case.ours(*leaves, recipe=recipe)
+        g = values(*y.shape, seed=7).bfloat16().float()
+        return [y, *torch.autograd.grad(y, leaves, g)]
+
+    wanted = results()
     monkeypatch.setattr(conv, "reads_images", lambda *operands: False)
-    assert same(run(case, leaves_of(case), recipe=NARROW)[0], wanted)
+    assert same(results(), wanted)
+    product = unfolded.product_part
     monkeypatch.setattr(unfolded, "_COLUMN_BYTES", 500)
-    assert same(run(case, leaves_of(case), recipe=NARROW)[0], wanted)
+    monkeypatch.setattr(unfolded, "product_part", lambda *a: (calls.append(1), product(*a))[1])
+    assert same(results(), wanted)
+    assert len(calls) > 4
 
 
 def test_operands_of_a_matrix_unit_keep_their_places():
@@ -309,85 +331,87 @@ def test_types(sums):
 
 # ---- errors --------------------------------------------------------------------------------------
 
-X, W = values(2, 4, 5), values(6, 4, 3)
 AT_BLOCKS = cpd.Recipe(sums="fp32", activation="mxfp8", weight="mxfp8", scales_at="block")
+FP32 = cpd.Recipe(sums="fp32")
+X1, W1 = values(2, 4, 5), values(6, 4, 3)
+X2, W2 = values(2, 4, 5, 5), values(6, 2, 3, 3)
+X3, W3 = values(1, 4, 3, 4, 5), values(6, 4, 2, 2, 2)
+GOOD = {
+    "conv1d": {"input": X1, "weight": W1, "recipe": FP32},
+    "conv2d": {"input": X2, "weight": W2, "bias": values(6), "groups": 2, "recipe": FP32},
+    "conv3d": {"input": X3, "weight": W3, "recipe": FP32},
+    "conv_transpose2d": {
+        "input": values(1, 4, 4, 4), "weight": values(4, 3, 3, 3), "groups": 2, "recipe": FP32
+    },
+}  # fmt: skip
+WRONG = [
+    ("conv1d", {"input": X1[0, 0]}, r"input must be \(N ×\) C × L, got shape \(5,\)"),
+    ("conv1d", {"input": X1.numpy()}, TypeError, "input must be a torch tensor"),
+    ("conv1d", {"weight": W1[0]}, r"weight must be out × in/groups × kernel, got shape"),
+    ("conv1d", {"bias": values(5)}, r"bias must have shape \(6,\), got \(5,\)"),
+    ("conv1d", {"stride": (1, 2)}, r"stride must be one number, got \(1, 2\)"),
+    ("conv1d", {"stride": 0}, "stride must be at least 1, got 0"),
+    ("conv1d", {"padding": "full"}, "padding must be numbers, 'same' or 'valid', got 'full'"),
+    ("conv1d", {"padding": "same", "stride": 2}, r"padding='same' needs stride 1, got \(2,\)"),
+    ("conv1d", {"padding_mode": "wrap"}, "padding_mode must be one of zeros, reflect"),
+    ("conv1d", {"dilation": 3}, r"fit into the padded input, \(5,\), got \(3,\)"),
+    ("conv1d", {"groups": 3}, "weight's 6 outputs a multiple of groups, got groups=3"),
+    ("conv1d", {"recipe": None}, TypeError, "give recipe="),
+    ("conv1d", {"recipe": AT_BLOCKS}, "scales to each operand, got scales_at='block'"),
+    ("conv2d", {"input": X2.double()}, TypeError, "input must be of type float32.*float64"),
+    ("conv2d", {"weight": W2.numpy()}, TypeError, "weight must be a torch tensor like input"),
+    ("conv2d", {"weight": W2.to("meta")}, "weight must be on input's device, cpu, got meta"),
+    ("conv2d", {"bias": 3.0}, TypeError, "bias must be a torch tensor"),
+    (
+        "conv2d",
+        {"groups": 1},
+        "input's 4 channels must be groups × weight's 2 channels.* got groups=1 ",
+    ),
+    ("conv2d", {"groups": 0}, "a multiple of groups, got groups=0"),
+    ("conv2d", {"groups": 2.0}, TypeError, "groups must be an int"),
+    ("conv2d", {"stride": (1, 2, 3)}, "stride must be one number or two"),
+    ("conv2d", {"stride": 1.5}, TypeError, "stride must be an int"),
+    ("conv2d", {"dilation": -1}, "dilation must be at least 1"),
+    ("conv2d", {"padding": -1}, "padding must be at least 0"),
+    ("conv2d", {"dtype": torch.float64}, TypeError, "dtype must be torch's float32"),
+    ("conv2d", {"dtype": torch.float16}, "sums' format, fp32: give the recipe output='fp16'"),
+    ("conv2d", {"recipe": "e9m3"}, "e9m3|exp"),
+    ("conv3d", {"input": X3[0, 0]}, r"input must be \(N ×\) C × D × H × W"),
+    (
+        "conv3d",
+        {"weight": W3[0]},
+        "weight must be out × in/groups × kernel planes × rows × columns",
+    ),
+    ("conv3d", {"stride": (1, 2)}, r"stride must be one number or three, got \(1, 2\)"),
+    ("conv3d", {"dilation": 4}, r"1 × 1 × 1 and fit .* \(3, 4, 5\), .* dilation \(4, 4, 4\)"),
+    ("conv_transpose2d", {"weight": W1}, "weight must be in × out/groups × kernel rows × columns"),
+    ("conv_transpose2d", {"bias": values(4)}, r"bias must have shape \(6,\), got \(4,\)"),
+    ("conv_transpose2d", {"groups": 3}, "input's 4 channels must be .* got groups=3 "),
+    ("conv_transpose2d", {"groups": 0}, "a multiple of groups, got groups=0"),
+    (
+        "conv_transpose2d",
+        {"input": values(1, 3, 4, 4)},
+        "weight's first dimension and a multiple of groups, got groups=2",
+    ),
+    ("conv_transpose2d", {"padding": "same"}, TypeError, "padding must be an int"),
+    ("conv_transpose2d", {"padding": -1}, "padding must be at least 0"),
+    (
+        "conv_transpose2d",
+        {"padding": 9},
+        r"the result of an input \(4, 4\) too; .* result \(-12, -12\)",
+    ),
+    ("conv_transpose2d", {"output_padding": 1}, r"must be smaller than stride or dila"),
+    ("conv_transpose2d", {"output_padding": (1, 0, 0)}, "must be one number or two"),
+    ("conv_transpose2d", {"output_padding": -1}, "output_padding must be at least 0"),
+    ("conv_transpose2d", {"stride": 0}, "stride must be at least 1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"input": X[0, 0]}, ValueError, r"input must be \(N ×\) C × L, got shape \(5,\)"),
-        ({"input": X.numpy()}, TypeError, "input must be a torch tensor"),
-        ({"weight": W[0]}, ValueError, r"weight must be out × in/groups × kernel, got shape"),
-        ({"bias": values(5)}, ValueError, r"bias must have shape \(6,\), got \(5,\)"),
-        ({"stride": (1, 2)}, ValueError, r"stride must be one number, got \(1, 2\)"),
-        ({"stride": 0}, ValueError, "stride must be at least 1, got 0"),
-        ({"padding": "full"}, ValueError, "padding must be numbers, 'same' or 'valid', got 'full'"),
-        (
-            {"padding": "same", "stride": 2},
-            ValueError,
-            r"padding='same' needs stride 1, got \(2,\)",
-        ),
-        ({"padding_mode": "wrap"}, ValueError, "padding_mode must be one of zeros, reflect"),
-        ({"dilation": 3}, ValueError, r"fit into the padded input, \(5,\), got \(3,\)"),
-        ({"groups": 3}, ValueError, "weight's 6 outputs a multiple of groups, got groups=3"),
-        ({"recipe": None}, TypeError, "give recipe="),
-        ({"recipe": AT_BLOCKS}, ValueError, "scales to each operand, got scales_at='block'"),
-    ],
-)
-def test_conv1d_errors(arguments, error, message):
-    good = {"input": X, "weight": W, "recipe": "fp32"}
-    with pytest.raises(error, match=message):
-        functional.conv1d(**good | arguments)
-
-
-VOLUME, KERNEL = values(1, 4, 3, 4, 5), values(6, 4, 2, 2, 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"input": VOLUME[0, 0]}, r"input must be \(N ×\) C × D × H × W"),
-        ({"weight": KERNEL[0]}, "weight must be out × in/groups × kernel planes × rows × columns"),
-        ({"stride": (1, 2)}, r"stride must be one number or three, got \(1, 2\)"),
-        ({"dilation": 4}, r"at least 1 × 1 × 1 and fit .* \(3, 4, 5\), .* dilation \(4, 4, 4\)"),
-    ],
-)
-def test_conv3d_errors(arguments, message):
-    good = {"input": VOLUME, "weight": KERNEL, "recipe": "fp32"}
-    with pytest.raises(ValueError, match=message):
-        functional.conv3d(**good | arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"weight": W}, ValueError, "weight must be in × out/groups × kernel rows × columns"),
-        ({"bias": values(4)}, ValueError, r"bias must have shape \(6,\), got \(4,\)"),
-        ({"groups": 3}, ValueError, "input's 4 channels must be .* got groups=3 "),
-        ({"groups": 0}, ValueError, "a multiple of groups, got groups=0"),
-        (
-            {"input": values(1, 3, 4, 4)},
-            ValueError,
-            "weight's first dimension and a multiple of groups, got groups=2",
-        ),
-        ({"padding": "same"}, TypeError, "padding must be an int"),
-        ({"padding": -1}, ValueError, "padding must be at least 0"),
-        (
-            {"padding": 9},
-            ValueError,
-            r"the result of an input \(4, 4\) too; .* result \(-12, -12\)",
-        ),
-        ({"output_padding": 1}, ValueError, r"output_padding must be smaller than stride or dila"),
-        ({"output_padding": (1, 0, 0)}, ValueError, "output_padding must be one number or two"),
-        ({"output_padding": -1}, ValueError, "output_padding must be at least 0"),
-        ({"stride": 0}, ValueError, "stride must be at least 1"),
-    ],
-)
-def test_conv_transpose2d_errors(arguments, error, message):
-    good = {"input": values(1, 4, 4, 4), "weight": values(4, 3, 3, 3), "groups": 2}
-    with pytest.raises(error, match=message):
-        functional.conv_transpose2d(**good | {"recipe": "fp32"} | arguments)
+@pytest.mark.parametrize("row", WRONG, ids=lambda row: f"{row[0]}-{', '.join(row[1])}")
+def test_errors(row):
+    name, wrong, *error, message = row
+    with pytest.raises(*error or [ValueError], match=message):
+        getattr(functional, name)(**GOOD[name] | wrong)
 
 
 def test_output_padding_may_exceed_the_stride_below_the_dilation():

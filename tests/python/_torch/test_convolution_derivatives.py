@@ -21,9 +21,9 @@ import conv_oracle as oracle  # noqa: E402
 from conv_oracle import CASES, PLAIN, SHORT, leaves_of, operands  # noqa: E402
 from cpd import functional  # noqa: E402
 from cpd.numeric.purposes import Purpose  # noqa: E402
+from operand_cases import RECIPES  # noqa: E402
 from tensors import NARROW, SOME, close, compiled, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
-from test_operands import RECIPES  # noqa: E402
 
 
 def second_gradients(f, args):

@@ -286,14 +286,6 @@ def test_numbers_on_the_gpu_are_not_waited_for():
 # ---- gradients ---------------------------------------------------------------------------------
 
 
-def test_cast_is_straight_through():
-    x = values(100).requires_grad_()
-    g = torch.randn(100)
-    assert torch.equal(
-        torch.autograd.grad(cpd.cast(x, cpd.Cast(E4M3, rounding="stochastic")), x, g)[0], g
-    )
-
-
 @pytest.mark.parametrize("shapes", [((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 2))])
 def test_gradients_are_those_of_the_exact_operation(shapes):
     x, y = (torch.randn(shape, requires_grad=True) for shape in shapes)
@@ -312,41 +304,6 @@ def test_gradients_are_those_of_the_exact_operation(shapes):
         for a, b in zip(got, expected, strict=True):
             assert (a is None) == (b is None)
             assert a is None or torch.allclose(a, b)
-
-
-def test_gradient_of_one_operand_and_of_a_gradient():
-    x = torch.randn(4, requires_grad=True)
-    y = torch.randn(4)
-    assert torch.equal(torch.autograd.grad(cpd.mul(x, y, E4M3).sum(), x)[0], y)
-    (g,) = torch.autograd.grad(cpd.mul(x, x, E4M3).sum(), x, create_graph=True)
-    assert torch.equal(torch.autograd.grad(g.sum(), x)[0], torch.full((4,), 2.0))
-
-
-def test_out_takes_no_part_in_autograd():
-    x = torch.randn(4, requires_grad=True)
-    with pytest.raises(ValueError, match="autograd"):
-        cpd.cast(x, E4M3, out=torch.empty(4))
-    with torch.no_grad():
-        cpd.cast(x, E4M3, out=x)
-    assert torch.equal(x, cpd.cast(x, E4M3))
-
-
-def test_out_counts_as_a_change():
-    """A backward pass that needs what `out` has overwritten fails."""
-    x = torch.randn(4, requires_grad=True)
-    y = x * 1
-    z = y * y
-    with torch.no_grad():
-        cpd.cast(torch.randn(4), E4M3, out=y.detach())
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        z.sum().backward()
-
-
-def test_encode_and_decode_have_no_gradient():
-    x = torch.randn(4, requires_grad=True)
-    codes = cpd.encode(x, E4M3)
-    assert not codes.requires_grad
-    assert not cpd.decode(codes, E4M3, 4).requires_grad
 
 
 THREADS = """

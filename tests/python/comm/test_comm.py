@@ -372,6 +372,8 @@ def test_a_sum_that_may_stall_warns(call):
     assert len(more) == (0 if call is simulated else 2)  # each rank says so
     for part in ("3 ranks", "e3m0", "precision of 1 bits", "kahan", "group_size", "tree"):
         assert part in said
+    for other in ({"order": "ring"}, {"group_size": 3}):
+        assert set(stalls(cpd.Reduce("e3m0", **other), 3, call)) == {said}
     for fine in (
         {"order": "tree"},
         {"group_size": 2},
@@ -381,6 +383,11 @@ def test_a_sum_that_may_stall_warns(call):
     ):
         assert stalls(cpd.Reduce("e3m0", **fine), 3, call) == []
     assert stalls(cpd.Reduce("e3m0"), 2, call) == []
+
+
+def test_a_study_of_sums_that_may_stall_is_silent():
+    ranks = [[np.ones(1, np.float32)]] * 3
+    assert stalls(cpd.Reduce("e3m0"), 3, lambda s, k: cpd.study.roundoff(ranks, s, [k])) == []
 
 
 def test_a_stall_is_what_the_warning_says():

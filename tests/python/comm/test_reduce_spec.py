@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import math
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,8 @@ from reduce_cases import gradients
 
 # Many of the sums here are of more terms than their format can count.
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.PrecisionWarning")
+
+QSGD = "qsgd bits=4 bucket=512"
 
 # ---- the interface -----------------------------------------------------------------------------
 
@@ -148,6 +149,7 @@ def test_a_spec_has_what_it_was_given():
         ([[np.zeros(3, ">f4")]], TypeError, ">f4"),
         ([[np.zeros(3, np.int32)]], TypeError, "int32"),
         ([[np.zeros(3, np.float32)], []], ValueError, "rank 1 has 0 tensors, rank 0 has 1"),
+        ([[], [np.zeros(3, np.float32)]], ValueError, "rank 1 has 1 tensors, rank 0 has 0"),
         (
             [
                 [np.zeros(3, np.float32)] * 2,
@@ -225,6 +227,31 @@ def test_errors_of_a_rank_arrive():
             r"Reduce\(\) takes no step=: give it to the call, cpd.simulate_all",
         ),
         ({"result": "e4"}, ValueError, "e4"),
+        ({"average": "yes"}, TypeError, "average"),
+        ({"average": 1}, TypeError, "average"),
+        ({"format": "gzip"}, ValueError, "unknown codec 'gzip'"),
+        ({"format": QSGD, "rounding": "up"}, ValueError, "rounding is an option of a cast"),
+        ({"format": QSGD, "overflow": "saturate"}, ValueError, "overflow is an option of a cast"),
+        ({"format": QSGD, "variant": "B"}, ValueError, "variant is an option of a cast"),
+        ({"format": QSGD, "aps": True}, ValueError, "has scales of its own"),
+        ({"format": QSGD, "order": "ring", "exchange": "ring"}, ValueError, "ring"),
+        (
+            {"format": QSGD, "order": "ring", "exchange": "hierarchical", "group_size": 2},
+            ValueError,
+            "hierarchical",
+        ),
+        ({"format": QSGD, "random_bits": 25}, ValueError, "random_bits"),
+        ({"format": "qsgd bits=1"}, ValueError, "bits"),
+        ({"format": "qsgd bucket=0"}, ValueError, "bucket"),
+        ({"format": "int8 row"}, ValueError, "without rows: give block=N or block=tensor, or a "),
+        (
+            {"format": "fp8-block 128x128"},
+            ValueError,
+            "a codec of rows, int8_rows or fp8_rows, got fp8-block 128x128",
+        ),
+        ({"format": "mxfp8", "aps": True}, ValueError, "codec 'mxfp8' has scales of its own"),
+        ({"format": "mxfp8", "random_bits": 25}, ValueError, "random_bits"),
+        ({"format": "mxfp8 block=0"}, ValueError, "block"),
     ],
 )
 def test_bad_specs(arguments, error, message):
@@ -235,11 +262,3 @@ def test_bad_specs(arguments, error, message):
 def test_spec_must_be_one():
     with pytest.raises(TypeError, match="a format must be"):
         cpd.simulate_all_reduce([[np.zeros(3, np.float32)]], 3)
-
-
-@pytest.mark.parametrize("options", [{"average": "yes"}, {"average": 1}])
-def test_flags_are_booleans(options: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="average"):
-        cpd.Reduce("e4m3", **options)
-    with pytest.raises(TypeError, match="signed"):
-        cpd.Format(exp=4, man=3, signed="no")  # type: ignore[arg-type]

@@ -56,10 +56,14 @@ def test_a_text_says_what_keywords_say(head: str) -> None:
             )
 
 
-@pytest.mark.parametrize("codec", ["qsgd bits=4", "top_k 0.01 e4m3", "mxfp8", "int8 block=64"])
+@pytest.mark.parametrize(
+    "codec", ["qsgd bits=2 bucket=128 norm=2", "top_k 0.01 e4m3", "mxfp8", "int8 block=64"]
+)
 def test_codecs_have_texts(codec: str) -> None:
-    spec = cpd.Reduce(codec, average=True)
-    assert spec == cpd.Reduce(f"{codec} average") == cpd.Reduce(cpd.Codec(codec), average=True)
+    options = {"average": True, "accumulator": "fp32 kahan", "exchange": "gather"}
+    spec = cpd.Reduce(codec, **options)
+    text = f"{codec} average accumulator='fp32 kahan' exchange=gather"
+    assert spec == cpd.Reduce(text) == cpd.Reduce(cpd.Codec(codec), **options)
     assert cpd.Reduce(spec.text) == spec
     assert spec.codec == cpd.Codec(codec)
     assert (spec.format is None) == codec.startswith(("qsgd", "top_k"))

@@ -116,27 +116,6 @@ def test_spec_is_a_value():
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"format": "int8 row"}, r"without rows: give block=N or block=tensor, or a codec of rows"),
-        (
-            {"format": "fp8-block 128x128"},
-            r"a codec of rows, int8_rows or fp8_rows, got fp8-block 128x128",
-        ),
-        (
-            {"format": "mxfp8", "aps": True},
-            r"aps chooses a scale of each tensor; codec 'mxfp8' has scales of its own",
-        ),
-        ({"format": "mxfp8", "random_bits": 25}, r"random_bits"),
-        ({"format": "mxfp8 block=0"}, r"block"),
-    ],
-)
-def test_refusals(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        cpd.Reduce(arguments.pop("format"), **arguments)
-
-
 def test_ranks_that_differ():
     with cpd.comm.local(2) as group:
 

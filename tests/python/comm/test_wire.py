@@ -5,7 +5,6 @@ and virtual nodes. The bits over real ranks: test_comm_ranks.py, test_virtual_no
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 
 import numpy as np
@@ -82,44 +81,6 @@ def test_specs_of_before_are_loaded():
     vars(old).update({k: v for k, v in vars(schedule).items() if k != "min_size"})
     assert old == schedule
     assert old.min_size == 0
-
-
-def test_texts():
-    text = "qsgd bits=2 bucket=128 norm=2 accumulator='fp32 kahan' exchange=gather"
-    wanted = cpd.Reduce(
-        "qsgd bits=2 bucket=128 norm=2",
-        accumulator="fp32 kahan",
-        exchange="gather",
-    )
-    assert cpd.Reduce(text) == wanted
-    assert cpd.Reduce("mxfp8 exchange=gather") == cpd.Reduce("mxfp8", exchange="gather")
-    with pytest.raises(ValueError, match="levles"):
-        cpd.Reduce("qsgd levles=signed")
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"wire": "gzip"}, ValueError, "unknown codec 'gzip'"),
-        ({"wire": 3}, TypeError, "a format must be"),
-        ({"wire": QSGD, "rounding": "up"}, ValueError, "rounding is an option of a cast"),
-        ({"wire": QSGD, "overflow": "saturate"}, ValueError, "overflow is an option of a cast"),
-        ({"wire": QSGD, "variant": "B"}, ValueError, "variant is an option of a cast"),
-        ({"wire": QSGD, "aps": True}, ValueError, "has scales of its own"),
-        ({"wire": QSGD, "order": "ring", "exchange": "ring"}, ValueError, "ring"),
-        (
-            {"wire": QSGD, "order": "ring", "exchange": "hierarchical", "group_size": 2},
-            ValueError,
-            "hierarchical",
-        ),
-        ({"wire": QSGD, "random_bits": 25}, ValueError, "random_bits"),
-        ({"wire": "qsgd bits=1"}, ValueError, "bits"),
-        ({"wire": "qsgd bucket=0"}, ValueError, "bucket"),
-    ],
-)
-def test_refused_specs(options, error, message):
-    with pytest.raises(error, match=message):
-        cpd.Reduce(options.pop("wire"), **options)
 
 
 def test_options_are_keywords_or_text():
@@ -283,13 +244,6 @@ def test_small_layers_are_exempt():
     assert "min_size=1000" in repr(schedule)
 
 
-def test_a_layer_that_is_named_is_exempt():
-    """TernGrad's last layer."""
-    schedule = cpd.Schedule(cpd.Reduce("terngrad"), exempt=["output.*"])
-    assert schedule.spec_of("output.weight", 0).format == cpd.Format("fp32")
-    assert schedule.spec_of("hidden.weight", 0).codec.text.startswith("terngrad")
-
-
 # ---- what it costs ------------------------------------------------------------------------------
 
 
@@ -306,33 +260,6 @@ def test_cost_is_what_moves(exchange):
             traffic.bytes_received,
         )
         assert cost.steps == traffic.steps
-
-
-def test_roundoff_of_codecs(tmp_path, capsys):
-    torch = pytest.importorskip("torch")
-    from cpd.cli import main
-    from cpd.study.gradients import save_gradients
-
-    generator = torch.Generator().manual_seed(0)
-    shapes = (5, 7), (11,)
-    per_rank = [[torch.randn(s, generator=generator) for s in shapes] for _ in range(12)]
-    path, out = tmp_path / "g.npz", tmp_path / "table.json"
-    save_gradients(path, ["a", "b"], per_rank)
-    wires = ["qsgd bits=4 bucket=8", "fp8_rows"]
-    arguments = ["roundoff", "--gradients", str(path), "--group-sizes", "4,12", "--seed", "3"]
-    for wire in wires:
-        arguments += ["--reduce", wire]
-    assert main([*arguments, "--no-baselines", "--json", str(out)]) == 0
-    written = json.loads(out.read_text())["formats"]
-    for wire, told in zip(wires, written, strict=True):
-        spec = cpd.Reduce(wire)
-        assert told["wire"] == spec.codec.text
-        expected = cpd.study.roundoff(per_rank, spec, [4, 12], seed=3)
-        rows = {row["group_size"]: row["relative_rms"] for row in told["roundoff"]}
-        assert rows == {k: one.relative_rms for k, one in expected.items()}
-    capsys.readouterr()
-    assert main([*arguments, "--reduce", "fp8_rows aps"]) == 2
-    assert "has scales of its own" in capsys.readouterr().err
 
 
 # ---- virtual nodes ------------------------------------------------------------------------------

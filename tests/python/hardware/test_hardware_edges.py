@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ from cpd.hardware.vectors.corners import CORNERS, corner_of
 from cpd.hardware.vectors.fields import Field, from_digits
 from cpd.hardware.vectors.inputs import Words, corner_codes
 from cpd.hardware.vectors.lines import kind_of
-from cpd.hardware.vectors.making import _length, _source, rule_of, sum_rule
+from cpd.hardware.vectors.making import rule_of, sum_rule
 from cpd.hardware.vectors.near_sums import SumLines
 from cpd.hardware.vectors.rules import NO_CODE
 from cpd.hardware.vectors.systemverilog import package_text
@@ -114,18 +112,6 @@ def test_kinds_of_files_by_their_names():
     assert found == {"a.mem": "readmemh", "a.hex": "readmemh", "b.csv": "csv", "c.MEM": "readmemh"}
     with pytest.raises(ValueError, match="a file of vectors must end in"):
         kind_of("a.mems", None)
-
-
-def test_sums_have_a_term():
-    assert (_length(None, 16), _length(1, 16)) == (16, 1)
-    with pytest.raises(ValueError, match="length must be 1…"):
-        _length(0, 16)
-
-
-@pytest.mark.parametrize(("bits", "source"), [(20, "exhaustive"), (21, "directed+random")])
-def test_inputs_of_20_bits_are_all_made(bits, source):
-    rule = SimpleNamespace(inputs=(Field("a", 10), Field("b", bits - 10)))
-    assert _source(rule, False, False, 0)[0] == source
 
 
 def test_packed_structs_are_padded_to_digits():

@@ -342,6 +342,7 @@ def test_a_huge_line_is_named_and_not_kept(tmp_path: Path) -> None:
         ({"formats": ["e4m3"] * 40}, "takes one format or 2"),
         ({"formats": 3}, ""),
         ({"rounding": None}, "rounding"),
+        ({"nan_signals": 1}, "nan_signals must be true or false, got 1"),
         ({"result": "e99m1"}, "exp must be"),
         ({"count": 7}, "the head says 7 lines, found 4: truncated"),
         ({"count": "4"}, "the head says"),

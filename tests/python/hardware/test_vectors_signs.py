@@ -13,15 +13,11 @@ import numpy.typing as npt
 import pytest
 
 import cpd
-from cpd.hardware import Vectors, make_vectors
+from cpd.hardware import make_vectors
 from cpd.hardware.vectors.values import values_of
+from vector_cases import columns
 
 GUIDE = Path(__file__).parents[3] / "python" / "HARDWARE.md"
-
-
-def joined(made: Vectors) -> dict[str, npt.NDArray[Any]]:
-    batches = list(made.batches())
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def is_minus_zero(values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
@@ -59,7 +55,7 @@ def test_the_sign_of_a_sum_of_zeros(
 ) -> None:
     """-0 where c and all terms are -0 and the sum is ordered, else +0."""
     made = make_vectors(operation, formats, accumulator=accumulator, directed=True)
-    lines, rule = joined(made), made.rule
+    lines, rule = columns(made), made.rule
     with np.errstate(invalid="ignore"):
         terms = values_of(rule.formats[0], lines["a"]).astype(np.float64)
         if "b" in lines:
@@ -97,7 +93,7 @@ def test_a_block_that_rounds_to_zero_is_positive(preset: str) -> None:
 def test_a_sum_with_exact_products_raises_flags_as_fma_does(name: str) -> None:
     """Inf · 0 with a quiet NaN, which raises nothing, is among the lines."""
     fma = make_vectors("fma", name, directed=True)
-    lines = joined(fma)
+    lines = columns(fma)
     dot = make_vectors("dot", name, accumulator=f"{name} fma", length=1, random=1).rule
     given = {key: lines[key] for key in "abc"}
     outputs, _ = dot.results(given)
@@ -126,11 +122,13 @@ def test_the_code_of_a_nan(name: str) -> None:
     f = cpd.Format(name)
     expected = table()[name]
     for operation in ("cast", "add", "mul", "fma", "div", "sqrt"):
-        lines = joined(make_vectors(operation, (f, f) if operation == "cast" else f, directed=True))
+        lines = columns(
+            make_vectors(operation, (f, f) if operation == "cast" else f, directed=True)
+        )
         values = values_of(f, lines["result"])
         assert set(lines["result"][np.isnan(values)].tolist()) == {expected}
     if f.encoding != "e8m0":
-        lines = joined(
+        lines = columns(
             make_vectors("dot", f, accumulator=cpd.Accumulator(f), length=4, directed=True)
         )
         values = values_of(f, lines["result"])

@@ -17,15 +17,11 @@ from cpd.hardware.testbench.units import Ports, plain_unit, unit_of
 from cpd.hardware.vectors.lines import SUFFIXES, head_text, lines_of
 from cpd.hardware.vectors.values import values_of
 from rationals import Fraction
+from vector_cases import columns
 
 UNITS = {name: cpd.Accumulator(name) for name in cpd.Accumulator.named()}
 ALIGNED = [name for name, unit in UNITS.items() if unit.adder == "aligned"]
 OTHERS = [name for name in UNITS if name not in ALIGNED]
-
-
-def columns(made: Vectors) -> dict[str, Any]:
-    batches = list(made.batches())
-    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
 
 
 # ---- ordered sums -------------------------------------------------------------------------------

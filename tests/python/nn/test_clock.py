@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import warnings
 
 import pytest
@@ -199,14 +198,19 @@ def test_the_steps_of_three_rounds(train, recipe):
 
 @RECIPES
 @pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("train", [called, by_method, in_parts])
-def test_recomputation_begins_no_step(train, reentrant, recipe):
+@pytest.mark.parametrize("part", ["trunk", "trunk of a call", "model"])
+def test_recomputation_begins_no_step(part, reentrant, recipe):
     """The same bits as without checkpoints, and the same steps."""
-    plain, model = net(recipe), net(recipe, checkpointed=reentrant)
+    plain, model = net(recipe), net(recipe, checkpointed=None if part == "model" else reentrant)
     for n in range(ROUNDS):
         for each in (plain, model):
             x = x_of(n).requires_grad_()
-            y = each(x) if train is called else each.head(each.features(x))
+            if part == "trunk":
+                y = each.head(each.features(x))
+            elif part == "model" and each is model:
+                y = checkpoint(model, x, use_reentrant=reentrant)
+            else:
+                y = each(x)
             y.square().mean().backward()
     assert model.cpd_clock == plain.cpd_clock == ROUNDS
     assert same(model.state_dict(), plain.state_dict())
@@ -280,22 +284,6 @@ def test_two_models_of_which_one_trains_through_the_other():
         judge.loss(made.forward(x_of(n)).detach()).backward()
         judge.loss(made.forward(x_of(n))).backward()
     assert (made.cpd_clock, judge.cpd_clock) == (ROUNDS, 2 * ROUNDS)
-
-
-@pytest.mark.parametrize(
-    "again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"]
-)
-@RECIPES
-def test_copies_have_clocks_of_their_own(again, recipe):
-    model = net(recipe)
-    by_method(model, 0)
-    other = again(model)
-    for n in (1, 2):
-        by_method(other, n)
-    assert (model.cpd_clock, other.cpd_clock) == (1, 3)
-    for n in (1, 2):
-        by_method(model, n)
-    assert same(model.state_dict(), other.state_dict())
 
 
 def test_converting_again_goes_on():
@@ -396,16 +384,6 @@ def test_every_kind_of_layer_begins_steps(kind, dtype, recipe):
     assert model.cpd_clock == ROUNDS
     if recipe is DELAYED:
         assert model.layer.cpd_delayed.scale.ne(1).any()
-
-
-def test_a_whole_encoder():
-    model = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 2
-    )
-    cpd.convert(model, DELAYED, coverage=False)
-    for n in range(ROUNDS):
-        model.forward(normal(2, 5, 8, seed=n)).square().mean().backward()
-    assert model.cpd_clock == ROUNDS
 
 
 # ---- torch.compile -------------------------------------------------------------------------------
@@ -574,7 +552,7 @@ def test_moves_keep_the_number():
     model = trained(DRAWING)
     model.double()
     model.to("cpu", torch.bfloat16)
-    assert model.cpd_clock == 2
+    assert (model.cpd_clock, model.cpd_clock.dtype) == (2, torch.int64)
     model.cpd_clock.fill_(7)
     model.float()
     by_method(model, 0)

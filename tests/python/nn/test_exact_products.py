@@ -433,15 +433,19 @@ def test_another_threads_products_keep_their_bits():
     assert all(found)
 
 
+PROGRAMS = {n: RECIPES[n] for n in ("te-current", "mxfp8", "nvfp4", "int8 row", "deepseek-v3")}
+PROGRAMS["emulated sums"] = cpd.Recipe(sums="fp32", output="bf16")
+
+
 @pytest.mark.few("", 3)
-@pytest.mark.parametrize("name", ["te-current", "mxfp8", "nvfp4", "int8 row", "deepseek-v3"])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_compiled_and_checkpointed_bits_are_those_of_eager(name):
     x, g = values(64, 128).bfloat16(), values(64, 96, seed=3).bfloat16()
     w, b = values(96, 128, seed=1), values(96, seed=2)
 
     def layer(x, w, b):
         with torch.autocast("cpu", torch.bfloat16):
-            return functional.linear(x, w, b, recipe=RECIPES[name])
+            return functional.linear(x, w, b, recipe=PROGRAMS[name])
 
     def checkpointed(x, w, b):
         return torch.utils.checkpoint.checkpoint(layer, x, w, b, use_reentrant=False)

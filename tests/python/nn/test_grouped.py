@@ -11,8 +11,10 @@ RECIPES = [
     cpd.Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8-e5m2"),
     cpd.Recipe(sums="e6m9 chunked", activation="e5m2", weight="(4,3)"),
     cpd.Recipe(sums="e4m3 sequential rounding=stochastic", gradient="e5m2 rounding=stochastic"),
+    cpd.Recipe("native"),
 ]
 K, N = 32, 5
+STREAM = 5
 
 
 def _random(*shape):
@@ -21,13 +23,16 @@ def _random(*shape):
 
 def _by_hand(pairs, recipe, join):
     return join(
-        [cpd.functional.matmul(a, b, recipe=recipe, stream=n) for n, (a, b) in enumerate(pairs)]
+        [
+            cpd.functional.matmul(a, b, recipe=recipe, stream=STREAM ^ n)
+            for n, (a, b) in enumerate(pairs)
+        ]
     )
 
 
 def _check(a, b, ends, recipe, pairs, join):
     offs = torch.tensor(ends, dtype=torch.int32)
-    y = cpd.functional.grouped_mm(a, b, offs=offs, recipe=recipe, stream=0)
+    y = cpd.functional.grouped_mm(a, b, offs=offs, recipe=recipe, stream=STREAM)
     wanted = _by_hand(pairs, recipe, join)
     assert torch.equal(y, wanted)
     g = torch.randn_like(y)

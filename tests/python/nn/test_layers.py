@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converted layers among torch's other things: parametrized, saved and loaded, under autocast."""
+"""Converted layers: loaded in a fresh process, under torch.autocast, exported, on CUDA."""
 
 from __future__ import annotations
 
-import io
+import copy
+import functools
 import subprocess
 import sys
 
@@ -13,16 +14,13 @@ import cpd
 
 torch = pytest.importorskip("torch")
 
-import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn.utils import parametrizations, parametrize  # noqa: E402
 
 from cpd import functional  # noqa: E402
-from tensors import SOME, converted, same  # noqa: E402
+from cpd.nn.ready import READY  # noqa: E402
+from front_ends import GPU_IS_CPU  # noqa: E402
+from tensors import NARROW, SOME, close, converted, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
-
-OF_BF16 = cpd.Recipe(sums="fp32", output="bf16")
-
 
 E4M3_SUMS = cpd.Recipe(sums="e4m3")
 
@@ -30,43 +28,6 @@ E4M3_SUMS = cpd.Recipe(sums="e4m3")
 def linear(*shape, recipe=E4M3_SUMS, **options):
     torch.manual_seed(0)
     return converted(nn.Linear(*shape, **options), recipe)
-
-
-def test_layers_can_be_parametrized():
-    layer = parametrizations.weight_norm(linear(4, 3))
-    assert parametrize.is_parametrized(layer)
-    layer.parametrizations.weight.original0.data.mul_(2)
-    assert same(
-        layer(values(2, 4)),
-        functional.linear(values(2, 4), layer.weight, layer.bias, recipe=cpd.Recipe(sums="e4m3")),
-    )
-    layer(values(2, 4)).sum().backward()
-    assert layer.parametrizations.weight.original1.grad is not None
-
-
-# ---- copies and checkpoints ----------------------------------------------------------------------
-
-
-SPECS = {
-    "format": cpd.Format("e4m3fn:bias=11"),
-    "accumulator": cpd.Accumulator("e6m9 chunked", product="exact"),
-    "unit": cpd.Accumulator("h100-fp8"),
-    "rule": cpd.Accumulator(a="e4m3", b="e5m2"),
-    "cast": cpd.Cast("e5m2", rounding="stochastic"),
-    "recipe": cpd.Recipe(sums="h100-fp8", grad_weight=SOME, weight="e4m3fn", output="bf16"),
-    "reduce": cpd.Reduce("e4m3", aps=True),
-    "schedule": cpd.Schedule(cpd.Reduce("e4m3"), exempt=["*.bias"], first_steps=3),
-}
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_torch_loads_specs_by_default(name):
-    file = io.BytesIO()
-    torch.save({"spec": SPECS[name], "state": linear(3, 4).state_dict()}, file)
-    file.seek(0)
-    loaded = torch.load(file)
-    assert loaded["spec"] == SPECS[name]
-    assert str(loaded["spec"]) == str(SPECS[name])
 
 
 @pytest.mark.few("", 2)
@@ -96,22 +57,6 @@ def test_torch_loads_a_recipe_in_a_fresh_process(imports, loads, tmp_path):
     assert (run.returncode == 0) == loads, run.stderr
     if not loads:
         assert "add_safe_globals" in run.stderr
-
-
-def test_importing_cpd_leaves_torch_alone():
-    script = "import sys, cpd; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_whole_models_save_and_load():
-    model = nn.Sequential(linear(4, 3, recipe=cpd.Recipe(sums=SOME, weight="(4,3)")), nn.ReLU())
-    model.eval()
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=False)
-    assert loaded[0].cpd.recipe == model[0].cpd.recipe
-    assert same(loaded(values(2, 4)), model(values(2, 4)))
 
 
 # ---- autocast ------------------------------------------------------------------------------------
@@ -148,33 +93,6 @@ def test_autocast_gives_the_results_type(dtype):
             linear(8, 3, recipe=cpd.Recipe(sums="fp32"))(x)
 
 
-def test_autocast_mixes_with_torchs_layers():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 6), linear(6, 4, recipe=OF_BF16), nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
-    before = model[1].weight.detach().clone()
-    with torch.autocast("cpu", torch.bfloat16):
-        y = model(values(5, 8))
-        assert y.dtype == torch.bfloat16
-    scaler.scale(y.float().square().mean()).backward()
-    assert model[1].weight.grad.dtype == torch.float32
-    scaler.step(optimizer)
-    scaler.update()
-    assert not torch.equal(model[1].weight, before)
-
-
-@pytest.mark.exhaustive
-def test_autocast_compiled():
-    torch._dynamo.reset()
-    layer = linear(8, 3, recipe=OF_BF16)
-    program = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    x = values(4, 8)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert same(program(x), layer(x))
-    assert program(x).dtype == torch.float32
-
-
 # ---- and the rest --------------------------------------------------------------------------------
 
 
@@ -194,21 +112,6 @@ def test_layers_under_torchs_other_ways():
     assert exported.module()(values(7, 4)).shape == (7, 3)
 
 
-@pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4)])
-def test_empty_batches(shape):
-    layer, x = linear(4, 3), values(*shape).requires_grad_()
-    y = layer(x)
-    assert y.shape == (*shape[:-1], 3)
-    y.sum().backward()
-    assert x.grad.shape == shape
-    assert not layer.weight.grad.any()
-    convolution = converted(nn.Conv2d(4, 3, 2), E4M3_SUMS)
-    y = convolution(values(0, 4, 3, 3))
-    assert y.shape == (0, 3, 2, 2)
-    y.sum().backward()
-    assert not convolution.weight.grad.any()
-
-
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_sums_of_nothing_are_the_bias():
     layer = linear(0, 3)
@@ -216,30 +119,46 @@ def test_sums_of_nothing_are_the_bias():
     assert same(layer(values(2, 0)).detach(), bias.expand(2, 3))
 
 
-def test_channels_last_models():
+# ---- CUDA ----------------------------------------------------------------------------------------
+
+
+def network(recipe):
+    torch.manual_seed(1)
+    layers = nn.Conv2d(1, 4, 3, padding=1, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10)
+    recipe = recipe if isinstance(recipe, cpd.Recipe) else cpd.Recipe(sums=recipe)
+    return converted(nn.Sequential(*layers), recipe)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("recipe", [NARROW, SOME, "e4m3 kahan"], ids=str)
+def test_cuda_equals_cpu(recipe):
+    here, there = network(recipe), network(recipe).cuda()
+    x = values(3, 1, 8, 8)
+    got, wanted = there(x.cuda()), here(x)
+    assert same(got.cpu(), wanted)
+    pairs = (
+        torch.autograd.grad(got.sum(), list(there.parameters())),
+        torch.autograd.grad(wanted.sum(), list(here.parameters())),
+    )
+    assert all(same(p.cpu(), q) for p, q in zip(*pairs, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("name", READY)
+def test_named_recipes_on_cuda(name):
+    """A step of three linear layers: on the CPU emulation of CUDA to the bit, products by torch
+    included; on a GPU, whose own products round otherwise, near."""
     torch.manual_seed(0)
-    layer = converted(nn.Conv2d(2, 4, 3), E4M3_SUMS)
-    x = values(2, 2, 5, 5)
-    wanted = layer(x)
-    last = layer.to(memory_format=torch.channels_last)
-    assert same(last(x.to(memory_format=torch.channels_last)), wanted)
-
-
-def test_layers_in_ddp(tmp_path):
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    try:
-        layer = linear(4, 3)
-        wanted = torch.autograd.grad(layer(values(2, 4)).sum(), list(layer.parameters()))
-        nn.parallel.DistributedDataParallel(layer)(values(2, 4)).sum().backward()
-        got = [parameter.grad for parameter in layer.parameters()]
-        assert all(same(p, q) for p, q in zip(got, wanted, strict=True))
-    finally:
-        dist.destroy_process_group()
-
-
-def test_weights_may_be_used_without_the_layer():
-    layer = linear(4, 3)
-    x = values(2, 4)
-    assert torch.allclose(F.linear(x, layer.weight, layer.bias), x @ layer.weight.t() + layer.bias)
+    here = nn.Sequential(*(nn.Linear(128, 128) for _ in range(3)))
+    cpd.convert(here, name, coverage=False)
+    there = copy.deepcopy(here).cuda()
+    x = values(128, 128)
+    results = []
+    for model, input in ((here, x), (there, x.cuda())):
+        y = model(input)
+        y.square().mean().backward()
+        results.append([z.detach().cpu() for z in (y, *(p.grad for p in model.parameters()))])
+    equal = same if GPU_IS_CPU else functools.partial(close, tolerance=0.1)
+    assert equal(*results)

@@ -18,28 +18,6 @@ from cpd.nn.notes import title_of  # noqa: E402
 from cpd.nn.observed_rows import WatchRow, _cells  # noqa: E402
 from cpd.nn.operations import Operation  # noqa: E402
 
-K = 16
-
-
-def test_groups_of_one_weight_draw_other_bits():
-    """Equal groups, each a matmul of the stream XOR the group's number."""
-    recipe = cpd.Recipe(sums="e4m3 sequential rounding=stochastic")
-    a, b = torch.rand(1, 64).repeat(2, 1), torch.rand(1, 64, 32).repeat(2, 1, 1)
-    ends = torch.tensor([1, 2], dtype=torch.int32)
-    for stream in (0, 5):
-        y = cpd.functional.grouped_mm(a, b, offs=ends, recipe=recipe, stream=stream)
-        assert not torch.equal(y[0], y[1])
-        for group in range(2):
-            one = cpd.functional.matmul(a[:1], b[0], recipe=recipe, stream=stream ^ group)
-            assert torch.equal(y[group], one[0])
-
-
-def test_columns_of_groups():
-    a, b = torch.rand(2, 4, K), torch.rand(K, 7)
-    ends = torch.tensor([3, 7], dtype=torch.int32)
-    y = cpd.functional.grouped_mm(a, b, offs=ends, recipe="native")
-    assert torch.equal(y, torch.cat([a[0] @ b[:, :3], a[1] @ b[:, 3:]], 1))
-
 
 def test_running_statistics_go_together():
     x, one = torch.rand(2, 3, 4), torch.ones(3)
@@ -85,13 +63,6 @@ def test_a_layer_that_torch_computes_otherwise_is_no_emulated_one():
         forward(module, lambda module, value: value + 1, x)
 
 
-def test_sums_of_attention_are_replaced_too():
-    given = cpd.Recipe("native", attention=cpd.Recipe("native", activation="bf16"))
-    made = cpd.Recipe(given, sums="fp16 sequential")
-    assert {str(sum_) for sum_ in made.attention._sums[:3]} == {"fp16 sequential"}
-    assert made.attention.activation == given.attention.activation
-
-
 def test_a_title_names_one_format_where_all_are_equal():
     e4m3 = {"activation": "e4m3fn", "weight": "e4m3fn"}
     assert title_of(cpd.Recipe("native", **e4m3, gradient="e4m3fn")).startswith(
@@ -114,16 +85,6 @@ def test_nvfp4s_gradients_are_stochastic():
     ]
 
 
-def test_a_history_is_the_tensors_own():
-    given = "e4m3fn tensor scale=fp32 history=3"
-    same = cpd.Recipe("native", gradient=given, grad_weight_gradient=given)
-    assert same.grad_weight_gradient is not None
-    with pytest.raises(ValueError, match="a history belongs to gradient itself"):
-        cpd.Recipe(
-            "native", gradient=given, grad_weight_gradient=given.replace("history=3", "history=4")
-        )
-
-
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint64])
 def test_streams_in_tensors(dtype):
     random = "rounding=stochastic"
@@ -143,22 +104,6 @@ def test_scales_of_a_row_are_shown_from_zero_on():
         made = WatchRow(**{**vars(row), "scale_min": bounds[0], "scale_max": bounds[1]})
         shown[bounds] = [cell for cell in _cells(made) if "…" in cell]
     assert [len(cells) for cells in shown.values()] == [1, 1, 0]
-
-
-def test_encoders_leave_the_fast_path_where_one_layer_is_emulated():
-    """A schedule leaves the second of two layers in torch. In eval mode the first is still
-    called."""
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
-    x = torch.rand(2, 3, 8)
-    plain = model(x)
-    later = cpd.Recipe("mxfp8").replace(schedule=[("step", 0, None)])
-    cpd.convert(model, cpd.Recipe("mxfp8").replace(rules=[("layers.1.*", later)]))
-    with torch.no_grad():
-        emulated = model(x)
-    assert not torch.allclose(emulated, plain, rtol=1e-5)
-    assert torch.allclose(emulated, model(x), atol=1e-5)  # with gradients on nothing is fast
 
 
 def test_attention_drops_nothing_in_eval_mode():

@@ -9,86 +9,17 @@ import pickle
 import pytest
 
 import cpd
-from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
 from cpd import functional  # noqa: E402
-from cpd.numeric.cast import as_cast, is_whole  # noqa: E402
-from cpd.numeric.purposes import Purpose  # noqa: E402
-from cpd.numeric.streams import stream_tag  # noqa: E402
+from cpd.nn.delayed import Delayed  # noqa: E402
+from cpd.numeric.cast import as_cast  # noqa: E402
+from operand_cases import CURRENT, RECIPES, STREAM, by_hand  # noqa: E402
+from tensors import NARROW, converted, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
-from tensors import same  # noqa: E402
-
-CURRENT = "e4m3fn block=tensor scale=fp32 arithmetic=te"
-ROTATED = "nvfp4 transform=hadamard16:te rounding=stochastic"
-RECIPES = {
-    "formats": {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"},
-    "current": {"activation": CURRENT, "weight": CURRENT, "gradient": CURRENT},
-    "mxfp8": {"activation": "mxfp8", "weight": "mxfp8", "gradient": "mxfp8-e5m2"},
-    "nvfp4": {
-        "activation": "nvfp4",
-        "weight": "nvfp4 block=16x16",
-        "gradient": "nvfp4 rounding=stochastic",
-        "grad_weight_activation": "nvfp4 transform=hadamard16:te",
-        "grad_weight_gradient": ROTATED,
-    },
-    "mxfp4 backward": {
-        "grad_input_gradient": "mxfp4 rounding=stochastic factor=0.75",
-        "grad_input_weight": "mxfp4 rounding=stochastic factor=0.75",
-        "grad_weight_activation": "mxfp4 rounding=stochastic factor=0.75",
-        "grad_weight_gradient": "mxfp4 rounding=stochastic factor=0.75",
-    },
-    "high weight gradient": {
-        "activation": "int8 row",
-        "weight": "int8 row",
-        "gradient": "e4m3fn",
-        "grad_weight_activation": None,
-        "grad_weight_gradient": None,
-    },
-}
-PURPOSES = {
-    "activation": "cast_activation",
-    "weight": "cast_weight",
-    "grad_input_gradient": "cast_gradient",
-    "grad_input_weight": "recast_weight",
-    "grad_weight_activation": "recast_activation",
-    "grad_weight_gradient": "recast_gradient",
-}
-STREAM = 3 << 36
-
-
-def by_hand(recipe, name, x, axis, layer=0):
-    """An operand's cast by `cpd.cast`, its stream by the table; and its factor."""
-    spec = recipe._operand(name)
-    if spec is None:
-        return x, 1
-    purpose = PURPOSES[name]
-    usual = {"grad_input_weight": "weight", "grad_weight_activation": "activation"}.get(name)
-    if usual and is_whole(spec.text) and getattr(recipe, name) == "same":
-        purpose = PURPOSES[usual]  # one cast, kept
-    if name == "grad_weight_gradient" and is_whole(spec.text) and getattr(recipe, name) == "same":
-        purpose = "cast_gradient"
-    how = {"seed": 0, "stream": (STREAM ^ stream_tag(Purpose[purpose], layer)) % 2**64}
-    if isinstance(spec.format, cpd.Format):
-        return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), **how), 1
-    transform = spec.format.transform
-    to = cpd.Cast(spec.format, rounding=spec.rounding)
-    if transform is not None and x.shape[axis] % size_of(transform):
-        missing = size_of(transform) - x.shape[axis] % size_of(transform)
-        shape = [missing if d == axis % x.dim() else n for d, n in enumerate(x.shape)]
-        x = torch.cat([x, torch.zeros(shape)], axis)
-    if spec.factor == 1:
-        return by_keywords(cpd.cast, x, to, axis=axis, **how), 1
-    scales = by_keywords(cpd.encode, x, to, axis=axis, **how)[1]
-    return by_keywords(cpd.cast, x * spec.factor, to, axis=axis, scales=scales, **how), spec.factor
-
-
-def size_of(transform: str) -> int:
-    """The values that a Hadamard transform takes at once: N of `hadamardN…`."""
-    return int(transform.partition(":")[0].removeprefix("hadamard"))
 
 
 def product(a, b, how):
@@ -97,41 +28,55 @@ def product(a, b, how):
     return y if fa * fb == 1 else y * (1 / (fa * fb))
 
 
-@pytest.mark.parametrize("sums", ["native", "e6m9 chunked"])
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_linear_layer_is_the_step_written_by_hand(name, sums):
-    recipe = cpd.Recipe(sums=sums, **RECIPES[name])
+def turned(cast):
+    return cast[0].mT, cast[1]
+
+
+LINEAR = {
+    f"{name}, {sums}": cpd.Recipe(sums=sums, **RECIPES[name])
+    for name in RECIPES
+    for sums in ("native", "e6m9 chunked")
+}
+LINEAR["sums that differ"] = NARROW
+
+
+@pytest.mark.parametrize("way", ["functional", "converted", "autocast"])
+@pytest.mark.parametrize("recipe", LINEAR.values(), ids=LINEAR)
+def test_a_linear_layer_is_the_step_written_by_hand(recipe, way):
+    """By its functional form, as a converted layer, and as torch's function within autocast."""
     x, w, b = values(5, 40, 48), values(24, 48, seed=1), values(24, seed=2)
     g = values(5, 40, 24, seed=3)
     leaves = [t.clone().requires_grad_() for t in (x, w, b)]
-    y = functional.linear(*leaves, recipe=recipe, stream=STREAM ^ 5 << 20)
+    number = 5 if way == "functional" else 0
+    if way == "converted":
+        layer = converted(torch.nn.Linear(48, 24), recipe)
+        layer.weight.data, layer.bias.data = w.clone(), b.clone()
+        cpd.set_step(layer, step=2)  # the call begins step 3
+        y, leaves[1:] = layer(leaves[0]), [layer.weight, layer.bias]
+    elif way == "autocast":
+        with cpd.autocast(recipe, stream=STREAM):
+            y = F.linear(*leaves)
+    else:
+        y = functional.linear(*leaves, recipe=recipe, stream=STREAM ^ number << 20)
     y.backward(g)
     rows, back = x.flatten(0, 1), g.flatten(0, 1)
 
     def cast(name, t, axis):
-        return by_hand(recipe, name, t, axis, layer=5)
+        return by_hand(recipe, name, t, axis, layer=number)
 
-    wanted = product(cast("activation", rows, -1), _turned(cast("weight", w, 1)), sums)
-    if sums == "native":
-        qx, qw = cast("activation", rows, -1)[0], cast("weight", w, 1)[0]
-        wanted = F.linear(qx, qw, b)
-    else:
-        qx, qw = cast("activation", rows, -1)[0], cast("weight", w, 1)[0]
-        wanted = cpd.gemm(qx, qw.t(), sums, c=b)
+    qx, qw = cast("activation", rows, -1)[0], cast("weight", w, 1)[0]
+    native = recipe.forward == "native"
+    wanted = F.linear(qx, qw, b) if native else cpd.gemm(qx, qw.t(), recipe.forward, c=b)
     assert same(y.detach().flatten(0, 1), wanted)
-    of_x = product(cast("grad_input_gradient", back, -1), cast("grad_input_weight", w, 0), sums)
-    assert same(leaves[0].grad.flatten(0, 1), of_x)
-    to_weight, activation = (
-        cast("grad_weight_gradient", back, 0),
+    operands = cast("grad_input_gradient", back, -1), cast("grad_input_weight", w, 0)
+    assert same(leaves[0].grad.flatten(0, 1), product(*operands, recipe.grad_input))
+    operands = (
+        turned(cast("grad_weight_gradient", back, 0)),
         cast("grad_weight_activation", rows, 0),
     )
-    assert same(leaves[1].grad, product(_turned(to_weight), activation, sums))
-    of_b = back.sum(0) if sums == "native" else cpd.sum(back, "fp32", 0)
+    assert same(leaves[1].grad, product(*operands, recipe.grad_weight))
+    of_b = back.sum(0) if native else cpd.sum(back, recipe.grad_bias, 0)
     assert same(leaves[2].grad, of_b)
-
-
-def _turned(cast):
-    return cast[0].t(), cast[1]
 
 
 @pytest.mark.parametrize("sums", ["native", "e6m9 chunked"])
@@ -148,12 +93,10 @@ def test_a_product_of_batches_is_the_one_written_by_hand(name, sums):
         return by_hand(recipe, name, t, axis)
 
     assert same(c.detach(), product(cast("activation", a, -1), cast("weight", b, -2), sums))
-    weight = cast("grad_input_weight", b, -1)
-    wanted = product(cast("grad_input_gradient", g, -1), (weight[0].mT, weight[1]), sums)
-    assert same(x.grad, wanted)
-    activation = cast("grad_weight_activation", a, -2)
-    wanted = product((activation[0].mT, activation[1]), cast("grad_weight_gradient", g, -2), sums)
-    assert same(y.grad, wanted)
+    operands = cast("grad_input_gradient", g, -1), turned(cast("grad_input_weight", b, -1))
+    assert same(x.grad, product(*operands, sums))
+    operands = turned(cast("grad_weight_activation", a, -2)), cast("grad_weight_gradient", g, -2)
+    assert same(y.grad, product(*operands, sums))
 
 
 @pytest.mark.few("", 3)
@@ -258,12 +201,14 @@ def test_a_history_without_its_state_is_an_error():
 
 
 @pytest.mark.parametrize("other", [{"amax": "most_recent"}, {"history": 5}])
-def test_a_history_belongs_to_the_tensor(other):
+@pytest.mark.parametrize("tensor", ["weight", "gradient"])
+def test_a_history_belongs_to_the_tensor(tensor, other):
+    name = {"weight": "grad_input_weight", "gradient": "grad_weight_gradient"}[tensor]
     how = {"rounding": "stochastic", "history": 4}
     delayed, another = (cpd.Cast(CURRENT, **how | more) for more in ({}, other))
-    cpd.Recipe("native", weight=delayed, grad_input_weight=delayed)
-    with pytest.raises(ValueError, match=r"grad_input_weight: a history belongs to weight itself"):
-        cpd.Recipe("native", weight=delayed, grad_input_weight=another)
+    assert getattr(cpd.Recipe("native", **{tensor: delayed, name: delayed}), name) is not None
+    with pytest.raises(ValueError, match=rf"{name}: a history belongs to {tensor} itself"):
+        cpd.Recipe("native", **{tensor: delayed, name: another})
 
 
 # ---- scales at blocks of sums, or at the end -----------------------------------------------------
@@ -323,8 +268,6 @@ def test_scales_of_sums_are_those_of_encoded_products(name):
 
 
 def test_delayed_scales_at_the_end():
-    from cpd.nn.delayed import Delayed
-
     recipe = cpd.Recipe("te-delayed", sums=AT["unit"][0])
     state = Delayed.of(recipe)
     x, w = values(64, 32).requires_grad_(), values(16, 32, seed=1).requires_grad_()

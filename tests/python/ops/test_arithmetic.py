@@ -80,18 +80,20 @@ def stochastic(name: str, random_bits: int, variant: str) -> list[Call]:
     r = cpd.random_integers(200, seed=4, stream=9, random_bits=random_bits)
     o = [oracle.Options("stochastic", "ieee", variant, random_bits, int(k)) for k in r]
     how = {"rounding": "stochastic", "random_bits": random_bits, "variant": variant}
-    return calls(f, rows, o, how | {"seed": 4, "stream": 9})
+    drawn = calls(f, rows, o, how | {"seed": 4, "stream": 9})
+    return drawn + calls(f, rows, o, how | {"random": r})
 
 
 @every_front_end(
     {
         f"{name}-{bits}": [(name, bits)]
-        for name in ("e4m3", "e5m2", "bf16", "e8m22", "e3m0")
+        for name in ("e4m3", "e5m2", "bf16", "e8m22", "e3m0", "e4m3fnuz", "binary8p4se", "e8m0")
         for bits in (1, 8, 16, 24)
     },
     compiled=("e4m3-8", "e8m22-24"),
 )
 def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
+    """By the integers of a seed, and by the same integers as they are given."""
     front_end.check([call for case in cases for v in "ABC" for call in stochastic(*case, v)])
 
 

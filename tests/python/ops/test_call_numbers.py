@@ -37,6 +37,11 @@ ENCODED = [
 ]
 
 
+def as_tensor(number: int) -> Any:
+    """With the number's bits."""
+    return torch.tensor(number - 2**64 if number >= 2**63 else number)
+
+
 def results(acc: Any, make: Any, **numbers: Any) -> list[Any]:
     """Sums and products of an accumulator, by every path of a front end."""
     x, a, b, c = (make(one) for one in (X, A, B, C))
@@ -63,10 +68,7 @@ def test_numbers_of_every_kind_give_the_same_bits(text: str, make: Any) -> None:
     seen = []
     for seed, stream in NUMBERS:
         wanted = results(text, np.asarray, seed=seed, stream=stream)
-        kinds: list[Any] = [int, np.uint64]
-        if max(seed, stream) < 2**63:
-            kinds.append(torch.tensor)
-        for kind in kinds:
+        for kind in (int, np.uint64, as_tensor):
             got = results(text, make, seed=kind(seed), stream=kind(stream))
             for one, other in zip(got, wanted, strict=True):
                 np.testing.assert_array_equal(one, other)
@@ -146,13 +148,3 @@ def test_derivatives_with_numbers_of_either_kind(text: str) -> None:
     tangents = tuple(torch.flip(one, (0, 1)) for one in operands)
     got, expected = (torch.func.jvp(f, tuple(operands), tangents) for f in (new, old))
     assert all(same(one, other) for one, other in zip(got, expected, strict=True))
-
-
-def test_examples_of_vmap_have_streams_of_their_own() -> None:
-    x, streams = torch.as_tensor(values(3, 4, 6)), torch.arange(3)
-    for call in (
-        lambda x, stream: cpd.gemm(x, x.mT, TEXTS[0], seed=2, stream=stream),
-        lambda x, stream: cpd.sum(x, TEXTS[1], 0, seed=stream, stream=4),
-    ):
-        got = torch.vmap(call)(x, streams)
-        assert same(got, torch.stack([call(x[i], i) for i in range(3)]))

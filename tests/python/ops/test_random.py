@@ -19,9 +19,7 @@ import reduce_oracle
 from arrays import (
     accumulation_of,
     assert_same_bits,
-    boundary_bits,
     from_bits,
-    spec_of,
     sum_of,
     to_bits,
 )
@@ -41,40 +39,11 @@ def integers(shape: Sequence[int], bits: int, seed: int = 0) -> npt.NDArray[np.i
     return r
 
 
-def operands(f: cpd.Format, n: int) -> tuple[Patterns, Patterns, Patterns]:
-    generator = np.random.default_rng(7)
-    pool = boundary_bits(spec_of(f), codes=10, noise=20)
-    x, y, z = generator.choice(pool, (3, n)).tolist()
-    return x, y, z
-
-
 def options(random_bits: int, variant: str) -> dict[str, Any]:
     return {"rounding": "stochastic", "random_bits": random_bits, "variant": variant}
 
 
 # ---- single operations ------------------------------------------------------------------------
-
-
-@pytest.mark.few("", 2)
-@pytest.mark.parametrize("name", ["e4m3", "e5m2", "e4m3fnuz", "e8m22", "binary8p4se", "e8m0"])
-def test_single_operations(front_end: FrontEnd, name: str) -> None:
-    f = cpd.Format(name)
-    spec = spec_of(f)
-    n = 120
-    x, y, z = operands(f, n)
-    calls = []
-    for bits, variant in ((1, "A"), (3, "B"), (12, "C"), (24, "A")):
-        r = integers((n,), bits)
-        o = [oracle.Options("stochastic", "ieee", variant, bits, int(k)) for k in r]
-        more = options(bits, variant) | {"random": r}
-        for operation, exact, rows in (
-            (cpd.add, oracle.add, (x, y)),
-            (cpd.mul, oracle.mul, (x, y)),
-            (cpd.fma, oracle.fma, (x, y, z)),
-        ):
-            expected = [exact(spec, *p) for p in zip(*rows, o, strict=True)]
-            calls.append(Call(operation, (*(from_bits(row) for row in rows), f), more, expected))
-    front_end.check(calls)
 
 
 def test_the_integers_have_the_broadcast_shape(front_end: FrontEnd) -> None:

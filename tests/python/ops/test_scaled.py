@@ -62,15 +62,11 @@ def tries_of_rules(group: str, step: int) -> list[Try]:
 
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("group", ["exact", "two", "originals"])
-def test_rules(front_end: FrontEnd, group: str) -> None:
-    """Rules, elements, scales and arithmetics at the boundaries, with the roundings in turn."""
-    check(front_end, tries_of_rules(group, 16))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("group", ["exact", "two", "originals"])
-def test_rules_in_all_rows(front_end: FrontEnd, group: str) -> None:
-    check(front_end, tries_of_rules(group, 1), few=12)
+@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_rules(front_end: FrontEnd, group: str, step: int) -> None:
+    """Rules, elements, scales and arithmetics at the boundaries, with the roundings in turn; of
+    each format one row in `step`."""
+    check(front_end, tries_of_rules(group, step), few=12 if step == 1 else None)
 
 
 @functools.cache
@@ -100,15 +96,10 @@ def is_held(storage: str, of: dict[str, Any]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_roundings_and_types(front_end: FrontEnd) -> None:
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_roundings_and_types(front_end: FrontEnd, step: int) -> None:
     """Of x's types, bfloat16 and float16 where they hold the result."""
-    check(front_end, tries_of_roundings(13))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_roundings_and_types_in_all_rows(front_end: FrontEnd) -> None:
-    check(front_end, tries_of_roundings(1))
+    check(front_end, tries_of_roundings(step))
 
 
 # ---- blocks ----------------------------------------------------------------------------------
@@ -230,22 +221,22 @@ def check_wide(
         assert_bits(got, expected, f"{call} {call.args[0].shape}")
 
 
+SIZES = [
+    pytest.param((1, 15, 17, 31, 32, 33, 64, 100, 129), [(40, 70), (2, 3, 45)], id="some"),
+    pytest.param(
+        range(1, 300), [(1000, 1100), (3, 500, 333)], id="all", marks=pytest.mark.exhaustive
+    ),
+]
+
+
 @pytest.mark.parametrize("axis", [-1, 0])
 @pytest.mark.parametrize("name", WIDE)
-def test_sizes(front_end: FrontEnd, name: str, axis: int) -> None:
+@pytest.mark.parametrize(("lengths", "shapes"), SIZES)
+def test_sizes(front_end: FrontEnd, name: str, axis: int, lengths: Any, shapes: Any) -> None:
     """Around the widths of blocks and registers, along both axes."""
-    sizes = [1, 15, 17, 31, 32, 33, 64, 100, 129][: front_end.few]
-    check_wide(front_end, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
-    check_wide(front_end, name, [(40, 70), (2, 3, 45)][: front_end.few], axis)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("axis", [-1, 0])
-@pytest.mark.parametrize("name", WIDE)
-def test_all_sizes(front_end: FrontEnd, name: str, axis: int) -> None:
-    sizes = list(range(1, 300))[: front_end.few]
-    check_wide(front_end, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
-    check_wide(front_end, name, [(1000, 1100), (3, 500, 333)], axis)
+    few = [(3, n) if axis else (n, 3) for n in lengths[: front_end.few]]
+    check_wide(front_end, name, few, axis)
+    check_wide(front_end, name, shapes[: front_end.few], axis)
 
 
 @pytest.mark.parametrize("name", [n for n in STRIDED if n not in ("zero-dim", "empty")])
@@ -421,16 +412,14 @@ def held(tries: list[Try]) -> list[Try]:
     return [t for t in tries if holds_scaled(t.x.dtype.name, cpd.Scaled(**t.arguments).text)]
 
 
-def test_drawn(front_end: FrontEnd) -> None:
-    tries = held(drawn_tries(1, 400))
+@pytest.mark.parametrize(
+    ("seed", "count", "few"),
+    [(1, 400, 4), *(pytest.param(s, 2000, 20, marks=pytest.mark.exhaustive) for s in range(1, 42))],
+)
+def test_drawn(front_end: FrontEnd, seed: int, count: int, few: int) -> None:
+    tries = held(drawn_tries(seed, count))
     assert {t.x.dtype.name for t in tries} >= {"float32", "bfloat16"}
-    check(front_end, tries, few=4)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(1, 42))
-def test_many_drawn(front_end: FrontEnd, seed: int) -> None:
-    check(front_end, held(drawn_tries(seed, 2000)), few=20)
+    check(front_end, tries, few=few)
 
 
 def test_refusals(front_end: FrontEnd) -> None:

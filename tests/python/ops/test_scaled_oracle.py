@@ -81,18 +81,6 @@ def test_golden(name: str) -> None:
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
 
-@vectors
-@pytest.mark.exhaustive
-def test_counts() -> None:
-    assert scaled_cases.counts({name: outcome(name) for name in CASES}) == scaled_cases.COUNTS
-
-
-@vectors
-@pytest.mark.exhaustive
-def test_every_reason_is_needed() -> None:
-    assert not scaled_cases.unneeded(outcome(name) for name in CASES)
-
-
 def assert_fast_is_slow(case: Case, x: Array) -> None:
     ours, exact = fast(case, x), slow(case, x)
     for a, b in ((ours.scales, exact.scales), (ours.outer, exact.outer)):

@@ -126,17 +126,6 @@ def test_sums_along_each_dimension(front_end: FrontEnd, scheme: str, mode: str) 
     front_end.check(calls)
 
 
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_sums_of_texts(front_end: FrontEnd, dim: int) -> None:
-    x = np.random.default_rng(4).standard_normal((6, 50, 11)).astype(np.float32)
-    front_end.check(
-        [
-            Call(cpd.sum, (x, text, dim), {}, cpd.sum(x, text, dim))
-            for text in TEXTS[: front_end.few]
-        ]
-    )
-
-
 def test_sums_of_all_elements(front_end: FrontEnd) -> None:
     """In row-major order, whatever the strides."""
     x = (np.random.default_rng(6).standard_normal((5, 3, 7)) * 4).astype(np.float32)
@@ -169,13 +158,6 @@ def test_flags_and_gradients_of_a_sum_of_all_elements() -> None:
     assert torch.equal(x.grad, torch.ones(4, 10))
     of_each = torch.vmap(lambda x: cpd.sum(x, "e4m3"))(x.detach().reshape(2, 2, 10))
     assert of_each.tolist() == [16, 16]
-
-
-def test_sum_takes_the_chunks_of_its_accumulator(front_end: FrontEnd) -> None:
-    x = np.ones(40, np.float32)
-    totals = {"e4m3": 16, "e4m3 chunked chunk=8": 40, "e4m3 pairwise": 40}
-    calls = [Call(cpd.sum, (x, acc)) for acc in totals]
-    assert [y.item() for y in front_end.run(calls)] == list(totals.values())
 
 
 def test_edges_of_sums(front_end: FrontEnd) -> None:

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
+from operand_cases import by_hand  # noqa: E402
 from tensors import normal as values  # noqa: E402
-from test_operands import by_hand  # noqa: E402
 
 SHORT = {"activation": "e4m3fn block=3", "weight": "e4m3fn block=3", "gradient": "e5m2 block=3"}
 PLAIN = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")

@@ -64,10 +64,13 @@ def test_roundoff_over_ranks_takes_torch_tensors() -> None:
     assert got == [wanted] * 3
 
 
-def test_roundoff_over_ranks_refuses_group_sizes() -> None:
+@pytest.mark.parametrize("size", [0, 3, -1])
+def test_roundoff_refuses_group_sizes(size: int) -> None:
     layers = [np.ones(3, np.float32)]
+    with pytest.raises(ValueError, match="1…2"):
+        cpd.study.roundoff([layers] * 2, "e4m3", [size])
     with cpd.comm.local(2) as group, pytest.raises(ValueError, match="1…2"):
-        group.run(lambda c: cpd.study.roundoff(layers, "e4m3", [3], comm=c))
+        group.run(lambda c: cpd.study.roundoff(layers, "e4m3", [size], comm=c))
 
 
 def test_the_seed_of_a_call() -> None:

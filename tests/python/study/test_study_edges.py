@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 import cpd
 from cpd.study import compression
-from cpd.study.gradient_files import read_arrays
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
 from cpd.study.reduce import Contributions
@@ -32,21 +30,6 @@ def test_measured_costs_are_the_ranks():
     for cost, traffic in zip(costs, ranks, strict=True):
         assert [getattr(cost, n) for n in counts] == [getattr(traffic, n) for n in counts]
     assert [one.bytes_received for one in ranks] != [one.bytes_sent for one in ranks]
-
-
-def test_members_of_archives_are_arrays(tmp_path):
-    path = tmp_path / "x.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("notes.txt", "none")
-    with pytest.raises(ValueError, match=r"'notes.txt' in it is not a \.npy array"):
-        read_arrays(path)
-
-
-def test_pickled_objects_are_refused_as_such(tmp_path):
-    path = tmp_path / "x.npy"
-    np.save(path, np.array([{}, None], object), allow_pickle=True)
-    with pytest.raises(ValueError, match="holds pickled objects"):
-        read_arrays(path)
 
 
 def test_the_largest_magnitude_may_be_negative():
