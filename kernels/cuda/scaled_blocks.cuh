@@ -23,8 +23,8 @@ struct ShortForm {
 };
 
 /// scale_of_largest by any rule; out of line, since the rules are many.
-CPD_CALL ElementScale<float> scale_by_rules(const ScalesCall& of, bool in_binary32, std::int64_t b,
-                                            float largest) {
+inline CPD_CALL ElementScale<float> scale_by_rules(const ScalesCall& of, bool in_binary32,
+                                                   std::int64_t b, float largest) {
   if (in_binary32) return scale_of_largest<float>(of.call, of.cells, 1.0, b, largest);
   return scale_of_largest<double>(of.call, of.cells, 1.0, b, largest);
 }

@@ -10,7 +10,7 @@
 namespace cpd::cuda {
 
 /// A rank's value as it enters the reduction.
-CPD_CALL float divided(float x, float divisor) { return unscaled(x, 0, divisor); }
+inline CPD_CALL float divided(float x, float divisor) { return unscaled(x, 0, divisor); }
 CPD_FN float entering(const VirtualCall& call, float x) {
   return call.divisor == 1 ? x : divided(x, call.divisor);
 }
