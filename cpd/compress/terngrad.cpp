@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/guarded.h"
 #include "cpd/compress/buckets.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
@@ -132,9 +133,11 @@ void TernGrad::WithClipped(Piece piece, const CodecState* state, const float* x,
   const float limit = dynamic_cast<const Limit&>(*state).value;
   std::vector<float> clipped(static_cast<std::size_t>(piece.n));
   Unscale(piece.shift, 1, piece.n, x, clipped.data());
-  for (float& value : clipped) {
-    if (std::isfinite(value)) value = std::clamp(value, -limit, limit);
-  }
+  Guarded([&] {  // comparisons read subnormal numbers
+    for (float& value : clipped) {
+      if (std::isfinite(value)) value = std::clamp(value, -limit, limit);
+    }
+  });
   piece.shift = 0;
   run(piece, clipped.data());
 }

@@ -241,8 +241,6 @@ Sent sent_of(const Codec& codec, const std::vector<Values>& inputs) {
 
 TEST(Codec, InstructionSetsAndFlagsOfTheProgramChangeNothing) {
   for (const SharedCodec& codec : codecs()) {
-    // TernGrad::WithClipped compares under the program's flags.
-    const bool is_guarded = codec->name().find("clip_at=workers") == std::string::npos;
     for (const std::size_t n : {1, 63, 64, 700, 9001}) {
       const std::vector<Values> inputs = inputs_of(n, codec->has_nan());
       std::optional<Sent> first;
@@ -251,7 +249,7 @@ TEST(Codec, InstructionSetsAndFlagsOfTheProgramChangeNothing) {
         const testing::WithBackend with(backend);
         std::vector<Sent> all{sent_of(*codec, inputs)};
 #if defined(CPD_TEST_FLUSHES)
-        if (is_guarded) {
+        {
           const testing::Flushing flushing(true);
           all.push_back(sent_of(*codec, inputs));
         }
