@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every codec does alike: values that pieces, threads, instruction sets and a program's flags
-// do not change, loss scales, states; and packed formats by themselves.
+// Claims on every codec: pieces, threads, instruction sets and a program's flags do not change its
+// values; loss scales; states. Packed formats are tested by themselves.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 RoundingOptions stochastic() { return {.mode = Rounding::stochastic}; }
 
-/// Every codec; those of rows also with rows of 33 values.
+/// Every codec; codecs of rows also with rows of 33 values.
 std::vector<SharedCodec> codecs() {
   std::vector<SharedCodec> all;
   for (const RoundingOptions& rounding : {RoundingOptions{}, stochastic()}) {
@@ -290,8 +290,8 @@ TEST(Codec, ACallThatFailsLeavesNothing) {
   }
 }
 
-/// An owner encodes sums of its slice, which begins anywhere, with no layer around them: the errors
-/// are those of a layer.
+/// An owner encodes sums of its slice, which begins anywhere, with no layer around them. The errors
+/// are the same as for a layer.
 TEST(Codec, ResultsHaveAnErrorOfTheirOwn) {
   int with_errors = 0;
   for (const SharedCodec& codec : codecs()) {
@@ -347,8 +347,8 @@ TEST(Codec, FixedSizesAdd) {
   }
 }
 
-/// A layer's bytes are those of its blocks, the last one shorter; blocks with NaN that the codec
-/// has no code for travel in binary32.
+/// A layer's bytes are its blocks' bytes; the last block is shorter. Blocks with NaN travel in
+/// binary32 if the codec has no code for NaN.
 TEST(Codec, LayersTakeTheBytesOfTheirBlocks) {
   const SharedCodec fixed = MakeCodec("e4m3");
   const std::int64_t n = fixed->block() + 3;

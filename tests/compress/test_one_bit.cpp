@@ -40,8 +40,8 @@ SharedCodec codec_of(std::int64_t bucket, bool columns) {
   return std::make_shared<OneBit>(bucket);
 }
 
-/// From kStreamingFrom values on errors go past the caches: the first buckets of a large layer are
-/// those of a small one.
+/// From kStreamingFrom values on errors go past the caches: the first buckets of a large layer have
+/// the bytes of a small layer.
 TEST(OneBit, LargeLayers) {
   constexpr std::size_t kSize = (std::size_t{1} << 21) + 1003;
   const Values x = sent_values(kSize, 1);
@@ -67,7 +67,7 @@ TEST(OneBit, LargeLayers) {
         const auto [bytes_of_few, kept_of_few] = call(*codec, static_cast<std::size_t>(few));
         EXPECT_TRUE(std::ranges::equal(bytes_of_few, std::span(bytes).first(bytes_of_few.size())));
         EXPECT_TRUE(same({kept.begin(), kept.begin() + few}, kept_of_few));
-        // The last bucket, of which the end is no vector.
+        // The last bucket. Its end is shorter than a vector.
         const auto last = static_cast<std::ptrdiff_t>(kSize / bucket * bucket);
         const Values end(x.begin() + last, x.end());
         const auto state = codec->MakeState(static_cast<std::int64_t>(end.size()));

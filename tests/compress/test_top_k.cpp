@@ -164,7 +164,7 @@ TEST(TopK, CountIsExact) {
   EXPECT_EQ(count(0.999999999, std::int64_t{1} << 40), 1099511627776 - 1099);
 }
 
-/// What ranks get of a layer's first call, and what is kept for the next.
+/// Returns the values that ranks get of a layer's first call, and the values kept for the next.
 std::pair<Values, Values> sent_and_kept(const char* text, const Values& x) {
   const SharedCodec codec = MakeCodec(text);
   const auto n = static_cast<std::int64_t>(x.size());

@@ -131,7 +131,7 @@ int bits_between(double x) {
   return bits;
 }
 
-/// How many sums split_fma_in_parts rounds otherwise than the reference does, of how many.
+/// The number of sums, and of those that split_fma_in_parts rounds otherwise than the reference.
 struct Rounded {
   int wrong = 0, all = 0;
   void take(const Format& format, float a, float b, float s) {

@@ -147,7 +147,7 @@ std::vector<Accumulator> accumulators(const Format& format, Rounding mode) {
   return all;
 }
 
-/// The walk's sum of all terms, so many a call.
+/// Expects the oracle's sum of the walk, which takes `together` terms a call.
 void expect_oracle(const Accumulator& a, const std::vector<float>& terms, std::int64_t together,
                    bool anew) {
   const SumOrder order = sum_order(a);
