@@ -199,3 +199,12 @@ def layer(n: int, seed: int) -> np.ndarray:
     grid = generator.random(n) < 0.1
     x[grid] = generator.integers(-8, 9, n)[grid]
     return x.astype(np.float32)
+
+
+def assert_same_values(expected: Any, got: Any) -> None:
+    """Equal values of binary32 in the order of memory, of any shapes; zeros with their signs."""
+    expected, got = (np.asarray(v, np.float32).ravel() for v in (expected, got))
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(nan, np.isnan(got))
+    bits = [v[~nan].view(np.uint32) for v in (expected, got)]
+    np.testing.assert_array_equal(*bits)

@@ -40,18 +40,18 @@ def status(*words):
         return ended.code
 
 
-@pytest.mark.parametrize("command", added.LAB_COMMANDS)
-@pytest.mark.parametrize("rest", [(), ("--help",), ("--nodes", "2")])
-def test_a_command_of_the_lab_without_the_lab(install, capsys, command, rest):
+@pytest.mark.parametrize(
+    "words",
+    [
+        *((c, *rest) for c in added.LAB_COMMANDS for rest in ((), ("--help",), ("--nodes", "2"))),
+        ("roundoff",),  # by the gradients of a model
+    ],
+    ids=" ".join,
+)
+def test_a_command_of_the_lab_without_the_lab(install, capsys, words):
     install()
-    assert status(command, *rest) == 1
-    assert capsys.readouterr() == ("", f"cpd {command}: error: {NEEDS}\n")
-
-
-def test_gradients_of_a_model_without_the_lab(install, capsys):
-    install()
-    assert status("roundoff") == 1
-    assert capsys.readouterr() == ("", f"cpd roundoff: error: {NEEDS}\n")
+    assert status(*words) == 1
+    assert capsys.readouterr() == ("", f"cpd {words[0]}: error: {NEEDS}\n")
 
 
 def test_the_help_without_the_lab(install, capsys):

@@ -68,15 +68,6 @@ def test_format_tables_fit_the_screen(capsys, monkeypatch, columns):
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["show", "replay", "compress", "train", "roundoff", "cost", "demo", "report"],
-)
-def test_help(capsys, command):
-    assert run(command, "--help") == 0
-    assert f"usage: cpd {command}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
     ("text", "modules"),
     [("trian", set()), ("train --formt e4m3", {"train"}), ("show nvpf4", {"show"})],
 )

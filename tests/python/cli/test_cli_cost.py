@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -13,7 +12,6 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.cli.options import integers
 from cpd.study import Network
 
 FAST = ["--codec-gbps", "100"]
@@ -153,25 +151,6 @@ def test_wires_with_short_rows_are_a_warning(capsys):
     said = capsys.readouterr().err
     assert said.startswith("cpd cost: warning: one_bit takes 96 bits a value")
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "ranks"),
-    [
-        ("4", [4]),
-        ("4,8", [4, 8]),
-        ("4,8,…,65536", [2**k for k in range(2, 17)]),
-        ("4,8,...,40", [4, 8, 16, 32, 40]),
-        ("8,12,...,24", [8, 12, 16, 20, 24]),
-        ("1, 2, …, 4, 5", None),
-    ],
-)
-def test_ranks(text, ranks):
-    if ranks is None:
-        with pytest.raises(argparse.ArgumentTypeError, match="stands between"):
-            integers(text)
-    else:
-        assert integers(text) == ranks
 
 
 # ---- mistakes ---------------------------------------------------------------------------------

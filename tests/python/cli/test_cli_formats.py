@@ -182,28 +182,6 @@ def test_comparison_as_json(capsys):
         assert found["common"] == Comparison.of(a, b).common == 127
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--compare", "e4m3"], "expected 2 arguments"),
-        (["--compare", "e4m3", "e5m2", "fp16"], "two formats and no more, got fp16 too"),
-        (["--compare", "e4m3", "e4m3fnn"], "did you mean 'e4m3fn'?"),
-        (["e4m3fnn"], "did you mean 'e4m3fn'?"),
-        (["int64"], "of integers there are int2 … int25"),
-        (["-"], "unknown format '-'"),
-    ],
-)
-def test_mistakes(capsys, arguments, told):
-    try:
-        status = main(["show", *arguments])
-    except SystemExit as stop:
-        status = stop.code
-    captured = capsys.readouterr()
-    assert (status, captured.out, captured.err.count("\n")) == (2, "", 1)
-    assert told in captured.err
-    assert captured.err.endswith(" (see cpd show --help)\n")
-
-
 @pytest.mark.parametrize("columns", [20, 40, 60])
 def test_a_narrow_window_cuts_no_number(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -329,9 +307,29 @@ def test_elements_of_scaled_formats(capsys):
     assert [one["value"] for one in row["elements"]["values"]][:4] == [0, 0.5, 1, 1.5]
 
 
+def test_formats_without_mantissa_bits_have_no_subnormals(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["show", "e3m0", "e8m0", "e2m1"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "," in line]
+    assert [row[5] for row in rows if row[0] != "Format"] == ["none", "none", "0.5"]
+
+
+# ---- mistakes ------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (["--compare", "e4m3"], "expected 2 arguments"),
+        (["--compare", "e4m3", "e5m2", "fp16"], "two formats and no more, got fp16 too"),
+        (["--compare", "e4m3", "e4m3fnn"], "did you mean 'e4m3fn'?"),
+        (["--compare", "e4m3", "nvfp4"], "--compare takes formats without scales, got nvfp4"),
+        (["--compare", "e4m3", "e5m2", "--tables", "ocp"], "takes two formats and no table"),
+        (["--compare", "e4m3", "e5m2", "--units"], "--compare shows formats, --units does not"),
+        (["e4m3fnn"], "did you mean 'e4m3fn'?"),
+        (["int64"], "of integers there are int2 … int25"),
+        (["-"], "unknown format '-'"),
         (
             ["h100"],
             "unknown name 'h100'; matrix units are h100-fp16, h100-bf16, h100-tf32, h100-fp8 (",
@@ -345,26 +343,26 @@ def test_elements_of_scaled_formats(capsys):
         (["mxfp8", "rule=up"], "unknown format 'rule=up': quote a format of several words"),
         (["mxfp8 rul=up"], "unknown option 'rul' of a scaled format"),
         (["mxfp8 rule=flor"], "did you mean 'floor'?"),
-        (["--compare", "e4m3", "nvfp4"], "--compare takes formats without scales, got nvfp4"),
         (["int16 row", "--values"], "--values lists formats of up to 8 bits, int16 has 16"),
+        *(
+            (["e4m3", f"--neighbors={text}"], "--neighbors must be a number such as 0.3")
+            for text in ("", "x", "1.2.3", "0x", "1e", "--1")
+        ),
+        (["e4m3", "--picture", "a.gif"], "a plot must end in .png or .svg"),
+        (["mxfp8", "--picture", "a.png"], "--picture takes formats without scales, got mxfp8"),
+        (["--recipes", "mxfp8", "nvfp4"], "one recipe at a time"),
+        (["--recipes", "nvpf4"], "did you mean nvfp4?"),
+        (["--recipes", "nowhere.toml"], "No such file or directory"),
+        (["--recipes", "native weigth=mxfp8"], "weigth"),
+        (["mxfp8", "--schema"], "--schema is of all recipes, got 'mxfp8' too"),
     ],
 )
-def test_mistakes_about_scaled_formats(capsys, arguments, told):
-    assert main(["show", *arguments]) == 2
+def test_mistakes(capsys, arguments, told):
+    try:
+        status = main(["show", *arguments])
+    except SystemExit as stop:
+        status = stop.code
     captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert (status, captured.out, captured.err.count("\n")) == (2, "", 1)
     assert told in captured.err
-
-
-def test_json_to_standard_output(capsys):
-    assert main(["show", "e4m3", "--json", "-"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert math.isclose(row["max"], 240)
-
-
-def test_formats_without_mantissa_bits_have_no_subnormals(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["show", "e3m0", "e8m0", "e2m1"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "," in line]
-    assert [row[5] for row in rows if row[0] != "Format"] == ["none", "none", "0.5"]
+    assert captured.err.endswith(" (see cpd show --help)\n")

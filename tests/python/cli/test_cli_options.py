@@ -98,7 +98,7 @@ def test_help_in_80_columns(
     with pytest.raises(SystemExit, match=r"^0$"):
         main([*command.split(), "--help"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines
+    assert lines[0].startswith(f"usage: cpd {command}".rstrip())
     for line in lines:
         assert len(line) <= 80, line
         assert not re.search(r"\w-$", line), line
@@ -213,11 +213,23 @@ def test_lists_that_are_refused(text: str) -> None:
         texts(text)
 
 
-def test_lists_of_integers() -> None:
-    assert integers("[2-4],8") == [2, 3, 4, 8]
-    for text in ("x", "4,0", "1.5", "4,…,8", "…"):
-        with pytest.raises(argparse.ArgumentTypeError):
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("[2-4],8", [2, 3, 4, 8]),
+        ("4", [4]),
+        ("4,8,…,65536", [2**k for k in range(2, 17)]),
+        ("4,8,...,40", [4, 8, 16, 32, 40]),
+        ("8,12,...,24", [8, 12, 16, 20, 24]),
+        *((text, None) for text in ("x", "4,0", "1.5", "4,…,8", "…", "1, 2, …, 4, 5")),
+    ],
+)
+def test_lists_of_integers(text: str, numbers: list[int] | None) -> None:
+    if numbers is None:
+        with pytest.raises(argparse.ArgumentTypeError, match=r"must be|stands between"):
             integers(text)
+    else:
+        assert integers(text) == numbers
 
 
 # ---- cpd show --------------------------------------------------------------------------------

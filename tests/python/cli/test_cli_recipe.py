@@ -52,25 +52,6 @@ def test_the_schema_is_that_of_the_library(capsys):
     assert json.loads(printed(capsys, "show", "--schema")) == schema()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["mxfp8", "nvfp4"], "one recipe at a time"),
-        (["nvpf4"], "did you mean nvfp4?"),
-        (["nowhere.toml"], "No such file or directory"),
-        (["native weigth=mxfp8"], "weigth"),
-    ],
-)
-def test_mistakes(capsys, arguments, told):
-    assert main(["show", "--recipes", *arguments]) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_the_schema_takes_no_name(capsys):
-    assert main(["show", "mxfp8", "--schema"]) == 2
-    assert "--schema is of all recipes, got 'mxfp8' too" in capsys.readouterr().err
-
-
 def test_a_mistake_in_a_file_names_the_key(capsys, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('forward = "native"\nweight = "e4m3fm"\n')

@@ -11,16 +11,9 @@ import pytest
 
 import compress_oracle_sparse as by_rule
 import cpd
+from arrays import assert_same_values
 
 torch = pytest.importorskip("torch")
-
-
-def same(expected, got) -> None:
-    expected, got = (np.asarray(v, np.float32).ravel() for v in (expected, got))
-    nan = np.isnan(expected)
-    np.testing.assert_array_equal(nan, np.isnan(got))
-    bits = [v[~nan].view(np.uint32) for v in (expected, got)]
-    np.testing.assert_array_equal(*bits)
 
 
 def layer(shape, seed=1) -> np.ndarray:
@@ -37,8 +30,10 @@ def coded(text: str, x, **options):
 def test_int8_rows(shape):
     x = layer(shape)
     row = math.prod(shape[1:]) if len(shape) > 1 else max(1, x.size)
-    same(by_rule.integers(x.ravel().tolist(), 127, max(1, row)), coded("int8_rows", x))
-    same(by_rule.integers(x.ravel().tolist(), 127, 5), coded("int8_rows row=5", x))
+    assert_same_values(
+        by_rule.integers(x.ravel().tolist(), 127, max(1, row)), coded("int8_rows", x)
+    )
+    assert_same_values(by_rule.integers(x.ravel().tolist(), 127, 5), coded("int8_rows row=5", x))
 
 
 @pytest.mark.parametrize("bucket", [1, 7, 32, 64, 256])
@@ -47,7 +42,7 @@ def test_int4_in_buckets(bucket):
     x[40:80] = 0
     x[90] = np.nan
     x[200] = np.inf
-    same(by_rule.integers(x.tolist(), 7, bucket), coded(f"int4 bucket={bucket}", x))
+    assert_same_values(by_rule.integers(x.tolist(), 7, bucket), coded(f"int4 bucket={bucket}", x))
     assert not np.signbit(coded("int4 bucket=32", np.full(32, -0.0, np.float32))).any()
 
 
@@ -58,7 +53,7 @@ def test_given_integers_decide(text, most, bits):
     random = np.random.default_rng(bits).integers(0, 2**bits, 160)
     made = cpd.Codec(text + " stochastic", random_bits=bits)
     expected = by_rule.integers(x.tolist(), most, 16, random.tolist(), bits)
-    same(expected, made.encode(x, random=random).values)
+    assert_same_values(expected, made.encode(x, random=random).values)
 
 
 def test_a_draw_is_unbiased():
@@ -87,16 +82,16 @@ def test_fp8_rows_are_torchfts(shape):
     expected = torchft(torch.from_numpy(x))
     got = coded("fp8_rows", torch.from_numpy(x))
     assert isinstance(got, torch.Tensor)
-    same(expected, got)
-    same(by_rule.fp8_rows(x.ravel().tolist(), shape[1]), got)
+    assert_same_values(expected, got)
+    assert_same_values(by_rule.fp8_rows(x.ravel().tolist(), shape[1]), got)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-38, 1e-36, 2e-36, 1e30, 3e38])
 def test_fp8_rows_of_every_size(scale):
     x = np.linspace(-1, 1, 23).astype(np.float64) * scale
     x = x.astype(np.float32)[None]
-    same(torchft(torch.from_numpy(x)), coded("fp8_rows", x))
-    same(by_rule.fp8_row(x[0].tolist()), coded("fp8_rows", x))
+    assert_same_values(torchft(torch.from_numpy(x)), coded("fp8_rows", x))
+    assert_same_values(by_rule.fp8_row(x[0].tolist()), coded("fp8_rows", x))
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "fp8-tensor"])
@@ -110,7 +105,7 @@ def test_blocks_of_a_sum(name):
     first, *others = map(by_blocks, per_rank)
     spec = cpd.Reduce(f"blockwise {name}", exchange="owner")
     [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec)
-    same(by_blocks(sum(others, first)), got)
+    assert_same_values(by_blocks(sum(others, first)), got)
 
 
 def test_rows_of_a_sum():
@@ -123,4 +118,4 @@ def test_rows_of_a_sum():
     total = sum(others, first)
     expected = by_rule.integers(total.tolist(), 127, 40)
     [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec)
-    same(expected, got)
+    assert_same_values(expected, got)

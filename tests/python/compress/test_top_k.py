@@ -13,14 +13,7 @@ import compress_oracle_sparse as by_rule
 import cpd
 import oracle
 import reduce_oracle
-
-
-def same(expected, got) -> None:
-    expected, got = (np.asarray(v, np.float32).ravel() for v in (expected, got))
-    nan = np.isnan(expected)
-    np.testing.assert_array_equal(nan, np.isnan(got))
-    bits = [v[~nan].view(np.uint32) for v in (expected, got)]
-    np.testing.assert_array_equal(*bits)
+from arrays import assert_same_values
 
 
 def layer(n: int, seed: int, kind: str = "normal") -> np.ndarray:
@@ -48,7 +41,7 @@ def test_residuals_over_calls(fraction, n, kind):
     for call in range(3):
         x = layer(n, call, kind)
         sent = by_rule.top_k(x.tolist(), residual, fraction)
-        same(sent.values, codec.encode(x, states=states).values)
+        assert_same_values(sent.values, codec.encode(x, states=states).values)
         residual = sent.residual
 
 
@@ -66,7 +59,7 @@ def test_values_by_another_codec(inner, rule):
     for call in range(4):
         x = layer(200, 20 + call)
         sent = by_rule.top_k(x.tolist(), residual, "0.2", rule)
-        same(sent.values, codec.encode(x, states=states).values)
+        assert_same_values(sent.values, codec.encode(x, states=states).values)
         residual = sent.residual
 
 
@@ -75,7 +68,7 @@ def test_without_feedback():
     states = cpd.compress.States()
     for call in range(2):
         x = layer(100, call)
-        same(
+        assert_same_values(
             by_rule.top_k(x.tolist(), [0.0] * 100, "0.1").values,
             codec.encode(x, states=states).values,
         )
@@ -110,7 +103,7 @@ def test_sums_over_ranks(exchange):
             residuals[rank] = sent.residual
             total += np.asarray(sent.values, np.float32)
         [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec, states=states)
-        same(total, got)
+        assert_same_values(total, got)
 
 
 FORMATS = {
@@ -176,7 +169,7 @@ def test_aps_over_kept_values(name, sums, aps, exchange):
         [got], [report] = cpd.simulate_all_reduce(
             [[x] for x in ranks], spec, states=states, report=True
         )
-        same(expected, got)
+        assert_same_values(expected, got)
         shifts.add(report.shift)
         with cpd.comm.local(3) as group:
             made = group.run(
@@ -185,12 +178,12 @@ def test_aps_over_kept_values(name, sums, aps, exchange):
                 )
             )
         for [mine], told in made:
-            same(got, mine)
+            assert_same_values(got, mine)
             assert told.tensors == [report]
     assert len(shifts) == 4
     kept = [np.frombuffer(one["values"], "<f4") for one in states.state_dict()["layers"]]
     for residual, held in zip(rule.residuals, kept, strict=True):
-        same(residual, held)
+        assert_same_values(residual, held)
 
 
 def test_aps_without_feedback_and_without_values():
@@ -198,12 +191,12 @@ def test_aps_without_feedback_and_without_values():
     x = layer(100, 3) * np.float32(1e-5)
     largest = by_rule.top_k(x.tolist(), [0.0] * 100, "0.1").values
     cast = cpd.Reduce("e4m3", accumulator="fp32", aps=True, result="fp32")
-    same(
+    assert_same_values(
         cpd.simulate_all_reduce([[np.float32(largest)]], cast)[0],
         cpd.simulate_all_reduce([[x]], spec)[0],
     )
     for empty in (np.zeros(0, np.float32), np.zeros(7, np.float32)):
-        same(empty, cpd.simulate_all_reduce([[empty], [empty]], spec)[0])
+        assert_same_values(empty, cpd.simulate_all_reduce([[empty], [empty]], spec)[0])
 
 
 @pytest.mark.parametrize("inner", ["mxfp8", "int4", "qsgd bits=4", "terngrad", "sparse e4m3"])
@@ -229,10 +222,10 @@ def test_a_scaler_of_kept_values_is_shared():
                 )
             )
         for [mine] in made:
-            same(got, mine)
+            assert_same_values(got, mine)
 
 
 def test_bits_a_value():
     packet = cpd.Codec("top_k 0.01").encode(layer(1 << 20, 1))
     assert 0.01 * (32 + 8.0) < packet.bits_a_value < 0.01 * (32 + 8.3)
-    same(packet.values, cpd.compress.Packet.from_bytes(packet.data).values)
+    assert_same_values(packet.values, cpd.compress.Packet.from_bytes(packet.data).values)

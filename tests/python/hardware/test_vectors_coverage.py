@@ -13,8 +13,6 @@ from cpd.hardware.vectors import coverage
 from cpd.hardware.vectors.coverage import cannot_happen
 from cpd.hardware.vectors.vectors import Vectors
 
-SUM = {"accumulator": "e3m2ieee", "length": 2}
-
 
 def counted(made: Vectors) -> Counter[str]:
     for _ in made.batches():

@@ -340,11 +340,6 @@ class Layer(nn.Module):
         return (y if isinstance(y, torch.Tensor) else y[0]).float().square().mean()
 
 
-class Attention(nn.MultiheadAttention):
-    def forward(self, x):
-        return super().forward(x, x, x)
-
-
 class Products(nn.Module):
     def __init__(self):
         super().__init__()
@@ -387,13 +382,6 @@ def test_every_kind_of_layer_begins_steps(kind, dtype, recipe):
 
 
 # ---- torch.compile -------------------------------------------------------------------------------
-
-
-def two_steps(model, call):
-    for n in range(4):
-        call(x_of(n)).square().mean().backward()
-        with torch.no_grad():
-            call(x_of(n))
 
 
 @pytest.mark.parametrize("train", ["method", "part", "layers", "call"])

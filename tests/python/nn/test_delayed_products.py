@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from cpd import functional as ours  # noqa: E402
-from cpd.nn.delayed import Delayed, update  # noqa: E402
+from cpd.nn.delayed import Delayed, at, update  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 SCALE = "e4m3fn block=tensor scale=fp32 arithmetic=te history=3"
@@ -75,13 +75,13 @@ def columns(state):
     return state.scale.view(state.products, 3), history
 
 
-def check(module, inputs, products, forward, of_attention=0):
-    """The converted module is the one by hand, in all steps; of its state, the last
-    `of_attention` products are attention's."""
-    hand = Hand(module, products, forward)
-    report = cpd.convert(module, HOW, coverage=False)
+def check(module, inputs, products, forward, of_attention=0, model=None):
+    """The converted module, alone or in a model, is the one by hand, in all steps; of its state,
+    the last `of_attention` products are attention's."""
+    hand, model = Hand(module, products, forward), model or module
+    report = cpd.convert(model, HOW, coverage=False)
     assert not report.not_emulated
-    assert same(steps_of(module, inputs), steps_of(hand, inputs))
+    assert same(steps_of(model, inputs), steps_of(hand, inputs))
     own = products - of_attention
     for part, of in (
         (module.cpd_delayed, hand.products[:own]),
@@ -90,9 +90,9 @@ def check(module, inputs, products, forward, of_attention=0):
         if not len(of):
             continue
         scales, history = columns(part)
-        assert scales[: len(of)].ne(1).any()
         for n, one in enumerate(of):
             if one.amax_history.any():  # a product that is computed
+                assert scales[n].ne(1).all()
                 assert same([scales[n], history[n]], [one.scale, one.amax_history])
             else:
                 assert same(scales[n], torch.ones(3))
@@ -131,12 +131,12 @@ def lstm_by_hand(hand, layer, x):
 class First(nn.Module):
     """The first result of a module."""
 
-    def __init__(self, module):
+    def __init__(self, module, **how):
         super().__init__()
-        self.module = module
+        self.module, self.how = module, how
 
     def forward(self, *inputs):
-        return self.module(*inputs)[0]
+        return self.module(*inputs, **self.how)[0]
 
 
 @pytest.mark.parametrize(
@@ -146,18 +146,7 @@ def test_a_recurrent_layer(options):
     torch.manual_seed(0)
     layer = nn.LSTM(3, 4, **options)
     chains = layer.num_layers * (1 + layer.bidirectional)
-    hand = Hand(layer, 3 * chains, lstm_by_hand)
-    model = First(layer)
-    cpd.convert(model, HOW, coverage=False)
-    x = [normal(5, 2, 3)]
-    assert same(steps_of(model, x), steps_of(hand, x))
-    scales, history = columns(layer.cpd_delayed)
-    used = [n for n in range(3 * chains) if n % 3 < 2 or layer.proj_size]
-    assert scales[used].ne(1).all()
-    for n in used:
-        assert same(
-            [scales[n], history[n]], [hand.products[n].scale, hand.products[n].amax_history]
-        )
+    check(layer, [normal(5, 2, 3)], 3 * chains, lstm_by_hand, model=First(layer))
 
 
 def test_a_cell():
@@ -191,25 +180,8 @@ def attention_by_hand(hand, module, query, key, value):
 def test_attention(weights):
     torch.manual_seed(0)
     module = nn.MultiheadAttention(8, 2, batch_first=True)
-    hand = Hand(module, 6, attention_by_hand)
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.module = module
-
-        def forward(self, *inputs):
-            return self.module(*inputs, need_weights=weights)[0]
-
-    model = Model()
-    cpd.convert(model, HOW, coverage=False)
     x = [normal(2, 5, 8, seed=n) for n in range(3)]
-    assert same(steps_of(model, x), steps_of(hand, x))
-    state = module.cpd_delayed
-    for part, of in ((state, hand.products[:4]), (state.attention, hand.products[4:])):
-        for (scale, history), one in zip(zip(*columns(part), strict=True), of, strict=True):
-            assert scale.ne(1).all()
-            assert same([scale, history], [one.scale, one.amax_history])
+    check(module, x, 6, attention_by_hand, 2, First(module, need_weights=weights))
 
 
 class Own(nn.Module):
@@ -239,8 +211,7 @@ def own_by_hand(hand, module, x):
 
 @pytest.mark.parametrize("written", [False, True])
 def test_attention_of_ones_own(written):
-    hand = Hand(Own(written), 3, own_by_hand)
-    model = Own(written)
+    hand, model = Hand(Own(written), 3, own_by_hand), Own(written)
     cpd.convert(model, HOW, coverage=False)
     x = [normal(2, 5, 8)]
     assert same(steps_of(model, x), steps_of(hand, x))
@@ -397,4 +368,6 @@ def test_errors():
         ours.scaled_dot_product_attention(x, x, x, recipe=HOW)
     with pytest.raises(ValueError, match=r"which cpd\.autocast does not store"):
         cpd.autocast(cpd.Recipe("native", attention=WITHIN))
+    with pytest.raises(TypeError, match=r"delayed must be a cpd\.nn\.delayed\.Delayed, got int"):
+        at(3, 0)
     assert Delayed.of(cpd.Recipe(sums="e4m3")) is None

@@ -19,30 +19,6 @@ from cpd.nn.observed_rows import WatchRow, _cells  # noqa: E402
 from cpd.nn.operations import Operation  # noqa: E402
 
 
-def test_running_statistics_go_together():
-    x, one = torch.rand(2, 3, 4), torch.ones(3)
-    for mean, var in ((one, None), (None, one)):
-        with pytest.raises(ValueError, match="give both running_mean and running_var"):
-            cpd.functional.instance_norm(x, mean, var, recipe="native")
-
-
-@pytest.mark.parametrize("norm", ["batch_norm", "instance_norm"])
-def test_running_statistics_move_as_torchs(norm):
-    """Once a call, with a rounded result too."""
-    recipe = cpd.Recipe("native", output="bf16")
-    x = torch.rand(4, 3, 5)
-    ours, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
-    for _ in range(2):
-        if norm == "batch_norm":
-            F.batch_norm(x, *theirs, training=True)
-            cpd.functional.batch_norm(x, *ours, training=True, recipe=recipe)
-        else:
-            F.instance_norm(x, *theirs)
-            cpd.functional.instance_norm(x, *ours, recipe=recipe)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one, other)
-
-
 @pytest.mark.parametrize(("channels", "groups"), [(4, 3), (4, 0), (3, 3)])
 def test_groups_divide_the_channels(channels, groups):
     with pytest.raises(
@@ -129,19 +105,3 @@ def test_a_weight_in_bfloat16_beside_an_input_in_float32():
             cpd.functional.linear(x, w, recipe=recipe)
         y = cpd.functional.linear(x, w, recipe=recipe, dtype=torch.float32)
         assert torch.allclose(y, cpd.functional.linear(x, w.float(), recipe=recipe), rtol=1e-5)
-
-
-def test_compiled_running_statistics_move_once():
-    """The backward pass computes the layer again, and leaves them."""
-    recipe = cpd.Recipe("native", output="bf16")
-    ours, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
-    x = torch.rand(4, 3, 5, requires_grad=True)
-
-    @torch.compile(backend="aot_eager")
-    def normed(x, mean, var):
-        return cpd.functional.batch_norm(x, mean, var, training=True, recipe=recipe)
-
-    normed(x, *ours).sum().backward()
-    F.batch_norm(x, *theirs, training=True)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one, other)

@@ -120,6 +120,25 @@ def test_running_statistics_are_torchs():
             assert same(mine, [s.to(dtype) for s in theirs])
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("norm", ["batch_norm", "instance_norm"])
+def test_running_statistics_move_once_a_call(norm, is_compiled):
+    """With a rounded result, too: a compiled backward pass computes the layer again."""
+    how = {"training": True} if norm == "batch_norm" else {}
+    recipe = cpd.Recipe("native", output="bf16")
+
+    def normed(x, mean, var):
+        return getattr(ours, norm)(x, mean, var, **how, recipe=recipe)
+
+    program = torch.compile(normed, backend="aot_eager") if is_compiled else normed
+    x = normal(4, 3, 5).requires_grad_()
+    mine, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    for _ in range(2):
+        program(x, *mine).sum().backward()
+        getattr(F, norm)(x, *theirs, **how)
+    assert same(mine, theirs)
+
+
 @pytest.mark.few("", 3)
 @pytest.mark.parametrize("norm", NORMS)
 def test_compiled_norms_have_eagers_bits(norm):
@@ -142,6 +161,9 @@ def test_norms_say_what_they_do_not_take():
     assert wide.dtype == torch.float32
     with pytest.raises(TypeError, match="input must be of type"):
         ours.layer_norm(x.double(), (4,), recipe=NARROW)
+    for statistics in ((torch.ones(4), None), (None, torch.ones(4))):
+        with pytest.raises(ValueError, match="give both running_mean and running_var"):
+            ours.instance_norm(torch.ones(2, 4, 3), *statistics, recipe=PLAIN)
 
 
 # ---- embeddings ----------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cpd
 from cpd.nn.products import macs, name_of
 
-ONES = {"dtype": torch.float32}
 FP32 = cpd.Recipe(sums="fp32")
 MM = cpd.Recipe("native", weight="(4,3)")
 

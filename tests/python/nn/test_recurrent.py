@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -69,10 +70,12 @@ OPTIONS = (
     {"bias": False, "batch_first": True},
     {"num_layers": 2, "bidirectional": True},
 )
+PROJECTED = ("lstm", {"proj_size": 2, "num_layers": 2, "bidirectional": True})
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "options"), [*itertools.product(KINDS, OPTIONS), PROJECTED], ids=str
+)
 @pytest.mark.parametrize("packed", [False, True], ids=("padded", "packed"))
 def test_native_sums_give_torchs_results(kind, options, packed):
     layer = torchs(kind, **options)
@@ -90,22 +93,6 @@ def test_native_sums_give_torchs_results(kind, options, packed):
         how = {}
     got = with_gradients(lambda: function(kind)(*mine, recipe=NATIVE, **how), leaves)
     wanted = with_gradients(lambda: getattr(_VF, kind)(*theirs), leaves)
-    assert close(got, wanted)
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=("padded", "packed"))
-def test_projected_states_are_torchs(packed):
-    layer = torchs("lstm", proj_size=2, num_layers=2, bidirectional=True)
-    hx, x = states(layer, "lstm"), normal(5, 4, 3)
-    leaves = list(layer.parameters())
-    order, how, theirs = arguments(layer), {}, ()
-    if packed:
-        x, sizes, *_ = pack_padded_sequence(x, LENGTHS)
-        how, theirs = {"batch_sizes": sizes}, (sizes,)
-    weights = layer._flat_weights
-    got = with_gradients(lambda: ours.lstm(x, hx, weights, *order, recipe=NATIVE, **how), leaves)
-    order = order[:-1] if packed else order
-    wanted = with_gradients(lambda: _VF.lstm(x, *theirs, hx, weights, *order), leaves)
     assert close(got, wanted)
 
 

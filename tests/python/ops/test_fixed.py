@@ -21,31 +21,11 @@ import fixed_oracle
 import oracle
 from arrays import fixed_of, from_bits, spec_of, to_bits
 from cpd.numeric.accumulator import as_accumulator
+from fixed_cases import TO_UNITS, accumulated, fixed, floats
 from front_ends import Call, FrontEnd, every_front_end
 
 F32 = npt.NDArray[np.float32]
-TO_UNITS = oracle.DETERMINISTIC_MODES
-
-
 made_of: Any = cpd.Accumulator
-
-
-def floats(values: Any) -> F32:
-    return np.array(values, np.float32)
-
-
-def accumulated(name: str, point: cpd.Accumulator, rounding: str, overflow: str) -> cpd.Accumulator:
-    """With that rounding of the sum or, where the format holds every sum, without one."""
-    try:
-        return point.replace(format=name, rounding=rounding, overflow=overflow)
-    except ValueError as refused:
-        if "rounding= has no effect" not in str(refused):
-            raise
-        return point.replace(format=name, overflow=overflow)
-
-
-def fixed(width: int, fraction: int, rounding: str | None = None) -> cpd.Accumulator:
-    return cpd.Accumulator(width=width, fraction=fraction, sum_rounding=rounding)
 
 
 def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> Call:

@@ -19,9 +19,9 @@ import fixed_oracle
 import oracle
 from arrays import fixed_of, to_bits
 from cpd import _core
+from fixed_cases import TO_UNITS, accumulated, fixed, floats
 from flags_oracle import is_signalling
 from front_ends import Call, FrontEnd, every_front_end
-from test_fixed import TO_UNITS, accumulated, fixed, floats
 
 NX, UF, OF, NV = 1, 2, 4, 16
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise", "fma", "block_fma")

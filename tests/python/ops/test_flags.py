@@ -16,10 +16,10 @@ import cpd
 import flags_oracle
 import oracle
 from arrays import STRIDED, boundary_bits, from_bits, layout, spec_of
-from by_keywords import by_keywords
+from double_operands import operands
+from flag_cases import OPERATIONS, flags_alone, value_and_flags, values_of
 from flags_oracle import DZ, NV, NX, OF, UF
 from front_ends import Call, FrontEnd, every_front_end
-from test_float64 import operands as wide_operands
 
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "binary8p4se"),
@@ -27,18 +27,13 @@ NAMES = [
     *("int8", "int8:full", "e2m1:unsigned", "e3m0:nosub", "binary8p1ue"),
     *("binary8p4sf", "binary8p3uf"),
 ]
-OPERATIONS = {name: getattr(cpd, name) for name in flags_oracle.COUNTS}
-
-
-def values_of(x: Any) -> list[oracle.Value]:
-    return [oracle.value_from_double(float(v)) for v in x]
 
 
 def arrays(f: cpd.Format, dtype: Any, n: int, seed: int) -> list[Any]:
     """Returns operands with many results next to a point where rounding or a flag changes."""
     spec = spec_of(f)
     if dtype == np.float64:
-        return list(wide_operands(spec, n, seed))
+        return list(operands(spec, n, seed))
     generator = random.Random(seed)
     pool = boundary_bits(spec, codes=24, noise=20, seed=seed)
     x, y, z = (from_bits(generator.choice(pool) for _ in range(n)) for _ in range(3))
@@ -68,14 +63,6 @@ def cases(
         made.append(Call(value_and_flags, (name, *given), more, expected))
         made.append(Call(flags_alone, (name, *given), more, raised))
     return made
-
-
-def value_and_flags(name: str, *args: Any, **how: Any) -> Any:
-    return by_keywords(OPERATIONS[name], *args, **how)[0]
-
-
-def flags_alone(name: str, *args: Any, **how: Any) -> Any:
-    return by_keywords(OPERATIONS[name], *args, **how)[1]
 
 
 @cache

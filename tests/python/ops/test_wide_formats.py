@@ -17,9 +17,9 @@ import cpd
 import flags_oracle
 import oracle
 from arrays import spec_of
+from flag_cases import OPERATIONS, flags_alone, value_and_flags, values_of
 from front_ends import Call, FrontEnd, every_front_end
 from rationals import Fraction
-from test_flags import OPERATIONS, flags_alone, value_and_flags, values_of
 
 NAMES = [
     *("fp64", "e9m30", "e11m0", "e11m3", "e5m52", "e8m24", "e9m0", "e10m40:nosub", "e1m30"),

@@ -190,6 +190,9 @@ def test_lars_in_low_precision():
 def test_errors_of_lars():
     with pytest.raises(ValueError, match="trust must be at least 0, got -1"):
         LARS([weight(1.0)], lr=1.0, trust=-1)
+    for lr in (math.nan, -1.0):
+        with pytest.raises(ValueError, match="lr must be at least 0"):
+            LARS([weight(1.0)], lr=lr)
     layer = nn.Embedding(5, 2, sparse=True)
     layer(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match="LARS takes dense gradients"):

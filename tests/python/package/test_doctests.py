@@ -14,69 +14,16 @@ import pytest
 
 import cpd
 
-MODULES = (
-    "cpd",
-    "cpd._since",
-    "cpd.comm",
-    "cpd.comm.communicator",
-    "cpd.comm.schedule",
-    "cpd.comm.spec",
-    "cpd.comm.threads",
-    "cpd.comm.virtual",
-    "cpd.compat.cpd2020",
-    "cpd.compat.qpytorch",
-    "cpd.compat.transformer_engine",
-    "cpd.compress",
-    "cpd.compress.codecs",
-    "cpd.compress.states",
-    "cpd.nn.attention",
-    "cpd.nn.autocast",
-    "cpd.nn.convert",
-    "cpd.nn.convolution",
-    "cpd.nn.delayed",
-    "cpd.nn.embedding",
-    "cpd.nn.functional",
-    "cpd.nn.norms",
-    "cpd.nn.observers",
-    "cpd.nn.quantizers",
-    "cpd.nn.recipe",
-    "cpd.nn.recipe_files",
-    "cpd.nn.recurrent",
-    "cpd.numeric.accumulator",
-    "cpd.numeric.cast",
-    "cpd.numeric.formats",
-    "cpd.numeric.scaled",
-    "cpd.numeric.renamed",
-    "cpd.ops.arithmetic",
-    "cpd.ops.casts",
-    "cpd.ops.encoded",
-    "cpd.ops.sums",
-    "cpd.optim",
-    "cpd.optim.lars",
-    "cpd.optim.loss_scaler",
-    "cpd.optim.low_precision",
-    "cpd.optim.recipe",
-    "cpd.parallel.outer",
-    "cpd.parallel.virtual_nodes",
-    "cpd.study.choices",
-    "cpd.study.costs",
-    "cpd.study.machines",
-    "cpd.study.networks",
-    "cpd.study.throughput",
-    "cpd.hardware.gate_counts",
-    "cpd.hardware.probing.command",
-    "cpd.hardware.probing.find",
-    "cpd.study.reduce",
-    "cpd.hardware.replaying",
-    "cpd.study.sweeps.cells",
-    "cpd.study.sweeps.patterns",
-    "cpd.study.sweeps.rows",
-    "cpd.study.sweeps.run",
-    "cpd.hardware.vectors.making",
+PACKAGE = Path(cpd.__file__).parent
+MODULES = sorted(
+    ".".join(("cpd", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+    if re.search(r"(?m)^ *>>> ", path.read_text())
 )
-TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
+"""Every module with an example."""
+TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.", "cpd.track.")
 """Rooms that need torch, but for what is in PLAIN."""
-PLAIN = ("cpd.nn.ready", "cpd.nn.recipe", "cpd.nn.recipe_files")
+PLAIN = ("cpd.nn.recipe", "cpd.nn.recipe_files", "cpd.nn.recipe_schema")
 
 
 @pytest.mark.parametrize("name", MODULES)

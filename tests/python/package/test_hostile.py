@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
 import hostile  # noqa: E402
-from test_memory import growth, has_mallinfo2  # noqa: E402
+from heap import growth, has_mallinfo2  # noqa: E402
 
 SHARE = 60
 """One call of SHARE is made in the quick tier."""

@@ -5,14 +5,13 @@ while the C library's heap and Python's are watched."""
 from __future__ import annotations
 
 import ctypes
-import gc
-import sys
 
 import numpy as np
 import pytest
 
 import cpd
 from by_keywords import by_keywords
+from heap import ROUNDS, growth, has_mallinfo2
 
 torch = pytest.importorskip("torch")
 
@@ -20,53 +19,10 @@ import cpd.functional as F  # noqa: E402
 
 CALLS = 1_000
 ALL_CALLS = 200_000
-ROUNDS = 8
-"""A heap may grow by chance in some rounds; memory that calls keep grows it in each round."""
 SPARE_BYTES = 16
 """For each call of a round: half of malloc's least chunk."""
 MOST_BYTES, MOST_BLOCKS = 16 * 1024, 500
 """However many the calls of a round: those of ALL_CALLS may keep less than a byte each."""
-
-
-class _Mallinfo2(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-def heap_bytes() -> int:
-    """Bytes that the process has of malloc, in all arenas and mapped ones."""
-    mallinfo2 = ctypes.CDLL(None).mallinfo2
-    mallinfo2.restype = _Mallinfo2
-    info = mallinfo2()
-    return int(info.uordblks + info.hblkhd)
-
-
-def has_mallinfo2() -> bool:
-    return hasattr(ctypes.CDLL(None), "mallinfo2")
-
-
-def growth(run, calls: int) -> tuple[int, int]:
-    """By how many bytes of malloc and blocks of Python's allocator a round of calls // ROUNDS calls
-    grows the process; the least of all rounds."""
-    for _ in range(min(200, calls)):
-        run()
-    gc.freeze()  # objects of before, torch's million of them, are left out of each collection
-    rounds = []
-    for _ in range(ROUNDS):
-        gc.collect()
-        before = heap_bytes(), sys.getallocatedblocks()
-        for _ in range(calls // ROUNDS):
-            run()
-        gc.collect()
-        after = heap_bytes(), sys.getallocatedblocks()
-        rounds.append((after[0] - before[0], after[1] - before[1]))
-    gc.unfreeze()
-    return min(r[0] for r in rounds), min(r[1] for r in rounds)
 
 
 def stochastic(f):
@@ -193,15 +149,21 @@ def check(run, calls: int) -> None:
 pytestmark = pytest.mark.skipif(not has_mallinfo2(), reason="this C library has no mallinfo2")
 
 
+ALL = pytest.param(ALL_CALLS, marks=[pytest.mark.exhaustive, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("calls", [CALLS, ALL])
 @pytest.mark.parametrize("operation", list(forward()))
-def test_calls_keep_no_memory(operation):
-    check(forward()[operation], CALLS)
+def test_calls_keep_no_memory(operation, calls):
+    check(forward()[operation], calls)
 
 
 @pytest.mark.few("", 4)
+@pytest.mark.parametrize("calls", [CALLS, ALL])
 @pytest.mark.parametrize("operation", list(backward()))
-def test_gradients_keep_no_memory(operation):
-    check(backward()[operation], CALLS // (4 if operation in LONG else 1))
+def test_gradients_keep_no_memory(operation, calls):
+    fewer = 4 if operation in LONG and calls == CALLS else 1
+    check(backward()[operation], calls // fewer)
 
 
 def test_refused_calls_keep_no_memory():
@@ -225,17 +187,3 @@ def test_the_heap_is_watched():
     assert blocks > 50
     for address in kept:
         libc.free(address)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("operation", list(forward()))
-def test_many_calls_keep_no_memory(operation):
-    check(forward()[operation], ALL_CALLS)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("operation", list(backward()))
-def test_many_gradients_keep_no_memory(operation):
-    check(backward()[operation], ALL_CALLS)

@@ -199,7 +199,9 @@ def mutated(seeds, rng):
     return "".join(words)
 
 
-def check_random(name, count):
+@pytest.mark.parametrize("count", [4000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", SEEDS)
+def test_random_texts(name, count):
     rng = random.Random(count)
     parse = GRAMMARS[name][0]
     for _ in range(count):
@@ -210,17 +212,6 @@ def check_random(name, count):
             check_readable(str(error))
         except Exception as error:
             raise AssertionError(f"{text!r}") from error
-
-
-@pytest.mark.parametrize("name", SEEDS)
-def test_random_texts(name):
-    check_random(name, 4000)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", SEEDS)
-def test_many_random_texts(name):
-    check_random(name, 1_000_000)
 
 
 LONG_WORDS = [

@@ -21,14 +21,6 @@ WORLD = 3
 NAMES = ["0.weight", "0.bias", "3.weight", "3.bias"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def virtual() -> dict[str, str]:
     """The weights of worker 0, of workers in this process."""

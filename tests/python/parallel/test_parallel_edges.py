@@ -16,7 +16,6 @@ from cpd.comm.schedule import as_schedule  # noqa: E402
 from cpd.compress import States  # noqa: E402
 from cpd.parallel.ddp import HookState, _as_parameter, _Bucket, _Worker  # noqa: E402
 from cpd.parallel.fsdp import ReduceScatter  # noqa: E402
-from cpd.parallel.nodes.keep import check_room  # noqa: E402
 
 P = torch.nn.Parameter(torch.zeros(3))
 
@@ -122,12 +121,3 @@ def test_gradients_lie_in_a_bucket_as_their_parameters_do():
     assert _as_parameter(given, torch.nn.Parameter(torch.zeros(2, 3, 4, 5))) is given
     sparse = torch.zeros(2, 3, 4, 10)[..., ::2]
     assert _as_parameter(given, torch.nn.Parameter(sparse)) is given
-
-
-def test_all_room_there_is_can_be_taken(monkeypatch):
-    monkeypatch.setattr("cpd.parallel.nodes.keep._available_memory", lambda: 1000)
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
-    for keep, error in (("memory", MemoryError), ("disk", OSError)):
-        check_room(keep, 1000, None)
-        with pytest.raises(error, match="take 1 kB, and there are 1 kB"):
-            check_room(keep, 1001, None)

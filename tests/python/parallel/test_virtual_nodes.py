@@ -42,14 +42,6 @@ def ranks() -> list[dict[str, str]]:
     return [rank.result for rank in found]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("name", DDP_CASES)
 def test_the_state_is_that_of_rank_0(ranks, name):
     assert nodes_hash(DDP_CASES[name]) == ranks[0][name], ranks[0][name]

@@ -34,20 +34,13 @@ E4M3 = cpd.Reduce("e4m3")
 APS = cpd.Reduce("e4m3", aps=True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # ---- batches -------------------------------------------------------------------------------------
 
 Pair = collections.namedtuple("Pair", ["x", "y"])
 
 
 def test_batches_are_divided_whatever_holds_them():
+    """A batch of several tensors is one argument: each node gets its rows of each."""
     model = perceptron()
     nodes = cpd.VirtualNodes(model, 2, E4M3)
     x = torch.arange(12.0).reshape(4, 3)
@@ -57,10 +50,11 @@ def test_batches_are_divided_whatever_holds_them():
         seen.append(micro)
         return model(x).sum()
 
-    nodes.step(loss, {"x": x, "rest": [Pair(x, (x[:, 0],))]})
-    assert [micro["x"].tolist() for micro in seen] == [x[:2].tolist(), x[2:].tolist()]
-    assert type(seen[1]["rest"]) is list
-    assert seen[1]["rest"][0].y[0].tolist() == [6.0, 9.0]
+    nodes.step(loss, (torch.arange(4), {"x": x, "rest": [Pair(x, (x[:, 0],))]}))
+    assert [micro[0].tolist() for micro in seen] == [[0, 1], [2, 3]]
+    assert [micro[1]["x"].tolist() for micro in seen] == [x[:2].tolist(), x[2:].tolist()]
+    assert type(seen[1][1]["rest"]) is list
+    assert seen[1][1]["rest"][0].y[0].tolist() == [6.0, 9.0]
     seen.clear()
     batches = iter("abc")
     nodes.step(loss, micro_batches=batches)
@@ -101,21 +95,6 @@ def test_a_second_tensor_by_position():
     names = "takes all arguments after batch= by keyword: micro_batches=, on_gradients="
     with pytest.raises(TypeError, match=names):
         nodes.step(len, torch.ones(2, 3), torch.ones(2))
-
-
-@pytest.mark.parametrize("of", [tuple, lambda pair: dict(enumerate(pair))], ids=["tuple", "dict"])
-def test_a_batch_of_several_tensors(of):
-    """Each node gets its rows of each tensor."""
-    seen = []
-
-    def loss(batch):
-        seen.append((batch[0].tolist(), batch[1].tolist()))
-        return model(batch[0]).sum()
-
-    model = perceptron()
-    x = torch.arange(12.0).view(4, 3)
-    cpd.VirtualNodes(model, 2, E4M3).step(loss, of((x, torch.arange(4))))
-    assert seen == [(x[:2].tolist(), [0, 1]), (x[2:].tolist(), [2, 3])]
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
@@ -257,15 +236,22 @@ def test_sums_that_may_stall_are_told_once():
 
 
 def test_room_is_looked_for_beforehand(monkeypatch):
-    """104 bytes of gradients for each of 100 nodes."""
-    monkeypatch.setattr("cpd.parallel.nodes.keep._available_memory", lambda: 10_399)
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: shutil._ntuple_diskusage(0, 0, 99))
-    told = "the nodes' gradients take 10.4 kB, and there are"
-    with pytest.raises(MemoryError, match=f"{told} 10.4 kB of memory available: keep them on"):
-        cpd.VirtualNodes(perceptron(), 100, APS)
-    with pytest.raises(OSError, match=f"{told} 99 bytes free on disk"):
-        cpd.VirtualNodes(perceptron(), 100, APS, "disk")
-    cpd.VirtualNodes(perceptron(), 99, APS)
+    """104 bytes of gradients for each of 100 nodes. All the room that there is can be taken."""
+    told = "the nodes' gradients take 10.4 kB, and there are 10.4 kB"
+    for keep, error, where in (
+        ("memory", MemoryError, "of memory available: keep them on"),
+        ("disk", OSError, "free on disk"),
+    ):
+        for free in (10_399, 10_400):
+            memory, disk = (free if keep == kind else 99 for kind in ("memory", "disk"))
+            monkeypatch.setattr("cpd.parallel.nodes.keep._available_memory", lambda m=memory: m)
+            usage = shutil._ntuple_diskusage(0, 0, disk)
+            monkeypatch.setattr("shutil.disk_usage", lambda folder, usage=usage: usage)
+            if free < 10_400:
+                with pytest.raises(error, match=f"{told} {where}"):
+                    cpd.VirtualNodes(perceptron(), 100, APS, keep)
+            else:
+                cpd.VirtualNodes(perceptron(), 100, APS, keep)
     cpd.VirtualNodes(perceptron(), 100, APS, "recompute")
     monkeypatch.setattr("cpd.parallel.nodes.keep._available_memory", lambda: None)
     cpd.VirtualNodes(perceptron(), 100, APS)

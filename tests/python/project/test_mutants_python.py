@@ -19,7 +19,7 @@ from mutants import Mutant, Result
 from mutants_python import Ended
 
 FILE = "python/cpd_lab/shares.py"
-TEST = "tests/python/lab/demo/test_report.py::test_percent_never_rounds_to_all_or_nothing"
+TEST = "tests/python/lab/papers/test_papers_edges.py::test_shares"
 MUTANT = Mutant(FILE, "share < 0.001", "share < 0.5", TEST, "")
 PROGRAM = "from cpd_lab.shares import percent; print(percent(0.25))"
 WITHIN = """

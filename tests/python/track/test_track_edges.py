@@ -15,7 +15,6 @@ import cpd  # noqa: E402
 from cpd.parallel.traffic import StepTraffic  # noqa: E402
 from cpd.track import Tracker  # noqa: E402
 from cpd.track.lightning_callback import _called  # noqa: E402
-from cpd.track.writers import writer_of  # noqa: E402
 
 
 class Written:
@@ -39,32 +38,12 @@ def test_steps_are_counted_where_they_have_no_number():
     assert out.steps == [0, 1, 10, 11]
 
 
-@pytest.mark.parametrize(
-    ("sent", "found"),
-    [(4, {"reduce/seconds": 3.5, "reduce/bytes": 12.0}), (None, {"reduce/seconds": 3.5})],
-)
-def test_reducers_are_summed(sent, found):
-    """Bytes where all know theirs."""
-    reducers = {"a": reducer(1.0, 8), "b": reducer(2.5, sent)}
-    assert Tracker(nn.Linear(1, 1), every=0, reducer=reducers).step() == found
-
-
 def test_shares_of_layers_are_of_their_values():
     report = SimpleNamespace(zeros_share=0.25, zeros=2, underflowed=4, values=16)
     tracker = Tracker(nn.Linear(1, 1), every=0, reducer=reducer(1.0, 8, {"w": report}))
     found = tracker.step()
     assert found["reduce/w/zeros"] == 0.25
     assert found["reduce/w/underflowed"] == 4 / 16
-
-
-def test_coverage_is_written_once():
-    model = nn.Sequential(nn.Linear(4, 4))
-    cpd.convert(model, "mxfp8")
-    tracker = Tracker(model, every=0)
-    model(torch.rand(2, 4)).sum().backward()
-    model(torch.rand(2, 4)).sum().backward()
-    assert "coverage/share" in tracker.step()
-    assert tracker.step() == {}
 
 
 def test_a_module_is_named_where_there_are_several():
@@ -75,17 +54,6 @@ def test_a_module_is_named_where_there_are_several():
     for name in ("", "three"):
         with pytest.raises(ValueError, match=r"module must name the module .* of one, two"):
             _called(whole, name)
-
-
-@pytest.mark.parametrize("methods", ["add_scalar", "define_metric", "log"])
-def test_a_writer_has_all_methods_of_its_kind(methods):
-    """An object with half the methods of a wandb run is refused."""
-    given = SimpleNamespace(**{name: lambda *words: None for name in methods.split()})
-    if methods == "add_scalar":
-        writer_of(given)
-        return
-    with pytest.raises(TypeError, match="a writer must have"):
-        writer_of(given)
 
 
 def test_a_model_in_ddp_is_the_model_itself():

@@ -22,22 +22,22 @@ class Calls:
             setattr(self, name, lambda *a, _name=name, **k: self.calls.append((_name, a, k)))
 
 
-def test_tensorboards_writer():
-    given = Calls("add_scalar", "add_histogram")
+@pytest.mark.parametrize(
+    ("methods", "calls"),
+    [
+        (
+            ("add_scalar", "add_histogram"),
+            [("add_scalar", (tag, x, 7), {}) for tag, x in SCALARS.items()],
+        ),
+        (("log_metrics", "log_hyperparams"), [("log_metrics", (SCALARS,), {"step": 7})]),
+        (("init_trackers", "log"), [("log", (SCALARS,), {"step": 7})]),
+    ],
+    ids=["tensorboard", "lightning", "accelerate"],
+)
+def test_what_each_kind_is_given(methods, calls):
+    given = Calls(*methods)
     writer_of(given).write(SCALARS, 7)
-    assert given.calls == [("add_scalar", (tag, x, 7), {}) for tag, x in SCALARS.items()]
-
-
-def test_a_lightning_logger():
-    given = Calls("log_metrics", "log_hyperparams")
-    writer_of(given).write(SCALARS, 7)
-    assert given.calls == [("log_metrics", (SCALARS,), {"step": 7})]
-
-
-def test_an_accelerator():
-    given = Calls("init_trackers", "log")
-    writer_of(given).write(SCALARS, 7)
-    assert given.calls == [("log", (SCALARS,), {"step": 7})]
+    assert given.calls == calls
 
 
 def test_a_run_of_wandb():
@@ -67,25 +67,26 @@ def test_several_and_ones_own():
     assert len(other.calls) == 2
 
 
-@pytest.mark.parametrize("given", [3, "tensorboard", object(), [object()]])
+@pytest.mark.parametrize(
+    "given", [3, "tensorboard", object(), [object()], Calls("log"), Calls("define_metric")]
+)
 def test_anything_else(given):
+    """Also an object with half the methods of a run of wandb."""
     with pytest.raises(TypeError, match=r"a writer must have write\(scalars, step\), or be a Summ"):
         writer_of(given)
 
 
-def test_the_real_ones_are_known(tmp_path):
-    tensorboard = pytest.importorskip("torch.utils.tensorboard")
-    assert type(writer_of(tensorboard.SummaryWriter(tmp_path))).__name__ == "_OfTensorBoard"
-
-
-def test_the_real_logger_of_lightning(tmp_path):
-    loggers = pytest.importorskip("lightning.pytorch.loggers")
-    assert type(writer_of(loggers.CSVLogger(tmp_path))).__name__ == "_OfLightning"
-
-
-def test_the_real_accelerator():
-    accelerate = pytest.importorskip("accelerate")
-    assert type(writer_of(accelerate.Accelerator(cpu=True))).__name__ == "_OfAccelerate"
+@pytest.mark.parametrize(
+    ("package", "make", "kind"),
+    [
+        ("torch.utils.tensorboard", lambda p, path: p.SummaryWriter(path), "_OfTensorBoard"),
+        ("lightning.pytorch.loggers", lambda p, path: p.CSVLogger(path), "_OfLightning"),
+        ("accelerate", lambda p, path: p.Accelerator(cpu=True), "_OfAccelerate"),
+    ],
+)
+def test_the_real_ones_are_known(tmp_path, package, make, kind):
+    given = make(pytest.importorskip(package), tmp_path)
+    assert type(writer_of(given)).__name__ == kind
 
 
 def test_the_real_run_of_wandb(tmp_path):

@@ -82,11 +82,6 @@ def test_a_format_has_no_such_line(capsys):
     assert "codec" not in capsys.readouterr().out
 
 
-def test_bits_of_weights_are_refused_for_gradients(capsys):
-    assert main(["train", "--reduce", "uniform bits=gradient"]) != 0
-    assert "chooses its bits for weights" in capsys.readouterr().err.replace("\n", " ")
-
-
 def test_layers_of_one_value_are_left_to_fp32(monkeypatch):
     options = TrainOptions(wire="terngrad")
     assert options.of_one_value == ()

@@ -207,55 +207,49 @@ def holds(study, rows, seeds=3):
 
 
 HIGH, LOW = "50.0 (49.0 … 51.0)", "40.0 (39.0 … 41.0)"
+LOSS = "1.425 (1.417 … 1.431)"
+CLAIMS = {
+    "QSGD in 4 bits recovers fp32": (
+        *("grubic-accuracy", "qsgd.T1", "CNN in 4 bits recovers fp32's accuracy"),
+        ["CNN fp32", "CNN 4 bits"],
+        [(HIGH, LOW, False), (LOW, HIGH, True)],
+    ),
+    "groups of 16 have to improve": (
+        *("aps-table6-7-8", "aps.T8", "(4,3) with APS: groups of 16 improve on groups of 32"),
+        ["(4,3) + APS, groups of 16", "(4,3) + APS, groups of 32"],
+        [(HIGH, LOW, True), (LOW, HIGH, False), (HIGH, HIGH, None)],
+    ),
+    "the last layer has to improve": (
+        *("aps-table6-7-8", "aps.T7", "the last layer in fp32 improves (5,2) with APS"),
+        ["(5,2) + APS, last layer fp32", "(5,2) + APS, groups of 16"],
+        [(HIGH, LOW, True), (LOW, HIGH, False), (HIGH, HIGH, None)],
+    ),
+    "nothing trains without APS": (
+        *("aps-table4", "aps.T4", "resnet18: (3,0) without APS does not train"),
+        ["resnet18 (3,0)"],
+        [("21.2 (19.1 … 23.3)", False), ("10.0 (10.0 … 10.0)", True)],
+    ),
+    "a higher loss is not reached": (
+        *("qsgd-lstm", "qsgd.F3b", "an LSTM in 2 bits reaches fp32's loss"),
+        ["fp32", "2 bits"],
+        [(LOSS, "1.457 (1.444 … 1.466)", False), (LOSS, "1.420 (1.415 … 1.424)", True)],
+    ),
+    "convolutions in 2 bits are compared with fp32": (
+        *("grubic-layers", "qsgd.layer", "convolutions in 2 bits lose against fp32"),
+        ["fp32", "2 bits, convolutions", "2 bits, fully connected"],
+        [(HIGH, LOW, LOW, True), (LOW, HIGH, LOW, False)],
+    ),
+    "buckets of 512 are compared with 1bitSGD by columns": (
+        *("grubic-buckets", "grubic.bucket"),
+        "1bitSGD* with buckets of 512 loses 1 point against 1bitSGD by columns",
+        ["1bitSGD*, buckets of 512", "1bitSGD, by columns"],
+        [(LOW, HIGH, True), (HIGH, LOW, False), ("49.5 (49.4 … 49.6)", "50.0", False)],
+    ),
+}
+"""Study, row and claim; the labels of rows, and for each choice of their figures the verdict."""
 
 
-def test_qsgd_in_4_bits_below_fp32_contradicts_table_1():
-    claim = ("qsgd.T1", "CNN in 4 bits recovers fp32's accuracy")
-    assert holds("grubic-accuracy", {"CNN fp32": HIGH, "CNN 4 bits": LOW})[claim] is False
-    assert holds("grubic-accuracy", {"CNN fp32": LOW, "CNN 4 bits": HIGH})[claim] is True
-
-
-def test_groups_of_16_have_to_improve():
-    claim = ("aps.T8", "(4,3) with APS: groups of 16 improve on groups of 32")
-    names = [f"(4,3) + APS, groups of {size}" for size in (16, 32)]
-    for values, wanted in (((HIGH, LOW), True), ((LOW, HIGH), False), ((HIGH, HIGH), None)):
-        assert holds("aps-table6-7-8", dict(zip(names, values, strict=True)))[claim] is wanted
-
-
-def test_the_last_layer_has_to_improve():
-    claim = ("aps.T7", "the last layer in fp32 improves (5,2) with APS")
-    names = ["(5,2) + APS, last layer fp32", "(5,2) + APS, groups of 16"]
-    for values, wanted in (((HIGH, LOW), True), ((LOW, HIGH), False), ((HIGH, HIGH), None)):
-        assert holds("aps-table6-7-8", dict(zip(names, values, strict=True)))[claim] is wanted
-
-
-def test_training_without_aps_contradicts_table_4():
-    claim = ("aps.T4", "resnet18: (3,0) without APS does not train")
-    assert holds("aps-table4", {"resnet18 (3,0)": "21.2 (19.1 … 23.3)"})[claim] is False
-    assert holds("aps-table4", {"resnet18 (3,0)": "10.0 (10.0 … 10.0)"})[claim] is True
-
-
-def test_a_higher_loss_is_not_reached():
-    claim = ("qsgd.F3b", "an LSTM in 2 bits reaches fp32's loss")
-    fp32 = "1.425 (1.417 … 1.431)"
-    assert holds("qsgd-lstm", {"fp32": fp32, "2 bits": "1.457 (1.444 … 1.466)"})[claim] is False
-    assert holds("qsgd-lstm", {"fp32": fp32, "2 bits": "1.420 (1.415 … 1.424)"})[claim] is True
-
-
-def test_convolutions_in_2_bits_are_compared_with_fp32():
-    claim = ("qsgd.layer", "convolutions in 2 bits lose against fp32")
-    rows = {"fp32": HIGH, "2 bits, convolutions": LOW, "2 bits, fully connected": LOW}
-    assert holds("grubic-layers", rows)[claim] is True
-    assert (
-        holds("grubic-layers", {**rows, "fp32": LOW, "2 bits, convolutions": HIGH})[claim] is False
-    )
-
-
-def test_buckets_of_512_are_compared_with_1bitsgd_by_columns():
-    claim = "1bitSGD* with buckets of 512 loses 1 point against 1bitSGD by columns"
-    rows = {"1bitSGD*, buckets of 512": LOW, "1bitSGD, by columns": HIGH}
-    assert holds("grubic-buckets", rows)["grubic.bucket", claim] is True
-    rows = {"1bitSGD*, buckets of 512": HIGH, "1bitSGD, by columns": LOW}
-    assert holds("grubic-buckets", rows)["grubic.bucket", claim] is False
-    close = {"1bitSGD*, buckets of 512": "49.5 (49.4 … 49.6)", "1bitSGD, by columns": "50.0"}
-    assert holds("grubic-buckets", close)["grubic.bucket", claim] is False
+@pytest.mark.parametrize(("study", "row", "claim", "labels", "cases"), CLAIMS.values(), ids=CLAIMS)
+def test_a_verdict_follows_from_the_figures(study, row, claim, labels, cases):
+    for *texts, wanted in cases:
+        assert holds(study, dict(zip(labels, texts, strict=True)))[row, claim] is wanted, texts

@@ -227,25 +227,29 @@ def test_real_ranks_on_a_gpu_are_refused(digits, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
+        ("mlp", ["1 hidden layer of 16", "digits: 24 training images", "accuracy 0."]),
         ("lenet", ["lenet (width 6)", "digits: 24 training images", "accuracy 0."]),
         ("fcn", ["fcn (width 4)", "shapes: 24 training images (0 left", "mean IoU 0."]),
         ("gpt", ["gpt (1 layer, width 16)", "text: 24 training runs of 8 characters", "loss 4."]),
     ],
 )
 def test_a_command_prints_and_writes_the_result(name, lines, tmp_path, capsys):
-    depth = {"depth": 1} if name == "gpt" else {}
+    depth = {"depth": 1} if name in ("mlp", "gpt") else {}
     options = quick(name, reduce="e4m3 aps", quantized_share=0.9, **depth)
     files = {"--json": tmp_path / "run.json", "--save-gradients": tmp_path / "last.npz"}
     extra = [str(word) for pair in files.items() for word in pair]
     assert main(["train", *shlex.split(options.arguments()), *extra]) == 0
     said = capsys.readouterr().out
-    for line in (*lines, f"(min size {options.chosen_min_size})", "bytes sent by node 0 in a step"):
+    for line in (*lines, f"(min size {options.chosen_min_size})"):
         assert line in said
+    assert ("bytes sent by node 0 in a step" in said) == (name != "mlp")
     result = train(options)
     assert said.splitlines()[-1] == f"weights {result.weights}"
     row = json.loads(files["--json"].read_text())
     assert row["curves"] == result.curves
     assert (row["key"], row["quantized_share"]) == (options.key(), options.share)
+    assert (row["options"], row["weights"]) == (options.arguments(), result.weights)
+    assert (row["format"], row["aps"], row["loss_scale"]) == ("e4m3", True, 1)
     with np.load(files["--save-gradients"]) as saved:
         assert saved.files == [layer.name for layer in options.layers]
         last = saved.files[-1]

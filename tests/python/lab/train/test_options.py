@@ -204,7 +204,12 @@ def test_where_an_average_divides():
         ({"quantized_share": 0.9, "exempt": ("hidden*",)}, "quantized share must be at most 0.025"),
         ({"exempt_types": ("linear",)}, r"exempt type must be one of Linear, .*you mean Linear"),
         ({"exempt": ("nowhere",)}, "exempt 'nowhere' matches no tensor"),
-        ({"reduce": "e4m3", "format": "e5m2"}, "format and reduce exclude each other"),
+        ({"nodes": 4, "group_size": 9}, r"^group size must be 1…4 \(the nodes\), got 9$"),
+        *(({"loss_scale": x}, "loss scale must be a power of two") for x in (3.0, 0.75, 0.0, -2.0)),
+        (
+            {"reduce": "e4m3", "format": "e5m2"},
+            r"^format and reduce exclude each other, got e5m2, 'e4m3'",
+        ),
         ({"format": "e5m2", "wire": "int4"}, "format and wire exclude each other, got e5m2, int4"),
         ({"reduce": "e4m3", "wire": "int4"}, "wire and reduce exclude each other"),
         ({"reduce": "e4m3", "kahan": True}, "kahan goes with a format or a wire of its own"),
@@ -225,6 +230,12 @@ def test_options_that_are_refused(options, message):
         (["--optimizer", "adm"], "(did you mean adam?)"),
         (["--images", "1439"], "images must be 1…1438 (of digits), got 1439"),
         (["--model", "resnet18", "--data", "text"], "data of resnet18 must be one of cifar10"),
+        (["--recipe", "nvfp5"], "unknown recipe 'nvfp5': expected one of aps-e3m0, "),
+        (["--reduce", "gzip"], "unknown format 'gzip'"),
+        (["--reduce", "int4 aps"], "has scales of its own"),
+        (["--reduce", "int4 rounding=up"], "rounding is an option of a cast"),
+        (["--reduce", "int4", "--min-size", "-1"], "min_size must be at least 0"),
+        (["--reduce", "uniform bits=gradient"], "chooses its bits for weights"),
     ],
 )
 def test_a_command_names_the_mistake_in_a_line(words, message, capsys):
@@ -243,15 +254,6 @@ def test_optimizers_are_named_in_the_help():
     command = build_parser()._subparsers._group_actions[0].choices["train"]
     help = {action.dest: action.help for action in command._actions}
     assert all(name in help["optimizer"] for name in OPTIMIZERS)
-
-
-def test_all_reduces_that_are_refused():
-    with pytest.raises(ValueError, match=r"^group size must be 1…4 \(the nodes\), got 9$"):
-        TrainOptions(nodes=4, group_size=9)
-    with pytest.raises(
-        ValueError, match=r"^format and reduce exclude each other, got e5m2, 'e4m3'"
-    ):
-        TrainOptions(format="e5m2", reduce="e4m3")
 
 
 def test_exempt_layers_round_as_the_sums_do():

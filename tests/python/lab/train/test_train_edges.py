@@ -127,13 +127,6 @@ def test_a_step_may_take_all_images():
         check_data(3, 7, 20)
 
 
-@pytest.mark.parametrize("scale", [3.0, 0.75, 0.0, -2.0])
-def test_loss_scales_are_powers_of_two(scale):
-    assert TrainOptions(loss_scale=0.25).loss_scale == 0.25
-    with pytest.raises(ValueError, match="loss scale must be a power of two"):
-        TrainOptions(loss_scale=scale)
-
-
 @pytest.mark.parametrize(
     ("value", "word"), [(1.5, "1.5"), (2.0, "2"), (0.1, "0.1"), (1e-3, "0.001"), (12.25, "12.25")]
 )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that calls keep: the C library's heap and Python's, before and after."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+
+ROUNDS = 8
+"""A heap may grow by chance in some rounds; memory that calls keep grows it in each round."""
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def heap_bytes() -> int:
+    """Bytes that the process has of malloc, in all arenas and mapped ones."""
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Mallinfo2
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+def has_mallinfo2() -> bool:
+    return hasattr(ctypes.CDLL(None), "mallinfo2")
+
+
+def growth(run, calls: int) -> tuple[int, int]:
+    """By how many bytes of malloc and blocks of Python's allocator a round of calls // ROUNDS calls
+    grows the process; the least of all rounds."""
+    for _ in range(min(200, calls)):
+        run()
+    gc.freeze()  # objects of before, torch's million of them, are left out of each collection
+    rounds = []
+    for _ in range(ROUNDS):
+        gc.collect()
+        before = heap_bytes(), sys.getallocatedblocks()
+        for _ in range(calls // ROUNDS):
+            run()
+        gc.collect()
+        after = heap_bytes(), sys.getallocatedblocks()
+        rounds.append((after[0] - before[0], after[1] - before[1]))
+    gc.unfreeze()
+    return min(r[0] for r in rounds), min(r[1] for r in rounds)
