@@ -69,7 +69,8 @@ def beyond_avx2(rows: Iterable[Row], rates: Mapping[str, Any]) -> list[str]:
 
 
 def start_again_where_needed() -> None:
-    """Returns where memcpy and sgemm are what the backend is to be measured against; says so."""
+    """Starts the process again with the switches of AVX2, if `CPD_BACKEND=avx2` needs them. Prints
+    how memcpy and sgemm are held to AVX2. Exits if memcpy still uses AVX-512."""
     if os.environ.get("CPD_BACKEND") != "avx2":
         return
     if not has_avx512():

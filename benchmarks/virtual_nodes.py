@@ -85,7 +85,7 @@ def plain(model: nn.Module, batch: torch.Tensor, nodes: int) -> None:
 
 
 def is_right(model: nn.Module, batch: torch.Tensor, case: Case) -> bool:
-    """Returns the gradients over four nodes against those of the all-reduce."""
+    """Returns whether the gradients over four nodes equal the result of the all-reduce."""
     micro = batch.chunk(4)
     if case.spec.group_size is not None:
         case = replace(case, spec=case.spec.replace(group_size=2))

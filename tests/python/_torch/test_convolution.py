@@ -32,7 +32,8 @@ ALL = {**RECIPES, "tiles": TILES, "short blocks": SHORT, "oblong tiles": OBLONG,
 
 
 def run(case, leaves, **how):
-    """The result, and the gradients of the operands for a given one of the result."""
+    """Returns the result with the gradients of the operands, and the random gradient of the result
+    that they follow from."""
     y = case.ours(*leaves, **how)
     g = values(*y.shape, seed=7, dtype=y.dtype)
     return [y.detach(), *torch.autograd.grad(y, leaves, g)], g

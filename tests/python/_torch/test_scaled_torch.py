@@ -379,7 +379,7 @@ BLOCKS = ("tensor", "row", "3", "2x3", "1x5", "7x1")
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_sizes_of_fake_kernels(block):
-    """The grid as fake kernels compute it, of symbolic sizes too, is the library's."""
+    """Fake kernels compute the same grid of scales as the library, of symbolic sizes too."""
     q = cpd.Scaled("e4m3fn", block=int(block) if block.isdigit() else block)
     shapes = [(), (5,), (0,), (4, 9), (0, 4), (2, 3, 10), (1, 1, 1, 1)]
     for shape in shapes:

@@ -63,7 +63,8 @@ def test_a_delayed_cast_needs_state():
 
 @pytest.mark.parametrize("rows", [16, 20])
 def test_split_operands_are_padded_to_whole_transforms(rows):
-    """A transform of 16 values: what is appended is zero, and the product gets nothing from it."""
+    """Operands are padded with zeros to whole transforms of 16 values. The zeros add nothing to the
+    product."""
     text = "int4 tensor scale=fp32 transform=hadamard16"
     x = torch.rand(rows, 3)
     made = split_operand(x, text, 0, (None, None), None)

@@ -61,7 +61,8 @@ def wanted_of(calls: dict[str, Any]) -> dict[str, Any]:
 
 
 def calls_on(device: str) -> dict[str, Callable[[Any], Any]]:
-    """Those of `captured_calls` whose bits are the CPU's, and others that no graph captures."""
+    """Returns the calls of `captured_calls` that have the same bits as on the CPU, and other calls
+    that no graph captures."""
     calls = captured_calls(device, SIDE)
     del calls["blas"]
     calls["transformed"] = lambda x: cpd.cast(x, "mxfp8 transform=hadamard16")

@@ -56,13 +56,14 @@ class Call:
 
 
 class FrontEnd:
-    """NumPy's, and what the others share."""
+    """The front end of NumPy, and the methods that the other front ends inherit."""
 
     name = "numpy"
     few: int | None = None  # of cases that differ little, how many are run; None: all
 
     def array(self, x: Any) -> Any:
-        """This front end's array of the same values, type and strides; what is no array stays."""
+        """Returns this front end's array of the same values, type and strides. Other arguments are
+        returned as they are."""
         return x
 
     def numpy(self, y: Any) -> Array:

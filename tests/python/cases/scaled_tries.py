@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats and arrays that the operations are tried on, on every front end, against the
+"""Scaled formats and arrays, with which tests compare the operations of every front end to the
 oracle."""
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ GATES = Path(__file__).parents[2] / "rtl" / "gates.json"
 
 
 def synthesized():
-    """Gates of the modules that yosys has counted, with what the model says of the same."""
+    """Yields the name of each module, the gates that yosys has counted, and the model's number of
+    gates."""
     counted = {row["name"]: row["gates"] for row in json.loads(GATES.read_text())["rows"]}
     for name, count in counted.items():
         module, _, rest = name.partition(" ")

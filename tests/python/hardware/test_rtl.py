@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules of `tests/rtl` against `cpd vectors`, signals included, and against rational numbers,
-in Icarus and Verilator; their gates; what test benches say and refuse."""
+"""Compares the modules of `tests/rtl` to `cpd vectors`, signals included, and to rational numbers,
+in Icarus and Verilator. Tests their gates, and the messages and refusals of test benches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of(unit: str, operation: str = "block_fma") -> Any:
 
 
 def passes(folder: Path, vectors: Any, simulator: str = "icarus") -> int:
-    """How many lines a module was held against."""
+    """Returns the number of lines to which a module was compared."""
     failed, count, said = run(write_testbench(vectors, folder, SOURCES), simulator)
     assert failed == 0, said
     assert count == vectors.count

@@ -427,8 +427,8 @@ ENCODERS = {
 
 @pytest.mark.parametrize("case", ENCODERS)
 def test_an_encoder_with_an_emulated_layer_has_no_fast_path(case):
-    """In eval mode it computes what it computes in training mode, padded batches included; a layer
-    all of whose parts a schedule leaves to torch is torch's, up to the order of its sums."""
+    """In eval mode the encoder computes the same as in training mode, padded batches included. If a
+    schedule leaves all parts of a layer to torch, the results agree up to the order of sums."""
     rules, off = ENCODERS[case]
     alike = close if "schedule" in case else same
     torch.manual_seed(0)

@@ -76,7 +76,7 @@ def in_parts(model, n):
 
 
 def in_chunks(model, n):
-    """The head is called on each half; one backward pass."""
+    """Calls the head on each half of the trunk's output, then runs one backward pass."""
     halves = model.trunk(x_of(n)).split(3)
     sum(model.head(h).square().sum() for h in halves).backward()
 

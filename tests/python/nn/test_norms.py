@@ -76,7 +76,8 @@ def operands(norm, dtype=torch.float32):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("spec", [cpd.Cast("e4m3"), DRAWN], ids=str)
 def test_norms_are_torchs_rounded(norm, spec):
-    """The result is torch's, rounded; its gradient, rounded, enters torch's backward pass."""
+    """The result equals torch's result, rounded. Its gradient is rounded and enters torch's
+    backward pass."""
     how = cpd.Recipe("native", norm=spec)
     got = gradients(lambda *a: norm(*a, recipe=how, seed=3, stream=5 << 36), *operands(norm))
 
@@ -279,7 +280,7 @@ LAYERS = {
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_converted_norms_are_torchs_rounded(name):
-    """Training and evaluation; the running statistics are torch's."""
+    """Training and evaluation both round torch's result. The running statistics equal torch's."""
     given, shape = LAYERS[name]
     layer = getattr(torch.nn, name)(*given)
     for p in layer.parameters():

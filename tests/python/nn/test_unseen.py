@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products outside layers, in a module's own forward: which of them are emulated, and what the
-report says of them."""
+"""Tests products outside layers, in a module's own forward: which of them are emulated, and how the
+report describes them."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ STEPS = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_compiled_steps(name: str) -> None:
-    """Ten int seeds recompile at most once, tensors never; the bits are eager's."""
+    """Ten int seeds recompile at most once, tensors never. The bits equal eager mode's."""
     step = STEPS[name]
     x = torch.as_tensor(values(20, 30))
     for numbers, most in (

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotients, square roots and exceptions of every operation of elements against rationals."""
+"""Compares quotients, square roots and the exceptions of every element-wise operation to
+rationals."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ ROUNDINGS = ("", " rounding=toward_zero", " rounding=stochastic random_bits=9 va
 
 
 def terms(rows: int, columns: int) -> np.ndarray:
-    """Columns of normal numbers; one overflows, three meet what is not finite."""
+    """Returns columns of normal numbers. One column overflows, and two have NaN or infinities."""
     x = (np.random.default_rng(1).standard_normal((rows, columns)) * 4).astype(np.float32)
     x[:, 0] *= np.float32(100)
     x[min(3, rows - 1), 1], x[min(5, rows - 1), 2] = np.nan, np.inf

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The presets of matrix units against mmasim, an independent model of them, live: seeded blocks of
-all sizes of numbers, and corners that no published vector reaches."""
+"""Compares the presets of matrix units to mmasim, an independent model of the units, which runs in
+the test: seeded blocks with numbers of all sizes, and corners that no published vector reaches."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ def check_other(other: dict[str, Any], victim: int) -> None:
 
 
 def test_ctrl_c_is_not_lost_where_a_wait_ends_by_itself() -> None:
-    """Whichever comes first, each is what it is: never a plain RuntimeError."""
+    """The interrupt or the end of the wait comes first. Each raises its own error, never a plain
+    RuntimeError."""
     for _ in range(2):
         seen, _ = run("waits_at_timeout")
         assert seen["raised"] in ("KeyboardInterrupt", "RankLost"), seen

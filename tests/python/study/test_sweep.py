@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps: what is measured is what plain loops give, however it is cut and whoever measures it;
-cells are kept, told of where damaged, and taken up again."""
+"""Sweeps measure the same as plain loops, however the work is divided and whichever process
+measures it. Cells are stored, reported where damaged, and continued."""
 
 from __future__ import annotations
 
