@@ -32,7 +32,7 @@ BITS_OF_LEAF_7 = {"AVX2": 5, "AVX512F": 16, "AVX512VL": 31}  # of EBX
 
 
 def has_avx512(text: str | None = None) -> bool:
-    """From the text of /proc/cpuinfo."""
+    """Returns whether this CPU has AVX-512. `text`: as in /proc/cpuinfo."""
     if text is None:
         text = CPUINFO.read_text() if CPUINFO.exists() else ""
     return re.search(r"^flags\s*:.*\bavx512f\b", text, re.M) is not None

@@ -78,7 +78,7 @@ def _generation(run: store.Run) -> tuple[int, ...]:
 
 
 def _runs(folder: Path, isa: str) -> list[store.Run]:
-    """Those of an instruction set, the newest CPU last."""
+    """Returns the stored runs of an instruction set, the newest CPU last."""
     runs = [store.load(path) for path in sorted(folder.glob("*.json"))]
     return sorted((run for run in runs if run and run["isa"] == isa), key=_generation)
 

@@ -39,7 +39,7 @@ def is_product(operation: Any) -> bool:
 
 
 def name_of(operation: Any) -> str:
-    """Its name without its overload's: "aten.mm", "flex_attention"."""
+    """Returns the name without the overload, such as "aten.mm" or "flex_attention"."""
     return str(_packet(operation))
 
 

@@ -208,7 +208,8 @@ def test_both_modes_at_once():
     ],
 )
 def test_tangents_of_products_are_products(text):
-    """With the same accumulator, from the streams XOR 12 << 60 and 13 << 60; added in float32."""
+    """Two products with the same accumulator, in the streams XOR 12 << 60 and 13 << 60, are added
+    in float32."""
     generator = torch.Generator().manual_seed(3)
     a, b, c, of_a, of_b, of_c = (
         torch.randn(shape, generator=generator).half().float()

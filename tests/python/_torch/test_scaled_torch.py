@@ -177,7 +177,8 @@ def test_both_refuses():
     ("recipe", "calls"), [("mxfp8", 1), ("deepseek-v3", 1), ("te-current", 0), ("nvfp4", 0)]
 )
 def test_a_layer_casts_its_gradient_along_both_axes_at_once(recipe, calls, monkeypatch):
-    """Where one cast serves both products it is made once; stochastic casts draw apart."""
+    """If one cast serves both products, it is made once. Stochastic casts take separate random
+    integers."""
     made = []
     run = operands.run
 

@@ -87,7 +87,8 @@ def test_factors_of_both_operands_are_taken_back(factors):
 
 
 def test_the_weights_gradient_takes_its_own_cast_of_the_gradient():
-    """With scales that the accumulator takes: grad_weight in e2m1, grad_input in e4m3fn."""
+    """The gradient has elements in e2m1 for grad_weight and in e4m3fn for grad_input. The
+    accumulator takes the scales."""
     a, w = torch.randn(8, 32, requires_grad=True), torch.randn(16, 32, requires_grad=True)
     g = torch.randn(8, 16)
     common = {"sums": "fp32", "activation": "mxfp8", "weight": "mxfp8", "gradient": "mxfp8"}

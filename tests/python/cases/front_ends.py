@@ -238,7 +238,7 @@ def chain(error: BaseException | None) -> Iterator[str]:
 
 
 def require_gpu() -> None:
-    """Without a CUDA device: a skip that says so, or a failure where one is required."""
+    """Skips the test if there is no CUDA device, or fails if a device is required."""
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         return

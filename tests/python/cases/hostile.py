@@ -490,7 +490,7 @@ def complaint(error: BaseException) -> str:
 
 
 def where(error: BaseException) -> str:
-    """Where it was raised, for a list."""
+    """Returns the file and line at which the error was raised, for a list."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if "/cpd/" in f.filename]
     frame = (ours or frames)[-1]

@@ -38,12 +38,12 @@ def codes_of(x: Any, q: Any, **how: Any) -> Any:
 
 
 def scales_of(x: Any, q: Any, **how: Any) -> Any:
-    """Of one level."""
+    """Returns the scales of a format with one level of scales."""
     return by_keywords(cpd.encode, x, q, **how)[1]
 
 
 def blocks_of(x: Any, q: Any, **how: Any) -> Any:
-    """Of the lower of two levels."""
+    """Returns the scales of blocks, the lower of two levels."""
     return by_keywords(cpd.encode, x, q, **how)[1][0]
 
 

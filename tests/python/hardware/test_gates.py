@@ -118,7 +118,7 @@ def test_what_has_no_cost():
 
 
 def test_a_cost_of_0_7_loads() -> None:
-    """It spelled one part otherwise."""
+    """Version 0.7 spelled one attribute in another way."""
     cost = cpd.hardware.gates("e4m3fn")
     old = vars(cost) | {"normaliser": cost.normalizer}
     del old["normalizer"]

@@ -106,7 +106,7 @@ def with_validation(model, n):
 
 
 def with_validation_with_gradients(model, n):
-    """In eval mode, between calls in training mode."""
+    """Calls the model in eval mode, with gradients, between calls in training mode."""
     called(model, n)
     model.eval()
     model(x_of(9))

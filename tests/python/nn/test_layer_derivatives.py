@@ -304,7 +304,7 @@ def test_vmap_of_vmap_and_of_nothing():
 
 
 def tangent(f, x, w, b):
-    """Along x itself, by dual numbers."""
+    """Returns the derivative along x itself, by dual numbers."""
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(f(forward_ad.make_dual(x, x), w, b)).tangent
 

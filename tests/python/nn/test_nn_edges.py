@@ -120,7 +120,8 @@ def test_attention_drops_nothing_in_eval_mode():
 
 
 def test_a_weight_in_bfloat16_beside_an_input_in_float32():
-    """Its values are cast as they are: the result is that of the same weight in float32."""
+    """The values of the weight are cast as they are. The result equals the result with the same
+    weight in float32."""
     w = torch.randn(16, 32, dtype=torch.bfloat16)
     x = torch.randn(8, 32)
     for cast in ("fp8-tensor", "mxfp8", "nvfp4"):

@@ -101,7 +101,7 @@ def test_norms_without_a_format_are_torchs(norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_narrow_types_are_rounded_once(norm):
-    """From float32, as torch computes it there, and not from bfloat16."""
+    """The result of a bfloat16 norm is computed in float32 and rounded from there."""
     narrow = operands(norm, torch.bfloat16)
     got = norm(*narrow, recipe=NARROW)
     assert got.dtype == torch.bfloat16

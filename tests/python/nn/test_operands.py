@@ -119,8 +119,8 @@ def test_compiled_bits_are_those_of_eager(name):
 
 
 def test_gradients_of_gradients_go_through_torchs_own_kernels():
-    """With y = qx qwᵀ, of_x = 2 y qv, where qv is the weight as cast along its outputs: the
-    gradient of of_x's sum by w is what comes through y and what comes through qv."""
+    """Let y = qx qwᵀ. Then of_x = 2 y qv, where qv is the weight cast along its outputs. The
+    gradient of of_x's sum by w is the sum of the gradients through y and through qv."""
     x, w = values(6, 32).requires_grad_(), values(8, 32, seed=1).requires_grad_()
     recipe = cpd.Recipe("native", activation="mxfp8", weight="mxfp8")
     y = functional.linear(x, w, recipe=recipe)

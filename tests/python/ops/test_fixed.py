@@ -35,7 +35,8 @@ def floats(values: Any) -> F32:
 
 
 def accumulated(name: str, point: cpd.Accumulator, rounding: str, overflow: str) -> cpd.Accumulator:
-    """With that rounding of the sum or, where the format holds every sum, without one."""
+    """Returns the accumulator with this rounding of the sum, or without a rounding if the format
+    holds every sum."""
     try:
         return point.replace(format=name, rounding=rounding, overflow=overflow)
     except ValueError as refused:

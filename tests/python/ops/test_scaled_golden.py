@@ -45,7 +45,7 @@ def decoded(f: oracle.Spec, packed: Array, n: int) -> Array:
 
 @functools.cache
 def results(name: str) -> list[Result]:
-    """Of each tensor of a case."""
+    """Returns the result for each tensor of a case."""
     case = CASES[name]
     return [(with_nan if has_no_code(case, x) else encoded)(case, x) for x in case.inputs()]
 

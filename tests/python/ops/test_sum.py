@@ -55,7 +55,8 @@ def wanted(acc: cpd.Accumulator, columns: np.ndarray, seed: int = 0, stream: int
 
 
 def on_each_side(x: np.ndarray, acc: Any, expected: Any, **numbers: int) -> Iterator[Call]:
-    """Along the first dimension, the last, and the last by its negative number."""
+    """Yields sums along the first dimension, along the last, and along the last by its negative
+    number."""
     turned = np.ascontiguousarray(x.T)
     for given, dim in ((x, 0), (turned, 1), (turned, -1)):
         yield Call(cpd.sum, (given, acc), {"axis": dim, **numbers}, expected)

@@ -201,7 +201,7 @@ def test_values_that_are_not_finite(value, weights):
 
 
 def test_what_codecs_keep():
-    """It goes back where nothing is changed, and is forgotten by name."""
+    """The states of codecs are restored if a step changes nothing, and are deleted by name."""
     models = [model_of({}) for _ in range(2)]
     outer = cpd.optim.DiLoCo(models, None, cpd.Reduce("one_bit"), 1)
     models[0][0].bias.data.add_(torch.tensor([1.0, 2.0, 4.0]))

@@ -32,7 +32,7 @@ class Instruction(NamedTuple):
 
     @property
     def operation(self) -> str:
-        """With its modifiers: LDG.E.128."""
+        """The operation with its modifiers, such as LDG.E.128."""
         return _PREDICATE.sub("", self.text).split()[0]
 
     @property

@@ -515,7 +515,8 @@ def test_groups_share_a_cast():
 
 
 def test_pages_of_sweeps_without_a_front(tmp_path):
-    """Where every cell overflows, or nothing is lost, or an accuracy is not a number."""
+    """There is no front if every cell overflows, if nothing is lost, or if an accuracy is not a
+    number."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     beyond = np.full((2, 4), 1e30, np.float32)

@@ -89,7 +89,7 @@ def test_a_writer_has_all_methods_of_its_kind(methods):
 
 
 def test_a_model_in_ddp_is_the_model_itself():
-    """Its names have no `module.` before them, and its coverage is found."""
+    """The names of a model in DDP have no `module.` in front, and its coverage is found."""
     model = nn.Sequential(nn.Linear(4, 4))
     cpd.convert(model, "mxfp8")
     wrapped = object.__new__(nn.parallel.DistributedDataParallel)
