@@ -54,7 +54,7 @@ class Mixture:
         return {kind: counts[kind] for kind in KINDS if counts.get(kind)}
 
     def text(self, isa: str) -> str:
-        """As bench_machine takes it."""
+        """Returns the mixture as an argument of bench_machine."""
         return " ".join(f"{kind}={count:g}" for kind, count in self.on(isa).items())
 
 

@@ -94,7 +94,7 @@ def stored(folder: Path = store.RESULTS) -> Rows:
 
 
 def stored_on_avx2(folder: Path = store.RESULTS) -> Rows:
-    """By CPU, of runs whose backend was AVX2."""
+    """Returns the rows of runs with the backend AVX2, by CPU."""
     rows: Rows = {}
     for run in _runs(folder, "avx2"):
         cpu = f"{VENDORS.get(run['vendor'], run['vendor'])} {run['family']}-{run['model']}"

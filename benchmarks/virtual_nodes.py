@@ -26,7 +26,7 @@ THREADS = 2
 
 
 def perceptron() -> nn.Module:
-    """That of `cpd train`: six hidden layers of 64."""
+    """Returns the perceptron of `cpd train`, with six hidden layers of 64."""
     hidden = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.ReLU())]
     return nn.Sequential(*hidden, nn.Linear(64, 10))
 

@@ -231,4 +231,4 @@ _MACS: dict[str, Callable[..., int | None]] = {
     "aten::_cudnn_rnn": _recurrent,
     "aten::_cudnn_rnn_backward": _twice(_recurrent),
 }
-"""In addition to torch.utils.flop_counter's."""
+"""The counts of operations that torch.utils.flop_counter does not count."""

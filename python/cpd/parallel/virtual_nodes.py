@@ -404,11 +404,11 @@ class _Step:
     """One step under way."""
 
     generators: list[Generators] | None
-    """Each node's own after the step, where it has them."""
+    """The generators of each node after the step. None: nodes have no generators."""
     own_buffers: list[Values] | None
-    """The same of buffers."""
+    """The buffers of each node after the step. None: nodes share the buffers."""
     seconds: float
-    """In casts and sums."""
+    """The time that casts and sums take."""
 
     def __init__(
         self,

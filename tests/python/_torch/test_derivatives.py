@@ -142,7 +142,8 @@ TRANSFORMS = {
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_transforms(operation, transform):
-    """As torch's own function, and no zero where that has none."""
+    """The operation transforms as torch's own function does, and is zero only where that function
+    is."""
     ours, exact = (TRANSFORMS[transform](f) for f in OPERATIONS[operation])
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     got, wanted = ours(x), exact(x)
@@ -363,7 +364,8 @@ DRAWING = {
 
 @pytest.mark.parametrize("operation", DRAWING)
 def test_random_bits_under_vmap(operation):
-    """As torch's own random functions: an error, the same bits for each example, or others."""
+    """As for torch's own random functions, vmap raises an error, or gives each example the same
+    bits or others."""
     f = DRAWING[operation]
     x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(8))
     with pytest.raises(RuntimeError, match="randomness='same'"):

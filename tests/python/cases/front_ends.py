@@ -260,7 +260,7 @@ def few_on_cpu(cases: Sequence[Any], first: int) -> Sequence[Any]:
 
 
 def assert_bits(got: Array, expected: Any, about: str = "") -> None:
-    """The same type, shape and bits; of plain patterns, those of float32."""
+    """Asserts the same type, shape and bits. Plain patterns stand for float32 values."""
     if isinstance(expected, np.ndarray):
         assert got.dtype == expected.dtype, about
         assert got.shape == expected.shape, about

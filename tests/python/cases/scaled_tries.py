@@ -278,7 +278,7 @@ def two_levels() -> Iterator[dict[str, Any]]:
 
 
 def original_formats() -> Iterator[dict[str, Any]]:
-    """In the arithmetic of other implementations, one level."""
+    """Yields formats with one level of scales in the arithmetic of other implementations."""
     for element in ("e4m3fn", "e5m2", "e2m1"):
         of = {"element": element}
         for arithmetic, rule in itertools.product(("te", "torchao"), ("max", "max_pow2")):

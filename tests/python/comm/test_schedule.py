@@ -159,7 +159,7 @@ def test_out_must_be_as_many_as_the_names():
     ],
 )
 def test_groups_are_at_most_the_ranks(schedule, told):
-    """Whichever spec's turn it is."""
+    """The limit holds for every spec of a schedule, at every step."""
 
     def work(comm):
         with pytest.raises(ValueError, match=told):

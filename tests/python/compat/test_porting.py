@@ -67,7 +67,7 @@ def test_rowwise_bit_for_bit(dtype):
 
 
 def test_tensorwise():
-    """The same codes; the scales multiply operands here, sums there."""
+    """The codes are the same. Here scales multiply operands, in torchao they multiply sums."""
     how = cpd.Recipe(f"e4m3fn {TENSORWISE}", gradient=f"e5m2 {TENSORWISE}")
     theirs = _float8("tensorwise", torch.float32)
     for got, wanted in zip(_ours(how, torch.float32), theirs, strict=True):

@@ -63,7 +63,7 @@ def test_the_linter_has_nothing_to_say(module: str) -> None:
 @ICARUS
 @pytest.mark.parametrize("operation", ["mul", "add"])
 def test_all_pairs(tmp_path: Path, operation: str) -> None:
-    """In every rounding; of 6 bits here, of 8 in the exhaustive tier."""
+    """All pairs agree in every rounding: pairs of 6 bits here, of 8 bits in the exhaustive tier."""
     for rounding in ROUNDINGS[:-1]:
         assert passes(tmp_path, make_vectors(operation, "e3m2ieee", rounding=rounding)) == 4096
 

@@ -87,7 +87,7 @@ def each_step(f: cpd.Format, every: dict[str, Any]) -> dict[str, Any]:
 def test_an_integer_accumulators_c_and_results_are_integers(
     formats: Any, text: str, length: int
 ) -> None:
-    """By Python's integers, from the codes on."""
+    """Python's integers give the sums, computed from the codes."""
     made = make_vectors("dot", formats, accumulator=text, length=length, directed=True, random=300)
     acc = cpd.Accumulator(text)
     width, unit = acc.width, Fraction(2) ** -acc.fraction

@@ -200,7 +200,7 @@ def test_the_steps_of_three_rounds(train, recipe):
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("part", ["trunk", "trunk of a call", "model"])
 def test_recomputation_begins_no_step(part, reentrant, recipe):
-    """The same bits as without checkpoints, and the same steps."""
+    """A model with checkpoints has the same bits and the same steps as without."""
     plain, model = net(recipe), net(recipe, checkpointed=None if part == "model" else reentrant)
     for n in range(ROUNDS):
         for each in (plain, model):

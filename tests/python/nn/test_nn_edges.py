@@ -74,7 +74,7 @@ def test_a_title_names_one_format_where_all_are_equal():
 
 
 def test_nvfp4s_gradients_are_stochastic():
-    """As its source has it: gradients of both GEMMs, and nothing else."""
+    """The gradients of both GEMMs are stochastic and nothing else is, as in the recipe's source."""
     how = cpd.Recipe("nvfp4")
     found = {name: "rounding=stochastic" in str(getattr(how, name)) for name in (
         "activation", "weight", "gradient", "grad_weight_activation", "grad_weight_gradient"

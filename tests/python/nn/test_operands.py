@@ -43,7 +43,8 @@ LINEAR["sums that differ"] = NARROW
 @pytest.mark.parametrize("way", ["functional", "converted", "autocast"])
 @pytest.mark.parametrize("recipe", LINEAR.values(), ids=LINEAR)
 def test_a_linear_layer_is_the_step_written_by_hand(recipe, way):
-    """By its functional form, as a converted layer, and as torch's function within autocast."""
+    """The functional form, a converted layer and torch's function within autocast give the same
+    bits."""
     x, w, b = values(5, 40, 48), values(24, 48, seed=1), values(24, seed=2)
     g = values(5, 40, 24, seed=3)
     leaves = [t.clone().requires_grad_() for t in (x, w, b)]
@@ -215,7 +216,7 @@ def test_a_history_belongs_to_the_tensor(tensor, other):
 
 
 def encoded(spec, x, axis):
-    """As `cpd.gemm` takes it."""
+    """Returns the operand as codes and scales, in the form that `cpd.gemm` takes."""
     to = spec.format
     if isinstance(to, cpd.Format):
         return cpd.ops.Encoded(cpd.encode(x, to), None, to, x.shape, axis)

@@ -97,7 +97,7 @@ def test_scale_max_is_binary32():
     ],
 )
 def test_shapes_of_products(a, b, shape):
-    """As NumPy's."""
+    """The shapes equal NumPy's."""
     assert product_shape(a, b) == np.matmul(np.zeros(a), np.zeros(b)).shape == shape
 
 

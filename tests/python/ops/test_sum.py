@@ -128,7 +128,7 @@ def test_sums_along_each_dimension(front_end: FrontEnd, scheme: str, mode: str) 
 
 
 def test_sums_of_all_elements(front_end: FrontEnd) -> None:
-    """In row-major order, whatever the strides."""
+    """Elements are added in row-major order, whatever the strides."""
     x = (np.random.default_rng(6).standard_normal((5, 3, 7)) * 4).astype(np.float32)
     calls = []
     for text in TEXTS[: front_end.few]:

@@ -98,7 +98,7 @@ def _by_halves() -> Model:
 
 
 def _then_added() -> Model:
-    """The same with fp32 results: one instruction from +0, and an addition."""
+    """Returns a model with fp32 results: one instruction that starts from +0, then an addition."""
     unit = TCGen05MMA("Blackwell", "m64n8k32.kind::f8f6f4.f32.e4m3.e4m3")
 
     def dot(a: Any, b: Any, c: Any) -> Any:

@@ -280,7 +280,8 @@ def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
 
 
 def test_calls_are_ended_on_other_threads() -> None:
-    """As at the program's end. One call, at most, was over and not yet counted."""
+    """The calls are ended as at the end of a program. At most one call was over and not yet
+    counted."""
     seen, said = run("calls_after_the_end_of_calls")
     assert said == ""
     assert seen["ended"] is True

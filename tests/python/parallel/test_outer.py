@@ -107,7 +107,7 @@ def test_saved_and_loaded(virtual, name, saved_after):
 
 
 def test_one_step_of_torchs_own():
-    """In fp32, one worker with the outer optimizer of torch."""
+    """One worker in fp32 takes the same step as torch's optimizer."""
     model, outer_model = model_of({}), model_of({})
     outer = cpd.optim.DiLoCo([model], None, "fp32", 1)
     parameters = [p for p in outer_model.parameters() if p.requires_grad]

@@ -60,7 +60,7 @@ def free_port() -> int:
 
 
 def start_mpi() -> None:
-    """As a program that uses MPI itself does."""
+    """Starts MPI in the way of a program that uses MPI itself."""
     mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
     multiple = 3
     mpi.MPI_Init_thread(None, None, multiple, ctypes.byref(ctypes.c_int()))

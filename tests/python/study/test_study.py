@@ -231,7 +231,8 @@ def normal_ranks(world: int, seed: int, count: int = 4000) -> list[Any]:
 
 @pytest.mark.parametrize(("world", "size"), [(16, 4), (64, 8)])
 def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
-    """By Eq. 5, which a few tiny references decide, draws of the same kind disagree."""
+    """By Eq. 5, gradients of the same kind lead to different recommendations, because a few tiny
+    references decide."""
     spec = cpd.Reduce("e4m3", order="ring", aps=True)
     sizes = [2, 4, 8, 16, world]
     named, by_equation_5 = set(), set()

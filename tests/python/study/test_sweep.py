@@ -177,7 +177,7 @@ def test_losses_are_those_of_plain_loops(operand, total, rounding, shape):
 
 
 def overflowing(x, cell):
-    """As observers count them."""
+    """Returns the number of overflows, as observers count them."""
     torch = pytest.importorskip("torch")
     from cpd.nn.losses import Judged, judge
 
